@@ -30,7 +30,7 @@ impl Default for GenerateOptions {
 }
 
 /// Why a response ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
     /// The model wrote an end token, which is the response's last.
