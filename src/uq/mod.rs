@@ -124,7 +124,8 @@ pub trait Traced {
 
     /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |
     /// the variant's tokens before it), full vocabulary. Positions up to the variant's own are those of the response
-    /// (at its own: the replacement's). Destroys the cache behind the earliest replaced position.
+    /// (at its own: the replacement's). Overwrites the cache behind the earliest replaced position, which the next question
+    /// that needs it has to restore.
     fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, Self::Error>;
 }
 
