@@ -1,6 +1,7 @@
 //! The order of operations of a forward pass, generation, and the traced responses that the method works on.
 
 pub mod batch;
+pub mod encode;
 pub mod forward;
 pub mod generate;
 pub mod sampler;

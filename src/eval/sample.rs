@@ -92,11 +92,11 @@ pub struct SelfConsistency {
     pub temperature: f32,
     /// Each sample's answer as text, `None` where it has none.
     pub answers: Vec<Option<String>>,
-    /// Each sample's Σ p of its answer tokens over their number: its vote's weight.
+    /// ∏ p of each sample's answer tokens over the number of samples: its vote's weight, 0 without an answer.
     pub weights: Vec<f64>,
-    /// The answer with the most weight.
+    /// The answer with the most weight, and that weight.
     pub majority: Option<String>,
-    pub majority_correct: bool,
+    pub majority_weight: f64,
     pub response_tokens: Vec<usize>,
 }
 
