@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use thiserror::Error;
 use uqac::engine::encode::EncodeError;
 use uqac::engine::{EngineError, LoadError};
+use uqac::eval::run::RunError;
+use uqac::eval::run::folder::FolderError;
+use uqac::eval::run::sweep::SweepError;
+use uqac::eval::tasks::TaskError;
 use uqac::model::locate::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::items::InputError;
@@ -37,6 +41,22 @@ pub enum CliError {
     Output(#[from] OutputError),
     #[error("{}: input and output are the same file", .0.display())]
     SameFile(PathBuf),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Config { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{0} is needed")]
+    Needed(&'static str),
+    #[error("--temperature {0}: expected a number above 0: samples must differ")]
+    Temperature(f32),
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Run(#[from] RunError),
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]
