@@ -16,8 +16,8 @@ pub(super) fn letter(answer: &str) -> Option<char> {
         Regex::new(&format!(r"^(?i:(?:the\s+)?(?:correct\s+)?(?:answer|option|choice)(?:\s+is)?:?\s+)?{found}"))
             .expect("the pattern is a constant")
     });
-    let plain = answer.replace("\\text", "").replace("\\mathbf", "").replace("\\mathrm", "");
-    let plain = plain.replace(['{', '}', '$', '*', '`', '"', '\\', '_'], " ");
+    static COMMAND: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\\[A-Za-z]+").expect("the pattern is a constant"));
+    let plain = COMMAND.replace_all(answer, " ").replace(['{', '}', '$', '*', '`', '"', '\\', '_'], " ");
     let found = LETTER.captures(plain.trim())?;
     let letter = found.get(1).or_else(|| found.get(2))?.as_str().chars().next()?;
     Some(letter.to_ascii_uppercase())

@@ -268,9 +268,9 @@ impl<'a> Parser<'a> {
                 Form::rounded(std::f64::consts::PI)
             }
             '\\' => self.command_value(),
-            '∞' => {
-                self.rest = &self.rest['∞'.len_utf8()..];
-                Some(Form::symbol('∞'))
+            c @ ('∞' | '∅') => {
+                self.rest = &self.rest[c.len_utf8()..];
+                Some(Form::symbol(c))
             }
             c if c.is_alphabetic() => self.name(),
             _ => None,
@@ -363,7 +363,10 @@ impl<'a> Parser<'a> {
                 let (words, rest) = self.rest.strip_prefix('{')?.split_once('}')?;
                 let symbol = words.trim().trim_matches(['(', ')', '.']);
                 self.rest = rest;
-                (symbol.chars().count() == 1 || is_half_of_day(words)).then(|| Form::symbol(symbol.to_lowercase()))
+                if is_half_of_day(words) {
+                    return Some(Form::symbol(words.trim().to_lowercase().replace('.', "")));
+                }
+                (symbol.chars().count() == 1).then(|| Form::symbol(symbol))
             }
             "end" => None,
             _ if FUNCTIONS.contains(&name) => self.function(name),

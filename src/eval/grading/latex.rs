@@ -58,8 +58,7 @@ impl<'a> Cleaner<'a> {
             '×' | '·' | '⋅' | '∗' => self.text.push('*'),
             '÷' => self.text.push('/'),
             '√' => self.text.push_str("\\sqrt "),
-            '²' => self.text.push_str("^2"),
-            '³' => self.text.push_str("^3"),
+            _ if superscript(c).is_some() => self.superscripts(c),
             '½' => self.text.push_str("\\frac{1}{2}"),
             '¼' => self.text.push_str("\\frac{1}{4}"),
             '¾' => self.text.push_str("\\frac{3}{4}"),
@@ -78,6 +77,15 @@ impl<'a> Cleaner<'a> {
         if !(self.text.ends_with(|c: char| c.is_ascii_digit()) && digits == 3) {
             self.text.push_str(otherwise);
         }
+    }
+
+    /// Small raised digits, which start with `first`.
+    fn superscripts(&mut self, first: char) {
+        let length: usize = self.rest.chars().take_while(|c| superscript(*c).is_some()).map(char::len_utf8).sum();
+        let (raised, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        let exponent: String = std::iter::once(first).chain(raised.chars()).filter_map(superscript).collect();
+        self.text.push_str(&format!("^{{{exponent}}}"));
     }
 
     /// What stands behind a backslash.
@@ -140,6 +148,11 @@ impl<'a> Cleaner<'a> {
         self.text.push_str(&format!("\\text{{{}}}", words.trim()));
         self.rest = inside.get(end + 1..).unwrap_or_default();
     }
+}
+
+/// The digit or sign that a raised one is.
+fn superscript(c: char) -> Option<char> {
+    "⁰¹²³⁴⁵⁶⁷⁸⁹⁻".chars().zip("0123456789-".chars()).find(|(raised, _)| *raised == c).map(|(_, plain)| plain)
 }
 
 /// A command's character.

@@ -42,10 +42,11 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     }
 }
 
-/// Words; a number that is written with digits by its value.
+/// Words; a number that is written with digits alone by its value.
 fn exact(answer: &str) -> String {
     let words = words::normal_form(answer);
-    let number = words.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '.') && !words.contains(' ');
+    let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));
+    let number = digits && words.contains(|c: char| c.is_ascii_digit()) && !answer.trim().contains(char::is_whitespace);
     if number { number::normal_form(answer) } else { words }
 }
 
