@@ -30,7 +30,8 @@ pub struct Sample {
     pub resps: Vec<Vec<String>>,
     /// The answer found in each request's response; `null` where there is none.
     pub filtered_resps: Vec<Option<String>>,
-    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' grading.
+    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' extraction and grading, where
+    /// theirs finds an answer. `acc_majority`: the same of what self-consistency's samples agree on.
     pub metrics: BTreeMap<String, f64>,
     pub uq: Uq,
 }

@@ -144,6 +144,12 @@ fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Appl
     Applied { setting, parameters, heads, caches }
 }
 
+/// What is done with an engine.
+type Work<'w> = &'w mut dyn FnMut(&mut Engine) -> Result<(), RunError>;
+
+/// Does work with an engine of these types of cached keys and values.
+pub type WithEngine<'e, E> = dyn FnMut((CacheType, CacheType), Work) -> Result<(), E> + 'e;
+
 /// A sweep over the samples of one task.
 pub struct Sweep<'a> {
     pub folder: &'a RunFolder,
@@ -159,10 +165,7 @@ impl Sweep<'_> {
     /// these types of cached keys and values; `on_row` is told after each row, with how many there will be.
     pub fn run<E: From<RunError>>(
         &self,
-        engine: &mut dyn FnMut(
-            (CacheType, CacheType),
-            &mut dyn FnMut(&mut Engine) -> Result<(), RunError>,
-        ) -> Result<(), E>,
+        engine: &mut WithEngine<E>,
         on_row: &mut dyn FnMut(usize, usize),
     ) -> Result<(), E> {
         let samples = self.samples().map_err(RunError::from)?;
