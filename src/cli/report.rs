@@ -62,7 +62,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     }
     let text = written(&analysis, args)?;
     match &args.output {
-        Some(file) => std::fs::write(file, text).map_err(|source| CliError::File { file: file.clone(), source })?,
+        Some(file) => std::fs::write(file, text).map_err(|source| CliError::File { path: file.clone(), source })?,
         None => print(&text)?,
     }
     Ok(ExitCode::SUCCESS)
