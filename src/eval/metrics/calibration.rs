@@ -32,17 +32,12 @@ fn edge(bin: usize) -> f64 {
     if bin >= BINS { 1.0 } else { bin as f64 * (1.0 / BINS as f64) }
 }
 
-/// The bin of a probability; the outermost for what is none.
-fn bin_of(score: f64, binning: Binning) -> usize {
-    // the product is off by rounding only, so the bin is this one or a neighbour
-    let mut bin = ((score * BINS as f64) as usize).min(BINS - 1);
+/// The bin of a probability, from `bin` downwards; the outermost for what is none.
+fn bin_of(score: f64, mut bin: usize, binning: Binning) -> usize {
     let is_past = |edge: f64| match binning {
         Binning::Left => score >= edge,
         Binning::Right => score > edge,
     };
-    while bin + 1 < BINS && is_past(edge(bin + 1)) {
-        bin += 1;
-    }
     while bin > 0 && !is_past(edge(bin)) {
         bin -= 1;
     }
@@ -52,8 +47,10 @@ fn bin_of(score: f64, binning: Binning) -> usize {
 /// Items, right ones and the sum of the scores, of each of the [`BINS`] bins.
 fn binned(levels: &[Level], binning: Binning) -> [(u32, u32, f64); BINS] {
     let mut bins = [(0, 0, 0.0); BINS];
+    let mut bin = BINS - 1;
     for level in levels {
-        let (items, correct, sum) = &mut bins[bin_of(level.score, binning)];
+        bin = bin_of(level.score, bin, binning); // scores descend
+        let (items, correct, sum) = &mut bins[bin];
         *items += level.items;
         *correct += level.correct;
         *sum += level.score * f64::from(level.items);
@@ -99,21 +96,25 @@ mod tests {
         for (score, left, right) in
             [(0.0, 0, 0), (0.05, 1, 0), (0.15, 2, 2), (0.5, 10, 9), (0.97, 19, 19), (1.0, 19, 19)]
         {
-            assert_eq!((bin_of(score, Binning::Left), bin_of(score, Binning::Right)), (left, right), "{score}");
+            assert_eq!(
+                (bin_of(score, BINS - 1, Binning::Left), bin_of(score, BINS - 1, Binning::Right)),
+                (left, right),
+                "{score}"
+            );
         }
         for bin in 0..=BINS {
             let e = edge(bin);
-            assert_eq!(bin_of(e, Binning::Left), bin.min(BINS - 1));
-            assert_eq!(bin_of(e, Binning::Right), bin.saturating_sub(1));
-            assert_eq!(bin_of(e.next_up(), Binning::Right), bin.min(BINS - 1));
-            assert_eq!(bin_of(e.next_down().max(0.0), Binning::Left), bin.saturating_sub(1));
+            assert_eq!(bin_of(e, BINS - 1, Binning::Left), bin.min(BINS - 1));
+            assert_eq!(bin_of(e, BINS - 1, Binning::Right), bin.saturating_sub(1));
+            assert_eq!(bin_of(e.next_up(), BINS - 1, Binning::Right), bin.min(BINS - 1));
+            assert_eq!(bin_of(e.next_down().max(0.0), BINS - 1, Binning::Left), bin.saturating_sub(1));
         }
     }
 
     #[test]
     fn what_is_no_probability_does_not_panic() {
         for score in [-3.0, 7.0, f64::INFINITY, f64::NEG_INFINITY] {
-            assert_eq!(bin_of(score, Binning::Left), if score > 0.0 { BINS - 1 } else { 0 });
+            assert_eq!(bin_of(score, BINS - 1, Binning::Left), if score > 0.0 { BINS - 1 } else { 0 });
         }
     }
 

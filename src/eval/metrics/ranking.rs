@@ -1,6 +1,6 @@
 //! Items in the order of their scores.
 
-/// The items of one score.
+/// The items of one score. Metrics take them as [`Ranking`] gives them: scores distinct and descending.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
     pub score: f64,
