@@ -67,9 +67,13 @@ fn generate(engine: &mut Engine, prompt: &[u32]) -> Result<Vec<u32>, StageError>
 fn see(engine: &mut Engine, tokens: &[u32]) -> Result<Seen, StageError> {
     let mut traced = engine.trace(tokens, PROMPT, Profile::Corrected)?;
     let rows = PROMPT - 1..tokens.len();
-    let records = rows.filter_map(|row| traced.head_record(row));
-    // a set: heads whose entropies are next to equal may stand in another order
-    let heads = records.map(|record| (sorted(record.heads), record.gap)).collect();
+    let mut heads = Vec::new();
+    for row in rows {
+        if let Some(record) = traced.head_record(row)? {
+            // a set: heads whose entropies are next to equal may stand in another order
+            heads.push((sorted(record.heads), record.gap));
+        }
+    }
     let (response, mut questions) = traced.parts();
     let parameters = Parameters::published(Profile::Corrected);
     let links = chain::attention_chain(&response, tokens.len() - 3..tokens.len(), &parameters, &mut questions)?;

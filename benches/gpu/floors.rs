@@ -10,8 +10,8 @@ fn positions(window: Option<usize>, row: usize) -> usize {
 
 /// Bytes of one position of one layer in the KV cache.
 fn layer_position(engine: &Engine) -> usize {
-    let (spec, options) = (engine.spec(), engine.options());
-    spec.num_key_value_heads * spec.head_dim * (options.k_cache.size() + options.v_cache.size())
+    let (spec, (k, v)) = (engine.spec(), engine.cache_types());
+    spec.num_key_value_heads * spec.head_dim * (k.size() + v.size())
 }
 
 /// Bytes of the KV cache that the step with row `row` reads.

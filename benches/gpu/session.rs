@@ -1,6 +1,6 @@
 //! One run: shapes and stages in order, results saved after each, a failure reported and the next stage begun.
 
-use crate::device::Device;
+use crate::device;
 use crate::log::{Failure, Log, caught};
 use crate::machine::Machine;
 use crate::measure::{Bench, Deadline, Sizes, StageError};
@@ -10,14 +10,14 @@ use crate::{Fatal, agreement, answered, checkpoint, stages};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use uqac::backend::CacheType;
+use uqac::backend::{CacheType, DeviceChoice};
 use uqac::engine::{Engine, EngineOptions};
 
 #[derive(clap::Args)]
 pub struct RunArgs {
     /// auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
-    device: Device,
+    device: DeviceChoice,
     /// Shapes to measure [default: all]
     #[arg(long, value_delimiter = ',', value_parser = SHAPES.map(|shape| shape.name))]
     shapes: Vec<String>,
@@ -124,7 +124,7 @@ pub fn run(arguments: &RunArgs) -> Result<(), Fatal> {
     let mut sizes = if arguments.quick { Sizes::quick() } else { Sizes::full() };
     sizes.rounds = arguments.rounds.map_or(sizes.rounds, usize::from);
     let deadline = Deadline::after(arguments.budget);
-    let machine = arguments.device.machine(arguments.threads, sizes.buffer)?;
+    let machine = device::machine(arguments.device, arguments.threads, sizes.buffer)?;
     let temporary = tempfile::tempdir().map_err(|source| Fatal::Io { path: std::env::temp_dir(), source })?;
     let folder = arguments.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
     let log = Log { report: Report::default(), json: arguments.json.clone() };
@@ -157,10 +157,8 @@ impl Session<'_> {
     }
 
     fn options(&self) -> EngineOptions {
-        let defaults = self.arguments.device.engine_options(self.arguments.threads);
-        let k_cache = self.arguments.k_cache.unwrap_or(defaults.k_cache);
-        let v_cache = self.arguments.v_cache.unwrap_or(defaults.v_cache);
-        EngineOptions { k_cache, v_cache, ..defaults }
+        let RunArgs { device, threads, k_cache, v_cache, .. } = *self.arguments;
+        EngineOptions { k_cache, v_cache, ..device::engine_options(device, threads) }
     }
 
     /// All stages of one shape.
@@ -198,6 +196,12 @@ impl Session<'_> {
             Ok(engine) => engine,
             Err(failure) => return self.log.problem(shape.name, "load", failure.message).map(|()| false),
         };
+        println!(
+            "  {}, K cache {}, V cache {}",
+            engine.device(),
+            engine.cache_types().0.name(),
+            engine.cache_types().1.name()
+        );
         let load = Row::new(shape.name, "time to load", "s", &[start.elapsed().as_secs_f64()]);
         let floor = self.machine.upload_rate()?.map(|rate| engine.weights().byte_len() as f64 / rate);
         self.log.add(vec![load.floor(floor, "the weights at the rate of a copy from pinned memory")])?;
@@ -226,10 +230,10 @@ impl Session<'_> {
         self.deadline.need(0.0)?;
         let folder = self.folder.join(format!("{}-shrunken", shape.name));
         checkpoint::write(&folder, shape, self.arguments.threads)?;
-        let options = self.options();
-        let on_cpu = Device::Cpu.engine_options(self.arguments.threads);
-        let on_cpu = EngineOptions { k_cache: options.k_cache, v_cache: options.v_cache, ..on_cpu };
-        let (mut device, mut cpu) = (Engine::load(&folder, options)?, Engine::load(&folder, on_cpu)?);
+        let mut device = Engine::load(&folder, self.options())?;
+        let (k, v) = device.cache_types();
+        let on_cpu = device::engine_options(DeviceChoice::Cpu, self.arguments.threads);
+        let mut cpu = Engine::load(&folder, EngineOptions { k_cache: Some(k), v_cache: Some(v), ..on_cpu })?;
         Ok(agreement::agreement(shape.name, &mut device, &mut cpu)?)
     }
 }
