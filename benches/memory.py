@@ -19,10 +19,12 @@ MIB = 1 << 20
 
 
 def peak(tokens):
-    """Peak resident bytes of scoring one response that is all but the first 64 tokens."""
+    """Peak resident bytes of scoring one response that is all but the first 64 tokens.
+
+    The answer stands early: the ensemble is then short, which saves time and no memory."""
     ids = [100 + (i * 7919) % 5000 for i in range(tokens)]
     with tempfile.TemporaryDirectory() as folder:
-        item = {"id": tokens, "input_ids": ids, "n_instr": 64, "answer_span": [tokens - 4, tokens - 2]}
+        item = {"id": tokens, "input_ids": ids, "n_instr": 64, "answer_span": [96, 98]}
         source, target = pathlib.Path(folder, "in.jsonl"), pathlib.Path(folder, "out.jsonl")
         source.write_text(json.dumps(item) + "\n")
         command = [uqac, "score", "--model", model, "--input", source, "--output", target]

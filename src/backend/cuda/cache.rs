@@ -1,5 +1,5 @@
 //! The sequences on the device: each one's KV cache and trace, contiguous, with room for `capacity` positions; they grow
-//! by reallocation and a copy. Kernels find them through an array of [`SequenceView`]s, so that a captured decode step
+//! by reallocation and a copy. Kernels find them through an array of `SequenceView`s, so that a captured decode step
 //! stays valid when a cache moves.
 
 use super::device::{Buffer, Device};
