@@ -8,6 +8,10 @@ mod agreement;
 mod answered;
 #[path = "gpu/checkpoint.rs"]
 mod checkpoint;
+#[path = "gpu/compare.rs"]
+mod compare;
+#[path = "gpu/cupti.rs"]
+mod cupti;
 #[path = "gpu/device.rs"]
 mod device;
 #[path = "gpu/floors.rs"]
@@ -26,12 +30,15 @@ mod session;
 mod shapes;
 #[path = "gpu/stages.rs"]
 mod stages;
+#[path = "gpu/timeline.rs"]
+mod timeline;
 
 use clap::{Parser, Subcommand};
 use report::Report;
 use shapes::SHAPES;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use uqac::backend::DeviceChoice;
 
 #[derive(Parser)]
 #[command(name = "gpu", about = "Measures the engine on a GPU against its floors")]
@@ -44,6 +51,12 @@ struct Arguments {
 enum Command {
     /// Measure
     Run(session::RunArgs),
+    /// Say what the device is
+    Device {
+        /// auto, cpu, cuda or cuda:N
+        #[arg(long, default_value = "auto")]
+        device: DeviceChoice,
+    },
     /// Merge the JSON of several runs, and write it as JSON and as a Markdown table
     Report(ReportArgs),
     /// Write every shape's config.json to FOLDER/SHAPE/, for other programs to run the same
@@ -68,6 +81,9 @@ struct ReportArgs {
     markdown: PathBuf,
 }
 
+/// Bytes of the buffers where nothing is measured.
+const SMALL_BUFFER: usize = 1 << 20;
+
 /// What stops the program; a measurement that fails does not, it is reported.
 #[derive(Debug, thiserror::Error)]
 pub enum Fatal {
@@ -86,6 +102,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse_from(std::env::args().filter(|argument| argument != "--bench"));
     let result = match arguments.command {
         Command::Run(arguments) => session::run(&arguments),
+        Command::Device { device } => say_device(device),
         Command::Report(arguments) => merge(&arguments),
         Command::Configs { folder, quick } => configs(folder, quick),
     };
@@ -111,6 +128,11 @@ pub fn write_json(path: PathBuf, report: &Report) -> Result<(), Fatal> {
     }
 }
 
+fn say_device(choice: DeviceChoice) -> Result<(), Fatal> {
+    println!("{}", device::machine(choice, 0, SMALL_BUFFER)?.describe()?);
+    Ok(())
+}
+
 fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
     let mut merged = Report::default();
     for pair in &arguments.about {
@@ -127,6 +149,7 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
             Err(source) => return Err(Fatal::Json { path, source }),
         }
     }
+    merged.rows.extend(compare::comparisons(&merged.rows, merged.counts));
     // one section a shape, in the order in which shapes first came
     let mut order: Vec<String> = Vec::new();
     for row in &merged.rows {

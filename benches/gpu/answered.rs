@@ -1,7 +1,6 @@
 //! What comes after the answer: chain, similarities, ensemble.
 
 use crate::floors;
-use crate::machine::Machine;
 use crate::measure::{Bench, StageError};
 use crate::report::{Row, median};
 use std::ops::{ControlFlow, Range};
@@ -123,17 +122,10 @@ fn chain(traced: &mut TracedSequence, answer: Range<usize>, parameters: &Paramet
 
 /// Runs `tokens` through the model with a trace and follows the chain from their last ones: its length, and the bytes
 /// that the sequence holds.
-pub fn chain_of(
-    engine: &mut Engine,
-    tokens: &[u32],
-    n_instr: usize,
-    machine: &mut Machine,
-) -> Result<(usize, usize), EngineError> {
+pub fn chain_of(engine: &mut Engine, tokens: &[u32], n_instr: usize) -> Result<(usize, usize), EngineError> {
     let mut traced = engine.trace(tokens, n_instr, Profile::Corrected)?;
-    machine.look();
     let answer = tokens.len() - ANSWER..tokens.len();
     let links = chain(&mut traced, answer, &Parameters::published(Profile::Corrected))?;
-    machine.look();
     let (cache, trace) = traced.memory();
     Ok((links.len(), cache + trace))
 }

@@ -14,20 +14,26 @@ const SHARD_BYTES: usize = 512 << 20;
 /// Numbers that are made and written at a time: what a core's cache holds.
 const CHUNK: usize = 1 << 17;
 
-/// Written last: a folder without it is unfinished.
-const COMPLETE: &str = "complete";
+/// Marks a folder as ours: empty while it is written, then it holds the config.
+const MARKER: &str = "random-weights";
 
 /// Writes the whole folder, unless it is there already. `threads` 0: one per core.
 pub fn write(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
-    if folder.join(COMPLETE).is_file() {
-        return Ok(());
+    let config = shape.config().to_string();
+    let marker = folder.join(MARKER);
+    match std::fs::read_to_string(&marker) {
+        Ok(finished) if finished == config => return Ok(()),
+        Ok(_) => std::fs::remove_dir_all(folder)?,
+        Err(_) if folder.exists() => return Err(io::Error::other("there is something else of that name")),
+        Err(_) => {}
     }
     std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join("config.json"), shape.config().to_string())?;
+    std::fs::write(&marker, "")?;
+    std::fs::write(folder.join("config.json"), &config)?;
     std::fs::write(folder.join("tokenizer.json"), tokenizer(shape.vocab).to_string())?;
     std::fs::write(folder.join("tokenizer_config.json"), "{}")?;
     write_weights(folder, &shape.tensors(), threads)?;
-    std::fs::write(folder.join(COMPLETE), "")
+    std::fs::write(marker, config)
 }
 
 fn write_weights(folder: &Path, tensors: &[Tensor], threads: usize) -> io::Result<()> {

@@ -3,7 +3,8 @@
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// The device under measurement.
 pub enum Machine {
@@ -24,8 +25,6 @@ pub struct Cuda {
     from: CudaSlice<u8>,
     to: CudaSlice<u8>,
     host: PinnedHostSlice<u8>,
-    /// The most bytes seen in use since [`Machine::forget_peak`].
-    peak: u64,
 }
 
 /// Why the machine cannot be measured.
@@ -37,6 +36,8 @@ pub enum MachineError {
     Driver(#[from] DriverError),
     #[error("{path}: {source}")]
     Proc { path: &'static str, source: std::io::Error },
+    #[error("the thread that looks at the memory in use panicked")]
+    Watch,
 }
 
 /// Whether there is a CUDA driver with a device.
@@ -78,7 +79,7 @@ impl Machine {
             stream.memcpy_htod(&host.as_slice()?[..part], &mut from.slice_mut(start..start + part))?;
         }
         stream.synchronize()?;
-        Ok(Machine::Cuda(Cuda { context, stream, from, to, host, peak: 0 }))
+        Ok(Machine::Cuda(Cuda { context, stream, from, to, host }))
     }
 
     /// Name, and what the driver says of it.
@@ -123,40 +124,65 @@ impl Machine {
     pub fn in_use(&self) -> Result<u64, MachineError> {
         match self {
             Machine::Cpu(_) => status_bytes("VmRSS:"),
-            Machine::Cuda(cuda) => Ok(cuda.in_use()?),
+            Machine::Cuda(cuda) => Ok(in_use(&cuda.context)?),
         }
     }
 
-    /// From here on, peaks count anew.
-    pub fn forget_peak(&mut self) -> Result<(), MachineError> {
+    /// Begins to look for the most memory that is in use at a time.
+    pub fn watch(&self) -> Result<Watch, MachineError> {
         match self {
             Machine::Cpu(_) => {
                 let path = "/proc/self/clear_refs";
-                std::fs::write(path, "5").map_err(|source| MachineError::Proc { path, source })
+                std::fs::write(path, "5").map_err(|source| MachineError::Proc { path, source })?;
+                Ok(Watch::Process)
             }
-            Machine::Cuda(cuda) => {
-                cuda.peak = cuda.in_use()?;
-                Ok(())
-            }
+            Machine::Cuda(cuda) => Ok(Watch::device(cuda.context.clone())),
         }
     }
+}
 
-    /// To be called often while a peak is looked for: a GPU's driver keeps none itself.
-    pub fn look(&mut self) {
-        if let Machine::Cuda(cuda) = self
-            && let Ok(bytes) = cuda.in_use()
-        {
-            cuda.peak = cuda.peak.max(bytes);
-        }
+/// A look-out for the most memory in use.
+pub enum Watch {
+    /// The kernel keeps this process's peak.
+    Process,
+    /// A GPU's driver keeps none: a thread asks again and again. What lasts less than [`Watch::PAUSE`] escapes it.
+    Device { alive: Arc<()>, thread: JoinHandle<Result<u64, DriverError>> },
+}
+
+impl Watch {
+    const PAUSE: Duration = Duration::from_micros(100);
+
+    fn device(context: Arc<CudaContext>) -> Watch {
+        let alive = Arc::new(());
+        let watched = Arc::downgrade(&alive);
+        let thread = std::thread::spawn(move || {
+            let mut peak = 0;
+            while watched.strong_count() > 0 {
+                peak = peak.max(in_use(&context)?);
+                std::thread::sleep(Watch::PAUSE);
+            }
+            Ok(peak.max(in_use(&context)?))
+        });
+        Watch::Device { alive, thread }
     }
 
-    /// The most bytes in use since [`Machine::forget_peak`].
-    pub fn peak(&self) -> Result<u64, MachineError> {
+    /// The most bytes in use since it began.
+    pub fn peak(self) -> Result<u64, MachineError> {
         match self {
-            Machine::Cpu(_) => status_bytes("VmHWM:"),
-            Machine::Cuda(cuda) => Ok(cuda.peak.max(cuda.in_use()?)),
+            Watch::Process => status_bytes("VmHWM:"),
+            Watch::Device { alive, thread } => {
+                drop(alive);
+                let peak = thread.join().map_err(|_| MachineError::Watch)?;
+                Ok(peak?)
+            }
         }
     }
+}
+
+/// Bytes of the device's memory that are in use, by whomever.
+fn in_use(context: &Arc<CudaContext>) -> Result<u64, DriverError> {
+    let (free, total) = context.mem_get_info()?;
+    Ok((total - free) as u64)
 }
 
 /// A line of this process's status, in bytes.
@@ -190,11 +216,6 @@ impl Cpu {
 }
 
 impl Cuda {
-    fn in_use(&self) -> Result<u64, DriverError> {
-        let (free, total) = self.context.mem_get_info()?;
-        Ok((total - free) as u64)
-    }
-
     /// Seconds of device time that `work` takes on the stream, once it runs without interruption.
     fn time(
         &mut self,

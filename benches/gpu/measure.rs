@@ -1,5 +1,6 @@
 //! Timed generations, and what every stage needs to know.
 
+use crate::cupti::CuptiError;
 use crate::machine::{Machine, MachineError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -50,14 +51,14 @@ impl Sizes {
     /// Every stage, in moments.
     pub fn quick() -> Sizes {
         Sizes {
-            prompt: 24,
-            response: 12,
+            prompt: 16,
+            response: 9,
             batch: 3,
-            prefill: 96,
-            answered: 40,
+            prefill: 40,
+            answered: 20,
             variants: 3,
-            long: 160,
-            long_steps: 6,
+            long: 80,
+            long_steps: 5,
             lengths: vec![32, 64],
             rounds: 2,
             buffer: 16 << 20,
@@ -90,6 +91,10 @@ pub enum StageError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Machine(#[from] MachineError),
+    #[error(transparent)]
+    Cupti(#[from] CuptiError),
+    #[error("there are no two whole decode steps among the {runs} kernels that CUPTI recorded")]
+    NoSteps { runs: usize },
     #[error("sequence {sequence} has {found} response tokens, expected {expected}")]
     Short { sequence: usize, found: usize, expected: usize },
     #[error("ln p of response token {index} of sequence {sequence} is {logprob}")]
@@ -132,15 +137,16 @@ impl Bench<'_> {
         if needed > context { Err(StageError::Context { context, needed }) } else { Ok(()) }
     }
 
-    /// Generates `tokens` for each prompt, with UQAC's trace or without. `watched`: memory is looked at after every
-    /// token, which costs time.
-    pub fn generate(
-        &mut self,
-        prompts: &[Vec<u32>],
-        tokens: usize,
-        traced: bool,
-        watched: bool,
-    ) -> Result<Timing, StageError> {
+    /// Bytes of the model and what `work` does with it: at their peak, without what was in use before the model came.
+    pub fn peak<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, StageError>) -> Result<(T, f64), StageError> {
+        let watch = self.machine.watch()?;
+        let done = work(self);
+        let peak = watch.peak()?;
+        Ok((done?, peak.saturating_sub(self.before_load) as f64))
+    }
+
+    /// Generates `tokens` for each prompt, with UQAC's trace or without.
+    pub fn generate(&mut self, prompts: &[Vec<u32>], tokens: usize, traced: bool) -> Result<Timing, StageError> {
         let options = GenerateOptions {
             max_tokens: tokens,
             sampling: Sampling::GREEDY,
@@ -149,13 +155,9 @@ impl Bench<'_> {
         };
         let start = Instant::now();
         let (mut first, mut last) = (None, start);
-        let machine = &mut *self.machine;
         let on_token = |_| {
             last = Instant::now();
             first.get_or_insert(last);
-            if watched {
-                machine.look();
-            }
             ControlFlow::Continue(())
         };
         let generations = self.engine.generate(prompts, &options, on_token)?;

@@ -112,6 +112,9 @@ pub struct Report {
     /// Date, device, driver, command and so on.
     #[serde(default)]
     pub about: BTreeMap<String, String>,
+    /// Whether the figures are held against the project's targets: full size, on a GPU.
+    #[serde(default)]
+    pub counts: bool,
     #[serde(default)]
     pub rows: Vec<Row>,
     #[serde(default)]
@@ -124,6 +127,7 @@ impl Report {
         for (key, value) in other.about {
             self.about.entry(key).or_insert(value);
         }
+        self.counts |= other.counts;
         self.rows.extend(other.rows);
         self.problems.extend(other.problems);
     }

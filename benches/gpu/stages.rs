@@ -58,13 +58,13 @@ fn paired_rounds(
     let prompts = bench.prompts(batch, prompt);
     let warm = bench.prompts(batch, prompt.min(bench.sizes.prompt));
     for traced in [false, true] {
-        bench.generate(&warm, response.min(8), traced, false)?;
+        bench.generate(&warm, response.min(8), traced)?;
     }
     let mut rounds = Vec::new();
     for i in 0..count {
         let bandwidth = bench.machine.bandwidth()?;
         // who goes first changes, so that a drift of the clock favours neither
-        let mut step = |traced| Ok::<f64, StageError>(bench.generate(&prompts, response, traced, false)?.step);
+        let mut step = |traced| Ok::<f64, StageError>(bench.generate(&prompts, response, traced)?.step);
         let (plain, traced) = if i % 2 == 0 {
             (step(false)?, step(true)?)
         } else {
@@ -89,21 +89,16 @@ fn overhead(bench: &Bench, rounds: &[Round], what: &str, floor: f64) -> Row {
 /// What the trace adds to the peak of the memory in use.
 fn trace_memory(bench: &mut Bench, batch: usize) -> Result<Row, StageError> {
     let prompts = bench.prompts(batch, bench.sizes.prompt);
-    let mut peaks = [0.0; 2];
+    let mut peak = |traced| bench.peak(|bench| bench.generate(&prompts, bench.sizes.response, traced));
     // plain first: memory that an allocator keeps then counts against the trace, never for it
-    for (peak, traced) in peaks.iter_mut().zip([false, true]) {
-        bench.machine.forget_peak()?;
-        bench.generate(&prompts, bench.sizes.response, traced, true)?;
-        *peak = bench.machine.peak()? as f64;
-    }
-    let [plain, traced] = peaks;
+    let ((_, plain), (_, traced)) = (peak(false)?, peak(true)?);
     let positions = (batch * (bench.sizes.response + 1)) as f64;
     let floor = percent(positions * floors::trace_bytes(&bench.engine), plain);
     let what = format!("UQAC on against off, batch {batch}, peak memory");
     Ok(Row::new(bench.shape, what, "%", &[percent(traced - plain, plain)])
         .floor(Some(floor), "the trace's bytes for every response token")
         .fact("plain MB", plain / 1e6)
-        .fact("traced MB", traced / 1e6)
+        .fact("peak MB", traced / 1e6)
         .target("≤ 0.2 %", bench.counts && batch == 1, |row| row.median <= 0.2))
 }
 
@@ -112,9 +107,9 @@ pub fn prefill(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let tokens = bench.sizes.prefill;
     bench.need_context(tokens + 1)?;
     let prompts = bench.prompts(1, tokens);
-    bench.generate(&prompts, 1, false, false)?;
+    bench.generate(&prompts, 1, false)?;
     let times = (0..bench.sizes.rounds)
-        .map(|_| Ok(bench.generate(&prompts, 1, false, false)?.first))
+        .map(|_| Ok(bench.generate(&prompts, 1, false)?.first))
         .collect::<Result<Vec<f64>, StageError>>()?;
     let operations = floors::operations(&bench.engine, 0, tokens, 1);
     let rates: Vec<f64> = times.iter().map(|seconds| tokens as f64 / seconds).collect();
@@ -126,7 +121,8 @@ pub fn prefill(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let row = Row::new(bench.shape, format!("prefill, {tokens} tokens"), "tokens/s", &rates)
         .floor(bench.matrix_rate.map(|rate| tokens as f64 * rate / operations), because)
         .fact("TFLOP/s", operations / median(&times) / 1e12);
-    Ok(vec![row.target("≥ 60 % of the matrix rate", bench.counts, |row| row.share().is_some_and(|s| s >= 0.6))])
+    let counts = bench.counts && bench.matrix_rate.is_some();
+    Ok(vec![row.target("≥ 60 % of the matrix rate", counts, |row| row.share().is_some_and(|s| s >= 0.6))])
 }
 
 /// Time and memory of a traced pass over a whole sequence and its attention chain, by length: what others do with an
@@ -135,11 +131,11 @@ pub fn length(bench: &mut Bench, tokens: usize) -> Result<Vec<Row>, StageError> 
     bench.need_context(tokens)?;
     let ids = bench.prompts(1, tokens).remove(0);
     let n_instr = tokens.min(bench.sizes.prompt) / 2;
-    bench.machine.forget_peak()?;
-    let start = std::time::Instant::now();
-    let (links, held) = crate::answered::chain_of(&mut bench.engine, &ids, n_instr, bench.machine)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let peak = bench.machine.peak()?.saturating_sub(bench.before_load) as f64;
+    let ((seconds, links, held), peak) = bench.peak(|bench| {
+        let start = std::time::Instant::now();
+        let (links, held) = crate::answered::chain_of(&mut bench.engine, &ids, n_instr)?;
+        Ok((start.elapsed().as_secs_f64(), links, held))
+    })?;
     let weights = bench.engine.weights().byte_len() as f64;
     let needed = weights + floors::cache_bytes(&bench.engine, tokens);
     let trace = (tokens - n_instr + 1) as f64 * floors::trace_bytes(&bench.engine);
@@ -183,9 +179,7 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     // a plan on the generous side: half the bandwidth
     bench.deadline.need(2.0 * tokens as f64 * bytes / bandwidth)?;
     let prompts = bench.prompts(1, bench.sizes.prompt);
-    bench.machine.forget_peak()?;
-    let timing = bench.generate(&prompts, tokens, true, true)?;
-    let peak = bench.machine.peak()?.saturating_sub(bench.before_load) as f64;
+    let (timing, peak) = bench.peak(|bench| bench.generate(&prompts, tokens, true))?;
     let needed = bench.engine.weights().byte_len() as f64 + floors::cache_bytes(&bench.engine, bench.sizes.long);
     let because = format!("{:.1} MB a step on average at {:.0} GB/s", bytes / 1e6, bandwidth / 1e9);
     let speed = Row::new(bench.shape, format!("response of {tokens} tokens, traced"), "tokens/s", &[1.0 / timing.step])
@@ -194,4 +188,18 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
         .floor(Some(needed / 1e6), "weights + KV cache")
         .target("≤ weights + KV + 3 %", bench.counts, |_| peak <= 1.03 * needed);
     Ok(vec![speed, memory])
+}
+
+/// A traced response behind a prompt, after one to warm up; seconds of a decode step.
+pub fn traced_steps(bench: &mut Bench) -> Result<f64, StageError> {
+    let prompts = bench.prompts(1, bench.sizes.prompt);
+    bench.generate(&prompts, bench.sizes.response.min(8), true)?;
+    Ok(bench.generate(&prompts, bench.sizes.response, true)?.step)
+}
+
+/// A prompt's pass and a few traced decode steps.
+pub fn steps(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
+    let prompts = bench.prompts(1, bench.sizes.prompt);
+    bench.generate(&prompts, bench.sizes.response.min(4), true)?;
+    Ok(Vec::new())
 }
