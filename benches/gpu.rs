@@ -100,14 +100,16 @@ pub enum Fatal {
 fn main() -> ExitCode {
     // cargo bench adds a flag of its own
     let arguments = Arguments::parse_from(std::env::args().filter(|argument| argument != "--bench"));
+    let done = |()| true;
     let result = match arguments.command {
         Command::Run(arguments) => session::run(&arguments),
-        Command::Device { device } => say_device(device),
-        Command::Report(arguments) => merge(&arguments),
-        Command::Configs { folder, quick } => configs(folder, quick),
+        Command::Device { device } => say_device(device).map(done),
+        Command::Report(arguments) => merge(&arguments).map(done),
+        Command::Configs { folder, quick } => configs(folder, quick).map(done),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::from(2)

@@ -5,8 +5,9 @@
   --work attentions   eager attention with output_attentions, which hands out layers x heads x T x T: a pass over whole
                       sequences of growing length until the memory is used up, and a generation
   --matrix-rate FILE  only the rate of a large bf16 matrix product, in FLOP/s
+  --versions          only those of torch and transformers, if they are there and find the device
 
-Writes the fields that `gpu report` merges. Says so and exits with 0 where torch or transformers is missing.
+Writes the fields that `gpu report` merges.
 """
 
 import argparse
@@ -22,19 +23,23 @@ try:
     import torch
     import transformers
 except ImportError as error:
-    print(f"SKIPPED: {error.name} is not installed")
-    sys.exit(0)
+    sys.exit(f"{error.name} is not installed for {sys.executable}")
 
-FULL = {"prompt": 512, "response": 512, "batch": 16, "rounds": 3, "lengths": [1024, 2048, 4096, 8192, 16384, 32768]}
-QUICK = {"prompt": 24, "response": 12, "batch": 3, "rounds": 2, "lengths": [32, 64]}
+FULL = {"prompt": 512, "response": 512, "batch": 16, "rounds": 2, "lengths": [1024, 2048, 4096, 8192, 16384, 32768]}
+QUICK = {"prompt": 16, "response": 9, "batch": 3, "rounds": 2, "lengths": [32, 64]}
 
 
 class Device:
-    """Time and memory on the CPU or a GPU."""
+    """Time and memory on the CPU or a GPU, and what it is at."""
 
     def __init__(self, name):
         self.name = name
-        self.cuda = name == "cuda"
+        self.doing = "loading"
+        self.cuda = name != "cpu"
+        if self.cuda and not torch.cuda.is_available():
+            sys.exit(f"torch {torch.__version__} finds no CUDA device")
+        if self.cuda:
+            torch.cuda.set_device(name)
 
     def wait(self):
         if self.cuda:
@@ -113,6 +118,7 @@ def generate(model, prompt, tokens, **options):
 
 def time_generation(model, shape, what, batch, rounds, sizes, device, **options):
     """Decode speed: the time of a generation less that of its first token. The result is dropped before the next."""
+    device.doing = f"{what}, batch {batch}"
     prompt = ids(model, batch, sizes["prompt"], device)
     generate(model, prompt, 4, **options)
     device.forget_peak()
@@ -121,7 +127,7 @@ def time_generation(model, shape, what, batch, rounds, sizes, device, **options)
         first = device.seconds(lambda: generate(model, prompt, 1, **options))
         whole = device.seconds(lambda: generate(model, prompt, sizes["response"], **options))
         rates.append(batch * (sizes["response"] - 1) / (whole - first))
-    return row(shape, f"{what}, batch {batch}", "tokens/s", rates, **{"peak MB": device.peak() / 1e6})
+    return row(shape, device.doing, "tokens/s", rates, **{"peak MB": device.peak() / 1e6})
 
 
 def sdpa(folder, sizes, device):
@@ -139,11 +145,12 @@ def attentions(folder, sizes, device):
 
     whole_pass(ids(model, 1, 16, device))
     for length in sizes["lengths"]:
+        device.doing = f"eager pass with attentions, {length} tokens"
         tokens = ids(model, 1, length, device)
         device.forget_peak()
         seconds = device.seconds(lambda: whole_pass(tokens))
         facts = {"peak MB": device.peak() / 1e6}
-        yield row(folder.name, f"eager pass with attentions, {length} tokens", "s", [seconds], **facts)
+        yield row(folder.name, device.doing, "s", [seconds], **facts)
 
 
 def attentions_generation(folder, sizes, device):
@@ -164,6 +171,7 @@ def run(works, folders, sizes, device, results):
     """Rows as they come; a work that fails is a problem, and the next goes on."""
     for folder in folders:
         for work in works:
+            device.doing = "loading"
             try:
                 for found in work(folder, sizes, device):
                     results["rows"].append(found)
@@ -172,7 +180,7 @@ def run(works, folders, sizes, device, results):
             except Exception as error:  # whatever stops one of them is a result, too
                 reason = "out of memory" if out_of_memory(error) else f"{type(error).__name__}: {error}"
                 reason = reason.strip().splitlines()[0]
-                problem = {"shape": folder.name, "stage": f"transformers, {work.__name__}", "message": reason}
+                problem = {"shape": folder.name, "stage": f"transformers, {device.doing}", "message": reason}
                 results["problems"].append(problem)
                 print(f"  NOT MEASURED: {problem['stage']}: {reason}", flush=True)
                 yield
@@ -182,17 +190,18 @@ def run(works, folders, sizes, device, results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--device", default="cuda", help="cpu, cuda or cuda:N")
     parser.add_argument("--configs", type=Path, help="SHAPE/config.json of every shape (gpu configs FOLDER)")
     parser.add_argument("--shapes", help="comma-separated; default: all")
     parser.add_argument("--work", choices=["sdpa", "attentions"], default="sdpa")
     parser.add_argument("--quick", action="store_true", help="short runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--matrix-rate", type=Path, metavar="FILE")
+    parser.add_argument("--versions", action="store_true")
     arguments = parser.parse_args()
     device = Device(arguments.device)
-    if device.cuda and not torch.cuda.is_available():
-        print("SKIPPED: torch finds no CUDA device")
+    if arguments.versions:
+        print(torch.__version__, transformers.__version__)
         return 0
     if arguments.matrix_rate:
         rate = matrix_rate(device, arguments.quick)

@@ -2,6 +2,7 @@
 //! differ is derived: what the products' terms lose, or, where that is more, what rounding the cache does. (A narrow
 //! cache rounds numbers that differ by a little, a few of them the other way: less than what rounding all of them does.)
 
+use crate::log::{Failure, FailureKind};
 use crate::measure::StageError;
 use crate::report::Row;
 use std::ops::ControlFlow;
@@ -62,6 +63,12 @@ pub fn agreement(
             .target("all", true, |_| heads == compared),
         row("the same chain", "of 1", f64::from(u8::from(a.chain == b.chain))).fact("links", b.chain.len() as f64),
     ])
+}
+
+/// A difference that rounding does not explain.
+pub fn unexplained(rows: &[Row]) -> Option<Failure> {
+    let row = rows.iter().find(|row| matches!(&row.target, Some(target) if target.met == Some(false)))?;
+    Some(Failure { message: format!("unexplained: {}", row.line().trim()), kind: FailureKind::Wrong })
 }
 
 fn generate(engine: &mut Engine, prompt: &[u32]) -> Result<Vec<u32>, StageError> {

@@ -11,31 +11,45 @@ use uqac::engine::LoadError;
 pub struct Log {
     pub report: Report,
     pub json: Option<PathBuf>,
+    /// Measurements that went wrong; those without the time or the context for them did not.
+    pub failures: usize,
 }
 
 /// Why a measurement was not made.
 pub struct Failure {
     pub message: String,
+    pub kind: FailureKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// There is no time for it, or the model has no such context.
+    Skipped,
+    Wrong,
     /// The engine may be in any state: it is loaded anew.
-    pub broken: bool,
+    Broken,
 }
 
 impl From<StageError> for Failure {
     fn from(error: StageError) -> Self {
-        let broken = matches!(error, StageError::Engine(_) | StageError::Machine(_));
-        Failure { message: error.to_string(), broken }
+        let kind = match error {
+            StageError::Budget { .. } | StageError::Context { .. } => FailureKind::Skipped,
+            StageError::Engine(_) | StageError::Machine(_) => FailureKind::Broken,
+            _ => FailureKind::Wrong,
+        };
+        Failure { message: error.to_string(), kind }
     }
 }
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Self {
-        Failure { message: error.to_string(), broken: true }
+        Failure { message: error.to_string(), kind: FailureKind::Broken }
     }
 }
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        Failure { message: error.to_string(), broken: true }
+        Failure { message: error.to_string(), kind: FailureKind::Broken }
     }
 }
 
@@ -44,7 +58,7 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Err(Failure { message: format!("panic: {text}"), broken: true })
+        Err(Failure { message: format!("panic: {text}"), kind: FailureKind::Broken })
     })
 }
 
@@ -55,7 +69,9 @@ impl Log {
         self.save()
     }
 
-    pub fn problem(&mut self, shape: &str, stage: &str, message: String) -> Result<(), Fatal> {
+    pub fn problem(&mut self, shape: &str, stage: &str, failure: Failure) -> Result<(), Fatal> {
+        let Failure { message, kind } = failure;
+        self.failures += usize::from(kind != FailureKind::Skipped);
         println!("  NOT MEASURED: {stage}: {message}");
         self.report.problems.push(Problem { shape: shape.to_owned(), stage: stage.to_owned(), message });
         self.save()
@@ -65,7 +81,10 @@ impl Log {
     pub fn record(&mut self, shape: &str, stage: &str, outcome: Result<Vec<Row>, Failure>) -> Result<bool, Fatal> {
         match outcome {
             Ok(rows) => self.add(rows).map(|()| true),
-            Err(failure) => self.problem(shape, stage, failure.message).map(|()| !failure.broken),
+            Err(failure) => {
+                let broken = failure.kind == FailureKind::Broken;
+                self.problem(shape, stage, failure).map(|()| !broken)
+            }
         }
     }
 

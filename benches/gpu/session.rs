@@ -152,7 +152,8 @@ struct Session<'a> {
     log: Log,
 }
 
-pub fn run(arguments: &RunArgs) -> Result<(), Fatal> {
+/// Measures; whether nothing went wrong.
+pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let mut sizes = if arguments.quick { Sizes::quick() } else { Sizes::full() };
     sizes.rounds = arguments.rounds.map_or(sizes.rounds, usize::from);
     let deadline = Deadline::after(arguments.budget);
@@ -160,14 +161,15 @@ pub fn run(arguments: &RunArgs) -> Result<(), Fatal> {
     let temporary = tempfile::tempdir().map_err(|source| Fatal::Io { path: std::env::temp_dir(), source })?;
     let folder = arguments.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
     let counts = !arguments.quick && arguments.layers.is_none() && matches!(machine, Machine::Cuda(_));
-    let log = Log { report: Report { counts, ..Report::default() }, json: arguments.json.clone() };
+    let log = Log { report: Report { counts, ..Report::default() }, json: arguments.json.clone(), failures: 0 };
     let RunArgs { device, threads, k_cache, v_cache, matrix_rate, .. } = *arguments;
     let options = EngineOptions { k_cache, v_cache, ..device::engine_options(device, threads) };
     let rig = Rig { machine, options, sizes, matrix_rate, deadline, counts };
     let mut session = Session { arguments, rig, folder, log };
     session.describe()?;
     let wanted = |shape: &&Shape| arguments.shapes.is_empty() || arguments.shapes.iter().any(|n| n == shape.name);
-    SHAPES.iter().filter(wanted).try_for_each(|shape| session.measure(shape))
+    SHAPES.iter().filter(wanted).try_for_each(|shape| session.measure(shape))?;
+    Ok(session.log.failures == 0)
 }
 
 impl Session<'_> {
@@ -198,7 +200,11 @@ impl Session<'_> {
         let mut tasks = Task::list(&self.arguments.stages, &self.rig.sizes);
         if take(&mut tasks, Stage::Agreement) {
             let outcome = caught(|| self.agreement(&shape.shrunken()));
+            let unexplained = outcome.as_ref().ok().and_then(|rows| agreement::unexplained(rows));
             self.log.record(shape.name, "agreement", outcome)?;
+            if let Some(failure) = unexplained {
+                self.log.problem(shape.name, "agreement", failure)?;
+            }
         }
         let timeline = take(&mut tasks, Stage::Timeline);
         if tasks.is_empty() && !timeline {
@@ -209,7 +215,8 @@ impl Session<'_> {
         let folder = self.folder.join(shape.name);
         let start = Instant::now();
         if let Err(error) = checkpoint::write(&folder, &shape, self.arguments.threads) {
-            return self.log.problem(shape.name, "checkpoint", format!("{}: {error}", folder.display()));
+            let error = std::io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+            return self.log.problem(shape.name, "checkpoint", error.into());
         }
         let (bytes, seconds) = (shape.byte_len() as f64, start.elapsed().as_secs_f64());
         println!("  {:.2} GB of weights in {} after {seconds:.1} s", bytes / 1e9, folder.display());
@@ -229,7 +236,7 @@ impl Session<'_> {
         let start = Instant::now();
         let mut bench = match caught(|| self.rig.load(shape.name, folder)) {
             Ok(bench) => bench,
-            Err(failure) => return self.log.problem(shape.name, "load", failure.message).map(|()| false),
+            Err(failure) => return self.log.problem(shape.name, "load", failure).map(|()| false),
         };
         let seconds = start.elapsed().as_secs_f64();
         let (engine, (k, v)) = (&bench.engine, bench.engine.cache_types());
