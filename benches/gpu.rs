@@ -34,7 +34,7 @@ mod stages;
 mod timeline;
 
 use clap::{Parser, Subcommand};
-use report::Report;
+use report::{Problem, Report};
 use shapes::SHAPES;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -117,10 +117,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a file, its folder too.
+/// Writes a file, its folder too; who is cut off meanwhile leaves what was there.
 pub fn write(path: PathBuf, text: &str) -> Result<(), Fatal> {
+    let part = path.with_extension("part");
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    folder.and_then(|()| std::fs::write(&path, text)).map_err(|source| Fatal::Io { path, source })
+    let written = folder.and_then(|()| std::fs::write(&part, text)).and_then(|()| std::fs::rename(&part, &path));
+    written.map_err(|source| Fatal::Io { path, source })
 }
 
 pub fn write_json(path: PathBuf, report: &Report) -> Result<(), Fatal> {
@@ -148,7 +150,12 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
         };
         match serde_json::from_str(&text) {
             Ok(report) => merged.merge(report),
-            Err(source) => return Err(Fatal::Json { path, source }),
+            // a program that was cut off; the others' results are still wanted
+            Err(error) => merged.problems.push(Problem {
+                shape: "results".to_owned(),
+                stage: path.display().to_string(),
+                message: error.to_string(),
+            }),
         }
     }
     merged.rows.extend(compare::comparisons(&merged.rows, merged.counts));

@@ -67,7 +67,7 @@ pub fn agreement(
 
 /// A difference that rounding does not explain.
 pub fn unexplained(rows: &[Row]) -> Option<Failure> {
-    let row = rows.iter().find(|row| matches!(&row.target, Some(target) if target.met == Some(false)))?;
+    let row = rows.iter().find(|row| row.met() == Some(false))?;
     Some(Failure { message: format!("unexplained: {}", row.line().trim()), kind: FailureKind::Wrong })
 }
 

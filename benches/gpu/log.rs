@@ -64,6 +64,11 @@ pub fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure
 
 impl Log {
     pub fn add(&mut self, rows: Vec<Row>) -> Result<(), Fatal> {
+        let (rows, broken): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(Row::is_finite);
+        for row in broken {
+            let failure = Failure { message: "the figure is not finite".to_owned(), kind: FailureKind::Wrong };
+            self.problem(&row.shape, &row.what, failure)?;
+        }
         rows.iter().for_each(|row| println!("{}", row.line()));
         self.report.rows.extend(rows);
         self.save()

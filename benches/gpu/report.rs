@@ -63,9 +63,22 @@ impl Row {
         self
     }
 
+    /// Says nothing where `value` is not finite.
     pub fn fact(mut self, name: &str, value: f64) -> Row {
-        self.facts.insert(name.to_owned(), value);
+        if value.is_finite() {
+            self.facts.insert(name.to_owned(), value);
+        }
         self
+    }
+
+    /// JSON has no other numbers.
+    pub fn is_finite(&self) -> bool {
+        [self.median, self.least, self.most].iter().all(|x| x.is_finite())
+    }
+
+    /// Whether the target is met, where one is held against.
+    pub fn met(&self) -> Option<bool> {
+        self.target.as_ref().and_then(|target| target.met)
     }
 
     /// `met` of what the row holds so far, where `counts`.
@@ -137,6 +150,7 @@ impl Report {
         for (key, value) in &self.about {
             let _ = writeln!(out, "- {key}: {}", value.replace('\n', " "));
         }
+        let _ = writeln!(out, "\n{}", self.verdict());
         out += "\nMedian (least–most of the rounds). Floor: the best that is possible, from bytes and operations; of the \
                 floor: 100 % is the floor itself.\n";
         let mut shape = None;
@@ -163,6 +177,15 @@ impl Report {
             reasons.iter().for_each(|reason| out += &format!("- {reason}\n"));
         }
         out
+    }
+
+    /// How many targets are met, and which are not.
+    fn verdict(&self) -> String {
+        let held = |met: bool| self.rows.iter().filter(move |row| row.met() == Some(met));
+        let (met, missed) = (held(true).count(), held(false).count());
+        let names: Vec<String> = held(false).map(|row| format!("{} · {}", row.shape, row.what)).collect();
+        let names = if names.is_empty() { String::new() } else { format!(" Missed: {}.", names.join("; ")) };
+        format!("Targets met: {met} of {}.{names}", met + missed)
     }
 
     /// How each floor comes about.
