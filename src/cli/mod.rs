@@ -8,6 +8,7 @@ mod eval;
 mod fit_gamma;
 mod inspect;
 mod progress;
+mod report;
 mod score;
 
 use clap::{Args, Parser, Subcommand};
@@ -55,6 +56,7 @@ enum Command {
     FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
+    Report(report::ReportArgs),
 }
 
 /// Which model, and how it runs.
@@ -118,6 +120,7 @@ pub fn main() -> ExitCode {
         Command::FitGamma(args) => fit_gamma::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Report(args) => report::run(&args),
     };
     match result {
         Ok(code) => code,
