@@ -74,11 +74,13 @@ pub fn assess(
         fill_outcome(&mut sample.uq, traced, outcome)?;
     }
 
-    let correct = |answer: &str| f64::from(u8::from(grading::correct(answer, &item.target, item.grader)));
+    let correct = |answer: &str| f64::from(u8::from(grading::correct_for(item, answer)));
     let metrics = &mut sample.metrics;
     metrics.insert("acc".to_owned(), answer.as_ref().map_or(0.0, |answer| correct(&answer.text)));
-    let reference = grading::correct(&text, &item.target, item.grader); // TEMPORARY
-    metrics.insert("acc_reference".to_owned(), f64::from(u8::from(reference)));
+    // the authors leave out what their code cannot grade
+    if let Some(right) = grading::label_reference(&text, &item.target, &task.name, item.grader) {
+        metrics.insert("acc_reference".to_owned(), f64::from(u8::from(right)));
+    }
     sample.resps.push(vec![text]);
     sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
     if let Some((texts, drawn)) = drawn {
@@ -86,7 +88,7 @@ pub fn assess(
         sample.resps.push(texts);
         sample.filtered_resps.push(drawn.majority.clone());
         sample.metrics.insert("acc_majority".to_owned(), drawn.majority.as_deref().map_or(0.0, correct));
-        let support = answer.as_ref().map(|answer| methods::support(&answer.text, &drawn, item.grader));
+        let support = answer.as_ref().map(|answer| methods::support(&answer.text, &drawn, item));
         sample.uq.scores.insert("self_consistency".to_owned(), support);
         let weight = drawn.majority.is_some().then_some(drawn.majority_weight);
         sample.uq.scores.insert("self_consistency_majority".to_owned(), weight);
@@ -104,7 +106,7 @@ pub fn assess(
 pub fn failed(task: &Task, item: &Item, options: &EvalOptions, why: String) -> Sample {
     let mut sample = empty(task, item, options);
     sample.uq.error = Some(why);
-    sample.metrics = BTreeMap::from([("acc".to_owned(), 0.0), ("acc_reference".to_owned(), 0.0)]);
+    sample.metrics = BTreeMap::from([("acc".to_owned(), 0.0)]);
     sample
 }
 

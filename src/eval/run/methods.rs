@@ -6,7 +6,7 @@ use crate::engine::sampler::Sampling;
 use crate::engine::{EngineError, GenerateOptions, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{SelfConsistency, Verbalized};
-use crate::eval::tasks::{Grader, Item, Task};
+use crate::eval::tasks::{Item, Task};
 use crate::report::item::Conversation;
 use crate::scoring;
 use crate::uq::answer::{AnswerRule, find_answer};
@@ -62,17 +62,17 @@ pub fn self_consistency(
         weights.push(weight);
         response_tokens.push(response.len());
     }
-    let (majority, majority_weight) = majority(&answers, &weights, item.grader);
+    let (majority, majority_weight) = majority(&answers, &weights, item);
     let outcome = SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens };
     Ok((texts, outcome))
 }
 
 /// The answer with the most weight (of equals the one drawn first), and that weight.
-fn majority(answers: &[Option<String>], weights: &[f64], grader: Grader) -> (Option<String>, f64) {
+fn majority(answers: &[Option<String>], weights: &[f64], item: &Item) -> (Option<String>, f64) {
     let mut votes: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for (index, (answer, weight)) in answers.iter().zip(weights).enumerate() {
         if let Some(answer) = answer {
-            votes.entry(grading::normal_form(answer, grader)).or_insert((0.0, index)).0 += weight;
+            votes.entry(grading::normal_form_for(item, answer)).or_insert((0.0, index)).0 += weight;
         }
     }
     let best = votes.into_values().max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
@@ -80,9 +80,9 @@ fn majority(answers: &[Option<String>], weights: &[f64], grader: Grader) -> (Opt
 }
 
 /// The weight of the samples that agree with an answer.
-pub fn support(answer: &str, samples: &SelfConsistency, grader: Grader) -> f64 {
-    let form = grading::normal_form(answer, grader);
-    let agrees = |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form(o, grader) == form);
+pub fn support(answer: &str, samples: &SelfConsistency, item: &Item) -> f64 {
+    let form = grading::normal_form_for(item, answer);
+    let agrees = |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form_for(item, o) == form);
     let agreeing = samples.answers.iter().zip(&samples.weights).filter(|(other, _)| agrees(other));
     agreeing.fold(0.0, |sum, (_, weight)| sum + weight) // sum() of nothing is -0.0
 }
@@ -118,6 +118,11 @@ fn stream(task: &str, doc_id: usize, sample: usize) -> u64 {
 mod tests {
     use super::*;
 
+    fn item() -> Item {
+        let doc = serde_json::Value::Null;
+        Item { doc_id: 0, doc, messages: Vec::new(), target: "1000".into(), grader: crate::eval::tasks::Grader::Number }
+    }
+
     fn some(answers: &[&str]) -> Vec<Option<String>> {
         answers.iter().map(|a| (!a.is_empty()).then(|| (*a).to_owned())).collect()
     }
@@ -126,7 +131,7 @@ mod tests {
     fn answers_of_one_value_vote_together() {
         let answers = some(&["7", "1,000", "", "1000.0", "7"]);
         let weights = [0.2, 0.15, 0.0, 0.15, 0.05];
-        let (answer, weight) = majority(&answers, &weights, Grader::Number);
+        let (answer, weight) = majority(&answers, &weights, &item());
         assert_eq!((answer.as_deref(), weight), (Some("1,000"), 0.3));
         let samples = SelfConsistency {
             temperature: 0.5,
@@ -136,11 +141,11 @@ mod tests {
             majority_weight: 0.0,
             response_tokens: Vec::new(),
         };
-        assert_eq!(support("1000", &samples, Grader::Number), 0.3);
-        assert_eq!(support("8", &samples, Grader::Number), 0.0);
-        assert_eq!(majority(&some(&["", ""]), &[0.0, 0.0], Grader::Number), (None, 0.0));
+        assert_eq!(support("1000", &samples, &item()), 0.3);
+        assert_eq!(support("8", &samples, &item()), 0.0);
+        assert_eq!(majority(&some(&["", ""]), &[0.0, 0.0], &item()), (None, 0.0));
         // of equals the first drawn
-        assert_eq!(majority(&some(&["9", "8"]), &[0.1, 0.1], Grader::Number).0.as_deref(), Some("9"));
+        assert_eq!(majority(&some(&["9", "8"]), &[0.1, 0.1], &item()).0.as_deref(), Some("9"));
     }
 
     #[test]
