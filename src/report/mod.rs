@@ -3,6 +3,7 @@
 //! ```text
 //! items (JSONL in) ─ scoring ─┬─ records ─ writer (JSONL out, resumable)
 //!                             └─ terminal (drawn with layout, colour and sanitize)
+//! evaluations (eval::analysis) ─ tables (terminal, Markdown, LaTeX, CSV)
 //! ```
 
 pub mod colour;
