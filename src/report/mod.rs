@@ -12,5 +12,6 @@ pub mod items;
 pub mod layout;
 pub mod records;
 pub mod sanitize;
+pub mod svg;
 pub mod terminal;
 pub mod writer;
