@@ -7,6 +7,7 @@
 
 pub mod colour;
 pub mod draw;
+pub mod html;
 pub mod item;
 pub mod items;
 pub mod layout;

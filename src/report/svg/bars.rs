@@ -21,8 +21,8 @@ pub fn overhead(name: &str, of: &str, bars: &[Bar]) -> Picture {
     let finite = bars.iter().map(|bar| bar.relative).filter(|x| x.is_finite());
     let names = bars.iter().map(|bar| text::width(&bar.method, SMALL)).fold(0.0, f64::max).min(110.0);
     // Room for the value behind the longest bar.
-    let x = Axis::to("time relative to plain generation (×)", finite.fold(1.0, f64::max) * 1.1);
-    let rows = bars.len().max(1) as f64;
+    let x = Axis::to("time relative to plain generation (×)", finite.fold(1.0, f64::max) * 1.2);
+    let rows = bars.len().max(3) as f64;
     let ticks = bars.iter().enumerate().map(|(i, bar)| (rows - i as f64 - 0.5, text::cut(&bar.method, SMALL, names)));
     let y = Axis { label: "method".to_owned(), domain: (0.0, rows), ticks: ticks.collect() };
     let panel = drawing.panel(rows * ROW, x, y);
@@ -35,7 +35,8 @@ pub fn overhead(name: &str, of: &str, bars: &[Bar]) -> Picture {
         if let Some(area) = panel.rect((0.0, bar.relative), (middle - 0.35, middle + 0.35)) {
             drawing.push(area.attr("class", "f-s0"));
         }
-        let value = format!("{:.2}×", bar.relative);
+        let value =
+            if bar.relative < 1e3 { format!("{:.2}×", bar.relative) } else { format!("{:.1e}×", bar.relative) };
         drawing.write(panel.x(bar.relative) + 4.0, panel.y(middle) + 4.0, "start", "t-small f-ink", &value);
     }
     drawing.push(

@@ -2,7 +2,7 @@
 
 use super::Picture;
 use super::axis::Axis;
-use super::drawing::{Drawing, Panel, Sign, line_class};
+use super::drawing::{Drawing, Panel, Sign, area_class, line_class, mark};
 use super::text::number;
 use super::theme;
 
@@ -28,13 +28,16 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     let panel = drawing.panel(240.0, Axis::percent("coverage (answered)", 1.0), y);
     // The best are drawn last, over the others.
     for (i, curve) in order.iter().enumerate().rev() {
-        let points = thinned(curve, &panel);
-        let path = panel.path(&points).attr("class", &line_class(i)).attr("stroke-width", "2");
-        if !points.is_empty() {
-            drawing.push(path.attr("stroke-dasharray", theme::series(i).1).attr("stroke-linejoin", "round"));
+        match thinned(curve, &panel).as_slice() {
+            [] => {}
+            [(x, y)] => drawing.push(mark(i, panel.x(*x), panel.y(*y), &area_class(i))),
+            points => {
+                let path = panel.path(points).attr("class", &line_class(i)).attr("stroke-width", "2");
+                drawing.push(path.attr("stroke-dasharray", theme::series(i).1).attr("stroke-linejoin", "round"));
+            }
         }
     }
-    if curves.iter().all(|curve| curve.points.is_empty()) {
+    if curves.iter().all(|curve| thinned(curve, &panel).is_empty()) {
         drawing.nothing(&panel, "no items with a score");
     }
     let entry = |(i, curve): (usize, &&Curve)| {

@@ -7,11 +7,13 @@ use super::{Picture, theme};
 
 const WIDTH: f64 = 420.0;
 const EDGE: f64 = 10.0;
-/// What tick labels and the axis title take on the left, if no label is wider.
-const LEFT: f64 = 54.0;
+/// What tick labels and the axis title take on the left, if no label is wider; the same for panels below each other.
+const LEFT: f64 = 66.0;
 /// Size of text, of titles, and of ticks and legends.
 const SIZE: f64 = 12.0;
 const TITLE: f64 = 14.0;
+/// How much wider bold text is.
+const BOLD: f64 = 1.1;
 pub const SMALL: f64 = 11.0;
 
 pub struct Drawing {
@@ -83,7 +85,7 @@ impl Drawing {
     /// `subtitle` says what is shown: model, task, items, the number that sums it up.
     pub fn new(name: &str, title: &str, subtitle: &str) -> Drawing {
         let mut drawing = Drawing { name: name.to_owned(), title: title.to_owned(), body: String::new(), y: EDGE };
-        for line in text::wrap(title, TITLE, WIDTH - 2.0 * EDGE, 2) {
+        for line in text::wrap(title, TITLE * BOLD, WIDTH - 2.0 * EDGE, 2) {
             drawing.y += 17.0;
             drawing.write(EDGE, drawing.y - 3.0, "start", "t-title f-ink", &line);
         }
@@ -124,7 +126,7 @@ impl Drawing {
     /// Axes with their grid, titles and ticks; the space below the last part is taken.
     pub fn panel(&mut self, height: f64, x: Axis, y: Axis) -> Panel {
         let widest = y.ticks.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max);
-        let left = (EDGE + 30.0 + widest).clamp(LEFT, WIDTH / 3.0);
+        let left = (32.0 + widest).clamp(LEFT, WIDTH / 3.0);
         let panel = Panel { x, y, left, top: self.y + 12.0, width: WIDTH - EDGE - 6.0 - left, height };
         self.grid(&panel);
         self.ticks(&panel);

@@ -1,0 +1,196 @@
+//! `report.html`: nothing that a response says becomes markup, and what the page's script reads is what was recorded.
+
+use serde_json::{Value, json};
+use uqac::eval::sample::Sample;
+use uqac::report::html::{Gallery, Page, Run, Table};
+use uqac::report::svg::{Curve, risk_coverage};
+
+const HOSTILE: &str =
+    "</script><!--<script>alert(1)</script> <img src=x onerror=alert(2)> &amp; \"'` \u{0}\u{202e}\u{2028}\\ud800";
+
+/// Prompt tokens of every sample here.
+const N_INSTR: usize = 40;
+
+/// A sample whose tokens are the given pieces of its response; the last piece is the answer.
+fn sample(doc_id: usize, pieces: &[&str], acc: f64, status: &str) -> Sample {
+    let mut offsets = vec![];
+    let mut at = 0;
+    for piece in pieces {
+        offsets.push([at, at + piece.len()]);
+        at += piece.len();
+    }
+    let n = pieces.len();
+    let last = n as i64 - 1;
+    let links: Vec<Value> = (0..last)
+        .map(|token| json!({"row": token - 1, "score": 0.25 * (token + 1) as f64, "similarity": 0.3, "from": last - 1}))
+        .chain([json!({"row": last - 1, "score": 0.0, "similarity": 1.0, "from": null})])
+        .collect();
+    let answer = (status == "ok").then(|| json!({"text": pieces[n - 1], "tokens": [N_INSTR + n - 1, N_INSTR + n]}));
+    let sample = json!({
+        "doc_id": doc_id,
+        "task": "gsm8k",
+        "doc": {"question": format!("How many? {HOSTILE}")},
+        "target": "29",
+        "arguments": [["prompt", {}]],
+        "resps": [[pieces.concat()]],
+        "filtered_resps": [(status == "ok").then(|| pieces[n - 1])],
+        "metrics": {"acc": acc},
+        "uq": {
+            "status": status,
+            "profile": "corrected",
+            "finish": if status == "ok" { "stop" } else { "length" },
+            "n_instr": N_INSTR,
+            "tokens": {"ids": vec![7; n], "offsets": offsets, "logprobs": vec![-0.5; n]},
+            "answer": answer,
+            "chain": if status == "ok" { links } else { vec![] },
+            "kept": [0],
+            "ensemble": [
+                {"position": null, "token": null, "log_answer": -0.5, "log_chain": -0.5},
+                {"position": N_INSTR + 1, "token": 9, "log_answer": -2.0, "log_chain": -1.0, "text": HOSTILE},
+            ],
+            "scores": {"p": 0.4177, "min_token_prob": null},
+            "seconds": {},
+        },
+    });
+    serde_json::from_value(sample).expect("a sample")
+}
+
+fn samples() -> Vec<Sample> {
+    vec![
+        sample(0, &["So", " 2", HOSTILE, "29"], 1.0, "ok"),
+        sample(1, &["So", " it", " is", " 7"], 0.0, "ok"),
+        sample(2, &["I", " do", " not", " know"], 0.0, "no_answer"),
+    ]
+}
+
+fn page<'a>(samples: &'a [Sample]) -> Page<'a> {
+    let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
+    let table = Table {
+        caption: HOSTILE.to_owned(),
+        header: vec!["method".to_owned(), HOSTILE.to_owned()],
+        rows: vec![vec![HOSTILE.to_owned(), "0.5".to_owned()]],
+        note: HOSTILE.to_owned(),
+    };
+    let pictures = vec![risk_coverage("curves", HOSTILE, &[curve])];
+    Page {
+        title: HOSTILE.to_owned(),
+        runs: vec![Run { model: HOSTILE.to_owned(), task: "gsm8k".to_owned(), samples }],
+        tables: vec![table],
+        galleries: vec![Gallery { heading: HOSTILE.to_owned(), folded: true, pictures }],
+        methods: vec!["p".to_owned(), "min_token_prob".to_owned()],
+    }
+}
+
+/// The JSON of a script element.
+fn embedded(html: &str, id: &str) -> Value {
+    let open = format!("<script type=\"application/json\" id=\"{id}\">");
+    let start = html.find(&open).expect("the element") + open.len();
+    serde_json::from_str(&html[start..start + html[start..].find("</script>").unwrap()]).expect("JSON")
+}
+
+#[test]
+fn nothing_from_outside_becomes_markup() {
+    let samples = samples();
+    let html = page(&samples).render();
+    let scripts = html.matches("<script").count();
+    assert_eq!((scripts, html.matches("</script>").count()), (3, 3), "ours: two of data, one of code");
+    assert!(!html.contains("<img") && !html.contains("<!--"));
+    assert!(!html.contains(['\0', '\u{202e}', '\u{2028}']));
+}
+
+#[test]
+fn the_page_loads_nothing() {
+    let samples = samples();
+    let html = page(&samples).render();
+    assert!(html.contains("default-src 'none'"));
+    let namespace = "http://www.w3.org/2000/svg";
+    assert!(!html.replace(namespace, "").contains("http://") && !html.contains("https://"));
+    for loader in ["src=\"", "@import", "url(h", "fetch(", "XMLHttpRequest", "import("] {
+        assert!(!html.contains(loader), "{loader}");
+    }
+    assert!(!html.contains("innerHTML"), "text from outside is only ever set as text");
+}
+
+#[test]
+fn the_script_gets_what_was_recorded() {
+    let samples = samples();
+    let html = page(&samples).render();
+    let items = embedded(&html, "items-data");
+    let item = &items[0];
+    assert_eq!(item["outcome"], "correct");
+    assert_eq!(item["tokens"][3], "29");
+    assert_eq!(item["span"], json!([3, 4]));
+    assert_eq!(item["p"][0], json!(0.60653), "exp(-0.5) to five digits");
+    assert_eq!(item["chain"][1], json!([1, 0.5, 0.3, 3]), "token 1, reached from the answer's row");
+    assert_eq!(item["chain"][3], json!([3, 0.0, 1.0, null]));
+    assert_eq!(item["kept"], json!([1]));
+    assert_eq!(item["scores"], json!([0.4177, null]));
+    assert_eq!(item["ensemble"][0], json!([null, "", 0.36788]), "exp(-1)");
+    assert_eq!((&item["ensemble"][1][0], &item["ensemble"][1][2]), (&json!(1), &json!(0.049787)), "exp(-3)");
+    let text: String = item["tokens"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(text.contains("</script>") && text.contains("\\ud800"), "readable, character for character: {text}");
+    let outcomes: Vec<&Value> = items.as_array().unwrap().iter().map(|item| &item["outcome"]).collect();
+    assert_eq!(outcomes, ["correct", "incorrect", "no_answer"]);
+    assert_eq!((&items[0]["truncated"], &items[2]["truncated"]), (&Value::Null, &json!(true)));
+    assert_eq!(embedded(&html, "head")["methods"], json!(["p", "min_token_prob"]));
+}
+
+#[test]
+fn the_counts_are_those_of_the_samples() {
+    let samples = samples();
+    let html = page(&samples).render();
+    let row = html.split("<tbody>").nth(1).unwrap().split("</tr>").next().unwrap();
+    let cells: Vec<&str> =
+        row.split("<td").skip(1).map(|cell| cell[cell.find('>').unwrap() + 1..].trim_end_matches("</td>")).collect();
+    assert_eq!(cells, ["gsm8k", "3", "33.3 %", "1 (33.3 %)", "1 (33.3 %)", "0"]);
+}
+
+#[test]
+fn broken_records_make_a_page() {
+    let mut broken = samples();
+    broken[0].uq.tokens.offsets = vec![[5, 2], [usize::MAX, 3], [1, usize::MAX]];
+    broken[1].uq.chain.iter_mut().for_each(|link| {
+        (link.row, link.score, link.from) = (i64::MAX, f64::NAN, Some(i64::MIN));
+    });
+    broken[1].uq.kept = vec![i64::MIN, i64::MAX];
+    broken[2].resps.clear();
+    broken[2].filtered_resps.clear();
+    broken[2].arguments.clear();
+    broken[2].doc = Value::Null;
+    broken[2].uq.n_instr = usize::MAX;
+    let html = page(&broken).render();
+    assert_eq!(embedded(&html, "items-data").as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_page_that_would_be_too_large_says_what_is_missing() {
+    let samples: Vec<Sample> = (0..50).map(|i| sample(i, &["So", " it", " is", " 7"], 0.0, "ok")).collect();
+    let (whole, part) = (page(&samples).render(), page(&samples).render_within(20_000));
+    assert!(!whole.contains("id=\"left-out\""));
+    let kept = embedded(&part, "items-data").as_array().unwrap().len();
+    assert!(kept > 0 && kept < 50, "{kept}");
+    assert!(part.contains(&format!("{} items are not here", 50 - kept)));
+    assert!(part.len() < whole.len());
+}
+
+#[test]
+fn no_items_and_no_runs_make_a_page() {
+    let nothing = Page { title: String::new(), runs: vec![], tables: vec![], galleries: vec![], methods: vec![] };
+    for html in [nothing.render(), page(&[]).render()] {
+        assert_eq!(embedded(&html, "items-data"), json!([]));
+    }
+}
+
+#[test]
+fn the_same_samples_give_the_same_bytes() {
+    let samples = samples();
+    assert_eq!(page(&samples).render(), page(&samples).render());
+}
+
+/// Leaves a page in `target/tmp`, to be looked at.
+#[test]
+fn a_page_is_a_file() {
+    let samples = samples();
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("report.html");
+    std::fs::write(file, page(&samples).render()).unwrap();
+}
