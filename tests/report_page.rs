@@ -1,8 +1,10 @@
 //! `report.html`: nothing that a response says becomes markup, and what the page's script reads is what was recorded.
 
 use serde_json::{Value, json};
+use uqac::eval::analysis::{Method, Summary};
 use uqac::eval::sample::Sample;
-use uqac::report::html::{Gallery, Page, Run, Table};
+use uqac::report::html::{Items, Page, Run, Table};
+use uqac::report::pictures::Gallery;
 use uqac::report::svg::{Curve, risk_coverage};
 
 const HOSTILE: &str =
@@ -63,7 +65,26 @@ fn samples() -> Vec<Sample> {
     ]
 }
 
-fn page<'a>(samples: &'a [Sample]) -> Page<'a> {
+fn methods() -> Vec<Method> {
+    ["p", "min_token_prob"].map(|key| Method::of(key, std::iter::empty())).to_vec()
+}
+
+fn page(samples: &[Sample]) -> Page {
+    page_within(samples, usize::MAX)
+}
+
+/// A page that has at most so many bytes of items.
+fn page_within(samples: &[Sample], limit: usize) -> Page {
+    let mut items = Items::new("gsm8k", limit);
+    samples.iter().for_each(|sample| items.add(sample, &methods()));
+    let summary = Summary {
+        items: samples.len(),
+        graded: 3,
+        correct: 1,
+        accuracy: Some(1.0 / 3.0),
+        no_answer: 1,
+        ..Summary::default()
+    };
     let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
     let table = Table {
         caption: HOSTILE.to_owned(),
@@ -74,10 +95,10 @@ fn page<'a>(samples: &'a [Sample]) -> Page<'a> {
     let pictures = vec![risk_coverage("curves", HOSTILE, &[curve])];
     Page {
         title: HOSTILE.to_owned(),
-        runs: vec![Run { model: HOSTILE.to_owned(), task: "gsm8k".to_owned(), samples }],
+        runs: vec![Run { model: HOSTILE.to_owned(), task: "gsm8k".to_owned(), summary, items }],
         tables: vec![table],
         galleries: vec![Gallery { heading: HOSTILE.to_owned(), folded: true, pictures }],
-        methods: vec!["p".to_owned(), "min_token_prob".to_owned()],
+        methods: methods(),
     }
 }
 
@@ -115,7 +136,7 @@ fn the_page_loads_nothing() {
 fn the_script_gets_what_was_recorded() {
     let samples = samples();
     let html = page(&samples).render();
-    let items = embedded(&html, "items-data");
+    let items = &embedded(&html, "items-data")[0];
     let item = &items[0];
     assert_eq!(item["outcome"], "correct");
     assert_eq!(item["tokens"][3], "29");
@@ -132,17 +153,17 @@ fn the_script_gets_what_was_recorded() {
     let outcomes: Vec<&Value> = items.as_array().unwrap().iter().map(|item| &item["outcome"]).collect();
     assert_eq!(outcomes, ["correct", "incorrect", "no_answer"]);
     assert_eq!((&items[0]["truncated"], &items[2]["truncated"]), (&Value::Null, &json!(true)));
-    assert_eq!(embedded(&html, "head")["methods"], json!(["p", "min_token_prob"]));
+    assert_eq!(embedded(&html, "head")["methods"], json!([["p", "UQAC P"], ["min_token_prob", "Least token p"]]));
 }
 
 #[test]
-fn the_counts_are_those_of_the_samples() {
+fn the_counts_are_those_of_the_summary() {
     let samples = samples();
     let html = page(&samples).render();
     let row = html.split("<tbody>").nth(1).unwrap().split("</tr>").next().unwrap();
     let cells: Vec<&str> =
         row.split("<td").skip(1).map(|cell| cell[cell.find('>').unwrap() + 1..].trim_end_matches("</td>")).collect();
-    assert_eq!(cells, ["gsm8k", "3", "33.3 %", "1 (33.3 %)", "1 (33.3 %)", "0"]);
+    assert_eq!(cells, ["gsm8k", "3", "33.3 %", "1 (33.3 %)", "0", "0"]);
 }
 
 #[test]
@@ -159,26 +180,33 @@ fn broken_records_make_a_page() {
     broken[2].doc = Value::Null;
     broken[2].uq.n_instr = usize::MAX;
     let html = page(&broken).render();
-    assert_eq!(embedded(&html, "items-data").as_array().unwrap().len(), 3);
+    assert_eq!(embedded(&html, "items-data")[0].as_array().unwrap().len(), 3);
 }
 
 #[test]
 fn a_page_that_would_be_too_large_says_what_is_missing() {
     let samples: Vec<Sample> = (0..50).map(|i| sample(i, &["So", " it", " is", " 7"], 0.0, "ok")).collect();
-    let (whole, part) = (page(&samples).render(), page(&samples).render_within(20_000));
+    let (whole, part) = (page(&samples).render(), page_within(&samples, 20_000).render());
     assert!(!whole.contains("id=\"left-out\""));
-    let kept = embedded(&part, "items-data").as_array().unwrap().len();
+    let kept = embedded(&part, "items-data")[0].as_array().unwrap().len();
     assert!(kept > 0 && kept < 50, "{kept}");
     assert!(part.contains(&format!("{} items are not here", 50 - kept)));
     assert!(part.len() < whole.len());
 }
 
 #[test]
+fn an_item_that_is_there_twice_counts_once_as_it_was_last() {
+    let (first, last) = (sample(0, &["So", " 7"], 0.0, "ok"), sample(0, &["So", " 8"], 1.0, "ok"));
+    let items = embedded(&page(&[first, last]).render(), "items-data");
+    assert_eq!(items[0].as_array().unwrap().len(), 1);
+    assert_eq!((&items[0][0]["outcome"], &items[0][0]["tokens"][1]), (&json!("correct"), &json!(" 8")));
+}
+
+#[test]
 fn no_items_and_no_runs_make_a_page() {
     let nothing = Page { title: String::new(), runs: vec![], tables: vec![], galleries: vec![], methods: vec![] };
-    for html in [nothing.render(), page(&[]).render()] {
-        assert_eq!(embedded(&html, "items-data"), json!([]));
-    }
+    assert_eq!(embedded(&nothing.render(), "items-data"), json!([]));
+    assert_eq!(embedded(&page(&[]).render(), "items-data"), json!([[]]));
 }
 
 #[test]

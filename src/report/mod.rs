@@ -11,6 +11,7 @@ pub mod html;
 pub mod item;
 pub mod items;
 pub mod layout;
+pub mod pictures;
 pub mod records;
 pub mod sanitize;
 pub mod svg;

@@ -2,11 +2,13 @@
 
 use super::tokens::segments;
 use crate::engine::FinishReason;
+use crate::eval::analysis::Method;
 use crate::eval::sample::{Sample, Uq};
 use crate::report::records::Status;
 use crate::report::sanitize::visible;
 use serde::Serialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// How an item's answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -15,6 +17,7 @@ pub enum Outcome {
     Correct,
     Incorrect,
     NoAnswer,
+    NotGraded,
     Error,
 }
 
@@ -23,8 +26,11 @@ impl Outcome {
         match sample.uq.status {
             Status::Error => Outcome::Error,
             Status::NoAnswer => Outcome::NoAnswer,
-            Status::Ok if sample.metrics.get("acc").is_some_and(|acc| *acc > 0.5) => Outcome::Correct,
-            Status::Ok => Outcome::Incorrect,
+            Status::Ok => match sample.metrics.get("acc") {
+                None => Outcome::NotGraded,
+                Some(acc) if *acc >= 0.5 => Outcome::Correct,
+                Some(_) => Outcome::Incorrect,
+            },
         }
     }
 }
@@ -38,7 +44,9 @@ pub fn truncated(sample: &Sample) -> bool {
 /// is the token r + 1 that it predicts. All text is made harmless to show.
 #[derive(Serialize)]
 struct Item<'a> {
-    run: usize,
+    /// Where it is not the run's, but a subtask.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<String>,
     id: usize,
     outcome: Outcome,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -65,31 +73,50 @@ struct Item<'a> {
     ensemble: Vec<(Option<usize>, &'a str, f64)>,
 }
 
-/// The items of all runs as a JSON array, and how many of them were left out because the page would exceed `limit`
-/// bytes. `runs` are the samples of each run, `methods` the names of the scores.
-pub fn items(runs: &[&[Sample]], methods: &[String], limit: usize) -> (String, usize) {
-    let mut json = String::from("[");
-    let mut left_out = 0;
-    // In turns, so that a limit falls on all runs alike.
-    let longest = runs.iter().map(|samples| samples.len()).max().unwrap_or(0);
-    for i in 0..longest {
-        for (run, sample) in runs.iter().enumerate().filter_map(|(run, samples)| Some((run, samples.get(i)?))) {
-            let item = item(run, sample, methods);
-            if left_out > 0 || json.len() + item.len() + 1 > limit {
-                left_out += 1;
-                continue;
-            }
-            if json.len() > 1 {
-                json.push_str(",\n");
-            }
-            json += &item;
-        }
-    }
-    json.push(']');
-    (json, left_out)
+/// The items of a run, made ready one by one, so that no more than the page's text is kept of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Items {
+    /// The run's task.
+    task: String,
+    /// JSON by task and doc_id.
+    items: BTreeMap<(String, usize), String>,
+    bytes: usize,
+    limit: usize,
+    left_out: usize,
 }
 
-fn item(run: usize, sample: &Sample, methods: &[String]) -> String {
+impl Items {
+    /// For a run's task; at most `limit` bytes.
+    pub fn new(task: &str, limit: usize) -> Items {
+        Items { task: task.to_owned(), limit, ..Items::default() }
+    }
+
+    /// Adds an item, with its scores of these methods; one that is there already is replaced. Once the limit is reached,
+    /// items are only counted.
+    pub fn add(&mut self, sample: &Sample, methods: &[Method]) {
+        let key = (sample.task.clone(), sample.doc_id);
+        let json = item(&self.task, sample, methods);
+        let replaced = self.items.get(&key).map_or(0, String::len);
+        if (self.left_out > 0 && replaced == 0) || self.bytes - replaced + json.len() > self.limit {
+            self.left_out += usize::from(replaced == 0);
+            return;
+        }
+        self.bytes = self.bytes - replaced + json.len();
+        self.items.insert(key, json);
+    }
+
+    /// How many items there was no room for.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// A JSON array, a line an item.
+    pub fn json(&self) -> String {
+        format!("[{}]", self.items.values().map(String::as_str).collect::<Vec<_>>().join(",\n"))
+    }
+}
+
+fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     let uq = &sample.uq;
     let response = sample.resps.first().and_then(|resps| resps.first()).map_or("", String::as_str);
     let cut = segments(response, &uq.tokens.offsets);
@@ -98,7 +125,7 @@ fn item(run: usize, sample: &Sample, methods: &[String]) -> String {
     let texts: Vec<String> =
         uq.ensemble.iter().map(|member| member.text.as_deref().map_or(String::new(), shown)).collect();
     let item = Item {
-        run,
+        task: (sample.task != task).then(|| shown(&sample.task)),
         id: sample.doc_id,
         outcome: Outcome::of(sample),
         truncated: truncated(sample),
@@ -106,7 +133,7 @@ fn item(run: usize, sample: &Sample, methods: &[String]) -> String {
         target: shown(&sample.target),
         answer: answer.as_deref().map(shown),
         error: uq.error.as_deref().map(shown),
-        scores: methods.iter().map(|method| uq.scores.get(method).copied().flatten().and_then(finite)).collect(),
+        scores: methods.iter().map(|method| uq.scores.get(&method.key).copied().flatten().and_then(finite)).collect(),
         p: uq.tokens.logprobs.iter().map(|logprob| logprob.map(f64::exp).and_then(finite)).collect(),
         chain: chain(uq),
         kept: uq.kept.iter().map(|row| row.saturating_add(1)).collect(),

@@ -2,9 +2,9 @@
 
 const byId = (id) => document.getElementById(id);
 const HEAD = JSON.parse(byId("head").textContent);
-const ITEMS = JSON.parse(byId("items-data").textContent);
+const ITEMS = JSON.parse(byId("items-data").textContent).flatMap((items, run) => items.map((item) => Object.assign(item, { run })));
 const PAGE = 100; // summaries added at a time
-const OUTCOMES = { correct: "correct", incorrect: "incorrect", no_answer: "no answer", error: "error" };
+const OUTCOMES = { correct: "correct", incorrect: "incorrect", no_answer: "no answer", not_graded: "not graded", error: "error" };
 
 /// An element with a class, and children that are elements or text; text stays text.
 function make(tag, className, ...children) {
@@ -23,7 +23,7 @@ function number(x) {
 }
 
 function fillChoices() {
-  for (const [i, method] of HEAD.methods.entries()) byId("f-method").append(new Option(method, i));
+  for (const [i, method] of HEAD.methods.entries()) byId("f-method").append(new Option(method[1], i));
   for (const [i, run] of HEAD.runs.entries()) byId("f-run").append(new Option(run.model + " · " + run.task, i));
   byId("f-run-label").hidden = HEAD.runs.length < 2;
 }
@@ -94,11 +94,12 @@ function more() {
 
 /// The line of an item; its body is drawn when it is opened.
 function summary(item) {
-  const name = HEAD.runs.length > 1 ? `${HEAD.runs[item.run].model} ${HEAD.runs[item.run].task}` : HEAD.runs[item.run].task;
+  const { model, task } = HEAD.runs[item.run];
+  const name = `${new Set(HEAD.runs.map((run) => run.model)).size > 1 ? model + " " : ""}${item.task ?? task}`;
   const label = OUTCOMES[item.outcome] + (item.truncated ? ", cut" : "");
   const what = make("span", "what", make("small", "", `${name} ${item.id}`), item.question.slice(0, 300));
   const score = make("span", "score", number(item.scores[chosenMethod()]));
-  score.title = HEAD.methods[chosenMethod()] ?? "";
+  score.title = HEAD.methods[chosenMethod()]?.[1] ?? "";
   const details = make("details", "item", make("summary", "", make("span", "badge " + item.outcome, label), score, what));
   details.addEventListener("toggle", () => {
     if (details.open && details.children.length === 1) details.append(drawItem(item));

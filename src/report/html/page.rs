@@ -1,22 +1,22 @@
 //! The page around tables, pictures and items.
 
-use super::data::{self, Outcome};
-use crate::eval::sample::Sample;
+use super::data::{self, Items};
+use crate::eval::analysis::{Method, Summary};
+use crate::report::pictures::Gallery;
+use crate::report::sanitize::visible;
 use crate::report::svg::{Picture, escape, theme};
 use serde_json::json;
-
-/// Bytes of items that a page holds at most: what a browser still opens at once.
-const ITEMS_LIMIT: usize = 30 << 20;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("view.js"), include_str!("arcs.js")];
 
 /// One model on one task.
-#[derive(Clone, Debug)]
-pub struct Run<'a> {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
     pub model: String,
     pub task: String,
-    pub samples: &'a [Sample],
+    pub summary: Summary,
+    pub items: Items,
 }
 
 /// A table, its cells as text.
@@ -29,38 +29,27 @@ pub struct Table {
     pub note: String,
 }
 
-/// Pictures under a heading.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Gallery {
-    pub heading: String,
-    /// Closed until it is opened.
-    pub folded: bool,
-    pub pictures: Vec<Picture>,
-}
-
 /// What a page shows.
-#[derive(Clone, Debug)]
-pub struct Page<'a> {
+#[derive(Clone, Debug, PartialEq)]
+pub struct Page {
     pub title: String,
-    pub runs: Vec<Run<'a>>,
+    pub runs: Vec<Run>,
     pub tables: Vec<Table>,
     pub galleries: Vec<Gallery>,
-    /// Names of the scores that items can be filtered and sorted by; the first is the one to start with.
-    pub methods: Vec<String>,
+    /// The scores that items can be filtered and sorted by; the first is the one to start with.
+    pub methods: Vec<Method>,
 }
 
-impl Page<'_> {
+impl Page {
     /// The whole file. The same input gives the same bytes.
     pub fn render(&self) -> String {
-        self.render_within(ITEMS_LIMIT)
-    }
-
-    /// [`Page::render`] with at most so many bytes of items.
-    pub fn render_within(&self, limit: usize) -> String {
-        let samples: Vec<&[Sample]> = self.runs.iter().map(|run| run.samples).collect();
-        let (items, left_out) = data::items(&samples, &self.methods, limit);
-        let names: Vec<_> = self.runs.iter().map(|run| json!({"model": run.model, "task": run.task})).collect();
-        let head = data::script_safe(&json!({"methods": self.methods, "runs": names}).to_string());
+        let items: Vec<String> = self.runs.iter().map(|run| run.items.json()).collect();
+        let left_out = self.runs.iter().map(|run| run.items.left_out()).sum();
+        let names: Vec<_> =
+            self.runs.iter().map(|run| json!({"model": visible(&run.model), "task": visible(&run.task)})).collect();
+        let methods: Vec<_> =
+            self.methods.iter().map(|method| json!([visible(&method.key), visible(&method.name)])).collect();
+        let head = data::script_safe(&json!({"methods": methods, "runs": names}).to_string());
         [
             self.head(),
             self.overview(),
@@ -68,7 +57,7 @@ impl Page<'_> {
             self.galleries(),
             items_section(left_out),
             format!("<script type=\"application/json\" id=\"head\">{head}</script>\n"),
-            format!("<script type=\"application/json\" id=\"items-data\">{items}</script>\n"),
+            format!("<script type=\"application/json\" id=\"items-data\">[{}]</script>\n", items.join(",\n")),
             format!("<script>\n\"use strict\";\n{}</script>\n</main></body></html>\n", SCRIPTS.concat()),
         ]
         .concat()
@@ -95,7 +84,8 @@ impl Page<'_> {
 
     /// A row a run: how many items, and how they ended.
     fn overview(&self) -> String {
-        let header = ["model", "task", "items", "accuracy", "no answer", "truncated", "errors"].map(str::to_owned);
+        let header =
+            ["model", "task", "items", "accuracy [95 %]", "no answer", "truncated", "errors"].map(str::to_owned);
         let table =
             Table { header: header.to_vec(), rows: self.runs.iter().map(overview_row).collect(), ..Table::default() };
         format!("<section id=\"runs\"><h2>Runs</h2>\n{}</section>\n", table.html())
@@ -116,20 +106,21 @@ impl Page<'_> {
 }
 
 fn overview_row(run: &Run) -> Vec<String> {
-    let count = |outcome: Outcome| run.samples.iter().filter(|sample| Outcome::of(sample) == outcome).count();
-    let n = run.samples.len();
-    let share =
-        |part: usize| if n == 0 { "–".to_owned() } else { format!("{:.1} %", 100.0 * part as f64 / n as f64) };
-    let truncated = run.samples.iter().filter(|sample| data::truncated(sample)).count();
-    let counted = |part: usize| if part == 0 { "0".to_owned() } else { format!("{part} ({})", share(part)) };
+    let summary = &run.summary;
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let counted = |part: usize| match part {
+        0 => "0".to_owned(),
+        part => format!("{part} ({})", percent(part as f64 / summary.items.max(part) as f64)),
+    };
+    let interval = summary.accuracy_interval.map(|[low, high]| format!(" [{:.1}, {:.1}]", 100.0 * low, 100.0 * high));
     vec![
         run.model.clone(),
         run.task.clone(),
-        n.to_string(),
-        share(count(Outcome::Correct)),
-        counted(count(Outcome::NoAnswer)),
-        counted(truncated),
-        counted(count(Outcome::Error)),
+        summary.items.to_string(),
+        summary.accuracy.map_or("–".to_owned(), |share| percent(share) + &interval.unwrap_or_default()),
+        counted(summary.no_answer),
+        counted(summary.truncated),
+        counted(summary.errors),
     ]
 }
 
@@ -140,7 +131,7 @@ impl Table {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.clone().next().is_some() && cells.clone().all(|cell| !cell.starts_with(char::is_alphabetic))
         };
-        let class = |column: usize| if numeric(column) { " class=\"number\"" } else { "" };
+        let class = |column: usize| if column > 0 && numeric(column) { " class=\"number\"" } else { "" };
         let head: String = self
             .header
             .iter()

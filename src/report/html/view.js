@@ -40,7 +40,9 @@ function drawResponse(item) {
     const part = (links.has(token) ? " link" : "") + (kept.has(token) ? " kept" : "") + (inAnswer(token) ? " answer" : "");
     const text = item.tokens[token];
     if (text === "" && !part) continue;
-    const span = make("span", "token" + part, ...visibleText(text, part));
+    const lead = part && text.trim() !== "" ? text.length - text.trimStart().length : 0; // space before a word is not marked
+    if (lead) response.append(text.slice(0, lead));
+    const span = make("span", "token" + part, ...visibleText(text.slice(lead), part));
     span.dataset.token = token;
     if (part) markUp(span, text, kept.has(token), inAnswer(token));
     spans.set(token, span);
@@ -179,6 +181,6 @@ function drawAlternatives(item) {
 
 function drawScores(item) {
   const list = make("dl", "facts");
-  for (const [i, method] of HEAD.methods.entries()) list.append(...fact(method, number(item.scores[i])));
+  for (const [i, method] of HEAD.methods.entries()) list.append(...fact(method[1], number(item.scores[i])));
   return list;
 }
