@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 use uqac::engine::{EngineError, LoadError};
+use uqac::eval::analysis::AnalysisError;
 use uqac::model::chat::ChatError;
 use uqac::model::locate::LocateError;
 use uqac::model::tokenizer::TokenizerError;
@@ -41,6 +42,14 @@ pub enum CliError {
     Output(#[from] OutputError),
     #[error("{}: input and output are the same file", .0.display())]
     SameFile(PathBuf),
+    #[error(transparent)]
+    Analysis(#[from] AnalysisError),
+    #[error("the report as CSV: {0}")]
+    Csv(#[from] csv::Error),
+    #[error("the report as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("{}: {source}", file.display())]
+    File { file: PathBuf, source: io::Error },
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]

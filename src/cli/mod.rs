@@ -7,6 +7,7 @@ mod encode;
 mod error;
 mod inspect;
 mod progress;
+mod report;
 mod score;
 
 use clap::{Args, Parser, Subcommand};
@@ -52,6 +53,7 @@ enum Command {
     Score(score::ScoreArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
+    Report(report::ReportArgs),
 }
 
 /// Which model, and how it runs.
@@ -113,6 +115,7 @@ pub fn main() -> ExitCode {
         Command::Score(args) => score::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Report(args) => report::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -3,6 +3,9 @@
 //! ```text
 //! items (JSONL in) ─ scoring ─┬─ records ─ writer (JSONL out, resumable)
 //!                             └─ terminal (drawn with layout, colour and sanitize)
+//! run folders ─ crate::eval::analysis ─┬─ tables (terminal, Markdown, LaTeX, CSV)
+//!                                      ├─ pictures (drawn by svg)
+//!                                      └─ html (both, and every item)
 //! ```
 
 pub mod colour;
@@ -15,5 +18,6 @@ pub mod pictures;
 pub mod records;
 pub mod sanitize;
 pub mod svg;
+pub mod tables;
 pub mod terminal;
 pub mod writer;

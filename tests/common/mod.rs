@@ -4,6 +4,7 @@
 
 pub mod cuda_host;
 pub mod families;
+pub mod runs;
 pub mod tiny;
 
 use serde_json::Value;
