@@ -1,6 +1,7 @@
 //! The pictures: well-formed, escaped, the same each time, and drawn for every input that can come.
 
 use roxmltree::{Document, Node};
+use uqac::report::png::pngs;
 use uqac::report::svg::{
     Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, overhead,
     reliability, risk_coverage, theme,
@@ -227,4 +228,24 @@ fn what_is_drawn_is_what_was_measured() {
     let gaps: Vec<f64> = classed("l-s1").iter().map(height).collect();
     assert!((gaps[0] - 0.3 * 220.0).abs() < 0.011, "{gaps:?}");
     assert!(text(document.root_element()).contains("ECE 0.231"));
+}
+
+#[test]
+fn png_pictures_are_drawn_or_said_to_be_missing() {
+    match pngs(&ordinary()) {
+        Ok(files) => {
+            assert!(cfg!(feature = "png"));
+            for (picture, file) in ordinary().iter().zip(files) {
+                assert_eq!(&file[..8], b"\x89PNG\r\n\x1a\n", "{}", picture.name);
+                // Width and height lie at the start of the first chunk.
+                let size = |at: usize| u32::from_be_bytes(file[at..at + 4].try_into().unwrap());
+                assert_eq!(size(16), 840, "twice the width of the SVG");
+                assert!(file.len() > 5_000, "{}: {} bytes, for {} rows", picture.name, file.len(), size(20));
+            }
+        }
+        Err(error) => {
+            let missing = if cfg!(feature = "png") { "no fonts" } else { "--features png" };
+            assert!(error.to_string().contains(missing), "{error}");
+        }
+    }
 }

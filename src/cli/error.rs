@@ -9,6 +9,7 @@ use uqac::model::chat::ChatError;
 use uqac::model::locate::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::items::InputError;
+use uqac::report::png::PngError;
 use uqac::report::writer::OutputError;
 
 #[derive(Debug, Error)]
@@ -48,6 +49,8 @@ pub enum CliError {
     Csv(#[from] csv::Error),
     #[error("the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Png(#[from] PngError),
     #[error("{}: {source}", file.display())]
     File { file: PathBuf, source: io::Error },
     #[error("standard input: {0}")]

@@ -15,6 +15,7 @@ pub mod item;
 pub mod items;
 pub mod layout;
 pub mod pictures;
+pub mod png;
 pub mod records;
 pub mod sanitize;
 pub mod svg;

@@ -191,7 +191,6 @@ impl Run {
 }
 
 fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
-    let io = |source| AnalysisError::Io { file: folder.to_owned(), source };
     if !folder.exists() {
         return Err(AnalysisError::NoFolder(folder.to_owned()));
     }
@@ -203,15 +202,7 @@ fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
         shards: BTreeSet::new(),
         notes: vec![],
     };
-    let mut files: Vec<PathBuf> = folder
-        .read_dir()
-        .map_err(io)?
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<Result<_, _>>()
-        .map_err(io)?;
-    files.retain(|file| is_samples(file));
-    files.sort();
-    for file in files {
+    for file in sample_files(folder)? {
         run.shards.extend(shard_of(&file));
         let mut items = Vec::new();
         let faults =
@@ -223,6 +214,16 @@ fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
         run.notes.push("no samples yet".to_owned());
     }
     Ok(run)
+}
+
+/// The sample files of a run folder, by name.
+pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
+    let io = |source| AnalysisError::Io { file: folder.to_owned(), source };
+    let entries = folder.read_dir().map_err(io)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> = entries.collect::<Result<_, _>>().map_err(io)?;
+    files.retain(|file| is_samples(file));
+    files.sort();
+    Ok(files)
 }
 
 fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {

@@ -19,7 +19,7 @@ mod overhead;
 mod summary;
 mod sweep;
 
-pub use load::{AnalysisError, Item, for_each_sample};
+pub use load::{AnalysisError, Item, for_each_sample, sample_files};
 pub use methods::{Group, Method};
 
 use super::metrics::{Balanced, Metric, Resampling};

@@ -15,16 +15,17 @@ mod page;
 mod tokens;
 
 pub use data::Items;
-pub use page::{Page, Run, Table};
+pub use page::{Page, Run};
 
 use super::pictures::galleries;
-use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, for_each_sample, sample_files};
+use super::tables::sheets::sheets;
+use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, for_each_sample, sample_files};
 
 /// Bytes of items that a page holds at most: what a browser still opens at once.
 const ITEMS_LIMIT: usize = 30 << 20;
 
-/// The report of an analysis as a page, with the given tables; reads the runs' samples once more.
-pub fn render(analysis: &Analysis, tables: Vec<Table>) -> Result<String, AnalysisError> {
+/// The report of an analysis as a page; reads the runs' samples once more.
+pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
     let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
     let limit = ITEMS_LIMIT / benchmarks.max(1);
     let mut runs = Vec::with_capacity(benchmarks);
@@ -35,15 +36,14 @@ pub fn render(analysis: &Analysis, tables: Vec<Table>) -> Result<String, Analysi
     models.dedup();
     let title = format!("Evaluation of {}", models.join(", "));
     let methods = analysis.methods.clone();
-    Ok(Page { title, runs, tables, galleries: galleries(analysis), methods }.render())
+    Ok(Page { title, runs, sheets: sheets(analysis), galleries: galleries(analysis), methods }.render())
 }
 
 /// A run's benchmarks with their items.
 fn runs_of(run: &RunAnalysis, analysis: &Analysis, limit: usize) -> Result<Vec<Run>, AnalysisError> {
-    let empty = |task: &crate::eval::analysis::TaskAnalysis| Run {
+    let empty = |task: &TaskAnalysis| Run {
         model: run.name.clone(),
         task: task.task.clone(),
-        summary: task.summary.clone(),
         items: Items::new(&task.task, limit),
     };
     let mut runs: Vec<Run> = run.benchmarks().map(empty).collect();

@@ -1,11 +1,15 @@
 //! The page around tables, pictures and items.
 
 use super::data::{self, Items};
-use crate::eval::analysis::{Method, Summary};
+use crate::eval::analysis::Method;
 use crate::report::pictures::Gallery;
 use crate::report::sanitize::visible;
 use crate::report::svg::{Picture, escape, theme};
+use crate::report::tables::{Align, Field, Section, Sheet};
 use serde_json::json;
+
+/// So many tables are open from the start.
+const OPEN_SHEETS: usize = 3;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("view.js"), include_str!("arcs.js")];
@@ -15,18 +19,7 @@ const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("view.js"), i
 pub struct Run {
     pub model: String,
     pub task: String,
-    pub summary: Summary,
     pub items: Items,
-}
-
-/// A table, its cells as text.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Table {
-    pub caption: String,
-    pub header: Vec<String>,
-    pub rows: Vec<Vec<String>>,
-    /// What a reader has to know; may be empty.
-    pub note: String,
 }
 
 /// What a page shows.
@@ -34,7 +27,7 @@ pub struct Table {
 pub struct Page {
     pub title: String,
     pub runs: Vec<Run>,
-    pub tables: Vec<Table>,
+    pub sheets: Vec<Sheet>,
     pub galleries: Vec<Gallery>,
     /// The scores that items can be filtered and sorted by; the first is the one to start with.
     pub methods: Vec<Method>,
@@ -52,7 +45,6 @@ impl Page {
         let head = data::script_safe(&json!({"methods": methods, "runs": names}).to_string());
         [
             self.head(),
-            self.overview(),
             self.tables(),
             self.galleries(),
             items_section(left_out),
@@ -75,26 +67,18 @@ impl Page {
              <link rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n\
              <style>\n{STYLE}{}</style></head>\n<body>\n\
              <a class=\"skip\" href=\"#items\">Skip to the items</a>\n\
-             <header><h1>{title}</h1>\n<nav aria-label=\"Sections\"><a href=\"#runs\">Runs</a> \
+             <header><h1>{title}</h1>\n<nav aria-label=\"Sections\">\
              <a href=\"#tables\">Tables</a> <a href=\"#pictures\">Pictures</a> <a href=\"#items\">Items</a></nav></header>\n\
              <main>\n",
             theme::style_sheet(),
         )
     }
 
-    /// A row a run: how many items, and how they ended.
-    fn overview(&self) -> String {
-        let header =
-            ["model", "task", "items", "accuracy [95 %]", "no answer", "truncated", "errors"].map(str::to_owned);
-        let table =
-            Table { header: header.to_vec(), rows: self.runs.iter().map(overview_row).collect(), ..Table::default() };
-        format!("<section id=\"runs\"><h2>Runs</h2>\n{}</section>\n", table.html())
-    }
-
     fn tables(&self) -> String {
-        let tables: String = self.tables.iter().map(Table::html).collect();
-        let tables = if tables.is_empty() { "<p class=\"note\">No tables.</p>\n".to_owned() } else { tables };
-        format!("<section id=\"tables\"><h2>Tables</h2>\n{tables}</section>\n")
+        let sheets: String =
+            self.sheets.iter().enumerate().map(|(i, sheet)| sheet_html(sheet, i < OPEN_SHEETS)).collect();
+        let sheets = if sheets.is_empty() { "<p class=\"note\">No tables.</p>\n".to_owned() } else { sheets };
+        format!("<section id=\"tables\"><h2>Tables</h2>\n{sheets}</section>\n")
     }
 
     fn galleries(&self) -> String {
@@ -105,61 +89,34 @@ impl Page {
     }
 }
 
-fn overview_row(run: &Run) -> Vec<String> {
-    let summary = &run.summary;
-    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    let counted = |part: usize| match part {
-        0 => "0".to_owned(),
-        part => format!("{part} ({})", percent(part as f64 / summary.items.max(part) as f64)),
+/// A table in a box of its own, which scrolls where the page is narrow.
+fn sheet_html(sheet: &Sheet, open: bool) -> String {
+    let class = |column: usize| match sheet.columns.get(column) {
+        Some((_, Align::Right)) => " class=\"number\"",
+        _ => "",
     };
-    let interval = summary.accuracy_interval.map(|[low, high]| format!(" [{:.1}, {:.1}]", 100.0 * low, 100.0 * high));
-    vec![
-        run.model.clone(),
-        run.task.clone(),
-        summary.items.to_string(),
-        summary.accuracy.map_or("–".to_owned(), |share| percent(share) + &interval.unwrap_or_default()),
-        counted(summary.no_answer),
-        counted(summary.truncated),
-        counted(summary.errors),
-    ]
-}
-
-impl Table {
-    /// In a box of its own, which scrolls where the page is narrow. Columns of numbers keep to the right.
-    fn html(&self) -> String {
-        let numeric = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.clone().next().is_some() && cells.clone().all(|cell| !cell.starts_with(char::is_alphabetic))
-        };
-        let class = |column: usize| if column > 0 && numeric(column) { " class=\"number\"" } else { "" };
-        let head: String = self
-            .header
-            .iter()
-            .enumerate()
-            .map(|(i, name)| format!("<th scope=\"col\"{}>{}</th>", class(i), escape(name)))
-            .collect();
-        let cell = |(i, text): (usize, &String)| match i {
-            0 => format!("<th scope=\"row\">{}</th>", escape(text)),
-            i => format!("<td{}>{}</td>", class(i), escape(text)),
-        };
-        let row = |row: &Vec<String>| format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>());
-        let rows: String = self.rows.iter().map(row).collect();
-        let caption = if self.caption.is_empty() {
-            String::new()
-        } else {
-            format!("<caption>{}</caption>", escape(&self.caption))
-        };
-        let note = if self.note.is_empty() {
-            String::new()
-        } else {
-            format!("<p class=\"note\">{}</p>\n", escape(&self.note))
-        };
-        let label = if self.caption.is_empty() { "table".into() } else { escape(&self.caption) };
-        format!(
-            "<div class=\"scroll\" role=\"region\" aria-label=\"{label}\" tabindex=\"0\"><table>{caption}<thead><tr>{head}\
-             </tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n{note}"
-        )
-    }
+    let head = |(i, (name, _)): (usize, &(&str, Align))| format!("<th scope=\"col\"{}>{}</th>", class(i), escape(name));
+    let head: String = sheet.columns.iter().enumerate().map(head).collect();
+    let cell = |(i, field): (usize, &Field)| {
+        let text =
+            if field.best { format!("<b>{}</b>", escape(&field.text)) } else { escape(&field.text).into_owned() };
+        if i == 0 { format!("<th scope=\"row\">{text}</th>") } else { format!("<td{}>{text}</td>", class(i)) }
+    };
+    let row = |row: &Vec<Field>| format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>());
+    let section = |section: &Section| {
+        let label = section.label.as_deref().map(|label| {
+            format!("<tr><th scope=\"rowgroup\" colspan=\"{}\">{}</th></tr>\n", sheet.columns.len(), escape(label))
+        });
+        format!("<tbody>\n{}{}</tbody>", label.unwrap_or_default(), section.rows.iter().map(row).collect::<String>())
+    };
+    let sections: String = sheet.sections.iter().map(section).collect();
+    let notes: String = sheet.notes.iter().map(|note| format!("<p class=\"note\">{}</p>\n", escape(note))).collect();
+    let (title, open) = (escape(&sheet.title), if open { " open" } else { "" });
+    format!(
+        "<details class=\"more\"{open}><summary>{title}</summary>\n<div class=\"scroll\" role=\"region\" \
+         aria-label=\"{title}\" tabindex=\"0\"><table><thead><tr>{head}</tr></thead>\n{sections}</table></div>\n\
+         {notes}</details>\n"
+    )
 }
 
 impl Gallery {
