@@ -3,8 +3,8 @@
 mod ask;
 mod assess;
 mod devices;
-mod encode;
 mod error;
+mod eval;
 mod inspect;
 mod progress;
 mod report;
@@ -37,7 +37,7 @@ struct Cli {
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  score: done, but some items have status \"error\" in the output
+  1  score, eval: done, but some items have status \"error\" in the output
   2  wrong usage, or a model or file that cannot be read or written
 
 Environment:
@@ -51,6 +51,7 @@ Environment:
 enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
+    Eval(eval::EvalArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
     Report(report::ReportArgs),
@@ -113,6 +114,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Eval(args) => eval::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Report(args) => report::run(&args),

@@ -76,7 +76,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     }
     let text = written(&analysis, args)?;
     match &args.output {
-        Some(file) => std::fs::write(file, text).map_err(|source| CliError::File { file: file.clone(), source })?,
+        Some(file) => std::fs::write(file, text).map_err(|source| CliError::File { path: file.clone(), source })?,
         None => print(&text)?,
     }
     Ok(ExitCode::SUCCESS)
@@ -103,9 +103,9 @@ fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
 fn draw(analysis: &Analysis, folder: &Path, png: bool) -> Result<(), CliError> {
     let write = |name: String, bytes: &[u8]| {
         let file = folder.join(name);
-        std::fs::write(&file, bytes).map_err(|source| CliError::File { file, source })
+        std::fs::write(&file, bytes).map_err(|source| CliError::File { path: file, source })
     };
-    std::fs::create_dir_all(folder).map_err(|source| CliError::File { file: folder.to_owned(), source })?;
+    std::fs::create_dir_all(folder).map_err(|source| CliError::File { path: folder.to_owned(), source })?;
     let pictures: Vec<Picture> = galleries(analysis).into_iter().flat_map(|gallery| gallery.pictures).collect();
     for picture in &pictures {
         write(format!("{}.svg", picture.name), picture.standalone().as_bytes())?;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! tasks ─ items ─ generation (batched) ─ methods ─ samples_<task>.jsonl ─ metrics ─ report
-//! (tasks)         (runner)               (runner)  (sample)               (metrics)
+//! (tasks)         (run)                  (run)     (sample)               (metrics)
 //!                                      grading ┘
 //! ```
 //!
@@ -10,5 +10,8 @@
 //! them is recomputed from the samples alone, without a model.
 
 pub mod analysis;
+pub mod grading;
 pub mod metrics;
+pub mod run;
 pub mod sample;
+pub mod tasks;

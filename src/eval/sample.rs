@@ -30,7 +30,8 @@ pub struct Sample {
     pub resps: Vec<Vec<String>>,
     /// The answer found in each request's response; `null` where there is none.
     pub filtered_resps: Vec<Option<String>>,
-    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' grading.
+    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' extraction and grading, where
+    /// theirs finds an answer. `acc_majority`: the same of what self-consistency's samples agree on.
     pub metrics: BTreeMap<String, f64>,
     pub uq: Uq,
 }
@@ -92,11 +93,11 @@ pub struct SelfConsistency {
     pub temperature: f32,
     /// Each sample's answer as text, `None` where it has none.
     pub answers: Vec<Option<String>>,
-    /// Each sample's Σ p of its answer tokens over their number: its vote's weight.
+    /// ∏ p of each sample's answer tokens over the number of samples: its vote's weight, 0 without an answer.
     pub weights: Vec<f64>,
-    /// The answer with the most weight.
+    /// The answer with the most weight, and that weight.
     pub majority: Option<String>,
-    pub majority_correct: bool,
+    pub majority_weight: f64,
     pub response_tokens: Vec<usize>,
 }
 

@@ -13,7 +13,16 @@ use std::path::{Path, PathBuf};
 
 /// The oracle's data, beside the repository; `None` (said plainly) where it is not there.
 pub fn golden() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
+    shared("golden")
+}
+
+/// Benchmarks in their publishers' formats, beside the repository; `None` (said plainly) where they are not there.
+pub fn benchmarks() -> Option<PathBuf> {
+    shared("data")
+}
+
+fn shared(folder: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder);
     if path.is_dir() {
         return Some(path);
     }

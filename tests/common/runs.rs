@@ -39,7 +39,7 @@ impl RunSpec {
         json!({
             "format": 1, "version": "0.1.0", "model": {"name": self.model, "sha256": "0".repeat(64)},
             "options": {"profile": "corrected", "methods": ["all"], "seed": self.seed, "max_tokens": 1024},
-            "tasks": self.tasks, "device": "cpu", "shard": self.shard.map(|(i, n)| [i, n]),
+            "device": "cpu",
         })
     }
 
@@ -82,7 +82,9 @@ impl RunSpec {
             metrics.insert("acc_reference".to_owned(), 1.0 - acc);
         }
         if broken {
-            metrics.clear();
+            metrics = BTreeMap::from([("acc".to_owned(), 0.0)]);
+        } else {
+            metrics.insert("acc_majority".to_owned(), f64::from(u8::from((chance >= 0.5) == right)));
         }
         let uq =
             if answered { scored(&response, tokens, &problem, chance, self.sweep, &mut random) } else { empty(tokens) };
@@ -262,7 +264,7 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
             answers: (0..5).map(vote).collect(),
             weights: (0..5).map(|i| 0.9 - 0.05 * f64::from(i)).collect(),
             majority: vote(if votes >= 3 { 0 } else { 4 }),
-            majority_correct: (votes >= 3) == (problem.said == problem.target),
+            majority_weight: 0.7,
             response_tokens: vec![tokens.ids.len(); 5],
         }),
         verbalized: Some(Verbalized {

@@ -1,10 +1,12 @@
 //! Run folders in, runs of items out.
 
 use crate::engine::FinishReason;
-use crate::eval::sample::{Sample, ScoreMap};
+use crate::eval::run::sweep::SweepRow;
+use crate::eval::sample::{Sample, ScoreMap, SweepPoint};
 use crate::report::records::Status;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ pub enum AnalysisError {
     Manifest { file: PathBuf, why: String },
     #[error("{}: format {found}, but this version reads format {}; use the version that wrote it", file.display(), super::FORMAT)]
     Format { file: PathBuf, found: u64 },
-    #[error("{}: no line of it is a sample of a run (line 1: {why})", file.display())]
+    #[error("{}: no line of it can be read as what a run writes ({why})", file.display())]
     NoSamples { file: PathBuf, why: String },
     #[error("no run has scores of a method {method:?}; there are: {}", known.join(", "))]
     NoMethod { method: String, known: Vec<String> },
@@ -47,8 +49,10 @@ pub struct Item {
     pub status: Status,
     pub finish: FinishReason,
     pub response_tokens: usize,
-    /// Links of the chain without the answer's tokens, and how many of them were kept.
-    pub chain: usize,
+    /// Rows of the chain without the answer's, and the answer's.
+    pub chain_rows: BTreeSet<i64>,
+    pub answer_rows: BTreeSet<i64>,
+    /// How many of the chain were kept.
     pub kept: usize,
     /// Members of the ensemble, the response itself included.
     pub ensemble: usize,
@@ -70,6 +74,18 @@ pub struct SweepItem {
 }
 
 impl Item {
+    /// The response under another setting; the later of two under the same counts.
+    fn add(&mut self, point: SweepPoint) {
+        let chain: BTreeSet<i64> = point.chain.into_iter().filter(|row| !self.answer_rows.contains(row)).collect();
+        self.sweep.retain(|other| other.setting != point.setting);
+        self.sweep.push(SweepItem {
+            setting: point.setting,
+            overlap: jaccard(&self.chain_rows, &chain),
+            chain: chain.len(),
+            scores: point.scores,
+        });
+    }
+
     /// An answer was found and scored.
     pub fn answered(&self) -> bool {
         self.status == Status::Ok
@@ -89,20 +105,12 @@ pub(super) fn finite(scores: &ScoreMap, method: &str) -> Option<f64> {
 impl From<Sample> for Item {
     fn from(sample: Sample) -> Item {
         let label = |key: &str| sample.metrics.get(key).map(|value| *value >= 0.5);
-        let (correct, correct_reference) = (label("acc"), label("acc_reference"));
+        let (correct, correct_reference, majority) = (label("acc"), label("acc_reference"), label("acc_majority"));
         let uq = sample.uq;
-        let answer: BTreeSet<i64> = uq.chain.iter().filter(|link| link.from.is_none()).map(|link| link.row).collect();
-        let own: BTreeSet<i64> = uq.chain.iter().filter(|link| link.from.is_some()).map(|link| link.row).collect();
-        let sweep = uq.sweep.into_iter().map(|point| {
-            let chain: BTreeSet<i64> = point.chain.into_iter().filter(|row| !answer.contains(row)).collect();
-            SweepItem {
-                setting: point.setting,
-                overlap: jaccard(&own, &chain),
-                chain: chain.len(),
-                scores: point.scores,
-            }
-        });
-        Item {
+        let rows =
+            |answer: bool| uq.chain.iter().filter(move |link| link.from.is_none() == answer).map(|link| link.row);
+        let (chain_rows, answer_rows) = (rows(false).collect(), rows(true).collect());
+        let mut item = Item {
             task: sample.task,
             doc_id: sample.doc_id,
             correct,
@@ -110,14 +118,17 @@ impl From<Sample> for Item {
             status: uq.status,
             finish: uq.finish,
             response_tokens: uq.tokens.ids.len(),
-            chain: own.len(),
             kept: uq.kept.len(),
             ensemble: uq.ensemble.len(),
-            majority_correct: uq.self_consistency.map(|several| several.majority_correct),
+            majority_correct: majority,
             scores: uq.scores,
             seconds: uq.seconds,
-            sweep: sweep.collect(),
-        }
+            sweep: Vec::new(),
+            chain_rows,
+            answer_rows,
+        };
+        uq.sweep.into_iter().for_each(|point| item.add(point));
+        item
     }
 }
 
@@ -157,11 +168,22 @@ pub(super) fn load(folders: &[PathBuf]) -> Result<Vec<Run>, AnalysisError> {
 }
 
 impl Run {
-    /// Both are shards, of runs that differ in nothing that could change a result.
+    /// Both are shards, of runs that differ in nothing that could change a result: the device and what the model was called
+    /// may differ.
     fn is_shard_of_same(&self, other: &Run) -> bool {
-        let same = |key: &str| self.manifest.get(key) == other.manifest.get(key);
-        let sharded = |run: &Run| run.manifest.get("shard").is_some_and(|shard| !shard.is_null());
-        sharded(self) && sharded(other) && ["format", "version", "model", "options"].into_iter().all(same)
+        let what = |run: &Run| {
+            let mut manifest = run.manifest.clone();
+            if let Some(object) = manifest.as_object_mut() {
+                ["device", "shard"].into_iter().for_each(|key| drop(object.remove(key)));
+            }
+            if let Some(model) = manifest.get_mut("model").and_then(Value::as_object_mut) {
+                model.remove("name");
+            }
+            manifest
+        };
+        let fit = |a: &(usize, usize)| other.shards.iter().all(|b| a.0 != b.0 && a.1 == b.1);
+        let sharded = !self.shards.is_empty() && !other.shards.is_empty();
+        sharded && self.shards.iter().all(fit) && what(self) == what(other)
     }
 
     fn merge(&mut self, other: Run) {
@@ -204,16 +226,31 @@ fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
     };
     for file in sample_files(folder)? {
         run.shards.extend(shard_of(&file));
-        let mut items = Vec::new();
-        let faults =
-            for_each_sample(&file, |sample| items.push(((sample.task.clone(), sample.doc_id), sample.into())))?;
-        run.notes.extend(faults);
-        run.add(items);
+        let (items, notes) = load_task(&file)?;
+        run.notes.extend(notes);
+        run.add(items.into_iter().map(|item| ((item.task.clone(), item.doc_id), item)));
     }
     if run.items.is_empty() {
         run.notes.push("no samples yet".to_owned());
     }
     Ok(run)
+}
+
+/// The items of a sample file, with what a sweep has added in `sweep_` of the same name; and what was wrong with them.
+fn load_task(file: &Path) -> Result<(Vec<Item>, Vec<String>), AnalysisError> {
+    let mut items: Vec<Item> = Vec::new();
+    let mut notes = for_each_sample(file, |sample| items.push(sample.into()))?;
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let swept = file.with_file_name(name.replacen("samples_", "sweep_", 1));
+    if swept.is_file() {
+        let place: HashMap<usize, usize> = items.iter().enumerate().map(|(i, item)| (item.doc_id, i)).collect();
+        notes.extend(for_each_line(&swept, |row: SweepRow| {
+            if let Some(&i) = place.get(&row.doc_id) {
+                items[i].add(row.point);
+            }
+        })?);
+    }
+    Ok((items, notes))
 }
 
 /// The sample files of a run folder, by name.
@@ -270,7 +307,12 @@ fn shard_of(file: &Path) -> Option<(usize, usize)> {
 
 /// Hands over every sample of a file in its order; returns what was wrong with it. A half-written last line (of a run that
 /// died) and damaged lines are left out; a file in which no line is a sample is an error.
-pub fn for_each_sample(file: &Path, mut each: impl FnMut(Sample)) -> Result<Vec<String>, AnalysisError> {
+pub fn for_each_sample(file: &Path, each: impl FnMut(Sample)) -> Result<Vec<String>, AnalysisError> {
+    for_each_line(file, each)
+}
+
+/// The same for another kind of lines.
+fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
     let io = |source| AnalysisError::Io { file: file.to_owned(), source };
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let mut reader = BufReader::with_capacity(1 << 18, File::open(file).map_err(io)?);
@@ -285,10 +327,10 @@ pub fn for_each_sample(file: &Path, mut each: impl FnMut(Sample)) -> Result<Vec<
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        match serde_json::from_slice::<Sample>(&line) {
-            Ok(sample) => {
+        match serde_json::from_slice::<T>(&line) {
+            Ok(found) => {
                 good += 1;
-                each(sample);
+                each(found);
             }
             Err(_) if !line.ends_with(b"\n") => {
                 notes.push(format!("{name}: line {number} is half-written and left out"));
@@ -301,7 +343,7 @@ pub fn for_each_sample(file: &Path, mut each: impl FnMut(Sample)) -> Result<Vec<
             return Err(AnalysisError::NoSamples { file: file.to_owned(), why: why.clone() });
         }
         Some((first, why)) => {
-            notes.push(format!("{name}: {} lines are no samples and left out; line {first}: {why}", bad.len()));
+            notes.push(format!("{name}: {} lines cannot be read and are left out; line {first}: {why}", bad.len()));
         }
         None => (),
     }

@@ -61,7 +61,7 @@ const KNOWN: [(&str, &str, Group, bool); 19] = [
     ("lowest_window", "Lowest window", SinglePass, true),
     ("trace_length", "Length", SinglePass, false),
     ("self_consistency", "Self-consistency", MorePasses, true),
-    ("self_consistency_weighted", "Self-cons., weighted", MorePasses, true),
+    ("self_consistency_majority", "Majority weight", MorePasses, true),
     ("verbalized", "Verbalized", MorePasses, true),
 ];
 

@@ -103,7 +103,7 @@ fn summary(analysis: &Analysis) -> Sheet {
         Section { label: Some(format!("{}{by}", run.name)), rows: run.tasks.iter().map(row).collect() }
     };
     let mut notes = vec![
-        "Items without an answer are wrong in the accuracy. Labels differ: our grading against the authors'. \
+        "Items without an answer, or with an error, are wrong in the accuracy. Labels differ: our grading against the authors'. \
          Tokens, chain and ensemble: means over answered items."
             .to_owned(),
     ];
@@ -233,7 +233,7 @@ fn method_notes(run: &RunAnalysis, task: &TaskAnalysis) -> Vec<String> {
     });
     let mut notes = vec![
         format!(
-            "n: answered items with a score, of {answered}. All: also the {} without an answer, which rank lowest.",
+            "n: answered items with a score, of {answered}. All: also the {} without an answer, ranked lowest.",
             graded - answered
         ),
         format!("ECE: 20 bins {ends}, only of probabilities. Balanced: {balanced}."),
