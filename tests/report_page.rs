@@ -1,10 +1,15 @@
 //! `report.html`: nothing that a response says becomes markup, and what the page's script reads is what was recorded.
 
+mod common;
+
+use common::runs::RunSpec;
 use serde_json::{Value, json};
-use uqac::eval::analysis::Method;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use uqac::eval::analysis::{AnalysisOptions, Method, analyse};
 use uqac::eval::sample::Sample;
 use uqac::report::html::{Items, Page, Run};
-use uqac::report::pictures::Gallery;
+use uqac::report::pictures::{Gallery, galleries};
 use uqac::report::svg::{Curve, risk_coverage};
 use uqac::report::tables::{Align, Field, Section, Sheet};
 
@@ -206,6 +211,79 @@ fn no_items_and_no_runs_make_a_page() {
 fn the_same_samples_give_the_same_bytes() {
     let samples = samples();
     assert_eq!(page(&samples).render(), page(&samples).render());
+}
+
+/// Two runs of a model whose name wants to be a path and markup, one of them in two shards; and another model's.
+fn run_folders(folder: &Path) -> Vec<PathBuf> {
+    let first = RunSpec::new("org/<b>one</b>", &["gsm8k", "bbh:navigate", "bbh:web_of_lies"], 60);
+    let shard = |i| RunSpec { shard: Some((i, 2)), ..first.clone() };
+    let again = RunSpec { seed: 2, ..first.clone() };
+    let specs = [shard(1), shard(2), again, RunSpec::new("two", &["gsm8k"], 30)];
+    let write = |(i, spec): (usize, &RunSpec)| {
+        let run = folder.join(format!("run{i}"));
+        spec.write(&run);
+        run
+    };
+    specs.iter().enumerate().map(write).collect()
+}
+
+#[test]
+fn every_benchmark_of_every_run_has_its_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = AnalysisOptions { resamples: 0, ..AnalysisOptions::default() };
+    let analysis = analyse(&run_folders(folder.path()), &options).unwrap();
+    let names: Vec<String> = galleries(&analysis).into_iter().flat_map(|g| g.pictures).map(|p| p.name).collect();
+    let mut unique = names.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), names.len(), "{names:?}");
+    let plain = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    assert!(names.iter().all(plain), "{names:?}");
+    // Two benchmarks of each of the first two runs, one of the third.
+    for (kind, count) in
+        [("risk-coverage", 5), ("lengths", 5), ("reliability-p", 5), ("overhead", 5), ("ece-accuracy", 1)]
+    {
+        assert_eq!(names.iter().filter(|name| name.ends_with(kind)).count(), count, "{kind}: {names:?}");
+    }
+}
+
+#[test]
+fn the_command_writes_page_and_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = run_folders(folder.path());
+    let report = |name: &str| {
+        let (page, pictures) = (folder.path().join(format!("{name}.html")), folder.path().join(name));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+        command.arg("report").args(&runs).args(["--format", "html", "--resamples", "10", "--output"]).arg(&page);
+        let output = command.arg("--pictures").arg(&pictures).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut files: Vec<PathBuf> = pictures.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let svgs: Vec<String> = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+        (std::fs::read_to_string(page).unwrap(), svgs)
+    };
+    let (page, svgs) = report("first");
+    let items = embedded(&page, "items-data");
+    let counts: Vec<usize> = items.as_array().unwrap().iter().map(|run| run.as_array().unwrap().len()).collect();
+    assert_eq!(counts, [60, 120, 60, 120, 30], "subtasks together, shards together");
+    assert!(!page.contains("<b>one</b>"));
+    assert!(svgs.len() > 20);
+    svgs.iter().for_each(|svg| assert!(roxmltree::Document::parse(svg).is_ok()));
+    assert_eq!(report("second"), (page, svgs), "the same bytes again");
+}
+
+/// Where node is installed: the script is JavaScript.
+#[test]
+fn the_script_can_be_parsed() {
+    let html = page(&samples()).render();
+    let script = html.split("<script>\n").nth(1).unwrap().split("</script>").next().unwrap();
+    let file = tempfile::Builder::new().suffix(".js").tempfile().unwrap();
+    std::fs::write(file.path(), script).unwrap();
+    let Ok(node) = Command::new("node").arg("--check").arg(file.path()).output() else {
+        println!("SKIPPED: node is not installed");
+        return;
+    };
+    assert!(node.status.success(), "{}", String::from_utf8_lossy(&node.stderr));
 }
 
 /// Leaves a page in `target/tmp`, to be looked at.
