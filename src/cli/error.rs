@@ -67,6 +67,8 @@ pub enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
+    NoResponses(PathBuf),
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]
