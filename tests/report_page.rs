@@ -252,15 +252,16 @@ fn the_command_writes_page_and_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let runs = run_folders(folder.path());
     let report = |name: &str| {
-        let (page, pictures) = (folder.path().join(format!("{name}.html")), folder.path().join(name));
+        let place = folder.path().join(name);
         let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
-        command.arg("report").args(&runs).args(["--format", "html", "--resamples", "10", "--output"]).arg(&page);
-        let output = command.arg("--pictures").arg(&pictures).output().unwrap();
+        command.arg("report").args(&runs).args(["--format", "html", "--resamples", "10", "--output"]).arg(&place);
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let mut files: Vec<PathBuf> = pictures.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut files: Vec<PathBuf> = place.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
+        files.retain(|file| file.extension().unwrap() == "svg");
         let svgs: Vec<String> = files.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
-        (std::fs::read_to_string(page).unwrap(), svgs)
+        (std::fs::read_to_string(place.join("report.html")).unwrap(), svgs)
     };
     let (page, svgs) = report("first");
     let items = embedded(&page, "items-data");
@@ -270,6 +271,24 @@ fn the_command_writes_page_and_pictures() {
     assert!(svgs.len() > 20);
     svgs.iter().for_each(|svg| assert!(roxmltree::Document::parse(svg).is_ok()));
     assert_eq!(report("second"), (page, svgs), "the same bytes again");
+}
+
+#[test]
+fn a_page_can_be_one_file_and_tables_can_come_with_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    RunSpec::new("two", &["gsm8k"], 30).write(&run);
+    let report = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+        command.current_dir(folder.path()).args(["report", "run", "--resamples", "0"]).args(arguments).output().unwrap()
+    };
+    assert!(report(&["--format", "html", "--output", "page.html"]).status.success());
+    assert!(folder.path().join("page.html").is_file());
+    assert!(report(&["--format", "markdown", "--pictures", "drawn"]).status.success());
+    assert!(folder.path().join("drawn/risk-coverage.svg").is_file());
+    let output = report(&["--format", "html", "--output", "page.html/below"]);
+    let says = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && says.contains("page.html"), "a file is no folder: {says}");
 }
 
 /// Where node is installed: the script is JavaScript.

@@ -25,14 +25,15 @@ pub struct ReportArgs {
     /// How it is written; json holds every number, html is one page with tables, pictures and every item
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// A file instead of standard output
-    #[arg(long, value_name = "FILE")]
+    /// A file instead of standard output; with html a folder, which gets report.html and the pictures (or a file, if it
+    /// ends in .html)
+    #[arg(long, value_name = "FILE|FOLDER")]
     output: Option<PathBuf>,
     /// Also write the pictures into this folder, as SVG
     #[arg(long, value_name = "FOLDER")]
     pictures: Option<PathBuf>,
     /// The pictures as PNG, too (in builds with the feature png)
-    #[arg(long, requires = "pictures")]
+    #[arg(long)]
     png: bool,
     /// Only these methods, by their keys in the samples' uq.scores; they are compared on the items that all of them have
     #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
@@ -71,15 +72,30 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
             run.notes.iter().for_each(|what| note(&format!("note: {}: {what}", run.name)));
         }
     }
-    if let Some(folder) = &args.pictures {
+    let (file, folder) = places(args);
+    if let Some(folder) = args.pictures.as_deref().or(folder) {
         draw(&analysis, folder, args.png)?;
     }
     let text = written(&analysis, args)?;
-    match &args.output {
-        Some(file) => std::fs::write(file, text).map_err(|source| CliError::File { path: file.clone(), source })?,
+    match file {
+        Some(file) => {
+            let made = folder.map_or(Ok(()), std::fs::create_dir_all);
+            made.and_then(|()| std::fs::write(&file, text)).map_err(|source| CliError::File { path: file, source })?;
+        }
         None => print(&text)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file that the report goes to, and the folder that is its own, if it has one: a page's.
+fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
+    let named_html = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("html"));
+    match args.output.as_deref() {
+        Some(folder) if args.format == Format::Html && !named_html(folder) => {
+            (Some(folder.join("report.html")), Some(folder))
+        }
+        other => (other.map(Path::to_owned), None),
+    }
 }
 
 fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
