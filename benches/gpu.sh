@@ -6,8 +6,9 @@
 #
 # usage: benches/gpu.sh [options]
 #   --device D        auto, cpu, cuda or cuda:N (default auto); cpu tries the script out without a GPU
-#   --stages S,..     of correct (tests, sanitizers, agreement with the CPU), figures (the measurements and the rivals)
-#                     and profile (gaps, kernels, counters); default: all, in this order
+#   --stages S,..     of correct (tests, sanitizers, agreement with the CPU), figures (the measurements and the rivals),
+#                     profile (gaps, kernels, counters) and long (a response of 32k tokens, if there is time for it);
+#                     default: all, in this order
 #   --shapes S,..     the first is measured in full, the others decode only (default: all that benches/gpu.rs knows)
 #   --quick           shrunken shapes: whether everything runs, in about a minute
 #   --budget S        seconds for everything, the build included (default 600)
@@ -26,7 +27,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
 fail() { echo "error: $*" >&2; exit 2; }
 command_line="benches/gpu.sh $*"
-device=auto stages=correct,figures,profile shapes=llama-3.1-8b,llama-3.2-1b,qwen2.5-7b,gemma-2-9b quick="" budget=600
+device=auto stages=correct,figures,profile,long shapes=llama-3.1-8b,llama-3.2-1b,qwen2.5-7b,gemma-2-9b quick="" budget=600
 out=benches/results folder="" binaries="" pack="" k_cache="" v_cache=""
 while (($#)); do
   case $1 in
@@ -44,7 +45,7 @@ while (($#)); do
 done
 [[ $budget =~ ^[0-9]+$ ]] || fail "--budget $budget: expected seconds"
 for name in ${stages//,/ }; do
-  [[ $name =~ ^(correct|figures|profile)$ ]] || fail "--stages: unknown stage $name (correct, figures, profile)"
+  [[ $name =~ ^(correct|figures|profile|long)$ ]] || fail "--stages: unknown stage $name (correct, figures, profile, long)"
 done
 first_shape=${shapes%%,*} other_shapes=${shapes#"$first_shape"}
 caches=(${k_cache:+--k-cache "$k_cache"} ${v_cache:+--v-cache "$v_cache"})
@@ -152,13 +153,14 @@ correct() {
   [[ ! -x $binaries/uqac ]] || step devices 30 "$binaries/uqac" devices
   export UQAC_TEST_DRIVER=installed
   [[ ! -d $binaries/golden ]] || export UQAC_GOLDEN=$binaries/golden
-  local program tests=("$binaries"/cuda_*) kernels=("$binaries"/kernel_tests/*) tool
+  local program tests=("$binaries"/cuda_*) kernels=("$binaries"/kernel_tests/*) tool cap=100
+  # both sanitizers end early if much else is to follow
+  ! wanted figures || cap=45
   [[ -x ${tests[0]} ]] || skip tests "no CUDA tests in $binaries"
   for program in "${tests[@]}"; do [[ ! -x $program ]] || step "$(basename "$program")" 90 "$program" --test-threads 4; done
   [[ -x ${kernels[0]} ]] || skip kernel-tests "none in $binaries (g++ and nvcc are needed to build them)"
-  for program in "${kernels[@]}"; do
-    [[ ! -x $program ]] || step "kernels-$(basename "$program")" 60 "$program" "$binaries/fatbins"
-  done
+  [[ ! -x ${kernels[0]} ]] || step kernel-tests 120 bash -c \
+    'printf "%s\n" "${@:2}" | xargs -P "$(($(nproc) < 4 ? $(nproc) : 4))" -I {} env {} "$1"' _ "$binaries/fatbins" "${kernels[@]}"
   for tool in memcheck racecheck; do
     if ! have compute-sanitizer; then
       skip "$tool" "compute-sanitizer is not installed"
@@ -166,9 +168,9 @@ correct() {
     fi
     local sanitizer=(compute-sanitizer --tool "$tool" --error-exitcode 9)
     [[ ! -x $binaries/cuda_backend ]] ||
-      step "$tool-models" 90 "${sanitizer[@]}" "$binaries/cuda_backend" --test-threads 1 every_family batches
-    step "$tool-shapes" 90 "${sanitizer[@]}" "$gpu" run --device "$device" --quick --rounds 1 "${caches[@]}" \
-      --shapes "$shapes" --stages agreement,decode,answered,batch --json "$work/$tool.json" --budget 75
+      step "$tool-models" "$cap" "${sanitizer[@]}" "$binaries/cuda_backend" --test-threads 1 every_family batches
+    step "$tool-shapes" "$cap" "${sanitizer[@]}" "$gpu" run --device "$device" --quick --rounds 1 "${caches[@]}" \
+      --shapes "$shapes" --stages agreement,decode,answered,batch --json "$work/$tool.json" --budget "$((cap - 15))"
   done
 }
 
@@ -196,12 +198,6 @@ figures() {
   [[ -z $has_torch ]] || rivals rivals-generation 90 --work sdpa
   [[ -z $other_shapes ]] || measure other-shapes 120 --shapes "${other_shapes#,}" --stages decode
   [[ -z $has_torch ]] || rivals rivals-attentions 60 --work attentions
-  if (($(left) > 40)); then
-    # says itself that it is skipped where the time is too short for a whole long response
-    measure whole-response "$(left)" --shapes "$first_shape" --stages whole --keep
-  else
-    skip whole-response "no time left"
-  fi
 }
 
 # ---- profile ----
@@ -241,8 +237,19 @@ profile() {
   fi
 }
 
+# ---- long ----
+
+long() {
+  if (($(left) > 40)); then
+    # says itself that it is skipped where the time is too short for it
+    measure whole-response "$(left)" --shapes "$first_shape" --stages whole --keep
+  else
+    skip whole-response "no time left"
+  fi
+}
+
 stamp=$(date -u +%F_%H%M%S)_${device/:/}${quick:+_quick}
-for name in correct figures profile; do
+for name in correct figures profile long; do
   if wanted "$name"; then "$name"; fi
 done
 

@@ -77,7 +77,7 @@ fn every_figure_is_taken_on_the_host_run_driver() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("results");
     let output = script()
-        .args(["--quick", "--device", "cuda", "--stages", "figures,profile", "--shapes", "llama-3.1-8b"])
+        .args(["--quick", "--device", "cuda", "--stages", "figures,profile,long", "--shapes", "llama-3.1-8b"])
         .args(["--k-cache", "f32", "--v-cache", "f16", "--out"])
         .arg(&out)
         .env("LD_LIBRARY_PATH", driver)
@@ -140,7 +140,7 @@ fn steps_that_fail_or_take_too_long_are_reported_and_the_next_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("results");
         let output = script()
-            .args(["--device", "cpu", "--quick", "--stages", "correct,figures", "--budget", budget, "--binaries"])
+            .args(["--device", "cpu", "--quick", "--stages", "correct,figures,long", "--budget", budget, "--binaries"])
             .arg(stand_in(folder.path(), run))
             .arg("--out")
             .arg(&out)

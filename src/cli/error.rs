@@ -3,8 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+use uqac::engine::encode::EncodeError;
 use uqac::engine::{EngineError, LoadError};
-use uqac::model::chat::ChatError;
+use uqac::eval::run::RunError;
+use uqac::eval::run::folder::FolderError;
+use uqac::eval::run::sweep::SweepError;
+use uqac::eval::tasks::TaskError;
 use uqac::model::locate::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::items::InputError;
@@ -26,13 +30,9 @@ pub enum CliError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
-    Chat(#[from] ChatError),
-    #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error("the model has no chat template; for a base model, use --no-chat-template")]
-    NoChatTemplate,
-    #[error("{0} cannot be used with --no-chat-template; give the text as a prompt")]
-    NeedsChatTemplate(&'static str),
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
     #[error("the question is empty")]
     NoQuestion,
     #[error(transparent)]
@@ -41,6 +41,22 @@ pub enum CliError {
     Output(#[from] OutputError),
     #[error("{}: input and output are the same file", .0.display())]
     SameFile(PathBuf),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Config { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{0} is needed")]
+    Needed(&'static str),
+    #[error("--temperature {0}: expected a number above 0: samples must differ")]
+    Temperature(f32),
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Run(#[from] RunError),
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]

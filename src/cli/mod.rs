@@ -3,8 +3,8 @@
 mod ask;
 mod assess;
 mod devices;
-mod encode;
 mod error;
+mod eval;
 mod inspect;
 mod progress;
 mod score;
@@ -36,7 +36,7 @@ struct Cli {
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  score: done, but some items have status \"error\" in the output
+  1  score, eval: done, but some items have status \"error\" in the output
   2  wrong usage, or a model or file that cannot be read or written
 
 Environment:
@@ -50,6 +50,7 @@ Environment:
 enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
+    Eval(eval::EvalArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
 }
@@ -111,6 +112,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Eval(args) => eval::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
     };

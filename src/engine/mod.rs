@@ -1,12 +1,15 @@
 //! The order of operations of a forward pass, generation, and the traced responses that the method works on.
 
+pub mod batch;
+pub mod encode;
 pub mod forward;
 pub mod generate;
 pub mod sampler;
 mod traced;
 
+pub use batch::Batch;
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
-pub use traced::TracedSequence;
+pub use traced::{Questions, TracedSequence};
 
 use crate::backend::cpu::simd::Level;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
@@ -129,6 +132,11 @@ impl Engine {
 
     pub fn options(&self) -> &EngineOptions {
         &self.options
+    }
+
+    /// K from now on: heads that are kept per row of what is traced.
+    pub fn set_selected_heads(&mut self, heads: usize) {
+        self.options.selected_heads = heads;
     }
 
     /// The device, for display.

@@ -12,8 +12,19 @@ use std::path::{Path, PathBuf};
 
 /// The oracle's data, in $UQAC_GOLDEN or beside the repository; `None` (said plainly) where it is not there.
 pub fn golden() -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
-    let path = std::env::var_os("UQAC_GOLDEN").map_or_else(beside, PathBuf::from);
+    present(std::env::var_os("UQAC_GOLDEN").map_or_else(|| shared("golden"), PathBuf::from))
+}
+
+/// Benchmarks in their publishers' formats, beside the repository; `None` (said plainly) where they are not there.
+pub fn benchmarks() -> Option<PathBuf> {
+    present(shared("data"))
+}
+
+fn shared(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder)
+}
+
+fn present(path: PathBuf) -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path);
     }
