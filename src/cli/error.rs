@@ -13,6 +13,7 @@ use uqac::eval::tasks::TaskError;
 use uqac::model::locate::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::items::InputError;
+use uqac::report::png::PngError;
 use uqac::report::writer::OutputError;
 
 #[derive(Debug, Error)]
@@ -48,6 +49,8 @@ pub enum CliError {
     Csv(#[from] csv::Error),
     #[error("the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Png(#[from] PngError),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
@@ -64,6 +67,8 @@ pub enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
+    NoResponses(PathBuf),
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]

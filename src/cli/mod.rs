@@ -5,6 +5,7 @@ mod assess;
 mod devices;
 mod error;
 mod eval;
+mod fit_gamma;
 mod inspect;
 mod progress;
 mod report;
@@ -52,6 +53,7 @@ enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
     Eval(eval::EvalArgs),
+    FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
     Report(report::ReportArgs),
@@ -115,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::FitGamma(args) => fit_gamma::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Report(args) => report::run(&args),

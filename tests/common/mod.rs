@@ -11,18 +11,20 @@ use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The oracle's data, beside the repository; `None` (said plainly) where it is not there.
+/// The oracle's data, in $UQAC_GOLDEN or beside the repository; `None` (said plainly) where it is not there.
 pub fn golden() -> Option<PathBuf> {
-    shared("golden")
+    shared("golden", "UQAC_GOLDEN")
 }
 
-/// Benchmarks in their publishers' formats, beside the repository; `None` (said plainly) where they are not there.
+/// Benchmarks in their publishers' formats, in $UQAC_DATA or beside the repository; `None` (said plainly) where they are
+/// not there.
 pub fn benchmarks() -> Option<PathBuf> {
-    shared("data")
+    shared("data", "UQAC_DATA")
 }
 
-fn shared(folder: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder);
+fn shared(folder: &str, variable: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder);
+    let path = std::env::var_os(variable).map_or_else(beside, PathBuf::from);
     if path.is_dir() {
         return Some(path);
     }
