@@ -2,13 +2,13 @@
 
 use super::error::CliError;
 use super::progress::Progress;
-use super::{ModelArgs, print};
+use super::{ModelArgs, note, print};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
 use uqac::engine::{Engine, EngineError, EngineOptions};
-use uqac::eval::run::folder::read_samples;
+use uqac::eval::analysis::{for_each_sample, sample_files};
 use uqac::eval::sample::Sample;
 use uqac::uq::recency::{GammaFit, Recency};
 
@@ -32,7 +32,11 @@ pub struct FitGammaArgs {
 }
 
 pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
-    let samples: Vec<Sample> = read_samples(&args.run)?.into_iter().take(args.limit).collect();
+    let mut samples: Vec<Sample> = Vec::new();
+    for file in sample_files(&args.run)? {
+        for_each_sample(&file, |sample| samples.push(sample))?.iter().for_each(|what| note(&format!("note: {what}")));
+    }
+    samples.truncate(args.limit);
     let folder = args.model.folder()?;
     let options = EngineOptions { device: DeviceChoice::Cpu, ..args.model.run.options() };
     let mut engine = Engine::load(&folder, options)?;

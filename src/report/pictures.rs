@@ -169,10 +169,7 @@ fn lengths(task: &TaskAnalysis) -> [Quantity; 2] {
         let numbers = ByCorrectness { correct: of(true), incorrect: of(false) };
         Quantity { label: label.to_owned(), unit_interval: false, numbers }
     };
-    [
-        quantity("response (tokens)", |item| item.response_tokens),
-        quantity("chain (tokens)", |item| item.chain_rows.len()),
-    ]
+    [quantity("response (tokens)", |item| item.response_tokens), quantity("chain (tokens)", |item| item.chain)]
 }
 
 fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {

@@ -149,11 +149,11 @@ impl Problem {
             "{name} has {b} boxes with {a} {thing} in each. {name} then finds {c} more. How many {thing} are there now?"
         );
         let mut response = format!("Let's think step by step.\n\n{name} has {b} boxes with {a} {thing} each, ");
-        write!(response, "so that makes {a} * {b} = {} {thing}.\n", said - c).unwrap();
+        writeln!(response, "so that makes {a} * {b} = {} {thing}.", said - c).unwrap();
         for step in 0..random.among(6) {
-            write!(response, "Check {}: {} + {c} is {said}.\n", step + 1, said - c).unwrap();
+            writeln!(response, "Check {}: {} + {c} is {said}.", step + 1, said - c).unwrap();
         }
-        write!(response, "Adding the {c} that were found gives {} + {c} = {said}.\n", said - c).unwrap();
+        writeln!(response, "Adding the {c} that were found gives {} + {c} = {said}.", said - c).unwrap();
         write!(response, "The final answer is \\boxed{{{said}}}.").unwrap();
         Problem { question, response, target, said }
     }

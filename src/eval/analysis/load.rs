@@ -49,10 +49,8 @@ pub struct Item {
     pub status: Status,
     pub finish: FinishReason,
     pub response_tokens: usize,
-    /// Rows of the chain without the answer's, and the answer's.
-    pub chain_rows: BTreeSet<i64>,
-    pub answer_rows: BTreeSet<i64>,
-    /// How many of the chain were kept.
+    /// Links of the chain without the answer's tokens, and how many of them were kept.
+    pub chain: usize,
     pub kept: usize,
     /// Members of the ensemble, the response itself included.
     pub ensemble: usize,
@@ -61,6 +59,9 @@ pub struct Item {
     pub majority_correct: Option<bool>,
     pub seconds: BTreeMap<String, f64>,
     pub sweep: Vec<SweepItem>,
+    /// Rows of the chain without the answer's, and the answer's: what sweeps are compared with.
+    chain_rows: BTreeSet<i64>,
+    answer_rows: BTreeSet<i64>,
 }
 
 /// The item under other parameters.
@@ -109,7 +110,7 @@ impl From<Sample> for Item {
         let uq = sample.uq;
         let rows =
             |answer: bool| uq.chain.iter().filter(move |link| link.from.is_none() == answer).map(|link| link.row);
-        let (chain_rows, answer_rows) = (rows(false).collect(), rows(true).collect());
+        let (chain_rows, answer_rows): (BTreeSet<i64>, BTreeSet<i64>) = (rows(false).collect(), rows(true).collect());
         let mut item = Item {
             task: sample.task,
             doc_id: sample.doc_id,
@@ -118,6 +119,7 @@ impl From<Sample> for Item {
             status: uq.status,
             finish: uq.finish,
             response_tokens: uq.tokens.ids.len(),
+            chain: chain_rows.len(),
             kept: uq.kept.len(),
             ensemble: uq.ensemble.len(),
             majority_correct: majority,

@@ -43,7 +43,7 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         majority_accuracy: share(count(&|item| item.majority_correct == Some(true)), several),
         response_tokens: items.iter().map(|item| item.response_tokens).sum(),
         mean_response_tokens: mean(&|item| item.response_tokens),
-        mean_chain: mean(&|item| item.chain_rows.len()),
+        mean_chain: mean(&|item| item.chain),
         mean_kept: mean(&|item| item.kept),
         mean_ensemble: mean(&|item| item.ensemble),
         seconds: items.iter().flat_map(|item| item.seconds.values()).filter(|seconds| seconds.is_finite()).sum(),

@@ -41,7 +41,7 @@ struct Point<'a> {
 
 impl<'a> Point<'a> {
     fn own(item: &'a Item) -> Point<'a> {
-        Point { overlap: 1.0, chain: item.chain_rows.len(), scores: &item.scores }
+        Point { overlap: 1.0, chain: item.chain, scores: &item.scores }
     }
 
     fn of(point: &'a SweepItem) -> Point<'a> {

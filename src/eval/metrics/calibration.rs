@@ -36,14 +36,14 @@ fn edge(bin: usize) -> f64 {
 fn bin_of(score: f64, binning: Binning) -> usize {
     // the product is off by rounding only, so the bin is this one or a neighbour
     let mut bin = ((score * BINS as f64) as usize).min(BINS - 1);
-    let (above, below): (fn(f64, f64) -> bool, fn(f64, f64) -> bool) = match binning {
-        Binning::Left => (|score, high| score >= high, |score, low| score < low),
-        Binning::Right => (|score, high| score > high, |score, low| score <= low),
+    let is_past = |edge: f64| match binning {
+        Binning::Left => score >= edge,
+        Binning::Right => score > edge,
     };
-    while bin + 1 < BINS && above(score, edge(bin + 1)) {
+    while bin + 1 < BINS && is_past(edge(bin + 1)) {
         bin += 1;
     }
-    while bin > 0 && below(score, edge(bin)) {
+    while bin > 0 && !is_past(edge(bin)) {
         bin -= 1;
     }
     bin

@@ -2,7 +2,6 @@
 //! the next is begun. A run that died is taken up where its last whole line ends.
 
 use super::manifest::Manifest;
-use crate::eval::sample::Sample;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -93,22 +92,6 @@ pub fn read_manifest(folder: &Path) -> Result<Manifest, FolderError> {
         return Err(FolderError::Format { path, expected: super::manifest::FORMAT, found });
     }
     serde_json::from_value(value).map_err(|source| FolderError::Manifest { path, source })
-}
-
-/// Every sample of a run folder, tasks and shards in the order of their files' names.
-pub fn read_samples(folder: &Path) -> Result<Vec<Sample>, FolderError> {
-    let entries = std::fs::read_dir(folder).map_err(|source| FolderError::Io { path: folder.to_owned(), source })?;
-    let is_samples = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("samples_") && name.ends_with(".jsonl")
-    };
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_samples).collect();
-    files.sort();
-    let mut samples = Vec::new();
-    for path in files {
-        Lines::open(&path, |sample| samples.push(sample))?;
-    }
-    Ok(samples)
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
