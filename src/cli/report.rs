@@ -73,8 +73,10 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
         }
     }
     let (file, folder) = places(args);
-    if let Some(folder) = args.pictures.as_deref().or(folder) {
-        draw(&analysis, folder, args.png)?;
+    match args.pictures.clone().or(folder.map(|folder| folder.join("pictures"))) {
+        Some(folder) => draw(&analysis, &folder, args.png)?,
+        None if args.png => return Err(CliError::Needed("--pictures FOLDER")),
+        None => (),
     }
     let text = written(&analysis, args)?;
     match file {

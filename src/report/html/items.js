@@ -95,7 +95,7 @@ function more() {
 /// The line of an item; its body is drawn when it is opened.
 function summary(item) {
   const { model, task } = HEAD.runs[item.run];
-  const name = `${new Set(HEAD.runs.map((run) => run.model)).size > 1 ? model + " " : ""}${item.task ?? task}`;
+  const name = `${new Set(HEAD.runs.map((run) => run.model)).size > 1 ? model.split("/").pop() + " " : ""}${item.task ?? task}`;
   const label = OUTCOMES[item.outcome] + (item.truncated ? ", cut" : "");
   const what = make("span", "what", make("small", "", `${name} ${item.id}`), item.question.slice(0, 300));
   const score = make("span", "score", number(item.scores[chosenMethod()]));

@@ -9,7 +9,7 @@ use crate::report::tables::{Align, Field, Section, Sheet};
 use serde_json::json;
 
 /// So many tables are open from the start.
-const OPEN_SHEETS: usize = 3;
+const OPEN_SHEETS: usize = 2;
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("view.js"), include_str!("arcs.js")];
@@ -99,7 +99,7 @@ fn sheet_html(sheet: &Sheet, open: bool) -> String {
     let head: String = sheet.columns.iter().enumerate().map(head).collect();
     let cell = |(i, field): (usize, &Field)| {
         let text =
-            if field.best { format!("<b>{}</b>", escape(&field.text)) } else { escape(&field.text).into_owned() };
+            if field.best { format!("<b>{}*</b>", escape(&field.text)) } else { escape(&field.text).into_owned() };
         if i == 0 { format!("<th scope=\"row\">{text}</th>") } else { format!("<td{}>{text}</td>", class(i)) }
     };
     let row = |row: &Vec<Field>| format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>());

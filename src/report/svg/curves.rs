@@ -20,14 +20,15 @@ pub struct Curve {
 /// Risk against coverage, a line a method, the best (least area) first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
-    let mut order: Vec<&Curve> = curves.iter().collect();
+    // A method keeps its colour whatever its rank, so that pictures of the same methods can be compared.
+    let mut order: Vec<(usize, &Curve)> = curves.iter().enumerate().collect();
     let key = |curve: &Curve| if curve.aurc.is_finite() { curve.aurc } else { f64::INFINITY };
-    order.sort_by(|a, b| key(a).total_cmp(&key(b)).then_with(|| a.method.cmp(&b.method)));
+    order.sort_by(|(_, a), (_, b)| key(a).total_cmp(&key(b)));
     let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).filter(|risk| risk.is_finite());
     let y = Axis::percent("risk (wrong among the answered)", most.fold(0.0, f64::max));
     let panel = drawing.panel(240.0, Axis::percent("coverage (answered)", 1.0), y);
     // The best are drawn last, over the others.
-    for (i, curve) in order.iter().enumerate().rev() {
+    for &(i, curve) in order.iter().rev() {
         match thinned(curve, &panel).as_slice() {
             [] => {}
             [(x, y)] => drawing.push(mark(i, panel.x(*x), panel.y(*y), &area_class(i))),
@@ -40,12 +41,13 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     if curves.iter().all(|curve| thinned(curve, &panel).is_empty()) {
         drawing.nothing(&panel, "no items with a score");
     }
-    let entry = |(i, curve): (usize, &&Curve)| {
+    let entry = |&(i, curve): &(usize, &Curve)| {
         let sign = Sign::Line { class: line_class(i), dashes: theme::series(i).1 };
         (sign, format!("{} ({})", curve.method, number(curve.aurc)))
     };
-    drawing.legend(&order.iter().enumerate().map(entry).collect::<Vec<_>>());
-    let areas: Vec<String> = order.iter().map(|curve| format!("{} {}", curve.method, number(curve.aurc))).collect();
+    drawing.legend(&order.iter().map(entry).collect::<Vec<_>>());
+    let areas: Vec<String> =
+        order.iter().map(|(_, curve)| format!("{} {}", curve.method, number(curve.aurc))).collect();
     drawing.finish(format!(
         "The share of wrong answers among those given, as the share of items answered grows from the most confident on. \
          Area under the curve by method, best first: {}.",

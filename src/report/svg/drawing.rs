@@ -175,9 +175,9 @@ impl Drawing {
     /// Explains the signs, in as many columns as fit.
     pub fn legend(&mut self, entries: &[(Sign, String)]) {
         const ROW: f64 = 17.0;
-        const SIGN: f64 = 26.0;
+        const SIGN: f64 = 25.0;
         let room = WIDTH - 2.0 * EDGE;
-        let widest = entries.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max) + SIGN + 14.0;
+        let widest = entries.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max) + SIGN + 3.0;
         let columns = ((room / widest).floor().max(1.0) as usize).min(4);
         let rows = entries.len().div_ceil(columns);
         let column_width = if columns > 1 { room / columns as f64 } else { room };
