@@ -1,8 +1,8 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
 use super::error::CliError;
-use super::progress::EvalProgress;
-use super::{ModelArgs, RunArgs, SOME_FAILED, note};
+use super::progress::{EvalProgress, Progress};
+use super::{ModelArgs, RunArgs, SOME_FAILED, print};
 use clap::Args;
 use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
@@ -10,12 +10,15 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use uqac::backend::{CacheType, DeviceChoice};
 use uqac::engine::{Engine, EngineOptions};
+use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
 use uqac::eval::run::fingerprint::Fingerprint;
 use uqac::eval::run::folder::{RunFolder, Shard};
 use uqac::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Method, Model};
 use uqac::eval::run::sweep::{Setting, Sweep, settings};
 use uqac::eval::run::{RunOptions, run_task};
 use uqac::eval::tasks::{self, Task, TaskOptions};
+use uqac::report::colour::Look;
+use uqac::report::tables::{sheets::sheets, text::text};
 use uqac::uq::{ChainRule, Parameters, Profile};
 
 /// Run a model over benchmarks: answers, grades, confidences
@@ -216,8 +219,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
         run_task(&mut engine, task, &options, &run, &folder, &mut |event| progress.item(&event))?;
     }
     let errors = progress.finish();
-    let mut eval = Eval { flags: &flags, model_folder: &model_folder, manifest: &manifest, folder: &folder };
+    let eval = Eval { flags: &flags, model_folder: &model_folder, manifest: &manifest, folder: &folder };
     eval.sweep(&tasks, &settings, &mut engine)?;
+    eval.report()?;
     Ok(ExitCode::from(if errors > 0 { SOME_FAILED } else { 0 }))
 }
 
@@ -275,7 +279,7 @@ struct Eval<'a> {
 }
 
 impl Eval<'_> {
-    fn sweep(&mut self, tasks: &[Task], settings: &[Setting], engine: &mut Engine) -> Result<(), CliError> {
+    fn sweep(&self, tasks: &[Task], settings: &[Setting], engine: &mut Engine) -> Result<(), CliError> {
         if settings.is_empty() {
             return Ok(());
         }
@@ -289,7 +293,7 @@ impl Eval<'_> {
                 model: &self.manifest.model,
                 settings,
             };
-            let mut progress = super::progress::Progress::new(None);
+            let mut progress = Progress::new(None);
             let own = engine.cache_types();
             sweep.run::<CliError>(
                 &mut |caches, work| {
@@ -304,7 +308,18 @@ impl Eval<'_> {
             )?;
             progress.finish();
         }
-        note(&format!("sweep: {} settings over {} tasks", settings.len(), tasks.len()));
         Ok(())
+    }
+
+    /// `results.json`, and the tables.
+    fn report(&self) -> Result<(), CliError> {
+        let results = results_json(self.folder.path())?;
+        let json = serde_json::to_string_pretty(&results)? + "\n";
+        self.folder.replace("results.json", &json)?;
+        if self.flags.json {
+            return print(&json);
+        }
+        let analysis = analyse(&[self.folder.path().to_owned()], &AnalysisOptions::default())?;
+        print(&text(&sheets(&analysis), Look::of_stdout()))
     }
 }

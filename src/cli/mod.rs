@@ -5,8 +5,10 @@ mod assess;
 mod devices;
 mod error;
 mod eval;
+mod fit_gamma;
 mod inspect;
 mod progress;
+mod report;
 mod score;
 
 use clap::{Args, Parser, Subcommand};
@@ -51,8 +53,10 @@ enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
     Eval(eval::EvalArgs),
+    FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
+    Report(report::ReportArgs),
 }
 
 /// Which model, and how it runs.
@@ -113,8 +117,10 @@ pub fn main() -> ExitCode {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::FitGamma(args) => fit_gamma::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Report(args) => report::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -9,7 +9,9 @@
 //! A run writes [`sample::Sample`]s, one line an item, into a folder that it can be resumed from; everything right of
 //! them is recomputed from the samples alone, without a model.
 
+pub mod analysis;
 pub mod grading;
+pub mod metrics;
 pub mod run;
 pub mod sample;
 pub mod tasks;

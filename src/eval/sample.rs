@@ -4,6 +4,8 @@
 //! finite is written as `null`.
 
 use crate::engine::FinishReason;
+use crate::model::chat::encode_plain;
+use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::report::records::{Answer, Status};
 use crate::uq::{Link, Member, Profile};
 use serde::{Deserialize, Serialize};
@@ -34,6 +36,19 @@ pub struct Sample {
     /// theirs finds an answer. `acc_majority`: the same of what self-consistency's samples agree on.
     pub metrics: BTreeMap<String, f64>,
     pub uq: Uq,
+}
+
+impl Sample {
+    /// The whole sequence, its prompt encoded again, and where the response starts.
+    pub fn sequence(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize), TokenizerError> {
+        let text = self.arguments.first().map_or("", |(text, _)| text);
+        let templated = tokenizer.encode(text, false)?;
+        // a prompt without a template has the tokenizer's own special tokens
+        let mut tokens = if templated.len() == self.uq.n_instr { templated } else { encode_plain(tokenizer, text)? };
+        let n_instr = tokens.len();
+        tokens.extend(&self.uq.tokens.ids);
+        Ok((tokens, n_instr))
+    }
 }
 
 /// The confidences of a response, and what they were made of. Rows are relative to `n_instr` (row r predicts response

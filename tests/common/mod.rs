@@ -4,6 +4,7 @@
 
 pub mod cuda_host;
 pub mod families;
+pub mod runs;
 pub mod tiny;
 
 use serde_json::Value;
@@ -12,19 +13,18 @@ use std::path::{Path, PathBuf};
 
 /// The oracle's data, in $UQAC_GOLDEN or beside the repository; `None` (said plainly) where it is not there.
 pub fn golden() -> Option<PathBuf> {
-    present(std::env::var_os("UQAC_GOLDEN").map_or_else(|| shared("golden"), PathBuf::from))
+    shared("golden", "UQAC_GOLDEN")
 }
 
-/// Benchmarks in their publishers' formats, beside the repository; `None` (said plainly) where they are not there.
+/// Benchmarks in their publishers' formats, in $UQAC_DATA or beside the repository; `None` (said plainly) where they are
+/// not there.
 pub fn benchmarks() -> Option<PathBuf> {
-    present(shared("data"))
+    shared("data", "UQAC_DATA")
 }
 
-fn shared(folder: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder)
-}
-
-fn present(path: PathBuf) -> Option<PathBuf> {
+fn shared(folder: &str, variable: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder);
+    let path = std::env::var_os(variable).map_or_else(beside, PathBuf::from);
     if path.is_dir() {
         return Some(path);
     }

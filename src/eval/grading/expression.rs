@@ -1,6 +1,8 @@
 //! From a cleaned formula to its [`Form`].
 
 use super::form::Form;
+use super::functions::{FUNCTIONS, apply, binomial, factorial, rounded};
+use super::groups::{group, proper_fraction};
 use super::rational::Rational;
 
 /// The form of an expression; `None` for what is none, or not understood.
@@ -20,11 +22,6 @@ const UNITS: &[&str] = &[
     "second", "seconds", "minute", "minutes", "hour", "hours", "day", "days", "week", "weeks", "month", "months",
     "year", "years", "people", "percent", "ways", "way", "points", "times", "gallon", "gallons", "cup", "cups",
     "students", "apples",
-];
-
-const FUNCTIONS: &[&str] = &[
-    "sin", "cos", "tan", "sec", "csc", "cot", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg",
-    "exp",
 ];
 
 struct Parser<'a> {
@@ -486,114 +483,6 @@ impl<'a> Parser<'a> {
         };
         let rows = rows.map(row).collect::<Option<Vec<_>>>()?;
         Some(Form::symbol(format!("{kind}[{}]", rows.join(";"))))
-    }
-}
-
-/// The inside of the braces that a text starts with, and what follows them.
-fn group(text: &str) -> Option<(&str, &str)> {
-    let mut depth = 0_usize;
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some((&text[1..at], &text[at + 1..]));
-                }
-            }
-            _ if depth == 0 => return None,
-            _ => {}
-        }
-    }
-    None
-}
-
-/// A proper fraction of whole numbers that follows a whole number, and what comes after it.
-fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
-    let inner = text.trim_start();
-    let (above, below, rest) = if let Some(arguments) = inner.strip_prefix("\\frac") {
-        let argument = |text: &'_ str| -> Option<(String, usize)> {
-            let start = text.len() - text.trim_start().len();
-            match text[start..].chars().next()? {
-                '{' => group(&text[start..]).map(|(inside, _)| (inside.trim().to_owned(), start + inside.len() + 2)),
-                c if c.is_ascii_digit() => Some((c.to_string(), start + 1)),
-                _ => None,
-            }
-        };
-        let (above, length) = argument(arguments)?;
-        let arguments = &arguments[length..];
-        let (below, length) = argument(arguments)?;
-        (above, below, &arguments[length..])
-    } else {
-        if inner.len() == text.len() {
-            return None; // digits without a space belong to the number before
-        }
-        let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
-        let (above, rest) = inner.split_at(digits(inner));
-        let rest = rest.strip_prefix('/')?;
-        let (below, rest) = rest.split_at(digits(rest));
-        (above.to_owned(), below.to_owned(), rest)
-    };
-    let (above, below): (u32, u32) = (above.parse().ok()?, below.parse().ok()?);
-    let proper = 0 < above && above < below && !rest.starts_with(|c: char| c.is_ascii_digit() || c == '/' || c == '.');
-    proper.then_some((Rational::new(above.into(), below.into())?, rest))
-}
-
-/// A function of a number, or a symbol for it.
-fn rounded(argument: &Form, name: &str, function: fn(f64) -> f64) -> Option<Form> {
-    match argument.as_f64() {
-        Some(value) => Form::rounded(function(value)),
-        None => Some(Form::symbol(format!("{name}({})", argument.key()))),
-    }
-}
-
-fn apply(name: &str, base: Option<Form>, argument: Form) -> Option<Form> {
-    if name == "log"
-        && let Some(base) = &base
-    {
-        return match (base.as_f64(), argument.as_f64()) {
-            (Some(base), Some(value)) => Form::rounded(value.ln() / base.ln()),
-            _ => Some(Form::symbol(format!("log_{}({})", base.key(), argument.key()))),
-        };
-    }
-    let function: fn(f64) -> f64 = match name {
-        "sin" => f64::sin,
-        "cos" => f64::cos,
-        "tan" => f64::tan,
-        "sec" => |x| 1.0 / x.cos(),
-        "csc" => |x| 1.0 / x.sin(),
-        "cot" => |x| 1.0 / x.tan(),
-        "arcsin" => f64::asin,
-        "arccos" => f64::acos,
-        "arctan" => f64::atan,
-        "sinh" => f64::sinh,
-        "cosh" => f64::cosh,
-        "tanh" => f64::tanh,
-        "ln" => f64::ln,
-        "exp" => f64::exp,
-        // "log" means the natural logarithm or that to the base 10, as the question will have it.
-        _ => return Some(Form::symbol(format!("{name}({})", argument.key()))),
-    };
-    rounded(&argument, name, function)
-}
-
-fn factorial(of: &Form) -> Option<Form> {
-    const LARGEST: i128 = 33; // 34! has more than 127 bits
-    match of.as_rational().and_then(Rational::whole) {
-        Some(n @ 0..=LARGEST) => Some(Form::number(Rational::integer((1..=n).product()))),
-        _ => Some(Form::symbol(format!("({})!", of.key()))),
-    }
-}
-
-fn binomial(of: &Form, chosen: &Form) -> Option<Form> {
-    let whole = |form: &Form| form.as_rational().and_then(Rational::whole);
-    match (whole(of), whole(chosen)) {
-        (Some(n), Some(k)) if (0..=n).contains(&k) && n <= 10_000 => {
-            // Each step's product is a binomial coefficient times the next factor, so that the division is exact.
-            let value = (1..=k.min(n - k)).try_fold(1_i128, |value, i| Some(value.checked_mul(n - i + 1)? / i));
-            Some(Form::number(Rational::integer(value?)))
-        }
-        _ => Some(Form::symbol(format!("binomial({},{})", of.key(), chosen.key()))),
     }
 }
 

@@ -92,6 +92,11 @@ impl Reader {
         if let Some(words) = as_words(text) {
             return Some(words);
         }
+        if let Some(inside) = text.strip_prefix("\\text{").and_then(|rest| rest.strip_suffix('}'))
+            && !inside.contains(['{', '}'])
+        {
+            return self.read(inside, depth + 1); // letters, or a list of them
+        }
         let joined = if self.thousands { without_thousands(text) } else { text.to_owned() };
         let text = match split(&joined, &['∈']).as_slice() {
             [_, set] => set.trim().to_owned(), // x ∈ …
@@ -113,8 +118,7 @@ impl Reader {
             }
         }
         if text.contains(['±', '∓']) {
-            let (plus, minus) = (text.replace('±', "+").replace('∓', "-"), text.replace('±', "-").replace('∓', "+"));
-            return self.list(&[plus.as_str(), minus.as_str()], depth);
+            return self.list(&[&text], depth);
         }
         let parts = split(&text, &['∪']);
         if parts.len() > 1 {
@@ -143,6 +147,8 @@ impl Reader {
 
     /// Items in any order, each once. Names stay where there is more than one: `x=1,y=2`.
     fn list(&self, items: &[&str], depth: usize) -> Option<String> {
+        let items: Vec<String> = items.iter().flat_map(|item| both_signs(item)).collect();
+        let items: Vec<&str> = items.iter().map(String::as_str).collect();
         let name =
             |item: &&str| split(item, &['=']).first().filter(|_| item.contains('=')).map(|name| name.trim().to_owned());
         let mut names: Vec<String> = items.iter().filter_map(name).collect();
@@ -168,6 +174,14 @@ impl Reader {
         read.sort();
         Some(read)
     }
+}
+
+/// An item with each of the signs that `±` leaves open.
+fn both_signs(item: &str) -> Vec<String> {
+    if !item.contains(['±', '∓']) {
+        return vec![item.to_owned()];
+    }
+    vec![item.replace('±', "+").replace('∓', "-"), item.replace('±', "-").replace('∓', "+")]
 }
 
 /// Whether the left side of an equation only names the right: a letter, `f(x)`, words.

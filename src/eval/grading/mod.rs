@@ -12,6 +12,8 @@ use super::tasks::{Grader, Item};
 mod choice;
 mod expression;
 mod form;
+mod functions;
+mod groups;
 mod latex;
 mod math;
 mod number;

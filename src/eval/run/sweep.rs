@@ -8,7 +8,6 @@ use super::manifest::{EvalOptions, Model};
 use crate::backend::CacheType;
 use crate::engine::{Engine, EngineError};
 use crate::eval::sample::{Sample, SweepPoint};
-use crate::model::chat::encode_plain;
 use crate::report::records::Status;
 use crate::uq::chain::attention_chain;
 use crate::uq::confidence::assess_with_chain;
@@ -232,7 +231,7 @@ impl Sweep<'_> {
         settings: &[&Applied],
     ) -> Result<Vec<SweepRow>, EngineError> {
         let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
-        let (tokens, n_instr) = self.tokens(engine, sample)?;
+        let (tokens, n_instr) = sample.sequence(engine.tokenizer())?;
         let mut by_heads: BTreeMap<usize, Vec<&Applied>> = BTreeMap::new();
         for a in settings {
             by_heads.entry(a.heads).or_default().push(a);
@@ -260,17 +259,6 @@ impl Sweep<'_> {
         }
         engine.set_selected_heads(self.options.selected_heads);
         Ok(rows)
-    }
-
-    /// The whole sequence of a sample: its prompt is encoded again.
-    fn tokens(&self, engine: &Engine, sample: &Sample) -> Result<(Vec<u32>, usize), EngineError> {
-        let text = sample.arguments.first().map_or("", |(text, _)| text);
-        let tokenizer = engine.tokenizer();
-        let mut tokens =
-            if self.options.chat_template { tokenizer.encode(text, false)? } else { encode_plain(tokenizer, text)? };
-        let n_instr = tokens.len();
-        tokens.extend(&sample.uq.tokens.ids);
-        Ok((tokens, n_instr))
     }
 }
 
