@@ -91,7 +91,7 @@ fn mirrored(axis: Axis) -> Axis {
 
 /// The share of the finite numbers in each of [`BINS`] equal parts of the axis.
 fn shares(numbers: &[f64], axis: &Axis) -> Vec<f64> {
-    let mut counts = vec![0usize; BINS];
+    let mut counts = [0usize; BINS];
     let finite: Vec<f64> = numbers.iter().copied().filter(|x| x.is_finite()).collect();
     for x in &finite {
         counts[((axis.share(*x) * BINS as f64) as usize).min(BINS - 1)] += 1;
