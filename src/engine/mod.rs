@@ -146,6 +146,11 @@ impl Engine {
         self.backend.cache_types()
     }
 
+    /// Bytes that passes work in, where they are taken beforehand.
+    pub fn working_memory(&self) -> usize {
+        self.backend.working_memory()
+    }
+
     /// Runs an existing sequence through the model and traces its response, `tokens[n_instr..]`.
     pub fn trace(
         &mut self,

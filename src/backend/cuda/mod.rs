@@ -12,6 +12,7 @@ mod head;
 mod kernels;
 mod layout;
 mod pass;
+mod products;
 mod questions;
 mod variants;
 mod weights;
@@ -320,6 +321,11 @@ impl Backend for CudaBackend {
         answer: Range<usize>,
     ) -> Result<Vec<f32>, BackendError> {
         Ok(self.similarities(sequence, positions, answer)?)
+    }
+
+    fn working_memory(&self) -> usize {
+        let angles: usize = self.angles.iter().map(|table| table.cos.bytes() + table.sin.bytes()).sum();
+        self.scratch.bytes() + self.head.bytes() + angles
     }
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {
