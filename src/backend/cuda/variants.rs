@@ -56,8 +56,8 @@ pub const TERMS: usize = 2;
 pub const GEMM_BLOCKS: [(usize, usize); 2] = [(64, 240 * (TERMS * 64 + 64)), (128, 240 * (TERMS * 128 + 64))];
 
 /// Dynamic shared memory of `gemv.cu` in bytes, `[up to 8 rows, up to 16]`.
-pub const GEMV_SHARED: [usize; 2] = [4864, 17920];
-pub const GATED_SHARED: [usize; 2] = [9472, 17920];
+pub const GEMV_SHARED: [usize; 2] = [32768, 49152];
+pub const GATED_SHARED: [usize; 2] = [49152, 49152];
 
 /// Dynamic shared memory of `head.cu` in bytes.
 pub const HEAD_SHARED: usize = 33152;
