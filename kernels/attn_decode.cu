@@ -4,7 +4,7 @@
 // attn_decode_k<K>_v<V>_d<D>[_plain]: the part of one (row, key/value head, split)
 //   K, V: f32, f16, bf16 cache types; D: head_dim. _plain: without the entropy.
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16); D of 16, 32 (small test models), 64, 96,
-//   128, 256; _plain for the 16-bit pairs and D >= 64.
+//   128, 256; _plain for all but (f32, f32) and D >= 64.
 //   queries         [rows, heads, D] f32, rotated and scaled
 //   rows            [rows]; a negative position marks a row that is not in use: it is skipped, its output is 0
 //   sequences       [slots]; the cache holds every position up to each row's own
@@ -219,6 +219,7 @@ __device__ __forceinline__ void combine(const float* partial_out, const HeadStat
   ATTN_DECODE(attn_decode_kf16_vf16_d##D, __half, __half, D, true) \
   ATTN_DECODE(attn_decode_kbf16_vbf16_d##D, __nv_bfloat16, __nv_bfloat16, D, true)
 #define ATTN_DECODE_PLAIN(D)                                                \
+  ATTN_DECODE(attn_decode_kf32_vf16_d##D##_plain, float, __half, D, false)  \
   ATTN_DECODE(attn_decode_kf16_vf16_d##D##_plain, __half, __half, D, false) \
   ATTN_DECODE(attn_decode_kbf16_vbf16_d##D##_plain, __nv_bfloat16, __nv_bfloat16, D, false)
 

@@ -191,14 +191,7 @@ impl Prefill {
     fn load(kernels: &Kernels, spec: &ModelSpec, (k, v): (CacheType, CacheType)) -> Result<Prefill, CudaError> {
         let d = spec.head_dim;
         let planes = |t: CacheType| if t == CacheType::F32 { TERMS } else { 1 };
-        let any_f32 = k == CacheType::F32 || v == CacheType::F32;
-        let tile = if d > 128 {
-            16
-        } else if any_f32 {
-            32
-        } else {
-            64
-        };
+        let tile = if d > 128 { 16 } else { 32 };
         let shared = (TERMS * 64 + tile * (planes(k) + planes(v))) * (d + 8) * 2;
         let name = format!("attn_prefill_k{}_v{}_d{d}_t{TERMS}", k.name(), v.name());
         Ok(Prefill { attend: kernels.get("attn_prefill", &name, shared)?, shared })
