@@ -14,6 +14,7 @@
 
 pub mod backend;
 pub mod engine;
+pub mod eval;
 pub mod model;
 pub mod report;
 pub mod scoring;

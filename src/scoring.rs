@@ -1,6 +1,6 @@
 //! From a traced response to its confidence: finds the answer, then runs the method of [`crate::uq`].
 
-use crate::engine::{EngineError, TracedSequence};
+use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::uq::answer::{self, AnswerRule};
 use crate::uq::{Outcome, Parameters, Profile, confidence};
@@ -35,18 +35,26 @@ pub fn find(
     profile: Profile,
 ) -> Result<Option<Answer>, TokenizerError> {
     let ((tokens, n_instr), engine) = (traced.tokens(), traced.engine());
-    let tokenizer = engine.tokenizer();
-    if let Some(span) = given {
-        if span.start < n_instr || span.end > tokens.len() || span.is_empty() {
-            return Ok(None);
-        }
-        let text = tokenizer.decode(&tokens[span.clone()])?;
-        return Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }));
+    let Some(span) = given else { return find_in(engine, tokens, n_instr, rule, profile) };
+    if span.start < n_instr || span.end > tokens.len() || span.is_empty() {
+        return Ok(None);
     }
+    let text = engine.tokenizer().decode(&tokens[span.clone()])?;
+    Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }))
+}
+
+/// The answer that `profile` finds by `rule` in the response `tokens[n_instr..]`.
+pub fn find_in(
+    engine: &Engine,
+    tokens: &[u32],
+    n_instr: usize,
+    rule: AnswerRule,
+    profile: Profile,
+) -> Result<Option<Answer>, TokenizerError> {
+    let (tokenizer, response) = (engine.tokenizer(), &tokens[n_instr..]);
     let found = match profile {
-        Profile::Reference => find_reference(tokenizer, &tokens[n_instr..], rule)?,
+        Profile::Reference => find_reference(tokenizer, response, rule)?,
         Profile::Paper | Profile::Corrected => {
-            let response = &tokens[n_instr..];
             let ends = |id: &u32| engine.spec().eos_token_ids.contains(id);
             find_corrected(tokenizer, &response[..response.iter().position(ends).unwrap_or(response.len())], rule)?
         }

@@ -176,6 +176,15 @@ pub trait Backend {
     /// A hint: the sequence is expected to have so many positions in the end.
     fn reserve(&mut self, _sequence: SequenceId, _positions: usize) {}
 
+    /// A new sequence, with a trace of its own if `trace` is given, whose first `positions` keys and values are a copy of
+    /// another's.
+    fn fork(
+        &mut self,
+        sequence: SequenceId,
+        positions: usize,
+        trace: Option<TraceOptions>,
+    ) -> Result<SequenceId, BackendError>;
+
     /// Frees a sequence's cache and trace.
     fn close(&mut self, sequence: SequenceId);
 

@@ -1,7 +1,6 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
 use super::assess::{Assessed, Request, assess};
-use super::encode::{ResponseText, encode_prompt};
 use super::error::CliError;
 use super::{ModelArgs, note, print};
 use clap::Args;
@@ -11,6 +10,7 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
+use uqac::engine::encode::{ResponseText, encode_prompt};
 use uqac::engine::sampler::Sampling;
 use uqac::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
 use uqac::model::chat::Message;

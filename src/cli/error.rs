@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+use uqac::engine::encode::EncodeError;
 use uqac::engine::{EngineError, LoadError};
-use uqac::model::chat::ChatError;
 use uqac::model::locate::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::items::InputError;
@@ -26,13 +26,9 @@ pub enum CliError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
-    Chat(#[from] ChatError),
-    #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error("the model has no chat template; for a base model, use --no-chat-template")]
-    NoChatTemplate,
-    #[error("{0} cannot be used with --no-chat-template; give the text as a prompt")]
-    NeedsChatTemplate(&'static str),
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
     #[error("the question is empty")]
     NoQuestion,
     #[error(transparent)]

@@ -3,7 +3,6 @@
 mod ask;
 mod assess;
 mod devices;
-mod encode;
 mod error;
 mod inspect;
 mod progress;

@@ -1,7 +1,6 @@
 //! `uqac score`: confidences for responses that already exist.
 
 use super::assess::{Request, assess};
-use super::encode::encode;
 use super::error::CliError;
 use super::progress::Progress;
 use super::{ModelArgs, SOME_FAILED, note};
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use uqac::engine::Engine;
+use uqac::engine::encode::encode;
 use uqac::report::item::{BadItem, Content, Item};
 use uqac::report::items::Items;
 use uqac::report::records::{Record, Status};

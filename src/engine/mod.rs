@@ -1,12 +1,15 @@
 //! The order of operations of a forward pass, generation, and the traced responses that the method works on.
 
+pub mod batch;
+pub mod encode;
 pub mod forward;
 pub mod generate;
 pub mod sampler;
 mod traced;
 
+pub use batch::Batch;
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
-pub use traced::TracedSequence;
+pub use traced::{Questions, TracedSequence};
 
 use crate::backend::cpu::simd::Level;
 use crate::backend::cpu::{CpuBackend, CpuOptions};

@@ -1,9 +1,10 @@
 //! A response whose KV cache and trace an engine holds: what the method asks its questions of.
 
+use super::generate::{GenerateOptions, Generation};
 use super::{Engine, EngineError, forward};
 use crate::backend::{Backend, HeadRecord, Next, Prediction, SequenceId, Step};
 use crate::uq::{Response, Traced, Variant};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// A traced response. Dropping it frees the cache and the trace.
 pub struct TracedSequence<'e> {
@@ -13,6 +14,8 @@ pub struct TracedSequence<'e> {
     n_instr: usize,
     steps: Vec<Step>,
     token_texts: Vec<String>,
+    /// From this position on the cache holds a variant's rows.
+    stale_from: usize,
 }
 
 impl<'e> TracedSequence<'e> {
@@ -23,11 +26,27 @@ impl<'e> TracedSequence<'e> {
         n_instr: usize,
         steps: Vec<Step>,
     ) -> Result<TracedSequence<'e>, EngineError> {
-        let mut traced = TracedSequence { engine, sequence, tokens, n_instr, steps, token_texts: Vec::new() };
+        let stale_from = usize::MAX;
+        let mut traced =
+            TracedSequence { engine, sequence, tokens, n_instr, steps, token_texts: Vec::new(), stale_from };
         for token in &traced.tokens[n_instr..] {
             traced.token_texts.push(traced.engine.tokenizer.decode_token(*token)?);
         }
         Ok(traced)
+    }
+
+    /// A generated response; one of no token is an error.
+    pub(super) fn of_generation(
+        engine: &'e mut Engine,
+        sequence: SequenceId,
+        generation: Generation,
+    ) -> Result<TracedSequence<'e>, EngineError> {
+        let Generation { tokens, n_instr, steps, .. } = generation;
+        if tokens.len() == n_instr {
+            engine.backend.close(sequence);
+            return Err(EngineError::NoResponse { n_instr, tokens: n_instr });
+        }
+        TracedSequence::new(engine, sequence, tokens, n_instr, steps)
     }
 
     /// Splits into what was left behind and the side that answers questions.
@@ -38,7 +57,32 @@ impl<'e> TracedSequence<'e> {
             token_texts: &self.token_texts,
             steps: &self.steps,
         };
-        (response, Questions { backend: &mut *self.engine.backend, sequence: self.sequence, response })
+        let (backend, stale_from) = (&mut *self.engine.backend, &mut self.stale_from);
+        (response, Questions { backend, sequence: self.sequence, response, stale_from })
+    }
+
+    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
+    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
+    /// number them for the sampler.
+    pub fn generate_sharing(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+    ) -> Result<Vec<Generation>, EngineError> {
+        self.parts().1.restore()?;
+        let mut ignore = |_| ControlFlow::Continue(());
+        let mut batch = self.engine.batch(options);
+        for (prompt, stream) in prompts.iter().zip(streams) {
+            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, &mut ignore)?;
+        }
+        let finished = batch.finish(&mut ignore)?;
+        let mut generations = Vec::with_capacity(finished.len());
+        for (id, generation) in finished {
+            self.engine.backend.close(id);
+            generations.push(generation);
+        }
+        Ok(generations)
     }
 
     /// The whole sequence, and where the response starts.
@@ -72,12 +116,15 @@ pub struct Questions<'a> {
     backend: &'a mut dyn Backend,
     sequence: SequenceId,
     response: Response<'a>,
+    /// As in [`TracedSequence`].
+    stale_from: &'a mut usize,
 }
 
 impl Traced for Questions<'_> {
     type Error = EngineError;
 
     fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.restore()?;
         Ok(self.backend.attention_rows(self.sequence, rows)?)
     }
 
@@ -88,6 +135,7 @@ impl Traced for Questions<'_> {
     /// Visits the variants from the last replaced position to the first: a variant's rows overwrite the cache from its
     /// position on, so that what lies before is still the response's own, neither recomputed nor copied.
     fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
+        self.restore()?;
         let mut order: Vec<usize> = (0..variants.len()).collect();
         order.sort_by_key(|i| std::cmp::Reverse(variants[*i].position));
         let mut results = vec![Vec::new(); variants.len()];
@@ -99,6 +147,15 @@ impl Traced for Questions<'_> {
 }
 
 impl Questions<'_> {
+    /// Runs the response's own rows again where the cache holds a variant's.
+    fn restore(&mut self) -> Result<(), EngineError> {
+        let stale = std::mem::replace(self.stale_from, usize::MAX);
+        let Some(tokens) = self.response.tokens.get(stale..) else { return Ok(()) };
+        let restored =
+            forward::extend(self.backend, self.sequence, stale, tokens, false, |_, _| Ok::<(), EngineError>(()));
+        restored.inspect_err(|_| *self.stale_from = stale)
+    }
+
     fn score_variant(&mut self, variant: Variant, positions: &[usize]) -> Result<Vec<f64>, EngineError> {
         let response = self.response;
         let listed = response.step(variant.position - 1).top.iter().find(|t| t.token == variant.token);
@@ -117,6 +174,7 @@ impl Questions<'_> {
         if let Some(replaced) = tokens.get_mut(variant.position - start) {
             *replaced = variant.token;
         }
+        *self.stale_from = (*self.stale_from).min(start);
         let token_at = |p: usize| if p == variant.position { variant.token } else { response.tokens[p] };
         forward::extend::<EngineError>(self.backend, self.sequence, start, &tokens, false, |backend, rows| {
             let wanted: Vec<usize> = (0..positions.len()).filter(|i| rows.contains(&(positions[*i] - 1))).collect();

@@ -21,7 +21,7 @@ pub enum Status {
 }
 
 /// The final answer as it stands in the response.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub text: String,
     /// `[start, end)`, positions over the whole sequence.

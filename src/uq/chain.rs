@@ -4,7 +4,7 @@
 //! a target becomes a source by looking at what *its* row attended to.
 
 use super::stopwords::{is_stop_word, is_stop_word_for_answer};
-use super::{Link, Parameters, Profile, Response, Traced};
+use super::{ChainRule, Link, Parameters, Profile, Response, Traced, baselines};
 use std::ops::Range;
 
 /// Backtracking ends after this many steps; real chains end by themselves long before.
@@ -18,13 +18,16 @@ const REFERENCE_LOOKS_AT: usize = 5;
 /// targets t become the next sources as rows t - 1, until nothing is chosen.
 ///
 /// Returns the chain ascending by row, the answer's own rows included with score 0; similarities are not yet measured
-/// (0). Asks for α* once per step.
+/// (0). Asks for α* once per step. With [`ChainRule::None`] the chain is the whole response, and nothing is asked.
 pub fn attention_chain<T: Traced>(
     response: &Response,
     answer: Range<usize>,
     parameters: &Parameters,
     traced: &mut T,
 ) -> Result<Vec<Link>, T::Error> {
+    if parameters.chain == ChainRule::None {
+        return Ok(whole_response(response, &answer, parameters.profile));
+    }
     let mut search = Backtracking::new(response, answer.clone(), parameters);
     let mut sources: Vec<usize> = answer.collect();
     for _ in 0..MAX_STEPS {
@@ -41,6 +44,14 @@ pub fn attention_chain<T: Traced>(
     }
     search.chain.sort_by_key(|link| link.row);
     Ok(search.chain)
+}
+
+/// [`ChainRule::None`]: every token that counts as the response, and the answer's.
+fn whole_response(response: &Response, answer: &Range<usize>, profile: Profile) -> Vec<Link> {
+    let counted = baselines::response_positions(response, answer, profile);
+    let positions = counted.start.min(answer.start)..counted.end.max(answer.end);
+    let link = |position| Link { row: response.relative_row(position), score: 0.0, similarity: 0.0, from: None };
+    positions.map(link).collect()
 }
 
 /// A candidate of one step.

@@ -29,10 +29,22 @@ pub enum Profile {
     Corrected,
 }
 
+/// Where the chain comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ChainRule {
+    /// Backtracking along the attention.
+    #[default]
+    Attention,
+    /// An ablation: every token of the response is in the chain.
+    None,
+}
+
 /// The method's parameters; the symbols are the paper's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     pub profile: Profile,
+    pub chain: ChainRule,
     /// L_tgt: at most so many targets are chosen in one backtracking step.
     pub targets_per_step: usize,
     /// θ: a target needs at least this score, once the chain is long enough.
@@ -54,6 +66,7 @@ impl Parameters {
     pub fn published(profile: Profile) -> Self {
         Parameters {
             profile,
+            chain: ChainRule::Attention,
             targets_per_step: 3,
             score_threshold: 0.5,
             min_chain_length: 5,
@@ -124,7 +137,8 @@ pub trait Traced {
 
     /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |
     /// the variant's tokens before it), full vocabulary. Positions up to the variant's own are those of the response
-    /// (at its own: the replacement's). Destroys the cache behind the earliest replaced position.
+    /// (at its own: the replacement's). Overwrites the cache behind the earliest replaced position, which the next question
+    /// that needs it has to restore.
     fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, Self::Error>;
 }
 

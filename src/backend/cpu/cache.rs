@@ -117,6 +117,13 @@ impl KvCache {
         KvCache { layers: vec![Vec::new(); layers], kv_heads, head_dim, k_type, v_type }
     }
 
+    /// A copy with (at least) positions `0..len`.
+    pub fn prefix(&self, len: usize) -> KvCache {
+        let chunks = len.div_ceil(CHUNK);
+        let layers = self.layers.iter().map(|chunk| chunk[..chunks.min(chunk.len())].to_vec()).collect();
+        KvCache { layers, ..*self }
+    }
+
     /// Bytes that one position takes over all layers.
     pub fn bytes_per_position(layers: usize, kv_heads: usize, head_dim: usize, k: CacheType, v: CacheType) -> usize {
         layers * kv_heads * (head_dim * k.size() + value_stride(head_dim) * v.size())

@@ -258,6 +258,20 @@ impl Backend for CpuBackend {
         SequenceId(free)
     }
 
+    fn fork(
+        &mut self,
+        sequence: SequenceId,
+        positions: usize,
+        trace: Option<TraceOptions>,
+    ) -> Result<SequenceId, BackendError> {
+        let cache = self.sequences[sequence.0].as_ref().map(|s| s.cache.prefix(positions));
+        let id = self.open(trace);
+        if let (Some(copy), Some(sequence)) = (cache, &mut self.sequences[id.0]) {
+            sequence.cache = copy;
+        }
+        Ok(id)
+    }
+
     fn close(&mut self, sequence: SequenceId) {
         if let Some(slot) = self.sequences.get_mut(sequence.0) {
             *slot = None;

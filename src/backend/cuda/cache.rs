@@ -28,6 +28,25 @@ struct Shape {
     v: CacheType,
 }
 
+impl Shape {
+    /// Copies keys and values of the first `positions` from one cache to another, each with its capacity.
+    fn copy(
+        &self,
+        device: &Device,
+        (to, to_capacity): (&(Buffer, Buffer), usize),
+        (from, from_capacity): (&(Buffer, Buffer), usize),
+        positions: usize,
+    ) -> Result<(), CudaError> {
+        for (to, from, t) in [(&to.0, &from.0, self.k), (&to.1, &from.1, self.v)] {
+            let row = self.head_dim * t.size();
+            for plane in 0..self.planes {
+                device.copy((to, plane * to_capacity * row), (from, plane * from_capacity * row), positions * row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One sequence.
 struct Sequence {
     options: Option<TraceOptions>,
@@ -178,21 +197,17 @@ impl Sequences {
         let Some(sequence) = self.get_mut(id) else { return Ok(()) };
         let what = |part: &str| format!("{part} of a sequence of {capacity} positions");
         let bytes = |t: CacheType| shape.planes * capacity * shape.head_dim * t.size();
-        let k = device.allocate(&what("the keys"), bytes(shape.k))?;
-        let v = device.allocate(&what("the values"), bytes(shape.v))?;
+        let kv = (
+            device.allocate(&what("the keys"), bytes(shape.k))?,
+            device.allocate(&what("the values"), bytes(shape.v))?,
+        );
         let trace = sequence.options.map(|options| {
             let sections = Sections::new(capacity.saturating_sub(options.first_row), options.heads, &shape);
             Ok(Trace { data: device.allocate(&what("the trace"), sections.bytes)?, sections })
         });
         let trace: Option<Trace> = trace.transpose()?;
-        if let Some((old_k, old_v)) = &sequence.kv {
-            for (new, old, t) in [(&k, old_k, shape.k), (&v, old_v, shape.v)] {
-                let row = shape.head_dim * t.size();
-                for plane in 0..shape.planes {
-                    let (to, from) = (plane * capacity * row, plane * sequence.capacity * row);
-                    device.copy((new, to), (old, from), sequence.capacity * row)?;
-                }
-            }
+        if let Some(old) = &sequence.kv {
+            shape.copy(&device, (&kv, capacity), (old, sequence.capacity), sequence.capacity)?;
         }
         if let (Some(new), Some(old)) = (&trace, &sequence.trace) {
             for array in 0..7 {
@@ -201,9 +216,17 @@ impl Sequences {
             }
         }
         device.synchronize()?; // before the old memory goes
-        (sequence.kv, sequence.trace, sequence.capacity) = (Some((k, v)), trace, capacity);
+        (sequence.kv, sequence.trace, sequence.capacity) = (Some(kv), trace, capacity);
         let view = sequence.view();
         device.write(&self.views, id.0 * size_of::<SequenceView>(), &[view])
+    }
+
+    /// Copies the first `positions` keys and values of `from` to `to`, which has room for them.
+    pub fn copy_prefix(&self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
+        let (Some(source), Some(target)) = (self.get(from), self.get(to)) else { return Ok(()) };
+        let (Some(source_kv), Some(target_kv)) = (&source.kv, &target.kv) else { return Ok(()) };
+        let (to, from) = ((target_kv, target.capacity), (source_kv, source.capacity));
+        self.shape.copy(&self.device, to, from, positions.min(source.capacity))
     }
 
     /// Notes that row `row` (absolute) is traced by the pass that has begun: the next one, or an earlier one anew. Whether

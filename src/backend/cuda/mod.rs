@@ -249,6 +249,20 @@ impl Backend for CudaBackend {
         self.sequences.hint(sequence, positions);
     }
 
+    fn fork(
+        &mut self,
+        sequence: SequenceId,
+        positions: usize,
+        trace: Option<TraceOptions>,
+    ) -> Result<SequenceId, BackendError> {
+        let id = self.sequences.open(trace);
+        let copied = self
+            .reserve_positions(id, positions)
+            .and_then(|()| self.sequences.copy_prefix(sequence, id, positions))
+            .inspect_err(|_| self.sequences.close(id));
+        copied.map(|()| id).map_err(BackendError::from)
+    }
+
     fn close(&mut self, sequence: SequenceId) {
         self.sequences.close(sequence);
     }

@@ -1,21 +1,33 @@
 //! From a prompt and a response as text to tokens, and back to the text that a person reads.
 
-use super::error::CliError;
+use super::Engine;
+use crate::model::chat::{ChatError, Message, encode_plain};
+use crate::model::tokenizer::TokenizerError;
+use crate::report::item::Conversation;
+use crate::uq::Profile;
 use std::ops::Range;
-use uqac::engine::Engine;
-use uqac::model::chat::{Message, encode_plain};
-use uqac::model::tokenizer::TokenizerError;
-use uqac::report::item::Conversation;
-use uqac::uq::Profile;
+
+/// A conversation cannot be made into tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error("the model has no chat template; for a base model, use --no-chat-template")]
+    NoChatTemplate,
+    #[error("{0} cannot be used with --no-chat-template; give the text as a prompt")]
+    NeedsChatTemplate(&'static str),
+}
 
 /// The tokens of a prompt, up to where the response starts; `chat`: through the model's chat template.
-pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -> Result<Vec<u32>, CliError> {
+pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -> Result<Vec<u32>, EncodeError> {
     let tokenizer = engine.tokenizer();
     match conversation {
         Conversation::Prompt(text) if !chat => Ok(encode_plain(tokenizer, text)?),
-        Conversation::Messages(_) if !chat => Err(CliError::NeedsChatTemplate("messages")),
+        Conversation::Messages(_) if !chat => Err(EncodeError::NeedsChatTemplate("messages")),
         conversation => {
-            let template = engine.chat_template().ok_or(CliError::NoChatTemplate)?;
+            let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
             Ok(template.encode(tokenizer, &messages(conversation), true)?)
         }
     }
@@ -33,7 +45,7 @@ pub fn encode(
     response: &str,
     chat: bool,
     profile: Profile,
-) -> Result<(Vec<u32>, usize), CliError> {
+) -> Result<(Vec<u32>, usize), EncodeError> {
     let mut tokens = encode_prompt(engine, conversation, chat)?;
     let (n_instr, tokenizer) = (tokens.len(), engine.tokenizer());
     let whole = if profile == Profile::Reference { rendered_whole(engine, conversation, response) } else { None };
@@ -56,6 +68,36 @@ fn rendered_whole(engine: &Engine, conversation: &Conversation, response: &str) 
     template.render(&turns, false).ok().filter(|whole| whole.starts_with(&prompt))
 }
 
+/// The tokens of a next turn of the user, behind a conversation and its response, up to where the model's next response
+/// starts. `tokens` are the conversation's and the response's as they were generated; they stay as they are where the
+/// template keeps the response as it is, so that their cache can be used.
+pub fn encode_next_turn(
+    engine: &Engine,
+    conversation: &Conversation,
+    response: &str,
+    tokens: &[u32],
+    next: &str,
+) -> Result<Vec<u32>, EncodeError> {
+    let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
+    let tokenizer = engine.tokenizer();
+    let mut turns = messages(conversation);
+    let prompt = template.render(&turns, true)?;
+    turns.extend([Message::new("assistant", response), Message::new("user", next)]);
+    let whole = template.render(&turns, true)?;
+    let Some(behind) = whole.strip_prefix(&prompt).and_then(|rest| rest.strip_prefix(response)) else {
+        return Ok(tokenizer.encode(&whole, false)?);
+    };
+    let mut behind = tokenizer.encode(behind, false)?;
+    // the end token that the model wrote and the template's are one
+    if let (Some(last), Some(first)) = (tokens.last(), behind.first())
+        && last == first
+        && engine.spec().eos_token_ids.contains(last)
+    {
+        behind.remove(0);
+    }
+    Ok([tokens, &behind].concat())
+}
+
 /// What the template puts behind a response. `None` where it does not keep the response as it is: many drop the
 /// thoughts of earlier turns.
 fn template_end(engine: &Engine, conversation: &Conversation, response: &str) -> Option<String> {
@@ -64,7 +106,8 @@ fn template_end(engine: &Engine, conversation: &Conversation, response: &str) ->
     Some(whole.strip_prefix(&prompt)?.strip_prefix(response)?.to_owned())
 }
 
-fn messages(conversation: &Conversation) -> Vec<Message> {
+/// The conversation as messages.
+pub fn messages(conversation: &Conversation) -> Vec<Message> {
     match conversation {
         Conversation::Messages(messages) => messages.clone(),
         Conversation::Prompt(text) => vec![Message::new("user", text)],

@@ -1,0 +1,120 @@
+//! What an evaluation leaves behind of one item: a line of `samples_<task>.jsonl`.
+//!
+//! The outer keys are those of lm-evaluation-harness, so that its readers find theirs; `uq` is ours. A number that is not
+//! finite is written as `null`.
+
+use crate::engine::FinishReason;
+use crate::report::records::{Answer, Status};
+use crate::uq::{Link, Member, Profile};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Scores by name; `None` where one could not be computed. Higher is more confident.
+pub type ScoreMap = BTreeMap<String, Option<f64>>;
+
+/// One item of a task, its response, its grade and its confidences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The item's index in the task, from 0.
+    pub doc_id: usize,
+    /// The task, a subtask behind a colon: `gsm8k`, `bbh:causal_judgement`.
+    pub task: String,
+    /// The publisher's record.
+    pub doc: Value,
+    /// The right answer, as text.
+    pub target: String,
+    /// Each request: the rendered prompt, and how the response was generated.
+    pub arguments: Vec<(String, Map<String, Value>)>,
+    /// The responses to each request.
+    pub resps: Vec<Vec<String>>,
+    /// The answer found in each request's response; `null` where there is none.
+    pub filtered_resps: Vec<Option<String>>,
+    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' grading.
+    pub metrics: BTreeMap<String, f64>,
+    pub uq: Uq,
+}
+
+/// The confidences of a response, and what they were made of. Rows are relative to `n_instr` (row r predicts response
+/// token r + 1, row -1 the first); positions are absolute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Uq {
+    pub status: Status,
+    /// Why, where `status` is `error`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    pub profile: Profile,
+    /// `length`: the response was cut off (truncated).
+    pub finish: FinishReason,
+    pub n_instr: usize,
+    pub tokens: ResponseTokens,
+    pub answer: Option<Answer>,
+    pub chain: Vec<Link>,
+    /// Rows of the chain that the similarity filter kept.
+    pub kept: Vec<i64>,
+    pub ensemble: Vec<EnsembleMember>,
+    /// Every method's score of this response: the fields of [`crate::uq::Scores`], and further methods'.
+    pub scores: ScoreMap,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub self_consistency: Option<SelfConsistency>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verbalized: Option<Verbalized>,
+    /// The same response under other parameters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sweep: Vec<SweepPoint>,
+    /// Seconds by stage: `generate` (of its batch, by tokens), `chain`, `ensemble`, `self_consistency`, `verbalized` ...
+    pub seconds: BTreeMap<String, f64>,
+}
+
+/// The response's tokens, aligned: end token included.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ResponseTokens {
+    pub ids: Vec<u32>,
+    /// Bytes `[start, end)` of the response's text that each token stands for; empty for the end token, and for tokens
+    /// whose bytes become a character only with their neighbour's.
+    pub offsets: Vec<[usize; 2]>,
+    /// ln p, full vocabulary.
+    pub logprobs: Vec<Option<f64>>,
+}
+
+/// A member of the ensemble, and the text of the token that it puts in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EnsembleMember {
+    #[serde(flatten)]
+    pub member: Member,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// Answers of samples drawn from the same prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SelfConsistency {
+    pub temperature: f32,
+    /// Each sample's answer as text, `None` where it has none.
+    pub answers: Vec<Option<String>>,
+    /// ∏ p of each sample's answer tokens over the number of samples: its vote's weight, 0 without an answer.
+    pub weights: Vec<f64>,
+    /// The answer with the most weight, and that weight.
+    pub majority: Option<String>,
+    pub majority_weight: f64,
+    pub response_tokens: Vec<usize>,
+}
+
+/// What the model says of its own confidence when asked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verbalized {
+    pub response: String,
+    /// In `[0, 1]`; `None` where the response has no number that can be read as one.
+    pub confidence: Option<f64>,
+}
+
+/// The response's confidences under other parameters than the run's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepPoint {
+    /// What differs, by its name on the command line: `k`, `theta`, `kept`, `tau`, `targets`, `k-cache`, `v-cache`.
+    pub setting: BTreeMap<String, Value>,
+    /// Rows of the chain, and of what was kept of it.
+    pub chain: Vec<i64>,
+    pub kept: Vec<i64>,
+    pub scores: ScoreMap,
+}

@@ -1,0 +1,112 @@
+//! Benchmarks in the formats that their publishers use, and the prompts that the paper asks them with.
+//!
+//! | task | questions | prompt |
+//! |---|---|---|
+//! | `gsm8k` | JSONL with `question`, `answer` ending in `#### N` | the question (zero-shot) |
+//! | `math` | folder `test/<subject>/*.json` with `problem`, `solution`; or MATH-500's JSONL | the problem; on request also where the answer belongs |
+//! | `bbh`, `bbh:SUBTASK` | `bbh/*.json` with `examples` of `input`, `target`, and `cot-prompts/*.txt` | three worked examples, their answers in a box, then the question |
+//! | `abacus` | JSONL with `question`, `answer` | the question |
+//! | `FILE.jsonl` | `question`, `answer`, `grader`, and `id` if wanted | the question |
+//!
+//! Files may be compressed (`.gz`). They are looked for in the folder given ([`TaskOptions::data`]), then in the Hugging
+//! Face cache; nothing is downloaded, an error says how to.
+
+use crate::model::chat::Message;
+use crate::uq::answer::AnswerRule;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+mod gsm8k;
+mod read;
+
+/// How answers of a task are compared with the right one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grader {
+    /// By value.
+    Number,
+    /// As mathematical expressions in LaTeX.
+    Math,
+    /// By the option's letter.
+    Choice,
+    /// As words, whatever their case and punctuation.
+    Exact,
+}
+
+/// A question with its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    /// Index in the task, from 0.
+    pub doc_id: usize,
+    /// The publisher's record.
+    pub doc: Value,
+    /// The prompt, before the model's chat template.
+    pub messages: Vec<Message>,
+    /// The right answer.
+    pub target: String,
+    pub grader: Grader,
+}
+
+/// The questions of a benchmark.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// `gsm8k`, `math`, `bbh:causal_judgement`, `abacus`, or a file's name without its endings.
+    pub name: String,
+    /// How an answer is found in a response.
+    pub rule: AnswerRule,
+    pub items: Vec<Item>,
+    /// The file or folder that the questions were read from.
+    pub source: PathBuf,
+}
+
+/// How tasks are found and asked.
+#[derive(Clone, Debug, Default)]
+pub struct TaskOptions {
+    /// Folder with the benchmarks' files, in any of the layouts that their publishers use.
+    pub data: Option<PathBuf>,
+    /// MATH asks for the answer in a `\boxed{ }`: the paper does so for Gemma, which would not by itself.
+    pub boxed_instruction: bool,
+}
+
+/// Why a task could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{}, line {line}: not valid JSON: {source}", path.display())]
+    Json { path: PathBuf, line: usize, source: serde_json::Error },
+    #[error("{}, {place}: field \"{field}\": expected {expected}, found {found}", path.display())]
+    Field { path: PathBuf, place: String, field: &'static str, expected: &'static str, found: String },
+    #[error("{}: no questions in it", path.display())]
+    Empty { path: PathBuf },
+    /// The benchmark's files are nowhere.
+    #[error("{task}: no data found; looked for {}\n{how}", looked.join(", "))]
+    Missing { task: String, looked: Vec<String>, how: String },
+    #[error("\"{spec}\" is no task; there are gsm8k, math, bbh, bbh:SUBTASK, abacus and FILE.jsonl")]
+    Unknown { spec: String },
+}
+
+/// The tasks that `spec` names: `gsm8k`, `math`, `bbh:SUBTASK`, `abacus`, a `FILE.jsonl`, or `bbh` for all its subtasks.
+///
+/// # Errors
+/// Says which file, line and field are at fault, or how to get files that are missing.
+pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
+    match spec {
+        "gsm8k" => Ok(vec![gsm8k::load(options)?]),
+        _ => Err(TaskError::Unknown { spec: spec.to_owned() }),
+    }
+}
+
+/// One message by the user.
+fn user(content: impl Into<String>) -> Vec<Message> {
+    vec![Message::new("user", content)]
+}
+
+/// A task of at least one question.
+fn task(name: impl Into<String>, rule: AnswerRule, items: Vec<Item>, source: &Path) -> Result<Task, TaskError> {
+    if items.is_empty() {
+        return Err(TaskError::Empty { path: source.to_path_buf() });
+    }
+    Ok(Task { name: name.into(), rule, items, source: source.to_path_buf() })
+}
