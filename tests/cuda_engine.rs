@@ -185,35 +185,20 @@ fn a_response_that_is_broken_off_or_one_token_long() {
 }
 
 #[test]
-fn cache_types_follow_the_model_unless_given() {
+fn cached_keys_are_f32_and_values_f16_unless_given() {
     if !cuda_host::load() {
         return;
     }
-    let types = |bias: bool, k_cache| {
-        let folder = model();
-        let mut config: Value =
-            serde_json::from_str(&std::fs::read_to_string(folder.path().join("config.json")).unwrap()).unwrap();
-        config["attention_bias"] = json!(false);
-        std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-        let options = EngineOptions { device: DeviceChoice::Auto, k_cache, ..EngineOptions::default() };
-        let path = match (bias, golden()) {
-            (true, Some(golden)) => {
-                for file in ["config.json", "model.safetensors"] {
-                    std::fs::copy(golden.join("tiny_qwen2").join(file), folder.path().join(file)).unwrap();
-                }
-                folder.path()
-            }
-            _ => folder.path(),
-        };
-        let engine = Engine::load(path, options).unwrap();
+    let folder = model();
+    let types = |k_cache, v_cache| {
+        let options = EngineOptions { device: DeviceChoice::Auto, k_cache, v_cache, ..EngineOptions::default() };
+        let engine = Engine::load(folder.path(), options).unwrap();
         assert!(engine.device().starts_with("cuda:0"), "{}", engine.device());
         engine.cache_types()
     };
-    assert_eq!(types(false, None), (F16, F16));
-    assert_eq!(types(false, Some(F32)), (F32, F16));
-    if golden().is_some() {
-        assert_eq!(types(true, None), (F32, F16));
-    }
+    assert_eq!(types(None, None), (F32, F16));
+    assert_eq!(types(Some(F16), None), (F16, F16));
+    assert_eq!(types(None, Some(F32)), (F32, F32));
 }
 
 /// Runs `uqac` with the host-run driver, or, without a folder, where there is none.
@@ -252,7 +237,7 @@ fn the_command_line_takes_a_device() {
     let inspected = uqac(Some(libraries), &[], &["inspect", path, "--json"]);
     let facts: Value = serde_json::from_slice(&inspected.stdout).unwrap();
     assert!(facts["run"]["device"].as_str().unwrap().starts_with("cuda:0"), "{facts}");
-    assert_eq!((&facts["run"]["k_cache"], &facts["run"]["v_cache"]), (&json!("f16"), &json!("f16")));
+    assert_eq!((&facts["run"]["k_cache"], &facts["run"]["v_cache"]), (&json!("f32"), &json!("f16")));
 }
 
 #[test]
