@@ -133,26 +133,29 @@ fn the_method_gives_the_same_chain_and_scores() {
     if !cuda_host::load() {
         return;
     }
-    for (name, folder) in folders() {
+    let profiles = [Profile::Corrected, Profile::Reference, Profile::Paper];
+    for (index, (name, folder)) in folders().into_iter().enumerate() {
         let (mut device, mut host) =
             (engine(folder.path(), DeviceChoice::Cuda(0)), engine(folder.path(), DeviceChoice::Cpu));
-        for profile in [Profile::Corrected, Profile::Reference, Profile::Paper] {
-            let what = format!("{name}, {profile:?}");
+        // each profile has its turn, with what was generated and with what is scored
+        for (profile, generated) in [(profiles[index % 3], index % 2 == 0), (profiles[(index + 1) % 3], index % 2 == 1)]
+        {
             let parameters = Parameters::published(profile);
-            let assess = |engine: &mut Engine, generated: bool| {
-                let options = GenerateOptions { max_tokens: 40, trace: Some(profile), ..GenerateOptions::default() };
-                let all = prompt(70, 7);
+            let assess = |engine: &mut Engine| {
+                // hot: what these models repeat when cold has rows that are alike, and attention that is tied
+                let sampling = Sampling { temperature: 2.0, seed: 5, ..Sampling::GREEDY };
+                let options = GenerateOptions { max_tokens: 30, sampling, trace: Some(profile), ..Default::default() };
+                let all = prompt(50, 7);
                 let mut traced = match generated {
-                    true => engine.generate_traced(&all[..25], &options, |_| ControlFlow::Continue(())).unwrap().1,
-                    false => engine.trace(&all, 25, profile).unwrap(),
+                    true => engine.generate_traced(&all[..20], &options, |_| ControlFlow::Continue(())).unwrap().1,
+                    false => engine.trace(&all, 20, profile).unwrap(),
                 };
                 let end = traced.tokens().0.len() - 1;
                 let rule = AnswerRule::for_dataset(None);
                 scoring::assess(&mut traced, rule, Some(end - 3..end), &parameters).unwrap().unwrap().1
             };
-            for generated in [true, false] {
-                same_outcome(&what, &assess(&mut device, generated), &assess(&mut host, generated));
-            }
+            let what = format!("{name}, {profile:?}, generated: {generated}");
+            same_outcome(&what, &assess(&mut device), &assess(&mut host));
         }
     }
 }
@@ -262,7 +265,7 @@ fn devices_that_cannot_be_used_are_explained() {
     let old = [("UQAC_HOST_CUDA_CAPABILITY", "7.5")];
     says(Some(libraries), &old, "cuda", &["compute capability 7.5", "8.0"]);
     says(Some(libraries), &old, "auto", &["running on the CPU", "compute capability 7.5"]);
-    for memory in ["64K", "1M", "8M"] {
+    for memory in ["64K", "512K", "1M"] {
         says(
             Some(libraries),
             &[("UQAC_HOST_CUDA_MEMORY", memory)],
