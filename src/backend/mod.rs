@@ -144,6 +144,8 @@ pub enum BackendError {
     NotFinite { position: usize },
     #[error("the hidden state at position {position} is not finite: {source}")]
     BadWeights { position: usize, source: ModelError },
+    #[error("{what} is not available on {device}; use --device cpu")]
+    Unsupported { what: &'static str, device: String },
     #[error(transparent)]
     Cuda(#[from] cuda::CudaError),
 }
@@ -233,6 +235,12 @@ pub trait Backend {
 
     /// α* of traced rows (absolute): row T gives T + 1 weights. A row that was not traced gives zeros.
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError>;
+
+    /// α' of a traced row (absolute), one by one of its K heads in the order of its record: T + 1 weights each. For
+    /// measurements; a device need not have it.
+    fn head_rows(&mut self, _sequence: SequenceId, _row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
+        Err(BackendError::Unsupported { what: "attention by head", device: self.device() })
+    }
 
     /// Cosines of traced final hidden states, `[positions, answer]`; 0 where a position was not traced.
     fn cosines(

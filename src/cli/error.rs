@@ -5,9 +5,15 @@ use std::path::PathBuf;
 use thiserror::Error;
 use uqac::engine::encode::EncodeError;
 use uqac::engine::{EngineError, LoadError};
+use uqac::eval::analysis::AnalysisError;
+use uqac::eval::run::RunError;
+use uqac::eval::run::folder::FolderError;
+use uqac::eval::run::sweep::SweepError;
+use uqac::eval::tasks::TaskError;
 use uqac::model::locate::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::items::InputError;
+use uqac::report::png::PngError;
 use uqac::report::writer::OutputError;
 
 #[derive(Debug, Error)]
@@ -37,6 +43,32 @@ pub enum CliError {
     Output(#[from] OutputError),
     #[error("{}: input and output are the same file", .0.display())]
     SameFile(PathBuf),
+    #[error(transparent)]
+    Analysis(#[from] AnalysisError),
+    #[error("the report as CSV: {0}")]
+    Csv(#[from] csv::Error),
+    #[error("the report as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Png(#[from] PngError),
+    #[error("{}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Config { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("{0} is needed")]
+    Needed(&'static str),
+    #[error("--temperature {0}: expected a number above 0: samples must differ")]
+    Temperature(f32),
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
+    NoResponses(PathBuf),
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]

@@ -4,8 +4,11 @@ mod ask;
 mod assess;
 mod devices;
 mod error;
+mod eval;
+mod fit_gamma;
 mod inspect;
 mod progress;
+mod report;
 mod score;
 
 use clap::{Args, Parser, Subcommand};
@@ -35,7 +38,7 @@ struct Cli {
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
-  1  score: done, but some items have status \"error\" in the output
+  1  score, eval: done, but some items have status \"error\" in the output
   2  wrong usage, or a model or file that cannot be read or written
 
 Environment:
@@ -49,8 +52,11 @@ Environment:
 enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
+    Eval(eval::EvalArgs),
+    FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
+    Report(report::ReportArgs),
 }
 
 /// Which model, and how it runs.
@@ -110,8 +116,11 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::FitGamma(args) => fit_gamma::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Report(args) => report::run(&args),
     };
     match result {
         Ok(code) => code,

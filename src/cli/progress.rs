@@ -4,6 +4,9 @@ use super::note;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+use uqac::engine::FinishReason;
+use uqac::eval::run::Event;
+use uqac::report::records::Status;
 
 /// Time between lines where there is no bar.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -71,6 +74,104 @@ fn bar(total: Option<u64>) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+/// Errors that are shown; all are in the output.
+const SHOWN_ERRORS: usize = 5;
+
+/// An evaluation: a bar with the accuracy so far, or a line now and then.
+pub struct EvalProgress {
+    bar: Option<ProgressBar>,
+    total: usize,
+    task: String,
+    counts: Counts,
+    start: Instant,
+    last: Instant,
+}
+
+/// Items so far.
+#[derive(Default)]
+struct Counts {
+    done: usize,
+    earlier: usize,
+    correct: usize,
+    no_answer: usize,
+    truncated: usize,
+    errors: usize,
+    messages: Vec<String>,
+}
+
+impl EvalProgress {
+    pub fn new(total: usize) -> EvalProgress {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = bar(Some(total as u64));
+            let template = "{bar:32} {pos}/{len} items  {msg}  {elapsed} gone, {eta} left";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(500));
+            bar
+        });
+        let start = Instant::now();
+        EvalProgress { bar, total, task: String::new(), counts: Counts::default(), start, last: start }
+    }
+
+    /// What comes next.
+    pub fn task(&mut self, name: &str) {
+        name.clone_into(&mut self.task);
+    }
+
+    /// One more item is done.
+    pub fn item(&mut self, event: &Event) {
+        let counts = &mut self.counts;
+        counts.done += 1;
+        counts.earlier += usize::from(event.earlier);
+        counts.correct += usize::from(event.correct);
+        counts.no_answer += usize::from(event.status == Status::NoAnswer);
+        counts.truncated += usize::from(event.finish == FinishReason::Length);
+        if event.status == Status::Error {
+            counts.errors += 1;
+            if counts.messages.len() < SHOWN_ERRORS {
+                let why = event.error.unwrap_or_default();
+                counts.messages.push(format!("  {} {}: {why}", event.task, event.doc_id));
+            }
+        }
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+            if event.earlier {
+                bar.reset_eta();
+            }
+            bar.set_message(self.so_far());
+        } else if self.last.elapsed() >= INTERVAL {
+            self.last = Instant::now();
+            note(&format!("{}/{} items, {}", self.counts.done, self.total, self.so_far()));
+        }
+    }
+
+    /// Task, accuracy and speed.
+    fn so_far(&self) -> String {
+        let Counts { done, earlier, correct, .. } = self.counts;
+        let speed = (done - earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
+        format!("{}: accuracy {:.1} %, {speed:.2} items/s", self.task, 100.0 * correct as f64 / done.max(1) as f64)
+    }
+
+    /// Takes the bar away and sums up. How many items have errors.
+    pub fn finish(self) -> usize {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let Counts { done, earlier, correct, no_answer, truncated, errors, .. } = self.counts;
+        let seconds = self.start.elapsed().as_secs_f64();
+        note(&format!(
+            "{done} items in {seconds:.1} s ({earlier} were there already): {correct} correct, {no_answer} without an \
+             answer, {truncated} cut off at the limit, {errors} errors"
+        ));
+        self.counts.messages.iter().for_each(|message| note(message));
+        if errors > self.counts.messages.len() {
+            note(&format!("  and {} more", errors - self.counts.messages.len()));
+        }
+        errors
+    }
 }
 
 /// Weights on their way to a device: a bar in a terminal.

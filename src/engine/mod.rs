@@ -138,6 +138,11 @@ impl Engine {
         &self.options
     }
 
+    /// K from now on: heads that are kept per row of what is traced.
+    pub fn set_selected_heads(&mut self, heads: usize) {
+        self.options.selected_heads = heads;
+    }
+
     /// The device, for display.
     pub fn device(&self) -> String {
         self.backend.device()

@@ -95,6 +95,12 @@ impl<'e> TracedSequence<'e> {
         Ok(self.engine.backend.head_record(self.sequence, row)?)
     }
 
+    /// α' of a row (absolute), for each of its selected heads: T + 1 weights.
+    pub fn head_rows(&mut self, row: usize) -> Result<Vec<Vec<f32>>, EngineError> {
+        self.parts().1.restore()?;
+        Ok(self.engine.backend.head_rows(self.sequence, row)?)
+    }
+
     /// Bytes held: (KV cache, trace).
     pub fn memory(&self) -> (usize, usize) {
         self.engine.backend.memory(self.sequence)

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! tasks ─ items ─ generation (batched) ─ methods ─ samples_<task>.jsonl ─ metrics ─ report
-//! (tasks)         (runner)               (runner)  (sample)               (metrics)
+//! (tasks)         (run)                  (run)     (sample)               (metrics)
 //!                                      grading ┘
 //! ```
 //!
 //! A run writes [`sample::Sample`]s, one line an item, into a folder that it can be resumed from; everything right of
 //! them is recomputed from the samples alone, without a model.
 
+pub mod analysis;
 pub mod grading;
+pub mod metrics;
+pub mod run;
 pub mod sample;
 pub mod tasks;

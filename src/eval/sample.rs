@@ -4,6 +4,8 @@
 //! finite is written as `null`.
 
 use crate::engine::FinishReason;
+use crate::model::chat::encode_plain;
+use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::report::records::{Answer, Status};
 use crate::uq::{Link, Member, Profile};
 use serde::{Deserialize, Serialize};
@@ -30,9 +32,23 @@ pub struct Sample {
     pub resps: Vec<Vec<String>>,
     /// The answer found in each request's response; `null` where there is none.
     pub filtered_resps: Vec<Option<String>>,
-    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' grading.
+    /// `acc`: 1 if the answer is right, else 0. `acc_reference`: the same by the authors' extraction and grading, where
+    /// theirs finds an answer. `acc_majority`: the same of what self-consistency's samples agree on.
     pub metrics: BTreeMap<String, f64>,
     pub uq: Uq,
+}
+
+impl Sample {
+    /// The whole sequence, its prompt encoded again, and where the response starts.
+    pub fn sequence(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize), TokenizerError> {
+        let text = self.arguments.first().map_or("", |(text, _)| text);
+        let templated = tokenizer.encode(text, false)?;
+        // a prompt without a template has the tokenizer's own special tokens
+        let mut tokens = if templated.len() == self.uq.n_instr { templated } else { encode_plain(tokenizer, text)? };
+        let n_instr = tokens.len();
+        tokens.extend(&self.uq.tokens.ids);
+        Ok((tokens, n_instr))
+    }
 }
 
 /// The confidences of a response, and what they were made of. Rows are relative to `n_instr` (row r predicts response

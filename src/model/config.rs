@@ -118,6 +118,8 @@ pub struct ModelSpec {
     pub tie_word_embeddings: bool,
     pub rope: Vec<RopeSpec>,
     pub layers: Vec<LayerSpec>,
+    /// Whether mathematical questions have to say that the answer belongs in a box; others' models put it there.
+    pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
     /// Every id that ends a generation, `generation_config.json` included.
     pub eos_token_ids: Vec<u32>,
@@ -304,6 +306,7 @@ impl Config {
             tie_word_embeddings: self.flag("tie_word_embeddings")?.unwrap_or(family.tied),
             layers: self.layers(&family)?,
             rope,
+            boxed_instruction: family.gemma,
             bos_token_id: token_ids(self.get("bos_token_id")).first().copied(),
             eos_token_ids: token_ids(self.get("eos_token_id")),
         })

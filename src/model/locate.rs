@@ -91,6 +91,20 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     }
 }
 
+/// Folders of a dataset's downloaded revisions in the hub cache, that of `main` first.
+pub(crate) fn dataset_snapshots(name: &str) -> Vec<PathBuf> {
+    hub_cache(|variable| std::env::var_os(variable)).map_or_else(Vec::new, |cache| dataset_snapshots_in(&cache, name))
+}
+
+fn dataset_snapshots_in(cache: &Path, name: &str) -> Vec<PathBuf> {
+    let folder = cache.join(format!("datasets--{}", name.replace('/', "--")));
+    let snapshots = folder.join("snapshots");
+    let main = snapshot(&folder, "main");
+    let others = entries(&snapshots).into_iter().map(|commit| snapshots.join(commit));
+    let others: Vec<PathBuf> = others.filter(|path| main.as_ref() != Some(path)).collect();
+    main.into_iter().chain(others).collect()
+}
+
 /// The snapshot a revision stands for: through `refs/<revision>`, or a commit's own folder.
 fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
     let snapshots = folder.join("snapshots");
@@ -199,6 +213,21 @@ mod tests {
         for name in ["org/name", "org/name@v1", "org/name@refs/pr/1", &format!("org/name@{COMMIT}")] {
             assert_eq!(locate_with(name, only(&variables)).unwrap(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_datasets_snapshots_start_with_main() {
+        let cache = tempfile::tempdir().unwrap();
+        assert!(dataset_snapshots_in(cache.path(), "org/set").is_empty());
+        let snapshots = cache.path().join("datasets--org--set/snapshots");
+        for commit in ["a", "b", "c"] {
+            std::fs::create_dir_all(snapshots.join(commit)).unwrap();
+        }
+        let found = || dataset_snapshots_in(cache.path(), "org/set");
+        assert_eq!(found(), ["a", "b", "c"].map(|commit| snapshots.join(commit)));
+        std::fs::create_dir_all(cache.path().join("datasets--org--set/refs")).unwrap();
+        std::fs::write(cache.path().join("datasets--org--set/refs/main"), "b\n").unwrap();
+        assert_eq!(found(), ["b", "a", "c"].map(|commit| snapshots.join(commit)));
     }
 
     #[test]

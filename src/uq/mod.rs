@@ -9,6 +9,7 @@ pub mod baselines;
 pub mod chain;
 pub mod confidence;
 pub mod ensemble;
+pub mod recency;
 pub mod similarity;
 pub mod stopwords;
 

@@ -1,4 +1,5 @@
-//! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libcuda and libnvrtc into this process.
+//! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libcuda and libnvrtc into this process. With
+//! `UQAC_TEST_DRIVER=installed` the tests take the driver that the machine has instead, and run on its GPU.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,13 @@ pub fn library_folder() -> Option<&'static Path> {
 /// Makes this process's CUDA driver the host-run one; whoever loads libcuda later gets it. False where it cannot be
 /// built. To be called before anything else asks for CUDA.
 pub fn load() -> bool {
-    library().is_some()
+    match std::env::var("UQAC_TEST_DRIVER") {
+        Ok(driver) => {
+            assert_eq!(driver, "installed", "UQAC_TEST_DRIVER: expected installed, or that it is not set");
+            true
+        }
+        Err(_) => library().is_some(),
+    }
 }
 
 /// How often this process has made a call of the driver, by its C name.

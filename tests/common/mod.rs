@@ -4,15 +4,27 @@
 
 pub mod cuda_host;
 pub mod families;
+pub mod runs;
 pub mod tiny;
 
 use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The oracle's data, beside the repository; `None` (said plainly) where it is not there.
+/// The oracle's data, in $UQAC_GOLDEN or beside the repository; `None` (said plainly) where it is not there.
 pub fn golden() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
+    shared("golden", "UQAC_GOLDEN")
+}
+
+/// Benchmarks in their publishers' formats, in $UQAC_DATA or beside the repository; `None` (said plainly) where they are
+/// not there.
+pub fn benchmarks() -> Option<PathBuf> {
+    shared("data", "UQAC_DATA")
+}
+
+fn shared(folder: &str, variable: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder);
+    let path = std::env::var_os(variable).map_or_else(beside, PathBuf::from);
     if path.is_dir() {
         return Some(path);
     }

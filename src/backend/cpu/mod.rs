@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 pub use terms::Products;
 use threads::{Disjoint, ThreadPool};
-use trace::{Selection, Trace};
+use trace::{Selected, Selection, Trace};
 
 /// Rows of a pass: enough for matrix products at full speed, few enough to bound scratch memory.
 const MAX_ROWS: usize = 256;
@@ -115,6 +115,14 @@ impl CpuBackend {
 
     fn sequence(&self, id: SequenceId) -> Option<&Sequence> {
         self.sequences.get(id.0)?.as_ref()
+    }
+
+    /// Takes the maximum of `row` and α' of one traced head, position by position.
+    fn accumulate(&self, cache: &KvCache, selected: &Selected, row: &mut [f32]) {
+        let heads = self.spec.num_attention_heads;
+        let (layer, head) = (selected.head as usize / heads, selected.head as usize % heads);
+        let traced = TracedHead { head, query: selected.query, max: selected.max, sum: selected.sum };
+        attention::accumulate_row(self.options.level, &self.shape(layer), cache, &traced, row);
     }
 
     fn shape(&self, layer: usize) -> AttentionShape {
@@ -481,16 +489,26 @@ impl Backend for CpuBackend {
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
         let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
         let Some(Sequence { cache, trace: Some(trace) }) = self.sequence(sequence) else { return Ok(result) };
-        let heads = self.spec.num_attention_heads;
         let slots = Disjoint::new(&mut result);
         self.pool.run(rows.len(), &|i| {
             // SAFETY: one task per row.
             let row = unsafe { &mut slots.slice(i..i + 1)[0] };
             for selected in trace.selected(rows[i]) {
-                let (layer, head) = (selected.head as usize / heads, selected.head as usize % heads);
-                let traced = TracedHead { head, query: selected.query, max: selected.max, sum: selected.sum };
-                attention::accumulate_row(self.options.level, &self.shape(layer), cache, &traced, row);
+                self.accumulate(cache, &selected, row);
             }
+        });
+        Ok(result)
+    }
+
+    fn head_rows(&mut self, sequence: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
+        let Some(Sequence { cache, trace: Some(trace) }) = self.sequence(sequence) else { return Ok(Vec::new()) };
+        let selected = trace.selected(row);
+        let mut result = vec![vec![0.0; row + 1]; selected.len()];
+        let slots = Disjoint::new(&mut result);
+        self.pool.run(selected.len(), &|i| {
+            // SAFETY: one task per head.
+            let weights = unsafe { &mut slots.slice(i..i + 1)[0] };
+            self.accumulate(cache, &selected[i], weights);
         });
         Ok(result)
     }

@@ -1,24 +1,103 @@
 //! Whether an answer is right.
+//!
+//! | grader | equal are |
+//! |---|---|
+//! | [`Grader::Number`] | the same value, exactly: `1,234.50`, `\$1234.5`, `2469/2`; units and words around it do not count; `50%` is 50 and 0.5 |
+//! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, words; units, degree, percent and dollar signs and `x =` do not count |
+//! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
+//! | [`Grader::Exact`] | the same words, whatever their case, quotes and punctuation; the same number |
 
-use super::tasks::Grader;
+use super::tasks::{Grader, Item};
+
+mod choice;
+mod expression;
+mod form;
+mod functions;
+mod groups;
+mod latex;
+mod math;
+mod number;
+mod rational;
+mod reference;
+mod words;
 
 /// Whether `answer`, as extracted from a response, equals `target`.
 #[must_use]
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
-    normal_form(answer, grader) == normal_form(target, grader)
+    match grader {
+        Grader::Number => number::equal(answer, target),
+        Grader::Math => math::equal(answer, target),
+        Grader::Choice | Grader::Exact => normal_form(answer, grader) == normal_form(target, grader),
+    }
 }
 
 /// A form of the answer that equal answers share: votes of self-consistency are counted by it.
+///
+/// Answers that are equal only in a wider sense ([`correct`] takes `50\%` for 0.5) differ.
 #[must_use]
 pub fn normal_form(answer: &str, grader: Grader) -> String {
-    let answer = answer.trim();
     match grader {
-        Grader::Number => {
-            let digits: String = answer.chars().filter(|c| !matches!(c, ',' | '$' | '%' | ' ')).collect();
-            digits.parse::<f64>().map_or(digits, |value| value.to_string())
-        }
-        Grader::Math => answer.split_whitespace().collect(),
-        Grader::Choice => answer.trim_matches(['(', ')', '.']).to_uppercase(),
-        Grader::Exact => answer.to_lowercase(),
+        Grader::Number => number::normal_form(answer),
+        Grader::Math => math::normal_form(answer),
+        Grader::Choice => choice::normal_form(answer),
+        Grader::Exact => exact(answer),
     }
+}
+
+/// Words; a number that is written with digits alone by its value.
+fn exact(answer: &str) -> String {
+    let words = words::normal_form(answer);
+    let digits = words.chars().all(|c| c.is_ascii_digit() || matches!(c, ' ' | '-' | '.'));
+    let number = digits && words.contains(|c: char| c.is_ascii_digit()) && !answer.trim().contains(char::is_whitespace);
+    if number { number::normal_form(answer) } else { words }
+}
+
+/// [`correct`] for a question, whose options' words stand for their letters.
+#[must_use]
+pub fn correct_for(item: &Item, answer: &str) -> bool {
+    normal_form_for(item, answer) == normal_form_for(item, &item.target) || correct(answer, &item.target, item.grader)
+}
+
+/// [`normal_form`] for a question, whose options' words stand for their letters.
+#[must_use]
+pub fn normal_form_for(item: &Item, answer: &str) -> String {
+    if item.grader == Grader::Choice && choice::letter(answer).is_none() {
+        let question = ["input", "question", "problem"].iter().find_map(|field| item.doc.get(field)?.as_str());
+        if let Some(letter) = question.and_then(|question| choice::letter_of_text(answer, question)) {
+            return letter.to_string();
+        }
+    }
+    normal_form(answer, item.grader)
+}
+
+/// How the authors' code compares answers of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Gsm8k,
+    Math,
+    Bbh,
+}
+
+/// Whether a response is right by the authors' own extraction and comparison, for the profile `reference`; false also
+/// where [`label_reference`] has none.
+#[must_use]
+pub fn correct_reference(response: &str, target: &str, task: &str, grader: Grader) -> bool {
+    label_reference(response, target, task, grader) == Some(true)
+}
+
+/// The authors' label; `None` for responses that their code cannot grade and leaves out, those without an answer.
+///
+/// `response` is the decoded text without the template's end tokens; `target` the right answer, or the publisher's worked
+/// solution around it. `task` chooses the comparison; that of a file's items depends on their grader.
+#[must_use]
+pub fn label_reference(response: &str, target: &str, task: &str, grader: Grader) -> Option<bool> {
+    let scheme = match (task, grader) {
+        ("gsm8k", _) => Scheme::Gsm8k,
+        ("math", _) => Scheme::Math,
+        (bbh, _) if bbh == "bbh" || bbh.starts_with("bbh:") => Scheme::Bbh,
+        (_, Grader::Number) => Scheme::Gsm8k,
+        (_, Grader::Math) => Scheme::Math,
+        (_, Grader::Choice | Grader::Exact) => Scheme::Bbh,
+    };
+    reference::label(response, target, scheme)
 }

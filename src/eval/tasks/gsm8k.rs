@@ -1,12 +1,26 @@
 //! GSM8K: grade-school word problems whose answer is a number.
 
-use super::read::{Record, records};
+use super::read::{Record, first_record, records};
+use super::source::Files;
 use super::{Grader, Item, Task, TaskError, TaskOptions, task, user};
 use crate::uq::answer::AnswerRule;
-use std::path::{Path, PathBuf};
+
+const FILES: Files = Files {
+    task: "gsm8k",
+    patterns: &["gsm8k/test.jsonl", "gsm8k/*test*.jsonl", "gsm8k*test*.jsonl", "gsm8k*.jsonl"],
+    shared_patterns: &["grade_school_math/data/test.jsonl", "main/test.jsonl", "data/test.jsonl", "test.jsonl"],
+    fits: |path| {
+        let answer = first_record(path).and_then(|record| record.text("answer").ok());
+        answer.is_some_and(|answer| answer.contains("####"))
+    },
+    hub: &["openai/gsm8k"],
+    how: "get it with: mkdir -p DATA/gsm8k && curl -Lo DATA/gsm8k/test.jsonl https://raw.githubusercontent.com/openai/\
+          grade-school-math/master/grade_school_math/data/test.jsonl\nthen give --data DATA (the copy on the Hugging \
+          Face hub is Parquet, which is not read)",
+};
 
 pub(super) fn load(options: &TaskOptions) -> Result<Task, TaskError> {
-    let path = find(options)?;
+    let path = FILES.find(options)?;
     let items = records(&path)?.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record));
     task("gsm8k", AnswerRule::Number, items.collect::<Result<_, _>>()?, &path)
 }
@@ -17,20 +31,4 @@ fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
     let target = answer.rsplit_once("####").map(|(_, target)| target.trim()).filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| record.error("answer", "a text that ends in \"#### N\"", &answer))?;
     Ok(Item { doc_id, messages: user(question), target: target.to_owned(), grader: Grader::Number, doc: record.value })
-}
-
-fn find(options: &TaskOptions) -> Result<PathBuf, TaskError> {
-    let folder = options.data.as_deref().unwrap_or(Path::new("."));
-    let mut names: Vec<PathBuf> =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    names.sort();
-    let is_it = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("gsm8k") && (name.ends_with(".jsonl") || name.ends_with(".jsonl.gz"))
-    };
-    names.into_iter().find(is_it).ok_or_else(|| TaskError::Missing {
-        task: String::from("gsm8k"),
-        looked: vec![folder.join("gsm8k*.jsonl").display().to_string()],
-        how: String::from("get it from https://github.com/openai/grade-school-math"),
-    })
 }

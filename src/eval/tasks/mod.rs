@@ -17,8 +17,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
+mod abacus;
+mod bbh;
+mod custom;
 mod gsm8k;
+mod math;
 mod read;
+mod source;
 
 /// How answers of a task are compared with the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -72,19 +77,37 @@ pub struct TaskOptions {
 /// Why a task could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
+    /// A file or folder is there but cannot be read.
     #[error("{}: cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    /// Not JSON; `line` counts from 1.
     #[error("{}, line {line}: not valid JSON: {source}", path.display())]
     Json { path: PathBuf, line: usize, source: serde_json::Error },
+    /// A record whose field is missing or of another kind.
     #[error("{}, {place}: field \"{field}\": expected {expected}, found {found}", path.display())]
     Field { path: PathBuf, place: String, field: &'static str, expected: &'static str, found: String },
-    #[error("{}: no questions in it", path.display())]
+    /// A file of worked examples that is not laid out as BIG-Bench Hard's are.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    Prompt { path: PathBuf, expected: &'static str, found: String },
+    /// A file without a single question.
+    #[error("{}: there are no questions in it", path.display())]
     Empty { path: PathBuf },
     /// The benchmark's files are nowhere.
-    #[error("{task}: no data found; looked for {}\n{how}", looked.join(", "))]
+    #[error("{task}: no data found, looked for {}\n{how}", looked.join(", "))]
     Missing { task: String, looked: Vec<String>, how: String },
-    #[error("\"{spec}\" is no task; there are gsm8k, math, bbh, bbh:SUBTASK, abacus and FILE.jsonl")]
+    /// More than one file could be the benchmark.
+    #[error("{task}: several files could be it: {}; give one of them with --data", shown_paths(found))]
+    Ambiguous { task: &'static str, found: Vec<PathBuf> },
+    /// BIG-Bench Hard has no such subtask here.
+    #[error("bbh: there is no subtask \"{name}\" in {}; there are {}", folder.display(), available.join(", "))]
+    NoSubtask { name: String, folder: PathBuf, available: Vec<String> },
+    /// A name that is none of the tasks'.
+    #[error("\"{spec}\" is no task; there are gsm8k, math, bbh, bbh:SUBTASK, abacus, and FILE.jsonl")]
     Unknown { spec: String },
+}
+
+fn shown_paths(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// The tasks that `spec` names: `gsm8k`, `math`, `bbh:SUBTASK`, `abacus`, a `FILE.jsonl`, or `bbh` for all its subtasks.
@@ -92,9 +115,18 @@ pub enum TaskError {
 /// # Errors
 /// Says which file, line and field are at fault, or how to get files that are missing.
 pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
+    if spec.ends_with(".jsonl") || spec.ends_with(".jsonl.gz") {
+        return Ok(vec![custom::load(Path::new(spec))?]);
+    }
     match spec {
         "gsm8k" => Ok(vec![gsm8k::load(options)?]),
-        _ => Err(TaskError::Unknown { spec: spec.to_owned() }),
+        "math" => Ok(vec![math::load(options)?]),
+        "abacus" => Ok(vec![abacus::load(options)?]),
+        "bbh" => bbh::load(None, options),
+        _ => match spec.strip_prefix("bbh:").filter(|subtask| !subtask.is_empty()) {
+            Some(subtask) => bbh::load(Some(subtask), options),
+            None => Err(TaskError::Unknown { spec: spec.to_owned() }),
+        },
     }
 }
 

@@ -23,6 +23,15 @@ impl Record {
         }
     }
 
+    /// A field that must be a text, a number or a truth value; as text.
+    pub fn scalar(&self, field: &'static str) -> Result<String, TaskError> {
+        match self.value.get(field) {
+            Some(value @ (Value::Number(_) | Value::Bool(_))) => Ok(value.to_string()),
+            Some(Value::String(text)) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+            found => Err(self.error(field, "a text that is not empty, or a number", &shown(found))),
+        }
+    }
+
     /// What is wrong with a field.
     pub fn error(&self, field: &'static str, expected: &'static str, found: &str) -> TaskError {
         let found = shortened(found);
@@ -31,7 +40,7 @@ impl Record {
 }
 
 /// A value as an error shows it.
-pub(super) fn shown(value: Option<&Value>) -> String {
+fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| String::from("nothing"), Value::to_string)
 }
 
@@ -59,14 +68,44 @@ pub(super) fn text(path: &Path) -> Result<String, TaskError> {
 /// The objects of a JSONL file. Blank lines are passed over.
 pub(super) fn records(path: &Path) -> Result<Vec<Record>, TaskError> {
     let text = text(path)?;
-    let lines = text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let record = |(i, line): (usize, &str)| {
-        let value = serde_json::from_str(line).map_err(|source| TaskError::Json {
-            path: path.to_path_buf(),
-            line: i + 1,
-            source,
-        })?;
-        Ok(Record { value, path: path.to_path_buf(), place: format!("line {}", i + 1) })
-    };
-    lines.map(record).collect()
+    let lines = text.trim_start_matches(BYTE_ORDER_MARK).lines().enumerate();
+    lines.filter(|(_, line)| !line.trim().is_empty()).map(|(i, line)| line_record(path, i + 1, line)).collect()
+}
+
+/// The first object of a JSONL file, if it can be read.
+pub(super) fn first_record(path: &Path) -> Option<Record> {
+    let text = text(path).ok()?;
+    let line = text.trim_start_matches(BYTE_ORDER_MARK).lines().find(|line| !line.trim().is_empty())?;
+    line_record(path, 1, line).ok()
+}
+
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+fn line_record(path: &Path, line: usize, text: &str) -> Result<Record, TaskError> {
+    let value =
+        serde_json::from_str(text).map_err(|source| TaskError::Json { path: path.to_path_buf(), line, source })?;
+    Ok(Record { value, path: path.to_path_buf(), place: format!("line {line}") })
+}
+
+/// The object that a JSON file is.
+pub(super) fn record(path: &Path) -> Result<Record, TaskError> {
+    let text = text(path)?;
+    let value = serde_json::from_str(text.trim_start_matches(BYTE_ORDER_MARK)).map_err(|source| TaskError::Json {
+        path: path.to_path_buf(),
+        line: source.line(),
+        source,
+    })?;
+    Ok(Record { value, path: path.to_path_buf(), place: String::from("its object") })
+}
+
+/// The objects of the list `examples` of a JSON file.
+pub(super) fn examples(path: &Path) -> Result<Vec<Record>, TaskError> {
+    let mut file = record(path)?;
+    match file.value.get_mut("examples").map(Value::take) {
+        Some(Value::Array(examples)) => {
+            let record = |(i, value)| Record { value, path: path.to_path_buf(), place: format!("example {i}") };
+            Ok(examples.into_iter().enumerate().map(record).collect())
+        }
+        found => Err(file.error("examples", "a list of objects", &shown(found.as_ref()))),
+    }
 }

@@ -14,6 +14,11 @@ pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
         match bytes[at] {
             b'\\' => {
                 if let Some(content) = box_opened_at(text, at) {
+                    if let Some(brackets) = closing_brackets(text, content).filter(|_| open.is_empty()) {
+                        at = brackets.end + 1;
+                        last = Some(trim(text, brackets));
+                        continue;
+                    }
                     open.push((content, true));
                     at = content;
                 } else {
@@ -37,6 +42,20 @@ pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
         at += 1;
     }
     last
+}
+
+/// The content of a box of brackets alone, one of which closes the box too early: `] }` of `\boxed{] }}`.
+fn closing_brackets(text: &str, start: usize) -> Option<Range<usize>> {
+    let is_bracket = |c: char| matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ' ');
+    let rest = &text[start..];
+    let run = &rest[..rest.find(|c| !is_bracket(c)).unwrap_or(rest.len())];
+    let content = &run[..run.rfind('}')?];
+    let mut depth = 0_i32;
+    let closes_early = content.chars().any(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth < 0
+    });
+    closes_early.then(|| start..start + content.len())
 }
 
 /// Where the content starts if `\boxed{` or `\fbox{` stands at `at`.

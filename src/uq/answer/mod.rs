@@ -14,7 +14,7 @@
 //!
 //! | piece | rule |
 //! |---|---|
-//! | box content | without the whitespace at its ends; braces nest, `\{` and `\}` do not count; an inner `\text{…}` stays; `...` and `___` are empty |
+//! | box content | without the whitespace at its ends; braces nest, `\{` and `\}` do not count; an inner `\text{…}` stays; `...` and `___` are empty; of brackets alone (`\boxed{] }}`), up to the last brace |
 //! | X | ends with its sentence, its line, or after 400 bytes; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it do not belong to it |
 //! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit behind it; what follows "because" or a comma and a letter does not count |
 //! | words of X | an option's letter (`(B) the cat` → `B`), a verdict (`yes, because …` → `yes`), else X up to "because" and the like |
@@ -32,6 +32,7 @@ mod reference;
 mod tokens;
 
 pub use reference::find_answer_reference;
+pub(crate) use reference::{is_space, last_box_text, last_number_text};
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
 
 /// What kind of answer to look for.

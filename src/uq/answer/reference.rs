@@ -20,8 +20,8 @@ pub fn find_answer_reference(text: &str, rule: AnswerRule) -> Option<Range<usize
     }
 }
 
-/// The last number of the last line, without currency and percent sign.
-fn last_number(text: &str) -> Option<Range<usize>> {
+/// The last number of the last line, as it stands there.
+pub(crate) fn last_number_text(text: &str) -> Option<&str> {
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
         let number = r"[$£€¥]?\d{1,3}(?:,\d{3})*(?:\.\d+)?%?";
         let space = r"[\s\x1c-\x1f]*";
@@ -29,7 +29,12 @@ fn last_number(text: &str) -> Option<Range<usize>> {
     });
     let line = last_line(text.trim_matches(is_space)).trim_matches(is_space);
     let found = NUMBER.captures_iter(line).last()?;
-    let number = found.name("boxed").or_else(|| found.get(0))?.as_str();
+    found.name("boxed").or_else(|| found.get(0)).map(|number| number.as_str())
+}
+
+/// The last number of the last line, without currency and percent sign.
+fn last_number(text: &str) -> Option<Range<usize>> {
+    let number = last_number_text(text)?;
     let number = number.strip_prefix(['$', '£', '€', '¥']).unwrap_or(number);
     let number = number.strip_suffix('%').unwrap_or(number).trim_matches(is_space);
     // The number's own place is forgotten here and looked up again, the last line's first.
@@ -45,14 +50,21 @@ fn last_line(text: &str) -> &str {
 }
 
 /// Whitespace as Python sees it: also the four separators of ASCII.
-fn is_space(c: char) -> bool {
+pub(crate) fn is_space(c: char) -> bool {
     c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
 }
 
-/// The last occurrence of the last box's content. A box in which a pair of braces is empty (`\frac{}{2}`) is not seen.
+/// The last occurrence of the last box's content.
+fn last_box(text: &str) -> Option<Range<usize>> {
+    let content = last_box_text(text)?;
+    let start = text.rfind(content)?;
+    Some(start..start + content.len())
+}
+
+/// The last box's content. A box in which a pair of braces is empty (`\frac{}{2}`) is not seen.
 ///
 /// One pass with a stack of the open braces; every pair knows whether it or one in it is empty.
-fn last_box(text: &str) -> Option<Range<usize>> {
+pub(crate) fn last_box_text(text: &str) -> Option<&str> {
     const BOX: &str = "\\boxed";
     let mut open: Vec<(usize, bool)> = Vec::new(); // where the content starts, and whether an empty pair was in it
     let mut last: Option<Range<usize>> = None;
@@ -72,7 +84,5 @@ fn last_box(text: &str) -> Option<Range<usize>> {
             _ => {}
         }
     }
-    let content = &text[last?];
-    let start = text.rfind(content)?;
-    Some(start..start + content.len())
+    Some(&text[last?])
 }

@@ -1,0 +1,131 @@
+//! What comes after the answer: chain, similarities, ensemble.
+
+use crate::floors;
+use crate::measure::{Bench, StageError};
+use crate::report::{Row, median};
+use std::ops::{ControlFlow, Range};
+use std::time::Instant;
+use uqac::engine::sampler::Sampling;
+use uqac::engine::{Engine, EngineError, GenerateOptions, TracedSequence};
+use uqac::uq::{Link, Parameters, Profile, Response, Variant, chain, ensemble, similarity};
+
+/// Tokens of the answer at the response's end.
+const ANSWER: usize = 3;
+
+/// Seconds of the parts of one round.
+struct Round {
+    generation: f64,
+    chain: f64,
+    similarity: f64,
+    ensemble: f64,
+    links: usize,
+}
+
+impl Round {
+    fn total(&self) -> f64 {
+        self.chain + self.similarity + self.ensemble
+    }
+}
+
+/// Chain + similarity + ensemble as a share of the time that the response took.
+pub fn answered(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
+    let (prompt, tokens, variants) = (bench.sizes.prompt, bench.sizes.answered, bench.sizes.variants);
+    let prompt = bench.prompts(1, prompt).remove(0);
+    let bandwidth = bench.machine.bandwidth()?;
+    let mut rounds = Vec::new();
+    round(&mut bench.engine, &prompt, tokens.min(16), variants, 0)?;
+    for i in 0..bench.sizes.rounds.min(3) {
+        rounds.push(round(&mut bench.engine, &prompt, tokens, variants, i as u64)?);
+    }
+    let of = |part: fn(&Round) -> f64| median(&rounds.iter().map(part).collect::<Vec<_>>());
+    let shares: Vec<f64> = rounds.iter().map(|r| 100.0 * r.total() / r.generation).collect();
+    let floor = floor(bench, prompt.len(), tokens, variants, bandwidth);
+    let what = format!("chain + similarity + ensemble, {variants} variants, {tokens} tokens");
+    let because = "the rows behind each replaced token at the matrix rate, the weights once; of the generation's time";
+    Ok(vec![
+        Row::new(bench.shape, what, "%", &shares)
+            .floor(Some(100.0 * floor / of(|r| r.generation)), because)
+            .fact("generation s", of(|r| r.generation))
+            .fact("chain s", of(|r| r.chain))
+            .fact("similarity s", of(|r| r.similarity))
+            .fact("ensemble s", of(|r| r.ensemble))
+            .fact("links", of(|r| r.links as f64))
+            .target("≤ 5 %", bench.counts, |row| row.median <= 5.0),
+    ])
+}
+
+/// Positions of replaced tokens: evenly spread over the response before the answer, so that half of it is scored
+/// again on average. (A chain in random weights says nothing about where real ones lie.)
+fn replaced(n_instr: usize, tokens: usize, variants: usize) -> Vec<usize> {
+    let before = tokens.saturating_sub(ANSWER);
+    let mut positions: Vec<usize> = (0..variants).map(|i| n_instr + (2 * i + 1) * before / (2 * variants)).collect();
+    positions.dedup();
+    positions
+}
+
+/// Seconds that the ensemble needs at least.
+fn floor(bench: &Bench, n_instr: usize, tokens: usize, variants: usize, bandwidth: f64) -> f64 {
+    let last = n_instr + tokens - 1;
+    let positions = replaced(n_instr, tokens, variants);
+    let operations: f64 = positions
+        .iter()
+        .map(|at| {
+            let later = positions.iter().filter(|other| *other > at).count() + ANSWER;
+            floors::operations(&bench.engine, *at, last - at, later)
+        })
+        .sum();
+    let computed = bench.matrix_rate.map_or(0.0, |rate| operations / rate);
+    computed.max(bench.engine.weights().bytes_per_token() as f64 / bandwidth)
+}
+
+fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, seed: u64) -> Result<Round, StageError> {
+    // drawn, not greedy: greedy text of random weights soon repeats itself
+    let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed };
+    let trace = Some(Profile::Corrected);
+    let options = GenerateOptions { max_tokens: tokens, sampling, trace, stop_ids: Vec::new() };
+    let start = Instant::now();
+    let (_, mut traced) = engine.generate_traced(prompt, &options, |_| ControlFlow::Continue(()))?;
+    let generation = start.elapsed().as_secs_f64();
+    let n_instr = prompt.len();
+    let answer = n_instr + tokens - ANSWER..n_instr + tokens;
+    let parameters = Parameters::published(Profile::Corrected);
+
+    let start = Instant::now();
+    let mut links = chain(&mut traced, answer.clone(), &parameters)?;
+    let chain = start.elapsed().as_secs_f64();
+
+    let start = Instant::now();
+    let (response, mut questions) = traced.parts();
+    similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;
+    similarity::filter(&response, answer.clone(), &links, &parameters);
+    let similarity = start.elapsed().as_secs_f64();
+
+    let start = Instant::now();
+    let variants: Vec<Variant> =
+        replaced(n_instr, tokens, variants).into_iter().map(|at| alternative(&response, at)).collect();
+    let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
+    ensemble::score(&response, answer, &kept, &variants, &parameters, &mut questions)?;
+    Ok(Round { generation, chain, similarity, ensemble: start.elapsed().as_secs_f64(), links: links.len() })
+}
+
+/// The likeliest token that the response does not have at `position`.
+fn alternative(response: &Response, position: usize) -> Variant {
+    let own = response.tokens[position];
+    let listed = response.step(position - 1).top.iter().find(|top| top.token != own);
+    Variant { position, token: listed.map_or(u32::from(own == 0), |top| top.token) }
+}
+
+fn chain(traced: &mut TracedSequence, answer: Range<usize>, parameters: &Parameters) -> Result<Vec<Link>, EngineError> {
+    let (response, mut questions) = traced.parts();
+    chain::attention_chain(&response, answer, parameters, &mut questions)
+}
+
+/// Runs `tokens` through the model with a trace and follows the chain from their last ones: its length, and the bytes
+/// that the sequence holds.
+pub fn chain_of(engine: &mut Engine, tokens: &[u32], n_instr: usize) -> Result<(usize, usize), EngineError> {
+    let mut traced = engine.trace(tokens, n_instr, Profile::Corrected)?;
+    let answer = tokens.len() - ANSWER..tokens.len();
+    let links = chain(&mut traced, answer, &Parameters::published(Profile::Corrected))?;
+    let (cache, trace) = traced.memory();
+    Ok((links.len(), cache + trace))
+}

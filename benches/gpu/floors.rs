@@ -1,0 +1,64 @@
+//! What a measurement could reach at best: the fewest bytes that must be moved, the operations that must be done.
+
+use uqac::engine::Engine;
+use uqac::model::ModelSpec;
+
+/// Positions that row T of a layer reads.
+fn positions(window: Option<usize>, row: usize) -> usize {
+    window.unwrap_or(usize::MAX).min(row + 1)
+}
+
+/// Bytes of one position of one layer in the KV cache.
+fn layer_position(engine: &Engine) -> usize {
+    let (spec, (k, v)) = (engine.spec(), engine.cache_types());
+    spec.num_key_value_heads * spec.head_dim * (k.size() + v.size())
+}
+
+/// Bytes of the KV cache that the step with row `row` reads.
+pub fn cache_bytes_read(engine: &Engine, row: usize) -> f64 {
+    let read: usize = engine.spec().layers.iter().map(|layer| positions(layer.window, row)).sum();
+    (read * layer_position(engine)) as f64
+}
+
+/// Bytes of the KV cache that so many positions take.
+pub fn cache_bytes(engine: &Engine, tokens: usize) -> f64 {
+    (tokens * engine.spec().layers.len() * layer_position(engine)) as f64
+}
+
+/// Bytes that a decode step of `batch` sequences reads, on average over rows `first .. first + steps`: each weight
+/// once, each sequence's own cache.
+pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> f64 {
+    let cache: f64 = (first..first + steps).map(|row| cache_bytes_read(engine, row)).sum();
+    engine.weights().bytes_per_token() as f64 + batch as f64 * cache / steps.max(1) as f64
+}
+
+/// Bytes that the trace adds per row: the selected heads' id, entropy, m, Z' and query, the hidden state, the gap.
+pub fn trace_bytes(engine: &Engine) -> f64 {
+    let (spec, heads) = (engine.spec(), engine.options().selected_heads);
+    (4 * (heads * (4 + spec.head_dim) + spec.hidden_size + 1)) as f64
+}
+
+/// Floating-point operations of rows `first .. first + rows` in one pass, the head for `predictions` of them. Each
+/// activation once in full: a product in two terms does more and gains nothing here.
+pub fn operations(engine: &Engine, first: usize, rows: usize, predictions: usize) -> f64 {
+    let spec = engine.spec();
+    let layer_weights: usize =
+        engine.weights().matrices().iter().filter(|w| w.name.contains(".layers.")).map(|w| w.rows * w.width).sum();
+    let head = 2 * predictions * spec.vocab_size * spec.hidden_size;
+    2.0 * layer_weights as f64 * rows as f64 + head as f64 + attention_operations(spec, first, rows)
+}
+
+/// q·k and α·v: four operations for each position, head and element.
+fn attention_operations(spec: &ModelSpec, first: usize, rows: usize) -> f64 {
+    let per_position = (4 * spec.num_attention_heads * spec.head_dim) as f64;
+    let of_layer = |window| (first..first + rows).map(|row| positions(window, row) as f64).sum::<f64>();
+    // most layers are alike: a sum for each kind of window
+    let mut windows: Vec<(Option<usize>, usize)> = Vec::new();
+    for layer in &spec.layers {
+        match windows.iter_mut().find(|(window, _)| *window == layer.window) {
+            Some((_, count)) => *count += 1,
+            None => windows.push((layer.window, 1)),
+        }
+    }
+    per_position * windows.iter().map(|(window, count)| *count as f64 * of_layer(*window)).sum::<f64>()
+}

@@ -1,0 +1,99 @@
+//! Results as they come: printed, kept, and saved after each, so that a run that is cut off leaves what it has.
+
+use crate::measure::StageError;
+use crate::report::{Problem, Report, Row};
+use crate::{Fatal, write_json};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use uqac::engine::LoadError;
+
+/// The results so far, and where they are saved.
+pub struct Log {
+    pub report: Report,
+    pub json: Option<PathBuf>,
+    /// Measurements that went wrong; those without the time or the context for them did not.
+    pub failures: usize,
+}
+
+/// Why a measurement was not made.
+pub struct Failure {
+    pub message: String,
+    pub kind: FailureKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// There is no time for it, or the model has no such context.
+    Skipped,
+    Wrong,
+    /// The engine may be in any state: it is loaded anew.
+    Broken,
+}
+
+impl From<StageError> for Failure {
+    fn from(error: StageError) -> Self {
+        let kind = match error {
+            StageError::Budget { .. } | StageError::Context { .. } => FailureKind::Skipped,
+            StageError::Engine(_) | StageError::Machine(_) => FailureKind::Broken,
+            _ => FailureKind::Wrong,
+        };
+        Failure { message: error.to_string(), kind }
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        Failure { message: error.to_string(), kind: FailureKind::Broken }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure { message: error.to_string(), kind: FailureKind::Broken }
+    }
+}
+
+/// Runs `work`; a panic in it is a failure like any other (its message has gone to standard error).
+pub fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Failure { message: format!("panic: {text}"), kind: FailureKind::Broken })
+    })
+}
+
+impl Log {
+    pub fn add(&mut self, rows: Vec<Row>) -> Result<(), Fatal> {
+        let (rows, broken): (Vec<Row>, Vec<Row>) = rows.into_iter().partition(Row::is_finite);
+        for row in broken {
+            let failure = Failure { message: "the figure is not finite".to_owned(), kind: FailureKind::Wrong };
+            self.problem(&row.shape, &row.what, failure)?;
+        }
+        rows.iter().for_each(|row| println!("{}", row.line()));
+        self.report.rows.extend(rows);
+        self.save()
+    }
+
+    pub fn problem(&mut self, shape: &str, stage: &str, failure: Failure) -> Result<(), Fatal> {
+        let Failure { message, kind } = failure;
+        self.failures += usize::from(kind != FailureKind::Skipped);
+        println!("  NOT MEASURED: {stage}: {message}");
+        self.report.problems.push(Problem { shape: shape.to_owned(), stage: stage.to_owned(), message });
+        self.save()
+    }
+
+    /// What a stage gave. False: it broke the engine.
+    pub fn record(&mut self, shape: &str, stage: &str, outcome: Result<Vec<Row>, Failure>) -> Result<bool, Fatal> {
+        match outcome {
+            Ok(rows) => self.add(rows).map(|()| true),
+            Err(failure) => {
+                let broken = failure.kind == FailureKind::Broken;
+                self.problem(shape, stage, failure).map(|()| !broken)
+            }
+        }
+    }
+
+    pub fn save(&self) -> Result<(), Fatal> {
+        self.json.clone().map_or(Ok(()), |path| write_json(path, &self.report))
+    }
+}

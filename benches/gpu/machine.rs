@@ -1,0 +1,248 @@
+//! What the machine itself does, without the engine: the rates that floors are made of, and memory in use.
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The device under measurement.
+pub enum Machine {
+    Cpu(Cpu),
+    Cuda(Cuda),
+}
+
+/// Bytes a second are read by so many threads together.
+pub struct Cpu {
+    threads: usize,
+    buffer: Vec<u64>,
+}
+
+/// A context beside the engine's (the same one, as the driver sees it) with buffers to copy between.
+pub struct Cuda {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    from: CudaSlice<u8>,
+    to: CudaSlice<u8>,
+    host: PinnedHostSlice<u8>,
+}
+
+/// Why the machine cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    #[error("no CUDA driver is installed (libcuda.so.1 is not found)")]
+    NoDriver,
+    #[error("the CUDA driver reports: {0}")]
+    Driver(#[from] DriverError),
+    #[error("{path}: {source}")]
+    Proc { path: &'static str, source: std::io::Error },
+    #[error("the thread that looks at the memory in use panicked")]
+    Watch,
+}
+
+/// Whether there is a CUDA driver with a device.
+pub fn has_cuda() -> bool {
+    // SAFETY: looks the library up and calls nothing in it.
+    let present = unsafe { sys::is_culib_present() };
+    present && CudaContext::device_count().is_ok_and(|count| count > 0)
+}
+
+impl Machine {
+    /// `bytes`: of each buffer. They have to be many times the caches.
+    pub fn cpu(threads: usize, bytes: usize) -> Machine {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = if threads == 0 { cores } else { threads };
+        Machine::Cpu(Cpu { threads, buffer: (0..bytes as u64 / 8).collect() })
+    }
+
+    /// The device with this number.
+    pub fn cuda(ordinal: usize, bytes: usize) -> Result<Machine, MachineError> {
+        if !has_cuda() {
+            return Err(MachineError::NoDriver);
+        }
+        let context = CudaContext::new(ordinal)?;
+        let stream = context.new_stream()?;
+        // SAFETY: u8 has no invalid values, and the first copy fills all of it before anything reads it.
+        let (mut from, to) = unsafe { (stream.alloc::<u8>(bytes)?, stream.alloc::<u8>(bytes)?) };
+        // SAFETY: as above; filled in the next lines.
+        let mut host = unsafe { context.alloc_pinned_with_flags::<u8>(bytes.min(256 << 20), 0)? };
+        // random bytes: zeros are cheaper to move
+        let mut state = 1u64;
+        for word in host.as_mut_slice()?.chunks_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+        }
+        for start in (0..bytes).step_by(host.len()) {
+            let part = host.len().min(bytes - start);
+            stream.memcpy_htod(&host.as_slice()?[..part], &mut from.slice_mut(start..start + part))?;
+        }
+        stream.synchronize()?;
+        Ok(Machine::Cuda(Cuda { context, stream, from, to, host }))
+    }
+
+    /// Name, and what the driver says of it.
+    pub fn describe(&self) -> Result<String, MachineError> {
+        match self {
+            Machine::Cpu(cpu) => Ok(format!("CPU, {} threads", cpu.threads)),
+            Machine::Cuda(cuda) => {
+                let (_, total) = cuda.context.mem_get_info()?;
+                let processors =
+                    cuda.context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+                let name = cuda.context.name()?;
+                Ok(format!("{name}, {processors} multiprocessors, {:.0} GiB", total as f64 / (1u64 << 30) as f64))
+            }
+        }
+    }
+
+    /// What [`Machine::bandwidth`] measures.
+    pub fn bandwidth_kind(&self) -> &'static str {
+        match self {
+            Machine::Cpu(_) => "memory read",
+            Machine::Cuda(_) => "device-to-device copy, bytes read plus written",
+        }
+    }
+
+    /// Bytes a second between the chip and its memory: the reference of everything bound by memory.
+    pub fn bandwidth(&mut self) -> Result<f64, MachineError> {
+        match self {
+            Machine::Cpu(cpu) => Ok(cpu.read_rate()),
+            Machine::Cuda(cuda) => Ok(cuda.copy_rate()?),
+        }
+    }
+
+    /// Bytes a second from the host's pinned memory to the device; none where they are the same.
+    pub fn upload_rate(&mut self) -> Result<Option<f64>, MachineError> {
+        match self {
+            Machine::Cpu(_) => Ok(None),
+            Machine::Cuda(cuda) => Ok(Some(cuda.upload_rate()?)),
+        }
+    }
+
+    /// Bytes in use now.
+    pub fn in_use(&self) -> Result<u64, MachineError> {
+        match self {
+            Machine::Cpu(_) => status_bytes("VmRSS:"),
+            Machine::Cuda(cuda) => Ok(in_use(&cuda.context)?),
+        }
+    }
+
+    /// Begins to look for the most memory that is in use at a time.
+    pub fn watch(&self) -> Result<Watch, MachineError> {
+        match self {
+            Machine::Cpu(_) => {
+                let path = "/proc/self/clear_refs";
+                std::fs::write(path, "5").map_err(|source| MachineError::Proc { path, source })?;
+                Ok(Watch::Process)
+            }
+            Machine::Cuda(cuda) => Ok(Watch::device(cuda.context.clone())),
+        }
+    }
+}
+
+/// A look-out for the most memory in use.
+pub enum Watch {
+    /// The kernel keeps this process's peak.
+    Process,
+    /// A GPU's driver keeps none: a thread asks again and again. What lasts less than [`Watch::PAUSE`] escapes it.
+    Device { alive: Arc<()>, thread: JoinHandle<Result<u64, DriverError>> },
+}
+
+impl Watch {
+    const PAUSE: Duration = Duration::from_micros(100);
+
+    fn device(context: Arc<CudaContext>) -> Watch {
+        let alive = Arc::new(());
+        let watched = Arc::downgrade(&alive);
+        let thread = std::thread::spawn(move || {
+            let mut peak = 0;
+            while watched.strong_count() > 0 {
+                peak = peak.max(in_use(&context)?);
+                std::thread::sleep(Watch::PAUSE);
+            }
+            Ok(peak.max(in_use(&context)?))
+        });
+        Watch::Device { alive, thread }
+    }
+
+    /// The most bytes in use since it began.
+    pub fn peak(self) -> Result<u64, MachineError> {
+        match self {
+            Watch::Process => status_bytes("VmHWM:"),
+            Watch::Device { alive, thread } => {
+                drop(alive);
+                let peak = thread.join().map_err(|_| MachineError::Watch)?;
+                Ok(peak?)
+            }
+        }
+    }
+}
+
+/// Bytes of the device's memory that are in use, by whomever.
+fn in_use(context: &Arc<CudaContext>) -> Result<u64, DriverError> {
+    let (free, total) = context.mem_get_info()?;
+    Ok((total - free) as u64)
+}
+
+/// A line of this process's status, in bytes.
+fn status_bytes(key: &str) -> Result<u64, MachineError> {
+    let path = "/proc/self/status";
+    let text = std::fs::read_to_string(path).map_err(|source| MachineError::Proc { path, source })?;
+    let kib = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let missing = || MachineError::Proc { path, source: std::io::Error::other(format!("there is no line {key}")) };
+    Ok(kib.ok_or_else(missing)? * 1024)
+}
+
+impl Cpu {
+    fn read_rate(&self) -> f64 {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for part in self.buffer.chunks(self.buffer.len().div_ceil(self.threads)) {
+                scope.spawn(move || {
+                    // eight sums, so that no addition waits for the one before
+                    let mut sums = [0u64; 8];
+                    for eight in part.chunks_exact(8) {
+                        for (sum, x) in sums.iter_mut().zip(eight) {
+                            *sum = sum.wrapping_add(*x);
+                        }
+                    }
+                    black_box(sums)
+                });
+            }
+        });
+        size_of_val(&self.buffer[..]) as f64 / start.elapsed().as_secs_f64()
+    }
+}
+
+impl Cuda {
+    /// Seconds of device time that `work` takes on the stream, once it runs without interruption.
+    fn time(
+        &mut self,
+        mut work: impl FnMut(&mut Cuda) -> Result<(), DriverError>,
+        times: usize,
+    ) -> Result<f64, DriverError> {
+        work(self)?;
+        let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        let start = self.stream.record_event(timed)?;
+        for _ in 0..times {
+            work(self)?;
+        }
+        let end = self.stream.record_event(timed)?;
+        Ok(f64::from(start.elapsed_ms(&end)?) / 1e3 / times as f64)
+    }
+
+    fn copy_rate(&mut self) -> Result<f64, DriverError> {
+        let bytes = 2.0 * self.from.len() as f64;
+        Ok(bytes / self.time(|cuda| cuda.stream.memcpy_dtod(&cuda.from, &mut cuda.to), 3)?)
+    }
+
+    fn upload_rate(&mut self) -> Result<f64, DriverError> {
+        let bytes = self.host.len() as f64;
+        let copy = |cuda: &mut Cuda| {
+            let len = cuda.host.len();
+            cuda.stream.memcpy_htod(&cuda.host, &mut cuda.to.slice_mut(..len))
+        };
+        Ok(bytes / self.time(copy, 3)?)
+    }
+}

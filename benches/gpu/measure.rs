@@ -1,0 +1,195 @@
+//! Timed generations, and what every stage needs to know.
+
+use crate::cupti::CuptiError;
+use crate::machine::{Machine, MachineError};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+use uqac::engine::sampler::Sampling;
+use uqac::engine::{Engine, EngineError, GenerateOptions, Generation};
+use uqac::uq::Profile;
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    /// Tokens of the prompt and of the response in decode runs.
+    pub prompt: usize,
+    pub response: usize,
+    pub batch: usize,
+    /// Prompt of the prefill measurement.
+    pub prefill: usize,
+    /// Response and variants of the measurement after the answer.
+    pub answered: usize,
+    pub variants: usize,
+    /// Length of the long response, and the steps that are timed there.
+    pub long: usize,
+    pub long_steps: usize,
+    /// Lengths of scored sequences.
+    pub lengths: Vec<usize>,
+    pub rounds: usize,
+    /// Bytes of each buffer for the copy bandwidth.
+    pub buffer: usize,
+}
+
+impl Sizes {
+    /// What the project's figures are stated for.
+    pub fn full() -> Sizes {
+        Sizes {
+            prompt: 512,
+            response: 512,
+            batch: 16,
+            prefill: 4096,
+            answered: 500,
+            variants: 8,
+            long: 32_768,
+            long_steps: 256,
+            lengths: vec![1024, 2048, 4096, 8192, 16_384, 32_768],
+            rounds: 5,
+            buffer: 2 << 30,
+        }
+    }
+
+    /// Every stage, in moments.
+    pub fn quick() -> Sizes {
+        Sizes {
+            prompt: 16,
+            response: 9,
+            batch: 3,
+            prefill: 40,
+            answered: 20,
+            variants: 3,
+            long: 80,
+            long_steps: 5,
+            lengths: vec![32, 64],
+            rounds: 2,
+            buffer: 16 << 20,
+        }
+    }
+}
+
+/// When everything has to be over.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Option<Instant>);
+
+impl Deadline {
+    /// 0 seconds: none.
+    pub fn after(seconds: u64) -> Deadline {
+        Deadline((seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds)))
+    }
+
+    /// Fails where less than so many seconds are left.
+    pub fn need(&self, seconds: f64) -> Result<(), StageError> {
+        let Some(end) = self.0 else { return Ok(()) };
+        let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
+        if left > seconds { Ok(()) } else { Err(StageError::Budget { needed: seconds, left }) }
+    }
+}
+
+/// Why a stage has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    #[error(transparent)]
+    Cupti(#[from] CuptiError),
+    #[error("there are no two whole decode steps among the {runs} kernels that CUPTI recorded")]
+    NoSteps { runs: usize },
+    #[error("sequence {sequence} has {found} response tokens, expected {expected}")]
+    Short { sequence: usize, found: usize, expected: usize },
+    #[error("ln p of response token {index} of sequence {sequence} is {logprob}")]
+    NotFinite { sequence: usize, index: usize, logprob: f64 },
+    #[error("skipped: it takes about {needed:.0} s and {left:.0} s are left")]
+    Budget { needed: f64, left: f64 },
+    #[error("skipped: the model's context is {context}, the measurement needs {needed}")]
+    Context { context: usize, needed: usize },
+}
+
+/// What the stages work on.
+pub struct Bench<'a> {
+    pub engine: Engine,
+    pub machine: &'a mut Machine,
+    pub shape: &'a str,
+    pub sizes: &'a Sizes,
+    /// Figures at full size on a GPU are held against the project's targets.
+    pub counts: bool,
+    /// Floating-point operations a second of a large bf16 product on this machine.
+    pub matrix_rate: Option<f64>,
+    pub deadline: Deadline,
+    /// Bytes in use before the model was loaded.
+    pub before_load: u64,
+}
+
+impl Bench<'_> {
+    /// `count` prompts of pseudo-random ids, each another.
+    pub fn prompts(&self, count: usize, tokens: usize) -> Vec<Vec<u32>> {
+        let vocab = self.engine.spec().vocab_size as u64;
+        let id = |stream: usize, i: usize| {
+            let mixed = (stream as u64 * 1_000_003 + i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+            (mixed % vocab) as u32
+        };
+        (0..count).map(|stream| (0..tokens).map(|i| id(stream, i)).collect()).collect()
+    }
+
+    /// Fails where the model's context is too short for a sequence of so many tokens.
+    pub fn need_context(&self, needed: usize) -> Result<(), StageError> {
+        let context = self.engine.spec().max_position_embeddings;
+        if needed > context { Err(StageError::Context { context, needed }) } else { Ok(()) }
+    }
+
+    /// Bytes of the model and what `work` does with it: at their peak, without what was in use before the model came.
+    pub fn peak<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, StageError>) -> Result<(T, f64), StageError> {
+        let watch = self.machine.watch()?;
+        let done = work(self);
+        let peak = watch.peak()?;
+        Ok((done?, peak.saturating_sub(self.before_load) as f64))
+    }
+
+    /// Generates `tokens` for each prompt, with UQAC's trace or without.
+    pub fn generate(&mut self, prompts: &[Vec<u32>], tokens: usize, traced: bool) -> Result<Timing, StageError> {
+        let options = GenerateOptions {
+            max_tokens: tokens,
+            sampling: Sampling::GREEDY,
+            trace: traced.then_some(Profile::Corrected),
+            stop_ids: Vec::new(),
+        };
+        let start = Instant::now();
+        let (mut first, mut last) = (None, start);
+        let on_token = |_| {
+            last = Instant::now();
+            first.get_or_insert(last);
+            ControlFlow::Continue(())
+        };
+        let generations = self.engine.generate(prompts, &options, on_token)?;
+        check(&generations, tokens)?;
+        let first = first.unwrap_or(last);
+        Ok(Timing {
+            first: (first - start).as_secs_f64(),
+            step: (last - first).as_secs_f64() / tokens.saturating_sub(1).max(1) as f64,
+        })
+    }
+}
+
+/// Seconds until the first token, and of each decode step after it.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    pub first: f64,
+    pub step: f64,
+}
+
+/// A fast run that went wrong is no result: every token must be there, with a finite probability.
+fn check(generations: &[Generation], expected: usize) -> Result<(), StageError> {
+    for (sequence, generation) in generations.iter().enumerate() {
+        let found = generation.tokens.len() - generation.n_instr;
+        if found != expected {
+            return Err(StageError::Short { sequence, found, expected });
+        }
+        for (index, step) in generation.steps.iter().take(found).enumerate() {
+            let logprob = step.logprob.unwrap_or(f64::NAN);
+            if !logprob.is_finite() {
+                return Err(StageError::NotFinite { sequence, index, logprob });
+            }
+        }
+    }
+    Ok(())
+}

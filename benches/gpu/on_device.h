@@ -1,0 +1,126 @@
+// The kernels' own tests on a GPU. `g++ -include on_device.h tests/cuda_kernels/NAME.cpp` makes a program that computes
+// its references as it does on the CPU, but launches the kernels of the fatbins in the folder that it is given as its
+// argument, through the installed driver. The tests' device memory is the host's, page-locked, which a GPU reads and
+// writes where it is: slow, and enough for tests.
+#pragma once
+#define CUDA_HOST_SHIM_MAIN
+#include "shim.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace on_device {
+using Status = int;
+
+[[noreturn]] inline void give_up(const std::string& why) {
+  printf("FAIL %s\n", why.c_str());
+  exit(1);
+}
+
+inline void* symbol(const char* name) {
+  static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  void* const found = library ? dlsym(library, name) : nullptr;
+  if (!found) give_up(std::string("no CUDA driver: ") + dlerror());
+  return found;
+}
+
+/// Calls the driver's function of this name.
+template <class... A>
+Status call(const char* name, A... arguments) {
+  return reinterpret_cast<Status (*)(A...)>(symbol(name))(arguments...);
+}
+
+inline std::string error_name(Status status) {
+  const char* name = nullptr;
+  call("cuGetErrorName", status, &name);
+  return name ? name : "error " + std::to_string(status);
+}
+
+inline void must(Status status, const std::string& what) {
+  if (status) give_up(what + ": " + error_name(status));
+}
+
+/// The folder of the fatbins: the program's argument.
+inline std::string fatbins() {
+  FILE* const file = fopen("/proc/self/cmdline", "r");
+  std::string words(4096, '\0');
+  words.resize(file ? fread(words.data(), 1, words.size(), file) : 0);
+  if (file) fclose(file);
+  const std::string folder = words.substr(std::min(words.size(), words.find('\0') + 1)).c_str();
+  if (folder.empty()) give_up("expected the folder of the fatbins as the argument");
+  return folder;
+}
+
+/// The device's modules, loaded when something is first asked of it.
+inline const std::vector<void*>& modules() {
+  static const std::vector<void*> loaded = [] {
+    int device = 0;
+    void* context = nullptr;
+    must(call("cuInit", 0u), "cuInit");
+    must(call("cuDeviceGet", &device, 0), "cuDeviceGet");
+    must(call("cuDevicePrimaryCtxRetain", &context, device), "cuDevicePrimaryCtxRetain");
+    must(call("cuCtxSetCurrent", context), "cuCtxSetCurrent");
+    std::vector<void*> all;
+    for (const auto& entry : std::filesystem::directory_iterator(fatbins())) {
+      if (entry.path().extension() != ".fatbin") continue;
+      must(call("cuModuleLoad", &all.emplace_back(), entry.path().c_str()), entry.path());
+    }
+    if (all.empty()) give_up("no fatbins in " + fatbins());
+    return all;
+  }();
+  return loaded;
+}
+
+/// The kernel of this name.
+inline void* function(const std::string& name) {
+  static std::map<std::string, void*> known;
+  void*& found = known[name];
+  for (void* module : modules())
+    if (!found && call("cuModuleGetFunction", &found, module, name.c_str())) found = nullptr;
+  if (!found) give_up("no kernel " + name + " in the fatbins");
+  return found;
+}
+
+inline std::string last_error;
+
+/// In place of ch_launch: launches and waits.
+inline int launch(const ch_kernel* kernel, const unsigned* grid, const unsigned* block, unsigned shared, void** params) {
+  constexpr int most_shared_bytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+  void* const f = function(kernel->name);
+  Status status = shared > 48 << 10 ? call("cuFuncSetAttribute", f, most_shared_bytes, int(shared)) : 0;
+  if (!status) {
+    void* const none = nullptr;
+    status = call("cuLaunchKernel", f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared, none, params,
+                  static_cast<void**>(none));
+  }
+  if (!status) status = call("cuCtxSynchronize");
+  last_error = status ? error_name(status) : "";
+  return status != 0;
+}
+
+inline const char* error() { return last_error.c_str(); }
+
+/// In place of posix_memalign: whole pages, that the device can use at the same address.
+inline int allocate(void** memory, size_t, size_t bytes) {
+  modules();
+  constexpr unsigned portable_and_mapped = 3;
+  return call("cuMemHostAlloc", memory, bytes, portable_and_mapped);
+}
+inline void release(void* memory) { call("cuMemFreeHost", memory); }
+}  // namespace on_device
+
+#define ch_launch on_device::launch
+#define ch_last_error on_device::error
+#define posix_memalign on_device::allocate
+#define free on_device::release

@@ -1,0 +1,293 @@
+//! One run: shapes and stages in order, results saved after each, a failure reported and the next stage begun.
+
+use crate::cupti::Recorder;
+use crate::device;
+use crate::log::{Failure, Log, caught};
+use crate::machine::Machine;
+use crate::measure::{Bench, Deadline, Sizes, StageError};
+use crate::report::{Report, Row};
+use crate::shapes::{SHAPES, Shape};
+use crate::{Fatal, agreement, answered, checkpoint, stages, timeline};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use uqac::backend::{CacheType, DeviceChoice};
+use uqac::engine::{Engine, EngineOptions};
+
+#[derive(clap::Args)]
+pub struct RunArgs {
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    device: DeviceChoice,
+    /// Shapes to measure [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = SHAPES.map(|shape| shape.name))]
+    shapes: Vec<String>,
+    /// Stages, in this order
+    #[arg(long, value_delimiter = ',', default_value = "agreement,decode,answered,prefill,batch,deep,lengths")]
+    stages: Vec<Stage>,
+    /// Shrunken shapes and short runs: whether everything works, not how fast
+    #[arg(long)]
+    quick: bool,
+    /// Seconds after which no further stage begins; 0: no limit
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    budget: u64,
+    /// So many layers instead of the shape's own, for a look at single kernels
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    layers: Option<u16>,
+    /// Rounds of each comparison [default: 5, quick: 2]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: Option<u8>,
+    /// Where checkpoints are written [default: a new temporary folder]
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Leave the checkpoints there for another run
+    #[arg(long)]
+    keep: bool,
+    /// FLOP/s of a large bf16 matrix product, measured on this machine: the floor of what is bound by arithmetic
+    #[arg(long, value_name = "RATE")]
+    matrix_rate: Option<f64>,
+    /// Threads, for the CPU and for writing checkpoints; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Type of the cached keys [default: the engine's]
+    #[arg(long)]
+    k_cache: Option<CacheType>,
+    /// Type of the cached values [default: the engine's]
+    #[arg(long)]
+    v_cache: Option<CacheType>,
+    /// libcupti, for `timeline` [default: libcupti.so, as the loader finds it]
+    #[arg(long, value_name = "FILE")]
+    cupti: Option<PathBuf>,
+    /// Save the results here
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is measured of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Stage {
+    /// Shrunken, against the CPU: same tokens, probabilities, heads, chain
+    Agreement,
+    /// One sequence, plain and traced
+    Decode,
+    /// Chain, similarities and ensemble after the answer
+    Answered,
+    Prefill,
+    /// Sixteen sequences, plain and traced
+    Batch,
+    /// Decoding behind a long prompt
+    Deep,
+    /// Traced passes over sequences of growing length
+    Lengths,
+    /// One long response from its first token to its last
+    Whole,
+    /// The kernels of a decode step and the gaps between them, by CUPTI
+    Timeline,
+    /// A short generation and nothing else, to be looked at by a profiler
+    Steps,
+}
+
+/// A stage, and for [`Stage::Lengths`] its length.
+#[derive(Clone, Copy, Debug)]
+struct Task {
+    stage: Stage,
+    length: usize,
+}
+
+impl Task {
+    /// `stages` in order, that of several lengths as so many tasks.
+    fn list(stages: &[Stage], sizes: &Sizes) -> VecDeque<Task> {
+        let lengths = |stage| if stage == Stage::Lengths { &sizes.lengths[..] } else { &[0] };
+        stages.iter().flat_map(|&stage| lengths(stage).iter().map(move |&length| Task { stage, length })).collect()
+    }
+
+    fn name(self) -> String {
+        let stage = format!("{:?}", self.stage).to_lowercase();
+        if self.stage == Stage::Lengths { format!("{stage} {}", self.length) } else { stage }
+    }
+
+    fn run(self, bench: &mut Bench) -> Result<Vec<Row>, StageError> {
+        bench.deadline.need(0.0)?;
+        match self.stage {
+            // these load models of their own
+            Stage::Agreement | Stage::Timeline => Ok(Vec::new()),
+            Stage::Decode => stages::decode(bench, 1),
+            Stage::Batch => stages::decode(bench, bench.sizes.batch),
+            Stage::Answered => answered::answered(bench),
+            Stage::Prefill => stages::prefill(bench),
+            Stage::Deep => stages::deep(bench),
+            Stage::Lengths => stages::length(bench, self.length),
+            Stage::Whole => stages::whole(bench),
+            Stage::Steps => stages::steps(bench),
+        }
+    }
+}
+
+/// What measurements are made with.
+struct Rig {
+    machine: Machine,
+    options: EngineOptions,
+    sizes: Sizes,
+    matrix_rate: Option<f64>,
+    deadline: Deadline,
+    counts: bool,
+}
+
+impl Rig {
+    /// With a model loaded.
+    fn load<'a>(&'a mut self, shape: &'a str, folder: &Path) -> Result<Bench<'a>, Failure> {
+        let before_load = self.machine.in_use().map_err(StageError::from)?;
+        let Rig { machine, options, sizes, matrix_rate, deadline, counts } = self;
+        let (matrix_rate, deadline, counts) = (*matrix_rate, *deadline, *counts);
+        let engine = Engine::load(folder, *options)?;
+        Ok(Bench { engine, machine, shape, sizes, counts, matrix_rate, deadline, before_load })
+    }
+}
+
+/// Settings and results of a run.
+struct Session<'a> {
+    arguments: &'a RunArgs,
+    rig: Rig,
+    folder: PathBuf,
+    log: Log,
+}
+
+/// Measures; whether nothing went wrong.
+pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
+    let mut sizes = if arguments.quick { Sizes::quick() } else { Sizes::full() };
+    sizes.rounds = arguments.rounds.map_or(sizes.rounds, usize::from);
+    let deadline = Deadline::after(arguments.budget);
+    let machine = device::machine(arguments.device, arguments.threads, sizes.buffer)?;
+    let temporary = tempfile::tempdir().map_err(|source| Fatal::Io { path: std::env::temp_dir(), source })?;
+    let folder = arguments.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
+    let counts = !arguments.quick && arguments.layers.is_none() && matches!(machine, Machine::Cuda(_));
+    let log = Log { report: Report { counts, ..Report::default() }, json: arguments.json.clone(), failures: 0 };
+    let RunArgs { device, threads, k_cache, v_cache, matrix_rate, .. } = *arguments;
+    let options = EngineOptions { k_cache, v_cache, ..device::engine_options(device, threads) };
+    let rig = Rig { machine, options, sizes, matrix_rate, deadline, counts };
+    let mut session = Session { arguments, rig, folder, log };
+    session.describe()?;
+    let wanted = |shape: &&Shape| arguments.shapes.is_empty() || arguments.shapes.iter().any(|n| n == shape.name);
+    SHAPES.iter().filter(wanted).try_for_each(|shape| session.measure(shape))?;
+    Ok(session.log.failures == 0)
+}
+
+impl Session<'_> {
+    /// The machine, and its ceilings.
+    fn describe(&mut self) -> Result<(), Fatal> {
+        let machine = &mut self.rig.machine;
+        let device = machine.describe()?;
+        println!("{device}");
+        let about = &mut self.log.report.about;
+        about.insert("device".to_owned(), device);
+        if self.arguments.quick {
+            let note = "shrunken shapes and short runs: shows that everything runs, says nothing about speed";
+            about.insert("quick".to_owned(), note.to_owned());
+        }
+        let giga = |rate: f64| rate / 1e9;
+        let rates = (0..self.rig.sizes.rounds).map(|_| machine.bandwidth().map(giga)).collect::<Result<Vec<_>, _>>()?;
+        let mut rows = vec![Row::new("the machine", machine.bandwidth_kind(), "GB/s", &rates)];
+        let upload = machine.upload_rate()?;
+        rows.extend(upload.map(|rate| Row::new("the machine", "copy from pinned host memory", "GB/s", &[giga(rate)])));
+        let matrix = self.rig.matrix_rate;
+        rows.extend(matrix.map(|r| Row::new("the machine", "large bf16 matrix product", "TFLOP/s", &[r / 1e12])));
+        self.log.add(rows)
+    }
+
+    /// All stages of one shape.
+    fn measure(&mut self, shape: &Shape) -> Result<(), Fatal> {
+        println!("{}", shape.name);
+        let mut tasks = Task::list(&self.arguments.stages, &self.rig.sizes);
+        if take(&mut tasks, Stage::Agreement) {
+            let outcome = caught(|| self.agreement(&shape.shrunken()));
+            let unexplained = outcome.as_ref().ok().and_then(|rows| agreement::unexplained(rows));
+            self.log.record(shape.name, "agreement", outcome)?;
+            if let Some(failure) = unexplained {
+                self.log.problem(shape.name, "agreement", failure)?;
+            }
+        }
+        let timeline = take(&mut tasks, Stage::Timeline);
+        if tasks.is_empty() && !timeline {
+            return Ok(());
+        }
+        let mut shape = if self.arguments.quick { shape.shrunken() } else { shape.clone() };
+        shape.layers = self.arguments.layers.map_or(shape.layers, usize::from);
+        let folder = self.folder.join(shape.name);
+        let start = Instant::now();
+        if let Err(error) = checkpoint::write(&folder, &shape, self.arguments.threads) {
+            let error = std::io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+            return self.log.problem(shape.name, "checkpoint", error.into());
+        }
+        let (bytes, seconds) = (shape.byte_len() as f64, start.elapsed().as_secs_f64());
+        println!("  {:.2} GB of weights in {} after {seconds:.1} s", bytes / 1e9, folder.display());
+        while !tasks.is_empty() && self.work_off(&shape, &folder, &mut tasks)? {}
+        if timeline {
+            let outcome = caught(|| self.timeline(shape.name, &folder));
+            self.log.record(shape.name, "timeline", outcome)?;
+        }
+        if !self.arguments.keep {
+            std::fs::remove_dir_all(&folder).map_err(|source| Fatal::Io { path: folder, source })?;
+        }
+        Ok(())
+    }
+
+    /// Loads the model and works tasks off until one breaks the engine. False: it cannot even be loaded.
+    fn work_off(&mut self, shape: &Shape, folder: &Path, tasks: &mut VecDeque<Task>) -> Result<bool, Fatal> {
+        let start = Instant::now();
+        let mut bench = match caught(|| self.rig.load(shape.name, folder)) {
+            Ok(bench) => bench,
+            Err(failure) => return self.log.problem(shape.name, "load", failure).map(|()| false),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let (engine, (k, v)) = (&bench.engine, bench.engine.cache_types());
+        let cache = format!("K {}, V {}", k.name(), v.name());
+        println!("  {}, cache {cache}", engine.device());
+        let floor = bench.machine.upload_rate()?.map(|rate| engine.weights().byte_len() as f64 / rate);
+        let load = Row::new(shape.name, "time to load", "s", &[seconds]);
+        self.log.report.about.insert(format!("cache, {}", shape.name), cache);
+        self.log.add(vec![load.floor(floor, "the weights at the rate of a copy from pinned memory")])?;
+        while let Some(task) = tasks.pop_front() {
+            let outcome = caught(|| Ok(task.run(&mut bench)?));
+            if !self.log.record(shape.name, &task.name(), outcome)? {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Decode steps timed as they are, then once more under CUPTI, which has to be there before a step is captured.
+    fn timeline(&mut self, shape: &str, folder: &Path) -> Result<Vec<Row>, Failure> {
+        let rig = &mut self.rig;
+        rig.deadline.need(0.0)?;
+        let step = stages::traced_steps(&mut rig.load(shape, folder)?)?;
+        let recorder = Recorder::start(self.arguments.cupti.as_deref()).map_err(StageError::from)?;
+        stages::traced_steps(&mut rig.load(shape, folder)?)?;
+        let runs = recorder.finish().map_err(StageError::from)?;
+        let steps = timeline::steps(&runs, rig.sizes.response / 2);
+        if steps.len() < 2 {
+            return Err(StageError::NoSteps { runs: runs.len() }.into());
+        }
+        Ok(timeline::rows(shape, &steps, step, rig.counts))
+    }
+
+    /// The shrunken shape on the device and on the CPU.
+    fn agreement(&mut self, shape: &Shape) -> Result<Vec<Row>, Failure> {
+        self.rig.deadline.need(0.0)?;
+        let folder = self.folder.join(format!("{}-shrunken", shape.name));
+        checkpoint::write(&folder, shape, self.arguments.threads)?;
+        let mut device = Engine::load(&folder, self.rig.options)?;
+        let (k, v) = device.cache_types();
+        let on_cpu = device::engine_options(DeviceChoice::Cpu, self.arguments.threads);
+        let mut cpu = Engine::load(&folder, EngineOptions { k_cache: Some(k), v_cache: Some(v), ..on_cpu })?;
+        let (k_cache, v_cache) = (Some(CacheType::F32), Some(CacheType::F32));
+        let mut exact = Engine::load(&folder, EngineOptions { k_cache, v_cache, ..on_cpu })?;
+        Ok(agreement::agreement(shape.name, &mut device, &mut cpu, &mut exact)?)
+    }
+}
+
+/// Takes a stage out of the list; whether it was there.
+fn take(tasks: &mut VecDeque<Task>, stage: Stage) -> bool {
+    let before = tasks.len();
+    tasks.retain(|task| task.stage != stage);
+    tasks.len() < before
+}

@@ -1,0 +1,67 @@
+//! What a decode step's time goes into: its kernels one by one, and the gaps between them.
+
+use crate::cupti::KernelRun;
+use crate::report::{Row, median};
+use std::collections::HashMap;
+
+/// The kernel that every pass begins with, by the start of its name.
+const FIRST_KERNEL: &str = "embed";
+
+/// Kernels that are listed one by one.
+const LISTED: usize = 12;
+
+/// The last `count` whole decode steps in runs that are in order: each from one embedding to the next. (The very last
+/// stretch has no end, the prompt's passes come first.)
+pub fn steps(runs: &[KernelRun], count: usize) -> Vec<&[KernelRun]> {
+    let starts: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].name.starts_with(FIRST_KERNEL)).collect();
+    let mut steps: Vec<&[KernelRun]> = starts.windows(2).map(|pair| &runs[pair[0]..pair[1]]).collect();
+    steps.drain(..steps.len().saturating_sub(count));
+    steps
+}
+
+/// Nanoseconds in which at least one of the kernels runs.
+pub fn busy(runs: &[KernelRun]) -> u64 {
+    let mut covered = 0;
+    let mut until = 0;
+    for run in runs {
+        covered += run.end.saturating_sub(run.start.max(until));
+        until = until.max(run.end);
+    }
+    covered
+}
+
+/// The gaps' share of a step that takes `step` seconds when nobody looks, and the kernels that take longest. Recording
+/// slows the launches down, but the kernels themselves next to nothing: so their time is compared with a step that was
+/// not recorded.
+pub fn rows(shape: &str, steps: &[&[KernelRun]], step: f64, counts: bool) -> Vec<Row> {
+    let micros = |nanos: f64| nanos / 1e3;
+    let busy_times: Vec<f64> = steps.iter().map(|step| busy(step) as f64).collect();
+    let recorded: Vec<f64> = steps.windows(2).map(|pair| (pair[1][0].start - pair[0][0].start) as f64).collect();
+    let kernels: Vec<f64> = steps.iter().map(|step| step.len() as f64).collect();
+    let gaps: Vec<f64> = busy_times.iter().map(|busy| 100.0 * (1.0 - busy * 1e-9 / step)).collect();
+    let mut rows = vec![
+        Row::new(shape, "launch gaps in a decode step (graph)", "%", &gaps)
+            .floor(Some(0.0), "kernels that follow one another without a gap")
+            .fact("step µs", step * 1e6)
+            .fact("kernels µs", micros(median(&busy_times)))
+            .fact("kernels", median(&kernels))
+            .fact("% while recorded", 100.0 * (1.0 - median(&busy_times) / median(&recorded)))
+            .target("≤ 3 %", counts, |row| row.median <= 3.0),
+    ];
+    let mut by_name: HashMap<&str, (u64, usize)> = HashMap::new();
+    for run in steps.iter().copied().flatten() {
+        let (time, runs) = by_name.entry(&run.name).or_default();
+        *time += run.end.saturating_sub(run.start);
+        *runs += 1;
+    }
+    let mut by_name: Vec<_> = by_name.into_iter().collect();
+    by_name.sort_by_key(|(name, (time, _))| (std::cmp::Reverse(*time), *name));
+    let per_step = |total: f64| total / steps.len() as f64;
+    rows.extend(by_name.into_iter().take(LISTED).map(|(name, (time, runs))| {
+        let time = per_step(time as f64);
+        Row::new(shape, format!("kernel {name}"), "µs a step", &[micros(time)])
+            .fact("runs a step", per_step(runs as f64))
+            .fact("% of the step", 100.0 * time * 1e-9 / step)
+    }));
+    rows
+}

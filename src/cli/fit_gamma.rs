@@ -1,0 +1,92 @@
+//! `uqac fit-gamma`: what γ would be by a model's own attention.
+
+use super::error::CliError;
+use super::progress::Progress;
+use super::{ModelArgs, note, print};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use uqac::backend::DeviceChoice;
+use uqac::engine::{Engine, EngineError, EngineOptions};
+use uqac::eval::analysis::{for_each_sample, sample_files};
+use uqac::eval::sample::Sample;
+use uqac::uq::recency::{GammaFit, Recency};
+
+/// Measure γ, the discount of the nearest ten positions, on a model's own responses
+///
+/// Prints the mean attention by distance, over all heads and the responses of a run of `uqac eval`, and the γ that makes
+/// the nearest ten positions count as much as the eleventh, beside the published γ that the method uses. Runs on the CPU.
+#[derive(Args)]
+pub struct FitGammaArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Folder of a run of `uqac eval` with this model
+    #[arg(value_name = "FOLDER")]
+    run: PathBuf,
+    /// Responses that are measured
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    limit: usize,
+    /// Nothing but a JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
+    let mut samples: Vec<Sample> = Vec::new();
+    for file in sample_files(&args.run)? {
+        for_each_sample(&file, |sample| samples.push(sample))?.iter().for_each(|what| note(&format!("note: {what}")));
+    }
+    samples.truncate(args.limit);
+    let folder = args.model.folder()?;
+    let options = EngineOptions { device: DeviceChoice::Cpu, ..args.model.run.options() };
+    let mut engine = Engine::load(&folder, options)?;
+    engine.set_selected_heads(engine.spec().total_heads());
+    let mut recency = Recency::default();
+    let mut progress = Progress::new(Some(samples.len() as u64));
+    for sample in &samples {
+        measure(&mut engine, sample, &mut recency)?;
+        progress.advance(false);
+    }
+    progress.finish();
+    let fit = recency.fit().ok_or(CliError::NoResponses(args.run.clone()))?;
+    if args.json {
+        print(&format!("{}\n", serde_json::to_string(&fit).map_err(|e| CliError::Stdout(e.into()))?))?;
+    } else {
+        print(&table(&fit, samples.len()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Adds every row of a response, every head.
+fn measure(engine: &mut Engine, sample: &Sample, recency: &mut Recency) -> Result<(), CliError> {
+    let (tokens, n_instr) = sample.sequence(engine.tokenizer()).map_err(EngineError::from)?;
+    if tokens.len() == n_instr {
+        return Ok(());
+    }
+    let mut traced = engine.trace(&tokens, n_instr, sample.uq.profile)?;
+    for row in n_instr..tokens.len() {
+        traced.head_rows(row)?.iter().for_each(|head| recency.add(head));
+    }
+    Ok(())
+}
+
+fn table(fit: &GammaFit, responses: usize) -> String {
+    const WIDTH: f64 = 32.0;
+    let most = fit.attention.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let mut text = format!(
+        "attention by distance, mean of {} rows and heads of {responses} responses\n\n{:>8}  {:>9}  {:>9}  {:>9}\n",
+        fit.rows, "distance", "attention", "γ", "published"
+    );
+    for (i, attention) in fit.attention.iter().enumerate() {
+        let bar = "█".repeat((attention / most * WIDTH).round() as usize);
+        let gammas = fit.gamma.get(i).zip(fit.published.get(i));
+        let gammas = gammas.map_or(" ".repeat(20), |(g, p)| format!("{g:>9.4}  {p:>9.4}"));
+        text += &format!("{:>8}  {attention:>9.5}  {gammas}  {bar}\n", i + 1);
+    }
+    text + &format!(
+        "\nlevel behind the nearest {}: {:.5}; rms difference from the published γ: {:.3}\n",
+        fit.gamma.len(),
+        fit.level,
+        fit.difference
+    )
+}

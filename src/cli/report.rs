@@ -1,0 +1,136 @@
+//! `uqac report`: an evaluation's tables and pictures, recomputed from its samples.
+
+use super::error::CliError;
+use super::{note, print};
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use uqac::eval::analysis::{Analysis, AnalysisOptions, analyse};
+use uqac::report::colour::Look;
+use uqac::report::html;
+use uqac::report::pictures::galleries;
+use uqac::report::png::pngs;
+use uqac::report::svg::Picture;
+use uqac::report::tables::{csv::csv, latex::latex, markdown::markdown, sheets::sheets, text::text};
+
+/// Tables and pictures of what evaluations found
+///
+/// Reads the folders that `uqac eval --output` has written; no model is needed. Shards of a run, in one folder or in
+/// several given together, are merged.
+#[derive(Args)]
+pub struct ReportArgs {
+    /// Folders of runs
+    #[arg(required = true, value_name = "DIR")]
+    folders: Vec<PathBuf>,
+    /// How it is written; json holds every number, html is one page with tables, pictures and every item
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// A file instead of standard output; with html a folder, which gets report.html and the pictures (or a file, if it
+    /// ends in .html)
+    #[arg(long, value_name = "FILE|FOLDER")]
+    output: Option<PathBuf>,
+    /// Also write the pictures into this folder, as SVG
+    #[arg(long, value_name = "FOLDER")]
+    pictures: Option<PathBuf>,
+    /// The pictures as PNG, too (in builds with the feature png)
+    #[arg(long)]
+    png: bool,
+    /// Only these methods, by their keys in the samples' uq.scores; they are compared on the items that all of them have
+    #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
+    methods: Vec<String>,
+    /// The method that the others are compared with
+    #[arg(long, value_name = "METHOD", default_value = "p")]
+    against: String,
+    /// Resamples of the bootstrap; 0: no intervals
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    resamples: usize,
+    /// Seed of the bootstrap
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Table,
+    Markdown,
+    Csv,
+    Latex,
+    Json,
+    Html,
+}
+
+pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
+    let options = AnalysisOptions {
+        resamples: args.resamples,
+        seed: args.seed,
+        methods: args.methods.clone(),
+        against: args.against.clone(),
+    };
+    let analysis = analyse(&args.folders, &options)?;
+    if !matches!(args.format, Format::Table | Format::Markdown) {
+        for run in &analysis.runs {
+            run.notes.iter().for_each(|what| note(&format!("note: {}: {what}", run.name)));
+        }
+    }
+    let (file, folder) = places(args);
+    if let Some(folder) = args.pictures.as_deref().or(folder) {
+        draw(&analysis, folder, args.png)?;
+    }
+    let text = written(&analysis, args)?;
+    match file {
+        Some(file) => {
+            let made = folder.map_or(Ok(()), std::fs::create_dir_all);
+            made.and_then(|()| std::fs::write(&file, text)).map_err(|source| CliError::File { path: file, source })?;
+        }
+        None => print(&text)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The file that the report goes to, and the folder that is its own, if it has one: a page's.
+fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
+    let named_html = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("html"));
+    match args.output.as_deref() {
+        Some(folder) if args.format == Format::Html && !named_html(folder) => {
+            (Some(folder.join("report.html")), Some(folder))
+        }
+        other => (other.map(Path::to_owned), None),
+    }
+}
+
+fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
+    /// Columns of a table in a file.
+    const FILE_WIDTH: usize = 120;
+    let look = match args.output {
+        Some(_) => Look { colour: false, width: FILE_WIDTH },
+        None => Look::of_stdout(),
+    };
+    Ok(match args.format {
+        Format::Table => text(&sheets(analysis), look),
+        Format::Markdown => markdown(&sheets(analysis)),
+        Format::Latex => latex(&sheets(analysis)),
+        Format::Csv => csv(analysis)?,
+        Format::Html => html::render(analysis)?,
+        Format::Json => serde_json::to_string_pretty(analysis)? + "\n",
+    })
+}
+
+/// Writes every picture into the folder.
+fn draw(analysis: &Analysis, folder: &Path, png: bool) -> Result<(), CliError> {
+    let write = |name: String, bytes: &[u8]| {
+        let file = folder.join(name);
+        std::fs::write(&file, bytes).map_err(|source| CliError::File { path: file, source })
+    };
+    std::fs::create_dir_all(folder).map_err(|source| CliError::File { path: folder.to_owned(), source })?;
+    let pictures: Vec<Picture> = galleries(analysis).into_iter().flat_map(|gallery| gallery.pictures).collect();
+    for picture in &pictures {
+        write(format!("{}.svg", picture.name), picture.standalone().as_bytes())?;
+    }
+    if png {
+        for (picture, bytes) in pictures.iter().zip(pngs(&pictures)?) {
+            write(format!("{}.png", picture.name), &bytes)?;
+        }
+    }
+    note(&format!("{} pictures in {}", pictures.len(), folder.display()));
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! Run folders in, runs of items out.
+
+use crate::engine::FinishReason;
+use crate::eval::run::sweep::SweepRow;
+use crate::eval::sample::{Sample, ScoreMap, SweepPoint};
+use crate::report::records::Status;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Run folders cannot be read.
+#[derive(Debug, Error)]
+pub enum AnalysisError {
+    #[error("{}: not the folder of a run: it has no manifest.json; give a folder that `uqac eval --output` has written{}", folder.display(), hint(inside))]
+    NotARun { folder: PathBuf, inside: Vec<PathBuf> },
+    #[error("{}: no such folder; give a folder that `uqac eval --output` has written", .0.display())]
+    NoFolder(PathBuf),
+    #[error("{}: expected a run's manifest, a JSON object: {why}", file.display())]
+    Manifest { file: PathBuf, why: String },
+    #[error("{}: format {found}, but this version reads format {}; use the version that wrote it", file.display(), super::FORMAT)]
+    Format { file: PathBuf, found: u64 },
+    #[error("{}: no line of it can be read as what a run writes ({why})", file.display())]
+    NoSamples { file: PathBuf, why: String },
+    #[error("no run has scores of a method {method:?}; there are: {}", known.join(", "))]
+    NoMethod { method: String, known: Vec<String> },
+    #[error("{}: {source}", file.display())]
+    Io { file: PathBuf, source: io::Error },
+}
+
+fn hint(inside: &[PathBuf]) -> String {
+    match inside.first() {
+        Some(first) => format!("; there are runs in it, such as {}", first.display()),
+        None => String::new(),
+    }
+}
+
+/// What the analysis needs of a [`Sample`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    pub task: String,
+    pub doc_id: usize,
+    /// `None`: not graded.
+    pub correct: Option<bool>,
+    pub correct_reference: Option<bool>,
+    pub status: Status,
+    pub finish: FinishReason,
+    pub response_tokens: usize,
+    /// Links of the chain without the answer's tokens, and how many of them were kept.
+    pub chain: usize,
+    pub kept: usize,
+    /// Members of the ensemble, the response itself included.
+    pub ensemble: usize,
+    pub scores: ScoreMap,
+    /// Whether the majority's answer is right, where there are several samples.
+    pub majority_correct: Option<bool>,
+    pub seconds: BTreeMap<String, f64>,
+    pub sweep: Vec<SweepItem>,
+    /// Rows of the chain without the answer's, and the answer's: what sweeps are compared with.
+    chain_rows: BTreeSet<i64>,
+    answer_rows: BTreeSet<i64>,
+}
+
+/// The item under other parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SweepItem {
+    pub setting: BTreeMap<String, Value>,
+    /// |A ∩ B| / |A ∪ B| of its chain and the run's own, without the answer's tokens; 1 of two empty chains.
+    pub overlap: f64,
+    pub chain: usize,
+    pub scores: ScoreMap,
+}
+
+impl Item {
+    /// The response under another setting; the later of two under the same counts.
+    fn add(&mut self, point: SweepPoint) {
+        let chain: BTreeSet<i64> = point.chain.into_iter().filter(|row| !self.answer_rows.contains(row)).collect();
+        self.sweep.retain(|other| other.setting != point.setting);
+        self.sweep.push(SweepItem {
+            setting: point.setting,
+            overlap: jaccard(&self.chain_rows, &chain),
+            chain: chain.len(),
+            scores: point.scores,
+        });
+    }
+
+    /// An answer was found and scored.
+    pub fn answered(&self) -> bool {
+        self.status == Status::Ok
+    }
+
+    /// The method's score; `None` also for one that is not finite.
+    pub fn score(&self, method: &str) -> Option<f64> {
+        finite(&self.scores, method)
+    }
+}
+
+/// A method's score if it is a number.
+pub(super) fn finite(scores: &ScoreMap, method: &str) -> Option<f64> {
+    scores.get(method).copied().flatten().filter(|score| score.is_finite())
+}
+
+impl From<Sample> for Item {
+    fn from(sample: Sample) -> Item {
+        let label = |key: &str| sample.metrics.get(key).map(|value| *value >= 0.5);
+        let (correct, correct_reference, majority) = (label("acc"), label("acc_reference"), label("acc_majority"));
+        let uq = sample.uq;
+        let rows =
+            |answer: bool| uq.chain.iter().filter(move |link| link.from.is_none() == answer).map(|link| link.row);
+        let (chain_rows, answer_rows): (BTreeSet<i64>, BTreeSet<i64>) = (rows(false).collect(), rows(true).collect());
+        let mut item = Item {
+            task: sample.task,
+            doc_id: sample.doc_id,
+            correct,
+            correct_reference,
+            status: uq.status,
+            finish: uq.finish,
+            response_tokens: uq.tokens.ids.len(),
+            chain: chain_rows.len(),
+            kept: uq.kept.len(),
+            ensemble: uq.ensemble.len(),
+            majority_correct: majority,
+            scores: uq.scores,
+            seconds: uq.seconds,
+            sweep: Vec::new(),
+            chain_rows,
+            answer_rows,
+        };
+        uq.sweep.into_iter().for_each(|point| item.add(point));
+        item
+    }
+}
+
+fn jaccard(a: &BTreeSet<i64>, b: &BTreeSet<i64>) -> f64 {
+    let union = a.union(b).count();
+    if union == 0 { 1.0 } else { a.intersection(b).count() as f64 / union as f64 }
+}
+
+/// A run as it was found.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub folders: Vec<PathBuf>,
+    pub manifest: Value,
+    /// By task, then doc_id.
+    pub items: BTreeMap<(String, usize), Item>,
+    /// The shards that were found, of how many.
+    shards: BTreeSet<(usize, usize)>,
+    pub notes: Vec<String>,
+}
+
+/// Reads every folder; those that are shards of one run become one.
+pub(super) fn load(folders: &[PathBuf]) -> Result<Vec<Run>, AnalysisError> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for folder in folders {
+        if !seen.insert(folder.canonicalize().unwrap_or_else(|_| folder.clone())) {
+            continue; // given twice
+        }
+        let run = load_folder(folder)?;
+        match runs.iter_mut().find(|other| other.is_shard_of_same(&run)) {
+            Some(other) => other.merge(run),
+            None => runs.push(run),
+        }
+    }
+    runs.iter_mut().for_each(Run::note_missing_shards);
+    Ok(runs)
+}
+
+impl Run {
+    /// Both are shards, of runs that differ in nothing that could change a result: the device and what the model was called
+    /// may differ.
+    fn is_shard_of_same(&self, other: &Run) -> bool {
+        let what = |run: &Run| {
+            let mut manifest = run.manifest.clone();
+            if let Some(object) = manifest.as_object_mut() {
+                ["device", "shard"].into_iter().for_each(|key| drop(object.remove(key)));
+            }
+            if let Some(model) = manifest.get_mut("model").and_then(Value::as_object_mut) {
+                model.remove("name");
+            }
+            manifest
+        };
+        let fit = |a: &(usize, usize)| other.shards.iter().all(|b| a.0 != b.0 && a.1 == b.1);
+        let sharded = !self.shards.is_empty() && !other.shards.is_empty();
+        sharded && self.shards.iter().all(fit) && what(self) == what(other)
+    }
+
+    fn merge(&mut self, other: Run) {
+        self.folders.extend(other.folders);
+        self.shards.extend(other.shards);
+        self.notes.extend(other.notes);
+        self.add(other.items);
+    }
+
+    fn add(&mut self, items: impl IntoIterator<Item = ((String, usize), Item)>) {
+        let mut twice = 0;
+        for (key, item) in items {
+            twice += usize::from(self.items.insert(key, item).is_some());
+        }
+        if twice > 0 {
+            self.notes.push(format!("{twice} items are there twice: the later ones count"));
+        }
+    }
+
+    fn note_missing_shards(&mut self) {
+        let Some(&(_, n)) = self.shards.iter().max_by_key(|(_, n)| *n) else { return };
+        let missing: Vec<String> = (1..=n).filter(|i| !self.shards.contains(&(*i, n))).map(|i| i.to_string()).collect();
+        if !missing.is_empty() {
+            self.notes.push(format!("shards missing, of {n}: {}", missing.join(", ")));
+        }
+    }
+}
+
+fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
+    if !folder.exists() {
+        return Err(AnalysisError::NoFolder(folder.to_owned()));
+    }
+    let manifest = read_manifest(folder)?;
+    let mut run = Run {
+        folders: vec![folder.to_owned()],
+        manifest,
+        items: BTreeMap::new(),
+        shards: BTreeSet::new(),
+        notes: vec![],
+    };
+    for file in sample_files(folder)? {
+        run.shards.extend(shard_of(&file));
+        let (items, notes) = load_task(&file)?;
+        run.notes.extend(notes);
+        run.add(items.into_iter().map(|item| ((item.task.clone(), item.doc_id), item)));
+    }
+    if run.items.is_empty() {
+        run.notes.push("no samples yet".to_owned());
+    }
+    Ok(run)
+}
+
+/// The items of a sample file, with what a sweep has added in `sweep_` of the same name; and what was wrong with them.
+fn load_task(file: &Path) -> Result<(Vec<Item>, Vec<String>), AnalysisError> {
+    let mut items: Vec<Item> = Vec::new();
+    let mut notes = for_each_sample(file, |sample| items.push(sample.into()))?;
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let swept = file.with_file_name(name.replacen("samples_", "sweep_", 1));
+    if swept.is_file() {
+        let place: HashMap<usize, usize> = items.iter().enumerate().map(|(i, item)| (item.doc_id, i)).collect();
+        notes.extend(for_each_line(&swept, |row: SweepRow| {
+            if let Some(&i) = place.get(&row.doc_id) {
+                items[i].add(row.point);
+            }
+        })?);
+    }
+    Ok((items, notes))
+}
+
+/// The sample files of a run folder, by name.
+pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
+    let io = |source| AnalysisError::Io { file: folder.to_owned(), source };
+    let entries = folder.read_dir().map_err(io)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> = entries.collect::<Result<_, _>>().map_err(io)?;
+    files.retain(|file| is_samples(file));
+    files.sort();
+    Ok(files)
+}
+
+fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
+    let file = folder.join("manifest.json");
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        // a folder without one, or something that is no folder
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Err(AnalysisError::NotARun { folder: folder.to_owned(), inside: runs_inside(folder) });
+        }
+        Err(source) => return Err(AnalysisError::Io { file, source }),
+    };
+    let manifest: Value = serde_json::from_str(&text)
+        .map_err(|error| AnalysisError::Manifest { file: file.clone(), why: error.to_string() })?;
+    if !manifest.is_object() {
+        return Err(AnalysisError::Manifest { file, why: "found another JSON value".to_owned() });
+    }
+    match manifest.get("format").and_then(Value::as_u64) {
+        Some(found) if found > u64::from(super::FORMAT) => Err(AnalysisError::Format { file, found }),
+        _ => Ok(manifest),
+    }
+}
+
+/// Run folders directly in a folder.
+fn runs_inside(folder: &Path) -> Vec<PathBuf> {
+    let entries = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut runs: Vec<PathBuf> = entries.filter(|path| path.join("manifest.json").is_file()).collect();
+    runs.sort();
+    runs
+}
+
+fn is_samples(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("samples_") && name.ends_with(".jsonl")
+}
+
+/// `samples_gsm8k.shard-2-of-4.jsonl`: (2, 4)
+fn shard_of(file: &Path) -> Option<(usize, usize)> {
+    let stem = file.file_stem()?.to_str()?;
+    let (_, shard) = stem.rsplit_once(".shard-")?;
+    let (i, n) = shard.split_once("-of-")?;
+    Some((i.parse().ok()?, n.parse().ok()?))
+}
+
+/// Hands over every sample of a file in its order; returns what was wrong with it. A half-written last line (of a run that
+/// died) and damaged lines are left out; a file in which no line is a sample is an error.
+pub fn for_each_sample(file: &Path, each: impl FnMut(Sample)) -> Result<Vec<String>, AnalysisError> {
+    for_each_line(file, each)
+}
+
+/// The same for another kind of lines.
+fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
+    let io = |source| AnalysisError::Io { file: file.to_owned(), source };
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let mut reader = BufReader::with_capacity(1 << 18, File::open(file).map_err(io)?);
+    let (mut line, mut number, mut good) = (Vec::new(), 0, 0);
+    let (mut notes, mut bad): (Vec<String>, Vec<(usize, String)>) = (Vec::new(), Vec::new());
+    loop {
+        line.clear();
+        number += 1;
+        if reader.read_until(b'\n', &mut line).map_err(io)? == 0 {
+            break;
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        match serde_json::from_slice::<T>(&line) {
+            Ok(found) => {
+                good += 1;
+                each(found);
+            }
+            Err(_) if !line.ends_with(b"\n") => {
+                notes.push(format!("{name}: line {number} is half-written and left out"));
+            }
+            Err(error) => bad.push((number, error.to_string())),
+        }
+    }
+    match bad.first() {
+        Some((_, why)) if good == 0 => {
+            return Err(AnalysisError::NoSamples { file: file.to_owned(), why: why.clone() });
+        }
+        Some((first, why)) => {
+            notes.push(format!("{name}: {} lines cannot be read and are left out; line {first}: {why}", bad.len()));
+        }
+        None => (),
+    }
+    Ok(notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_read_from_names() {
+        let of = |name: &str| shard_of(Path::new(name));
+        assert_eq!(of("samples_bbh_x.shard-2-of-4.jsonl"), Some((2, 4)));
+        assert_eq!(of("samples_gsm8k.jsonl"), None);
+        assert_eq!(of("samples_a.shard-x-of-4.jsonl"), None);
+    }
+
+    #[test]
+    fn overlap_of_chains() {
+        let set = |rows: &[i64]| rows.iter().copied().collect::<BTreeSet<i64>>();
+        assert_eq!(jaccard(&set(&[1, 2, 3]), &set(&[2, 3, 4])), 0.5);
+        assert_eq!((jaccard(&set(&[]), &set(&[])), jaccard(&set(&[1]), &set(&[]))), (1.0, 0.0));
+    }
+}

@@ -1,0 +1,293 @@
+//! From run folders to the numbers of a report, without a model.
+//!
+//! ```text
+//! run folders ─ load: runs of items (shards merged) ─┬─ summary ─────┐
+//!                                                    ├─ methods      ├─ Analysis ─ tables, pictures, results.json
+//!                                                    ├─ sweeps       │
+//!                                                    └─ overhead ────┘
+//! ```
+//!
+//! Two views of the items: **answered** (the main one, as in the paper: responses in which an answer was found and the
+//! method has a score) and **all** (every graded item; one without a score ranks lowest, as probability 0). An item
+//! without an answer is wrong in both the accuracy and the second view.
+
+mod compare;
+mod compute;
+pub mod load;
+pub mod methods;
+mod overhead;
+mod summary;
+mod sweep;
+
+pub use load::{AnalysisError, Item, for_each_sample, sample_files};
+pub use methods::{Group, Method};
+
+use super::metrics::{Balanced, Metric, Resampling};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Version of what [`results_json`] returns.
+pub const FORMAT: u32 = 1;
+
+/// What is computed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AnalysisOptions {
+    /// Resamples of the bootstrap; 0: no intervals.
+    pub resamples: usize,
+    pub seed: u32,
+    /// Only these methods, if any are given.
+    pub methods: Vec<String>,
+    /// The method that the others are compared with.
+    pub against: String,
+}
+
+impl Default for AnalysisOptions {
+    fn default() -> Self {
+        AnalysisOptions { resamples: 1000, seed: 0, methods: Vec::new(), against: "p".to_owned() }
+    }
+}
+
+impl AnalysisOptions {
+    fn resampling(&self) -> Resampling {
+        Resampling { resamples: self.resamples, seed: self.seed }
+    }
+}
+
+/// Everything a report shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Analysis {
+    pub format: u32,
+    pub options: AnalysisOptions,
+    /// Every method that any run has a score of, in the order in which they are shown.
+    pub methods: Vec<Method>,
+    pub runs: Vec<RunAnalysis>,
+}
+
+/// One evaluation of a model: a folder, or the folders of its shards.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunAnalysis {
+    /// The model's name; with the folder's where two runs have the same.
+    pub name: String,
+    pub model: String,
+    pub profile: Option<String>,
+    pub device: Option<String>,
+    pub folders: Vec<PathBuf>,
+    /// As found; of the first folder.
+    pub manifest: Value,
+    /// What the reader must know: missing shards, half-written lines.
+    pub notes: Vec<String>,
+    /// Benchmarks in the run's order, each followed by its subtasks.
+    pub tasks: Vec<TaskAnalysis>,
+    /// Over the benchmarks, where there is more than one.
+    pub means: Vec<MethodMeans>,
+}
+
+impl RunAnalysis {
+    /// Tasks that stand for themselves: subtasks pooled.
+    pub fn benchmarks(&self) -> impl Iterator<Item = &TaskAnalysis> {
+        self.tasks.iter().filter(|task| task.level == Level::Benchmark)
+    }
+
+    /// The expected calibration error that this run's profile means.
+    pub fn ece(&self) -> Metric {
+        if self.profile.as_deref() == Some("paper") { Metric::EceRight } else { Metric::Ece }
+    }
+}
+
+/// Whether a task stands for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// A task, or all subtasks of one together (`bbh`).
+    Benchmark,
+    /// `bbh:causal_judgement`; its items are in its benchmark's, too.
+    Subtask,
+}
+
+/// What is known of a task.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskAnalysis {
+    pub task: String,
+    pub level: Level,
+    pub summary: Summary,
+    /// In the order of [`Analysis::methods`]; only methods that have a score here.
+    pub methods: Vec<MethodAnalysis>,
+    /// `None` with fewer than two methods.
+    pub common: Option<Common>,
+    pub sweep: Vec<SweepSetting>,
+    pub overhead: Vec<Stage>,
+    /// By task and doc_id.
+    #[serde(skip)]
+    pub items: Vec<Item>,
+}
+
+impl TaskAnalysis {
+    pub fn method(&self, key: &str) -> Option<&MethodAnalysis> {
+        self.methods.iter().find(|method| method.method == key)
+    }
+}
+
+/// A task's items counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Summary {
+    pub items: usize,
+    /// Items with a grade; those with an error may have none.
+    pub graded: usize,
+    pub correct: usize,
+    /// Of the graded items; those without an answer are wrong.
+    pub accuracy: Option<f64>,
+    /// 95 %, Wilson's score interval.
+    pub accuracy_interval: Option<[f64; 2]>,
+    /// Items with an answer and scores.
+    pub answered: usize,
+    pub no_answer: usize,
+    pub errors: usize,
+    /// Responses that were cut off, with an answer or without.
+    pub truncated: usize,
+    /// Of the items that have both grades: how many, accuracy by the authors' grading, and where the two differ.
+    pub graded_twice: usize,
+    pub accuracy_reference: Option<f64>,
+    pub disagreements: usize,
+    /// Of the items with several samples: accuracy of the majority's answer.
+    pub majority_accuracy: Option<f64>,
+    /// Over all responses.
+    pub response_tokens: usize,
+    /// Means over the answered items: tokens of the response, links of the chain (answer tokens not counted), of them
+    /// kept, members of the ensemble.
+    pub mean_response_tokens: Option<f64>,
+    pub mean_chain: Option<f64>,
+    pub mean_kept: Option<f64>,
+    pub mean_ensemble: Option<f64>,
+    pub seconds: f64,
+}
+
+/// A value with its 95 % bootstrap interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    pub value: f64,
+    pub interval: Option<[f64; 2]>,
+}
+
+/// Metrics over one view of the items.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measures {
+    pub items: usize,
+    pub correct: usize,
+    /// `None` where a metric is not defined.
+    pub metrics: BTreeMap<Metric, Option<Estimate>>,
+}
+
+impl Measures {
+    pub fn get(&self, metric: Metric) -> Option<Estimate> {
+        self.metrics.get(&metric).copied().flatten()
+    }
+
+    pub fn value(&self, metric: Metric) -> Option<f64> {
+        self.get(metric).map(|estimate| estimate.value)
+    }
+}
+
+/// A method on a task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MethodAnalysis {
+    pub method: String,
+    /// Answered items of which it has no score.
+    pub missing: usize,
+    pub answered: Measures,
+    pub all: Measures,
+    /// On the paper's subsamples of the answered items.
+    pub balanced: Option<Balanced>,
+    /// AUROC within fifths of the response lengths, of the answered items.
+    pub length_controlled_auroc: Option<f64>,
+}
+
+/// Methods on the items of which all of them have a score.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Common {
+    /// The method that the differences are to.
+    pub against: String,
+    pub items: usize,
+    pub methods: Vec<CommonMethod>,
+}
+
+/// A method on the common items.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CommonMethod {
+    pub method: String,
+    pub measures: Measures,
+    /// Its metric minus that of `against`, with the paired bootstrap's interval.
+    pub difference: BTreeMap<Metric, Option<Estimate>>,
+}
+
+/// A method's means over benchmarks, each counting the same; `None` unless a metric is defined on every one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MethodMeans {
+    pub method: String,
+    pub benchmarks: usize,
+    pub answered: BTreeMap<Metric, Option<f64>>,
+    pub balanced: BTreeMap<Metric, Option<f64>>,
+    pub length_controlled_auroc: Option<f64>,
+}
+
+/// The same responses under other parameters.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SweepSetting {
+    /// What differs; empty: the run's own parameters, over the same items.
+    pub setting: BTreeMap<String, Value>,
+    pub items: usize,
+    /// Mean Jaccard overlap with the run's own chain, answer tokens not counted; share of items with the same chain.
+    pub chain_overlap: Option<f64>,
+    pub same_chain: Option<f64>,
+    pub mean_chain: Option<f64>,
+    pub methods: Vec<SweepMethod>,
+}
+
+impl SweepSetting {
+    /// `k=8, theta=0.5`
+    pub fn name(&self) -> String {
+        let pair = |(key, value): (&String, &Value)| match value {
+            Value::String(text) => format!("{key}={text}"),
+            other => format!("{key}={other}"),
+        };
+        self.setting.iter().map(pair).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A method under a setting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SweepMethod {
+    pub method: String,
+    pub items: usize,
+    pub metrics: BTreeMap<Metric, Option<f64>>,
+    /// Of |score - the run's own score|.
+    pub mean_change: Option<f64>,
+    pub largest_change: Option<f64>,
+}
+
+/// Time that a stage of the evaluation took.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stage {
+    pub stage: String,
+    /// Items that went through it.
+    pub items: usize,
+    pub seconds: f64,
+    pub seconds_per_item: f64,
+    /// Over the seconds of `generate` for the same items.
+    pub relative_to_generate: Option<f64>,
+}
+
+/// Reads run folders and computes everything of them. Shards of one run, in one folder or several, are merged.
+pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
+    compute::analysis(load::load(folders)?, options)
+}
+
+/// What a run folder's `results.json` holds: the [`Analysis`] of this folder alone.
+pub fn results_json(folder: &Path) -> Result<Value, AnalysisError> {
+    let mut analysis = analyse(&[folder.to_owned()], &AnalysisOptions::default())?;
+    for run in &mut analysis.runs {
+        run.folders.clear(); // it lies in the folder, which may be moved
+    }
+    Ok(serde_json::to_value(analysis).unwrap_or_default())
+}

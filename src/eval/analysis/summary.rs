@@ -1,0 +1,71 @@
+//! A task's items counted.
+
+use super::{Item, Summary};
+use crate::engine::FinishReason;
+use crate::report::records::Status;
+
+/// 97.5 % quantile of the standard normal distribution.
+const Z: f64 = 1.959_963_984_540_054;
+
+/// Wilson's 95 % score interval of a proportion (Wilson 1927); `None` of no items.
+pub fn wilson(successes: usize, n: usize) -> Option<[f64; 2]> {
+    let (k, n) = (successes as f64, n as f64);
+    let centre = (k + Z * Z / 2.0) / (n + Z * Z);
+    let half = Z / (n + Z * Z) * (k * (n - k) / n + Z * Z / 4.0).sqrt();
+    (n > 0.0).then(|| [(centre - half).max(0.0), (centre + half).min(1.0)])
+}
+
+pub(super) fn summary(items: &[Item]) -> Summary {
+    let count = |which: &dyn Fn(&Item) -> bool| items.iter().filter(|item| which(item)).count();
+    let status = |wanted: Status| count(&|item| item.status == wanted);
+    let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
+    let (graded, correct) = (count(&|item| item.correct.is_some()), count(&|item| item.correct == Some(true)));
+    let twice = |item: &Item| item.correct.is_some() && item.correct_reference.is_some();
+    let graded_twice = count(&twice);
+    let correct_reference = count(&|item| twice(item) && item.correct_reference == Some(true));
+    let several = count(&|item| item.majority_correct.is_some());
+    let answered = status(Status::Ok);
+    let mean =
+        |value: &dyn Fn(&Item) -> usize| share(items.iter().filter(|item| item.answered()).map(value).sum(), answered);
+    Summary {
+        items: items.len(),
+        graded,
+        correct,
+        accuracy: share(correct, graded),
+        accuracy_interval: wilson(correct, graded),
+        answered,
+        no_answer: status(Status::NoAnswer),
+        errors: status(Status::Error),
+        truncated: count(&|item| item.finish == FinishReason::Length),
+        graded_twice,
+        accuracy_reference: share(correct_reference, graded_twice),
+        disagreements: count(&|item| twice(item) && item.correct != item.correct_reference),
+        majority_accuracy: share(count(&|item| item.majority_correct == Some(true)), several),
+        response_tokens: items.iter().map(|item| item.response_tokens).sum(),
+        mean_response_tokens: mean(&|item| item.response_tokens),
+        mean_chain: mean(&|item| item.chain),
+        mean_kept: mean(&|item| item.kept),
+        mean_ensemble: mean(&|item| item.ensemble),
+        seconds: items.iter().flat_map(|item| item.seconds.values()).filter(|seconds| seconds.is_finite()).sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wilson_by_the_published_formula() {
+        // 10 of 100: 0.0552, 0.1744
+        let [low, high] = wilson(10, 100).unwrap();
+        assert!((low - 0.055_229_1).abs() < 1e-6 && (high - 0.174_366_4).abs() < 1e-6, "{low} {high}");
+        let [low, high] = wilson(0, 3).unwrap();
+        assert!(low == 0.0 && high > 0.5 && high < 1.0);
+        assert_eq!(wilson(0, 0), None);
+    }
+
+    #[test]
+    fn of_nothing() {
+        assert_eq!(summary(&[]), Summary::default());
+    }
+}

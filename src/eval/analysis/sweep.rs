@@ -1,0 +1,114 @@
+//! The responses under other parameters: how far chains, confidences and metrics move.
+
+use super::load::{SweepItem, finite};
+use super::*;
+use crate::eval::metrics::Ranking;
+use crate::eval::sample::ScoreMap;
+use std::cmp::Ordering;
+
+/// One entry for the run's own parameters, over the items that have a sweep, then one for each setting; nothing where no
+/// item has one.
+pub(super) fn settings(items: &[Item], methods: &[Method]) -> Vec<SweepSetting> {
+    let swept: Vec<&Item> = items.iter().filter(|item| item.answered() && !item.sweep.is_empty()).collect();
+    let mut found: Vec<&BTreeMap<String, Value>> = Vec::new();
+    for setting in swept.iter().flat_map(|item| &item.sweep).map(|point| &point.setting) {
+        if !found.contains(&setting) {
+            found.push(setting);
+        }
+    }
+    if found.is_empty() {
+        return Vec::new();
+    }
+    found.sort_by(|a, b| order(a, b));
+    let own: Vec<(&Item, Point)> = swept.iter().map(|item| (*item, Point::own(item))).collect();
+    let mut settings = vec![of_setting(BTreeMap::new(), &own, methods)];
+    for setting in found {
+        let points = swept.iter().filter_map(|item| {
+            let point = item.sweep.iter().find(|point| point.setting == *setting)?;
+            Some((*item, Point::of(point)))
+        });
+        settings.push(of_setting(setting.clone(), &points.collect::<Vec<_>>(), methods));
+    }
+    settings
+}
+
+/// An item under one setting.
+struct Point<'a> {
+    overlap: f64,
+    chain: usize,
+    scores: &'a ScoreMap,
+}
+
+impl<'a> Point<'a> {
+    fn own(item: &'a Item) -> Point<'a> {
+        Point { overlap: 1.0, chain: item.chain, scores: &item.scores }
+    }
+
+    fn of(point: &'a SweepItem) -> Point<'a> {
+        Point { overlap: point.overlap, chain: point.chain, scores: &point.scores }
+    }
+}
+
+/// By what differs, then by its value: numbers as numbers.
+fn order(a: &BTreeMap<String, Value>, b: &BTreeMap<String, Value>) -> Ordering {
+    let value = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        _ => a.to_string().cmp(&b.to_string()),
+    };
+    let values = || a.values().zip(b.values()).map(|(a, b)| value(a, b)).find(|order| order.is_ne());
+    a.keys().cmp(b.keys()).then_with(|| values().unwrap_or(Ordering::Equal))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (n, sum) = values.fold((0, 0.0), |(n, sum), value| (n + 1, sum + value));
+    (n > 0).then(|| sum / f64::from(n))
+}
+
+fn of_setting(setting: BTreeMap<String, Value>, points: &[(&Item, Point)], methods: &[Method]) -> SweepSetting {
+    SweepSetting {
+        setting,
+        items: points.len(),
+        chain_overlap: mean(points.iter().map(|(_, point)| point.overlap)),
+        same_chain: mean(points.iter().map(|(_, point)| f64::from(u8::from(point.overlap == 1.0)))),
+        mean_chain: mean(points.iter().map(|(_, point)| point.chain as f64)),
+        methods: methods.iter().filter_map(|method| of_method(method, points)).collect(),
+    }
+}
+
+fn of_method(method: &Method, points: &[(&Item, Point)]) -> Option<SweepMethod> {
+    let scored: Vec<(&Item, f64)> = points
+        .iter()
+        .filter(|(item, _)| item.correct.is_some())
+        .filter_map(|(item, point)| Some((*item, finite(point.scores, &method.key)?)))
+        .collect();
+    let entries = scored.iter().enumerate().map(|(i, (item, score))| (i, *score, item.correct == Some(true)));
+    let levels = Ranking::new(entries).levels();
+    let changes = || scored.iter().filter_map(|(item, score)| Some((score - item.score(&method.key)?).abs()));
+    (!scored.is_empty()).then(|| SweepMethod {
+        method: method.key.clone(),
+        items: scored.len(),
+        metrics: Metric::ALL.into_iter().map(|metric| (metric, metric.of(&levels, method.probability))).collect(),
+        mean_change: mean(changes()),
+        largest_change: changes().reduce(f64::max),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn settings_are_in_the_order_of_their_numbers() {
+        let setting = |key: &str, value: Value| BTreeMap::from([(key.to_owned(), value)]);
+        let mut settings = [
+            setting("theta", json!(0.7)),
+            setting("k", json!(16)),
+            setting("k-cache", json!("f16")),
+            setting("k", json!(8)),
+        ];
+        settings.sort_by(order);
+        let values: Vec<String> = settings.iter().flat_map(|setting| setting.values()).map(Value::to_string).collect();
+        assert_eq!(values, ["8", "16", "\"f16\"", "0.7"]);
+    }
+}

@@ -1,0 +1,492 @@
+//! From a cleaned formula to its [`Form`].
+
+use super::form::Form;
+use super::functions::{FUNCTIONS, apply, binomial, factorial, rounded};
+use super::groups::{group, proper_fraction};
+use super::rational::Rational;
+
+/// The form of an expression; `None` for what is none, or not understood.
+pub(super) fn parse(text: &str) -> Option<Form> {
+    let mut parser = Parser { rest: text, depth: 0, in_bars: false };
+    let form = parser.sum()?;
+    parser.skip_spaces();
+    parser.rest.is_empty().then_some(form)
+}
+
+/// Words that measure: they say nothing against a number without them.
+const UNITS: &[&str] = &[
+    "cm", "mm", "km", "ft", "kg", "mg", "ml", "lb", "lbs", "oz", "mph", "kph", "hr", "hrs", "min", "mins", "sec",
+    "secs", "inch", "inches", "foot", "feet", "yard", "yards", "mile", "miles", "meter", "meters", "metre", "metres",
+    "unit", "units", "square", "cubic", "sq", "cu", "per", "degree", "degrees", "deg", "radian", "radians", "rad",
+    "dollar", "dollars", "cent", "cents", "pound", "pounds", "ounce", "ounces", "gram", "grams", "liter", "liters",
+    "second", "seconds", "minute", "minutes", "hour", "hours", "day", "days", "week", "weeks", "month", "months",
+    "year", "years", "people", "percent", "ways", "way", "points", "times", "gallon", "gallons", "cup", "cups",
+    "students", "apples",
+];
+
+struct Parser<'a> {
+    rest: &'a str,
+    depth: usize,
+    /// Between two bars, where the next one closes.
+    in_bars: bool,
+}
+
+impl<'a> Parser<'a> {
+    /// Deeper formulas are not read: an answer has a few levels.
+    const DEEPEST: usize = 40;
+
+    fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    fn skip_spaces(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        match self.rest.trim_start().strip_prefix(token) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The name of the command that comes next.
+    fn command(&self) -> Option<&'a str> {
+        let name = self.rest.strip_prefix('\\')?;
+        let length = name.bytes().take_while(u8::is_ascii_alphabetic).count();
+        (length > 0).then(|| &name[..length])
+    }
+
+    fn sum(&mut self) -> Option<Form> {
+        let mut sum = Form::number(Rational::ZERO);
+        let mut first = true;
+        loop {
+            let mut negative = false;
+            let mut signed = false;
+            while let Some(sign) = {
+                self.skip_spaces();
+                self.peek()
+            }
+            .filter(|c| matches!(c, '+' | '-'))
+            {
+                negative ^= sign == '-';
+                signed = true;
+                self.rest = &self.rest[1..];
+            }
+            if !first && !signed {
+                break;
+            }
+            let term = self.product()?;
+            sum = sum.add(if negative { term.negated()? } else { term })?;
+            first = false;
+        }
+        Some(sum)
+    }
+
+    fn product(&mut self) -> Option<Form> {
+        while self.text_first() {}
+        let mut after_number = self.peek_number();
+        let mut product = self.power()?;
+        loop {
+            self.skip_spaces();
+            if self.eat("*") {
+                product = product.mul(self.factor_after_operator()?)?;
+            } else if self.eat("/") {
+                product = product.divided_by(self.factor_after_operator()?)?;
+            } else if self.skip_unit() {
+                continue;
+            } else if self.starts_factor() {
+                if after_number && self.peek_number() {
+                    return None; // "3 4"
+                }
+                after_number = self.peek_number();
+                product = product.mul(self.power()?)?;
+            } else {
+                return Some(product);
+            }
+        }
+    }
+
+    /// Passes over words before a number, as in `\text{Area } 5`.
+    fn text_first(&mut self) -> bool {
+        self.skip_spaces();
+        let Some(rest) = self.rest.strip_prefix("\\text{") else { return false };
+        match rest.split_once('}') {
+            Some((_, rest)) if !rest.trim().is_empty() => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn factor_after_operator(&mut self) -> Option<Form> {
+        self.skip_spaces();
+        match self.peek() {
+            Some('-') => {
+                self.rest = &self.rest[1..];
+                self.power()?.negated()
+            }
+            _ => self.power(),
+        }
+    }
+
+    /// Passes over a unit, its exponent and what it is divided by.
+    fn skip_unit(&mut self) -> bool {
+        let start = self.rest;
+        if let Some(rest) = self.rest.strip_prefix("\\text{") {
+            let Some((words, rest)) = rest.split_once('}') else { return false };
+            if is_half_of_day(words) {
+                return false;
+            }
+            self.rest = rest;
+        } else {
+            let run = self.letters();
+            if !UNITS.contains(&run.to_lowercase().as_str()) {
+                return false;
+            }
+            self.rest = &self.rest[run.len()..];
+        }
+        if self.eat("^") && self.argument().is_none() {
+            self.rest = start;
+            return false;
+        }
+        if let Some(rest) = self.rest.strip_prefix('/') {
+            let below = Parser { rest, depth: 0, in_bars: false }.letters();
+            if !below.is_empty() {
+                self.rest = &rest[below.len()..];
+            }
+        }
+        true
+    }
+
+    /// The letters that come next, up to what is no letter.
+    fn letters(&self) -> &'a str {
+        let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
+        &self.rest[..length]
+    }
+
+    fn peek_number(&self) -> bool {
+        let rest = self.rest.trim_start();
+        rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+    }
+
+    fn starts_factor(&self) -> bool {
+        match self.peek() {
+            Some('(' | '[' | '{' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
+            Some('|') => !self.in_bars,
+            Some('\\') => !self.rest.starts_with("\\\\") && self.command().is_some_and(|name| name != "end"),
+            Some(c) => c.is_alphanumeric(),
+            None => false,
+        }
+    }
+
+    fn power(&mut self) -> Option<Form> {
+        let mut base = self.primary()?;
+        loop {
+            if self.eat("!") {
+                base = factorial(&base)?;
+            } else if self.eat("^") {
+                let exponent = self.argument()?;
+                base = base.power(exponent)?;
+            } else {
+                return Some(base);
+            }
+        }
+    }
+
+    /// An argument of a command, an exponent or an index: a group, a command, a whole number, or one character.
+    fn argument(&mut self) -> Option<Form> {
+        self.skip_spaces();
+        match self.peek()? {
+            '-' => {
+                self.rest = self.rest[1..].trim_start();
+                let digit = self.peek_number();
+                (if digit { self.number() } else { self.primary() })?.negated()
+            }
+            c if c.is_ascii_digit() => self.number(),
+            _ => self.primary(),
+        }
+    }
+
+    /// As TeX reads an argument: of `\frac12`, a single digit.
+    fn tex_argument(&mut self) -> Option<Form> {
+        self.skip_spaces();
+        match self.peek()? {
+            c @ '0'..='9' => {
+                self.rest = &self.rest[1..];
+                Some(Form::number(Rational::decimal(c.encode_utf8(&mut [0; 4]))?))
+            }
+            c if c.is_ascii_alphabetic() => {
+                self.rest = &self.rest[1..];
+                Some(Form::symbol(c))
+            }
+            _ => self.primary(),
+        }
+    }
+
+    /// What stands between operators; everything that nests passes through here.
+    fn primary(&mut self) -> Option<Form> {
+        self.depth += 1;
+        let form = if self.depth > Self::DEEPEST { None } else { self.primary_inner() };
+        self.depth -= 1;
+        form
+    }
+
+    fn primary_inner(&mut self) -> Option<Form> {
+        self.skip_spaces();
+        match self.peek()? {
+            c if c.is_ascii_digit() || c == '.' => self.mixed_number(),
+            '(' | '[' => {
+                self.rest = &self.rest[1..];
+                let inside = self.within(Self::sum)?;
+                (self.eat(")") || self.eat("]")).then_some(inside)
+            }
+            '{' => {
+                self.rest = &self.rest[1..];
+                let inside = self.within(Self::sum)?;
+                self.eat("}").then_some(inside)
+            }
+            '|' => {
+                self.rest = &self.rest[1..];
+                let before = std::mem::replace(&mut self.in_bars, true);
+                let inside = self.sum()?;
+                self.in_bars = before;
+                self.eat("|").then_some(())?;
+                rounded(&inside, "abs", f64::abs)
+            }
+            '⌊' => self.enclosed("⌊", "⌋", f64::floor),
+            '⌈' => self.enclosed("⌈", "⌉", f64::ceil),
+            'π' => {
+                self.rest = &self.rest['π'.len_utf8()..];
+                Form::rounded(std::f64::consts::PI)
+            }
+            '\\' => self.command_value(),
+            c @ ('∞' | '∅') => {
+                self.rest = &self.rest[c.len_utf8()..];
+                Some(Form::symbol(c))
+            }
+            c if c.is_alphabetic() => self.name(),
+            _ => None,
+        }
+    }
+
+    /// Inside of brackets, where bars open again.
+    fn within(&mut self, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
+        let before = std::mem::replace(&mut self.in_bars, false);
+        let inside = read(self);
+        self.in_bars = before;
+        inside
+    }
+
+    fn enclosed(&mut self, open: &str, close: &str, function: fn(f64) -> f64) -> Option<Form> {
+        self.eat(open).then_some(())?;
+        let inside = self.within(Self::sum)?;
+        self.eat(close).then_some(())?;
+        rounded(&inside, open, function)
+    }
+
+    /// Digits, decimals, a period that repeats, an exponent of ten.
+    fn number(&mut self) -> Option<Form> {
+        let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+        let whole = digits(self.rest);
+        let after = &self.rest[whole..];
+        let length = whole + after.strip_prefix('.').map_or(0, |decimals| 1 + digits(decimals));
+        let (text, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        if let Some(inside) = rest.strip_prefix("\\overline")
+            && text.contains('.')
+        {
+            let (period, rest) = inside.trim_start().strip_prefix('{')?.split_once('}')?;
+            self.rest = rest;
+            return Rational::repeating(text, period.trim()).map(Form::number);
+        }
+        let value = Rational::decimal(text)?;
+        if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
+            let sign = usize::from(exponent.starts_with(['-', '+']));
+            let length = digits(&exponent[sign..]);
+            if length > 0 {
+                self.rest = &exponent[sign + length..];
+                let power: i128 = exponent[..sign + length].parse().ok()?;
+                return value.mul(Rational::integer(10).power(power)?).map(Form::number);
+            }
+        }
+        if self.rest.starts_with('_') {
+            self.rest = &self.rest[1..];
+            let base = self.argument()?.key();
+            return Some(Form::symbol(format!("{text}_{base}")));
+        }
+        Some(Form::number(value))
+    }
+
+    /// A number, or a whole number and a fraction: `2\frac{1}{2}`, `2 1/2`.
+    fn mixed_number(&mut self) -> Option<Form> {
+        let whole = self.number()?;
+        let Some(value) = whole.as_rational().filter(|value| value.whole().is_some()) else { return Some(whole) };
+        let Some((fraction, rest)) = proper_fraction(self.rest) else { return Some(whole) };
+        self.rest = rest;
+        Some(Form::number(value.add(fraction)?))
+    }
+
+    /// What a command stands for.
+    fn command_value(&mut self) -> Option<Form> {
+        let name = self.command()?;
+        self.rest = &self.rest[1 + name.len()..];
+        match name {
+            "frac" => {
+                let above = self.tex_argument()?;
+                above.divided_by(self.tex_argument()?)
+            }
+            "sqrt" => {
+                let degree = if self.eat("[") {
+                    let (degree, rest) = self.rest.split_once(']')?;
+                    self.rest = rest;
+                    Form::number(Rational::decimal(degree.trim())?)
+                } else {
+                    Form::number(Rational::integer(2))
+                };
+                let radicand = self.tex_argument()?;
+                radicand.power(Form::number(Rational::ONE).divided_by(degree)?)
+            }
+            "binom" | "dbinom" | "tbinom" => {
+                let (of, chosen) = (self.tex_argument()?, self.tex_argument()?);
+                binomial(&of, &chosen)
+            }
+            "begin" => self.matrix(),
+            "text" => {
+                let (words, rest) = self.rest.strip_prefix('{')?.split_once('}')?;
+                let symbol = words.trim().trim_matches(['(', ')', '.']);
+                self.rest = rest;
+                if is_half_of_day(words) {
+                    return Some(Form::symbol(words.trim().to_lowercase().replace('.', "")));
+                }
+                (symbol.chars().count() == 1).then(|| Form::symbol(symbol))
+            }
+            "end" => None,
+            _ if FUNCTIONS.contains(&name) => self.function(name),
+            _ => self.symbol(name),
+        }
+    }
+
+    /// A letter with its index, or a known name written without a backslash.
+    fn name(&mut self) -> Option<Form> {
+        let run = self.letters();
+        if FUNCTIONS.contains(&run) {
+            self.rest = &self.rest[run.len()..];
+            return self.function(run);
+        }
+        match run {
+            "sqrt" => {
+                self.rest = &self.rest[run.len()..];
+                return self.primary()?.power(Form::number(Rational::new(1, 2)?));
+            }
+            "pi" | "Pi" => {
+                self.rest = &self.rest[run.len()..];
+                return Form::rounded(std::f64::consts::PI);
+            }
+            "inf" | "infinity" | "infty" | "oo" => {
+                self.rest = &self.rest[run.len()..];
+                return Some(Form::symbol('∞'));
+            }
+            _ => {}
+        }
+        let letter = self.peek()?;
+        self.rest = &self.rest[letter.len_utf8()..];
+        self.symbol(letter.encode_utf8(&mut [0; 4]))
+    }
+
+    /// A symbol with what belongs to its name: arguments in braces, an index, primes.
+    fn symbol(&mut self, name: &str) -> Option<Form> {
+        let mut name = name.to_owned();
+        if name.len() > 1 {
+            while self.rest.trim_start().starts_with('{') {
+                let (inside, rest) = group(self.rest.trim_start())?;
+                self.rest = rest;
+                name.extend(["(", &inside.replace(' ', ""), ")"]);
+            }
+        }
+        if self.eat("_") {
+            name.extend(["_", &self.argument_text()?]);
+        }
+        while self.eat("'") {
+            name.push('\'');
+        }
+        Some(Form::symbol(name))
+    }
+
+    /// An index as it is written.
+    fn argument_text(&mut self) -> Option<String> {
+        self.skip_spaces();
+        if self.rest.starts_with('{') {
+            let (inside, rest) = group(self.rest)?;
+            self.rest = rest;
+            return Some(inside.replace(' ', ""));
+        }
+        let c = self.peek()?;
+        self.rest = &self.rest[c.len_utf8()..];
+        Some(c.to_string())
+    }
+
+    /// A function with its base or power and its argument.
+    fn function(&mut self, name: &str) -> Option<Form> {
+        let base = if self.eat("_") { Some(self.argument()?) } else { None };
+        let power = if self.eat("^") { Some(self.argument()?) } else { None };
+        self.skip_spaces();
+        let argument = if matches!(self.peek()?, '(' | '[' | '{') {
+            self.primary()?
+        } else {
+            let mut argument = self.power()?;
+            while {
+                self.skip_spaces();
+                self.starts_factor()
+            } && !self.rest.starts_with(['(', '['])
+                && !self.at_function()
+            {
+                argument = argument.mul(self.power()?)?;
+            }
+            argument
+        };
+        let value = apply(name, base, argument)?;
+        match power {
+            Some(power) => value.power(power),
+            None => Some(value),
+        }
+    }
+
+    fn at_function(&self) -> bool {
+        FUNCTIONS.contains(&self.command().unwrap_or_else(|| self.letters())) || self.command() == Some("text")
+    }
+
+    /// The rows of a matrix, as a symbol.
+    fn matrix(&mut self) -> Option<Form> {
+        let (environment, rest) = group(self.rest.trim_start())?;
+        let kind = match environment {
+            "matrix" | "pmatrix" | "bmatrix" | "Bmatrix" | "array" | "smallmatrix" => "matrix",
+            "vmatrix" => "determinant",
+            _ => return None,
+        };
+        let rest = if environment == "array" { group(rest.trim_start())?.1 } else { rest };
+        let end = rest.find("\\end")?;
+        let (_, after) = group(rest[end + "\\end".len()..].trim_start())?;
+        self.rest = after;
+        let rows = rest[..end].split("\\\\").map(str::trim).filter(|row| !row.is_empty());
+        let row = |row: &str| -> Option<String> {
+            let cells = row.split('&').map(|cell| {
+                let mut cell = Parser { rest: cell, depth: self.depth + 1, in_bars: false };
+                let form = cell.sum()?;
+                cell.rest.trim().is_empty().then(|| form.key())
+            });
+            Some(cells.collect::<Option<Vec<_>>>()?.join(","))
+        };
+        let rows = rows.map(row).collect::<Option<Vec<_>>>()?;
+        Some(Form::symbol(format!("{kind}[{}]", rows.join(";"))))
+    }
+}
+
+/// Morning or afternoon, which no number says.
+fn is_half_of_day(words: &str) -> bool {
+    matches!(words.trim().to_lowercase().replace('.', "").as_str(), "am" | "pm")
+}

@@ -1,0 +1,249 @@
+//! Expressions in a form that equal ones share.
+//!
+//! Numbers are equal by value: exactly as fractions where they are ones, else to eleven digits. With letters in them,
+//! expressions are equal up to the order of terms and factors, numbers multiplied out and like terms collected; sums are
+//! not multiplied with sums, so that a factored polynomial differs from the expanded one that it was asked from.
+
+use super::rational::Rational;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A number: a fraction, or a value in floating point that is none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Constant {
+    Exact(Rational),
+    Rounded(f64),
+}
+
+use Constant::{Exact, Rounded};
+
+impl Constant {
+    /// Of a computed value, which may be a fraction but for rounding.
+    fn computed(value: f64) -> Option<Self> {
+        const LARGEST_DENOMINATOR: i128 = 1000;
+        value.is_finite().then(|| Rational::near(value, LARGEST_DENOMINATOR).map_or(Rounded(value), Exact))
+    }
+
+    fn value(self) -> f64 {
+        match self {
+            Exact(fraction) => fraction.to_f64(),
+            Rounded(value) => value,
+        }
+    }
+
+    fn is_zero(self) -> bool {
+        matches!(self, Exact(fraction) if fraction.is_zero())
+    }
+
+    fn add(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Exact(a), Exact(b)) => a.add(b).map(Exact),
+            (a, b) => Self::computed(a.value() + b.value()),
+        }
+    }
+
+    fn mul(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Exact(a), Exact(b)) => a.mul(b).map(Exact),
+            (a, b) => Self::computed(a.value() * b.value()),
+        }
+    }
+
+    fn power(self, exponent: Self) -> Option<Self> {
+        if let (Exact(base), Exact(exponent)) = (self, exponent) {
+            if let Some(whole) = exponent.whole() {
+                return base.power(whole).map(Exact);
+            }
+            let degree = u32::try_from(exponent.root_degree()).ok()?;
+            if let Some(root) = base.root(degree) {
+                return root.power(exponent.mul(Rational::integer(degree.into()))?.whole()?).map(Exact);
+            }
+        }
+        Self::computed(self.value().powf(exponent.value()))
+    }
+
+    fn key(self) -> String {
+        match self {
+            Exact(fraction) => fraction.to_string(),
+            Rounded(value) => format!("≈{value:.10e}"),
+        }
+    }
+}
+
+/// Factors with their exponents.
+type Monomial = BTreeMap<String, Rational>;
+
+/// A sum of monomials with coefficients other than 0.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Form {
+    terms: BTreeMap<Monomial, Constant>,
+}
+
+impl Form {
+    /// More terms than an answer has.
+    const MOST_TERMS: usize = 200;
+
+    pub fn number(value: Rational) -> Self {
+        Self::constant(Exact(value))
+    }
+
+    /// Of a computed value.
+    pub fn rounded(value: f64) -> Option<Self> {
+        Constant::computed(value).map(Self::constant)
+    }
+
+    /// A letter, or what else is not looked into.
+    pub fn symbol(name: impl Into<String>) -> Self {
+        Self::term(Monomial::from([(name.into(), Rational::ONE)]), Exact(Rational::ONE))
+    }
+
+    fn constant(value: Constant) -> Self {
+        Self::term(Monomial::new(), value)
+    }
+
+    fn term(monomial: Monomial, coefficient: Constant) -> Self {
+        let terms = if coefficient.is_zero() { BTreeMap::new() } else { BTreeMap::from([(monomial, coefficient)]) };
+        Self { terms }
+    }
+
+    fn as_constant(&self) -> Option<Constant> {
+        match self.terms.first_key_value() {
+            None => Some(Exact(Rational::ZERO)),
+            Some((monomial, value)) => (self.terms.len() == 1 && monomial.is_empty()).then_some(*value),
+        }
+    }
+
+    /// Its value, if it is a fraction.
+    pub fn as_rational(&self) -> Option<Rational> {
+        match self.as_constant()? {
+            Exact(value) => Some(value),
+            Rounded(_) => None,
+        }
+    }
+
+    /// Its value, if it is a number.
+    pub fn as_f64(&self) -> Option<f64> {
+        self.as_constant().map(Constant::value)
+    }
+
+    /// Whether it is a letter and nothing else.
+    pub fn is_symbol(&self) -> bool {
+        let mut terms = self.terms.iter();
+        let single = terms.next().filter(|_| terms.next().is_none());
+        single.is_some_and(|(monomial, coefficient)| {
+            *coefficient == Exact(Rational::ONE)
+                && monomial.len() == 1
+                && monomial.values().all(|e| *e == Rational::ONE)
+        })
+    }
+
+    pub fn add(mut self, other: Self) -> Option<Self> {
+        for (monomial, coefficient) in other.terms {
+            let before = self.terms.remove(&monomial).unwrap_or(Exact(Rational::ZERO));
+            let sum = before.add(coefficient)?;
+            if !sum.is_zero() {
+                self.terms.insert(monomial, sum);
+            }
+        }
+        (self.terms.len() <= Self::MOST_TERMS).then_some(self)
+    }
+
+    pub fn negated(self) -> Option<Self> {
+        self.scaled(Exact(Rational::integer(-1)))
+    }
+
+    fn scaled(self, factor: Constant) -> Option<Self> {
+        let terms = self.terms.into_iter().map(|(monomial, value)| Some((monomial, value.mul(factor)?)));
+        let terms: BTreeMap<_, _> = terms.collect::<Option<_>>()?;
+        Some(Self { terms: terms.into_iter().filter(|(_, value)| !value.is_zero()).collect() })
+    }
+
+    pub fn mul(self, other: Self) -> Option<Self> {
+        if let Some(factor) = other.as_constant() {
+            return self.scaled(factor);
+        }
+        if let Some(factor) = self.as_constant() {
+            return other.scaled(factor);
+        }
+        let ((a, mut factors), (b, others)) = (self.factored()?, other.factored()?);
+        for (factor, exponent) in others {
+            let before = factors.remove(&factor).unwrap_or(Rational::ZERO);
+            let sum = before.add(exponent)?;
+            if !sum.is_zero() {
+                factors.insert(factor, sum);
+            }
+        }
+        Some(Self::term(factors, a.mul(b)?))
+    }
+
+    pub fn divided_by(self, other: Self) -> Option<Self> {
+        self.mul(other.power(Self::number(Rational::integer(-1)))?)
+    }
+
+    pub fn power(self, exponent: Self) -> Option<Self> {
+        if let (Some(base), Some(exponent)) = (self.as_constant(), exponent.as_constant()) {
+            return base.power(exponent).map(Self::constant);
+        }
+        let Some(rational) = exponent.as_rational() else {
+            return Some(Self::symbol(format!("({})^({})", self.key(), exponent.key())));
+        };
+        if rational == Rational::ONE {
+            return Some(self);
+        }
+        // Only whole powers of a negative coefficient can be taken out of a power.
+        let negative = self.terms.values().next().is_some_and(|first| first.value() < 0.0);
+        if rational.whole().is_none() && negative {
+            let factors = Monomial::from([(format!("({})", self.key()), rational)]);
+            return Some(Self::term(factors, Exact(Rational::ONE)));
+        }
+        let (coefficient, factors) = self.factored()?;
+        let factors = factors.into_iter().map(|(factor, power)| Some((factor, power.mul(rational)?)));
+        let factors: Monomial = factors.collect::<Option<_>>()?;
+        let factors = factors.into_iter().filter(|(_, power)| !power.is_zero()).collect();
+        Some(Self::term(factors, coefficient.power(Exact(rational))?))
+    }
+
+    /// As a number times factors; a sum becomes a factor whose first term has the coefficient 1.
+    fn factored(self) -> Option<(Constant, Monomial)> {
+        if self.terms.len() == 1 {
+            return self.terms.into_iter().next().map(|(monomial, coefficient)| (coefficient, monomial));
+        }
+        let first = *self.terms.values().next()?;
+        let monic = self.scaled(first.power(Exact(Rational::integer(-1)))?)?;
+        Some((first, Monomial::from([(format!("({})", monic.key()), Rational::ONE)])))
+    }
+
+    /// With the coefficient 1 in its first term: the same for all multiples of an equation.
+    pub fn monic(self) -> Option<Self> {
+        match self.terms.values().next().copied() {
+            Some(first) => self.scaled(first.power(Exact(Rational::integer(-1)))?),
+            None => Some(self),
+        }
+    }
+
+    /// A text that equal forms share.
+    pub fn key(&self) -> String {
+        if let Some(value) = self.as_constant() {
+            return value.key();
+        }
+        let mut key = String::new();
+        for (monomial, coefficient) in &self.terms {
+            if !key.is_empty() {
+                key.push('+');
+            }
+            if *coefficient != Exact(Rational::ONE) || monomial.is_empty() {
+                key.push_str(&coefficient.key());
+            }
+            for (i, (factor, exponent)) in monomial.iter().enumerate() {
+                if i > 0 || *coefficient != Exact(Rational::ONE) {
+                    key.push('*');
+                }
+                key.push_str(factor);
+                if *exponent != Rational::ONE {
+                    let _ = write!(key, "^{exponent}"); // writing to a String does not fail
+                }
+            }
+        }
+        key
+    }
+}

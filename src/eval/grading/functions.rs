@@ -1,0 +1,68 @@
+//! Functions of numbers, computed; of anything else, symbols.
+
+use super::form::Form;
+use super::rational::Rational;
+
+/// Functions that are written before their argument.
+pub(super) const FUNCTIONS: &[&str] = &[
+    "sin", "cos", "tan", "sec", "csc", "cot", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg",
+    "exp",
+];
+
+/// A function of a number, or a symbol for it.
+pub(super) fn rounded(argument: &Form, name: &str, function: fn(f64) -> f64) -> Option<Form> {
+    match argument.as_f64() {
+        Some(value) => Form::rounded(function(value)),
+        None => Some(Form::symbol(format!("{name}({})", argument.key()))),
+    }
+}
+
+pub(super) fn apply(name: &str, base: Option<Form>, argument: Form) -> Option<Form> {
+    if name == "log"
+        && let Some(base) = &base
+    {
+        return match (base.as_f64(), argument.as_f64()) {
+            (Some(base), Some(value)) => Form::rounded(value.ln() / base.ln()),
+            _ => Some(Form::symbol(format!("log_{}({})", base.key(), argument.key()))),
+        };
+    }
+    let function: fn(f64) -> f64 = match name {
+        "sin" => f64::sin,
+        "cos" => f64::cos,
+        "tan" => f64::tan,
+        "sec" => |x| 1.0 / x.cos(),
+        "csc" => |x| 1.0 / x.sin(),
+        "cot" => |x| 1.0 / x.tan(),
+        "arcsin" => f64::asin,
+        "arccos" => f64::acos,
+        "arctan" => f64::atan,
+        "sinh" => f64::sinh,
+        "cosh" => f64::cosh,
+        "tanh" => f64::tanh,
+        "ln" => f64::ln,
+        "exp" => f64::exp,
+        // "log" means the natural logarithm or that to the base 10, as the question will have it.
+        _ => return Some(Form::symbol(format!("{name}({})", argument.key()))),
+    };
+    rounded(&argument, name, function)
+}
+
+pub(super) fn factorial(of: &Form) -> Option<Form> {
+    const LARGEST: i128 = 33; // 34! has more than 127 bits
+    match of.as_rational().and_then(Rational::whole) {
+        Some(n @ 0..=LARGEST) => Some(Form::number(Rational::integer((1..=n).product()))),
+        _ => Some(Form::symbol(format!("({})!", of.key()))),
+    }
+}
+
+pub(super) fn binomial(of: &Form, chosen: &Form) -> Option<Form> {
+    let whole = |form: &Form| form.as_rational().and_then(Rational::whole);
+    match (whole(of), whole(chosen)) {
+        (Some(n), Some(k)) if (0..=n).contains(&k) && n <= 10_000 => {
+            // Each step's product is a binomial coefficient times the next factor, so that the division is exact.
+            let value = (1..=k.min(n - k)).try_fold(1_i128, |value, i| Some(value.checked_mul(n - i + 1)? / i));
+            Some(Form::number(Rational::integer(value?)))
+        }
+        _ => Some(Form::symbol(format!("binomial({},{})", of.key(), chosen.key()))),
+    }
+}

@@ -1,0 +1,192 @@
+//! LaTeX without what only changes its looks: one spelling for everything that the readers behind this look at.
+
+/// A cleaned answer.
+pub(super) struct Clean {
+    /// With `≤ ≥ ≠ * ± ∓ ∪ ∩ ∈ ∞ π ∅ ⟨ ⟩ ⌊ ⌋ ⌈ ⌉ …` for their commands, `\text{…}` for all words, single spaces; without
+    /// dollar, degree and percent signs, sizes, fonts, separators of thousands that are more than a comma.
+    pub text: String,
+    /// A percent sign was there.
+    pub percent: bool,
+}
+
+/// Longer answers are not read as formulas.
+const LONGEST: usize = 2000;
+
+/// `None` for what is too long to be an answer.
+pub(super) fn clean(source: &str) -> Option<Clean> {
+    if source.len() > LONGEST {
+        return None;
+    }
+    let mut cleaner = Cleaner { rest: source, text: String::new(), percent: false };
+    while cleaner.step() {}
+    let words: Vec<&str> = cleaner.text.split_whitespace().collect();
+    let text = words.join(" ");
+    let text = text.trim_end_matches(['.', ',', ';', ':', ' ']).trim_start_matches([',', ';', ':', ' ']);
+    Some(Clean { text: text.to_owned(), percent: cleaner.percent })
+}
+
+struct Cleaner<'a> {
+    rest: &'a str,
+    text: String,
+    percent: bool,
+}
+
+impl<'a> Cleaner<'a> {
+    /// Reads one character or command; false at the end.
+    fn step(&mut self) -> bool {
+        const DEGREES: [&str; 4] = ["^{\\circ}", "^\\circ", "^{ \\circ }", "^\\degree"];
+        if let Some(sign) = DEGREES.iter().find(|sign| self.rest.starts_with(**sign)) {
+            self.rest = &self.rest[sign.len()..];
+            return true;
+        }
+        if let Some(rest) = self.rest.strip_prefix("{,}") {
+            self.rest = rest;
+            self.thousands(",");
+            return true;
+        }
+        if let Some(rest) = self.rest.strip_prefix("**") {
+            self.rest = rest; // bold in Markdown
+            return true;
+        }
+        let Some(c) = self.rest.chars().next() else { return false };
+        self.rest = &self.rest[c.len_utf8()..];
+        match c {
+            '\\' => self.command(),
+            '%' | '％' => self.percent = true,
+            '$' | '£' | '€' | '¥' | '°' | '`' | '"' | '“' | '”' => {}
+            '−' | '–' => self.text.push('-'),
+            '×' | '·' | '⋅' | '∗' => self.text.push('*'),
+            '÷' => self.text.push('/'),
+            '√' => self.text.push_str("\\sqrt "),
+            _ if superscript(c).is_some() => self.superscripts(c),
+            '½' => self.text.push_str("\\frac{1}{2}"),
+            '¼' => self.text.push_str("\\frac{1}{4}"),
+            '¾' => self.text.push_str("\\frac{3}{4}"),
+            '，' => self.text.push(','),
+            '’' | '′' => self.text.push('\''),
+            '\u{202f}' | '\u{2009}' => self.thousands(" "),
+            '~' => self.text.push(' '),
+            _ => self.text.push(c),
+        }
+        true
+    }
+
+    /// A separator of thousands, if digits stand before it and three behind; else what it looks like.
+    fn thousands(&mut self, otherwise: &str) {
+        let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
+        if !(self.text.ends_with(|c: char| c.is_ascii_digit()) && digits == 3) {
+            self.text.push_str(otherwise);
+        }
+    }
+
+    /// Small raised digits, which start with `first`.
+    fn superscripts(&mut self, first: char) {
+        let length: usize = self.rest.chars().take_while(|c| superscript(*c).is_some()).map(char::len_utf8).sum();
+        let (raised, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        let exponent: String = std::iter::once(first).chain(raised.chars()).filter_map(superscript).collect();
+        self.text.push_str(&format!("^{{{exponent}}}"));
+    }
+
+    /// What stands behind a backslash.
+    fn command(&mut self) {
+        let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
+        if length == 0 {
+            return self.control_symbol();
+        }
+        let (name, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        match name {
+            "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl" | "Bigr" | "biggl"
+            | "biggr" | "Biggl" | "Biggr" | "middle" => self.rest = rest.strip_prefix('.').unwrap_or(rest),
+            "displaystyle" | "textstyle" | "rm" | "bf" | "it" | "limits" | "nolimits" | "degree" | "mathbf"
+            | "boldsymbol" | "bm" | "mathbb" | "mathcal" | "mathsf" | "boxed" | "fbox" => {}
+            "text" | "textrm" | "textnormal" | "textbf" | "textit" | "textsf" | "texttt" | "textup" | "mathrm"
+            | "mathit" | "mbox" | "hbox" | "operatorname" => self.words(),
+            "quad" | "qquad" | "space" | "enspace" | "thinspace" => self.text.push(' '),
+            "dfrac" | "tfrac" | "cfrac" => self.text.push_str("\\frac "),
+            _ => match symbol(name) {
+                Some(symbol) => self.text.push_str(symbol),
+                None => {
+                    self.text.push('\\');
+                    self.text.push_str(name);
+                    self.text.push(' ');
+                }
+            },
+        }
+    }
+
+    /// A backslash before what is no letter.
+    fn control_symbol(&mut self) {
+        let Some(c) = self.rest.chars().next() else { return };
+        self.rest = &self.rest[c.len_utf8()..];
+        match c {
+            '\\' => self.text.push_str("\\\\"),
+            '{' => self.text.push_str("\\{"),
+            '}' => self.text.push_str("\\}"),
+            '|' => self.text.push('|'),
+            ',' => self.thousands(" "),
+            '!' | '$' | '(' | ')' | '[' | ']' | '#' => {}
+            '%' => self.percent = true,
+            '&' => self.text.push('&'),
+            _ => self.text.push(' '),
+        }
+    }
+
+    /// The argument of a command for words.
+    fn words(&mut self) {
+        let Some(inside) = self.rest.trim_start().strip_prefix('{') else { return };
+        let mut depth = 0_usize;
+        let end = inside.find(|c| {
+            depth = if c == '{' { depth + 1 } else { depth };
+            let closes = c == '}' && depth == 0;
+            depth = if c == '}' { depth.saturating_sub(1) } else { depth };
+            closes
+        });
+        let end = end.unwrap_or(inside.len());
+        let words = inside[..end].replace(['{', '}', '$', '\\', '~'], " ");
+        self.text.push_str(&format!("\\text{{{}}}", words.trim()));
+        self.rest = inside.get(end + 1..).unwrap_or_default();
+    }
+}
+
+/// The digit or sign that a raised one is.
+fn superscript(c: char) -> Option<char> {
+    "⁰¹²³⁴⁵⁶⁷⁸⁹⁻".chars().zip("0123456789-".chars()).find(|(raised, _)| *raised == c).map(|(_, plain)| plain)
+}
+
+/// A command's character.
+fn symbol(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "le" | "leq" | "leqslant" => "≤",
+        "ge" | "geq" | "geqslant" => "≥",
+        "ne" | "neq" => "≠",
+        "lt" => "<",
+        "gt" => ">",
+        "cdot" | "times" | "ast" => "*",
+        "div" => "/",
+        "pm" => "±",
+        "mp" => "∓",
+        "cup" => "∪",
+        "cap" => "∩",
+        "in" => "∈",
+        "infty" => "∞",
+        "pi" => "π",
+        "emptyset" | "varnothing" => "∅",
+        "lbrace" => "\\{",
+        "rbrace" => "\\}",
+        "lbrack" => "[",
+        "rbrack" => "]",
+        "langle" => "⟨",
+        "rangle" => "⟩",
+        "lfloor" => "⌊",
+        "rfloor" => "⌋",
+        "lceil" => "⌈",
+        "rceil" => "⌉",
+        "mid" | "vert" | "lvert" | "rvert" => "|",
+        "colon" => ":",
+        "prime" => "'",
+        "ldots" | "dots" | "cdots" => "…",
+        _ => return None,
+    })
+}

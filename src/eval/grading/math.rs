@@ -1,0 +1,333 @@
+//! Answers of competition mathematics: numbers, expressions, equations, sets, intervals, tuples, words.
+
+use super::expression::parse;
+use super::form::Form;
+use super::latex::clean;
+use super::rational::Rational;
+use super::reference::hendrycks_form;
+use super::words;
+
+/// What an answer can be read as.
+struct Readings {
+    normal: String,
+    /// Other readings that count if the other answer's normal one is among them.
+    others: Vec<String>,
+    percent: bool,
+}
+
+/// Whether two answers are the same.
+pub(super) fn equal(answer: &str, target: &str) -> bool {
+    let (a, b) = (readings(answer), readings(target));
+    let other = |from: &Readings, to: &Readings| from.others.contains(&to.normal) && !(from.percent && to.percent);
+    a.normal == b.normal || other(&a, &b) || other(&b, &a) || equal_as_text(answer, target)
+}
+
+/// As the dataset's authors compare. Their rule drops what follows a `\text{ `, which is wrong for lists.
+fn equal_as_text(answer: &str, target: &str) -> bool {
+    let list =
+        |text: &str| ["\\text{ and", "\\text{ or", "\\text{ AM", "\\text{ PM"].iter().any(|word| text.contains(word));
+    let (a, b) = (hendrycks_form(answer), hendrycks_form(target));
+    !list(answer) && !list(target) && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
+}
+
+/// A text that equal answers share.
+pub(super) fn normal_form(answer: &str) -> String {
+    readings(answer).normal
+}
+
+fn readings(answer: &str) -> Readings {
+    let fallback = || answer.split_whitespace().collect::<String>();
+    let Some(clean) = clean(answer) else {
+        return Readings { normal: fallback(), others: Vec::new(), percent: false };
+    };
+    let reader = Reader { thousands: true };
+    let normal = reader.read(&clean.text, 0).unwrap_or_else(fallback);
+    let mut others = Vec::new();
+    if clean.percent {
+        others.extend(
+            parse(&clean.text).and_then(|form| form.mul(Form::number(Rational::new(1, 100)?))).map(|f| f.key()),
+        );
+    }
+    others.extend(Reader { thousands: false }.read(&clean.text, 0)); // "100,200" as two numbers
+    others.extend(whole_equation(&clean.text));
+    others.extend(without_base(&clean.text));
+    others.retain(|other| *other != normal);
+    Readings { normal, others, percent: clean.percent }
+}
+
+/// `1011_2` as `1011`.
+fn without_base(text: &str) -> Option<String> {
+    let (digits, base) = text.split_once('_')?;
+    let base = base.trim_matches(['{', '}', ' ']);
+    let known = !base.is_empty() && base.bytes().all(|byte| byte.is_ascii_digit());
+    let digits = digits.trim();
+    (known && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| parse(digits)).flatten().map(|form| form.key())
+}
+
+/// `y = 2x` as the equation that it also is, whatever side its letters are on.
+fn whole_equation(text: &str) -> Option<String> {
+    let parts = split(text, &['=']);
+    let [left, right] = parts.as_slice() else { return None };
+    equation(left, right)
+}
+
+fn equation(left: &str, right: &str) -> Option<String> {
+    let difference = parse(left)?.add(parse(right)?.negated()?)?.monic()?;
+    Some(format!("0={}", difference.key()))
+}
+
+struct Reader {
+    /// Commas before three digits belong to the number.
+    thousands: bool,
+}
+
+impl Reader {
+    /// The normal form of a cleaned answer.
+    fn read(&self, text: &str, depth: usize) -> Option<String> {
+        const DEEPEST: usize = 6;
+        let text = text.trim();
+        if depth > DEEPEST || text.is_empty() {
+            return None;
+        }
+        if let Some(words) = as_words(text) {
+            return Some(words);
+        }
+        if let Some(inside) = text.strip_prefix("\\text{").and_then(|rest| rest.strip_suffix('}'))
+            && !inside.contains(['{', '}'])
+        {
+            return self.read(inside, depth + 1); // letters, or a list of them
+        }
+        let joined = if self.thousands { without_thousands(text) } else { text.to_owned() };
+        let text = match split(&joined, &['∈']).as_slice() {
+            [_, set] => set.trim().to_owned(), // x ∈ …
+            _ => joined,
+        };
+        let items = list_items(&text);
+        if items.len() > 1 {
+            return self.list(&items, depth);
+        }
+        if let Some((open, inside, close)) = enclosed(&text) {
+            match (open, list_items(inside)) {
+                ('{', items) if items.iter().all(|item| item.trim().is_empty()) => return Some(String::from("∅")),
+                ('{', items) => return self.list(&items, depth),
+                (_, items) if items.len() > 1 => {
+                    let items = items.iter().map(|item| self.read(item, depth + 1)).collect::<Option<Vec<_>>>()?;
+                    return Some(format!("{open}{}{close}", items.join(",")));
+                }
+                _ => {}
+            }
+        }
+        if text.contains(['±', '∓']) {
+            return self.list(&[&text], depth);
+        }
+        let parts = split(&text, &['∪']);
+        if parts.len() > 1 {
+            return Some(format!("∪{}", self.sorted(&parts, depth)?.join("∪")));
+        }
+        let parts = split(&text, &[':']);
+        if parts.len() > 1 {
+            let parts = parts.iter().map(|part| self.read(part, depth + 1)).collect::<Option<Vec<_>>>()?;
+            return Some(parts.join(":"));
+        }
+        relation(&text).or_else(|| self.value(&text, depth))
+    }
+
+    /// An expression, or what an equation says of a letter.
+    fn value(&self, text: &str, depth: usize) -> Option<String> {
+        let parts = split(text, &['=']);
+        let [first, .., last] = parts.as_slice() else { return parse(text).map(|form| form.key()) };
+        if is_name(first) || parse(first).is_some_and(|form| form.as_f64().is_some()) {
+            return self.read(last, depth + 1);
+        }
+        match parts.as_slice() {
+            [left, right] => equation(left, right),
+            _ => None,
+        }
+    }
+
+    /// Items in any order, each once. Names stay where there is more than one: `x=1,y=2`.
+    fn list(&self, items: &[&str], depth: usize) -> Option<String> {
+        let items: Vec<String> = items.iter().flat_map(|item| both_signs(item)).collect();
+        let items: Vec<&str> = items.iter().map(String::as_str).collect();
+        let name =
+            |item: &&str| split(item, &['=']).first().filter(|_| item.contains('=')).map(|name| name.trim().to_owned());
+        let mut names: Vec<String> = items.iter().filter_map(name).collect();
+        names.sort();
+        names.dedup();
+        let mut read = if names.len() > 1 {
+            let named =
+                |item: &&str| Some(format!("{}={}", name(item).unwrap_or_default(), self.read(item, depth + 1)?));
+            items.iter().map(named).collect::<Option<Vec<_>>>()?
+        } else {
+            items.iter().map(|item| self.read(item, depth + 1)).collect::<Option<Vec<_>>>()?
+        };
+        read.sort();
+        read.dedup();
+        match read.as_slice() {
+            [only] => Some(only.clone()),
+            _ => Some(format!("{{{}}}", read.join(";"))),
+        }
+    }
+
+    fn sorted(&self, parts: &[&str], depth: usize) -> Option<Vec<String>> {
+        let mut read = parts.iter().map(|part| self.read(part, depth + 1)).collect::<Option<Vec<_>>>()?;
+        read.sort();
+        Some(read)
+    }
+}
+
+/// An item with each of the signs that `±` leaves open.
+fn both_signs(item: &str) -> Vec<String> {
+    if !item.contains(['±', '∓']) {
+        return vec![item.to_owned()];
+    }
+    vec![item.replace('±', "+").replace('∓', "-"), item.replace('±', "-").replace('∓', "+")]
+}
+
+/// Whether the left side of an equation only names the right: a letter, `f(x)`, words.
+fn is_name(text: &str) -> bool {
+    let text = text.trim();
+    let function = text.split_once('(').is_some_and(|(name, rest)| {
+        name.trim_end_matches('\'').chars().count() == 1
+            && rest.strip_suffix(')').is_some_and(|x| x.chars().count() == 1)
+    });
+    function || text.is_empty() || as_words(text).is_some() || parse(text).is_some_and(|form| form.is_symbol())
+}
+
+/// The normal form of words: `\text{Tuesday}`, `no solution`. Letters by themselves are no words.
+fn as_words(text: &str) -> Option<String> {
+    let only_text = text.starts_with("\\text{") && text.ends_with('}') && text.matches(['{', '}', '\\']).count() == 3;
+    let plain = text.replace("\\text{", " ").replace(['{', '}'], " ");
+    let formula = |c: char| c.is_ascii_digit() || "\\^_=<>≤≥≠*/+,;:∪∩∈∞π|±∓⟨⟩⌊⌈".contains(c);
+    if plain.contains(formula) || plain.trim_start().starts_with('-') {
+        return None;
+    }
+    let mut runs = plain.split(|c: char| !c.is_alphabetic()).map(|run| run.chars().count());
+    let short = matches!(plain.trim().to_lowercase().as_str(), "no" | "up" | "if" | "am" | "pm");
+    let known = matches!(plain.trim(), "infinity" | "inf" | "infty");
+    let is_words = !known && (short || runs.any(|length| length >= if only_text { 2 } else { 3 }));
+    is_words.then(|| format!("\"{}\"", words::normal_form(&plain)))
+}
+
+/// Parts of a text between separators that stand in no brackets.
+fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    let (mut depth, mut start, mut environments) = (0_i32, 0, 0_i32);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' | '[' | '{' | '⟨' => depth += 1,
+            ')' | ']' | '}' | '⟩' => depth -= 1,
+            '\\' if text[at..].starts_with("\\begin") => environments += 1,
+            '\\' if text[at..].starts_with("\\end") => environments -= 1,
+            _ if depth == 0 && environments == 0 && separators.contains(&c) => {
+                parts.push(&text[start..at]);
+                start = at + c.len_utf8();
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// Items of a list: between commas, semicolons, "and", "or".
+fn list_items(text: &str) -> Vec<&str> {
+    const WORDS: [&str; 6] = ["\\text{and}", "\\text{or}", "\\text{, and}", "\\text{, or}", " and ", " or "];
+    let mut items = split(text, &[',', ';']);
+    for word in WORDS {
+        items = items.into_iter().flat_map(|item| item.split(word)).collect();
+    }
+    let items: Vec<&str> = items.iter().map(|item| item.trim()).map(|i| i.strip_prefix("and ").unwrap_or(i)).collect();
+    let filled: Vec<&str> = items.iter().copied().filter(|item| !item.is_empty()).collect();
+    if filled.len() > 1 { filled } else { vec![text] }
+}
+
+/// A text without the commas before groups of three digits. In brackets a comma separates.
+fn without_thousands(text: &str) -> String {
+    let (mut joined, mut depth, mut rest) = (String::new(), 0_i32, text);
+    while let Some(c) = rest.chars().next() {
+        depth += i32::from(matches!(c, '(' | '[' | '{' | '⟨')) - i32::from(matches!(c, ')' | ']' | '}' | '⟩'));
+        let length = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b',').count();
+        let number = rest[..length].trim_end_matches(',');
+        if depth == 0 && has_thousands(number) && !joined.ends_with('.') {
+            joined.extend(number.chars().filter(|c| *c != ','));
+        } else {
+            joined.push_str(if number.is_empty() { &rest[..c.len_utf8()] } else { number });
+        }
+        rest = &rest[number.len().max(c.len_utf8())..];
+    }
+    joined
+}
+
+/// `1,234` and `12,345,678`, not `1234,567`, `0,123` or `1,23`.
+fn has_thousands(number: &str) -> bool {
+    let mut groups = number.split(',');
+    let first = groups.next().unwrap_or_default();
+    let groups: Vec<&str> = groups.collect();
+    (1..=3).contains(&first.len())
+        && !first.starts_with('0')
+        && !groups.is_empty()
+        && groups.iter().all(|g| g.len() == 3)
+}
+
+/// The brackets around a whole text, and what is inside: `(a,b]`, `\{a\}`, `⟨a,b⟩` (as parentheses).
+fn enclosed(text: &str) -> Option<(char, &str, char)> {
+    if let Some(inside) = text.strip_prefix("\\{").and_then(|rest| rest.strip_suffix("\\}")) {
+        return (!inside.contains("\\{")).then_some(('{', inside, '}'));
+    }
+    let (open, close) = (text.chars().next()?, text.chars().next_back()?);
+    if !matches!(open, '(' | '[' | '⟨') || !matches!(close, ')' | ']' | '⟩') || text.chars().count() < 2 {
+        return None;
+    }
+    let inside = &text[open.len_utf8()..text.len() - close.len_utf8()];
+    let mut depth = 0_i32;
+    for c in inside.chars() {
+        depth += i32::from(matches!(c, '(' | '[' | '⟨' | '{')) - i32::from(matches!(c, ')' | ']' | '⟩' | '}'));
+        if depth < 0 {
+            return None;
+        }
+    }
+    let plain = |c| match c {
+        '⟨' => '(',
+        '⟩' => ')',
+        c => c,
+    };
+    Some((plain(open), inside, plain(close)))
+}
+
+/// Inequalities, the smaller side first; of a letter between numbers, the interval: `x>2` as `(2,∞)`.
+fn relation(text: &str) -> Option<String> {
+    const SIGNS: [char; 5] = ['<', '>', '≤', '≥', '≠'];
+    let sides = split(text, &SIGNS);
+    if sides.len() < 2 {
+        return None;
+    }
+    let mut sides = sides.iter().map(|side| parse(side)).collect::<Option<Vec<_>>>()?;
+    let mut signs: Vec<char> = text.chars().filter(|c| SIGNS.contains(c)).collect();
+    if signs.len() + 1 != sides.len() {
+        return None; // one inside of brackets
+    }
+    if signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
+        sides.reverse();
+        signs.reverse();
+        signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
+    }
+    let number = |form: &Form| form.as_f64().is_some() || form.key().trim_start_matches("-1*") == "∞";
+    let (below, above) = (|sign| if sign == '<' { '(' } else { '[' }, |sign| if sign == '<' { ')' } else { ']' });
+    let ordered = signs.iter().all(|sign| matches!(sign, '<' | '≤'));
+    match (sides.as_slice(), signs.as_slice()) {
+        ([a, x], [sign]) if ordered && x.is_symbol() && number(a) => Some(format!("{}{},∞)", below(*sign), a.key())),
+        ([x, b], [sign]) if ordered && x.is_symbol() && number(b) => Some(format!("(-1*∞,{}{}", b.key(), above(*sign))),
+        ([a, x, b], [s, t]) if ordered && x.is_symbol() && number(a) && number(b) => {
+            Some(format!("{}{},{}{}", below(*s), a.key(), b.key(), above(*t)))
+        }
+        _ => {
+            let mut key = String::new();
+            for (i, side) in sides.iter().enumerate() {
+                key.extend(i.checked_sub(1).and_then(|before| signs.get(before)));
+                key.push_str(&side.key());
+            }
+            Some(key)
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! The paper's evaluation sets: as many right answers as wrong ones, at most 500 of each.
+
+use super::mt19937::Mt19937;
+use super::{Metric, Ranking};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// At most so many items of each class.
+pub const MOST: usize = 500;
+
+/// Seeds of the subsamples.
+pub const SEEDS: std::ops::Range<u32> = 0..5;
+
+/// A balanced subsample: indices into the items it was drawn from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subsample {
+    pub correct: Vec<usize>,
+    pub incorrect: Vec<usize>,
+}
+
+/// Draws the same number from each class: min(500, right answers, wrong answers), each as
+/// `DataFrame.sample(n, random_state=seed)` of the class's items in their order.
+pub fn balanced_subsample(labels: &[bool], seed: u32) -> Subsample {
+    let class = |wanted: bool| -> Vec<usize> {
+        labels.iter().enumerate().filter(|(_, label)| **label == wanted).map(|(i, _)| i).collect()
+    };
+    let (correct, incorrect) = (class(true), class(false));
+    let n = correct.len().min(incorrect.len()).min(MOST);
+    let draw = |class: Vec<usize>| -> Vec<usize> {
+        Mt19937::new(seed).choice(class.len(), n).into_iter().map(|i| class[i]).collect()
+    };
+    Subsample { correct: draw(correct), incorrect: draw(incorrect) }
+}
+
+/// A metric over the subsamples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    pub mean: f64,
+    /// Sample standard deviation (n - 1) over the seeds.
+    pub sd: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub fn of(values: &[f64]) -> Option<Spread> {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        (!values.is_empty()).then(|| Spread { mean, sd: (squares / (n - 1.0).max(1.0)).sqrt() })
+    }
+}
+
+/// Metrics on the balanced subsamples.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Balanced {
+    /// Items of each class.
+    pub per_class: usize,
+    pub seeds: Vec<u32>,
+    /// `None` where a metric is not defined.
+    pub metrics: BTreeMap<Metric, Option<Spread>>,
+}
+
+impl Balanced {
+    /// Of scores (none NaN) and labels, in the data's order; `None` if a class has no item.
+    pub fn of(scores: &[f64], labels: &[bool], probability: bool) -> Option<Balanced> {
+        let mut values: BTreeMap<Metric, Vec<f64>> = Metric::ALL.into_iter().map(|metric| (metric, vec![])).collect();
+        let mut per_class = 0;
+        for seed in SEEDS {
+            let Subsample { correct, incorrect } = balanced_subsample(labels, seed);
+            per_class = correct.len();
+            let levels = Ranking::new(correct.iter().chain(&incorrect).map(|&i| (i, scores[i], labels[i]))).levels();
+            for (metric, values) in &mut values {
+                values.extend(metric.of(&levels, probability));
+            }
+        }
+        let metrics = values.iter().map(|(metric, values)| (*metric, Spread::of(values))).collect();
+        (per_class > 0).then(|| Balanced { per_class, seeds: SEEDS.collect(), metrics })
+    }
+
+    pub fn get(&self, metric: Metric) -> Option<Spread> {
+        self.metrics.get(&metric).copied().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_even_and_their_own() {
+        let labels: Vec<bool> = (0..1700).map(|i| i % 3 == 0).collect();
+        let sample = balanced_subsample(&labels, 3);
+        assert_eq!((sample.correct.len(), sample.incorrect.len()), (MOST, MOST));
+        assert!(sample.correct.iter().all(|&i| labels[i]) && sample.incorrect.iter().all(|&i| !labels[i]));
+        let mut once = sample.correct.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), MOST);
+        assert_ne!(sample, balanced_subsample(&labels, 4));
+        assert_eq!(balanced_subsample(&[true; 9], 0), Subsample { correct: vec![], incorrect: vec![] });
+        assert_eq!(Balanced::of(&[0.5; 9], &[true; 9], true), None);
+    }
+
+    #[test]
+    fn spread_by_hand() {
+        assert_eq!(Spread::of(&[1.0, 2.0, 3.0]), Some(Spread { mean: 2.0, sd: 1.0 }));
+        assert_eq!(Spread::of(&[4.0]), Some(Spread { mean: 4.0, sd: 0.0 }));
+        assert_eq!(Spread::of(&[]), None);
+    }
+}

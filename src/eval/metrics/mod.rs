@@ -1,0 +1,100 @@
+//! What confidences are worth: metrics of scores against labels.
+//!
+//! ```text
+//! scores, labels ─ Ranking ─ levels ─┬─ discrimination: AUROC, AUPRC, AUROC within lengths
+//! (bootstrap: how often each item)   ├─ selective: AURC, risk-coverage curve, PRR
+//!                                    └─ calibration: ECE, reliability bins, Brier
+//! balanced: the paper's subsamples (by mt19937)
+//! ```
+//!
+//! Scores: higher is more confident. Labels: whether the answer is right. Everything is computed from [`Level`]s, the
+//! labels counted by distinct score, so that the order of tied items never matters: where a definition needs an order
+//! (AURC, PRR), the value is its expectation over all orders of the tied ones. A metric that is not defined (of no items,
+//! of one class only) is `None`.
+
+pub mod balanced;
+pub mod bootstrap;
+pub mod calibration;
+pub mod discrimination;
+pub mod mt19937;
+pub mod ranking;
+pub mod selective;
+
+pub use balanced::{Balanced, Subsample, balanced_subsample};
+pub use bootstrap::{Resampling, interval};
+pub use calibration::{Bin, Binning, brier, ece, reliability};
+pub use discrimination::{auprc, auroc, length_controlled_auroc};
+pub use ranking::{Level, Ranking};
+pub use selective::{CurvePoint, aurc, prr, risk_coverage};
+
+use serde::{Deserialize, Serialize};
+
+/// A metric of a method on a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    Auroc,
+    /// Bins [a, b), as the authors' code.
+    Ece,
+    /// Bins (a, b], as the paper's text.
+    EceRight,
+    Brier,
+    Auprc,
+    Aurc,
+    Prr,
+}
+
+impl Metric {
+    pub const ALL: [Metric; 7] =
+        [Metric::Auroc, Metric::Ece, Metric::EceRight, Metric::Brier, Metric::Auprc, Metric::Aurc, Metric::Prr];
+
+    /// Its name for programs.
+    pub fn key(self) -> &'static str {
+        match self {
+            Metric::Auroc => "auroc",
+            Metric::Ece => "ece",
+            Metric::EceRight => "ece_right",
+            Metric::Brier => "brier",
+            Metric::Auprc => "auprc",
+            Metric::Aurc => "aurc",
+            Metric::Prr => "prr",
+        }
+    }
+
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::Auroc => "AUROC",
+            Metric::Ece | Metric::EceRight => "ECE",
+            Metric::Brier => "Brier",
+            Metric::Auprc => "AUPRC",
+            Metric::Aurc => "AURC",
+            Metric::Prr => "PRR",
+        }
+    }
+
+    pub fn higher_is_better(self) -> bool {
+        matches!(self, Metric::Auroc | Metric::Auprc | Metric::Prr)
+    }
+
+    /// Whether it takes the score for a probability; the others only rank by it.
+    pub fn needs_probability(self) -> bool {
+        matches!(self, Metric::Ece | Metric::EceRight | Metric::Brier)
+    }
+
+    /// The metric of these labels, scores that are no probabilities left out with `probability` false.
+    pub fn of(self, levels: &[Level], probability: bool) -> Option<f64> {
+        if self.needs_probability() && !probability {
+            return None;
+        }
+        match self {
+            Metric::Auroc => auroc(levels),
+            Metric::Ece => ece(levels, Binning::Left),
+            Metric::EceRight => ece(levels, Binning::Right),
+            Metric::Brier => brier(levels),
+            Metric::Auprc => auprc(levels),
+            Metric::Aurc => aurc(levels),
+            Metric::Prr => prr(levels),
+        }
+    }
+}

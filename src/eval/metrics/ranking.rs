@@ -1,0 +1,107 @@
+//! Items in the order of their scores.
+
+/// The items of one score.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    pub score: f64,
+    pub items: u32,
+    /// Those of them whose answer is right.
+    pub correct: u32,
+}
+
+impl Level {
+    pub fn wrong(&self) -> u32 {
+        self.items - self.correct
+    }
+}
+
+/// Sums over levels: items and right ones.
+pub(super) fn totals(levels: &[Level]) -> (u64, u64) {
+    levels.iter().fold((0, 0), |(n, c), level| (n + u64::from(level.items), c + u64::from(level.correct)))
+}
+
+/// Scored items, sorted once, so that any resampling of them is counted in one pass.
+#[derive(Clone, Debug, Default)]
+pub struct Ranking {
+    /// Most confident first; of equal score in the given order.
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    item: u32,
+    correct: bool,
+    score: f64,
+}
+
+impl Ranking {
+    /// Of (item's index, score, whether its answer is right); an item whose score is NaN has none and is left out.
+    pub fn new(items: impl IntoIterator<Item = (usize, f64, bool)>) -> Ranking {
+        let entry = |(item, score, correct)| Entry { item: item as u32, correct, score: score + 0.0 }; // -0 is 0
+        let scored = items.into_iter().filter(|(_, score, _)| !score.is_nan());
+        let mut entries: Vec<Entry> = scored.map(entry).collect();
+        entries.sort_by(|a, b| b.score.total_cmp(&a.score));
+        Ranking { entries }
+    }
+
+    /// Of scores and labels of the same length.
+    pub fn of(scores: &[f64], labels: &[bool]) -> Ranking {
+        Ranking::new(scores.iter().zip(labels).enumerate().map(|(i, (score, label))| (i, *score, *label)))
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Every item once.
+    pub fn levels(&self) -> Vec<Level> {
+        let mut levels = Vec::new();
+        self.count(|_| 1, &mut levels);
+        levels
+    }
+
+    /// Item i `counts[i]` times, into `levels`.
+    pub fn resampled(&self, counts: &[u16], levels: &mut Vec<Level>) {
+        self.count(|item| u32::from(counts[item as usize]), levels);
+    }
+
+    /// Descending by score; levels without an item are left out.
+    fn count(&self, times: impl Fn(u32) -> u32, levels: &mut Vec<Level>) {
+        levels.clear();
+        for entry in &self.entries {
+            let n = times(entry.item);
+            if n == 0 {
+                continue;
+            }
+            let correct = n * u32::from(entry.correct);
+            match levels.last_mut() {
+                Some(level) if level.score == entry.score => {
+                    level.items += n;
+                    level.correct += correct;
+                }
+                _ => levels.push(Level { score: entry.score, items: n, correct }),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_scores_are_one_level_and_nan_is_none() {
+        let scores = [0.5, f64::NAN, 0.0, 0.9, -0.0, 0.5];
+        let ranking = Ranking::of(&scores, &[true, true, true, false, false, false]);
+        let level = |score, items, correct| Level { score, items, correct };
+        assert_eq!(ranking.levels(), [level(0.9, 1, 0), level(0.5, 2, 1), level(0.0, 2, 1)]);
+        let mut levels = Vec::new();
+        ranking.resampled(&[3, 9, 0, 0, 1, 1], &mut levels);
+        assert_eq!(levels, [level(0.5, 4, 3), level(0.0, 1, 0)]);
+        assert_eq!(ranking.len(), 5);
+    }
+}

@@ -1,0 +1,185 @@
+//! From a response that has just ended to its sample: answer, grade, confidences.
+
+use super::manifest::{EvalOptions, Method};
+use super::methods::{self, MethodError};
+use crate::engine::encode::ResponseText;
+use crate::engine::{FinishReason, TracedSequence};
+use crate::eval::grading;
+use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
+use crate::eval::tasks::{Item, Task};
+use crate::report::records::{Answer, Status};
+use crate::scoring;
+use crate::uq::chain::attention_chain;
+use crate::uq::confidence::assess_with_chain;
+use crate::uq::{Outcome, Scores};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// An item's prompt.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// As the chat template renders it.
+    pub text: String,
+    pub tokens: Vec<u32>,
+}
+
+/// The sample of an item whose response has ended. `generate` is how long that took, in seconds.
+pub fn assess(
+    traced: &mut TracedSequence,
+    task: &Task,
+    item: &Item,
+    prompt: &Prompt,
+    finish: FinishReason,
+    options: &EvalOptions,
+    generate: f64,
+) -> Result<Sample, MethodError> {
+    let (parameters, wants) = (&options.parameters, |method| options.methods.contains(&method));
+    let mut sample = empty(task, item, options);
+    let mut clock = Stopwatch { seconds: &mut sample.uq.seconds };
+    clock.seconds.insert("generate".to_owned(), generate);
+
+    let (response, _) = traced.parts();
+    let n_instr = response.n_instr;
+    let logprobs = response.steps.iter().take(response.tokens.len() - n_instr).map(|step| step.logprob).collect();
+    let ids = response.tokens[n_instr..].to_vec();
+    let ResponseText { text, ranges } = ResponseText::new(traced.engine(), &ids)?;
+    let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
+    (sample.uq.n_instr, sample.uq.finish) = (n_instr, finish);
+    sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
+    sample.arguments = vec![(prompt.text.clone(), arguments(options, None))];
+
+    // further responses come before the ensemble, which overwrites the cache that they share
+    let answer = scoring::find(traced, task.rule, None, parameters.profile)?;
+    let chain = match &answer {
+        None => None,
+        Some(answer) => {
+            let (response, mut questions) = traced.parts();
+            let run = || attention_chain(&response, answer.tokens.clone(), parameters, &mut questions);
+            Some(clock.time("chain", run)?)
+        }
+    };
+    if wants(Method::Verbalized) && answer.is_some() {
+        sample.uq.verbalized = Some(clock.time("verbalized", || methods::verbalized(traced, item, &text))?);
+    }
+    let mut drawn = None;
+    if wants(Method::SelfConsistency) {
+        let run = || methods::self_consistency(traced, task, item, options);
+        drawn = Some(clock.time("self_consistency", run)?);
+    }
+    if let (Some(answer), Some(chain)) = (&answer, chain) {
+        let (response, mut questions) = traced.parts();
+        let run = || assess_with_chain(&response, answer.tokens.clone(), chain, parameters, &mut questions);
+        let outcome = clock.time("ensemble", run)?;
+        fill_outcome(&mut sample.uq, traced, outcome)?;
+    }
+
+    let correct = |answer: &str| f64::from(u8::from(grading::correct_for(item, answer)));
+    let metrics = &mut sample.metrics;
+    metrics.insert("acc".to_owned(), answer.as_ref().map_or(0.0, |answer| correct(&answer.text)));
+    // the authors leave out what their code cannot grade
+    if let Some(right) = grading::label_reference(&text, &item.target, &task.name, item.grader) {
+        metrics.insert("acc_reference".to_owned(), f64::from(u8::from(right)));
+    }
+    sample.resps.push(vec![text]);
+    sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
+    if let Some((texts, drawn)) = drawn {
+        sample.arguments.push((prompt.text.clone(), arguments(options, Some(options.temperature))));
+        sample.resps.push(texts);
+        sample.filtered_resps.push(drawn.majority.clone());
+        sample.metrics.insert("acc_majority".to_owned(), drawn.majority.as_deref().map_or(0.0, correct));
+        let support = answer.as_ref().map(|answer| methods::support(&answer.text, &drawn, item));
+        sample.uq.scores.insert("self_consistency".to_owned(), support);
+        let weight = drawn.majority.is_some().then_some(drawn.majority_weight);
+        sample.uq.scores.insert("self_consistency_majority".to_owned(), weight);
+        sample.uq.self_consistency = Some(drawn);
+    }
+    if let Some(said) = &sample.uq.verbalized {
+        sample.uq.scores.insert("verbalized".to_owned(), said.confidence);
+    }
+    sample.uq.status = if answer.is_some() { Status::Ok } else { Status::NoAnswer };
+    sample.uq.answer = answer.map(|a| Answer { text: a.text, tokens: [a.tokens.start, a.tokens.end] });
+    Ok(sample)
+}
+
+/// The sample of an item that failed, and why.
+pub fn failed(task: &Task, item: &Item, options: &EvalOptions, why: String) -> Sample {
+    let mut sample = empty(task, item, options);
+    sample.uq.error = Some(why);
+    sample.metrics = BTreeMap::from([("acc".to_owned(), 0.0)]);
+    sample
+}
+
+fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
+    Sample {
+        doc_id: item.doc_id,
+        task: task.name.clone(),
+        doc: item.doc.clone(),
+        target: item.target.clone(),
+        arguments: Vec::new(),
+        resps: Vec::new(),
+        filtered_resps: Vec::new(),
+        metrics: BTreeMap::new(),
+        uq: Uq {
+            status: Status::Error,
+            error: None,
+            profile: options.parameters.profile,
+            finish: FinishReason::Interrupted,
+            n_instr: 0,
+            tokens: ResponseTokens::default(),
+            answer: None,
+            chain: Vec::new(),
+            kept: Vec::new(),
+            ensemble: Vec::new(),
+            scores: ScoreMap::new(),
+            self_consistency: None,
+            verbalized: None,
+            sweep: Vec::new(),
+            seconds: BTreeMap::new(),
+        },
+    }
+}
+
+/// What the method found.
+fn fill_outcome(uq: &mut Uq, traced: &TracedSequence, outcome: Outcome) -> Result<(), MethodError> {
+    let tokenizer = traced.engine().tokenizer();
+    uq.scores.extend(score_map(&outcome.scores));
+    for member in outcome.ensemble {
+        let text = member.token.map(|token| tokenizer.decode_token(token)).transpose()?;
+        uq.ensemble.push(EnsembleMember { member, text });
+    }
+    (uq.chain, uq.kept) = (outcome.chain, outcome.kept);
+    Ok(())
+}
+
+/// Scores by their names.
+pub fn score_map(scores: &Scores) -> ScoreMap {
+    let Ok(Value::Object(fields)) = serde_json::to_value(scores) else { return ScoreMap::new() };
+    fields.into_iter().map(|(name, value)| (name, value.as_f64())).collect()
+}
+
+/// How a request was generated, in lm-evaluation-harness's terms.
+fn arguments(options: &EvalOptions, temperature: Option<f32>) -> Map<String, Value> {
+    let mut fields = Map::new();
+    fields.insert("max_gen_toks".to_owned(), json!(options.max_tokens));
+    fields.insert("do_sample".to_owned(), json!(temperature.is_some()));
+    fields.insert("temperature".to_owned(), json!(temperature.unwrap_or(0.0)));
+    if temperature.is_some() {
+        fields.insert("seed".to_owned(), json!(options.seed));
+    }
+    fields
+}
+
+/// Seconds by stage.
+struct Stopwatch<'a> {
+    seconds: &'a mut BTreeMap<String, f64>,
+}
+
+impl Stopwatch<'_> {
+    fn time<T>(&mut self, stage: &str, run: impl FnOnce() -> T) -> T {
+        let begun = Instant::now();
+        let result = run();
+        *self.seconds.entry(stage.to_owned()).or_default() += begun.elapsed().as_secs_f64();
+        result
+    }
+}

@@ -1,0 +1,112 @@
+//! What identifies a model's files, without reading gigabytes.
+
+use crate::model::ModelSpec;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Blocks that are read of a weight file, evenly spread, the first and the last among them.
+const BLOCKS: u64 = 64;
+
+/// Bytes of a block.
+const BLOCK: u64 = 64 << 10;
+
+/// Hashes of a model's files (SHA-256, the first 16 hexadecimal digits).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    pub architecture: String,
+    /// Of `config.json`.
+    pub config: String,
+    /// Of every weight file's name, length, and 64 blocks of 64 KiB.
+    pub weights: String,
+    /// Of `tokenizer.json`.
+    pub tokenizer: String,
+    /// Of the chat template's text; `None` for a model without one.
+    pub chat_template: Option<String>,
+}
+
+impl Fingerprint {
+    /// Reads the files of a model folder.
+    pub fn of(
+        folder: &Path,
+        spec: &ModelSpec,
+        chat_template: Option<&str>,
+    ) -> Result<Fingerprint, (PathBuf, io::Error)> {
+        let whole = |name: &str| {
+            let path = folder.join(name);
+            std::fs::read(&path).map(|bytes| digits(Sha256::digest(bytes))).map_err(|error| (path, error))
+        };
+        Ok(Fingerprint {
+            architecture: spec.architecture.clone(),
+            config: whole("config.json")?,
+            weights: weights(folder)?,
+            tokenizer: whole("tokenizer.json")?,
+            chat_template: chat_template.map(|text| digits(Sha256::digest(text))),
+        })
+    }
+}
+
+/// The first 16 hexadecimal digits.
+fn digits(hash: impl AsRef<[u8]>) -> String {
+    hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn weights(folder: &Path) -> Result<String, (PathBuf, io::Error)> {
+    let entries = std::fs::read_dir(folder).map_err(|error| (folder.to_owned(), error))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "safetensors"))
+        .collect();
+    files.sort();
+    let mut hash = Sha256::new();
+    for path in files {
+        sample(&path, &mut hash).map_err(|error| (path, error))?;
+    }
+    Ok(digits(hash.finalize()))
+}
+
+/// Adds a file's name, length and blocks.
+fn sample(path: &Path, hash: &mut Sha256) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let len = file.metadata()?.len();
+    hash.update(path.file_name().unwrap_or_default().as_encoded_bytes());
+    hash.update(len.to_le_bytes());
+    let last = len.saturating_sub(BLOCK);
+    let mut block = Vec::new();
+    for index in 0..BLOCKS {
+        file.seek(SeekFrom::Start(last / (BLOCKS - 1) * index + last % (BLOCKS - 1) * index / (BLOCKS - 1)))?;
+        block.clear();
+        file.by_ref().take(BLOCK).read_to_end(&mut block)?;
+        hash.update(&block);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_anywhere_that_is_read_shows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let mut bytes = vec![7u8; 5 << 20];
+        let hash = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            weights(folder.path()).unwrap()
+        };
+        let first = hash(&bytes);
+        assert_eq!(first, hash(&bytes));
+        assert_eq!(first.len(), 16);
+        for at in [0, 2 << 20, (5 << 20) - 1] {
+            bytes[at] ^= 1; // blocks of 64 KiB at every 81 KB: these lie in one
+            assert_ne!(first, hash(&bytes), "{at}");
+            bytes[at] ^= 1;
+        }
+        bytes.push(7);
+        assert_ne!(first, hash(&bytes));
+        assert_eq!(hash(&[]).len(), 16);
+    }
+}

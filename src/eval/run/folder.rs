@@ -1,0 +1,187 @@
+//! The run folder: `manifest.json`, and files of JSON lines that only ever grow by whole lines, each on the disk before
+//! the next is begun. A run that died is taken up where its last whole line ends.
+
+use super::manifest::Manifest;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// What is wrong with a run folder.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: not a manifest of this program: {source}; give a folder of its own to --output", path.display())]
+    Manifest { path: PathBuf, source: serde_json::Error },
+    #[error("{}: format {found}, this program writes format {expected}; use the version that made it, or a new folder", path.display())]
+    Format { path: PathBuf, expected: u32, found: u32 },
+    #[error("{}: a run with other options is there; go on with those, or give a new folder to --output\n  {}", folder.display(), differences.join("\n  "))]
+    OtherOptions { folder: PathBuf, differences: Vec<String> },
+    #[error("{}: another run is writing to this file", .0.display())]
+    Busy(PathBuf),
+    #[error("{}, line {line}: not a record of an earlier run, so the file is left alone: {source}", path.display())]
+    Foreign { path: PathBuf, line: usize, source: serde_json::Error },
+    #[error("{}: item {doc_id} is another question than in an earlier run: the task's data has changed; give a new folder to --output", path.display())]
+    OtherQuestion { path: PathBuf, doc_id: usize },
+}
+
+/// A folder that a run writes to.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// Makes the folder and its manifest, or checks that an earlier run's is the same.
+    pub fn open(path: &Path, manifest: &Manifest) -> Result<RunFolder, FolderError> {
+        std::fs::create_dir_all(path).map_err(|source| FolderError::Io { path: path.to_owned(), source })?;
+        let file = path.join("manifest.json");
+        let io = |source| FolderError::Io { path: file.clone(), source };
+        let mut text = serde_json::to_string_pretty(manifest).map_err(|e| io(e.into()))?;
+        text.push('\n');
+        if !file.exists() {
+            // shards may start together: whoever links first has written it, whole
+            let draft = path.join(format!("manifest.{}.tmp", std::process::id()));
+            write_whole(&draft, text.as_bytes()).map_err(io)?;
+            let linked = std::fs::hard_link(&draft, &file).or_else(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => Ok(()),
+                _ => std::fs::rename(&draft, &file), // a file system without links
+            });
+            let _ = std::fs::remove_file(&draft);
+            linked.map_err(io)?;
+        }
+        let found = read_manifest(path)?;
+        let differences = found.differences(manifest);
+        if differences.is_empty() {
+            Ok(RunFolder { path: path.to_owned() })
+        } else {
+            Err(FolderError::OtherOptions { folder: path.to_owned(), differences })
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file of a task's samples, or of another kind of lines: `samples_bbh_word_sorting.shard-2-of-4.jsonl`.
+    pub fn lines(&self, kind: &str, task: &str, shard: Option<Shard>) -> PathBuf {
+        let task: String =
+            task.chars().map(|c| if c.is_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect();
+        let shard = shard.map_or(String::new(), |s| format!(".shard-{}-of-{}", s.index, s.of));
+        self.path.join(format!("{kind}_{task}{shard}.jsonl"))
+    }
+
+    /// Writes a whole file at once: readers see the old one or the new one.
+    pub fn replace(&self, name: &str, text: &str) -> Result<(), FolderError> {
+        let (path, draft) = (self.path.join(name), self.path.join(format!("{name}.{}.tmp", std::process::id())));
+        let written = write_whole(&draft, text.as_bytes()).and_then(|()| std::fs::rename(&draft, &path));
+        written.map_err(|source| FolderError::Io { path, source })
+    }
+}
+
+/// The manifest of a run folder.
+pub fn read_manifest(folder: &Path) -> Result<Manifest, FolderError> {
+    let path = folder.join("manifest.json");
+    let text = std::fs::read_to_string(&path).map_err(|source| FolderError::Io { path: path.clone(), source })?;
+    let value: serde_json::Value =
+        serde_json::from_str(&text).map_err(|source| FolderError::Manifest { path: path.clone(), source })?;
+    let format = value["format"].as_u64().and_then(|f| u32::try_from(f).ok());
+    if let Some(found) = format.filter(|found| *found != super::manifest::FORMAT) {
+        return Err(FolderError::Format { path, expected: super::manifest::FORMAT, found });
+    }
+    serde_json::from_value(value).map_err(|source| FolderError::Manifest { path, source })
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Part `index` (from 1) of `of`: every `of`-th item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    pub index: usize,
+    pub of: usize,
+}
+
+impl Shard {
+    pub fn has(self, doc_id: usize) -> bool {
+        doc_id % self.of == self.index - 1
+    }
+}
+
+impl std::str::FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        match parts {
+            Some((index, of)) if (1..=of).contains(&index) => Ok(Shard { index, of }),
+            _ => Err("expected I/N with I from 1 to N, such as 1/4".to_owned()),
+        }
+    }
+}
+
+/// A file of JSON lines that is open for more.
+#[derive(Debug)]
+pub struct Lines {
+    file: File,
+    path: PathBuf,
+    /// Bytes of whole lines.
+    len: u64,
+}
+
+impl Lines {
+    /// Opens the file (made if it is not there), hands every whole line to `line`, and cuts off a half one behind them.
+    pub fn open<T: DeserializeOwned>(path: &Path, mut line: impl FnMut(T)) -> Result<Lines, FolderError> {
+        let io = |source| FolderError::Io { path: path.to_owned(), source };
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        // a file system without locks is no reason to stop
+        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Err(FolderError::Busy(path.to_owned()));
+        }
+        let mut reader = BufReader::with_capacity(1 << 16, file);
+        let (mut len, mut number, mut bytes) = (0, 0, Vec::new());
+        loop {
+            bytes.clear();
+            let read = reader.read_until(b'\n', &mut bytes).map_err(io)?;
+            if !bytes.ends_with(b"\n") {
+                break;
+            }
+            number += 1;
+            let record = serde_json::from_slice(&bytes).map_err(|source| FolderError::Foreign {
+                path: path.to_owned(),
+                line: number,
+                source,
+            })?;
+            line(record);
+            len += read as u64;
+        }
+        let mut file = reader.into_inner();
+        file.set_len(len).map_err(io)?;
+        file.seek(SeekFrom::Start(len)).map_err(io)?;
+        Ok(Lines { file, path: path.to_owned(), len })
+    }
+
+    /// Adds a line; when this returns, it is on the disk. A failed write leaves the file as it was.
+    pub fn append(&mut self, record: &impl Serialize) -> Result<(), FolderError> {
+        let written = serde_json::to_vec(record).map_err(io::Error::from).and_then(|mut bytes| {
+            bytes.push(b'\n');
+            self.file.write_all(&bytes).and_then(|()| self.file.sync_data()).map(|()| bytes.len() as u64)
+        });
+        match written {
+            Ok(len) => {
+                self.len += len;
+                Ok(())
+            }
+            Err(source) => {
+                let _ = self.file.set_len(self.len);
+                let _ = self.file.seek(SeekFrom::Start(self.len));
+                Err(FolderError::Io { path: self.path.clone(), source })
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a run was made with: `manifest.json`.
+
+use super::fingerprint::Fingerprint;
+use crate::backend::CacheType;
+use crate::uq::Parameters;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Version of the run folder's format.
+pub const FORMAT: u32 = 1;
+
+/// What was run, on what. All shards of a run have the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format: u32,
+    /// Of uqac.
+    pub version: String,
+    pub model: Model,
+    pub options: EvalOptions,
+    /// Where it ran first; another machine may go on.
+    pub device: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// As it was named on the command line, or its folder's name.
+    pub name: String,
+    #[serde(flatten)]
+    pub fingerprint: Fingerprint,
+    pub k_cache: CacheType,
+    pub v_cache: CacheType,
+}
+
+/// Everything that results depend on besides the model and the questions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvalOptions {
+    #[serde(flatten)]
+    pub parameters: Parameters,
+    /// K: heads that are kept per row.
+    pub selected_heads: usize,
+    /// Tokens of a response at most.
+    pub max_tokens: usize,
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// What is run besides the method itself and what comes with its pass.
+    pub methods: Vec<Method>,
+    /// Self-consistency: responses that are drawn, and how hot.
+    pub samples: usize,
+    pub temperature: f32,
+    pub chat_template: bool,
+    /// Whether GSM8K's and MATH's questions say that the answer belongs in a box.
+    pub boxed_instruction: bool,
+}
+
+/// A method that needs passes of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// UQAC with its baselines: always run.
+    Uqac,
+    /// Answers drawn again and counted.
+    SelfConsistency,
+    /// The model is asked how sure it is.
+    Verbalized,
+}
+
+impl Manifest {
+    /// Where another run would give results that do not belong with this one's: a line a difference, empty if none. The
+    /// device and the model's name may differ.
+    pub fn differences(&self, other: &Manifest) -> Vec<String> {
+        let [mut ours, mut theirs] = [self, other].map(|m| serde_json::to_value(m).unwrap_or_default());
+        for manifest in [&mut ours, &mut theirs] {
+            manifest["device"] = Value::Null;
+            manifest["model"]["name"] = Value::Null;
+        }
+        let mut lines = Vec::new();
+        compare("", &ours, &theirs, &mut lines);
+        lines
+    }
+}
+
+/// Adds a line for every leaf that differs.
+fn compare(path: &str, ours: &Value, theirs: &Value, lines: &mut Vec<String>) {
+    let empty = Map::new();
+    match (ours, theirs) {
+        (Value::Object(_), _) | (_, Value::Object(_)) => {
+            let (a, b) = (ours.as_object().unwrap_or(&empty), theirs.as_object().unwrap_or(&empty));
+            for key in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let null = Value::Null;
+                compare(&path, a.get(key).unwrap_or(&null), b.get(key).unwrap_or(&null), lines);
+            }
+        }
+        _ if ours != theirs => lines.push(format!("{path}: the folder has {ours}, this run {theirs}")),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uq::Profile;
+
+    pub fn manifest() -> Manifest {
+        let fingerprint = Fingerprint {
+            architecture: "LlamaForCausalLM".into(),
+            config: "a".into(),
+            weights: "b".into(),
+            tokenizer: "c".into(),
+            chat_template: None,
+        };
+        Manifest {
+            format: FORMAT,
+            version: "0.1.0".into(),
+            model: Model { name: "m".into(), fingerprint, k_cache: CacheType::F32, v_cache: CacheType::F16 },
+            options: EvalOptions {
+                parameters: Parameters::published(Profile::Corrected),
+                selected_heads: 16,
+                max_tokens: 1024,
+                seed: 0,
+                methods: vec![Method::Uqac],
+                samples: 5,
+                temperature: 0.5,
+                chat_template: true,
+                boxed_instruction: false,
+            },
+            device: "cpu".into(),
+        }
+    }
+
+    #[test]
+    fn differences_name_what_differs() {
+        let first = manifest();
+        let text = serde_json::to_string(&first).unwrap();
+        assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), first);
+        let mut other = Manifest { device: "cuda:0".into(), ..first.clone() };
+        other.model.name = "elsewhere".into();
+        assert_eq!(first.differences(&other), Vec::<String>::new());
+        other.options.max_tokens = 512;
+        other.options.methods.push(Method::Verbalized);
+        other.model.fingerprint.chat_template = Some("d".into());
+        assert_eq!(
+            first.differences(&other),
+            [
+                "model.chat_template: the folder has null, this run \"d\"",
+                "options.max_tokens: the folder has 1024, this run 512",
+                "options.methods: the folder has [\"uqac\"], this run [\"uqac\",\"verbalized\"]",
+            ]
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! Running a task: prompts in, samples on the disk, one at a time, in any batch the same.
+//!
+//! Responses are generated [`RunOptions::batch_size`] at a time; when one ends it is assessed and written, and the next
+//! question takes its place. A run that is killed loses the responses in flight.
+
+pub mod assess;
+pub mod fingerprint;
+pub mod folder;
+pub mod manifest;
+pub mod methods;
+pub mod sweep;
+
+use crate::engine::encode::{EncodeError, encode_prompt, messages};
+use crate::engine::sampler::Sampling;
+use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions};
+use crate::eval::sample::Sample;
+use crate::eval::tasks::{Item, Task};
+use crate::report::item::Conversation;
+use crate::report::records::Status;
+use assess::{Prompt, assess, failed};
+use folder::{FolderError, Lines, RunFolder, Shard};
+use manifest::EvalOptions;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// What stops a run. What is wrong with one item stays with it.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// How a task is run; none of it changes a result.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOptions {
+    /// Responses that are generated at once.
+    pub batch_size: usize,
+    /// Only the first so many items of each task.
+    pub limit: Option<usize>,
+    pub shard: Option<Shard>,
+}
+
+impl RunOptions {
+    /// The items of a task that this run is about.
+    pub fn items<'t>(&self, task: &'t Task) -> impl Iterator<Item = &'t Item> + use<'t> {
+        let shard = self.shard;
+        let limited = task.items.iter().take(self.limit.unwrap_or(usize::MAX));
+        limited.filter(move |item| shard.is_none_or(|shard| shard.has(item.doc_id)))
+    }
+}
+
+/// What happened to an item, for progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    pub task: &'a str,
+    pub doc_id: usize,
+    pub status: Status,
+    pub finish: FinishReason,
+    pub correct: bool,
+    /// An earlier run did it.
+    pub earlier: bool,
+    pub error: Option<&'a str>,
+}
+
+/// What is looked at in an earlier run's sample.
+#[derive(Deserialize)]
+struct Earlier {
+    doc_id: usize,
+    doc: Value,
+    metrics: BTreeMap<String, f64>,
+    uq: EarlierUq,
+}
+
+#[derive(Deserialize)]
+struct EarlierUq {
+    status: Status,
+    finish: FinishReason,
+    error: Option<String>,
+}
+
+/// Runs the items of `task` that the folder does not have yet. `on_item` is told of every item, earlier runs' first.
+pub fn run_task(
+    engine: &mut Engine,
+    task: &Task,
+    options: &EvalOptions,
+    run: &RunOptions,
+    folder: &RunFolder,
+    on_item: &mut dyn FnMut(Event),
+) -> Result<(), RunError> {
+    let (mut lines, earlier) = open_samples(folder, task, run)?;
+    let mut waiting = Vec::new();
+    for item in run.items(task) {
+        match earlier.get(&item.doc_id) {
+            None => waiting.push(item),
+            Some(e) => on_item(Event {
+                task: &task.name,
+                doc_id: item.doc_id,
+                status: e.uq.status,
+                finish: e.uq.finish,
+                correct: e.metrics.get("acc") == Some(&1.0),
+                earlier: true,
+                error: e.uq.error.as_deref(),
+            }),
+        }
+    }
+    let mut done = |sample: Sample| -> Result<(), FolderError> {
+        lines.append(&sample)?;
+        on_item(Event {
+            task: &task.name,
+            doc_id: sample.doc_id,
+            status: sample.uq.status,
+            finish: sample.uq.finish,
+            correct: sample.metrics.get("acc") == Some(&1.0),
+            earlier: false,
+            error: sample.uq.error.as_deref(),
+        });
+        Ok(())
+    };
+    generate(engine, task, options, run.batch_size.max(1), waiting, &mut done)
+}
+
+/// The task's samples in the folder, and what is there; its questions must be the task's.
+fn open_samples(
+    folder: &RunFolder,
+    task: &Task,
+    run: &RunOptions,
+) -> Result<(Lines, HashMap<usize, Earlier>), FolderError> {
+    let path = folder.lines("samples", &task.name, run.shard);
+    let mut earlier: HashMap<usize, Earlier> = HashMap::new();
+    let lines = Lines::open(&path, |sample: Earlier| {
+        earlier.insert(sample.doc_id, sample);
+    })?;
+    let same = |e: &Earlier| task.items.iter().find(|i| i.doc_id == e.doc_id).is_none_or(|item| item.doc == e.doc);
+    let mut other: Vec<usize> = earlier.values().filter(|e| !same(e)).map(|e| e.doc_id).collect();
+    other.sort_unstable();
+    match other.first() {
+        Some(doc_id) => Err(FolderError::OtherQuestion { path, doc_id: *doc_id }),
+        None => Ok((lines, earlier)),
+    }
+}
+
+/// Responses to the items, in a batch that is kept full; each is assessed when it ends.
+fn generate(
+    engine: &mut Engine,
+    task: &Task,
+    options: &EvalOptions,
+    batch_size: usize,
+    waiting: Vec<&Item>,
+    done: &mut dyn FnMut(Sample) -> Result<(), FolderError>,
+) -> Result<(), RunError> {
+    let generate = GenerateOptions {
+        max_tokens: options.max_tokens,
+        sampling: Sampling::GREEDY,
+        trace: Some(options.parameters.profile),
+        stop_ids: Vec::new(),
+    };
+    let mut waiting = waiting.into_iter();
+    let mut running: HashMap<u64, (&Item, Prompt)> = HashMap::new();
+    let mut clock = Clock::default();
+    let mut batch = engine.batch(&generate);
+    loop {
+        while batch.len() < batch_size
+            && let Some(item) = waiting.next()
+        {
+            let stream = item.doc_id as u64;
+            let begun = Instant::now();
+            let started = prompt(batch.engine(), item, options).map_err(|e| e.to_string()).and_then(|prompt| {
+                let started = batch.start(&prompt.tokens, stream, &mut |_| ControlFlow::Continue(()));
+                started.map(|()| prompt).map_err(|e| e.to_string())
+            });
+            match started {
+                Ok(prompt) => {
+                    clock.add(stream, begun.elapsed().as_secs_f64());
+                    running.insert(stream, (item, prompt));
+                }
+                Err(why) => done(failed(task, item, options, why))?,
+            }
+        }
+        let mut interval = clock.interval();
+        let next = batch.next(&mut |progress| {
+            interval.token(progress.stream);
+            ControlFlow::Continue(())
+        })?;
+        interval.end();
+        let Some((stream, finish, mut traced)) = next else { return Ok(()) };
+        let Some((item, prompt)) = running.remove(&stream) else { continue };
+        let seconds = clock.take(stream);
+        let sample = assess(&mut traced, task, item, &prompt, finish, options, seconds)
+            .unwrap_or_else(|error| failed(task, item, options, error.to_string()));
+        drop(traced);
+        done(sample)?;
+    }
+}
+
+/// An item's prompt as text and as tokens.
+fn prompt(engine: &Engine, item: &Item, options: &EvalOptions) -> Result<Prompt, EncodeError> {
+    let conversation = Conversation::Messages(item.messages.clone());
+    if options.chat_template {
+        let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
+        let text = template.render(&messages(&conversation), true)?;
+        return Ok(Prompt { tokens: encode_prompt(engine, &conversation, true)?, text });
+    }
+    let text = item.messages.iter().map(|m| m.content.as_str()).collect::<Vec<_>>().join("\n\n");
+    Ok(Prompt { tokens: encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?, text })
+}
+
+/// Shares the time of a batch out among its responses, by tokens.
+#[derive(Default)]
+struct Clock {
+    /// Seconds by stream.
+    seconds: HashMap<u64, f64>,
+}
+
+/// A stretch of decoding.
+struct Interval<'c> {
+    clock: &'c mut Clock,
+    begun: Instant,
+    tokens: HashMap<u64, usize>,
+}
+
+impl Clock {
+    fn add(&mut self, stream: u64, seconds: f64) {
+        *self.seconds.entry(stream).or_default() += seconds;
+    }
+
+    fn take(&mut self, stream: u64) -> f64 {
+        self.seconds.remove(&stream).unwrap_or_default()
+    }
+
+    fn interval(&mut self) -> Interval<'_> {
+        Interval { clock: self, begun: Instant::now(), tokens: HashMap::new() }
+    }
+}
+
+impl Interval<'_> {
+    fn token(&mut self, stream: u64) {
+        *self.tokens.entry(stream).or_default() += 1;
+    }
+
+    fn end(self) {
+        let per_token = self.begun.elapsed().as_secs_f64() / self.tokens.values().sum::<usize>().max(1) as f64;
+        for (stream, tokens) in &self.tokens {
+            self.clock.add(*stream, per_token * *tokens as f64);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The responses of a run under other parameters: each is generated once and assessed many times. Rows go to
+//! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and be taken up where it ended.
+
+use super::RunError;
+use super::assess::score_map;
+use super::folder::{FolderError, Lines, RunFolder, Shard};
+use super::manifest::{EvalOptions, Model};
+use crate::backend::CacheType;
+use crate::engine::{Engine, EngineError};
+use crate::eval::sample::{Sample, SweepPoint};
+use crate::report::records::Status;
+use crate::uq::chain::attention_chain;
+use crate::uq::confidence::assess_with_chain;
+use crate::uq::{ChainRule, Parameters};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, HashSet};
+
+/// Most heads that a row's trace holds on every device.
+const MOST_HEADS: usize = 32;
+
+/// A line of `sweep_<task>.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SweepRow {
+    pub doc_id: usize,
+    #[serde(flatten)]
+    pub point: SweepPoint,
+}
+
+/// What differs from the run: values by name.
+pub type Setting = BTreeMap<String, Value>;
+
+/// A sweep that cannot be understood.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SweepError {
+    #[error("\"{0}\": expected NAME=VALUE,VALUE..., such as theta=0.5,0.7")]
+    Shape(String),
+    #[error("\"{0}\" cannot be swept; there are k, theta, kept, tau, targets, chain, k-cache and v-cache")]
+    Name(String),
+    #[error("{name}={value}: expected {expected}")]
+    Value { name: String, value: String, expected: &'static str },
+}
+
+/// The settings of `--sweep k=8,16 theta=0.5,0.7`: every value on its own, or with `grid` every combination.
+///
+/// | name | parameter | |
+/// |---|---|---|
+/// | `k` | K, heads per row | 1 to 32 |
+/// | `theta` | θ, least score of a target | from 0 |
+/// | `kept` | L', kept by the similarity filter | from 0 |
+/// | `tau` | τ, least probability of an alternative | 0.01 to 1: less is not recorded |
+/// | `targets` | L_tgt, targets per step | from 1 |
+/// | `chain` | where the chain comes from | `attention`, `none` |
+/// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16` |
+pub fn settings(arguments: &[String], grid: bool) -> Result<Vec<Setting>, SweepError> {
+    let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
+    for argument in arguments {
+        let Some((name, values)) = argument.split_once('=') else { return Err(SweepError::Shape(argument.clone())) };
+        let values: Vec<Value> = values.split(',').map(|v| value(name, v.trim())).collect::<Result<_, _>>()?;
+        axes.push((name.to_owned(), values));
+    }
+    if !grid {
+        let alone = axes.iter().flat_map(|(name, values)| {
+            values.iter().map(|value| Setting::from([(name.clone(), value.clone())])).collect::<Vec<_>>()
+        });
+        return Ok(distinct(alone));
+    }
+    let mut all = vec![Setting::new()];
+    for (name, values) in &axes {
+        let with = |setting: &Setting, value: &Value| {
+            let mut setting = setting.clone();
+            setting.insert(name.clone(), value.clone());
+            setting
+        };
+        all = all.iter().flat_map(|s| values.iter().map(|v| with(s, v)).collect::<Vec<_>>()).collect();
+    }
+    Ok(distinct(all.into_iter().filter(|setting| !setting.is_empty())))
+}
+
+fn distinct(settings: impl Iterator<Item = Setting>) -> Vec<Setting> {
+    let mut seen = HashSet::new();
+    settings.filter(|setting| seen.insert(key(setting))).collect()
+}
+
+/// A value of one name, checked.
+fn value(name: &str, text: &str) -> Result<Value, SweepError> {
+    let wrong = |expected| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected };
+    let whole = |least: usize, most: usize, expected| {
+        let number = text.parse().ok().filter(|n: &usize| (least..=most).contains(n));
+        number.map(Value::from).ok_or_else(|| wrong(expected))
+    };
+    let real = |least: f64, most: f64, expected| {
+        let number = text.parse().ok().filter(|x: &f64| (least..=most).contains(x));
+        number.map(Value::from).ok_or_else(|| wrong(expected))
+    };
+    let cache = || {
+        let known = CacheType::from_str(text, false).map_err(|_| wrong("f32, f16 or bf16"));
+        known.map(|t| json!(t))
+    };
+    match name {
+        "k" => whole(1, MOST_HEADS, "a number of heads from 1 to 32"),
+        "theta" => real(0.0, f64::MAX, "a number from 0 on"),
+        "kept" => whole(0, usize::MAX, "a number of tokens"),
+        "tau" => real(0.01, 1.0, "a probability from 0.01 on"),
+        "targets" => whole(1, usize::MAX, "a number of targets from 1 on"),
+        "chain" => ChainRule::from_str(text, false).map(|c| json!(c)).map_err(|_| wrong("attention or none")),
+        "k-cache" | "v-cache" => cache(),
+        _ => Err(SweepError::Name(name.to_owned())),
+    }
+}
+
+/// A setting as text, the same for equal settings.
+fn key(setting: &Setting) -> String {
+    serde_json::to_string(setting).unwrap_or_default()
+}
+
+/// What a setting makes of the run's parameters.
+struct Applied<'s> {
+    setting: &'s Setting,
+    parameters: Parameters,
+    heads: usize,
+    caches: (CacheType, CacheType),
+}
+
+fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Applied<'s> {
+    let mut parameters = options.parameters.clone();
+    let mut heads = options.selected_heads;
+    let mut caches = (model.k_cache, model.v_cache);
+    let whole = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
+    for (name, value) in setting {
+        match name.as_str() {
+            "k" => heads = whole(value).unwrap_or(heads),
+            "theta" => parameters.score_threshold = value.as_f64().unwrap_or(parameters.score_threshold),
+            "kept" => parameters.max_kept = whole(value).unwrap_or(parameters.max_kept),
+            "tau" => parameters.min_alternative = value.as_f64().unwrap_or(parameters.min_alternative),
+            "targets" => parameters.targets_per_step = whole(value).unwrap_or(parameters.targets_per_step),
+            "chain" => parameters.chain = serde_json::from_value(value.clone()).unwrap_or(parameters.chain),
+            "k-cache" => caches.0 = serde_json::from_value(value.clone()).unwrap_or(caches.0),
+            _ => caches.1 = serde_json::from_value(value.clone()).unwrap_or(caches.1),
+        }
+    }
+    Applied { setting, parameters, heads, caches }
+}
+
+/// What is done with an engine.
+type Work<'w> = &'w mut dyn FnMut(&mut Engine) -> Result<(), RunError>;
+
+/// Does work with an engine of these types of cached keys and values.
+pub type WithEngine<'e, E> = dyn FnMut((CacheType, CacheType), Work) -> Result<(), E> + 'e;
+
+/// A sweep over the samples of one task.
+pub struct Sweep<'a> {
+    pub folder: &'a RunFolder,
+    pub task: &'a str,
+    pub shard: Option<Shard>,
+    pub options: &'a EvalOptions,
+    pub model: &'a Model,
+    pub settings: &'a [Setting],
+}
+
+impl Sweep<'_> {
+    /// Assesses every answered sample under every setting that its rows do not have yet. `engine` gives the engine with
+    /// these types of cached keys and values; `on_row` is told after each row, with how many there will be.
+    pub fn run<E: From<RunError>>(
+        &self,
+        engine: &mut WithEngine<E>,
+        on_row: &mut dyn FnMut(usize, usize),
+    ) -> Result<(), E> {
+        let samples = self.samples().map_err(RunError::from)?;
+        let (mut lines, mut done) = self.open().map_err(RunError::from)?;
+        let applied: Vec<Applied> = self.settings.iter().map(|s| apply(s, self.options, self.model)).collect();
+        let total = samples.len() * applied.len();
+        let mut rows = 0;
+        let mut groups: Vec<(CacheType, CacheType)> = Vec::new();
+        for a in &applied {
+            if !groups.contains(&a.caches) {
+                groups.push(a.caches);
+            }
+        }
+        for caches in groups {
+            let settings: Vec<&Applied> = applied.iter().filter(|a| a.caches == caches).collect();
+            let missing = |sample: &Sample, done: &HashSet<(usize, String)>| -> Vec<&Applied> {
+                let is_missing = |a: &&&Applied| !done.contains(&(sample.doc_id, key(a.setting)));
+                settings.iter().filter(is_missing).copied().collect()
+            };
+            rows += samples.iter().map(|s| settings.len() - missing(s, &done).len()).sum::<usize>();
+            if samples.iter().all(|s| missing(s, &done).is_empty()) {
+                continue;
+            }
+            engine(caches, &mut |engine| {
+                for sample in &samples {
+                    for row in self.assess(engine, sample, &missing(sample, &done))? {
+                        lines.append(&row)?;
+                        done.insert((row.doc_id, key(&row.point.setting)));
+                        rows += 1;
+                        on_row(rows, total);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The run's samples that have an answer.
+    fn samples(&self) -> Result<Vec<Sample>, FolderError> {
+        let mut samples = BTreeMap::new();
+        let path = self.folder.lines("samples", self.task, self.shard);
+        Lines::open(&path, |sample: Sample| {
+            samples.insert(sample.doc_id, sample);
+        })?;
+        Ok(samples.into_values().filter(|s| s.uq.status == Status::Ok).collect())
+    }
+
+    fn open(&self) -> Result<(Lines, HashSet<(usize, String)>), FolderError> {
+        let mut done = HashSet::new();
+        let path = self.folder.lines("sweep", self.task, self.shard);
+        let lines = Lines::open(&path, |row: SweepRow| {
+            done.insert((row.doc_id, key(&row.point.setting)));
+        })?;
+        Ok((lines, done))
+    }
+
+    /// The rows of one sample. Its response is run once per number of heads; all chains come before the ensembles, which
+    /// overwrite the cache.
+    fn assess(
+        &self,
+        engine: &mut Engine,
+        sample: &Sample,
+        settings: &[&Applied],
+    ) -> Result<Vec<SweepRow>, EngineError> {
+        let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
+        let (tokens, n_instr) = sample.sequence(engine.tokenizer())?;
+        let mut by_heads: BTreeMap<usize, Vec<&Applied>> = BTreeMap::new();
+        for a in settings {
+            by_heads.entry(a.heads).or_default().push(a);
+        }
+        let mut rows = Vec::new();
+        for (heads, settings) in by_heads {
+            engine.set_selected_heads(heads);
+            let mut traced = engine.trace(&tokens, n_instr, self.options.parameters.profile)?;
+            let answer = answer.tokens[0]..answer.tokens[1];
+            let (response, mut questions) = traced.parts();
+            let mut chains = Vec::new();
+            for a in &settings {
+                chains.push(attention_chain(&response, answer.clone(), &a.parameters, &mut questions)?);
+            }
+            for (a, chain) in settings.iter().zip(chains) {
+                let outcome = assess_with_chain(&response, answer.clone(), chain, &a.parameters, &mut questions)?;
+                let point = SweepPoint {
+                    setting: a.setting.clone(),
+                    chain: outcome.chain.iter().map(|link| link.row).collect(),
+                    kept: outcome.kept,
+                    scores: score_map(&outcome.scores),
+                };
+                rows.push(SweepRow { doc_id: sample.doc_id, point });
+            }
+        }
+        engine.set_selected_heads(self.options.selected_heads);
+        Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&str], grid: bool) -> Result<Vec<String>, SweepError> {
+        let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        Ok(settings(&arguments, grid)?.iter().map(key).collect())
+    }
+
+    #[test]
+    fn every_value_alone_or_every_combination() {
+        let alone = parsed(&["k=8,16", "theta=0.5, 0.7", "k=8"], false).unwrap();
+        assert_eq!(alone, [r#"{"k":8}"#, r#"{"k":16}"#, r#"{"theta":0.5}"#, r#"{"theta":0.7}"#]);
+        let grid = parsed(&["k-cache=f32,bf16", "chain=none"], true).unwrap();
+        assert_eq!(grid, [r#"{"chain":"none","k-cache":"f32"}"#, r#"{"chain":"none","k-cache":"bf16"}"#]);
+        assert_eq!(parsed(&[], true).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_cannot_be_swept_is_explained() {
+        for (argument, says) in [
+            ("k", "NAME=VALUE"),
+            ("heads=3", "there are k, theta"),
+            ("k=33", "1 to 32"),
+            ("k=", "1 to 32"),
+            ("tau=0.001", "from 0.01"),
+            ("theta=nan", "from 0 on"),
+            ("k-cache=f8", "f32, f16 or bf16"),
+            ("chain=all", "attention or none"),
+        ] {
+            let error = parsed(&[argument], false).unwrap_err().to_string();
+            assert!(error.contains(says), "{argument}: {error}");
+        }
+    }
+}

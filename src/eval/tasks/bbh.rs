@@ -1,0 +1,160 @@
+//! BIG-Bench Hard: 27 kinds of puzzles, each asked with three worked examples.
+
+use super::read::{Record, examples, text};
+use super::source::{Files, file_name, matches};
+use super::{Grader, Item, Task, TaskError, TaskOptions, task, user};
+use crate::uq::answer::AnswerRule;
+use regex::{Captures, Regex};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+const FILES: Files = Files {
+    task: "bbh",
+    patterns: &["bbh/bbh", "bbh", "big-bench-hard/bbh"],
+    shared_patterns: &["."],
+    fits: |path| prompt_folder(path).is_some(),
+    hub: &[],
+    how: "get it with: git clone --depth 1 https://github.com/suzgunmirac/BIG-Bench-Hard\n\
+          then give --data BIG-Bench-Hard (copies on the Hugging Face hub are Parquet, which is not read)",
+};
+
+/// The subtask of this name, or all.
+pub(super) fn load(subtask: Option<&str>, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
+    let folder = FILES.find(options)?;
+    let files: Vec<PathBuf> = if folder.is_file() { vec![folder.clone()] } else { matches(&folder, "*.json") };
+    let name = |path: &PathBuf| file_name(path).trim_end_matches(".json").to_owned();
+    let available: Vec<String> = files.iter().map(name).collect();
+    let chosen: Vec<&PathBuf> =
+        files.iter().filter(|path| subtask.is_none_or(|subtask| name(path) == subtask)).collect();
+    if chosen.is_empty() {
+        return Err(match subtask {
+            None => TaskError::Empty { path: folder },
+            Some(subtask) => TaskError::NoSubtask { name: subtask.to_owned(), folder, available },
+        });
+    }
+    chosen.into_iter().map(|path| load_file(path, &name(path))).collect()
+}
+
+fn load_file(path: &Path, subtask: &str) -> Result<Task, TaskError> {
+    let prompt = read_prompt(path, subtask)?;
+    let items = examples(path)?.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record, &prompt));
+    task(format!("bbh:{subtask}"), AnswerRule::Boxed, items.collect::<Result<_, _>>()?, path)
+}
+
+fn item(doc_id: usize, record: Record, prompt: &str) -> Result<Item, TaskError> {
+    let (question, target) = (record.text("input")?, record.text("target")?);
+    let grader = grader(&target);
+    let messages = user(format!("{prompt}\n\nQUESTION\n------\nQ: {question}"));
+    Ok(Item { doc_id, messages, target, grader, doc: record.value })
+}
+
+/// By the answer itself: a few questions of the published files want another kind than the rest of their subtask.
+fn grader(target: &str) -> Grader {
+    let letter = target.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+    if letter.is_some_and(|letter| letter.len() == 1 && letter.bytes().all(|byte| byte.is_ascii_uppercase())) {
+        Grader::Choice
+    } else if target.parse::<i64>().is_ok() {
+        Grader::Number
+    } else {
+        Grader::Exact
+    }
+}
+
+/// The folder of worked examples that belongs to a folder of questions.
+fn prompt_folder(folder: &Path) -> Option<PathBuf> {
+    let near = [folder.join("cot-prompts"), folder.join("../cot-prompts")];
+    near.into_iter().find(|path| path.is_dir())
+}
+
+/// What comes before the question: the instruction, and the worked examples with their answers in boxes.
+fn read_prompt(questions: &Path, subtask: &str) -> Result<String, TaskError> {
+    let folder = questions.parent().and_then(prompt_folder);
+    let path = folder.map(|folder| folder.join(format!("{subtask}.txt"))).filter(|path| path.is_file());
+    let path = path.ok_or_else(|| TaskError::Missing {
+        task: format!("bbh:{subtask}"),
+        looked: vec![format!("cot-prompts/{subtask}.txt beside {}", questions.display())],
+        how: FILES.how.to_owned(),
+    })?;
+    let text = text(&path)?;
+    // The publisher's warning against training on the data ends with a line of dashes.
+    let published = text.split_once("\n-----\n").map_or(text.as_str(), |(_, published)| published);
+    prompt(published).map_err(|found| TaskError::Prompt {
+        path,
+        expected: "an instruction, then examples that start with \"Q: \" and say \"the answer is …\" once each",
+        found,
+    })
+}
+
+/// The instruction is the first line: what `snarks` says after it stands among the examples, in the paper's code too.
+fn prompt(published: &str) -> Result<String, String> {
+    let (instruction, examples) = published.trim_start().split_once('\n').ok_or("a single line")?;
+    let (questions, answers) = (QUESTION.find_iter(examples).count(), ANSWER.find_iter(examples).count());
+    if questions == 0 || questions != answers {
+        return Err(format!("{questions} questions and {answers} answers"));
+    }
+    Ok(format!(
+        "{} Put your final answer in `\\boxed{{ }}`.\n\nEXAMPLES\n------\n{}",
+        instruction.trim(),
+        box_answers(examples.trim())
+    ))
+}
+
+static QUESTION: LazyLock<Regex> = LazyLock::new(|| pattern("(?m)^Q: "));
+/// An answer ends with its sentence or its line.
+static ANSWER: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?m)\b((?i:the answer is)\s+)(.+?)(\.?[ \t]*$|\.[ \t])"));
+
+fn pattern(source: &str) -> Regex {
+    Regex::new(source).expect("the pattern is a constant")
+}
+
+/// "the answer is (B)." as "the answer is \boxed{(B)}."
+fn box_answers(examples: &str) -> String {
+    let boxed = |found: &Captures| format!("{}\\boxed{{{}}}{}", &found[1], found[2].trim(), &found[3]);
+    ANSWER.replace_all(examples, boxed).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_boxed() {
+        let cases = [
+            ("So the answer is (B).", r"So the answer is \boxed{(B)}."),
+            ("So the answer is False.\n\nQ: a", "So the answer is \\boxed{False}.\n\nQ: a"),
+            ("So the answer is -219.", r"So the answer is \boxed{-219}."),
+            ("So the answer is 2.5.", r"So the answer is \boxed{2.5}."),
+            ("So the answer is ] } ].", r"So the answer is \boxed{] } ]}."),
+            ("So the answer is (A). Done.\n", "So the answer is \\boxed{(A)}. Done.\n"),
+            ("The answer is oven sioux", r"The answer is \boxed{oven sioux}"),
+            ("the answer should be the chief", "the answer should be the chief"),
+        ];
+        for (published, expected) in cases {
+            assert_eq!(box_answers(published), expected);
+        }
+    }
+
+    #[test]
+    fn a_prompt_has_as_many_answers_as_questions() {
+        assert!(prompt("Do it.\n\nQ: a\nA: b. So the answer is c.\n").is_ok());
+        for bad in ["", "Do it.", "Do it.\nNothing.", "Do it.\n\nQ: a\nA: c.\n", "Do it.\nthe answer is c."] {
+            assert!(prompt(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn targets_choose_the_grader() {
+        let cases = [
+            ("(B)", Grader::Choice),
+            ("(R)", Grader::Choice),
+            ("-1344", Grader::Number),
+            ("Monsters, Inc", Grader::Exact),
+            (") ]", Grader::Exact),
+            ("()", Grader::Exact),
+            ("yes", Grader::Exact),
+        ];
+        for (target, expected) in cases {
+            assert_eq!(grader(target), expected, "{target}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Questions of one's own: a JSONL file that says with each how its answer is to be compared.
+
+use super::read::{Record, records};
+use super::source::file_name;
+use super::{Grader, Item, Task, TaskError, task, user};
+use crate::uq::answer::AnswerRule;
+use std::path::Path;
+
+pub(super) fn load(path: &Path) -> Result<Task, TaskError> {
+    let items = records(path)?.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record));
+    let items = items.collect::<Result<Vec<_>, _>>()?;
+    let all = |grader: Grader| items.iter().all(|item| item.grader == grader);
+    let rule = if all(Grader::Number) {
+        AnswerRule::Number
+    } else if all(Grader::Math) {
+        AnswerRule::Boxed
+    } else {
+        AnswerRule::Auto
+    };
+    let name = file_name(path);
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    task(name.strip_suffix(".jsonl").unwrap_or(name), rule, items, path)
+}
+
+fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
+    let (question, target) = (record.text("question")?, record.scalar("answer")?);
+    let grader = match record.text("grader")?.as_str() {
+        "number" => Grader::Number,
+        "math" => Grader::Math,
+        "choice" => Grader::Choice,
+        "exact" => Grader::Exact,
+        other => return Err(record.error("grader", "number, math, choice or exact", other)),
+    };
+    Ok(Item { doc_id, messages: user(question), target, grader, doc: record.value })
+}

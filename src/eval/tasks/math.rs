@@ -1,0 +1,59 @@
+//! MATH: competition problems whose answer stands in the solution's `\boxed{…}`.
+
+use super::read::{Record, first_record, record, records};
+use super::source::{Files, entries, file_name, matches};
+use super::{Grader, Item, Task, TaskError, TaskOptions, task, user};
+use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
+use std::path::{Path, PathBuf};
+
+const FILES: Files = Files {
+    task: "math",
+    patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
+    shared_patterns: &["test", "test.jsonl"],
+    fits: |path| {
+        let folder = || matches(path, "*/*.json").first().and_then(|path| record(path).ok());
+        let first = if path.is_dir() { folder() } else { first_record(path) };
+        first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
+    },
+    hub: &["HuggingFaceH4/MATH-500"],
+    how: "get MATH-500 with: hf download --repo-type dataset HuggingFaceH4/MATH-500 test.jsonl\n(it is then found \
+          without --data), or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
+};
+
+pub(super) fn load(options: &TaskOptions) -> Result<Task, TaskError> {
+    let path = FILES.find(options)?;
+    let records = if path.is_dir() { folder_records(&path)? } else { records(&path)? };
+    let items = records.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record, options));
+    task("math", AnswerRule::Boxed, items.collect::<Result<_, _>>()?, &path)
+}
+
+/// The problems of a folder, by subject, then by number.
+fn folder_records(folder: &Path) -> Result<Vec<Record>, TaskError> {
+    let mut files: Vec<PathBuf> = entries(folder).iter().flat_map(|subject| entries(subject)).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
+    let number = |path: &PathBuf| file_name(path).trim_end_matches(".json").parse::<u64>().unwrap_or(u64::MAX);
+    files.sort_by_cached_key(|path| (path.parent().map(Path::to_path_buf), number(path), path.clone()));
+    files.iter().map(|path| record(path)).collect()
+}
+
+fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Item, TaskError> {
+    let problem = record.text("problem")?;
+    let target = match record.value.get("answer") {
+        Some(_) => record.scalar("answer")?,
+        None => boxed_answer(&record)?,
+    };
+    let prompt = match options.boxed_instruction {
+        true => format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", problem.trim()),
+        false => problem,
+    };
+    Ok(Item { doc_id, messages: user(prompt), target, grader: Grader::Math, doc: record.value })
+}
+
+/// What the solution's last box holds.
+fn boxed_answer(record: &Record) -> Result<String, TaskError> {
+    let solution = record.text("solution")?;
+    let found = find_answer(&solution, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed);
+    let found =
+        found.ok_or_else(|| record.error("solution", "a text with a \\boxed{…} that is not empty", &solution))?;
+    Ok(solution[found.bytes].to_owned())
+}

@@ -1,0 +1,171 @@
+//! Where a benchmark's files are on this machine.
+
+use super::{TaskError, TaskOptions};
+use crate::model::locate::dataset_snapshots;
+use std::path::{Path, PathBuf};
+
+/// What a benchmark's files are called, and how to get them.
+pub(super) struct Files {
+    pub task: &'static str,
+    /// Paths below a folder of data, the preferred first. `*` stands for any part of a name; case does not count.
+    pub patterns: &'static [&'static str],
+    /// Further paths, which another benchmark may have too: taken if `fits` says so.
+    pub shared_patterns: &'static [&'static str],
+    /// Whether a file or folder looks like this benchmark.
+    pub fits: fn(&Path) -> bool,
+    /// Datasets of the Hugging Face hub that hold such files.
+    pub hub: &'static [&'static str],
+    /// What to do without them.
+    pub how: &'static str,
+}
+
+impl Files {
+    /// The benchmark's file or folder: what is given itself, in the folder given, or in the hub cache.
+    pub fn find(&self, options: &TaskOptions) -> Result<PathBuf, TaskError> {
+        let snapshots = self.hub.iter().flat_map(|name| dataset_snapshots(name)).collect();
+        self.find_in(options.data.as_deref(), snapshots)
+    }
+
+    fn find_in(&self, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
+        if let Some(path) = data {
+            std::fs::metadata(path).map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
+            if path.is_file() {
+                return Ok(path.to_path_buf());
+            }
+        }
+        for folder in data.iter().copied().chain(snapshots.iter().map(PathBuf::as_path)) {
+            if let Some(found) = self.find_below(folder)? {
+                return Ok(found);
+            }
+        }
+        Err(self.missing(data, &snapshots))
+    }
+
+    fn find_below(&self, folder: &Path) -> Result<Option<PathBuf>, TaskError> {
+        let shared = self.shared_patterns.iter().map(|pattern| (pattern, true));
+        for (pattern, unsure) in self.patterns.iter().map(|pattern| (pattern, false)).chain(shared) {
+            let mut found = matches(folder, pattern);
+            found.retain(|path| !unsure || (self.fits)(path));
+            match found.len() {
+                0 => {}
+                1 => return Ok(found.pop()),
+                _ => return Err(TaskError::Ambiguous { task: self.task, found }),
+            }
+        }
+        Ok(None)
+    }
+
+    fn missing(&self, data: Option<&Path>, snapshots: &[PathBuf]) -> TaskError {
+        let below = |folder: &Path| {
+            let patterns = self.patterns.iter().chain(self.shared_patterns);
+            patterns.map(|pattern| folder.join(pattern).display().to_string()).collect::<Vec<_>>()
+        };
+        let mut looked: Vec<String> = data.map_or_else(|| vec![String::from("--data (not given)")], below);
+        if snapshots.is_empty() && !self.hub.is_empty() {
+            looked.push(format!("{} in the Hugging Face cache", self.hub.join(", ")));
+        }
+        for snapshot in snapshots {
+            let parquet = matches(snapshot, "*.parquet").len() + matches(snapshot, "*/*.parquet").len() > 0;
+            let note = if parquet { " (has Parquet files, which are not read)" } else { "" };
+            looked.push(format!("{}{note}", snapshot.display()));
+        }
+        TaskError::Missing { task: self.task.to_owned(), looked, how: self.how.to_owned() }
+    }
+}
+
+/// Existing paths below a folder that match a pattern, sorted; `.` is the folder itself. A `.jsonl` may be compressed, and
+/// training data match no `*`.
+pub(super) fn matches(folder: &Path, pattern: &str) -> Vec<PathBuf> {
+    let mut found = vec![folder.to_path_buf()];
+    for part in pattern.split('/').filter(|part| *part != ".") {
+        let fits = |name: &str| {
+            let name = name.to_lowercase();
+            let plain = if part.ends_with(".jsonl") { name.strip_suffix(".gz").unwrap_or(&name) } else { &name };
+            name_matches(plain, part) && !(part.contains('*') && name.contains("train"))
+        };
+        found = found.iter().flat_map(|folder| entries(folder)).filter(|path| fits(&file_name(path))).collect();
+    }
+    found
+}
+
+/// A folder's entries, sorted by name; none if it cannot be read.
+pub(super) fn entries(folder: &Path) -> Vec<PathBuf> {
+    let read = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+pub(super) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Whether a name is the pattern with something in the place of each `*`.
+fn name_matches(name: &str, pattern: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return name == pattern };
+    let Some(name) = name.strip_prefix(start) else { return false };
+    (0..=name.len()).any(|at| name.get(at..).is_some_and(|name| name_matches(name, rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILES: Files = Files {
+        task: "quiz",
+        patterns: &["quiz/test.jsonl", "quiz*.jsonl"],
+        shared_patterns: &["test.jsonl"],
+        fits: |path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("quiz")),
+        hub: &["org/quiz"],
+        how: "buy it",
+    };
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn names_match() {
+        for (name, pattern) in [("a", "a"), ("ab", "a*"), ("a", "a*"), ("xay", "*a*"), ("é-x.j", "*-x.j"), ("", "*")] {
+            assert!(name_matches(name, pattern), "{name} {pattern}");
+        }
+        for (name, pattern) in [("a", "b"), ("ba", "a*"), ("ab", "*a"), ("a.jsonl.bak", "a*.jsonl")] {
+            assert!(!name_matches(name, pattern), "{name} {pattern}");
+        }
+    }
+
+    #[test]
+    fn files_are_found_in_order() {
+        let found = |files: &[(&str, &str)]| {
+            let folder = folder(files);
+            let path = FILES.find_in(Some(folder.path()), Vec::new());
+            path.map(|path| path.strip_prefix(folder.path()).unwrap().display().to_string())
+        };
+        assert_eq!(found(&[("quiz/test.jsonl", ""), ("quiz_test.jsonl", "")]).unwrap(), "quiz/test.jsonl");
+        assert_eq!(found(&[("Quiz/TEST.jsonl.gz", "")]).unwrap(), "Quiz/TEST.jsonl.gz");
+        assert_eq!(found(&[("quiz_train.jsonl", ""), ("quiz_2.jsonl", "")]).unwrap(), "quiz_2.jsonl");
+        assert_eq!(found(&[("test.jsonl", "a quiz")]).unwrap(), "test.jsonl");
+        assert!(matches!(found(&[("test.jsonl", "a test")]), Err(TaskError::Missing { .. })));
+        let ambiguous = found(&[("quiz_1.jsonl", ""), ("quiz_2.jsonl", "")]).unwrap_err().to_string();
+        assert!(ambiguous.contains("quiz_1.jsonl, ") && ambiguous.contains("--data"), "{ambiguous}");
+    }
+
+    #[test]
+    fn the_cache_comes_after_the_folder() {
+        let (empty, full) = (folder(&[("a.parquet", "")]), folder(&[("quiz.jsonl", "")]));
+        let snapshots = vec![empty.path().to_path_buf(), full.path().to_path_buf()];
+        assert_eq!(FILES.find_in(Some(empty.path()), snapshots).unwrap(), full.path().join("quiz.jsonl"));
+        let message = FILES.find_in(None, vec![empty.path().to_path_buf()]).unwrap_err().to_string();
+        assert!(message.contains("Parquet") && message.ends_with("\nbuy it"), "{message}");
+        let file = full.path().join("quiz.jsonl");
+        assert_eq!(FILES.find_in(Some(&file), Vec::new()).unwrap(), file);
+        let gone = FILES.find_in(Some(&full.path().join("gone")), Vec::new()).unwrap_err();
+        assert!(matches!(gone, TaskError::Read { .. }), "{gone}");
+    }
+}

@@ -1,0 +1,109 @@
+// The items: which are shown, and in what order. Their JSON is described in data.rs.
+
+const byId = (id) => document.getElementById(id);
+const HEAD = JSON.parse(byId("head").textContent);
+const ITEMS = JSON.parse(byId("items-data").textContent).flatMap((items, run) => items.map((item) => Object.assign(item, { run })));
+const PAGE = 100; // summaries added at a time
+const OUTCOMES = { correct: "correct", incorrect: "incorrect", no_answer: "no answer", not_graded: "not graded", error: "error" };
+
+/// An element with a class, and children that are elements or text; text stays text.
+function make(tag, className, ...children) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  element.append(...children);
+  return element;
+}
+
+/// A number for a person.
+function number(x) {
+  if (x === null || x === undefined) return "–";
+  const size = Math.abs(x);
+  if (x !== 0 && size < 0.001) return x.toExponential(1);
+  return size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : x.toFixed(3);
+}
+
+function fillChoices() {
+  for (const [i, method] of HEAD.methods.entries()) byId("f-method").append(new Option(method[1], i));
+  for (const [i, run] of HEAD.runs.entries()) byId("f-run").append(new Option(run.model + " · " + run.task, i));
+  byId("f-run-label").hidden = HEAD.runs.length < 2;
+}
+
+const chosenMethod = () => Number(byId("f-method").value);
+
+/// What is searched, made when it is first needed.
+function haystack(item) {
+  item.haystack ??= [item.question, item.tokens.join(""), item.target, item.answer ?? ""].join("\n").toLowerCase();
+  return item.haystack;
+}
+
+function matches(item, filter) {
+  if (filter.outcome === "truncated" ? !item.truncated : filter.outcome && item.outcome !== filter.outcome) return false;
+  if (filter.run !== "" && item.run !== Number(filter.run)) return false;
+  const score = item.scores[filter.method] ?? null;
+  if ((filter.min !== null || filter.max !== null) && score === null) return false;
+  if (filter.min !== null && score < filter.min) return false;
+  if (filter.max !== null && score > filter.max) return false;
+  return !filter.text || haystack(item).includes(filter.text);
+}
+
+function currentFilter() {
+  const bound = (id) => (byId(id).value.trim() === "" ? null : Number(byId(id).value));
+  return {
+    outcome: byId("f-outcome").value,
+    run: byId("f-run").value,
+    method: chosenMethod(),
+    min: bound("f-min"),
+    max: bound("f-max"),
+    text: byId("f-text").value.toLowerCase(),
+  };
+}
+
+/// Items without a score come last in either direction; ties keep the run's order.
+function sorted(items, method, direction) {
+  if (!direction) return items;
+  const sign = direction === "down" ? -1 : 1;
+  const key = (item) => item.scores[method] ?? null;
+  return items.slice().sort((a, b) => {
+    const [x, y] = [key(a), key(b)];
+    if (x === null || y === null) return (x === null) - (y === null);
+    return sign * (x - y);
+  });
+}
+
+let shown = []; // what the filters let through
+let drawn = 0; // how many of them are in the list
+
+function refresh() {
+  const filter = currentFilter();
+  shown = sorted(ITEMS.filter((item) => matches(item, filter)), filter.method, byId("f-sort").value);
+  drawn = 0;
+  byId("list").replaceChildren();
+  const correct = shown.filter((item) => item.outcome === "correct").length;
+  const share = shown.length ? `, ${((100 * correct) / shown.length).toFixed(1)} % correct` : "";
+  byId("count").textContent = `${shown.length} of ${ITEMS.length} items${share}`;
+  more();
+}
+
+function more() {
+  const part = shown.slice(drawn, drawn + PAGE);
+  byId("list").append(...part.map((item) => make("li", "", summary(item))));
+  drawn += part.length;
+  byId("more").hidden = drawn >= shown.length;
+  byId("more").textContent = `Show more (${shown.length - drawn} left)`;
+}
+
+/// The line of an item; its body is drawn when it is opened.
+function summary(item) {
+  const { model, task } = HEAD.runs[item.run];
+  const name = `${new Set(HEAD.runs.map((run) => run.model)).size > 1 ? model + " " : ""}${item.task ?? task}`;
+  const label = OUTCOMES[item.outcome] + (item.truncated ? ", cut" : "");
+  const what = make("span", "what", make("small", "", `${name} ${item.id}`), item.question.slice(0, 300));
+  const score = make("span", "score", number(item.scores[chosenMethod()]));
+  score.title = HEAD.methods[chosenMethod()]?.[1] ?? "";
+  const details = make("details", "item", make("summary", "", make("span", "badge " + item.outcome, label), score, what));
+  details.addEventListener("toggle", () => {
+    if (details.open && details.children.length === 1) details.append(drawItem(item));
+    else if (!details.open) while (details.children.length > 1) details.lastChild.remove();
+  });
+  return details;
+}

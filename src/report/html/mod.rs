@@ -1,0 +1,62 @@
+//! `report.html`: tables, pictures and every item of one or several runs in one file that loads nothing.
+//!
+//! ```text
+//! tables, pictures ─────────────────────────┐
+//! samples ─ items as JSON (data, tokens) ───┼─ page ─ report.html
+//! page.css, items.js, view.js, arcs.js ─────┘
+//! ```
+//!
+//! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes
+//! from outside is text: escaped here, and set as text there; a content security policy forbids the page to load
+//! anything.
+
+mod data;
+mod page;
+mod tokens;
+
+pub use data::Items;
+pub use page::{Page, Run};
+
+use super::pictures::galleries;
+use super::tables::sheets::sheets;
+use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, for_each_sample, sample_files};
+
+/// Bytes of items that a page holds at most: what a browser still opens at once.
+const ITEMS_LIMIT: usize = 30 << 20;
+
+/// The report of an analysis as a page; reads the runs' samples once more.
+pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
+    let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
+    let limit = ITEMS_LIMIT / benchmarks.max(1);
+    let mut runs = Vec::with_capacity(benchmarks);
+    for run in &analysis.runs {
+        runs.extend(runs_of(run, analysis, limit)?);
+    }
+    let mut models: Vec<&str> = analysis.runs.iter().map(|run| run.name.as_str()).collect();
+    models.dedup();
+    let title = format!("Evaluation of {}", models.join(", "));
+    let methods = analysis.methods.clone();
+    Ok(Page { title, runs, sheets: sheets(analysis), galleries: galleries(analysis), methods }.render())
+}
+
+/// A run's benchmarks with their items.
+fn runs_of(run: &RunAnalysis, analysis: &Analysis, limit: usize) -> Result<Vec<Run>, AnalysisError> {
+    let empty = |task: &TaskAnalysis| Run {
+        model: run.name.clone(),
+        task: task.task.clone(),
+        items: Items::new(&task.task, limit),
+    };
+    let mut runs: Vec<Run> = run.benchmarks().map(empty).collect();
+    let benchmark = |task: &str| task.split(':').next().unwrap_or_default().to_owned();
+    for folder in &run.folders {
+        for file in sample_files(folder)? {
+            for_each_sample(&file, |sample| {
+                let of_sample = benchmark(&sample.task);
+                if let Some(run) = runs.iter_mut().find(|run| benchmark(&run.task) == of_sample) {
+                    run.items.add(&sample, &analysis.methods);
+                }
+            })?;
+        }
+    }
+    Ok(runs)
+}

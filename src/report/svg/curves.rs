@@ -1,0 +1,67 @@
+//! Risk–coverage curves.
+
+use super::Picture;
+use super::axis::Axis;
+use super::drawing::{Drawing, Panel, Sign, area_class, line_class, mark};
+use super::text::number;
+use super::theme;
+
+/// The curve of one method.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Curve {
+    pub method: String,
+    /// (coverage, risk): the share of items answered, most confident first, and the share of those that are wrong.
+    /// Coverage ascends; points with a number that is not finite are left out.
+    pub points: Vec<(f64, f64)>,
+    /// The area under it.
+    pub aurc: f64,
+}
+
+/// Risk against coverage, a line a method, the best (least area) first in the legend.
+pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
+    let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
+    let mut order: Vec<&Curve> = curves.iter().collect();
+    let key = |curve: &Curve| if curve.aurc.is_finite() { curve.aurc } else { f64::INFINITY };
+    order.sort_by(|a, b| key(a).total_cmp(&key(b)).then_with(|| a.method.cmp(&b.method)));
+    let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).filter(|risk| risk.is_finite());
+    let y = Axis::percent("risk (wrong among the answered)", most.fold(0.0, f64::max));
+    let panel = drawing.panel(240.0, Axis::percent("coverage (answered)", 1.0), y);
+    // The best are drawn last, over the others.
+    for (i, curve) in order.iter().enumerate().rev() {
+        match thinned(curve, &panel).as_slice() {
+            [] => {}
+            [(x, y)] => drawing.push(mark(i, panel.x(*x), panel.y(*y), &area_class(i))),
+            points => {
+                let path = panel.path(points).attr("class", &line_class(i)).attr("stroke-width", "2");
+                drawing.push(path.attr("stroke-dasharray", theme::series(i).1).attr("stroke-linejoin", "round"));
+            }
+        }
+    }
+    if curves.iter().all(|curve| thinned(curve, &panel).is_empty()) {
+        drawing.nothing(&panel, "no items with a score");
+    }
+    let entry = |(i, curve): (usize, &&Curve)| {
+        let sign = Sign::Line { class: line_class(i), dashes: theme::series(i).1 };
+        (sign, format!("{} ({})", curve.method, number(curve.aurc)))
+    };
+    drawing.legend(&order.iter().enumerate().map(entry).collect::<Vec<_>>());
+    let areas: Vec<String> = order.iter().map(|curve| format!("{} {}", curve.method, number(curve.aurc))).collect();
+    drawing.finish(format!(
+        "The share of wrong answers among those given, as the share of items answered grows from the most confident on. \
+         Area under the curve by method, best first: {}.",
+        areas.join(", ")
+    ))
+}
+
+/// One point for each unit of the picture's width, the last that falls there; the ends stay.
+fn thinned(curve: &Curve, panel: &Panel) -> Vec<(f64, f64)> {
+    let column = |x: f64| (panel.x(x) - panel.x(0.0)).round() as i64;
+    let mut kept: Vec<(f64, f64)> = Vec::new();
+    for point in curve.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()) {
+        if kept.len() > 1 && kept.last().is_some_and(|last| column(last.0) == column(point.0)) {
+            kept.pop();
+        }
+        kept.push(point);
+    }
+    kept
+}

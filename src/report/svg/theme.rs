@@ -1,0 +1,95 @@
+//! Colours by role, light and dark.
+//!
+//! The series' colours are those of Okabe and Ito, which people of every colour vision can tell apart, darkened or
+//! lightened to a contrast of at least 3 : 1 with the background. Nothing is said by colour alone: lines differ in
+//! their dashes, points in their shapes, areas in hatching or place.
+
+/// Colours in a row of series.
+pub const SERIES: usize = 8;
+
+/// (name, light, dark); the first are surfaces and text, the rest `s0` ... `s7`.
+const ROLES: [(&str, &str, &str); 5 + SERIES] = [
+    ("paper", "#ffffff", "#15181c"),
+    ("ink", "#1c1f23", "#e8eaed"),
+    ("dim", "#596068", "#a9b1b9"),
+    ("axis", "#868d95", "#757d85"),
+    ("grid", "#e4e7eb", "#2b3137"),
+    ("s0", "#0072b2", "#4f9fe0"), // blue
+    ("s1", "#d55e00", "#f0793a"), // vermillion
+    ("s2", "#008a64", "#2fbf93"), // bluish green
+    ("s3", "#b4609a", "#d99bc4"), // reddish purple
+    ("s4", "#b17a00", "#e69f00"), // orange
+    ("s5", "#3892c6", "#8fd0f5"), // sky blue
+    ("s6", "#1c1f23", "#e8eaed"), // black
+    ("s7", "#857c00", "#f0e442"), // yellow
+];
+
+/// The classes of the pictures: `f-ROLE` fills, `l-ROLE` draws a line, `t`, `t-title`, `t-dim` are text.
+///
+/// Plain declarations, so that viewers without CSS variables show it; printed, it is light.
+pub fn style_sheet() -> String {
+    let mut css = String::from(
+        ".picture text{font:12px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\
+         .picture .t-title{font-size:14px;font-weight:600}\
+         .picture .t-small{font-size:11px}\
+         .picture path,.picture line{fill:none}",
+    );
+    css += &rules(|(_, light, _)| light);
+    css += "@media screen and (prefers-color-scheme:dark){";
+    css += &rules(|(_, _, dark)| dark);
+    css.push('}');
+    css
+}
+
+fn rules(colour: fn((&'static str, &'static str, &'static str)) -> &'static str) -> String {
+    let rule = |role: &(&'static str, &'static str, &'static str)| {
+        let (name, colour) = (role.0, colour(*role));
+        format!(".picture .f-{name}{{fill:{colour}}}.picture .l-{name}{{stroke:{colour}}}")
+    };
+    ROLES.iter().map(rule).collect()
+}
+
+/// How the i-th of many series is drawn: a colour's number and dashes, no two alike for 32 series.
+pub fn series(i: usize) -> (usize, &'static str) {
+    const DASHES: [&str; 4] = ["", "7 3", "2 3", "8 3 2 3"];
+    (i % SERIES, DASHES[i / SERIES % DASHES.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Relative luminance (WCAG 2) of `#rrggbb`.
+    fn luminance(hex: &str) -> f64 {
+        let channel = |at: usize| {
+            let c = f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;
+            if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) }
+        };
+        0.2126 * channel(1) + 0.7152 * channel(3) + 0.0722 * channel(5)
+    }
+
+    fn contrast(a: &str, b: &str) -> f64 {
+        let (a, b) = (luminance(a) + 0.05, luminance(b) + 0.05);
+        a.max(b) / a.min(b)
+    }
+
+    #[test]
+    fn everything_can_be_seen_on_its_background() {
+        let paper = ROLES[0];
+        for (name, light, dark) in ROLES {
+            let least = match name {
+                "paper" | "grid" => continue,
+                "ink" | "dim" => 4.5,
+                _ => 3.0,
+            };
+            assert!(contrast(light, paper.1) >= least, "{name} light: {}", contrast(light, paper.1));
+            assert!(contrast(dark, paper.2) >= least, "{name} dark: {}", contrast(dark, paper.2));
+        }
+    }
+
+    #[test]
+    fn thirty_two_series_differ() {
+        let all: std::collections::BTreeSet<_> = (0..32).map(series).collect();
+        assert_eq!(all.len(), 32);
+    }
+}

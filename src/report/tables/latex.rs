@@ -1,0 +1,72 @@
+//! Tables for LaTeX with booktabs.
+
+use super::{Align, Field, Sheet};
+use crate::report::sanitize::visible;
+
+/// Every sheet as a `table` with its title and notes as the caption; the best of a column is bold.
+pub fn latex(sheets: &[Sheet]) -> String {
+    let head = "% \\usepackage{booktabs}\n\n".to_owned();
+    head + &sheets.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+fn one(sheet: &Sheet) -> String {
+    let row = |cells: Vec<String>| format!("  {} \\\\\n", cells.join(" & "));
+    let align = |(_, align): &(&str, Align)| if *align == Align::Right { 'r' } else { 'l' };
+    let columns: String = sheet.columns.iter().map(align).collect();
+    let caption: Vec<String> = std::iter::once(format!("{}.", sheet.title))
+        .chain(sheet.notes.iter().cloned())
+        .map(|text| escape(&text))
+        .collect();
+    let mut text = format!("\\begin{{table}}\n  \\centering\\small\n  \\caption{{{}}}\n", caption.join(" "));
+    text += &format!("  \\begin{{tabular}}{{{columns}}}\n  \\toprule\n");
+    text += &row(sheet.columns.iter().map(|(name, _)| escape(name)).collect());
+    for section in &sheet.sections {
+        text += "  \\midrule\n";
+        if let Some(label) = &section.label {
+            let width = sheet.columns.len();
+            text += &row(vec![format!("\\multicolumn{{{width}}}{{l}}{{\\textit{{{}}}}}", escape(label))]);
+        }
+        for fields in &section.rows {
+            text += &row(fields.iter().map(cell).collect());
+        }
+    }
+    text + "  \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
+}
+
+fn cell(field: &Field) -> String {
+    let text = escape(&field.text);
+    if field.best { format!("\\textbf{{{text}}}") } else { text }
+}
+
+/// Nothing of a text is a command. A `[` at the start of a row would be an argument of the line break before it.
+fn escape(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in visible(text).chars() {
+        match c {
+            '\\' => escaped.push_str("\\textbackslash{}"),
+            '~' => escaped.push_str("\\textasciitilde{}"),
+            '^' => escaped.push_str("\\textasciicircum{}"),
+            '&' | '%' | '$' | '#' | '_' | '{' | '}' => escaped.extend(['\\', c]),
+            '[' => escaped.push_str("{[}"),
+            '<' => escaped.push_str("$<$"),
+            '>' => escaped.push_str("$>$"),
+            '|' => escaped.push_str("$|$"),
+            '±' => escaped.push_str("$\\pm$"),
+            '—' => escaped.push_str("--"),
+            '\n' | '\t' => escaped.push(' '),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_no_command() {
+        assert_eq!(escape("50 % of P_sim\\x"), "50 \\% of P\\_sim\\textbackslash{}x");
+        assert_eq!(escape("0.5 ± 0.1 [0, 1]"), "0.5 $\\pm$ 0.1 {[}0, 1]");
+    }
+}

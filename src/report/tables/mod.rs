@@ -1,0 +1,57 @@
+//! An evaluation's numbers as tables: for a terminal, Markdown, LaTeX, and tidy CSV.
+//!
+//! ```text
+//! Analysis ─┬─ sheets: what is in each table ─┬─ text (terminal)
+//!           │                                 ├─ markdown
+//!           │                                 └─ latex
+//!           └─ csv: one row a number
+//! ```
+
+pub mod csv;
+pub mod latex;
+pub mod markdown;
+pub mod sheets;
+pub mod text;
+
+pub use super::layout::Align;
+
+/// A table, whatever it is written as.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sheet {
+    pub title: String,
+    pub columns: Vec<(&'static str, Align)>,
+    pub sections: Vec<Section>,
+    /// What the reader must know to read it.
+    pub notes: Vec<String>,
+}
+
+/// Rows that belong together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Section {
+    pub label: Option<String>,
+    /// As many fields as there are columns.
+    pub rows: Vec<Vec<Field>>,
+}
+
+/// A cell.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Field {
+    pub text: String,
+    /// The best of its column.
+    pub best: bool,
+}
+
+impl Field {
+    pub fn new(text: impl Into<String>) -> Field {
+        Field { text: text.into(), best: false }
+    }
+}
+
+impl From<&str> for Field {
+    fn from(text: &str) -> Field {
+        Field::new(text)
+    }
+}
+
+/// What stands where there is no number.
+pub const NONE: &str = "—";

@@ -1,0 +1,375 @@
+//! What is in each table.
+
+use super::{Align, Field, NONE, Section, Sheet};
+use crate::eval::analysis::{
+    Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
+    TaskAnalysis,
+};
+use crate::eval::metrics::Metric;
+use crate::eval::metrics::balanced::Spread;
+use Align::{Left, Right};
+
+/// Every table of a report, in its order.
+pub fn sheets(analysis: &Analysis) -> Vec<Sheet> {
+    let mut sheets = vec![summary(analysis)];
+    for run in &analysis.runs {
+        for task in run.benchmarks() {
+            sheets.extend(methods(analysis, run, task));
+            sheets.extend(task.common.as_ref().map(|common| compared(analysis, run, task, common)));
+        }
+        sheets.extend(means(analysis, run));
+        sheets.extend(run.benchmarks().filter_map(|task| sweep(analysis, run, task)));
+        sheets.extend(run.benchmarks().filter_map(|task| overhead(run, task)));
+    }
+    sheets
+}
+
+/// Three decimals.
+fn number(value: Option<f64>) -> String {
+    value.map_or(NONE.to_owned(), |value| format!("{value:.3}"))
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or(NONE.to_owned(), |value| format!("{:.1} %", 100.0 * value))
+}
+
+/// `0.712 [0.655, 0.770]`
+fn with_interval(estimate: Option<Estimate>) -> String {
+    match estimate {
+        Some(Estimate { value, interval: Some([low, high]) }) => format!("{value:.3} [{low:.3}, {high:.3}]"),
+        other => number(other.map(|estimate| estimate.value)),
+    }
+}
+
+/// `+0.021 [-0.004, +0.050]`
+fn difference(estimate: Option<Estimate>) -> String {
+    match estimate {
+        Some(Estimate { value, interval: Some([low, high]) }) => format!("{value:+.3} [{low:+.3}, {high:+.3}]"),
+        other => other.map_or(NONE.to_owned(), |estimate| format!("{:+.3}", estimate.value)),
+    }
+}
+
+fn spread(spread: Option<Spread>) -> String {
+    spread.map_or(NONE.to_owned(), |Spread { mean, sd }| format!("{mean:.3} ± {sd:.3}"))
+}
+
+/// Items, accuracy and what went wrong, by run and task.
+fn summary(analysis: &Analysis) -> Sheet {
+    let columns = vec![
+        ("Task", Left),
+        ("Items", Right),
+        ("Accuracy [95 %]", Right),
+        ("Majority", Right),
+        ("No answer", Right),
+        ("Truncated", Right),
+        ("Errors", Right),
+        ("Labels differ", Right),
+        ("Accuracy ref.", Right),
+        ("Tokens", Right),
+        ("Chain", Right),
+        ("Ensemble", Right),
+    ];
+    let row = |task: &TaskAnalysis| -> Vec<Field> {
+        let Summary { items, graded_twice, disagreements, .. } = task.summary;
+        let s = &task.summary;
+        let accuracy = match (s.accuracy, s.accuracy_interval) {
+            (Some(value), Some([low, high])) => {
+                format!("{:.1} % [{:.1}, {:.1}]", 100.0 * value, 100.0 * low, 100.0 * high)
+            }
+            _ => NONE.to_owned(),
+        };
+        let mean = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.1}"));
+        let differ = if graded_twice > 0 { disagreements.to_string() } else { NONE.to_owned() };
+        let counts = [s.no_answer, s.truncated, s.errors].map(|n| n.to_string());
+        let [no_answer, truncated, errors] = counts;
+        let texts = [
+            task.task.clone(),
+            items.to_string(),
+            accuracy,
+            percent(s.majority_accuracy),
+            no_answer,
+            truncated,
+            errors,
+            differ,
+            percent(s.accuracy_reference),
+            mean(s.mean_response_tokens),
+            mean(s.mean_chain),
+            mean(s.mean_ensemble),
+        ];
+        texts.map(Field::new).into()
+    };
+    let section = |run: &RunAnalysis| {
+        let by = run.profile.as_ref().map_or(String::new(), |profile| format!(", {profile}"));
+        Section { label: Some(format!("{}{by}", run.name)), rows: run.tasks.iter().map(row).collect() }
+    };
+    let mut notes = vec![
+        "Items without an answer, or with an error, are wrong in the accuracy. Labels differ: our grading against the authors'. \
+         Tokens, chain and ensemble: means over answered items."
+            .to_owned(),
+    ];
+    for run in &analysis.runs {
+        notes.extend(run.notes.iter().map(|note| format!("{}: {note}", run.name)));
+    }
+    Sheet { title: "Runs".to_owned(), columns, sections: analysis.runs.iter().map(section).collect(), notes }
+}
+
+/// Marks, in a column of the rows, every one that has the best value.
+fn mark_best(rows: &mut [(&Method, Vec<Field>)], column: usize, values: &[Option<f64>], higher: bool) {
+    let better = |a: f64, b: f64| if higher { a.max(b) } else { a.min(b) };
+    let Some(best) = values.iter().copied().flatten().reduce(better) else { return };
+    for ((_, row), value) in rows.iter_mut().zip(values) {
+        row[column].best = *value == Some(best);
+    }
+}
+
+/// A column about methods: its head, each method's text, and by what the best is found.
+struct MethodColumn<'a, T> {
+    head: &'static str,
+    text: Box<dyn Fn(&T) -> String + 'a>,
+    best: Option<Best<'a, T>>,
+}
+
+/// A method's value, and whether a higher one is better.
+type Best<'a, T> = (Box<dyn Fn(&T) -> Option<f64> + 'a>, bool);
+
+fn plain<'a, T>(head: &'static str, text: impl Fn(&T) -> String + 'a) -> MethodColumn<'a, T> {
+    MethodColumn { head, text: Box::new(text), best: None }
+}
+
+fn ranked<'a, T>(
+    head: &'static str,
+    metric: Metric,
+    text: impl Fn(&T) -> String + 'a,
+    value: impl Fn(&T) -> Option<f64> + 'a,
+) -> MethodColumn<'a, T> {
+    MethodColumn { head, text: Box::new(text), best: Some((Box::new(value), metric.higher_is_better())) }
+}
+
+/// A sheet with a row for each method, by groups.
+fn method_sheet<T>(
+    title: String,
+    rows: &[(&Method, &T)],
+    columns: &[MethodColumn<'_, T>],
+    notes: Vec<String>,
+) -> Sheet {
+    let fields = |method: &Method, of: &T| {
+        let name = std::iter::once(Field::new(&*method.name));
+        name.chain(columns.iter().map(|column| Field::new((column.text)(of)))).collect::<Vec<Field>>()
+    };
+    let mut table: Vec<(&Method, Vec<Field>)> = rows.iter().map(|(method, of)| (*method, fields(method, of))).collect();
+    for (i, column) in columns.iter().enumerate() {
+        if let Some((value, higher)) = &column.best {
+            let values: Vec<Option<f64>> = rows.iter().map(|(_, of)| value(of)).collect();
+            mark_best(&mut table, i + 1, &values, *higher);
+        }
+    }
+    let groups = table.chunk_by(|(a, _), (b, _)| a.group == b.group);
+    let section = |group: &[(&Method, Vec<Field>)]| Section {
+        label: Some(group[0].0.group.name().to_owned()),
+        rows: group.iter().map(|(_, row)| row.clone()).collect(),
+    };
+    let heads = std::iter::once(("Method", Left)).chain(columns.iter().map(|column| (column.head, Right)));
+    Sheet { title, columns: heads.collect(), sections: groups.map(section).collect(), notes }
+}
+
+/// Each of a list of things about methods with its method.
+fn with_method<'a, T>(analysis: &'a Analysis, list: &'a [T], key: impl Fn(&T) -> &str) -> Vec<(&'a Method, &'a T)> {
+    let method = |of: &T| analysis.methods.iter().find(|method| method.key == key(of));
+    list.iter().filter_map(|of| Some((method(of)?, of))).collect()
+}
+
+fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
+    let rows = with_method(analysis, &task.methods, |method| &method.method);
+    let metric = |head, metric: Metric| {
+        ranked(
+            head,
+            metric,
+            move |m: &MethodAnalysis| number(m.answered.value(metric)),
+            move |m| m.answered.value(metric),
+        )
+    };
+    let balanced = |head, metric: Metric| {
+        let of = move |m: &MethodAnalysis| m.balanced.as_ref()?.get(metric);
+        ranked(head, metric, move |m| spread(of(m)), move |m| of(m).map(|spread| spread.mean))
+    };
+    let auroc = |m: &MethodAnalysis| m.answered.get(Metric::Auroc);
+    let columns = [
+        plain("n", |m: &MethodAnalysis| m.answered.items.to_string()),
+        ranked("AUROC [95 %]", Metric::Auroc, move |m| with_interval(auroc(m)), move |m| Some(auroc(m)?.value)),
+        metric("ECE", run.ece()),
+        metric("Brier", Metric::Brier),
+        metric("AUPRC", Metric::Auprc),
+        metric("AURC", Metric::Aurc),
+        metric("PRR", Metric::Prr),
+        balanced("AUROC, balanced", Metric::Auroc),
+        balanced("ECE, balanced", run.ece()),
+        ranked(
+            "by length",
+            Metric::Auroc,
+            |m: &MethodAnalysis| number(m.length_controlled_auroc),
+            |m| m.length_controlled_auroc,
+        ),
+        ranked(
+            "AUROC, all",
+            Metric::Auroc,
+            |m: &MethodAnalysis| number(m.all.value(Metric::Auroc)),
+            |m| m.all.value(Metric::Auroc),
+        ),
+    ];
+    (!rows.is_empty()).then(|| method_sheet(title(run, task, "methods"), &rows, &columns, method_notes(run, task)))
+}
+
+fn title(run: &RunAnalysis, task: &TaskAnalysis, what: &str) -> String {
+    format!("{} on {}: {what}", run.name, task.task)
+}
+
+fn method_notes(run: &RunAnalysis, task: &TaskAnalysis) -> Vec<String> {
+    let (graded, answered) =
+        (task.summary.graded, task.items.iter().filter(|i| i.answered() && i.correct.is_some()).count());
+    let ends = if run.ece() == Metric::Ece { "[a, b)" } else { "(a, b]" };
+    let per_class = task.methods.iter().filter_map(|m| m.balanced.as_ref()).map(|b| b.per_class).max();
+    let balanced = per_class.map_or("not defined: one class only".to_owned(), |n| {
+        format!("mean ± sd over 5 subsamples of {n} right and {n} wrong items")
+    });
+    let mut notes = vec![
+        format!(
+            "n: answered items with a score, of {answered}. All: also the {} without an answer, ranked lowest.",
+            graded - answered
+        ),
+        format!("ECE: 20 bins {ends}, only of probabilities. Balanced: {balanced}."),
+        "By length: AUROC among responses of like length (fifths). Best: *.".to_owned(),
+    ];
+    if let Some(method) = task.methods.iter().max_by_key(|method| method.missing).filter(|method| method.missing > 0) {
+        notes.push(format!("{} has no score of {} answered items.", method.method, method.missing));
+    }
+    notes
+}
+
+/// Methods on the same items, and how much they differ from one of them.
+fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common: &Common) -> Sheet {
+    let rows = with_method(analysis, &common.methods, |method| &method.method);
+    let against = analysis.methods.iter().find(|method| method.key == common.against);
+    let against = against.map_or(common.against.as_str(), |method| &method.name);
+    let ece = run.ece();
+    let change = |metric: Metric| {
+        move |m: &CommonMethod| {
+            let itself = m.method == common.against;
+            if itself { String::new() } else { difference(m.difference.get(&metric).copied().flatten()) }
+        }
+    };
+    let value = |metric: Metric| move |m: &CommonMethod| m.measures.value(metric);
+    let columns = [
+        ranked(
+            "AUROC [95 %]",
+            Metric::Auroc,
+            |m: &CommonMethod| with_interval(m.measures.get(Metric::Auroc)),
+            value(Metric::Auroc),
+        ),
+        plain("Difference [95 %]", change(Metric::Auroc)),
+        ranked("ECE [95 %]", ece, move |m: &CommonMethod| with_interval(m.measures.get(ece)), value(ece)),
+        plain("Difference [95 %]", change(ece)),
+    ];
+    let notes = vec![format!(
+        "Only the {} items of which every method here has a score. Difference: to {against}, paired bootstrap.",
+        common.items
+    )];
+    method_sheet(title(run, task, "methods compared"), &rows, &columns, notes)
+}
+
+fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Sheet> {
+    let rows = with_method(analysis, &run.means, |mean| &mean.method);
+    let answered = |head, metric: Metric| {
+        let of = move |m: &MethodMeans| m.answered.get(&metric).copied().flatten();
+        ranked(head, metric, move |m| number(of(m)), of)
+    };
+    let balanced = |head, metric: Metric| {
+        let of = move |m: &MethodMeans| m.balanced.get(&metric).copied().flatten();
+        ranked(head, metric, move |m| number(of(m)), of)
+    };
+    let columns = [
+        answered("AUROC", Metric::Auroc),
+        answered("ECE", run.ece()),
+        answered("Brier", Metric::Brier),
+        answered("AUPRC", Metric::Auprc),
+        answered("AURC", Metric::Aurc),
+        answered("PRR", Metric::Prr),
+        balanced("AUROC, balanced", Metric::Auroc),
+        balanced("ECE, balanced", run.ece()),
+        ranked(
+            "by length",
+            Metric::Auroc,
+            |m: &MethodMeans| number(m.length_controlled_auroc),
+            |m| m.length_controlled_auroc,
+        ),
+    ];
+    let tasks: Vec<&str> = run.benchmarks().map(|task| task.task.as_str()).collect();
+    let notes = vec![format!("Every task counts the same: {}. Best: *.", tasks.join(", "))];
+    (!rows.is_empty()).then(|| method_sheet(format!("{}: means over tasks", run.name), &rows, &columns, notes))
+}
+
+fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
+    let has = |key: &str| task.sweep.iter().any(|setting| setting.methods.iter().any(|method| method.method == key));
+    let shown = analysis.methods.iter().find(|method| method.key == analysis.options.against && has(&method.key));
+    let shown = shown.or_else(|| analysis.methods.iter().find(|method| has(&method.key)))?;
+    let columns = vec![
+        ("Setting", Left),
+        ("Items", Right),
+        ("Chain", Right),
+        ("Overlap", Right),
+        ("Same chain", Right),
+        ("AUROC", Right),
+        ("ECE", Right),
+        ("Mean change", Right),
+        ("Largest", Right),
+    ];
+    let row = |setting: &SweepSetting| -> Vec<Field> {
+        let method = setting.methods.iter().find(|method| method.method == shown.key);
+        let metric = |metric: Metric| number(method.and_then(|method| method.metrics.get(&metric).copied().flatten()));
+        let name = if setting.setting.is_empty() { "the run's own".to_owned() } else { setting.name() };
+        let texts = [
+            name,
+            setting.items.to_string(),
+            setting.mean_chain.map_or(NONE.to_owned(), |mean| format!("{mean:.1}")),
+            number(setting.chain_overlap),
+            percent(setting.same_chain),
+            metric(Metric::Auroc),
+            metric(run.ece()),
+            number(method.and_then(|method| method.mean_change)),
+            number(method.and_then(|method| method.largest_change)),
+        ];
+        texts.map(Field::new).into()
+    };
+    let notes = vec![format!(
+        "Of {}, over the same responses. Overlap: mean Jaccard of the chains with the run's own, answer tokens not counted. \
+         Change: |score - the run's own|.",
+        shown.name
+    )];
+    let sections = vec![Section { label: None, rows: task.sweep.iter().map(row).collect() }];
+    Some(Sheet { title: title(run, task, "other parameters"), columns, sections, notes })
+}
+
+fn overhead(run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
+    let columns =
+        vec![("Stage", Left), ("Items", Right), ("Seconds", Right), ("Per item", Right), ("Of generation", Right)];
+    let rows: Vec<Vec<Field>> = task
+        .overhead
+        .iter()
+        .map(|stage| {
+            let texts = [
+                stage.stage.clone(),
+                stage.items.to_string(),
+                format!("{:.1}", stage.seconds),
+                format!("{:.3}", stage.seconds_per_item),
+                percent(stage.relative_to_generate),
+            ];
+            texts.map(Field::new).into()
+        })
+        .collect();
+    let notes = vec!["Of generation: over the seconds that writing the same items' responses took.".to_owned()];
+    (!rows.is_empty()).then(|| Sheet {
+        title: title(run, task, "time by stage"),
+        columns,
+        sections: vec![Section { label: None, rows }],
+        notes,
+    })
+}
