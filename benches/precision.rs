@@ -1,4 +1,5 @@
-//! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type.
+//! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type and by
+//! how products treat their inputs: in f32, or rounded to two 16-bit terms in wide passes, as CUDA's tensor cores do.
 //! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
 //! MODELS_FOLDER the model folders those files name.
 
@@ -7,12 +8,22 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use uqac::backend::CacheType::{self, Bf16, F16, F32};
+use uqac::backend::cpu::Products;
 use uqac::engine::{Engine, EngineOptions};
 use uqac::scoring;
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::{Parameters, Profile, chain};
 
-const CACHES: [(CacheType, CacheType); 6] = [(F32, F32), (F32, F16), (F32, Bf16), (F16, F16), (F16, F32), (Bf16, Bf16)];
+const VARIANTS: [(CacheType, CacheType, Products); 8] = [
+    (F32, F32, Products::F32),
+    (F32, F16, Products::F32),
+    (F32, Bf16, Products::F32),
+    (F16, F16, Products::F32),
+    (F16, F32, Products::F32),
+    (Bf16, Bf16, Products::F32),
+    (F32, F16, Products::TwoTerms),
+    (F16, F16, Products::TwoTerms),
+];
 
 fn read_items(path: &Path) -> Vec<Value> {
     let mut text = String::new();
@@ -43,15 +54,19 @@ fn main() {
         eprintln!("usage: cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER");
         return;
     };
-    println!("{:<30} {:>10} {:>10} {:>12} {:>9}", "model", "K cache", "V cache", "same chain", "Jaccard");
+    println!(
+        "{:<30} {:>8} {:>8} {:>10} {:>12} {:>9}",
+        "model", "K cache", "V cache", "products", "same chain", "Jaccard"
+    );
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(golden).expect("a folder").map(|e| e.expect("a file").path()).collect();
     files.sort();
     for file in files.iter().filter(|f| f.to_string_lossy().ends_with(".jsonl.gz")) {
         let items = read_items(file);
         let name = items[0]["model"].as_str().expect("a model's name").to_owned();
-        for (k_cache, v_cache) in CACHES {
-            let options = EngineOptions { k_cache: Some(k_cache), v_cache: Some(v_cache), ..EngineOptions::default() };
+        for (k_cache, v_cache, products) in VARIANTS {
+            let (k, v) = (Some(k_cache), Some(v_cache));
+            let options = EngineOptions { k_cache: k, v_cache: v, products, ..EngineOptions::default() };
             let mut engine = match Engine::load(&models.join(&name), options) {
                 Ok(engine) => engine,
                 Err(error) => {
@@ -68,7 +83,8 @@ fn main() {
             }
             let share = format!("{same}/{}", items.len());
             let (k, v, mean) = (k_cache.name(), v_cache.name(), jaccard / items.len() as f64);
-            println!("{name:<30} {k:>10} {v:>10} {share:>12} {mean:>9.3}");
+            let products = if products == Products::F32 { "f32" } else { "two terms" };
+            println!("{name:<30} {k:>8} {v:>8} {products:>10} {share:>12} {mean:>9.3}");
         }
     }
 }

@@ -3,8 +3,8 @@
 //
 // attn_decode_k<K>_v<V>_d<D>[_plain]: the part of one (row, key/value head, split)
 //   K, V: f32, f16, bf16 cache types; D: head_dim. _plain: without the entropy.
-//   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16); D of 16, 32 (small test models), 64, 96, 128, 256;
-//   _plain for the 16-bit pairs and D >= 64.
+//   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16); D of 16, 32 (small test models), 64, 96,
+//   128, 256; _plain for all but (f32, f32) and D >= 64.
 //   queries         [rows, heads, D] f32, rotated and scaled
 //   rows            [rows]; a negative position marks a row that is not in use: it is skipped, its output is 0
 //   sequences       [slots]; the cache holds every position up to each row's own
@@ -14,8 +14,8 @@
 //   partial_out     [rows, heads, splits, D] f32: sum e^{s-m} v
 //   partial_states  [rows, heads, splits]
 //   Entropy states stay empty for rows before their sequence's first_traced_row.
-// PRECOND: grid (splits, kv_heads * ceil(heads / kv_heads / 8), rows), splits in 1..=128; block 128; all pointers aligned to
-//   16 bytes; dynamic shared memory, by (K, V), in bytes (Tiling::BYTES):
+// PRECOND: grid (splits, kv_heads * ceil(heads / kv_heads / 8), rows), splits in 1..=128; block 128; all pointers
+//   aligned to 16 bytes; dynamic shared memory, by (K, V), in bytes (Tiling::BYTES):
 //     D              16     32     64     96    128    256
 //     f32, f32    23360  40256  74048  55616  73024  75584
 //     f32, f16    35648  32064  57664  43328  56640  59200
@@ -31,8 +31,8 @@
 // floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). With a number of splits that is fixed per
 // model, a row's bits do not depend on the other rows, and the launch does not depend on positions (one CUDA graph).
 //
-// Up to eight query heads of a group are computed together, each cached byte being read once for them (a larger group in
-// parts), on tensor cores where the cache has 16 bits (attn_decode_tile.cuh).
+// Up to eight query heads of a group are computed together, each cached byte being read once for them (a larger group
+// in parts), on tensor cores where the cache has 16 bits (attn_decode_tile.cuh).
 #include "attn_decode_tile.cuh"
 
 namespace attn_decode {
@@ -66,7 +66,8 @@ __device__ __forceinline__ Span share_of(const Span& span, int split, int active
 // ---- the walk -------------------------------------------------------------------------------------------------------
 
 template <class T, bool ENTROPY>
-__device__ __forceinline__ void walk(const Arguments& a, const RowState& row, const SequenceView& sequence, const Span& share) {
+__device__ __forceinline__ void walk(const Arguments& a, const RowState& row, const SequenceView& sequence,
+                                     const Span& share) {
   using K = typename T::K;
   using V = typename T::V;
   constexpr int D = T::D, TILE = T::TILE, OWN = G / WARPS;  // OWN: heads a warp keeps the state of
@@ -98,8 +99,10 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
     cp_wait<0>();
     __syncthreads();  // this tile is there, and nobody reads the other stage, the scores or the factors any more
     if (start + TILE < share.end) fetch_tile(stage ^ 1, start + TILE);
-    if constexpr (T::TENSOR_K) score_tile_tensor<T>(shared, keys);
-    else score_tile_plain<T>(shared, keys);
+    if constexpr (T::TENSOR_K)
+      score_tile_tensor<T>(shared, keys);
+    else
+      score_tile_plain<T>(shared, keys);
     __syncthreads();  // the scores of all positions are there
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
@@ -111,8 +114,10 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
       if (threadIdx.x % 32 == 0) shared.factors[g] = factor;
     }
     __syncthreads();  // the weights and factors of all heads are there
-    if constexpr (T::TENSOR_V) accumulate_tile_tensor<T>(out, shared, values);
-    else accumulate_tile_plain<T>(out, shared, values);
+    if constexpr (T::TENSOR_V)
+      accumulate_tile_tensor<T>(out, shared, values);
+    else
+      accumulate_tile_plain<T>(out, shared, values);
   }
 #pragma unroll
   for (int i = 0; i < OWN; ++i) {
@@ -127,8 +132,10 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
     if (threadIdx.x % 32 == 0) a.partial_states[(first_head + g) * gridDim.x + blockIdx.x] = state;
   }
   float* to = a.partial_out + (first_head * gridDim.x + blockIdx.x) * D;
-  if constexpr (T::TENSOR_V) store_tensor<T>(out, count, to);
-  else store_plain<T>(out, shared, count, to);
+  if constexpr (T::TENSOR_V)
+    store_tensor<T>(out, count, to);
+  else
+    store_plain<T>(out, shared, count, to);
 }
 
 template <class K, class V, int D, bool ENTROPY>
@@ -198,21 +205,22 @@ __device__ __forceinline__ void combine(const float* partial_out, const HeadStat
 
 }  // namespace attn_decode
 
-#define ATTN_DECODE(name, K, V, D, ENTROPY)                                                                         \
-  extern "C" __global__ void __launch_bounds__(128, 2)                                                             \
-      name(const float* __restrict__ queries, const RowState* __restrict__ rows,                                   \
-           const SequenceView* __restrict__ sequences, int layer, int heads, int kv_heads, int window,             \
-           float softcap, float* __restrict__ partial_out, HeadState* __restrict__ partial_states) {               \
-    attn_decode::decode<K, V, D, ENTROPY>({queries, rows, sequences, layer, heads, kv_heads, window, softcap,      \
-                                           partial_out, partial_states});                                          \
+#define ATTN_DECODE(name, K, V, D, ENTROPY)                                                                           \
+  extern "C" __global__ void __launch_bounds__(128, 2)                                                                \
+      name(const float* __restrict__ queries, const RowState* __restrict__ rows,                                      \
+           const SequenceView* __restrict__ sequences, int layer, int heads, int kv_heads, int window, float softcap, \
+           float* __restrict__ partial_out, HeadState* __restrict__ partial_states) {                                 \
+    attn_decode::decode<K, V, D, ENTROPY>(                                                                            \
+        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states});            \
   }
-#define ATTN_DECODE_TYPES(D)                                                  \
-  ATTN_DECODE(attn_decode_kf32_vf32_d##D, float, float, D, true)              \
-  ATTN_DECODE(attn_decode_kf32_vf16_d##D, float, __half, D, true)             \
-  ATTN_DECODE(attn_decode_kf16_vf16_d##D, __half, __half, D, true)            \
+#define ATTN_DECODE_TYPES(D)                                       \
+  ATTN_DECODE(attn_decode_kf32_vf32_d##D, float, float, D, true)   \
+  ATTN_DECODE(attn_decode_kf32_vf16_d##D, float, __half, D, true)  \
+  ATTN_DECODE(attn_decode_kf16_vf16_d##D, __half, __half, D, true) \
   ATTN_DECODE(attn_decode_kbf16_vbf16_d##D, __nv_bfloat16, __nv_bfloat16, D, true)
-#define ATTN_DECODE_PLAIN(D)                                                  \
-  ATTN_DECODE(attn_decode_kf16_vf16_d##D##_plain, __half, __half, D, false)   \
+#define ATTN_DECODE_PLAIN(D)                                                \
+  ATTN_DECODE(attn_decode_kf32_vf16_d##D##_plain, float, __half, D, false)  \
+  ATTN_DECODE(attn_decode_kf16_vf16_d##D##_plain, __half, __half, D, false) \
   ATTN_DECODE(attn_decode_kbf16_vbf16_d##D##_plain, __nv_bfloat16, __nv_bfloat16, D, false)
 
 ATTN_DECODE_TYPES(16)
@@ -226,12 +234,12 @@ ATTN_DECODE_PLAIN(96)
 ATTN_DECODE_PLAIN(128)
 ATTN_DECODE_PLAIN(256)
 
-#define ATTN_COMBINE(name, ENTROPY)                                                                                 \
-  extern "C" __global__ void __launch_bounds__(128) \
-      name(const float* __restrict__ partial_out, const HeadState* __restrict__ partial_states,                     \
-           const RowState* __restrict__ rows, int head_dim, int splits, int window, float* __restrict__ out,        \
-           HeadState* __restrict__ states) {                                                                        \
-    attn_decode::combine<ENTROPY>(partial_out, partial_states, rows, head_dim, splits, window, out, states);        \
+#define ATTN_COMBINE(name, ENTROPY)                                                                          \
+  extern "C" __global__ void __launch_bounds__(128)                                                          \
+      name(const float* __restrict__ partial_out, const HeadState* __restrict__ partial_states,              \
+           const RowState* __restrict__ rows, int head_dim, int splits, int window, float* __restrict__ out, \
+           HeadState* __restrict__ states) {                                                                 \
+    attn_decode::combine<ENTROPY>(partial_out, partial_states, rows, head_dim, splits, window, out, states); \
   }
 ATTN_COMBINE(attn_combine, true)
 ATTN_COMBINE(attn_combine_plain, false)

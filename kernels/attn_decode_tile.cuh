@@ -1,8 +1,8 @@
 // Decode attention over one tile of positions: queries . keys, softmax weights, weights . values.
 //
-// 16-bit caches are multiplied on the tensor cores: of the 16 rows of mma's left operand, the first eight hold the heads'
-// first 16-bit term and the others their second, so that one product gives float32-like precision; bf16 takes three terms,
-// hence two products. An f32 cache (and head_dim 16) is multiplied in float32.
+// 16-bit caches are multiplied on the tensor cores: of the 16 rows of mma's left operand, the first eight hold the
+// heads' first 16-bit term and the others their second, so that one product gives float32-like precision; bf16 takes
+// three terms, hence two products. An f32 cache (and head_dim 16) is multiplied in float32.
 // A block has 128 threads and up to eight query heads of one key/value head.
 #pragma once
 #include "attn_terms.cuh"
@@ -61,13 +61,13 @@ struct Tiling {
 /// A block's dynamic shared memory.
 template <class T>
 struct Shared {
-  typename T::K* keys = reinterpret_cast<typename T::K*>(dyn_smem);                  // [2, TILE, K_STRIDE]
-  typename T::V* values = reinterpret_cast<typename T::V*>(dyn_smem + T::K_BYTES);   // [2, TILE, V_STRIDE]
-  float* merge = reinterpret_cast<float*>(dyn_smem);                                 // [GROUPS, G, D], over the tiles
+  typename T::K* keys = reinterpret_cast<typename T::K*>(dyn_smem);                 // [2, TILE, K_STRIDE]
+  typename T::V* values = reinterpret_cast<typename T::V*>(dyn_smem + T::K_BYTES);  // [2, TILE, V_STRIDE]
+  float* merge = reinterpret_cast<float*>(dyn_smem);                                // [GROUPS, G, D], over the tiles
   unsigned char* queries = dyn_smem + T::TILE_BYTES;  // f32 [G, D], or 16-bit terms [PRODUCTS, 16, Q_STRIDE]
-  float* scores = reinterpret_cast<float*>(queries + T::Q_BYTES);                    // [G, SCORE_STRIDE]
-  float* factors = scores + G * T::SCORE_STRIDE;                                     // [G], of a tile
-  float* inverses = factors + G;                                                     // [G], of the queries' scales
+  float* scores = reinterpret_cast<float*>(queries + T::Q_BYTES);  // [G, SCORE_STRIDE]
+  float* factors = scores + G * T::SCORE_STRIDE;                   // [G], of a tile
+  float* inverses = factors + G;                                   // [G], of the queries' scales
 };
 
 /// Starts copying TILE positions from `start` on; those outside `wanted` become zeros.
@@ -84,8 +84,8 @@ __device__ __forceinline__ void fetch(T* tile, const T* cache, int start, const 
 
 // ---- queries . keys -------------------------------------------------------------------------------------------------
 
-/// The queries of `count` heads for score_tile; zeros for the others. With tensor cores: each multiplied by a power of two;
-/// term 2i of head g in line g of product i, term 2i + 1 in line g + 8.
+/// The queries of `count` heads for score_tile; zeros for the others. With tensor cores: each multiplied by a power of
+/// two; term 2i of head g in line g of product i, term 2i + 1 in line g + 8.
 template <class T>
 __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const float* queries, int count) {
   constexpr int D = T::D;
@@ -108,7 +108,8 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
 #pragma unroll
       for (int i = 0; i < LINES; ++i)
         if (lane < D / 8)
-          *reinterpret_cast<uint4*>(to + i * 8 * T::Q_STRIDE) = i < COUNT ? terms[i < COUNT ? i : 0] : make_uint4(0, 0, 0, 0);
+          *reinterpret_cast<uint4*>(to + i * 8 * T::Q_STRIDE) =
+              i < COUNT ? terms[i < COUNT ? i : 0] : make_uint4(0, 0, 0, 0);
       if (lane == 0) shared.inverses[g] = factor.inverse;
     }
   } else {
@@ -153,9 +154,9 @@ __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const
         make_float2((s[p][0] + s[p][2]) * inverse, (s[p][1] + s[p][3]) * inverse);
 }
 
-/// The same without tensor cores. Eight neighbouring lanes share a position and split its dimensions, so that they read 128
-/// consecutive bytes; the PER positions of a thread share each q. The eight partial sums are added in an exchange that
-/// leaves every lane with one position's sums.
+/// The same without tensor cores. Eight neighbouring lanes share a position and split its dimensions, so that they read
+/// 128 consecutive bytes; the PER positions of a thread share each q. The eight partial sums are added in an exchange
+/// that leaves every lane with one position's sums.
 template <class T>
 __device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const typename T::K* keys) {
   using K = typename T::K;
@@ -208,8 +209,8 @@ __device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const 
 /// Adds one tile's scores to a head's state, of which every lane holds its own part of the sums, and replaces them by
 /// e^{s-m} (0 outside `wanted`); returns the factor for what was summed up before. One warp.
 template <int TILE, bool ENTROPY>
-__device__ __forceinline__ float weigh_tile(HeadState& state, float* scores, float softcap, int start, const Span& wanted,
-                                            int row) {
+__device__ __forceinline__ float weigh_tile(HeadState& state, float* scores, float softcap, int start,
+                                            const Span& wanted, int row) {
   constexpr int PER = (TILE + 31) / 32;
   const int first = start + threadIdx.x % 32;
   float s[PER], m = state.m, mw = state.mw;
@@ -237,8 +238,8 @@ __device__ __forceinline__ float weigh_tile(HeadState& state, float* scores, flo
 
 // ---- weights . values -----------------------------------------------------------------------------------------------
 
-/// A thread's part of the output: on tensor cores dimensions 8i ..= 8i + 7 of its warp's quarter, in the layout of mma's c,
-/// multiplied by WEIGHT_SCALE; else VEC<V> dimensions of all heads.
+/// A thread's part of the output: on tensor cores dimensions 8i ..= 8i + 7 of its warp's quarter, in the layout of
+/// mma's c, multiplied by WEIGHT_SCALE; else VEC<V> dimensions of all heads.
 template <class T>
 struct Output {
   static constexpr int PARTS = T::TENSOR_V ? T::D / (8 * WARPS) : G, SIZE = T::TENSOR_V ? 4 : VEC<typename T::V>;
@@ -247,7 +248,8 @@ struct Output {
 
 /// sums = sums factor + weights . values for one tile, on tensor cores.
 template <class T>
-__device__ __forceinline__ void accumulate_tile_tensor(Output<T>& out, const Shared<T>& shared, const typename T::V* values) {
+__device__ __forceinline__ void accumulate_tile_tensor(Output<T>& out, const Shared<T>& shared,
+                                                       const typename T::V* values) {
   using V = typename T::V;
   constexpr int COUNT = Terms<V>::COUNT, PRODUCTS = Terms<V>::PRODUCTS;
   const int lane = threadIdx.x % 32, g = lane / 4;
@@ -260,7 +262,8 @@ __device__ __forceinline__ void accumulate_tile_tensor(Output<T>& out, const Sha
     unsigned p[2][PRODUCTS][4];  // positions t .. t + 16, t + 16 .. t + 32
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = *reinterpret_cast<const float2*>(shared.scores + g * T::SCORE_STRIDE + t + i * 8 + lane % 4 * 2);
+      const float2 pair =
+          *reinterpret_cast<const float2*>(shared.scores + g * T::SCORE_STRIDE + t + i * 8 + lane % 4 * 2);
       unsigned terms[COUNT];
       split<V>(pair.x * WEIGHT_SCALE, pair.y * WEIGHT_SCALE, terms);
 #pragma unroll
@@ -283,7 +286,8 @@ __device__ __forceinline__ void accumulate_tile_tensor(Output<T>& out, const Sha
 
 /// The same without tensor cores, over this thread's positions and dimensions.
 template <class T>
-__device__ __forceinline__ void accumulate_tile_plain(Output<T>& out, const Shared<T>& shared, const typename T::V* values) {
+__device__ __forceinline__ void accumulate_tile_plain(Output<T>& out, const Shared<T>& shared,
+                                                      const typename T::V* values) {
   using V = typename T::V;
   constexpr int N = VEC<V>, PER = T::TILE / T::GROUPS, STEP = PER < 4 ? PER : 4;
   const int group = threadIdx.x / T::LANES, dim = threadIdx.x % T::LANES * N;
@@ -316,7 +320,8 @@ __device__ __forceinline__ void store_tensor(const Output<T>& out, int count, fl
 #pragma unroll
   for (int part = 0; part < Output<T>::PARTS; ++part) {
     const float* sums = out.sums[part];
-    *reinterpret_cast<float2*>(to + part * 8) = make_float2((sums[0] + sums[2]) / WEIGHT_SCALE, (sums[1] + sums[3]) / WEIGHT_SCALE);
+    *reinterpret_cast<float2*>(to + part * 8) =
+        make_float2((sums[0] + sums[2]) / WEIGHT_SCALE, (sums[1] + sums[3]) / WEIGHT_SCALE);
   }
 }
 

@@ -7,25 +7,26 @@
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16), D of 16, 32, 64, 96, 128, 256, with 2 terms;
 //   with 1 term the 16-bit pairs and D >= 64.
 //   queries    [n, heads, D] f32, rotated and scaled
-//   rows       [n]; only the first is read: row i is position rows[0].position + i of the sequence in rows[0].slot, whose
-//              cache holds the rows' own positions already
+//   rows       [n]; only the first is read: row i is position rows[0].position + i of the sequence in rows[0].slot,
+//              whose cache holds the rows' own positions already
 //   sequences  [slots]
 //   layer, heads, kv_heads
 //   window     positions a row attends to, itself included; 0: all
 //   softcap    s <- softcap tanh(s / softcap); 0: none
 //   out        [n, heads, D] f32
 //   states     [n, heads]; the entropy states of rows before the sequence's first_traced_row stay empty
-// PRECOND: grid (ceil(n * heads / kv_heads / 64), kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared memory
-//   (TERMS * 64 + TILE * (planes of K + planes of V)) * (D + 8) * 2 bytes, where f32 has TERMS planes and 16-bit types have 1,
-//   and TILE is 16 for D > 128, else 32 if K or V is f32, else 64. At most 99 KB.
+// PRECOND: grid (ceil(n * heads / kv_heads / 64), kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared
+//   memory (TERMS * 64 + TILE * (planes of K + planes of V)) * (D + 8) * 2 bytes, where f32 has TERMS planes and 16-bit
+//   types have 1, and TILE is 16 for D > 128, else 32. At most 99 KB.
 //   Keys and values beyond +-65504 give results that are not finite.
 //
-// The rows of all query heads of a key/value head are stacked: line i of a block is row i / group, head i % group. A line
-// is multiplied with whole tiles at multiples of TILE and masked, so its bits do not depend on the other rows.
+// The rows of all query heads of a key/value head are stacked: line i of a block is row i / group, head i % group. A
+// line is multiplied with whole tiles at multiples of TILE and masked, so its bits do not depend on the other rows.
 //
-// Why f16 and not bf16 terms: hi + lo of f16 are 22 bits instead of 16, and an f16 key or value is one term exactly: two
-// products instead of three. lo * lo is left out: 2^-22 of a product. A bf16 element is one f16 term, too (exact down to
-// 6e-5; below, as the lo of an f32 element, within 3e-8). Queries and weights are scaled into the range of f16 first.
+// Why f16 and not bf16 terms: hi + lo of f16 are 22 bits instead of 16, and an f16 key or value is one term exactly:
+// two products instead of three. lo * lo is left out: 2^-22 of a product. A bf16 element is one f16 term, too (exact
+// down to 6e-5; below, as the lo of an f32 element, within 3e-8). Queries and weights are scaled into the range of f16
+// first.
 #include "attn_terms.cuh"
 #include "softmax_state.cuh"
 
@@ -41,7 +42,7 @@ constexpr bool SAME<A, A> = true;
 template <class K, class V, int D, int TERMS>
 struct Tiling {
   static constexpr int K_PLANES = sizeof(K) == 4 ? TERMS : 1, V_PLANES = sizeof(V) == 4 ? TERMS : 1;
-  static constexpr int TILE = D > 128 ? 16 : sizeof(K) == 4 || sizeof(V) == 4 ? 32 : 64;
+  static constexpr int TILE = D > 128 ? 16 : 32;
   static constexpr int STRIDE = D + 8;  // 16 bytes more than a line: eight lines' parts lie in different banks
 };
 
@@ -64,8 +65,8 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
   for (int i = 0; i < PLANES; ++i) *reinterpret_cast<uint4*>(to + i * plane) = terms[i];
 }
 
-/// TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros outside `wanted`. f16 is copied
-/// asynchronously, the others are converted on the way.
+/// TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros outside `wanted`. f16 is
+/// copied asynchronously, the others are converted on the way.
 template <class T, int D, int TILE, int PLANES, int STRIDE>
 __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, const Span& wanted) {
 #pragma unroll 4
@@ -84,10 +85,11 @@ __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, c
   }
 }
 
-/// The queries of a warp's lines as f16 terms [TERMS, LINES, STRIDE], each line multiplied by a power of two; zeros behind
-/// the last line. `inverse`: what takes the factor back for the lane's two lines.
+/// The queries of a warp's lines as f16 terms [TERMS, LINES, STRIDE], each line multiplied by a power of two; zeros
+/// behind the last line. `inverse`: what takes the factor back for the lane's two lines.
 template <int D, int TERMS, int STRIDE>
-__device__ __forceinline__ void stage_queries(__half* to, const Arguments& a, int group, int first_line, float (&inverse)[2]) {
+__device__ __forceinline__ void stage_queries(__half* to, const Arguments& a, int group, int first_line,
+                                              float (&inverse)[2]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 4
   for (int line = 0; line < WARP_LINES; ++line) {
@@ -106,8 +108,8 @@ __device__ __forceinline__ void stage_queries(__half* to, const Arguments& a, in
   }
 }
 
-/// Where lane 8j + i points ldmatrix_x4 at, for four 8x8 matrices of a 16x16 block at `from`: with ROWS_FIRST matrices 0, 1
-/// lie below each other, else beside each other.
+/// Where lane 8j + i points ldmatrix_x4 at, for four 8x8 matrices of a 16x16 block at `from`: with ROWS_FIRST matrices
+/// 0, 1 lie below each other, else beside each other.
 template <bool ROWS_FIRST, int STRIDE>
 __device__ __forceinline__ const __half* matrix_row(const __half* from) {
   const int lane = threadIdx.x % 32, first = lane / 8 % 2 * 8, second = lane / 16 * 8;
@@ -117,7 +119,8 @@ __device__ __forceinline__ const __half* matrix_row(const __half* from) {
 
 /// A warp's scores of one tile: s[i] are positions 8i ..= 8i + 7, in the layout of mma_m16n8k16's c.
 template <class T, int D, int TERMS>
-__device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], const __half* queries, const __half* keys) {
+__device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], const __half* queries,
+                                                 const __half* keys) {
 #pragma unroll
   for (int i = 0; i < T::TILE / 8; ++i) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.f;
 #pragma unroll 2
@@ -143,9 +146,11 @@ __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], con
   }
 }
 
-/// out += p v WEIGHT_SCALE for one tile: out[i] are dimensions 8i ..= 8i + 7, in the layout of mma_m16n8k16's c, as is p.
+/// out += p v WEIGHT_SCALE for one tile: out[i] are dimensions 8i ..= 8i + 7, in the layout of mma_m16n8k16's c, as is
+/// p.
 template <class T, int D, int TERMS>
-__device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const float (&p)[T::TILE / 8][4], const __half* values) {
+__device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const float (&p)[T::TILE / 8][4],
+                                                const __half* values) {
 #pragma unroll
   for (int i = 0; i < T::TILE / 8; i += 2) {
     unsigned weights[TERMS][4];
@@ -174,9 +179,9 @@ __device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const fl
   }
 }
 
-/// Adds a tile to the state of one line, whose scores are s[.][2 * HALF], s[.][2 * HALF + 1] of four neighbouring lanes, and
-/// replaces them by e^{s-m}, 0 where the line does not attend to; returns the factor for what was summed up before. The
-/// maxima are the same in the four lanes; each has its own part of the sums.
+/// Adds a tile to the state of one line, whose scores are s[.][2 * HALF], s[.][2 * HALF + 1] of four neighbouring
+/// lanes, and replaces them by e^{s-m}, 0 where the line does not attend to; returns the factor for what was summed up
+/// before. The maxima are the same in the four lanes; each has its own part of the sums.
 template <int TILE, int HALF, bool ENTROPY>
 __device__ __forceinline__ float weigh_line(HeadState& state, float (&s)[TILE / 8][4], int start, const Span& span) {
   const int first = start + threadIdx.x % 4 * 2, row = span.end - 1;
@@ -251,9 +256,9 @@ template <class K, class V, int D, int TERMS>
 __device__ __forceinline__ void prefill(const Arguments& a) {
   using T = Tiling<K, V, D, TERMS>;
   constexpr int TILE = T::TILE, STRIDE = T::STRIDE;
-  __half* queries = reinterpret_cast<__half*>(dyn_smem);    // [TERMS, LINES, STRIDE]
-  __half* keys = queries + TERMS * LINES * STRIDE;          // [K_PLANES, TILE, STRIDE]
-  __half* values = keys + T::K_PLANES * TILE * STRIDE;      // [V_PLANES, TILE, STRIDE]
+  __half* queries = reinterpret_cast<__half*>(dyn_smem);  // [TERMS, LINES, STRIDE]
+  __half* keys = queries + TERMS * LINES * STRIDE;        // [K_PLANES, TILE, STRIDE]
+  __half* values = keys + T::K_PLANES * TILE * STRIDE;    // [V_PLANES, TILE, STRIDE]
 
   const int group = a.heads / a.kv_heads, first_line = blockIdx.x * LINES;
   const int first_row = a.rows[0].position;
@@ -315,21 +320,21 @@ __device__ __forceinline__ void prefill(const Arguments& a) {
 
 }  // namespace attn_prefill
 
-#define ATTN_PREFILL(name, K, V, D, TERMS)                                                                             \
-  extern "C" __global__ void __launch_bounds__(128, 2)                                                                \
-      name(const float* __restrict__ queries, const RowState* __restrict__ rows,                                      \
-           const SequenceView* __restrict__ sequences, int n, int layer, int heads, int kv_heads, int window,         \
-           float softcap, float* __restrict__ out, HeadState* __restrict__ states) {                                  \
-    attn_prefill::prefill<K, V, D, TERMS>({queries, rows, sequences, n, layer, heads, kv_heads, window, softcap, out, \
-                                           states});                                                                  \
+#define ATTN_PREFILL(name, K, V, D, TERMS)                                                                    \
+  extern "C" __global__ void __launch_bounds__(128, D > 128 ? 2 : 3)                                          \
+      name(const float* __restrict__ queries, const RowState* __restrict__ rows,                              \
+           const SequenceView* __restrict__ sequences, int n, int layer, int heads, int kv_heads, int window, \
+           float softcap, float* __restrict__ out, HeadState* __restrict__ states) {                          \
+    attn_prefill::prefill<K, V, D, TERMS>(                                                                    \
+        {queries, rows, sequences, n, layer, heads, kv_heads, window, softcap, out, states});                 \
   }
-#define ATTN_PREFILL_EXACT(D)                                                    \
-  ATTN_PREFILL(attn_prefill_kf32_vf32_d##D##_t2, float, float, D, 2)             \
-  ATTN_PREFILL(attn_prefill_kf32_vf16_d##D##_t2, float, __half, D, 2)            \
-  ATTN_PREFILL(attn_prefill_kf16_vf16_d##D##_t2, __half, __half, D, 2)           \
+#define ATTN_PREFILL_EXACT(D)                                          \
+  ATTN_PREFILL(attn_prefill_kf32_vf32_d##D##_t2, float, float, D, 2)   \
+  ATTN_PREFILL(attn_prefill_kf32_vf16_d##D##_t2, float, __half, D, 2)  \
+  ATTN_PREFILL(attn_prefill_kf16_vf16_d##D##_t2, __half, __half, D, 2) \
   ATTN_PREFILL(attn_prefill_kbf16_vbf16_d##D##_t2, __nv_bfloat16, __nv_bfloat16, D, 2)
-#define ATTN_PREFILL_FAST(D)                                                     \
-  ATTN_PREFILL(attn_prefill_kf16_vf16_d##D##_t1, __half, __half, D, 1)           \
+#define ATTN_PREFILL_FAST(D)                                           \
+  ATTN_PREFILL(attn_prefill_kf16_vf16_d##D##_t1, __half, __half, D, 1) \
   ATTN_PREFILL(attn_prefill_kbf16_vbf16_d##D##_t1, __nv_bfloat16, __nv_bfloat16, D, 1)
 
 ATTN_PREFILL_EXACT(16)

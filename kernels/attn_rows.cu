@@ -9,12 +9,13 @@
 //   softcap             s <- softcap tanh(s / softcap); 0: none
 //   keep                K of the trace, 1..=32
 //   out                 [n, stride] f32; positions behind T become 0
-// PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory 128 * keep bytes; pointers aligned to 16 bytes.
+// PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory 128 * keep bytes; pointers aligned to
+//   16 bytes.
 //
 // attn_rows_top: the M greatest weights of each row and where they are, greatest first, of equals the lower position;
 //   of all rows' sum (in float64, in the order of the rows) with merged = 1.
 //   weights, asked, n, stride   as above
-//   first_position      positions before it are not eligible, nor are those behind the row (behind every row, if merged)
+//   first_position      positions before it are not eligible, nor those behind the row (behind every row, if merged)
 //   ineligible          [stride] bytes, not 0: not eligible; null: all are
 //   positions           [n or 1, M]; -1 where fewer are eligible      values  [n or 1, M] f64; 0 there
 // PRECOND: grid (merged ? 1 : n); block 1024; dynamic shared memory 1024 bytes; M >= 1.
@@ -124,7 +125,8 @@ struct Candidates {
 __device__ __forceinline__ Ranked warp_best(Ranked best) {
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) {
-    const Ranked other = {__shfl_xor_sync(FULL_WARP, best.weight, lanes), __shfl_xor_sync(FULL_WARP, best.position, lanes)};
+    const Ranked other = {__shfl_xor_sync(FULL_WARP, best.weight, lanes),
+                          __shfl_xor_sync(FULL_WARP, best.position, lanes)};
     if (before(other, best)) best = other;
   }
   return best;
@@ -153,15 +155,15 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
 
 }  // namespace rows
 
-#define ATTN_ROWS(name, K, D)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(512, 1) \
-      name(const SequenceView* __restrict__ sequences, int slot, const int* __restrict__ asked,                      \
-           const int* __restrict__ windows, float softcap, int heads, int kv_heads, int keep, int stride,            \
-           float* __restrict__ out) {                                                                                \
-    rows::aggregate<K, D>(sequences[slot], asked[blockIdx.y], windows, softcap, heads, kv_heads, keep, stride,       \
-                          out + (size_t)blockIdx.y * stride);                                                        \
+#define ATTN_ROWS(name, K, D)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(512, 1)                                                         \
+      name(const SequenceView* __restrict__ sequences, int slot, const int* __restrict__ asked,                \
+           const int* __restrict__ windows, float softcap, int heads, int kv_heads, int keep, int stride,      \
+           float* __restrict__ out) {                                                                          \
+    rows::aggregate<K, D>(sequences[slot], asked[blockIdx.y], windows, softcap, heads, kv_heads, keep, stride, \
+                          out + (size_t)blockIdx.y * stride);                                                  \
   }
-#define ATTN_ROWS_DIMS(types, K)            \
+#define ATTN_ROWS_DIMS(types, K)              \
   ATTN_ROWS(attn_rows_##types##_d16, K, 16)   \
   ATTN_ROWS(attn_rows_##types##_d32, K, 32)   \
   ATTN_ROWS(attn_rows_##types##_d64, K, 64)   \
@@ -178,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
                   int first_position, const unsigned char* __restrict__ ineligible, int wanted,
                   int* __restrict__ positions, double* __restrict__ values) {
   const size_t row = blockIdx.x;
-  const rows::Candidates candidates = {weights + row * stride, asked + row, merged ? n : 1, stride, first_position,
-                                       ineligible};
+  const rows::Candidates candidates = {weights + row * stride, asked + row, merged ? n : 1, stride,
+                                       first_position,         ineligible};
   rows::top(candidates, wanted, positions + row * wanted, values + row * wanted);
 }

@@ -1,9 +1,9 @@
 // Which heads a row keeps: the K of lowest reweighted entropy among all layers, of equals the lower id l * H + h, and
 // their trace record, gathered on the device.
 //
-// attn_select: one block a row. The layers first_layer .. first_layer + layers are offered to the selection in the row's
-//   trace; after a decode step all at once (begin = finish = 1), in a prefill chunk layer by layer, so that the queries
-//   of one layer exist at a time (begin at the first, finish at the last). Layers come in ascending order.
+// attn_select: one block a row. The layers first_layer .. first_layer + layers are offered to the selection in the
+//   row's trace; after a decode step all at once (begin = finish = 1), in a prefill chunk layer by layer, so that the
+//   queries of one layer exist at a time (begin at the first, finish at the last). Layers come in ascending order.
 //   states      [layers, rows, heads] of these layers
 //   queries     [layers, rows, heads, head_dim] f32, rotated and scaled, of these layers
 //   hidden      [rows, hidden_size] f32 after the final norm, copied to the trace; 0 (null): not copied
@@ -12,11 +12,11 @@
 //   sequences   [slots]
 //   keep        K, 1..=32: entries of a trace row
 //   regularized 1: the entropy rule of the authors' code (softmax_state.cuh)
-//   begin       1: the trace row is empty so far      finish 1: nothing more is offered; gaps becomes the gap (until then
-//               it holds the lowest entropy that was not kept)
+//   begin       1: the trace row is empty so far
+//   finish      1: nothing more is offered; gaps becomes the gap (until then it holds the lowest entropy not kept)
 //   Where fewer than K heads have been offered, the remaining heads are -1, their entropies infinite, the rest 0.
-// PRECOND: grid (rows); block 256; dynamic shared memory 128 + 4 * (layers * heads + 6 * K + 1) bytes, and, if begin is 0,
-//   4 * K * head_dim more.
+// PRECOND: grid (rows); block 256; dynamic shared memory 128 + 4 * (layers * heads + 6 * K + 1) bytes, and, if begin is
+//   0, 4 * K * head_dim more.
 #include "softmax_state.cuh"
 
 namespace head_selection {
@@ -87,7 +87,8 @@ struct Arguments {
 };
 
 /// Entry `slot` of the row becomes candidate `winner`: one of the `kept` earlier entries or a head of these layers.
-__device__ __forceinline__ void record(const Arguments& a, const Row& to, const Row& earlier, int kept, int slot, int winner) {
+__device__ __forceinline__ void record(const Arguments& a, const Row& to, const Row& earlier, int kept, int slot,
+                                       int winner) {
   if (winner < 0) {
     to.heads[slot] = -1;
     to.entropies[slot] = infinity();
@@ -113,7 +114,8 @@ __device__ __forceinline__ const float* query_of(const Arguments& a, const Row& 
   if (winner < 0) return nullptr;
   if (winner < kept) return earlier.queries + winner * a.head_dim;
   const int candidate = winner - kept;
-  return a.queries + (((size_t)(candidate / a.heads) * gridDim.x + blockIdx.x) * a.heads + candidate % a.heads) * a.head_dim;
+  return a.queries +
+         (((size_t)(candidate / a.heads) * gridDim.x + blockIdx.x) * a.heads + candidate % a.heads) * a.head_dim;
 }
 
 __device__ __forceinline__ void select(const Arguments& a, const Row& to, float& gap) {
@@ -173,10 +175,10 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   if (row.position < sequence.first_traced_row || !trace.heads) return;
   const size_t r = row.position - sequence.first_traced_row;
   const head_selection::Row to = {trace.heads + r * keep, trace.entropies + r * keep, trace.maxima + r * keep,
-                               trace.sums + r * keep, trace.queries + r * keep * head_dim};
+                                  trace.sums + r * keep, trace.queries + r * keep * head_dim};
   head_selection::select({states, queries, hidden, first_layer, layers, heads, head_dim, hidden_size, keep,
-                       regularized != 0, begin != 0, finish != 0},
-                      to, trace.gaps[r]);
+                          regularized != 0, begin != 0, finish != 0},
+                         to, trace.gaps[r]);
   if (!hidden) return;
   for (int i = threadIdx.x; i < hidden_size; i += head_selection::THREADS)
     trace.hidden[r * hidden_size + i] = hidden[(size_t)blockIdx.x * hidden_size + i];

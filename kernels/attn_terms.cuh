@@ -1,13 +1,13 @@
 // Float32 operands of tensor-core products as sums of 16-bit terms, and how the attention kernels bring them into the
-// range where f16 terms hold them best: multiplied by powers of two, which is exact and taken back from the float32 sums.
+// range where f16 terms hold them best: multiplied by powers of two, which is exact and taken back from the sums.
 #pragma once
 #include "common.cuh"
 
 /// Softmax weights e^{s-m} <= 1 are multiplied by it before they are split into terms.
 constexpr float WEIGHT_SCALE = 16384.f;
 
-/// A power of two that brings `greatest` >= 0 into 2^14 .. 2^15, below the end of f16 by a factor of two and far above its
-/// subnormals; and its inverse.
+/// A power of two that brings `greatest` >= 0 into 2^14 .. 2^15, below the end of f16 by a factor of two and far above
+/// its subnormals; and its inverse.
 struct PowerOfTwo {
   float scale, inverse;
 };

@@ -172,8 +172,8 @@ __device__ __forceinline__ T warp_reduce(T x, Op op = Op()) {
   return x;
 }
 
-/// Over the block; `scratch` holds one T a warp. PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all threads
-/// take part; no thread still reads `scratch`, and a barrier follows before it is written again.
+/// Over the block; `scratch` holds one T a warp. PRECOND: blockDim.x is a multiple of 32 and the block is 1-D; all
+/// threads take part; no thread still reads `scratch`, and a barrier follows before it is written again.
 template <class Op, class T>
 __device__ __forceinline__ T block_reduce(T x, T* scratch, Op op = Op()) {
   x = warp_reduce<Op>(x, op);
@@ -229,8 +229,7 @@ __device__ __forceinline__ void mma_m16n8k16<__half>(float (&c)[4], const unsign
 #ifdef CUDA_HOST_SHIM
   ch_mma_m16n8k16_f16(c, a, b);
 #else
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
@@ -241,15 +240,14 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const
 #ifdef CUDA_HOST_SHIM
   ch_mma_m16n8k16_bf16(c, a, b);
 #else
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 
-/// Four 8x8 matrices of 16-bit elements from shared memory: lane 8j + i gives the address of row i of matrix j (16 bytes,
-/// aligned to 16); lane 4g + t receives in out[j] the elements 2t, 2t + 1 of its row g. PRECOND: the whole warp.
+/// Four 8x8 matrices of 16-bit elements from shared memory: lane 8j + i gives the address of row i of matrix j (16
+/// bytes, aligned to 16); lane 4g + t receives in out[j] the elements 2t, 2t + 1 of its row g. PRECOND: the whole warp.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&out)[4], const void* row) {
 #ifdef CUDA_HOST_SHIM
   ch_ldmatrix_x4(out, row);

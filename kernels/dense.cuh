@@ -34,8 +34,8 @@ __device__ __forceinline__ void load8(const float* p, float (&out)[8]) {
 // term to the first with a multiplication by NEXT between (exact: powers of two).
 //
 // bf16 has float32's range: NEXT = RESTORE = 1.
-// f16 has a narrow one. Each rest is scaled up by 2^11 before it is rounded, which keeps it out of the subnormals, and x
-// itself is scaled down by 2^6 first, so that |x| up to 4e6 does not overflow; beyond, the result is not finite.
+// f16 has a narrow one. Each rest is scaled up by 2^11 before it is rounded, which keeps it out of the subnormals, and
+// x itself is scaled down by 2^6 first, so that |x| up to 4e6 does not overflow; beyond, the result is not finite.
 
 template <class T>
 struct Split;

@@ -5,7 +5,8 @@
 //   embedding  [vocab, width] of the type; rows [rows] RowState; x [rows, width] f32; scale 1, Gemma sqrt(hidden_size)
 //   A token outside the vocabulary gives NaN, which the final norm reports: never an access out of bounds.
 //
-// PRECOND: grid (ceil(width / 2048), rows), block 256, no shared memory; width a multiple of 8; pointers aligned to 16 bytes.
+// PRECOND: grid (ceil(width / 2048), rows), block 256, no shared memory; width a multiple of 8.
+// PRECOND: pointers aligned to 16 bytes.
 #include "dense.cuh"
 
 namespace embed {
@@ -36,10 +37,10 @@ __device__ __forceinline__ void gather(const T* __restrict__ embedding, const Ro
 
 }  // namespace embed
 
-#define EMBED_KERNEL(name, T)                                                                                          \
-  extern "C" __global__ void __launch_bounds__(256)                                                                    \
-      embed_##name(const T* embedding, const RowState* rows, float* x, int width, int vocab, float scale) {            \
-    embed::gather(embedding, rows, x, width, vocab, scale);                                                            \
+#define EMBED_KERNEL(name, T)                                                                               \
+  extern "C" __global__ void __launch_bounds__(256)                                                         \
+      embed_##name(const T* embedding, const RowState* rows, float* x, int width, int vocab, float scale) { \
+    embed::gather(embedding, rows, x, width, vocab, scale);                                                 \
   }
 EMBED_KERNEL(bf16, __nv_bfloat16)
 EMBED_KERNEL(f16, __half)

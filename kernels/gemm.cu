@@ -1,11 +1,11 @@
 // Products of many activation rows with a weight matrix on the tensor cores: y[r, o] (+)= sum over k of x[r, k] w[o, k]
 // (+ bias[o]), for prefill and ensembles.
 //
-// Activations come as one or two 16-bit terms (dense.cuh): two hold x to 2^-16 in bf16 and 2^-22 in f16, one is the fast
-// option. rms_norm_* and gated_act_* (norm.cu) write terms themselves; split_* makes them of any f32.
+// Activations come as one or two 16-bit terms (dense.cuh): two hold x to 2^-16 in bf16 and 2^-22 in f16, one is the
+// fast option. rms_norm_* and gated_act_* (norm.cu) write terms themselves; split_* makes them of any f32.
 //
-// A block of 8 warps computes BM rows x 64 outputs, each warp 32 rows x 32 (BM = 128) or 16 (BM = 64) outputs. Slices of
-// 32 elements of k come through three shared-memory stages by cp.async, two of them under way. The tensor core's
+// A block of 8 warps computes BM rows x 64 outputs, each warp 32 rows x 32 (BM = 128) or 16 (BM = 64) outputs. Slices
+// of 32 elements of k come through three shared-memory stages by cp.async, two of them under way. The tensor core's
 // accumulators truncate, so no chain there is longer than a slice: slices are added up in float32. The order of sums
 // depends on k alone: a row has the same bits in every chunk, at every place, with either BM.
 //
@@ -17,25 +17,26 @@
 //   accumulate  0: y is written; 1: y is added to (residual stream)
 //   terms       [term_count][count]
 //
-// PRECOND: gemm: grid (ceil(n / m), ceil(outs / 64)), block 256; k a multiple of 8; x and w aligned to 16 bytes; dynamic
-//   shared memory: 240 * (t * m + 64) bytes: m64: 30720 (t1), 46080 (t2); m128: 46080 (t1), 76800 (t2: more than 48 KiB,
-//   so its limit must be raised). m64 is for n <= 64; the rows of a block that are not there cost time, not correctness.
+// PRECOND: gemm: grid (ceil(n / m), ceil(outs / 64)), block 256; k a multiple of 8; x and w aligned to 16 bytes.
+// PRECOND: gemm: dynamic shared memory 240 * (t * m + 64) bytes: m64: 30720 (t1), 46080 (t2); m128: 46080 (t1), 76800
+//   (t2: more than 48 KiB, so its limit must be raised).
+// m64 is for n <= 64; rows of a block that are not there cost time, not correctness.
 // PRECOND: split: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
 #include "dense.cuh"
 
 namespace gemm {
 
-constexpr int BN = 64;         // outputs of a block
-constexpr int BK = 32;         // elements of k in a stage
+constexpr int BN = 64;  // outputs of a block
+constexpr int BK = 32;  // elements of k in a stage
 constexpr int STAGES = 3;
-constexpr int PITCH = BK + 8;  // elements between rows in shared memory: 80 bytes, so that ldmatrix has no bank conflicts
-constexpr int CHUNKS = BK / 8; // 16-byte copies of a row
+constexpr int PITCH = BK + 8;  // elements between rows in shared memory: 80 bytes, no bank conflicts in ldmatrix
+constexpr int CHUNKS = BK / 8;  // 16-byte copies of a row
 
 /// Sizes of a block with BM rows and TERMS terms, and where this warp's part is.
 template <int BM, int TERMS>
 struct Tile {
   static constexpr int WARPS_M = BM / 32, WARPS_N = 8 / WARPS_M;
-  static constexpr int OUTS = BN / WARPS_N;     // of a warp
+  static constexpr int OUTS = BN / WARPS_N;  // of a warp
   static constexpr int N_TILES = OUTS / 8;
   static constexpr int STAGE = (TERMS * BM + BN) * PITCH;  // elements: terms of x, then w
 };
@@ -155,22 +156,21 @@ __device__ __forceinline__ void product(const unsigned short* x, const unsigned 
 
 }  // namespace gemm
 
-#define GEMM_KERNEL(name, T, TERMS, BM)                                                                               \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                                \
-      gemm_##name##_t##TERMS##_m##BM(const unsigned short* x, const unsigned short* w, const float* bias, float* y,   \
-                                     int n, int outs, int k, int accumulate) {                                        \
-    gemm::product<T, BM, TERMS>(x, w, bias, y, n, outs, k, accumulate);                                               \
+#define GEMM_KERNEL(name, T, TERMS, BM)                                                                             \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                              \
+      gemm_##name##_t##TERMS##_m##BM(const unsigned short* x, const unsigned short* w, const float* bias, float* y, \
+                                     int n, int outs, int k, int accumulate) {                                      \
+    gemm::product<T, BM, TERMS>(x, w, bias, y, n, outs, k, accumulate);                                             \
   }
-#define GEMM_KERNELS(name, T)                                                                                         \
-  GEMM_KERNEL(name, T, 1, 64)                                                                                         \
-  GEMM_KERNEL(name, T, 2, 64)                                                                                         \
-  GEMM_KERNEL(name, T, 1, 128)                                                                                        \
-  GEMM_KERNEL(name, T, 2, 128)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(256)                                                                   \
-      split_##name(const float* x, unsigned short* terms, int count, int term_count) {                                \
-    const size_t at = 4 * ((size_t)blockIdx.x * 256 + threadIdx.x);                                                   \
-    if (at < (size_t)count)                                                                                           \
-      store_terms<T>(terms, at, count, *reinterpret_cast<const float4*>(x + at), term_count);                         \
+#define GEMM_KERNELS(name, T)                                                                                       \
+  GEMM_KERNEL(name, T, 1, 64)                                                                                       \
+  GEMM_KERNEL(name, T, 2, 64)                                                                                       \
+  GEMM_KERNEL(name, T, 1, 128)                                                                                      \
+  GEMM_KERNEL(name, T, 2, 128)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(256)                                                                 \
+      split_##name(const float* x, unsigned short* terms, int count, int term_count) {                              \
+    const size_t at = 4 * ((size_t)blockIdx.x * 256 + threadIdx.x);                                                 \
+    if (at < (size_t)count) store_terms<T>(terms, at, count, *reinterpret_cast<const float4*>(x + at), term_count); \
   }
 GEMM_KERNELS(bf16, __nv_bfloat16)
 GEMM_KERNELS(f16, __half)

@@ -1,6 +1,6 @@
-// From logits to what a step tells, without a vocabulary going to the host: the next token (given, greedy or drawn), its
-// log-probability, the entropy of the whole distribution and the most probable alternatives; and the next row, so that a
-// decode step can be replayed.
+// From logits to what a step tells, without a vocabulary going to the host: the next token (given, greedy or drawn),
+// its log-probability, the entropy of the whole distribution and the most probable alternatives; and the next row, so
+// that a decode step can be replayed.
 //
 //   head_partial  (logits, vocab, softcap, partials, lists)
 //   head_mass     (logits, vocab, blocks, partials, samplers, masses)                  if any row draws without top-k
@@ -42,8 +42,8 @@ struct HeadLog {
 namespace head {
 
 constexpr int THREADS = 512, CHUNK = 4096, RUNS = CHUNK / TOP;
-constexpr int MOST = 100;                        // fewer than 1 / 0.01 tokens can have p > 0.01
-constexpr int LEAST = 5;                         // alternatives reported in any case
+constexpr int MOST = 100;                           // fewer than 1 / 0.01 tokens can have p > 0.01
+constexpr int LEAST = 5;                            // alternatives reported in any case
 constexpr double ALTERNATIVE = -4.605170185988091;  // ln 0.01
 
 /// Layout of shared memory: keys, and behind them what reductions need; 128-byte parts.

@@ -1,4 +1,4 @@
-// RMS norm, and the gate's activation, over rows of f32. The prefill variants write the 16-bit terms that gemm.cu takes.
+// RMS norm and the gate's activation over rows of f32. Variants for prefill write the 16-bit terms that gemm.cu takes.
 //
 //   rms_norm          (x, weight, offset, eps, width, y, not_finite)           y = norm(x)
 //   rms_norm_bf16     (x, weight, offset, eps, width, terms, term_count)       terms of norm(x), for bf16 weights
@@ -58,8 +58,8 @@ __device__ __forceinline__ void norm_terms(const float* x, const float* weight, 
 
 __device__ __forceinline__ float4 gated(const float* gate, const float* up, size_t at, int activation) {
   const float4 g = *reinterpret_cast<const float4*>(gate + at), u = *reinterpret_cast<const float4*>(up + at);
-  return make_float4(activate(g.x, activation) * u.x, activate(g.y, activation) * u.y,
-                     activate(g.z, activation) * u.z, activate(g.w, activation) * u.w);
+  return make_float4(activate(g.x, activation) * u.x, activate(g.y, activation) * u.y, activate(g.z, activation) * u.z,
+                     activate(g.w, activation) * u.w);
 }
 
 template <class T>
@@ -71,8 +71,8 @@ __device__ __forceinline__ void gated_terms(const float* gate, const float* up, 
 
 }  // namespace rms
 
-extern "C" __global__ void __launch_bounds__(256) rms_norm(const float* x, const float* weight, float offset, float eps,
-                                                           int width, float* y, int* not_finite) {
+extern "C" __global__ void __launch_bounds__(256)
+    rms_norm(const float* x, const float* weight, float offset, float eps, int width, float* y, int* not_finite) {
   const float4* from = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(y + (size_t)blockIdx.x * width);
@@ -80,8 +80,8 @@ extern "C" __global__ void __launch_bounds__(256) rms_norm(const float* x, const
   for (int i = threadIdx.x; i < width / 4; i += rms::THREADS) to[i] = rms::normed(from[i], factor, w[i], offset);
 }
 
-extern "C" __global__ void __launch_bounds__(256) add_rms_norm(float* x, const float* h, const float* weight,
-                                                               float offset, float eps, int width) {
+extern "C" __global__ void __launch_bounds__(256)
+    add_rms_norm(float* x, const float* h, const float* weight, float offset, float eps, int width) {
   const float4* from = reinterpret_cast<const float4*>(h + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(x + (size_t)blockIdx.x * width);
@@ -92,22 +92,21 @@ extern "C" __global__ void __launch_bounds__(256) add_rms_norm(float* x, const f
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gated_act(const float* gate, const float* up, float* y, int count,
-                                                            int activation) {
+extern "C" __global__ void __launch_bounds__(256)
+    gated_act(const float* gate, const float* up, float* y, int count, int activation) {
   const size_t at = 4 * ((size_t)blockIdx.x * rms::THREADS + threadIdx.x);
   if (at < (size_t)count) *reinterpret_cast<float4*>(y + at) = rms::gated(gate, up, at, activation);
 }
 
-#define TERM_KERNELS(name, T)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(256)                                                                  \
+#define TERM_KERNELS(name, T)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(256)                                                                   \
       rms_norm_##name(const float* x, const float* weight, float offset, float eps, int width, unsigned short* terms, \
-                      int term_count) {                                                                              \
-    rms::norm_terms<T>(x, weight, offset, eps, width, terms, term_count);                                           \
-  }                                                                                                                  \
-  extern "C" __global__ void __launch_bounds__(256)                                                                  \
-      gated_act_##name(const float* gate, const float* up, unsigned short* terms, int count, int activation,         \
-                       int term_count) {                                                                             \
-    rms::gated_terms<T>(gate, up, terms, count, activation, term_count);                                            \
+                      int term_count) {                                                                               \
+    rms::norm_terms<T>(x, weight, offset, eps, width, terms, term_count);                                             \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(256) gated_act_##name(                                                 \
+      const float* gate, const float* up, unsigned short* terms, int count, int activation, int term_count) {         \
+    rms::gated_terms<T>(gate, up, terms, count, activation, term_count);                                              \
   }
 TERM_KERNELS(bf16, __nv_bfloat16)
 TERM_KERNELS(f16, __half)

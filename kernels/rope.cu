@@ -1,8 +1,8 @@
-// Between the q, k, v products and attention: norm per head (Qwen3, Gemma-3), rotation, query scale, and k and v into the
-// cache in its types.
+// Between the q, k, v products and attention: norm per head (Qwen3, Gemma-3), rotation, query scale, and k and v into
+// the cache in its types.
 //
-//   rope_cache  (q, k, v, q_norm, k_norm, norm_offset, eps, cos, sin, rows, sequences, layer, heads, kv_heads, head_dim,
-//                query_scale, k_type, v_type)
+//   rope_cache  (q, k, v, q_norm, k_norm, norm_offset, eps, cos, sin, rows, sequences, layer, heads, kv_heads,
+//                head_dim, query_scale, k_type, v_type)
 //
 //   q            [rows, heads, head_dim] f32: normed, rotated and scaled in place
 //   k, v         [rows, kv_heads, head_dim] f32, read only

@@ -1,9 +1,9 @@
 // Drawing a token from a row of logits: the candidates are the tokens by falling logit (of equals the lower id first),
 // cut by top-k and top-p, and the draw is a place in their cumulative weight exp((x - max) / temperature).
 //
-// Weights are integers (2^40 times the weight), so that sums do not depend on the order of additions and every candidate,
-// however far down, can be found by a radix descent over the logits. The first 128 candidates are at hand as a sorted
-// list, and nearly every draw ends there.
+// Weights are integers (2^40 times the weight), so that sums do not depend on the order of additions and every
+// candidate, however far down, can be found by a radix descent over the logits. The first 128 candidates are at hand as
+// a sorted list, and nearly every draw ends there.
 #pragma once
 #include "top_list.cuh"
 
@@ -89,8 +89,8 @@ __device__ __forceinline__ void find_bin(LocateScratch& s, int bins, unsigned lo
   s.before = before;
 }
 
-/// The first candidate of the whole vocabulary with more than `target` of mass up to and including it. Three scans of the
-/// row find its logit, digit by digit, a fourth its id. Rare, so it is one block's work.
+/// The first candidate of the whole vocabulary with more than `target` of mass up to and including it. Three scans of
+/// the row find its logit, digit by digit, a fourth its id. Rare, so it is one block's work.
 /// PRECOND: all threads; `target` is below the total mass; nobody uses the scratch.
 __device__ __forceinline__ Found locate(LocateScratch& s, const float* logits, int vocab, float max, float temperature,
                                         unsigned long long target) {

@@ -40,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(128)
     return;
   }
   const float* hidden = sequence.trace.hidden;
-  const similarity::Products own = similarity::products(hidden + (size_t)a * hidden_size, hidden + (size_t)b * hidden_size, hidden_size);
+  const similarity::Products own =
+      similarity::products(hidden + (size_t)a * hidden_size, hidden + (size_t)b * hidden_size, hidden_size);
   double* scratch = reinterpret_cast<double*>(dyn_smem);  // [3, WARPS]
   const double xy = block_reduce<Sum>(own.xy, scratch), xx = block_reduce<Sum>(own.xx, scratch + similarity::WARPS),
                yy = block_reduce<Sum>(own.yy, scratch + 2 * similarity::WARPS);

@@ -1,5 +1,5 @@
-// The streaming state of one attention row and head: softmax, and the entropy of the reweighted attention. This is the one
-// place in the kernels where both are defined. With scores s over positions t:
+// The streaming state of one attention row and head: softmax, and the entropy of the reweighted attention. This is the
+// one place in the kernels where both are defined. With scores s over positions t:
 //   m = max s,            Z  = sum e^{s-m}
 //   m' = max s over w > 0, Z' = sum w e^{s-m'},  S' = sum w e^{s-m'} (s - m' + ln w)
 // m' is a maximum of its own: a strong first-token sink would underflow the rest.
@@ -10,8 +10,9 @@
 constexpr int GAMMAS = 10;
 static __constant__ const float GAMMA[GAMMAS] = {0.16644488f, 0.20938152f, 0.32959151f, 0.46061748f, 0.59304059f,
                                                  0.67549127f, 0.73914525f, 0.81274293f, 0.87378443f, 0.93925344f};
-static __constant__ const float LOG_GAMMA[GAMMAS] = {-1.79309106f, -1.56359723f, -1.10990123f, -0.775187336f, -0.522492441f,
-                                                     -0.39231504f, -0.302260789f, -0.207340396f, -0.13492159f, -0.062669922f};
+static __constant__ const float LOG_GAMMA[GAMMAS] = {-1.79309106f,  -1.56359723f, -1.10990123f,  -0.775187336f,
+                                                     -0.522492441f, -0.39231504f, -0.302260789f, -0.207340396f,
+                                                     -0.13492159f,  -0.062669922f};
 
 /// Positions begin .. end.
 struct Span {
@@ -88,9 +89,10 @@ struct Finished {
   double f, entropy;
 };
 
-/// Exact: f = 1, H = ln Z' - S'/Z'; a row with Z' = 0 (T < 2) has no attention and an infinite entropy, so that it never
-/// wins a selection. Regularized (as the authors' code): the weights are divided by sigma + 1e-12, sigma = sum w alpha,
-/// hence are alpha' f, f = sigma / (sigma + 1e-12), H = f (H_exact - ln f), and a row without attention has entropy 0.
+/// Exact: f = 1, H = ln Z' - S'/Z'; a row with Z' = 0 (T < 2) has no attention and an infinite entropy, so that it
+/// never wins a selection. Regularized (as the authors' code): the weights are divided by sigma + 1e-12, sigma = sum w
+/// alpha, hence are alpha' f, f = sigma / (sigma + 1e-12), H = f (H_exact - ln f), and a row without attention has
+/// entropy 0.
 __device__ __forceinline__ Finished finish(const HeadState& state, bool regularized) {
   if (!(state.zw > 0.f)) return {0.0, regularized ? 0.0 : (double)infinity()};
   const double z = state.zw, entropy = log(z) - state.sw / z;

@@ -1,5 +1,5 @@
-// The best 128 of many (value, id) pairs, in order, by sorting networks: the same work whatever the values, and no ties,
-// because a pair is one 64-bit key.
+// The best 128 of many (value, id) pairs, in order, by sorting networks: the same work whatever the values, and no
+// ties, because a pair is one 64-bit key.
 #pragma once
 #include "common.cuh"
 

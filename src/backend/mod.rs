@@ -250,6 +250,11 @@ pub trait Backend {
         answer: Range<usize>,
     ) -> Result<Vec<f32>, BackendError>;
 
+    /// Bytes that passes of any size work in, where they are taken beforehand.
+    fn working_memory(&self) -> usize {
+        0
+    }
+
     /// Bytes held for a sequence: (KV cache, trace).
     fn memory(&self, sequence: SequenceId) -> (usize, usize);
 }

@@ -158,7 +158,8 @@ fn memory_facts(engine: &Engine, context: usize) -> Value {
         "kv_cache_per_token": cache,
         "trace": trace * context,
         "trace_per_token": trace,
-        "total": weights + (cache + trace) * context,
+        "working_memory": Some(engine.working_memory()).filter(|bytes| *bytes > 0),
+        "total": weights + engine.working_memory() + (cache + trace) * context,
     })
 }
 
@@ -169,7 +170,7 @@ fn tables(facts: &Value, look: Look) -> String {
         let mut table = Table::new([("", Align::Left), ("", Align::Left)]);
         for (name, value) in entries.as_object().into_iter().flatten() {
             let bytes = group == "memory" && name != "tokens" || name.starts_with("bytes");
-            let text = if bytes { bytes_for_people(value) } else { plain(value) };
+            let text = if bytes && !value.is_null() { bytes_for_people(value) } else { plain(value) };
             if !text.is_empty() {
                 table.row([(name.replace('_', " "), Style::DIM), (visible(&text).into_owned(), Style::PLAIN)]);
             }

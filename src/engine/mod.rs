@@ -12,7 +12,7 @@ pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
 pub use traced::{Questions, TracedSequence};
 
 use crate::backend::cpu::simd::Level;
-use crate::backend::cpu::{CpuBackend, CpuOptions};
+use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
 use crate::backend::softmax_state::EntropyRule;
 use crate::backend::{
@@ -34,12 +34,15 @@ pub struct EngineOptions {
     pub device: DeviceChoice,
     /// 0: one per core.
     pub threads: usize,
-    /// Types of cached keys and values; `None`: f32 on the CPU, on CUDA what suits the model.
+    /// Types of cached keys and values; `None`: f32, but on CUDA values are f16.
     pub k_cache: Option<CacheType>,
     pub v_cache: Option<CacheType>,
     /// K: heads that are kept per row.
     pub selected_heads: usize,
+    /// Of the CPU.
     pub level: Level,
+    /// Of the CPU: how its products treat their inputs.
+    pub products: Products,
 }
 
 impl Default for EngineOptions {
@@ -51,6 +54,7 @@ impl Default for EngineOptions {
             v_cache: None,
             selected_heads: SELECTED_HEADS,
             level: Level::detect(),
+            products: Products::F32,
         }
     }
 }
@@ -154,6 +158,11 @@ impl Engine {
         self.backend.cache_types()
     }
 
+    /// Bytes that passes work in, where they are taken beforehand.
+    pub fn working_memory(&self) -> usize {
+        self.backend.working_memory()
+    }
+
     /// Runs an existing sequence through the model and traces its response, `tokens[n_instr..]`.
     pub fn trace(
         &mut self,
@@ -198,7 +207,7 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, level, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, level, products, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
         let options = CudaOptions { ordinal, k_cache, v_cache };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
@@ -213,7 +222,7 @@ fn open_backend(
         },
     };
     let or_f32 = |cache: Option<CacheType>| cache.unwrap_or(CacheType::F32);
-    let options = CpuOptions { threads, k_cache: or_f32(k_cache), v_cache: or_f32(v_cache), level };
+    let options = CpuOptions { threads, k_cache: or_f32(k_cache), v_cache: or_f32(v_cache), level, products };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), passed_over))
 }
 

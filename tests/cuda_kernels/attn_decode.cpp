@@ -7,10 +7,10 @@
 
 CUDA_HOST_EXPORT(attn_combine)
 CUDA_HOST_EXPORT(attn_combine_plain)
-#define EXPORT_TYPES(name)                        \
-  CUDA_HOST_EXPORT(attn_decode_kf32_vf32_##name)  \
-  CUDA_HOST_EXPORT(attn_decode_kf32_vf16_##name)  \
-  CUDA_HOST_EXPORT(attn_decode_kf16_vf16_##name)  \
+#define EXPORT_TYPES(name)                       \
+  CUDA_HOST_EXPORT(attn_decode_kf32_vf32_##name) \
+  CUDA_HOST_EXPORT(attn_decode_kf32_vf16_##name) \
+  CUDA_HOST_EXPORT(attn_decode_kf16_vf16_##name) \
   CUDA_HOST_EXPORT(attn_decode_kbf16_vbf16_##name)
 #define EXPORT_PLAIN(name)                               \
   CUDA_HOST_EXPORT(attn_decode_kf16_vf16_##name##_plain) \
@@ -86,7 +86,8 @@ struct Run {
       states.push_back({(int)(c.lengths.size() - 1 - i), length - 1, 0, 0});
       std::mt19937 random(7 + length);
       std::normal_distribution<float> normal;
-      for (int d = 0; d < shape.heads * c.head_dim; ++d) queries.push_back(c.query * normal(random) / std::sqrt((float)c.head_dim));
+      for (int d = 0; d < shape.heads * c.head_dim; ++d)
+        queries.push_back(c.query * normal(random) / std::sqrt((float)c.head_dim));
       if (c.sink != 0) sink(i);
     }
     std::reverse(views.begin(), views.end());
@@ -112,9 +113,9 @@ struct Run {
     const Device<SequenceView> sequences(views);
     const std::string name = std::string("attn_decode_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
                              std::to_string(c.head_dim) + (c.plain ? "_plain" : "");
-    launch(name, dim3(c.splits, c.kv_heads * ((c.group + 7) / 8), n), dim3(128), shared_bytes(c),
-           (const float*)q.get(), (const RowState*)row_states.get(), (const SequenceView*)sequences.get(), shape.layer,
-           shape.heads, shape.kv_heads, shape.window, shape.softcap, partial.get(), parts.get());
+    launch(name, dim3(c.splits, c.kv_heads * ((c.group + 7) / 8), n), dim3(128), shared_bytes(c), (const float*)q.get(),
+           (const RowState*)row_states.get(), (const SequenceView*)sequences.get(), shape.layer, shape.heads,
+           shape.kv_heads, shape.window, shape.softcap, partial.get(), parts.get());
     launch(c.plain ? "attn_combine_plain" : "attn_combine", dim3(shape.heads, n), dim3(128), 4 * (c.splits + 1),
            (const float*)partial.get(), (const HeadState*)parts.get(), (const RowState*)row_states.get(), c.head_dim,
            c.splits, shape.window, out.get(), states.get());
@@ -219,12 +220,12 @@ int main(int argc, char** argv) {
       if (k == v && k != F32 && d >= 64) test({k, v, d, 2, 5, {130, 0, 11, 300}, 0, 0, 0, 3, true}, 1);
     }
     test({k, v, 64, 2, 4, lengths}, 2);
-    test({k, v, 128, 1, 9, {70, 3}}, 1);   // more than one part a group
+    test({k, v, 128, 1, 9, {70, 3}}, 1);  // more than one part a group
     test({k, v, 64, 1, 17, {70, 3}}, 1);
     for (int window : {1, 2, 5, 64, 100, 512}) test({k, v, 64, 1, 4, lengths, window}, 1);
     for (float cap : {5.f, 50.f}) test({k, v, 64, 1, 4, lengths, 0, cap, 0, 4, false, 8}, 1);
     for (float sink : {30.f, 100.f, -100.f}) test({k, v, 128, 1, 4, lengths, 0, 0, sink}, 1);
-    test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, false, 20}, 1);  // sharp attention
+    test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, false, 20}, 1);          // sharp attention
     test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, false, 300, .003f}, 1);  // large keys, small queries
     for (int splits = 1; splits <= 16; ++splits) test({k, v, 32, 1, 3, {1000, 65, 640, 0}, 0, 0, 0, splits}, 1);
     test({k, v, 16, 1, 1, {1000, 64}, 0, 0, 0, 128}, 1);

@@ -4,13 +4,13 @@
 
 #include "attn_prefill.cu"
 
-#define EXPORT_EXACT(D)                                    \
-  CUDA_HOST_EXPORT(attn_prefill_kf32_vf32_d##D##_t2)       \
-  CUDA_HOST_EXPORT(attn_prefill_kf32_vf16_d##D##_t2)       \
-  CUDA_HOST_EXPORT(attn_prefill_kf16_vf16_d##D##_t2)       \
+#define EXPORT_EXACT(D)                              \
+  CUDA_HOST_EXPORT(attn_prefill_kf32_vf32_d##D##_t2) \
+  CUDA_HOST_EXPORT(attn_prefill_kf32_vf16_d##D##_t2) \
+  CUDA_HOST_EXPORT(attn_prefill_kf16_vf16_d##D##_t2) \
   CUDA_HOST_EXPORT(attn_prefill_kbf16_vbf16_d##D##_t2)
-#define EXPORT_FAST(D)                                     \
-  CUDA_HOST_EXPORT(attn_prefill_kf16_vf16_d##D##_t1)       \
+#define EXPORT_FAST(D)                               \
+  CUDA_HOST_EXPORT(attn_prefill_kf16_vf16_d##D##_t1) \
   CUDA_HOST_EXPORT(attn_prefill_kbf16_vbf16_d##D##_t1)
 EXPORT_EXACT(16)
 EXPORT_EXACT(32)
@@ -30,7 +30,7 @@ struct Case {
   float softcap = 0, sink = 0;
   int terms = 2;
   float spread = 1, query = 1;  // sizes of keys and queries
-  int compare_every = 1;  // rows compared with float64
+  int compare_every = 1;        // rows compared with float64
 };
 
 static std::string describe(const Case& c) {
@@ -41,7 +41,7 @@ static std::string describe(const Case& c) {
 }
 
 static unsigned shared_bytes(const Case& c) {
-  const int tile = c.head_dim > 128 ? 16 : c.k == F32 || c.v == F32 ? 32 : 64;
+  const int tile = c.head_dim > 128 ? 16 : 32;
   const int planes = (c.k == F32 ? c.terms : 1) + (c.v == F32 ? c.terms : 1);
   return (c.terms * 64 + tile * planes) * (c.head_dim + 8) * 2;
 }
@@ -57,13 +57,16 @@ static bool equal(const Results& a, const Results& b) {
 }
 
 struct Run {
-  explicit Run(const Case& c) : c(c), shape{2, 1, c.kv_heads * c.group, c.kv_heads, c.head_dim, c.window, c.softcap},
-                                cache(shape, c.k, c.v, c.first + c.n, 3, c.spread) {
+  explicit Run(const Case& c)
+      : c(c),
+        shape{2, 1, c.kv_heads * c.group, c.kv_heads, c.head_dim, c.window, c.softcap},
+        cache(shape, c.k, c.v, c.first + c.n, 3, c.spread) {
     // a query depends on its position only, so that other chunks have the same
     for (int row = 0; row < c.n; ++row) {
       std::mt19937 random(50 + c.first + row);
       std::normal_distribution<float> normal;
-      for (int i = 0; i < shape.heads * c.head_dim; ++i) queries.push_back(c.query * normal(random) / std::sqrt((float)c.head_dim));
+      for (int i = 0; i < shape.heads * c.head_dim; ++i)
+        queries.push_back(c.query * normal(random) / std::sqrt((float)c.head_dim));
       if (c.sink != 0)
         for (int h = 0; h < shape.heads; ++h) queries[((size_t)row * shape.heads + h) * c.head_dim] = 2;
     }
@@ -97,10 +100,10 @@ struct Run {
   std::vector<float> queries;
 };
 
-/// What splitting into f16 terms may move. A score moves by at most e = r sum |q k|, an output by (e^{2e} - 1 + r) max |v|, an
-/// entropy by 2 e (1 + ln n). With one term r = 2^-11: queries and weights p are rounded to 11 bits. With two, they are
-/// rounded to 22 bits, r = 2^-22 or less; for an f32 key or value, itself rounded to 22 bits, and lo lo being left out,
-/// r = 3 * 2^-22. Below 2^-14 f16 is subnormal: 2^-24 |k| more per term left.
+/// What splitting into f16 terms may move. A score moves by at most e = r sum |q k|, an output by (e^{2e} - 1 + r) max
+/// |v|, an entropy by 2 e (1 + ln n). With one term r = 2^-11: queries and weights p are rounded to 11 bits. With two,
+/// they are rounded to 22 bits, r = 2^-22 or less; for an f32 key or value, itself rounded to 22 bits, and lo lo being
+/// left out, r = 3 * 2^-22. Below 2^-14 f16 is subnormal: 2^-24 |k| more per term left.
 struct Bound {
   double score = 0, value = 0, relative;
   Bound(const Run& run, int head, int position, const float* query) {
@@ -141,9 +144,11 @@ static void compare(const Run& run, const Results& got) {
       if (c.terms == 1) {
         const double e = bound.score + 1e-5;
         for (int d = 0; d < c.head_dim; ++d)
-          check(std::fabs(got.out[head * c.head_dim + d] - exact.out[d]) <= bound.output() + 1e-5, "output: " + describe(c));
+          check(std::fabs(got.out[head * c.head_dim + d] - exact.out[d]) <= bound.output() + 1e-5,
+                "output: " + describe(c));
         check(std::fabs(l - exact.lse) <= e, "ln Z: " + describe(c));
-        if (traced && any) check(std::fabs(H - exact.entropy) <= bound.entropy(position) + 1e-5, "entropy: " + describe(c));
+        if (traced && any)
+          check(std::fabs(H - exact.entropy) <= bound.entropy(position) + 1e-5, "entropy: " + describe(c));
         continue;
       }
       value = std::max(value, bound.value);
@@ -211,7 +216,7 @@ int main(int argc, char** argv) {
     for (int window : {1, 2, 5, 64, 100}) test({k, v, 64, 1, 3, 130, 40, 0, window, 0, 0, 2, 1, 1, 5});
     for (float cap : {5.f, 50.f}) test({k, v, 64, 1, 2, 100, 40, 0, 0, cap, 0, 2, 8, 1, 5});
     for (float sink : {30.f, 100.f, -100.f}) test({k, v, 64, 1, 2, 60, 40, 0, 0, 0, sink, 2, 1, 1, 5});
-    test({k, v, 64, 1, 4, 300, 40, 0, 0, 0, 0, 2, 20, 1, 5});  // sharp attention
+    test({k, v, 64, 1, 4, 300, 40, 0, 0, 0, 0, 2, 20, 1, 5});       // sharp attention
     test({k, v, 64, 1, 4, 300, 40, 0, 0, 0, 0, 2, 300, .003f, 5});  // large keys, small queries
     test_chunks({k, v, 64, 1, 3, 50, 70, 80}, 33);
     test_chunks({k, v, 64, 1, 4, 0, 40, 21, 9}, 1);

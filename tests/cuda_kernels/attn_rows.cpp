@@ -35,9 +35,14 @@ static std::string describe(const Case& c) {
 /// A cache, and a trace in which every asked row keeps random heads.
 struct Run {
   explicit Run(const Case& c)
-      : c(c), last(*std::max_element(c.asked.begin(), c.asked.end())),
-        shape{3, 0, c.kv_heads * c.group, c.kv_heads, c.head_dim, 0, c.softcap}, cache(shape, c.k, F16, last + 1, 5, 1),
-        heads((size_t)(last + 1) * c.keep), maxima(heads.size()), sums(heads.size()), queries(heads.size() * c.head_dim) {
+      : c(c),
+        last(*std::max_element(c.asked.begin(), c.asked.end())),
+        shape{3, 0, c.kv_heads * c.group, c.kv_heads, c.head_dim, 0, c.softcap},
+        cache(shape, c.k, F16, last + 1, 5, 1),
+        heads((size_t)(last + 1) * c.keep),
+        maxima(heads.size()),
+        sums(heads.size()),
+        queries(heads.size() * c.head_dim) {
     std::mt19937 random(last + c.head_dim);
     std::normal_distribution<float> normal;
     if (c.sink != 0)
@@ -147,9 +152,9 @@ static void test_top(int n, int stride, int wanted, int first, bool merged, bool
   const Device<int> positions((size_t)results * wanted);
   const Device<double> values(positions.size());
   ch_configure(1 + seed % 2, seed);
-  launch("attn_rows_top", dim3(results), dim3(1024), 1024, (const float*)weights.get(), (const int*)asked.get(), n, stride,
-         (int)merged, first, (const unsigned char*)(masked ? ineligible.get() : nullptr), wanted, positions.get(),
-         values.get());
+  launch("attn_rows_top", dim3(results), dim3(1024), 1024, (const float*)weights.get(), (const int*)asked.get(), n,
+         stride, (int)merged, first, (const unsigned char*)(masked ? ineligible.get() : nullptr), wanted,
+         positions.get(), values.get());
   ch_configure(1, 0);
   for (int r = 0; r < results; ++r) {
     std::vector<std::pair<double, int>> order;

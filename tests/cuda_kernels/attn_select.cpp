@@ -18,8 +18,13 @@ struct Case {
 /// Trace buffers of one sequence with `length` rows.
 struct Trace {
   Trace(const Case& c, int length)
-      : heads((size_t)length * c.keep), entropies(heads.size()), maxima(heads.size()), sums(heads.size()),
-        queries(heads.size() * c.head_dim), hidden((size_t)length * c.hidden), gaps(length) {}
+      : heads((size_t)length * c.keep),
+        entropies(heads.size()),
+        maxima(heads.size()),
+        sums(heads.size()),
+        queries(heads.size() * c.head_dim),
+        hidden((size_t)length * c.hidden),
+        gaps(length) {}
   TraceView view() const {
     return {heads.get(), entropies.get(), maxima.get(), sums.get(), queries.get(), hidden.get(), gaps.get()};
   }
@@ -28,15 +33,20 @@ struct Trace {
 };
 
 struct Run {
-  explicit Run(const Case& c) : c(c), n(c.positions.size()), states((size_t)c.layers * n * c.heads),
-                                queries(states.size() * c.head_dim), hidden(n * c.hidden) {
+  explicit Run(const Case& c)
+      : c(c),
+        n(c.positions.size()),
+        states((size_t)c.layers * n * c.heads),
+        queries(states.size() * c.head_dim),
+        hidden(n * c.hidden) {
     std::mt19937 random(c.layers * 1000 + c.heads);
     std::uniform_real_distribution<float> uniform;
     for (size_t i = 0; i < states.size(); ++i) {
       const int position = c.positions[i / c.heads % n];
       const float z = 1 + uniform(random), h = c.levels ? (float)(random() % c.levels) : 8 * uniform(random);
       states[i] = {uniform(random), z, 0, z, z * (std::log(z) - h)};
-      if (c.regularized && random() % 4 == 0) states[i].m = 25 + 5 * uniform(random);  // nearly all on the first position
+      if (c.regularized && random() % 4 == 0)
+        states[i].m = 25 + 5 * uniform(random);  // nearly all on the first position
       if (c.levels) states[i].zw = 1, states[i].sw = -h;
       if (position < 2) states[i] = {0, 1, -INFINITY, 0, 0};
     }
@@ -65,7 +75,8 @@ struct Run {
       // copies of just these layers, so that the sanitizer sees reads beyond them
       const size_t start = (size_t)layer * n * c.heads, count = (size_t)layers * n * c.heads;
       const Device<HeadState> s(std::vector<HeadState>(&states[start], &states[start] + count));
-      const Device<float> q(std::vector<float>(&queries[start * c.head_dim], &queries[start * c.head_dim] + count * c.head_dim));
+      const Device<float> q(
+          std::vector<float>(&queries[start * c.head_dim], &queries[start * c.head_dim] + count * c.head_dim));
       launch("attn_select", dim3(n), dim3(256),
              128 + 4 * (layers * c.heads + 6 * c.keep + 1 + (begin ? 0 : c.keep * c.head_dim)),
              (const HeadState*)s.get(), (const float*)q.get(), (const float*)(finish ? hidden.get() : nullptr),
@@ -81,7 +92,8 @@ struct Run {
       const int r = c.positions[row] - c.first_traced, offered = c.layers * c.heads;
       if (c.positions[row] < 0 || r < 0) {
         for (size_t i = 0; i < t.heads.size(); ++i) check(t.heads[i] == -1, "untraced row written: " + what);
-        check(std::isnan(t.hidden[0]) && std::isnan(t.queries[0]) && std::isnan(t.gaps[0]), "untraced row written: " + what);
+        check(std::isnan(t.hidden[0]) && std::isnan(t.queries[0]) && std::isnan(t.gaps[0]),
+              "untraced row written: " + what);
         continue;
       }
       std::vector<std::pair<float, int>> order;
@@ -94,7 +106,8 @@ struct Run {
         if (id >= 0) {
           const HeadState& s = state(row, id);
           const double f = finish(s, c.regularized).f;
-          ok = ok && t.entropies[at] == order[i].first && t.maxima[at] == s.mw && t.sums[at] == (f > 0 ? (float)(s.zw / f) : 0);
+          ok = ok && t.entropies[at] == order[i].first && t.maxima[at] == s.mw &&
+               t.sums[at] == (f > 0 ? (float)(s.zw / f) : 0);
         } else {
           ok = ok && t.entropies[at] == INFINITY && t.maxima[at] == 0 && t.sums[at] == 0;
         }
@@ -105,7 +118,8 @@ struct Run {
       const float refused = offered > c.keep ? order[c.keep].first : INFINITY;
       const float gap = refused - (offered >= c.keep ? order[c.keep - 1].first : INFINITY);
       check(t.gaps[r] == gap || (std::isnan(gap) && std::isnan(t.gaps[r])), "gap: " + what);
-      for (int i = 0; i < c.hidden; ++i) check(t.hidden[(size_t)r * c.hidden + i] == hidden[row * c.hidden + i], "hidden: " + what);
+      for (int i = 0; i < c.hidden; ++i)
+        check(t.hidden[(size_t)r * c.hidden + i] == hidden[row * c.hidden + i], "hidden: " + what);
       // the rows around it are untouched
       for (size_t i = 0; i < t.heads.size(); ++i)
         if ((int)(i / c.keep) != r) check(t.heads[i] == -1 && std::isnan(t.sums[i]), "another row written: " + what);
@@ -124,14 +138,14 @@ struct Run {
 int main() {
   const Case cases[] = {
       {1, 1, 16, 1, {5}},
-      {2, 3, 16, 16, {5, 0}},                       // fewer heads than K
-      {4, 4, 8, 16, {1, 2, 7}},                     // exactly K
+      {2, 3, 16, 16, {5, 0}},    // fewer heads than K
+      {4, 4, 8, 16, {1, 2, 7}},  // exactly K
       {5, 7, 12, 16, {30, 3, -1, 9}, 4},
       {32, 32, 8, 16, {100, 101}},
       {3, 30, 8, 32, {12}, 0, true},
       {9, 20, 8, 5, {12, 1}, 0, true},
-      {26, 8, 8, 16, {12, 13}, 0, false, 3},        // many equals
-      {6, 9, 8, 16, {12, 13, 0}, 0, true, 1},       // all equal
+      {26, 8, 8, 16, {12, 13}, 0, false, 3},   // many equals
+      {6, 9, 8, 16, {12, 13, 0}, 0, true, 1},  // all equal
       {80, 64, 4, 16, {4}, 0, false, 50},
   };
   for (const Case& c : cases) {

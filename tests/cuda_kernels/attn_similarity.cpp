@@ -6,7 +6,8 @@
 
 CUDA_HOST_EXPORT(cosine_similarity)
 
-static void test(int hidden_size, int traced, int first, const std::vector<int>& positions, const std::vector<int>& answer, int seed) {
+static void test(int hidden_size, int traced, int first, const std::vector<int>& positions,
+                 const std::vector<int>& answer, int seed) {
   std::mt19937 random(hidden_size);
   std::normal_distribution<float> normal;
   const Device<float> hidden((size_t)traced * hidden_size), out(positions.size() * answer.size());
@@ -17,8 +18,9 @@ static void test(int hidden_size, int traced, int first, const std::vector<int>&
   const Device<SequenceView> sequences(std::vector<SequenceView>{SequenceView(), SequenceView(), view});
   const Device<int> p(positions), a(answer);
   ch_configure(1 + seed % 2, seed);
-  launch("cosine_similarity", dim3(answer.size(), positions.size()), dim3(128), 96, (const SequenceView*)sequences.get(),
-         2, traced, hidden_size, (const int*)p.get(), (const int*)a.get(), out.get());
+  launch("cosine_similarity", dim3(answer.size(), positions.size()), dim3(128), 96,
+         (const SequenceView*)sequences.get(), 2, traced, hidden_size, (const int*)p.get(), (const int*)a.get(),
+         out.get());
   ch_configure(1, 0);
   for (size_t i = 0; i < positions.size(); ++i)
     for (size_t j = 0; j < answer.size(); ++j) {

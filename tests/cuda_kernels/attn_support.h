@@ -66,7 +66,8 @@ bool launch(const std::string& name, dim3 grid, dim3 block, unsigned shared, A..
   void* params[] = {(void*)&arguments...};
   const int sizes[] = {(int)sizeof(arguments)...};
   for (int i = 0; i < (int)sizeof...(A); ++i)
-    if (ch_param_size(kernel, i) != sizes[i]) return check(false, name + ": wrong type of argument " + std::to_string(i));
+    if (ch_param_size(kernel, i) != sizes[i])
+      return check(false, name + ": wrong type of argument " + std::to_string(i));
   const unsigned g[] = {grid.x, grid.y, grid.z}, b[] = {block.x, block.y, block.z};
   const int code = ch_launch(kernel, g, b, shared, params);
   return check(code == 0, name + ": " + (code ? ch_last_error() : ""));
@@ -104,7 +105,9 @@ struct Shape {
 /// The cache of one sequence with `length` random positions; behind them NaN.
 struct Cache {
   Cache(const Shape& shape, Type k_type, Type v_type, int length, unsigned seed, float spread = 1.f)
-      : shape(shape), capacity((length + 63) / 64 * 64 + 64), length(length),
+      : shape(shape),
+        capacity((length + 63) / 64 * 64 + 64),
+        length(length),
         k(k_type, (size_t)shape.layers * shape.kv_heads * capacity * shape.head_dim),
         v(v_type, (size_t)shape.layers * shape.kv_heads * capacity * shape.head_dim) {
     std::mt19937 random(seed);
@@ -144,7 +147,7 @@ inline double weight_of(int row, int t) {
 /// Attention of one row and head in precision F, by definition: every sum in order, every alpha' of its own.
 template <class F>
 struct Naive {
-  std::vector<F> out, alpha;  // [head_dim], [position + 1]: alpha'
+  std::vector<F> out, alpha;                               // [head_dim], [position + 1]: alpha'
   F lse = 0, weighted_lse = 0, max_weighted, entropy = 0;  // ln Z + m, ln Z' + m', m', H
 
   Naive(const Cache& cache, const Shape& shape, int head, int position, const float* query) {
@@ -192,8 +195,10 @@ struct Errors {
     kernel = std::isnan(e) ? INFINITY : std::max(kernel, e);
     naive = std::max(naive, std::fabs(naive_value - exact));
   }
-  /// The rule: no more than twice the naive error, and a few roundings of a value of size `scale`; and `derived`, what the
-  /// caller has derived beside that.
+  /// The rule: no more than twice the naive error, and a few roundings of a value of size `scale`; and `derived`, what
+  /// the caller has derived beside that.
   bool within(double scale, double derived = 0) const { return kernel <= 2 * naive + 4 * scale / (1 << 24) + derived; }
-  std::string text() const { return " error " + std::to_string(kernel * 1e7) + "e-7, naive " + std::to_string(naive * 1e7) + "e-7"; }
+  std::string text() const {
+    return " error " + std::to_string(kernel * 1e7) + "e-7, naive " + std::to_string(naive * 1e7) + "e-7";
+  }
 };

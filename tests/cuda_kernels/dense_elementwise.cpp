@@ -62,7 +62,8 @@ static void test_norm_terms(int width, int rows, float offset, int count) {
   Device<unsigned short> terms((size_t)count * rows * width);
   const std::string name = std::string("rms_norm_") + type_name<T>();
   schedules(2, [&](int) {
-    launch(name, rows, 256, 32, (const float*)x.get(), (const float*)weight.get(), offset, 1e-6f, width, terms.get(), count);
+    launch(name, rows, 256, 32, (const float*)x.get(), (const float*)weight.get(), offset, 1e-6f, width, terms.get(),
+           count);
     for (int r = 0; r < rows; ++r) {
       const auto want = norm_f64(&in[(size_t)r * width], width, w.data(), offset, 1e-6f);
       for (int i = 0; i < width; ++i) {
@@ -82,7 +83,8 @@ static void test_norm(int width, int rows, float offset, float scale) {
     Device<int> flag(std::vector<int>{0});
     launch("rms_norm", rows, 256, 32, (const float*)x.get(), (const float*)weight.get(), offset, eps, width, y.get(),
            seed % 2 ? flag.get() : nullptr);
-    launch("add_rms_norm", rows, 256, 32, stream.get(), (const float*)x.get(), (const float*)weight.get(), offset, eps, width);
+    launch("add_rms_norm", rows, 256, 32, stream.get(), (const float*)x.get(), (const float*)weight.get(), offset, eps,
+           width);
     check(flag[0] == 0, "rms_norm: flag without cause");
     for (int r = 0; r < rows; ++r) {
       const auto want = norm_f64(&in[(size_t)r * width], width, w.data(), offset, eps);
@@ -91,11 +93,13 @@ static void test_norm(int width, int rows, float offset, float scale) {
         const double bound = norm_bound(want[i], std::abs(want[i] / (offset + w[i])), offset, w[i], width);
         check_error(std::abs(y[at] - want[i]), bound, "rms_norm " + std::to_string(width));
         const double sum = want[i] + residual[at];
-        check_error(std::abs(stream[at] - sum), bound + U * (std::abs(sum) + bound), "add_rms_norm " + std::to_string(width));
+        check_error(std::abs(stream[at] - sum), bound + U * (std::abs(sum) + bound),
+                    "add_rms_norm " + std::to_string(width));
       }
     }
     // in place gives the same bits
-    launch("rms_norm", rows, 256, 32, (const float*)x.get(), (const float*)weight.get(), offset, eps, width, x.get(), (int*)nullptr);
+    launch("rms_norm", rows, 256, 32, (const float*)x.get(), (const float*)weight.get(), offset, eps, width, x.get(),
+           (int*)nullptr);
     check(!memcmp(x.get(), y.get(), in.size() * 4), "rms_norm in place differs");
   });
 }
@@ -106,7 +110,8 @@ static void test_not_finite() {
     in[64 + 7] = bad;
     Device<float> x(in), weight(normal(64, 2)), y(in.size());
     Device<int> flag(std::vector<int>{0});
-    launch("rms_norm", 3, 256, 32, (const float*)x.get(), (const float*)weight.get(), 0.0f, 1e-6f, 64, y.get(), flag.get());
+    launch("rms_norm", 3, 256, 32, (const float*)x.get(), (const float*)weight.get(), 0.0f, 1e-6f, 64, y.get(),
+           flag.get());
     check(flag[0] == 1, "rms_norm: no flag");
     check(std::isfinite(y[0]) && std::isfinite(y[130]), "rms_norm: a bad row spoils others");
   }
@@ -117,8 +122,8 @@ static void test_gated_terms(const std::vector<float>& gate, const std::vector<f
   Device<float> g(gate), u(up);
   const int n = gate.size();
   Device<unsigned short> terms((size_t)count * n);
-  launch(std::string("gated_act_") + type_name<T>(), ceil_div(n, 1024), 256, 0, (const float*)g.get(), (const float*)u.get(),
-         terms.get(), n, activation, count);
+  launch(std::string("gated_act_") + type_name<T>(), ceil_div(n, 1024), 256, 0, (const float*)g.get(),
+         (const float*)u.get(), terms.get(), n, activation, count);
   for (int i = 0; i < n; ++i) {
     const double want = activate_f64(gate[i], activation) * up[i];
     check_error(std::abs(restore<T>(terms, i, n, count) - want),
@@ -130,10 +135,11 @@ static void test_gated(int n) {
   const auto gate = normal(n, n, 4), up = normal(n, n + 1, 4);
   for (int activation : {0, 1}) {
     Device<float> g(gate), u(up);
-    launch("gated_act", ceil_div(n, 1024), 256, 0, (const float*)g.get(), (const float*)u.get(), g.get(), n, activation);
+    launch("gated_act", ceil_div(n, 1024), 256, 0, (const float*)g.get(), (const float*)u.get(), g.get(), n,
+           activation);
     for (int i = 0; i < n; ++i)
-      check_error(std::abs(g[i] - activate_f64(gate[i], activation) * up[i]), 16 * U * std::abs(gate[i] * (double)up[i]) + 1e-12,
-                  "gated_act");
+      check_error(std::abs(g[i] - activate_f64(gate[i], activation) * up[i]),
+                  16 * U * std::abs(gate[i] * (double)up[i]) + 1e-12, "gated_act");
     for (int count : {1, 2}) {
       test_gated_terms<__nv_bfloat16>(gate, up, activation, count);
       test_gated_terms<__half>(gate, up, activation, count);
@@ -178,8 +184,9 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
       const float angle = (float)p * (1.0f / (float)std::pow(1e4, 2.0 * i / c.head_dim));
       cosines[(size_t)p * half + i] = std::cos((double)angle), sines[(size_t)p * half + i] = std::sin((double)angle);
     }
-  const auto q_in = normal((size_t)c.rows * c.heads * c.head_dim, 1), k_in = normal((size_t)c.rows * c.kv_heads * c.head_dim, 2, 20),
-             v_in = normal(k_in.size(), 3), q_weight = normal(c.head_dim, 4), k_weight = normal(c.head_dim, 5);
+  const auto q_in = normal((size_t)c.rows * c.heads * c.head_dim, 1),
+             k_in = normal((size_t)c.rows * c.kv_heads * c.head_dim, 2, 20), v_in = normal(k_in.size(), 3),
+             q_weight = normal(c.head_dim, 4), k_weight = normal(c.head_dim, 5);
   Device<float> cos(cosines), sin(sines), k(k_in), v(v_in), q_norm(q_weight), k_norm(k_weight);
   std::vector<RowState> states;  // the last of several rows lies beyond its cache
   for (int r = 0; r < c.rows; ++r) states.push_back({r % slots, r / slots * 5 + r, 0, 0});
@@ -197,11 +204,17 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
     }
     Device<SequenceView> sequences(views);
     launch("rope_cache", dim3(ceil_div(c.heads + 2 * c.kv_heads, 4), c.rows), 128, 0, q.get(), (const float*)k.get(),
-           (const float*)v.get(), c.norms ? (const float*)q_norm.get() : nullptr, c.norms ? (const float*)k_norm.get() : nullptr,
-           offset, eps, (const float*)cos.get(), (const float*)sin.get(), (const RowState*)rows.get(),
-           (const SequenceView*)sequences.get(), layer, c.heads, c.kv_heads, c.head_dim, scale, k_type, v_type);
+           (const float*)v.get(), c.norms ? (const float*)q_norm.get() : nullptr,
+           c.norms ? (const float*)k_norm.get() : nullptr, offset, eps, (const float*)cos.get(),
+           (const float*)sin.get(), (const RowState*)rows.get(), (const SequenceView*)sequences.get(), layer, c.heads,
+           c.kv_heads, c.head_dim, scale, k_type, v_type);
     // rounding to the cache's type: half a unit of 24, 11 or 8 bits
-    const double k_unit = k_type == 0 ? U : k_type == 1 ? 1.0 / (1 << 11) : 1.0 / (1 << 8), v_unit = v_type == 0 ? 0 : v_type == 1 ? 1.0 / (1 << 11) : 1.0 / (1 << 8);
+    const double k_unit = k_type == 0   ? U
+                          : k_type == 1 ? 1.0 / (1 << 11)
+                                        : 1.0 / (1 << 8),
+                 v_unit = v_type == 0   ? 0
+                          : v_type == 1 ? 1.0 / (1 << 11)
+                                        : 1.0 / (1 << 8);
     size_t written = 0;
     for (int r = 0; r < c.rows; ++r) {
       const int position = states[r].position, slot = states[r].slot;
@@ -211,7 +224,9 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
         if (c.norms) y = norm_f64(x, c.head_dim, weight.data(), offset, eps);
         const int a = i % half;
         // what the norm's rounding is relative to: 1 + |w|, where their sum may be small
-        const auto reach = [&](int i) { return c.norms ? std::abs(y[i] / (offset + weight[i])) * (offset + std::abs(weight[i])) : std::abs(y[i]); };
+        const auto reach = [&](int i) {
+          return c.norms ? std::abs(y[i] / (offset + weight[i])) * (offset + std::abs(weight[i])) : std::abs(y[i]);
+        };
         size = scale * (reach(a) + reach(a + half));
         const double co = cosines[(size_t)position * half + a], si = sines[(size_t)position * half + a];
         return scale * (i < half ? y[a] * co - y[a + half] * si : y[a + half] * co + y[a] * si);
@@ -234,8 +249,10 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
           const size_t at = (((size_t)layer * c.kv_heads + h) * capacities[slot] + position) * c.head_dim + i;
           double size;
           const double want = rotated(&k_in[head], k_weight, 1, i, size);
-          check_error(std::abs(value(k_cache[slot][at]) - want), 20 * U * size + k_unit * std::abs(want) + 1e-7 * (k_type == 1), "rope k");
-          check_error(std::abs(value(v_cache[slot][at]) - v_in[head + i]), v_unit * std::abs(v_in[head + i]) + 1e-7, "rope v");
+          check_error(std::abs(value(k_cache[slot][at]) - want),
+                      20 * U * size + k_unit * std::abs(want) + 1e-7 * (k_type == 1), "rope k");
+          check_error(std::abs(value(v_cache[slot][at]) - v_in[head + i]), v_unit * std::abs(v_in[head + i]) + 1e-7,
+                      "rope v");
           ++written;
         }
     }
@@ -243,7 +260,8 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
     size_t k_poison = 0, v_poison = 0, all = 0;
     for (int s = 0; s < slots; ++s) {
       all += k_cache[s].size();
-      for (size_t i = 0; i < k_cache[s].size(); ++i) k_poison += std::isnan(value(k_cache[s][i])), v_poison += std::isnan(value(v_cache[s][i]));
+      for (size_t i = 0; i < k_cache[s].size(); ++i)
+        k_poison += std::isnan(value(k_cache[s][i])), v_poison += std::isnan(value(v_cache[s][i]));
     }
     check(k_poison == all - written && v_poison == all - written, "rope wrote where it should not");
   });

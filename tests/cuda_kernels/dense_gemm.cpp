@@ -1,16 +1,17 @@
 // gemm.cu against float64 sums.
 //
-// Bound, u = 2^-24: per slice of 32 elements of k at most 64 products in the tensor core, ceil(k / 32) additions of slices,
-// three more for bias and residual; of the terms 2^-8 (bf16) or 2^-11 (f16) of |x| for one and its square for two, and in
-// f16 2^-19 or 2^-30 for tiny values. All relative to sum |x w|.
+// Bound, u = 2^-24: per slice of 32 elements of k at most 64 products in the tensor core, ceil(k / 32) additions of
+// slices, three more for bias and residual; of the terms 2^-8 (bf16) or 2^-11 (f16) of |x| for one and its square for
+// two, and in f16 2^-19 or 2^-30 for tiny values. All relative to sum |x w|.
 #define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
 #include "gemm.cu"
 
-#define EXPORT(name)                                                                                      \
-  CUDA_HOST_EXPORT(gemm_##name##_t1_m64) CUDA_HOST_EXPORT(gemm_##name##_t2_m64)                           \
-  CUDA_HOST_EXPORT(gemm_##name##_t1_m128) CUDA_HOST_EXPORT(gemm_##name##_t2_m128) CUDA_HOST_EXPORT(split_##name)
+#define EXPORT(name)                                                             \
+  CUDA_HOST_EXPORT(gemm_##name##_t1_m64)                                         \
+  CUDA_HOST_EXPORT(gemm_##name##_t2_m64) CUDA_HOST_EXPORT(gemm_##name##_t1_m128) \
+      CUDA_HOST_EXPORT(gemm_##name##_t2_m128) CUDA_HOST_EXPORT(split_##name)
 EXPORT(bf16)
 EXPORT(f16)
 
@@ -34,11 +35,12 @@ struct Product {
     Device<T> weights(w);
     Device<unsigned short> split((size_t)terms * n * k);
     if (accumulate) std::copy(before.begin(), before.end(), y.get());
-    launch(std::string("split_") + type_name<T>(), ceil_div(n * k, 1024), 256, 0, (const float*)in.get(), split.get(), n * k, terms);
+    launch(std::string("split_") + type_name<T>(), ceil_div(n * k, 1024), 256, 0, (const float*)in.get(), split.get(),
+           n * k, terms);
     launch(std::string("gemm_") + type_name<T>() + "_t" + std::to_string(terms) + "_m" + std::to_string(rows_a_block),
            dim3(ceil_div(n, rows_a_block), ceil_div(outs, 64)), 256, 240 * (terms * rows_a_block + 64),
-           (const unsigned short*)split.get(), (const unsigned short*)weights.get(), with_bias ? (const float*)b.get() : nullptr,
-           y.get(), n, outs, k, (int)accumulate);
+           (const unsigned short*)split.get(), (const unsigned short*)weights.get(),
+           with_bias ? (const float*)b.get() : nullptr, y.get(), n, outs, k, (int)accumulate);
     return y.host();
   }
 
@@ -57,8 +59,9 @@ struct Product {
         const double extra = (with_bias ? bias[o] : 0.0) + (accumulate ? before[(size_t)r * outs + o] : 0.0);
         check_error(std::abs(sum + extra - y[(size_t)r * outs + o]),
                     relative * (magnitude + std::abs(extra)) + tiny * absolute + 1e-10,
-                    std::string("gemm ") + type_name<T>() + " n " + std::to_string(n) + " outs " + std::to_string(outs) + " k " +
-                        std::to_string(k) + " terms " + std::to_string(terms) + " m" + std::to_string(rows_a_block));
+                    std::string("gemm ") + type_name<T>() + " n " + std::to_string(n) + " outs " +
+                        std::to_string(outs) + " k " + std::to_string(k) + " terms " + std::to_string(terms) + " m" +
+                        std::to_string(rows_a_block));
       }
   }
 };
@@ -69,7 +72,8 @@ static void test_sizes() {
   for (int n : {1, 17, 64, 100, 128})
     for (int k : {8, 32, 64, 96, 200, 576}) {
       const Product<T> p(n, std::vector<int>{1, 7, 48, 64, 65, 130}[i % 6], k);
-      schedules(k == 96 || k == 200 ? 3 : 0, [&](int seed) { p.test(2, n <= 64 ? 64 : 128, i % 2, (i + seed) / 2 % 2); });
+      schedules(k == 96 || k == 200 ? 3 : 0,
+                [&](int seed) { p.test(2, n <= 64 ? 64 : 128, i % 2, (i + seed) / 2 % 2); });
       p.test(1, i % 2 ? 64 : 128, i % 3 == 0, i % 5 == 0);
       ++i;
     }
@@ -89,7 +93,8 @@ static void test_batch_independence() {
     some.n = std::min(37, all.n - start);
     some.x.assign(all.x.begin() + (size_t)start * all.k, all.x.begin() + (size_t)(start + some.n) * all.k);
     const auto part = some.run(2, 64, true, false);
-    check(std::equal(part.begin(), part.end(), y.begin() + (size_t)start * all.outs), "gemm: a row differs in another chunk");
+    check(std::equal(part.begin(), part.end(), y.begin() + (size_t)start * all.outs),
+          "gemm: a row differs in another chunk");
   }
 }
 

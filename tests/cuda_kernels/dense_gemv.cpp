@@ -1,9 +1,9 @@
 // gemv.cu against float64 sums.
 //
 // Bound. A float32 sum of n products has error <= (n - 1 + 1) u sum |x w|, u = 2^-24. Here a chain has at most
-// ceil(k / 1024) * 4 additions of partial sums in a lane, 8 of the warps, and 32 products (terms included: 3 times that)
-// inside the tensor core; 9 more u for norm factor, weight, bias and residual. In f16 the terms leave 2^-33 |x|, nothing
-// against that, or 2^-41 for tiny values.
+// ceil(k / 1024) * 4 additions of partial sums in a lane, 8 of the warps, and 32 products (terms included: 3 times
+// that) inside the tensor core; 9 more u for norm factor, weight, bias and residual. In f16 the terms leave 2^-33 |x|,
+// nothing against that, or 2^-41 for tiny values.
 #define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
@@ -38,10 +38,7 @@ static Reference dot(const float* x, const W* w, int k, const float* norm_weight
   return {sum * factor, magnitude * factor};
 }
 
-static unsigned shared_bytes(int rows, int outs) {
-  const int r = rows <= 8 ? 8 : 16;
-  return 4 * 8 * (outs * (r + 1) + r);
-}
+static unsigned shared_bytes(int outs) { return outs == 16 ? 32768 : 49152; }
 static std::string variant(int rows) { return rows <= 8 ? "r8" : "r16"; }
 
 template <class W>
@@ -53,7 +50,9 @@ struct Case {
     for (int i = 0; i < k; i += 37) x[i] *= 300;  // a few large ones, as in real activations
     norm_weight = normal(k, seed + 1);
   }
-  std::vector<W> matrix(int outs, int which) const { return convert<W>(normal((size_t)outs * k, seed + 2 + which, 0.05f)); }
+  std::vector<W> matrix(int outs, int which) const {
+    return convert<W>(normal((size_t)outs * k, seed + 2 + which, 0.05f));
+  }
 };
 
 /// Up to three matrices in one launch, with every combination of norm, bias and accumulation.
@@ -82,20 +81,22 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
       jobs.job[j] = {w[j].get(), j == 1 ? nullptr : bias[j].get(), y[j].get(), outs[j]};
       grid += ceil_div(outs[j], tile);
     }
-    const bool ran = norm ? launch(name, grid, 256, shared_bytes(rows, tile), (const float*)x.get(),
-                                   (const float*)norm_weight.get(), offset, eps, jobs, k, rows, (int)accumulate)
-                          : launch(name, grid, 256, shared_bytes(rows, tile), (const float*)x.get(), jobs, k, rows,
-                                   (int)accumulate);
+    const bool ran =
+        norm ? launch(name, grid, 256, shared_bytes(tile), (const float*)x.get(), (const float*)norm_weight.get(),
+                      offset, eps, jobs, k, rows, (int)accumulate)
+             : launch(name, grid, 256, shared_bytes(tile), (const float*)x.get(), jobs, k, rows, (int)accumulate);
     if (!ran) return;
     for (size_t j = 0; j < outs.size(); ++j)
       for (int r = 0; r < rows; ++r)
         for (int o = 0; o < outs[j]; ++o) {
-          Reference want = dot(&c.x[(size_t)r * k], w[j].get() + (size_t)o * k, k, norm ? c.norm_weight.data() : nullptr, offset, eps);
+          Reference want = dot(&c.x[(size_t)r * k], w[j].get() + (size_t)o * k, k,
+                               norm ? c.norm_weight.data() : nullptr, offset, eps);
           const double extra = (j == 1 ? 0.0 : bias[j][o]) + (accumulate ? before[j][(size_t)r * outs[j] + o] : 0.0);
           const double bound = tolerance(k) * (want.magnitude + std::abs(extra)) + 1e-10;
           const double error = std::abs(want.value + extra - y[j][(size_t)r * outs[j] + o]);
-          check_error(error, bound, name + " k " + std::to_string(k) + " rows " + std::to_string(rows) + " outs " +
-                                        std::to_string(outs[j]) + " seed " + std::to_string(seed));
+          check_error(error, bound,
+                      name + " k " + std::to_string(k) + " rows " + std::to_string(rows) + " outs " +
+                          std::to_string(outs[j]) + " seed " + std::to_string(seed));
         }
   });
 }
@@ -109,9 +110,10 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
   Device<W> gate(c.matrix(outs, 0)), up(c.matrix(outs, 1));
   schedules(adversaries, [&](int) {
     Device<float> y((size_t)rows * outs);
-    if (!launch(name, ceil_div(outs, 16), 256, shared_bytes(rows, 32), (const float*)x.get(), (const float*)norm_weight.get(), offset, eps,
-                (const void*)gate.get(), (const void*)up.get(), bias ? (const float*)gate_bias.get() : nullptr,
-                bias ? (const float*)up_bias.get() : nullptr, y.get(), k, outs, rows, activation))
+    if (!launch(name, ceil_div(outs, 16), 256, shared_bytes(32), (const float*)x.get(), (const float*)norm_weight.get(),
+                offset, eps, (const void*)gate.get(), (const void*)up.get(),
+                bias ? (const float*)gate_bias.get() : nullptr, bias ? (const float*)up_bias.get() : nullptr, y.get(),
+                k, outs, rows, activation))
       return;
     for (int r = 0; r < rows; ++r)
       for (int o = 0; o < outs; ++o) {
@@ -124,7 +126,8 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
         const double want = activate_f64(g.value, activation) * u.value;
         // |act'| <= 1.13; expf and tanhf within 4 u of their argument's size
         const double eg = tolerance(k) * g.magnitude, eu = tolerance(k) * u.magnitude;
-        const double bound = 1.2 * eg * (std::abs(u.value) + eu) + eu * std::abs(g.value) + 16 * U * std::abs(g.value * u.value) + 1e-10;
+        const double bound =
+            1.2 * eg * (std::abs(u.value) + eu) + eu * std::abs(g.value) + 16 * U * std::abs(g.value * u.value) + 1e-10;
         const double error = std::abs(want - y[(size_t)r * outs + o]);
         check_error(error, bound, name + " k " + std::to_string(k));
       }
@@ -146,11 +149,11 @@ static void test_batch_independence(int k, int outs) {
     const unsigned tile = rows <= 8 ? 16 : 32;
     GemvJobs jobs = {};
     jobs.job[0] = {w.get(), nullptr, y.get(), outs};
-    launch(std::string("gemv_norm_") + type_name<W>() + "_" + variant(rows), ceil_div(outs, tile), 256, shared_bytes(rows, tile),
-           (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
-    launch(std::string("gemv_gated_") + type_name<W>() + "_" + variant(rows), ceil_div(outs, 16), 256, shared_bytes(rows, 32),
-           (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, (const void*)w.get(), (const void*)up.get(),
-           (const float*)nullptr, (const float*)nullptr, gated.get(), k, outs, rows, 0);
+    launch(std::string("gemv_norm_") + type_name<W>() + "_" + variant(rows), ceil_div(outs, tile), 256,
+           shared_bytes(tile), (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
+    launch(std::string("gemv_gated_") + type_name<W>() + "_" + variant(rows), ceil_div(outs, 16), 256, shared_bytes(32),
+           (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, (const void*)w.get(),
+           (const void*)up.get(), (const float*)nullptr, (const float*)nullptr, gated.get(), k, outs, rows, 0);
     std::vector<std::vector<float>> result;
     for (int i = 0; i < rows; ++i) {
       result.emplace_back(y.get() + (size_t)i * outs, y.get() + (size_t)(i + 1) * outs);
@@ -179,15 +182,17 @@ static void test_not_finite() {
   Device<__nv_bfloat16> w(c.matrix(outs, 0));
   GemvJobs jobs = {};
   jobs.job[0] = {w.get(), nullptr, y.get(), outs};
-  launch("gemv_bf16_r8", 1, 256, shared_bytes(rows, 16), (const float*)x.get(), jobs, k, rows, 0);
+  launch("gemv_bf16_r8", 1, 256, shared_bytes(16), (const float*)x.get(), jobs, k, rows, 0);
   for (int o = 0; o < outs; ++o)
-    check(std::isfinite(y[o]) && !std::isfinite(y[outs + o]) && std::isfinite(y[2 * outs + o]), "not finite: rows mixed");
+    check(std::isfinite(y[o]) && !std::isfinite(y[outs + o]) && std::isfinite(y[2 * outs + o]),
+          "not finite: rows mixed");
 }
 
 template <class W>
 static void test_type() {
   for (int k : {8, 64, 96, 576, 896, 1000, 2432})
-    for (int rows : {1, 3, 8, 11, 16}) test_plain<W>(k, rows, {48}, k % 3 == 0, rows % 2, k == 576 && rows % 8 == 3 ? 6 : 0);
+    for (int rows : {1, 3, 8, 11, 16})
+      test_plain<W>(k, rows, {48}, k % 3 == 0, rows % 2, k == 576 && rows % 8 == 3 ? 6 : 0);
   for (int outs : {1, 7, 16, 257})
     for (int rows : {1, 2, 4, 5, 16}) test_plain<W>(96, rows, {outs}, rows % 2, outs == 7, 0);
   test_plain<W>(1000, 3, {48, 16, 17}, true, false, 6);

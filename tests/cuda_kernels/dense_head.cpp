@@ -1,8 +1,8 @@
 // head.cu against the CPU backend's rules in float64.
 //
 // Bounds. exp has 2 u, its argument u |x - m|; sums of up to 8 in a lane, 5 + 15 additions of lanes and warps: z within
-// (2 + |x - m| + 28) u, where terms with large |x - m| weigh little: e^-d d <= 0.37, so 32 u. lse then errs by 32 u (plus
-// rounding of the result), the entropy by 2 * 32 u times (1 + entropy). Softcapping errs by 4 u * cap more.
+// (2 + |x - m| + 28) u, where terms with large |x - m| weigh little: e^-d d <= 0.37, so 32 u. lse then errs by 32 u
+// (plus rounding of the result), the entropy by 2 * 32 u times (1 + entropy). Softcapping errs by 4 u * cap more.
 #define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
@@ -47,13 +47,16 @@ static std::vector<Result> run(const Pass& p, std::vector<RowState>* next = null
   const size_t entries = p.ring ? p.slots * p.ring : rows;
   Device<int> tokens(entries), counts(entries), ids(entries * 100);
   Device<float> logprobs(entries), entropies(entries), top_logprobs(entries * 100);
-  const HeadLog log = {tokens.get(), logprobs.get(), entropies.get(), counts.get(), ids.get(), top_logprobs.get(), p.ring};
-  launch("head_partial", dim3(blocks, rows), 512, SHARED, logits.get(), p.vocab, p.softcap, partials.get(), lists.get());
+  const HeadLog log = {tokens.get(), logprobs.get(),     entropies.get(), counts.get(),
+                       ids.get(),    top_logprobs.get(), p.ring};
+  launch("head_partial", dim3(blocks, rows), 512, SHARED, logits.get(), p.vocab, p.softcap, partials.get(),
+         lists.get());
   launch("head_mass", dim3(blocks, rows), 512, SHARED, (const float*)logits.get(), p.vocab, blocks,
          (const HeadPartial*)partials.get(), (const Sampler*)samplers.get(), masses.get());
-  launch("head_finish", rows, 512, SHARED, (const float*)logits.get(), p.vocab, blocks, (const HeadPartial*)partials.get(),
-         (const unsigned long long*)lists.get(), (const unsigned long long*)masses.get(), (const RowState*)states.get(),
-         (const Sampler*)samplers.get(), p.given.empty() ? nullptr : (const int*)given.get(), next ? states.get() : nullptr, log,
+  launch("head_finish", rows, 512, SHARED, (const float*)logits.get(), p.vocab, blocks,
+         (const HeadPartial*)partials.get(), (const unsigned long long*)lists.get(),
+         (const unsigned long long*)masses.get(), (const RowState*)states.get(), (const Sampler*)samplers.get(),
+         p.given.empty() ? nullptr : (const int*)given.get(), next ? states.get() : nullptr, log,
          flag ? bad.get() : nullptr);
   if (next) *next = states.host();
   if (flag) *flag = bad[0];
@@ -62,7 +65,8 @@ static std::vector<Result> run(const Pass& p, std::vector<RowState>* next = null
     const size_t e = p.ring ? (size_t)p.rows[r].slot * p.ring + p.rows[r].position % p.ring : r;
     Result x = {tokens[e], counts[e], logprobs[e], entropies[e], {}, {}};
     check(x.count >= 0 && x.count <= 100, "head: count");
-    for (int i = 0; i < std::min(std::max(x.count, 0), 100); ++i) x.ids.push_back(ids[e * 100 + i]), x.logprobs.push_back(top_logprobs[e * 100 + i]);
+    for (int i = 0; i < std::min(std::max(x.count, 0), 100); ++i)
+      x.ids.push_back(ids[e * 100 + i]), x.logprobs.push_back(top_logprobs[e * 100 + i]);
     results.push_back(x);
   }
   return results;
@@ -98,7 +102,8 @@ static void check_row(const std::vector<float>& raw, float cap, const Result& go
   while (count < x.size() && count < 100 && (count < 5 || x[order[count]] - lse > std::log(0.01))) ++count;
   // a token whose p is 0.01 to within rounding may fall on either side
   const bool close = count < x.size() && std::abs(x[order[count]] - lse - std::log(0.01)) < 1e-5;
-  check((int)count == got.count || close, what + " count " + std::to_string(got.count) + ", not " + std::to_string(count));
+  check((int)count == got.count || close,
+        what + " count " + std::to_string(got.count) + ", not " + std::to_string(count));
   for (size_t i = 0; i < std::min<size_t>(count, got.ids.size()); ++i) {
     check(got.ids[i] == order[i], what + " alternative " + std::to_string(i));
     const double logprob = x[order[i]] - lse;
@@ -128,7 +133,8 @@ static void test_greedy(int vocab, int rows, float scale, float cap, int adversa
     for (int r = 0; r < rows; ++r) {
       const int token = argmax(capped(p.logits[r], cap));
       check_row(p.logits[r], cap, results[r], token, "vocab " + std::to_string(vocab));
-      check(next[r].token == token && next[r].position == 11 + r && next[r].slot == r && next[r].stream == r, "head: next row");
+      check(next[r].token == token && next[r].position == 11 + r && next[r].slot == r && next[r].stream == r,
+            "head: next row");
     }
   });
 }
@@ -167,11 +173,18 @@ static void test_special() {
         token = -1;
       }
       check_row(p.logits[r], 0, results[r], token < 0 ? -1 : token, "special " + std::to_string(r));
-      if (token == -2) check(results[r].token == -1 && results[r].logprob != results[r].logprob && next[r].token == 0, "head: no token");
+      if (token == -2)
+        check(results[r].token == -1 && results[r].logprob != results[r].logprob && next[r].token == 0,
+              "head: no token");
     }
   }
   // not a number: never chosen, flagged, and only in its row
-  Pass q = {300, {normal(300, 1), normal(300, 2), normal(300, 3)}, 0, {{0, 0, 0, 0}, {0, 1, 0, 0}, {0, 2, 0, 0}}, {GREEDY, GREEDY, GREEDY}, {}};
+  Pass q = {300,
+            {normal(300, 1), normal(300, 2), normal(300, 3)},
+            0,
+            {{0, 0, 0, 0}, {0, 1, 0, 0}, {0, 2, 0, 0}},
+            {GREEDY, GREEDY, GREEDY},
+            {}};
   q.logits[1][0] = NAN, q.logits[1][5] = 50;
   int flag;
   auto results = run(q, nullptr, &flag);
@@ -299,14 +312,15 @@ static void test_independence() {
   for (int r = 0; r < 5; ++r) {
     const Pass q = {vocab, {p.logits[r]}, 30.0f, {p.rows[r]}, {p.samplers[r]}, {}};
     const auto alone = run(q)[0];
-    check(alone.token == together[r].token && alone.logprob == together[r].logprob && alone.entropy == together[r].entropy &&
-              alone.logprobs == together[r].logprobs,
+    check(alone.token == together[r].token && alone.logprob == together[r].logprob &&
+              alone.entropy == together[r].entropy && alone.logprobs == together[r].logprobs,
           "head: a row differs in a batch");
   }
 }
 
 int main() {
-  for (int vocab : {1, 3, 5, 64, 256, 1000, 4095, 4097, 33000}) test_greedy(vocab, 3, 3, vocab % 2 ? 30.0f : 0.0f, vocab < 5000 ? 3 : 0);
+  for (int vocab : {1, 3, 5, 64, 256, 1000, 4095, 4097, 33000})
+    test_greedy(vocab, 3, 3, vocab % 2 ? 30.0f : 0.0f, vocab < 5000 ? 3 : 0);
   test_greedy(140001, 1, 2, 0, 0);  // more blocks than lists are merged at once
   test_greedy(270000, 1, 4, 30, 0);
   test_special();

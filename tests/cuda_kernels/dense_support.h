@@ -1,6 +1,6 @@
 // What the tests of the dense kernels share: buffers with guards, launches, random data, 16-bit floats.
-// A test file defines CUDA_HOST_SHIM_MAIN, includes this and its .cu files, and is built with the host shim and kernels/
-// on the include path.
+// A test file defines CUDA_HOST_SHIM_MAIN, includes this and its .cu files, and is built with the host shim and
+// kernels/ on the include path.
 #pragma once
 #include "shim.h"
 
@@ -98,11 +98,17 @@ inline std::vector<float> normal(size_t n, unsigned seed, float scale = 1.0f) {
 template <class T>
 inline T to_type(float x);
 template <>
-inline float to_type<float>(float x) { return x; }
+inline float to_type<float>(float x) {
+  return x;
+}
 template <>
-inline __half to_type<__half>(float x) { return __float2half(x); }
+inline __half to_type<__half>(float x) {
+  return __float2half(x);
+}
 template <>
-inline __nv_bfloat16 to_type<__nv_bfloat16>(float x) { return __float2bfloat16(x); }
+inline __nv_bfloat16 to_type<__nv_bfloat16>(float x) {
+  return __float2bfloat16(x);
+}
 inline double value(float x) { return x; }
 inline double value(__half x) { return __half2float(x); }
 inline double value(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -117,11 +123,17 @@ inline std::vector<T> convert(const std::vector<float>& from) {
 template <class T>
 inline const char* type_name();
 template <>
-inline const char* type_name<float>() { return "f32"; }
+inline const char* type_name<float>() {
+  return "f32";
+}
 template <>
-inline const char* type_name<__half>() { return "f16"; }
+inline const char* type_name<__half>() {
+  return "f16";
+}
 template <>
-inline const char* type_name<__nv_bfloat16>() { return "bf16"; }
+inline const char* type_name<__nv_bfloat16>() {
+  return "bf16";
+}
 
 inline unsigned ceil_div(unsigned a, unsigned b) { return (a + b - 1) / b; }
 

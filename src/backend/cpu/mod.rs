@@ -6,6 +6,7 @@ pub mod matmul;
 pub mod norm;
 mod predict;
 pub mod simd;
+mod terms;
 pub mod threads;
 mod trace;
 
@@ -19,6 +20,7 @@ use matmul::{Job, Matrix, matmul, matmul_many};
 use simd::Level;
 use std::ops::Range;
 use std::sync::Arc;
+pub use terms::Products;
 use threads::{Disjoint, ThreadPool};
 use trace::{Selected, Selection, Trace};
 
@@ -36,11 +38,18 @@ pub struct CpuOptions {
     pub k_cache: CacheType,
     pub v_cache: CacheType,
     pub level: Level,
+    pub products: Products,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        CpuOptions { threads: 0, k_cache: CacheType::F32, v_cache: CacheType::F32, level: Level::detect() }
+        CpuOptions {
+            threads: 0,
+            k_cache: CacheType::F32,
+            v_cache: CacheType::F32,
+            level: Level::detect(),
+            products: Products::F32,
+        }
     }
 }
 
@@ -197,6 +206,11 @@ impl CpuBackend {
         });
     }
 
+    /// Whether the inputs of this pass's products are rounded.
+    fn rounds(&self) -> bool {
+        self.options.products.rounds(self.pass.rows.len())
+    }
+
     /// Offers every head of a layer to the traced rows' selections.
     fn select_heads(&mut self, layer: usize) {
         let (heads, head_dim) = (self.spec.num_attention_heads, self.spec.head_dim);
@@ -327,7 +341,10 @@ impl Backend for CpuBackend {
         let (level, n) = (self.options.level, self.pass.rows.len());
         let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
         let [mut q, mut k, mut v] = [&mut self.pass.q, &mut self.pass.k, &mut self.pass.v].map(std::mem::take);
-        let l = &self.weights.layers[layer];
+        let (l, rounds) = (&self.weights.layers[layer], self.rounds());
+        if rounds {
+            terms::round_inputs(&mut self.pass.h, l.q.elements());
+        }
         let mut jobs = [
             Job { w: matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
             Job { w: matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
@@ -337,6 +354,12 @@ impl Backend for CpuBackend {
         let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
         self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
         self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
+        if rounds {
+            terms::round_operands(&mut q);
+            if self.options.k_cache == CacheType::F32 {
+                terms::round_operands(&mut k);
+            }
+        }
         for (i, row) in self.pass.rows.iter().enumerate() {
             if let Some(sequence) = &mut self.sequences[row.sequence.0] {
                 let part = i * kv_width..(i + 1) * kv_width;
@@ -360,18 +383,24 @@ impl Backend for CpuBackend {
     }
 
     fn project_output(&mut self, layer: usize) {
-        let l = &self.weights.layers[layer];
+        let (l, rounds) = (&self.weights.layers[layer], self.rounds());
         let (level, n, width) = (self.options.level, self.pass.rows.len(), self.spec.hidden_size);
         let pass = &mut self.pass;
+        if rounds {
+            terms::round_inputs(&mut pass.attended, l.o.elements());
+        }
         matmul(&self.pool, level, &matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
         self.join(|l| l.post_attention_norm.as_deref(), layer);
     }
 
     fn feed_forward(&mut self, layer: usize) {
         self.norm_input(|l| &l.feed_forward_norm, layer);
-        let l = &self.weights.layers[layer];
+        let (l, rounds) = (&self.weights.layers[layer], self.rounds());
         let (level, n, inner) = (self.options.level, self.pass.rows.len(), self.spec.intermediate_size);
         let pass = &mut self.pass;
+        if rounds {
+            terms::round_inputs(&mut pass.h, l.gate.elements());
+        }
         let mut jobs = [
             Job { w: matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
             Job { w: matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
@@ -385,6 +414,9 @@ impl Backend for CpuBackend {
         each_row(&self.pool, &mut pass.gate, inner, &|row, gate| {
             activate(level, gate, &up[row * inner..(row + 1) * inner]);
         });
+        if rounds {
+            terms::round_inputs(&mut pass.gate, l.down.elements());
+        }
         let width = self.spec.hidden_size;
         matmul(&self.pool, level, &matrix(&l.down), &pass.gate, n, &mut pass.h, width, l.down_bias.as_deref());
         self.join(|l| l.post_feed_forward_norm.as_deref(), layer);

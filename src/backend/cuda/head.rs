@@ -59,6 +59,14 @@ impl Head {
     }
 }
 
+impl Head {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let Head { logits, partials, lists, masses, gathered, .. } = self;
+        [logits, partials, lists, masses, gathered].iter().map(|buffer| buffer.bytes()).sum()
+    }
+}
+
 /// Results of predictions on the device: `[entries]` of each field of [`HeadLog`], one behind the other.
 pub struct Log {
     pub data: Buffer,

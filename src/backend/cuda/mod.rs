@@ -12,6 +12,7 @@ mod head;
 mod kernels;
 mod layout;
 mod pass;
+mod products;
 mod questions;
 mod variants;
 mod weights;
@@ -41,16 +42,13 @@ const FIRST_ANGLES: usize = 4096;
 pub struct CudaOptions {
     /// Which device, as the driver counts them.
     pub ordinal: usize,
-    /// Types of keys and values; `None`: what suits the model.
+    /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
     pub k_cache: Option<CacheType>,
     pub v_cache: Option<CacheType>,
 }
 
-/// The types of keys and values for a model. Keys are the sensitive operand where a bias puts large constants into few
-/// channels.
-pub fn default_cache(spec: &ModelSpec) -> (CacheType, CacheType) {
-    (if spec.qkv_bias { CacheType::F32 } else { CacheType::F16 }, CacheType::F16)
-}
+/// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change.
+pub const DEFAULT_CACHE: (CacheType, CacheType) = (CacheType::F32, CacheType::F16);
 
 /// The engine's operations on a CUDA device.
 pub struct CudaBackend {
@@ -115,8 +113,7 @@ impl CudaBackend {
         let device = Device::open(options.ordinal)?;
         let info = device.info()?;
         let kernels = Kernels::new(&device, &info)?;
-        let default = default_cache(&spec);
-        let cache = (options.k_cache.unwrap_or(default.0), options.v_cache.unwrap_or(default.1));
+        let cache = (options.k_cache.unwrap_or(DEFAULT_CACHE.0), options.v_cache.unwrap_or(DEFAULT_CACHE.1));
         let mut types: Vec<_> = weights.matrices().iter().map(|w| w.dtype).collect();
         types.sort_unstable_by_key(|t| t.name());
         types.dedup();
@@ -334,6 +331,11 @@ impl Backend for CudaBackend {
         answer: Range<usize>,
     ) -> Result<Vec<f32>, BackendError> {
         Ok(self.similarities(sequence, positions, answer)?)
+    }
+
+    fn working_memory(&self) -> usize {
+        let angles: usize = self.angles.iter().map(|table| table.cos.bytes() + table.sin.bytes()).sum();
+        self.scratch.bytes() + self.head.bytes() + angles
     }
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {

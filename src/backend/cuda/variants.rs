@@ -56,8 +56,8 @@ pub const TERMS: usize = 2;
 pub const GEMM_BLOCKS: [(usize, usize); 2] = [(64, 240 * (TERMS * 64 + 64)), (128, 240 * (TERMS * 128 + 64))];
 
 /// Dynamic shared memory of `gemv.cu` in bytes, `[up to 8 rows, up to 16]`.
-pub const GEMV_SHARED: [usize; 2] = [4864, 17920];
-pub const GATED_SHARED: [usize; 2] = [9472, 17920];
+pub const GEMV_SHARED: [usize; 2] = [32768, 49152];
+pub const GATED_SHARED: [usize; 2] = [49152, 49152];
 
 /// Dynamic shared memory of `head.cu` in bytes.
 pub const HEAD_SHARED: usize = 33152;
@@ -191,14 +191,7 @@ impl Prefill {
     fn load(kernels: &Kernels, spec: &ModelSpec, (k, v): (CacheType, CacheType)) -> Result<Prefill, CudaError> {
         let d = spec.head_dim;
         let planes = |t: CacheType| if t == CacheType::F32 { TERMS } else { 1 };
-        let any_f32 = k == CacheType::F32 || v == CacheType::F32;
-        let tile = if d > 128 {
-            16
-        } else if any_f32 {
-            32
-        } else {
-            64
-        };
+        let tile = if d > 128 { 16 } else { 32 };
         let shared = (TERMS * 64 + tile * (planes(k) + planes(v))) * (d + 8) * 2;
         let name = format!("attn_prefill_k{}_v{}_d{d}_t{TERMS}", k.name(), v.name());
         Ok(Prefill { attend: kernels.get("attn_prefill", &name, shared)?, shared })
