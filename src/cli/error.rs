@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+use uqac::bench::BenchError;
 use uqac::engine::encode::EncodeError;
 use uqac::engine::{EngineError, LoadError};
 use uqac::eval::analysis::AnalysisError;
@@ -67,6 +68,8 @@ pub enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
     NoResponses(PathBuf),
     #[error("standard input: {0}")]

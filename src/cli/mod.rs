@@ -2,6 +2,7 @@
 
 mod ask;
 mod assess;
+mod bench;
 mod devices;
 mod error;
 mod eval;
@@ -56,6 +57,7 @@ enum Command {
     FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
+    Bench(bench::BenchArgs),
     Report(report::ReportArgs),
 }
 
@@ -70,7 +72,7 @@ struct ModelArgs {
 }
 
 /// How a model runs.
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct RunArgs {
     /// Where it runs; auto: the first CUDA device if it can be used, else the CPU
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value_t = DeviceChoice::Auto)]
@@ -97,7 +99,7 @@ impl ModelArgs {
 
 impl RunArgs {
     fn options(&self) -> EngineOptions {
-        let RunArgs { device, threads, k_cache, v_cache } = *self;
+        let &RunArgs { device, threads, k_cache, v_cache } = self;
         EngineOptions { device, threads, k_cache, v_cache, ..EngineOptions::default() }
     }
 
@@ -120,6 +122,7 @@ pub fn main() -> ExitCode {
         Command::FitGamma(args) => fit_gamma::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
     };
     match result {

@@ -28,7 +28,7 @@ struct Running {
 impl Engine {
     /// An empty batch.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
-        let mut stop_ids = self.spec().eos_token_ids.clone();
+        let mut stop_ids = if options.ignore_ends { Vec::new() } else { self.spec().eos_token_ids.clone() };
         stop_ids.extend(&options.stop_ids);
         Batch { engine: self, options: options.clone(), stop_ids, running: Vec::new() }
     }

@@ -1,6 +1,6 @@
 //! A response whose KV cache and trace an engine holds: what the method asks its questions of.
 
-use super::generate::{GenerateOptions, Generation};
+use super::generate::{GenerateOptions, Generation, Progress};
 use super::{Engine, EngineError, forward};
 use crate::backend::{Backend, HeadRecord, Next, Prediction, SequenceId, Step};
 use crate::uq::{Response, Traced, Variant};
@@ -70,13 +70,23 @@ impl<'e> TracedSequence<'e> {
         options: &GenerateOptions,
         streams: impl IntoIterator<Item = u64>,
     ) -> Result<Vec<Generation>, EngineError> {
+        self.generate_sharing_with(prompts, options, streams, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`generate_sharing`](Self::generate_sharing); `on_token` sees every token as it is chosen and may break off.
+    pub fn generate_sharing_with(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Generation>, EngineError> {
         self.parts().1.restore()?;
-        let mut ignore = |_| ControlFlow::Continue(());
         let mut batch = self.engine.batch(options);
         for (prompt, stream) in prompts.iter().zip(streams) {
-            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, &mut ignore)?;
+            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
         }
-        let finished = batch.finish(&mut ignore)?;
+        let finished = batch.finish(on_token)?;
         let mut generations = Vec::with_capacity(finished.len());
         for (id, generation) in finished {
             self.engine.backend.close(id);

@@ -1,7 +1,7 @@
 //! What a measurement could reach at best: the fewest bytes that must be moved, the operations that must be done.
 
-use uqac::engine::Engine;
-use uqac::model::ModelSpec;
+use crate::engine::Engine;
+use crate::model::ModelSpec;
 
 /// Positions that row T of a layer reads.
 fn positions(window: Option<usize>, row: usize) -> usize {
