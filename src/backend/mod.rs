@@ -187,6 +187,12 @@ pub trait Backend {
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError>;
 
+    /// Whether a [`fork`](Backend::fork) costs next to nothing and a pass of any width may mix sequences: rows of several
+    /// short sequences then go through the weights together.
+    fn mixes_sequences(&self) -> bool {
+        false
+    }
+
     /// Frees a sequence's cache and trace.
     fn close(&mut self, sequence: SequenceId);
 
@@ -196,6 +202,10 @@ pub trait Backend {
 
     /// norm(x) → q, k, v (+ bias, + norm per head), rotated; k and v go to the cache.
     fn project_qkv(&mut self, layer: usize);
+
+    /// A hint, in the last layer before its attention: of this pass's rows (indices) only the wanted and the recorded ones
+    /// will be asked of. Indices stay those of the whole pass.
+    fn narrow(&mut self, _wanted: &dyn Fn(usize) -> bool) {}
 
     /// Streaming attention over the cache; heads of low entropy are noted for the trace.
     fn attend(&mut self, layer: usize);

@@ -129,6 +129,14 @@ impl Machine {
         }
     }
 
+    /// Bytes of this process that the measurements of the machine itself take.
+    pub fn own_bytes(&self) -> u64 {
+        match self {
+            Machine::Cpu(cpu) => size_of_val(&cpu.buffer[..]) as u64,
+            Machine::Cuda(_) => 0,
+        }
+    }
+
     /// Bytes in use now.
     pub fn in_use(&self) -> Result<u64, MachineError> {
         match self {
@@ -224,9 +232,13 @@ fn turns<S: Simd, const N: usize>(x: f32) -> usize {
         let (a, b) = (S::splat(x), S::splat(1.0 - x));
         let mut sums = [S::splat(0.0); N];
         for _ in 0..TURNS {
-            sums = sums.map(|sum| S::fma(a, sum, b));
+            for sum in &mut sums {
+                *sum = S::fma(a, *sum, b);
+            }
         }
-        black_box(sums.map(|sum| S::sum(sum)));
+        for sum in sums {
+            black_box(S::sum(sum));
+        }
     }
     TURNS * N * LANES
 }

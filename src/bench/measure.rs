@@ -164,7 +164,7 @@ impl Times {
         self.push(stage, start.elapsed().as_secs_f64());
         if let Some(bytes) = watch.and_then(|watch| watch.peak().ok()) {
             let most = self.peak.entry(stage).or_default();
-            *most = bytes.max(*most);
+            *most = bytes.saturating_sub(machine.own_bytes()).max(*most);
         }
         Ok(done)
     }

@@ -135,7 +135,8 @@ impl Batch<'_> {
         let vocabulary = engine.tokenizer.vocab_size();
         let Some(running) = running.last_mut() else { return Ok(()) };
         let (id, rest) = (running.id, &prompt[start..]);
-        forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, |backend, positions| {
+        let predicts = |row| row + 1 == prompt.len();
+        forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, predicts, |backend, positions| {
             if positions.end == prompt.len() && options.max_tokens > 0 {
                 let (sampling, stream) = (options.sampling, running.stream);
                 let next = Next::Choose(Choice { sampling, stream, position: prompt.len(), vocabulary });

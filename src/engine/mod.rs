@@ -6,6 +6,7 @@ pub mod forward;
 pub mod generate;
 pub mod sampler;
 mod traced;
+mod variants;
 
 pub use batch::Batch;
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
@@ -234,7 +235,8 @@ fn trace_response(
     n_instr: usize,
 ) -> Result<Vec<Step>, EngineError> {
     let mut steps = Vec::with_capacity(tokens.len() + 1 - n_instr);
-    forward::extend::<EngineError>(backend, sequence, 0, tokens, true, |backend, positions| {
+    let predicts = |row| row + 1 >= n_instr;
+    forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {
         let requests: Vec<Prediction> = (positions.start.max(n_instr - 1)..positions.end)
             .map(|row| Prediction {
                 row: row - positions.start,

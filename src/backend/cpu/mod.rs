@@ -4,19 +4,21 @@ pub mod attention;
 pub mod cache;
 pub mod matmul;
 pub mod norm;
+mod pass;
 mod predict;
 pub mod simd;
 mod terms;
 pub mod threads;
-mod trace;
+pub mod trace;
 
 use super::{Backend, BackendError, CacheType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions};
 use crate::model::config::Activation;
 use crate::model::weights::{LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
-use attention::{AttentionRow, AttentionShape, HeadState, TracedHead};
+use attention::{AttentionRow, AttentionShape, TracedHead};
 use cache::KvCache;
 use matmul::{Job, Matrix, matmul, matmul_many};
+use pass::Pass;
 use simd::Level;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,33 +70,6 @@ pub struct CpuBackend {
 struct Sequence {
     cache: KvCache,
     trace: Option<Trace>,
-}
-
-/// The state of the running pass; widths in [`ModelSpec`]'s terms.
-#[derive(Default)]
-struct Pass {
-    rows: Vec<Row>,
-    /// Per row, where it is traced.
-    selections: Vec<Option<Selection>>,
-    /// Residual stream; after the pass the normed hidden state: `[rows, hidden_size]`
-    x: Vec<f32>,
-    /// Normed input of a block, then its output: `[rows, hidden_size]`
-    h: Vec<f32>,
-    /// `[rows, heads · head_dim]`: queries, and the attention's output
-    q: Vec<f32>,
-    attended: Vec<f32>,
-    /// `[rows, kv_heads · head_dim]`
-    k: Vec<f32>,
-    v: Vec<f32>,
-    /// `[rows, intermediate_size]`
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    /// `[rows, heads]`
-    states: Vec<HeadState>,
-    /// `[rope table][rows, head_dim / 2]`
-    cos: Vec<Vec<f32>>,
-    sin: Vec<Vec<f32>>,
-    logits: Vec<f32>,
 }
 
 impl CpuBackend {
@@ -208,7 +183,7 @@ impl CpuBackend {
 
     /// Whether the inputs of this pass's products are rounded.
     fn rounds(&self) -> bool {
-        self.options.products.rounds(self.pass.rows.len())
+        self.options.products.rounds(self.pass.width)
     }
 
     /// Offers every head of a layer to the traced rows' selections.
@@ -294,6 +269,10 @@ impl Backend for CpuBackend {
         Ok(id)
     }
 
+    fn mixes_sequences(&self) -> bool {
+        true
+    }
+
     fn close(&mut self, sequence: SequenceId) {
         if let Some(slot) = self.sequences.get_mut(sequence.0) {
             *slot = None;
@@ -305,18 +284,10 @@ impl Backend for CpuBackend {
         if let Some(bad) = rows.iter().find(|r| r.token as usize >= spec.vocab_size) {
             return Err(BackendError::TokenRange { token: bad.token, vocab_size: spec.vocab_size });
         }
-        let (heads, head_dim) = (spec.num_attention_heads, spec.head_dim);
         let pass = &mut self.pass;
         pass.rows = rows.to_vec();
-        pass.x.resize(n * spec.hidden_size, 0.0);
-        pass.h.resize(n * spec.hidden_size, 0.0);
-        pass.q.resize(n * heads * head_dim, 0.0);
-        pass.attended.resize(n * heads * head_dim, 0.0);
-        pass.k.resize(n * spec.num_key_value_heads * head_dim, 0.0);
-        pass.v.resize(n * spec.num_key_value_heads * head_dim, 0.0);
-        pass.gate.resize(n * spec.intermediate_size, 0.0);
-        pass.up.resize(n * spec.intermediate_size, 0.0);
-        pass.states.resize(n * heads, HeadState::EMPTY);
+        (pass.width, pass.left) = (n, None);
+        pass.resize(spec, n);
         let scale = spec.embedding_scale.unwrap_or(1.0);
         let elements = self.weights.embedding.elements();
         for (x, row) in pass.x.chunks_exact_mut(spec.hidden_size).zip(rows) {
@@ -367,6 +338,10 @@ impl Backend for CpuBackend {
             }
         }
         (self.pass.q, self.pass.k, self.pass.v) = (q, k, v);
+    }
+
+    fn narrow(&mut self, wanted: &dyn Fn(usize) -> bool) {
+        self.pass.narrow(&self.spec, wanted);
     }
 
     fn attend(&mut self, layer: usize) {
@@ -451,7 +426,10 @@ impl Backend for CpuBackend {
         for requests in requests.chunks(LOGIT_ROWS) {
             let n = requests.len();
             let mut x = Vec::with_capacity(n * width);
-            requests.iter().for_each(|r| x.extend_from_slice(&self.pass.x[r.row * width..(r.row + 1) * width]));
+            for request in requests {
+                let row = self.pass.index(request.row);
+                x.extend_from_slice(&self.pass.x[row * width..(row + 1) * width]);
+            }
             let mut logits = std::mem::take(&mut self.pass.logits);
             logits.resize(n * vocab, 0.0);
             matmul(&self.pool, level, &matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
@@ -471,7 +449,7 @@ impl Backend for CpuBackend {
             for (request, step) in requests.iter().zip(steps) {
                 match step {
                     Some(step) => results.push(step),
-                    None => return Err(self.not_finite(self.pass.rows[request.row].position)),
+                    None => return Err(self.not_finite(self.pass.rows[self.pass.index(request.row)].position)),
                 }
             }
         }
@@ -479,7 +457,8 @@ impl Backend for CpuBackend {
     }
 
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
-        Ok(self.pass.x[row * self.spec.hidden_size..(row + 1) * self.spec.hidden_size].to_vec())
+        let (row, width) = (self.pass.index(row), self.spec.hidden_size);
+        Ok(self.pass.x[row * width..(row + 1) * width].to_vec())
     }
 
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
