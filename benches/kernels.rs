@@ -8,7 +8,7 @@ use uqac::backend::CacheType;
 use uqac::backend::TraceOptions;
 use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
 use uqac::backend::cpu::cache::KvCache;
-use uqac::backend::cpu::matmul::{Elements, Matrix, matmul};
+use uqac::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
 use uqac::backend::cpu::simd::Level;
 use uqac::backend::cpu::threads::ThreadPool;
 use uqac::backend::cpu::trace::Selection;
@@ -50,7 +50,16 @@ fn products(c: &mut Criterion) {
                 b.iter(|| {
                     copy = (copy + 1) % copies;
                     let elements = Elements::Bf16(&weights[copy * outs * k..(copy + 1) * outs * k]);
-                    matmul(&pool, level, &Matrix { elements, rows: outs, k }, &x, rows, &mut y, outs, None);
+                    matmul(
+                        &pool,
+                        level,
+                        &Matrix { numbers: Numbers::File(elements), rows: outs, k },
+                        &x,
+                        rows,
+                        &mut y,
+                        outs,
+                        None,
+                    );
                     black_box(&mut y);
                 });
             });

@@ -41,6 +41,30 @@ impl CacheType {
     }
 }
 
+/// How the CPU holds the weights of products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
+    /// As the file has them.
+    #[default]
+    File,
+    /// In 8 bits with a scale for each sixteen: faster to read, and not quite the same model.
+    Q8,
+}
+
+impl WeightFormat {
+    pub fn is_file(&self) -> bool {
+        *self == WeightFormat::File
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightFormat::File => "file",
+            WeightFormat::Q8 => "q8",
+        }
+    }
+}
+
 /// A sequence that a backend holds a KV cache for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SequenceId(pub usize);
@@ -163,6 +187,11 @@ pub trait Backend {
 
     /// The types that keys and values are cached in.
     fn cache_types(&self) -> (CacheType, CacheType);
+
+    /// Bytes of the weights that a decode step reads, where that is not what their files have.
+    fn weight_bytes_per_token(&self) -> Option<usize> {
+        None
+    }
 
     /// Rows that one pass may have.
     fn max_rows(&self) -> usize;

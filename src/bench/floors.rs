@@ -29,7 +29,7 @@ pub fn cache_bytes(engine: &Engine, tokens: usize) -> f64 {
 /// once, each sequence's own cache.
 pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> f64 {
     let cache: f64 = (first..first + steps).map(|row| cache_bytes_read(engine, row)).sum();
-    engine.weights().bytes_per_token() as f64 + batch as f64 * cache / steps.max(1) as f64
+    engine.weight_bytes_per_token() as f64 + batch as f64 * cache / steps.max(1) as f64
 }
 
 /// Bytes that the trace adds per row: the selected heads' id, entropy, m, Z' and query, the hidden state, the gap.

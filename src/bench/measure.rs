@@ -211,6 +211,9 @@ pub fn run(
         times.of("decode").iter().zip(times.of("decode, traced")).map(|(a, b)| 100.0 * (b - a) / a).collect();
     let (k_cache, v_cache) = engine.cache_types();
     let mut types: Vec<&str> = engine.weights().matrices().iter().map(|w| w.dtype.name()).collect();
+    if !engine.options().weights.is_file() {
+        types = vec![engine.options().weights.name()];
+    }
     types.sort_unstable();
     types.dedup();
     Ok(Report {
@@ -225,7 +228,7 @@ pub fn run(
         rounds: settings.rounds,
         variants: settings.variants,
         samples: settings.samples,
-        weight_bytes_per_step: engine.weights().bytes_per_token(),
+        weight_bytes_per_step: engine.weight_bytes_per_token(),
         bandwidth,
         arithmetic_peak: peak,
         stages: stages(engine, settings, &times, bandwidth, peak),

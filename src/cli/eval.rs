@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use uqac::backend::{CacheType, DeviceChoice};
+use uqac::backend::{CacheType, DeviceChoice, WeightFormat};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
 use uqac::eval::run::fingerprint::Fingerprint;
@@ -107,6 +107,9 @@ struct Flags {
     /// Threads on the CPU; 0: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little [default: file]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    weights: Option<WeightFormat>,
     /// Nothing but a JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -156,6 +159,7 @@ impl EvalArgs {
             k_cache: flags.k_cache.or(file.k_cache),
             v_cache: flags.v_cache.or(file.v_cache),
             threads: flags.threads.or(file.threads),
+            weights: flags.weights.or(file.weights),
             json: flags.json || file.json,
         })
     }
@@ -168,6 +172,7 @@ impl Flags {
             k_cache: self.k_cache,
             v_cache: self.v_cache,
             threads: self.threads.unwrap_or(0),
+            weights: self.weights.unwrap_or_default(),
         };
         ModelArgs { model: self.model.clone(), run }
     }
@@ -264,7 +269,7 @@ fn manifest(flags: &Flags, folder: &Path, engine: &Engine, options: &EvalOptions
     Ok(Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        model: Model { name: name.unwrap_or(named), fingerprint, k_cache, v_cache },
+        model: Model { name: name.unwrap_or(named), fingerprint, k_cache, v_cache, weights: engine.options().weights },
         options: options.clone(),
         device: engine.device(),
     })

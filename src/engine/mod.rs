@@ -17,7 +17,7 @@ use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
 use crate::backend::softmax_state::EntropyRule;
 use crate::backend::{
-    Backend, BackendError, CacheType, DeviceChoice, Next, Prediction, SequenceId, Step, TraceOptions,
+    Backend, BackendError, CacheType, DeviceChoice, Next, Prediction, SequenceId, Step, TraceOptions, WeightFormat,
 };
 use crate::model::chat::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
@@ -44,6 +44,8 @@ pub struct EngineOptions {
     pub level: Level,
     /// Of the CPU: how its products treat their inputs.
     pub products: Products,
+    /// Of the CPU: how it holds the weights of products.
+    pub weights: WeightFormat,
 }
 
 impl Default for EngineOptions {
@@ -56,6 +58,7 @@ impl Default for EngineOptions {
             selected_heads: SELECTED_HEADS,
             level: Level::detect(),
             products: Products::F32,
+            weights: WeightFormat::File,
         }
     }
 }
@@ -159,6 +162,11 @@ impl Engine {
         self.backend.cache_types()
     }
 
+    /// Bytes of the weights that a decode step reads.
+    pub fn weight_bytes_per_token(&self) -> usize {
+        self.backend.weight_bytes_per_token().unwrap_or_else(|| self.weights.bytes_per_token())
+    }
+
     /// Bytes that passes work in, where they are taken beforehand.
     pub fn working_memory(&self) -> usize {
         self.backend.working_memory()
@@ -208,12 +216,17 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, level, products, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, level, products, weights: format, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
         let options = CudaOptions { ordinal, k_cache, v_cache };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let passed_over = match device {
+        DeviceChoice::Cuda(_) if !format.is_file() => {
+            let message = format!("weights in {}: they are the CPU's, use --device cpu", format.name());
+            return Err(CudaError::Unsupported(message));
+        }
+        DeviceChoice::Auto if !format.is_file() => None,
         DeviceChoice::Cpu => None,
         DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
         DeviceChoice::Auto => match open_cuda(0) {
@@ -223,7 +236,8 @@ fn open_backend(
         },
     };
     let or_f32 = |cache: Option<CacheType>| cache.unwrap_or(CacheType::F32);
-    let options = CpuOptions { threads, k_cache: or_f32(k_cache), v_cache: or_f32(v_cache), level, products };
+    let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
+    let options = CpuOptions { threads, k_cache, v_cache, level, products, weights: format };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), passed_over))
 }
 

@@ -4,6 +4,7 @@ pub mod attention;
 pub mod cache;
 pub mod matmul;
 pub mod norm;
+mod packed;
 mod pass;
 mod predict;
 pub mod simd;
@@ -11,13 +12,16 @@ mod terms;
 pub mod threads;
 pub mod trace;
 
-use super::{Backend, BackendError, CacheType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions};
+use super::{
+    Backend, BackendError, CacheType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions, WeightFormat,
+};
 use crate::model::config::Activation;
-use crate::model::weights::{LayerWeights, Weight};
+use crate::model::weights::LayerWeights;
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionRow, AttentionShape, TracedHead};
 use cache::KvCache;
-use matmul::{Job, Matrix, matmul, matmul_many};
+use matmul::{Job, matmul, matmul_many};
+use packed::Packed;
 use pass::Pass;
 use simd::Level;
 use std::ops::Range;
@@ -41,6 +45,7 @@ pub struct CpuOptions {
     pub v_cache: CacheType,
     pub level: Level,
     pub products: Products,
+    pub weights: WeightFormat,
 }
 
 impl Default for CpuOptions {
@@ -51,6 +56,7 @@ impl Default for CpuOptions {
             v_cache: CacheType::F32,
             level: Level::detect(),
             products: Products::F32,
+            weights: WeightFormat::File,
         }
     }
 }
@@ -59,6 +65,7 @@ impl Default for CpuOptions {
 pub struct CpuBackend {
     spec: ModelSpec,
     weights: Arc<Weights>,
+    packed: Packed,
     pool: ThreadPool,
     options: CpuOptions,
     sequences: Vec<Option<Sequence>>,
@@ -77,8 +84,10 @@ impl CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if options.threads == 0 { cores } else { options.threads };
         let inverse_frequencies = spec.rope.iter().map(|r| r.inverse_frequencies(spec.head_dim)).collect();
+        let pool = ThreadPool::new(threads);
         CpuBackend {
-            pool: ThreadPool::new(threads),
+            packed: Packed::new(&weights, options.weights, &pool),
+            pool,
             spec,
             weights,
             options,
@@ -219,21 +228,22 @@ fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize
     pool.run(rows, &|row| f(row, unsafe { parts.slice(row * width..(row + 1) * width) }));
 }
 
-fn matrix(weight: &Weight) -> Matrix<'_> {
-    Matrix { elements: weight.elements(), rows: weight.rows, k: weight.width }
-}
-
 impl Backend for CpuBackend {
     fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
     fn device(&self) -> String {
-        format!("cpu ({}, {} threads)", self.options.level.name(), self.pool.threads())
+        let weights = if self.options.weights.is_file() { "" } else { ", q8 weights" };
+        format!("cpu ({}, {} threads{weights})", self.options.level.name(), self.pool.threads())
     }
 
     fn cache_types(&self) -> (CacheType, CacheType) {
         (self.options.k_cache, self.options.v_cache)
+    }
+
+    fn weight_bytes_per_token(&self) -> Option<usize> {
+        Some(self.packed.bytes_per_token(&self.weights))
     }
 
     fn max_rows(&self) -> usize {
@@ -317,9 +327,9 @@ impl Backend for CpuBackend {
             terms::round_inputs(&mut self.pass.h, l.q.elements());
         }
         let mut jobs = [
-            Job { w: matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
-            Job { w: matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
-            Job { w: matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
+            Job { w: self.packed.matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
+            Job { w: self.packed.matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
+            Job { w: self.packed.matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
         ];
         matmul_many(&self.pool, level, &mut jobs, &self.pass.h, n);
         let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
@@ -364,7 +374,16 @@ impl Backend for CpuBackend {
         if rounds {
             terms::round_inputs(&mut pass.attended, l.o.elements());
         }
-        matmul(&self.pool, level, &matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
+        matmul(
+            &self.pool,
+            level,
+            &self.packed.matrix(&l.o),
+            &pass.attended,
+            n,
+            &mut pass.h,
+            width,
+            l.o_bias.as_deref(),
+        );
         self.join(|l| l.post_attention_norm.as_deref(), layer);
     }
 
@@ -377,8 +396,8 @@ impl Backend for CpuBackend {
             terms::round_inputs(&mut pass.h, l.gate.elements());
         }
         let mut jobs = [
-            Job { w: matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
-            Job { w: matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
+            Job { w: self.packed.matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
+            Job { w: self.packed.matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
         ];
         matmul_many(&self.pool, level, &mut jobs, &pass.h, n);
         let up = &pass.up;
@@ -393,7 +412,16 @@ impl Backend for CpuBackend {
             terms::round_inputs(&mut pass.gate, l.down.elements());
         }
         let width = self.spec.hidden_size;
-        matmul(&self.pool, level, &matrix(&l.down), &pass.gate, n, &mut pass.h, width, l.down_bias.as_deref());
+        matmul(
+            &self.pool,
+            level,
+            &self.packed.matrix(&l.down),
+            &pass.gate,
+            n,
+            &mut pass.h,
+            width,
+            l.down_bias.as_deref(),
+        );
         self.join(|l| l.post_feed_forward_norm.as_deref(), layer);
     }
 
@@ -432,7 +460,7 @@ impl Backend for CpuBackend {
             }
             let mut logits = std::mem::take(&mut self.pass.logits);
             logits.resize(n * vocab, 0.0);
-            matmul(&self.pool, level, &matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
+            matmul(&self.pool, level, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
             let mut steps = vec![None; n];
             let slots = Disjoint::new(&mut steps);
             let rows = Disjoint::new(&mut logits);
@@ -506,6 +534,10 @@ impl Backend for CpuBackend {
             Some((dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()) as f32)
         };
         Ok(positions.iter().flat_map(|p| answer.clone().map(move |a| cosine(*p, a).unwrap_or(0.0))).collect())
+    }
+
+    fn working_memory(&self) -> usize {
+        self.packed.bytes()
     }
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {
