@@ -36,6 +36,7 @@ fn products(c: &mut Criterion) {
     let (pool, level) = (pool(), Level::detect());
     for rows in [1, 8, 256] {
         let mut group = c.benchmark_group(format!("product, {rows} rows, bf16"));
+        group.sample_size(30);
         for (name, outs, k) in MATRICES {
             let copies = if rows == 1 { (1 << 29) / (2 * outs * k) } else { 1 };
             let weights: Vec<bf16> = (0..copies * outs * k).map(|i| bf16::from_f32(noise(i))).collect();
@@ -145,5 +146,54 @@ fn reconstruction(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(kernels, products, attention, selection, reconstruction);
+/// Multiply-adds of one core, all in registers: in f32, and of pairs of bf16 numbers (`vdpbf16ps`), where the CPU has them.
+/// What a product could reach with either.
+#[cfg(target_arch = "x86_64")]
+fn rates(c: &mut Criterion) {
+    use std::arch::x86_64::*;
+    const TURNS: usize = 1000;
+    const SUMS: usize = 24;
+
+    #[target_feature(enable = "avx512f")]
+    fn in_f32(x: f32) -> f32 {
+        let (a, b) = (_mm512_set1_ps(x), _mm512_set1_ps(1.0 - x));
+        let mut sums = [_mm512_setzero_ps(); SUMS];
+        for _ in 0..TURNS {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(a, b, *sum);
+            }
+        }
+        sums.into_iter().map(|sum| _mm512_reduce_add_ps(sum)).sum()
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    fn in_bf16(x: f32) -> f32 {
+        let a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(x), _mm512_set1_ps(1.0 - x));
+        let mut sums = [_mm512_setzero_ps(); SUMS];
+        for _ in 0..TURNS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, a, a);
+            }
+        }
+        sums.into_iter().map(|sum| _mm512_reduce_add_ps(sum)).sum()
+    }
+
+    let mut group = c.benchmark_group("rate of one core");
+    if is_x86_feature_detected!("avx512f") {
+        group.throughput(Throughput::Elements((TURNS * SUMS * 16) as u64));
+        // SAFETY: the CPU has the instructions.
+        group.bench_function("f32, 512 bits", |b| b.iter(|| unsafe { in_f32(black_box(0.5)) }));
+    }
+    if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
+        group.throughput(Throughput::Elements((TURNS * SUMS * 32) as u64));
+        // SAFETY: as above.
+        group.bench_function("bf16 pairs, 512 bits", |b| b.iter(|| unsafe { in_bf16(black_box(0.5)) }));
+    }
+    group.finish();
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn rates(_: &mut Criterion) {}
+
+criterion_group!(kernels, rates, products, attention, selection, reconstruction);
 criterion_main!(kernels);
