@@ -14,7 +14,8 @@ mkdir -p "$cache"
 if ! "$python" -c 'import llama_cpp, gguf, torch, transformers, safetensors' 2>/dev/null; then
   echo "installing llama-cpp-python, torch and transformers in $cache" >&2
   [[ -x $python ]] || python3 -m venv "$cache/venv"
-  "$cache/venv/bin/pip" install --quiet llama-cpp-python gguf safetensors numpy torch transformers >&2
+  # the library alone, without its multimodal part
+  CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" "$cache/venv/bin/pip" install --quiet llama-cpp-python gguf safetensors numpy torch transformers >&2
 fi
 (cd "$root" && cargo build --release --quiet)
 exec "$python" "$root/benches/rivals/run.py" --uqac "$root/target/release/uqac" --cache "$cache" "$@"

@@ -55,9 +55,9 @@ class Worker:
         self.process.wait()
 
 
-def uqac(model, *arguments):
-    command = [options.uqac, "bench", "--model", model, "--device", "cpu", "--threads", options.threads, "--rounds", 1]
-    command += ["--json", *arguments]
+def uqac(model, *arguments, rounds=1):
+    command = [options.uqac, "bench", "--model", model, "--device", "cpu", "--threads", options.threads]
+    command += ["--rounds", rounds, "--json", *arguments]
     done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr)
@@ -146,7 +146,7 @@ def batch(model):
 def trace(model):
     say(f"{model.name}, trace on and off")
     common = ["--prompt-tokens", 64, "--gen-tokens", 8, "--samples", 1, "--variants", 1]
-    report = uqac(model, *common, "--rounds", 2 * options.rounds + 1, "--sweep", "512,4096")
+    report = uqac(model, *common, "--sweep", "512,4096", rounds=2 * options.rounds + 1)
     for context in report["sweep"]:
         overhead = context["trace_overhead_percent"]
         values = [overhead["least"], overhead["median"], overhead["most"]]
