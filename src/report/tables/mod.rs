@@ -8,6 +8,7 @@
 //! ```
 
 pub mod csv;
+pub mod halves;
 pub mod latex;
 pub mod markdown;
 pub mod sheets;

@@ -1,6 +1,6 @@
 //! What is in each table.
 
-use super::{Align, Field, NONE, Section, Sheet};
+use super::{Align, Field, NONE, Section, Sheet, halves};
 use crate::eval::analysis::{
     Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
     TaskAnalysis,
@@ -16,6 +16,7 @@ pub fn sheets(analysis: &Analysis) -> Vec<Sheet> {
         for task in run.benchmarks() {
             sheets.extend(methods(analysis, run, task));
             sheets.extend(task.common.as_ref().map(|common| compared(analysis, run, task, common)));
+            sheets.extend(halves::sheets(analysis, run, task));
         }
         sheets.extend(means(analysis, run));
         sheets.extend(run.benchmarks().filter_map(|task| sweep(analysis, run, task)));
@@ -25,11 +26,11 @@ pub fn sheets(analysis: &Analysis) -> Vec<Sheet> {
 }
 
 /// Three decimals.
-fn number(value: Option<f64>) -> String {
+pub(super) fn number(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), |value| format!("{value:.3}"))
 }
 
-fn percent(value: Option<f64>) -> String {
+pub(super) fn percent(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), |value| format!("{:.1} %", 100.0 * value))
 }
 
@@ -123,7 +124,7 @@ fn mark_best(rows: &mut [(&Method, Vec<Field>)], column: usize, values: &[Option
 }
 
 /// A column about methods: its head, each method's text, and by what the best is found.
-struct MethodColumn<'a, T> {
+pub(super) struct MethodColumn<'a, T> {
     head: &'static str,
     text: Box<dyn Fn(&T) -> String + 'a>,
     best: Option<Best<'a, T>>,
@@ -132,11 +133,11 @@ struct MethodColumn<'a, T> {
 /// A method's value, and whether a higher one is better.
 type Best<'a, T> = (Box<dyn Fn(&T) -> Option<f64> + 'a>, bool);
 
-fn plain<'a, T>(head: &'static str, text: impl Fn(&T) -> String + 'a) -> MethodColumn<'a, T> {
+pub(super) fn plain<'a, T>(head: &'static str, text: impl Fn(&T) -> String + 'a) -> MethodColumn<'a, T> {
     MethodColumn { head, text: Box::new(text), best: None }
 }
 
-fn ranked<'a, T>(
+pub(super) fn ranked<'a, T>(
     head: &'static str,
     metric: Metric,
     text: impl Fn(&T) -> String + 'a,
@@ -146,7 +147,7 @@ fn ranked<'a, T>(
 }
 
 /// A sheet with a row for each method, by groups.
-fn method_sheet<T>(
+pub(super) fn method_sheet<T>(
     title: String,
     rows: &[(&Method, &T)],
     columns: &[MethodColumn<'_, T>],
@@ -173,7 +174,11 @@ fn method_sheet<T>(
 }
 
 /// Each of a list of things about methods with its method.
-fn with_method<'a, T>(analysis: &'a Analysis, list: &'a [T], key: impl Fn(&T) -> &str) -> Vec<(&'a Method, &'a T)> {
+pub(super) fn with_method<'a, T>(
+    analysis: &'a Analysis,
+    list: &'a [T],
+    key: impl Fn(&T) -> &str,
+) -> Vec<(&'a Method, &'a T)> {
     let method = |of: &T| analysis.methods.iter().find(|method| method.key == key(of));
     list.iter().filter_map(|of| Some((method(of)?, of))).collect()
 }
@@ -219,7 +224,7 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Optio
     (!rows.is_empty()).then(|| method_sheet(title(run, task, "methods"), &rows, &columns, method_notes(run, task)))
 }
 
-fn title(run: &RunAnalysis, task: &TaskAnalysis, what: &str) -> String {
+pub(super) fn title(run: &RunAnalysis, task: &TaskAnalysis, what: &str) -> String {
     format!("{} on {}: {what}", run.name, task.task)
 }
 
