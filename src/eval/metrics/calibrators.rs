@@ -152,6 +152,48 @@ mod tests {
         assert!(platt.slope > 0.0);
     }
 
+    /// Scores in steps of 0.1 and labels that follow them, from a linear congruential generator.
+    fn made_up() -> (Vec<f64>, Vec<bool>) {
+        let mut state: u64 = 12345;
+        let mut uniform = || {
+            state = (1_103_515_245 * state + 12345) % (1 << 31);
+            state as f64 / f64::from(1u32 << 31)
+        };
+        let item = |_| {
+            let score = ((uniform() * 4.0 - 2.0) * 10.0).round() / 10.0;
+            (score, uniform() < 1.0 / (1.0 + (-1.5 * score - 0.3).exp()))
+        };
+        (0..60).map(item).unzip()
+    }
+
+    #[test]
+    fn as_scikit_learn_fits_them() {
+        let (scores, labels) = made_up();
+        assert_eq!(labels.iter().filter(|label| **label).count(), 40);
+        // sklearn 1.9.1: calibration._sigmoid_calibration, which stops at a gradient of 1e-6
+        let platt = Platt::fit(&scores, &labels).unwrap();
+        assert!((platt.slope - 1.407_856_711_285_776_7).abs() < 1e-5, "{platt:?}");
+        assert!((platt.intercept - 0.858_201_923_200_857).abs() < 1e-5, "{platt:?}");
+        // and isotonic.IsotonicRegression(out_of_bounds="clip")
+        let isotonic = Isotonic::fit(&scores, &labels).unwrap();
+        let expected = [
+            (-3.0, 0.0),
+            (-2.0, 0.0),
+            (-1.55, 1.0 / 7.0),
+            (-0.93, 0.235),
+            (-0.31, 2.0 / 3.0),
+            (0.0, 8.0 / 9.0),
+            (0.07, 8.0 / 9.0),
+            (0.5, 8.0 / 9.0),
+            (1.23, 0.922_222_222_222_222_2),
+            (1.9, 1.0),
+            (5.0, 1.0),
+        ];
+        for (score, value) in expected {
+            assert!((isotonic.at(score) - value).abs() < 1e-12, "{score}: {} not {value}", isotonic.at(score));
+        }
+    }
+
     #[test]
     fn platt_of_little() {
         assert_eq!(Platt::fit(&[], &[]), None);
