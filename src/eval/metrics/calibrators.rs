@@ -22,7 +22,8 @@ impl Platt {
         // scores of like size, so that one step length fits both parameters
         let centre = scores.iter().sum::<f64>() / n;
         let spread = (scores.iter().map(|score| (score - centre).powi(2)).sum::<f64>() / n).sqrt();
-        let spread = if spread > 0.0 { spread } else { 1.0 };
+        // of equal scores the mean is off by a rounding, and so would be the spread
+        let spread = if scores.iter().all(|score| *score == scores[0]) { 1.0 } else { spread };
         let right = labels.iter().filter(|label| **label).count() as f64;
         let target = |label: bool| if label { (right + 1.0) / (right + 2.0) } else { 1.0 / (n - right + 2.0) };
         let points: Vec<(f64, f64)> =
@@ -53,7 +54,8 @@ fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
         let found = loop {
             let next = [at[0] - scale * step[0], at[1] - scale * step[1]];
             let value = loss(next);
-            if value < least {
+            // at the minimum the loss is flat to rounding, where the gradient still has digits to give
+            if value <= least * (1.0 + 1e-12) {
                 break Some((next, value));
             }
             scale /= 2.0;
@@ -62,7 +64,11 @@ fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
             }
         };
         let Some((next, value)) = found else { break };
+        let moved = (next[0] - at[0]).abs().max((next[1] - at[1]).abs());
         (at, least) = (next, value);
+        if moved <= 1e-14 {
+            break;
+        }
     }
     at
 }
