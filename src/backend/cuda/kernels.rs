@@ -107,7 +107,12 @@ impl Compiler {
         let mut options = vec!["--std=c++17".to_owned()];
         options.push(format!("--gpu-architecture=compute_{}{}{dialect}", capability.0, capability.1));
         options.extend(include_folders().into_iter().map(|folder| format!("--include-path={}", folder.display())));
-        Ok(Compiler { version: (major, minor), options, device: info.name.clone(), cache: cache::folder().map(|folder| folder.join("kernels")) })
+        Ok(Compiler {
+            version: (major, minor),
+            options,
+            device: info.name.clone(),
+            cache: cache::folder().map(|folder| folder.join("kernels")),
+        })
     }
 
     /// The PTX of a kernel file with a NUL behind it, from the cache if it is there.
