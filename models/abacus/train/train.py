@@ -1,0 +1,182 @@
+"""Trains the model on the endless stream of problems. See README.md for the commands."""
+
+import argparse
+import csv
+import json
+import math
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+
+import generate
+from model import CONFIG, Llama
+from tokenizer import END, PAD, prompt
+
+POOL = 4096  # problems drawn, sorted by length and cut into batches at a time
+
+
+def options():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--model", type=Path, default=Path(__file__).parent.parent, help="folder with tokenizer.json")
+    p.add_argument("--out", type=Path, required=True, help="folder for checkpoint.pt and log.csv")
+    p.add_argument("--minutes", type=float, default=40, help="wall clock in all, the decay included")
+    p.add_argument("--decay", type=float, default=0.25, help="share of the time in which the rate falls to zero")
+    p.add_argument("--warmup", type=int, default=100, help="steps")
+    p.add_argument("--batch", type=int, default=8192, help="tokens in a step, padding included")
+    p.add_argument("--rate", type=float, default=3e-3)
+    p.add_argument("--optimizer", choices=["adamw", "muon"], default="adamw")
+    p.add_argument("--muon-rate", type=float, default=0.01)
+    p.add_argument("--weight-decay", type=float, default=0.05)
+    p.add_argument("--question-loss", type=float, default=0.0, help="weight of the question's tokens in the loss")
+    p.add_argument("--hidden", type=int, default=CONFIG["hidden_size"])
+    p.add_argument("--wide", type=int, default=CONFIG["intermediate_size"])
+    p.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"])
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--checkpoint-every", type=float, default=60, help="seconds")
+    p.add_argument("--resume", type=Path, help="checkpoint to go on from; its time counts")
+    return p.parse_args()
+
+
+def batches(tokenizer, seed, size):
+    """Right-padded batches of problems of like length: ids, and the weight-1 mask of the answer's tokens."""
+    pad, stream, rng = tokenizer.token_to_id(PAD), generate.training(seed), random.Random(seed)
+    while True:
+        problems = [next(stream) for _ in range(POOL)]
+        prompts = tokenizer.encode_batch([prompt(p.question) for p in problems], add_special_tokens=False)
+        answers = tokenizer.encode_batch([p.solution + END for p in problems], add_special_tokens=False)
+        rows = sorted(((a.ids, b.ids) for a, b in zip(prompts, answers)), key=lambda row: len(row[0]) + len(row[1]))
+        cut, start = [], 0
+        while start < len(rows):
+            end = start + 1
+            while end < len(rows) and (end + 1 - start) * sum(map(len, rows[end])) <= size:
+                end += 1
+            cut.append(rows[start:end])
+            start = end
+        rng.shuffle(cut)
+        for chunk in cut:
+            length = max(len(a) + len(b) for a, b in chunk)
+            ids = torch.full((len(chunk), length), pad)
+            kind = torch.zeros((len(chunk), length))  # 0 padding, 1 question, 2 answer
+            for i, (a, b) in enumerate(chunk):
+                ids[i, :len(a) + len(b)] = torch.tensor(a + b)
+                kind[i, :len(a)], kind[i, len(a):len(a) + len(b)] = 1, 2
+            yield ids, kind
+
+
+def optimizers(model, o):
+    """AdamW for all; or Muon for the layers' matrices and AdamW for the rest. Norms do not decay."""
+    matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
+    embedding, norms = [model.model.embed_tokens.weight], [p for p in model.parameters() if p.dim() == 1]
+    adam = dict(lr=o.rate, betas=(0.9, 0.98), eps=1e-8)
+    if o.optimizer == "adamw":
+        groups = [{"params": matrices + embedding, "weight_decay": o.weight_decay}, {"params": norms, "weight_decay": 0.0}]
+        return [torch.optim.AdamW(groups, **adam)]
+    groups = [{"params": embedding + norms, "weight_decay": 0.0}]
+    return [torch.optim.AdamW(groups, **adam),
+            torch.optim.Muon(matrices, lr=o.muon_rate, weight_decay=o.weight_decay, momentum=0.95)]
+
+
+def rate_factor(step, share, o):
+    """Warm-up by steps, then stable, then down to zero in the last part of the time (1 - sqrt)."""
+    up = min(1.0, (step + 1) / o.warmup)
+    return up if share < 1 - o.decay else up * max(0.0, 1 - math.sqrt((share - 1 + o.decay) / o.decay))
+
+
+def save(path, **what):
+    """All or nothing."""
+    part = path.with_suffix(".part")
+    torch.save(what, part)
+    os.replace(part, path)
+
+
+def loss_of(model, ids, kind, question_weight):
+    """Mean loss of the answer's tokens (and of the question's, by weight), and the share of answer tokens right."""
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.hidden(ids[:, :-1])
+        target, of = ids[:, 1:], kind[:, 1:]
+        keep = of == 2 if question_weight == 0 else of > 0
+        logits = model.logits(hidden[keep])
+    losses = F.cross_entropy(logits.float(), target[keep], reduction="none")
+    answer = of[keep] == 2
+    weight = torch.where(answer, 1.0, question_weight)
+    right = (logits.argmax(-1) == target[keep])[answer].float().mean()
+    return (losses * weight).sum() / weight.sum(), losses[answer].mean().item(), right.item()
+
+
+def main():
+    o = options()
+    o.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(o.seed)
+    torch.set_num_threads(o.threads)
+    tokenizer = Tokenizer.from_file(str(o.model / "tokenizer.json"))
+    config = {**CONFIG, "hidden_size": o.hidden, "intermediate_size": o.wide, "num_hidden_layers": o.layers}
+    config["vocab_size"] = tokenizer.get_vocab_size()
+    model = Llama(config)
+    parts = optimizers(model, o)
+    step, tokens, before, run = 0, 0, 0.0, 0
+    if o.resume:
+        state = torch.load(o.resume, weights_only=False)
+        model.load_state_dict(state["model"])
+        for part, saved in zip(parts, state["optimizers"]):
+            part.load_state_dict(saved)
+        step, tokens, before, run = state["step"], state["tokens"], state["seconds"], state["run"] + 1
+    for part in parts:
+        for group in part.param_groups:
+            group.setdefault("top", group["lr"])
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters; {json.dumps(vars(o), default=str)}", flush=True)
+    # A resumed run draws other problems than those it has seen.
+    data = batches(tokenizer, o.seed + 1000 * run, o.batch)
+    stop = []
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, lambda *_: stop.append(True))
+    begin = saved_at = time.time()
+    log = open(o.out / "log.csv", "a" if o.resume else "w", newline="")
+    writer = csv.writer(log)
+    if not o.resume:
+        writer.writerow(["step", "tokens", "seconds", "rate_factor", "loss", "token_accuracy", "gradient_norm"])
+    sums, last = [], (tokens, begin)
+    checkpoint = lambda: save(o.out / "checkpoint.pt", model=model.state_dict(), step=step, tokens=tokens, config=config,
+                              optimizers=[part.state_dict() for part in parts], seconds=before + time.time() - begin,
+                              run=run, options={k: str(v) for k, v in vars(o).items()})
+    while True:
+        seconds = before + time.time() - begin
+        share = seconds / (o.minutes * 60)
+        if share >= 1 or stop:
+            break
+        factor = rate_factor(step, share, o)
+        for part in parts:
+            for group in part.param_groups:
+                group["lr"] = group["top"] * factor
+        ids, kind = next(data)
+        loss, answer_loss, right = loss_of(model, ids, kind, o.question_loss)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for part in parts:
+            part.step()
+            part.zero_grad(set_to_none=True)
+        step, tokens = step + 1, tokens + int((kind > 0).sum())
+        sums.append((answer_loss, right, norm.item()))
+        if step % 25 == 0:
+            means = [sum(column) / len(sums) for column in zip(*sums)]
+            writer.writerow([step, tokens, round(seconds, 1), round(factor, 4), *(round(m, 4) for m in means)])
+            log.flush()
+            now = time.time()
+            print(f"step {step} tokens {tokens:,} {seconds:.0f} s loss {means[0]:.4f} accuracy {means[1]:.4f} "
+                  f"norm {means[2]:.2f} {(tokens - last[0]) / (now - last[1]):,.0f} tokens/s", flush=True)
+            sums, last = [], (tokens, now)
+        if time.time() - saved_at > o.checkpoint_every:
+            saved_at = time.time()
+            checkpoint()
+    checkpoint()
+    print("stopped" if stop else "done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
