@@ -19,8 +19,7 @@ class RMSNorm(nn.Module):
         self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
 
     def forward(self, x):
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight.to(x.dtype)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 def rotations(config, length):
@@ -34,7 +33,7 @@ def rotations(config, length):
 def rotate(x, cos, sin):
     half = x.shape[-1] // 2
     turned = torch.cat([-x[..., half:], x[..., :half]], -1)
-    return x * cos.to(x.dtype) + turned * sin.to(x.dtype)
+    return torch.addcmul(x * cos, turned, sin)
 
 
 class Attention(nn.Module):
@@ -47,8 +46,8 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden, self.kv_heads * self.dim, bias=False)
         self.o_proj = nn.Linear(self.heads * self.dim, hidden, bias=False)
 
-    def forward(self, x, cos, sin, cache=None, mask=None):
-        """`cache` is a list of keys and values [batch, kv heads, positions, head_dim] that grows, or None."""
+    def forward(self, x, cos, sin, mask, cache=None):
+        """`mask` is 0 where a query sees a key and minus infinity elsewhere. `cache` is a list of keys and values [batch, kv heads, positions, head_dim] that grows, or None."""
         batch, length, _ = x.shape
         split = lambda y, heads: y.view(batch, length, heads, self.dim).transpose(1, 2)
         q, k = rotate(split(self.q_proj(x), self.heads), cos, sin), rotate(split(self.k_proj(x), self.kv_heads), cos, sin)
@@ -59,10 +58,7 @@ class Attention(nn.Module):
         group = self.heads // self.kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         # Written out: at a hundred positions twice as fast on a CPU as the fused one.
-        scores = q @ k.transpose(2, 3) * self.dim**-0.5
-        if mask is None:
-            mask = torch.ones(length, k.shape[2], dtype=torch.bool).tril(k.shape[2] - length)
-        y = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v
+        y = torch.softmax((q * self.dim**-0.5) @ k.transpose(2, 3) + mask, -1) @ v
         return self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -113,14 +109,18 @@ class Llama(nn.Module):
                 nn.init.normal_(p, std=std / (2 * depth) ** 0.5 if out else std)
 
     def hidden(self, ids, caches=None, positions=None, mask=None):
-        """States [batch, length, hidden] after the last norm. `positions` is [batch, length], counted from 0 if None."""
+        """States [batch, length, hidden] after the last norm. `positions` is [batch, length], counted from 0 if None;
+        `mask` says which keys each query sees, those up to its own place if None."""
+        if mask is None:
+            mask = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+        mask = torch.zeros(mask.shape).masked_fill(~mask, float("-inf"))
         if positions is None:
             cos, sin = self.cos[:ids.shape[1]], self.sin[:ids.shape[1]]
         else:
             cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         x = self.model.embed_tokens(ids)
         for i, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, caches[i] if caches is not None else None, mask)
+            x = layer(x, cos, sin, mask, caches[i] if caches is not None else None)
         return self.model.norm(x)
 
     def logits(self, hidden):
