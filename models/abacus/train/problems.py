@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 LARGEST = 9999
 MAX_STEPS = 6
+# How often the numbers of a problem are small, middling, large.
+LEVEL_WEIGHTS = (6, 4, 1)
 # One number tuple in TEST_SHARE belongs to the test side; the training stream never shows it.
 TEST_SHARE = 16
 # Number tuples kept out of training whatever side they hash to: those of the README's example.
@@ -47,7 +49,7 @@ class Draw:
         self.goal = steps
         self.lines = []
         # How large the numbers of this problem are: 0 to 2.
-        self.level = rng.choices((0, 1, 2), (5, 4, 2))[0]
+        self.level = rng.choices((0, 1, 2), LEVEL_WEIGHTS)[0]
 
     # Choices
 

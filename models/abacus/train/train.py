@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
+import drills
 import generate
 from model import CONFIG, Llama
-from tokenizer import END, PAD, prompt
+from tokenizer import BEGIN, END, PAD, prompt
 
 POOL = 4096  # problems drawn, sorted by length and cut into batches at a time
 
@@ -34,6 +35,7 @@ def options():
     p.add_argument("--muon-rate", type=float, default=0.02)
     p.add_argument("--weight-decay", type=float, default=0.05)
     p.add_argument("--question-loss", type=float, default=0.0, help="weight of the question's tokens in the loss")
+    p.add_argument("--drills", type=float, default=0.2, help="share of the rows that are sheets of single sums")
     p.add_argument("--hidden", type=int, default=CONFIG["hidden_size"])
     p.add_argument("--wide", type=int, default=CONFIG["intermediate_size"])
     p.add_argument("--layers", type=int, default=CONFIG["num_hidden_layers"])
@@ -45,29 +47,44 @@ def options():
     return p.parse_args()
 
 
-def batches(tokenizer, seed, size):
-    """Right-padded batches of problems of like length: ids, and the weight-1 mask of the answer's tokens."""
+def encode_problems(tokenizer, problems):
+    """Ids of each problem, and for each id its kind: 1 question, 2 answer."""
+    prompts = tokenizer.encode_batch([prompt(p.question) for p in problems], add_special_tokens=False)
+    answers = tokenizer.encode_batch([p.solution + END for p in problems], add_special_tokens=False)
+    return [(a.ids + b.ids, [1] * len(a.ids) + [2] * len(b.ids)) for a, b in zip(prompts, answers)]
+
+
+def encode_drills(tokenizer, sheets):
+    """Ids and kinds of each sheet: its results are of kind 2."""
+    rows = []
+    for pieces in sheets:
+        encoded = tokenizer.encode_batch([BEGIN] + [text for text, _ in pieces], add_special_tokens=False)
+        kinds = [1] + [1 + counts for _, counts in pieces]
+        rows.append(([i for e in encoded for i in e.ids], [k for e, k in zip(encoded, kinds) for _ in e.ids]))
+    return rows
+
+
+def batches(tokenizer, seed, size, drill_share):
+    """Right-padded batches of rows of like length: ids and kinds (0 padding, 1 question, 2 answer)."""
     pad, stream, rng = tokenizer.token_to_id(PAD), generate.training(seed), random.Random(seed)
     while True:
-        problems = [next(stream) for _ in range(POOL)]
-        prompts = tokenizer.encode_batch([prompt(p.question) for p in problems], add_special_tokens=False)
-        answers = tokenizer.encode_batch([p.solution + END for p in problems], add_special_tokens=False)
-        rows = sorted(((a.ids, b.ids) for a, b in zip(prompts, answers)), key=lambda row: len(row[0]) + len(row[1]))
+        sheets = [drills.sheet(rng) for _ in range(int(POOL * drill_share))]
+        problems = [next(stream) for _ in range(POOL - len(sheets))]
+        rows = encode_problems(tokenizer, problems) + encode_drills(tokenizer, sheets)
+        rows.sort(key=lambda row: len(row[0]))
         cut, start = [], 0
         while start < len(rows):
             end = start + 1
-            while end < len(rows) and (end + 1 - start) * sum(map(len, rows[end])) <= size:
+            while end < len(rows) and (end + 1 - start) * len(rows[end][0]) <= size:
                 end += 1
             cut.append(rows[start:end])
             start = end
         rng.shuffle(cut)
         for chunk in cut:
-            length = max(len(a) + len(b) for a, b in chunk)
-            ids = torch.full((len(chunk), length), pad)
-            kind = torch.zeros((len(chunk), length))  # 0 padding, 1 question, 2 answer
-            for i, (a, b) in enumerate(chunk):
-                ids[i, :len(a) + len(b)] = torch.tensor(a + b)
-                kind[i, :len(a)], kind[i, len(a):len(a) + len(b)] = 1, 2
+            length = len(chunk[-1][0])
+            ids, kind = torch.full((len(chunk), length), pad), torch.zeros((len(chunk), length))
+            for i, (row, kinds) in enumerate(chunk):
+                ids[i, :len(row)], kind[i, :len(row)] = torch.tensor(row), torch.tensor(kinds, dtype=torch.float32)
             yield ids, kind
 
 
@@ -158,7 +175,7 @@ def main():
             group.setdefault("top", group["lr"])
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters; {json.dumps(vars(o), default=str)}", flush=True)
     # A resumed run draws other problems than those it has seen.
-    data = batches(tokenizer, o.seed + 1000 * run, o.batch)
+    data = batches(tokenizer, o.seed + 1000 * run, o.batch, o.drills)
     stop = []
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: stop.append(True))
