@@ -2,12 +2,14 @@
 
     python generate.py test ../test.jsonl      writes the test set
     python generate.py show 20                 prints some problems of the training stream
+    python generate.py check ../test.jsonl     checks the sums of test and training problems, and that they do not meet
 """
 
 import collections
 import dataclasses
 import json
 import random
+import re
 import sys
 
 import everyday
@@ -15,7 +17,7 @@ import ledgers
 import more
 import plain
 import unseen
-from problems import MAX_STEPS, Draw, Reject
+from problems import MAX_STEPS, Draw, Problem, Reject
 
 TRAINED = {**ledgers.TEMPLATES, **plain.TEMPLATES, **everyday.TEMPLATES, **more.TEMPLATES}
 UNSEEN = unseen.TEMPLATES
@@ -85,6 +87,40 @@ def record(problem):
             "held_out": problem.held_out, "solution": problem.solution}
 
 
+def wrong(problem):
+    """Why a problem's solution cannot be right, or none."""
+    sums = re.findall(r"(\d+) ([-+*/]) (\d+) = (\d+)", problem.solution)
+    for a, sign, b, result in sums:
+        a, b, result = int(a), int(b), int(result)
+        holds = {"+": a + b == result, "-": a - b == result, "*": a * b == result, "/": b * result == a}[sign]
+        if not holds:
+            return f"{a} {sign} {b} is not {result}"
+    if len(sums) != problem.steps:
+        return f"{len(sums)} sums in {problem.steps} steps"
+    if not problem.solution.endswith(f"\nThe answer is \\boxed{{{problem.answer}}}."):
+        return "the end does not say the answer"
+    known = {n for a, _, b, _ in sums for n in (int(a), int(b))} | {int(r) for *_, r in sums}
+    return None if problem.answer in known else "the answer comes out of no step"
+
+
+def check(path, count=50_000):
+    """Stops at the first problem that is wrong or on the wrong side."""
+    with open(path, encoding="utf-8") as file:
+        tests = [Problem(**json.loads(line)) for line in file]
+    stream = training(2)
+    trained = [next(stream) for _ in range(count)]
+    for problem in tests + trained:
+        reason = wrong(problem)
+        assert not reason, f"{problem.question}: {reason}"
+    asked = {(p.template, p.key()) for p in tests}
+    questions = {p.question for p in tests}
+    assert len(questions) == len(tests)
+    for problem in trained:
+        assert (problem.template, problem.key()) not in asked and problem.question not in questions, problem.question
+    assert not {p.template for p in trained} & {p.template for p in tests if p.held_out}
+    print(f"{len(tests)} test and {count} training problems: all sums hold, none in common")
+
+
 def main(arguments):
     match arguments:
         case ["test", path]:
@@ -94,6 +130,8 @@ def main(arguments):
                     file.write(json.dumps(record(problem)) + "\n")
             print("by steps:", sorted(collections.Counter(p.steps for p in problems).items()))
             print("held out:", sum(p.held_out for p in problems), "templates:", len({p.template for p in problems}))
+        case ["check", path]:
+            check(path)
         case ["show", count]:
             stream = training(1)
             for _ in range(int(count)):

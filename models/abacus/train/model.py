@@ -50,7 +50,8 @@ class Attention(nn.Module):
         """`mask` is 0 where a query sees a key and minus infinity elsewhere. `cache` is a list of keys and values [batch, kv heads, positions, head_dim] that grows, or None."""
         batch, length, _ = x.shape
         split = lambda y, heads: y.view(batch, length, heads, self.dim).transpose(1, 2)
-        q, k = rotate(split(self.q_proj(x), self.heads), cos, sin), rotate(split(self.k_proj(x), self.kv_heads), cos, sin)
+        q = rotate(split(self.q_proj(x), self.heads), cos, sin)
+        k = rotate(split(self.k_proj(x), self.kv_heads), cos, sin)
         v = split(self.v_proj(x), self.kv_heads)
         if cache is not None:
             k, v = (torch.cat([old, new], 2) for old, new in zip(cache, (k, v))) if cache else (k, v)

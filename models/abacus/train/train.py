@@ -27,9 +27,9 @@ def options():
     p.add_argument("--model", type=Path, default=Path(__file__).parent.parent, help="folder with tokenizer.json")
     p.add_argument("--out", type=Path, required=True, help="folder for checkpoint.pt and log.csv")
     p.add_argument("--minutes", type=float, default=40, help="wall clock in all, the decay included")
-    p.add_argument("--decay", type=float, default=0.25, help="share of the time in which the rate falls to zero")
-    p.add_argument("--warmup", type=int, default=100, help="steps")
-    p.add_argument("--batch", type=int, default=8192, help="tokens in a step, padding included")
+    p.add_argument("--decay", type=float, default=0.3, help="share of the time in which the rate falls to zero")
+    p.add_argument("--warmup", type=int, default=60, help="steps")
+    p.add_argument("--batch", type=int, default=2048, help="tokens in a step, padding included")
     p.add_argument("--rate", type=float, default=3e-3)
     p.add_argument("--optimizer", choices=["adamw", "muon"], default="muon")
     p.add_argument("--muon-rate", type=float, default=0.02)
@@ -185,8 +185,8 @@ def main():
     if not o.resume:
         writer.writerow(["step", "tokens", "seconds", "rate_factor", "loss", "token_accuracy", "gradient_norm"])
     sums, last = [], (tokens, begin)
-    checkpoint = lambda: save(o.out / "checkpoint.pt", model=model.state_dict(), mean=mean, step=step, tokens=tokens, config=config,
-                              optimizers=[part.state_dict() for part in parts], seconds=before + time.time() - begin,
+    checkpoint = lambda: save(o.out / "checkpoint.pt", model=model.state_dict(), mean=mean, step=step, tokens=tokens,
+                              config=config, optimizers=[part.state_dict() for part in parts], seconds=before + time.time() - begin,
                               run=run, options={k: str(v) for k, v in vars(o).items()})
     while True:
         seconds = before + time.time() - begin
