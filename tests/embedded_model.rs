@@ -36,7 +36,7 @@ fn it_writes_the_golden_responses() {
     let prompts: Vec<Vec<u32>> = items.iter().map(prompt).collect();
     let generations = engine.generate(&prompts, &GenerateOptions::default(), |_| ControlFlow::Continue(())).unwrap();
     for (item, generation) in items.iter().zip(&generations) {
-        assert_eq!(generation.tokens[generation.n_instr..], ids(&item["tokens"]), "{}", item["question"]);
+        assert_eq!(generation.tokens[generation.n_instr..], ids(&item["ids"]), "{}", item["question"]);
     }
 }
 
