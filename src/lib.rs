@@ -14,6 +14,7 @@
 
 pub mod backend;
 pub mod bench;
+mod cache;
 pub mod engine;
 pub mod eval;
 pub mod model;

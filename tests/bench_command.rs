@@ -99,5 +99,4 @@ fn what_cannot_be_measured_is_refused() {
     fails(&with(&["--batch", "0"]), "the batch is 0");
     fails(&with(&["--sweep", "4q"]), "512 or 4k");
     fails(&["--random-weights", "gpt-5"], "llama-3.1-8b");
-    fails(&[], "no model given");
 }
