@@ -274,7 +274,7 @@ fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) 
             fingerprint,
             k_cache,
             v_cache,
-            weights: engine.options().weights,
+            weight_format: engine.options().weights,
         },
         options: options.clone(),
         device: engine.device(),

@@ -31,7 +31,7 @@ pub struct Model {
     pub v_cache: CacheType,
     /// How the CPU held the weights, where not as their files have them.
     #[serde(default, skip_serializing_if = "WeightFormat::is_file")]
-    pub weights: WeightFormat,
+    pub weight_format: WeightFormat,
 }
 
 /// Everything that results depend on besides the model and the questions.
@@ -120,7 +120,7 @@ mod tests {
                 fingerprint,
                 k_cache: CacheType::F32,
                 v_cache: CacheType::F16,
-                weights: WeightFormat::File,
+                weight_format: WeightFormat::File,
             },
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),
