@@ -13,6 +13,7 @@
 //! two engine calls; [`report`] shows the outcome to a person or a program.
 
 pub mod backend;
+mod cache;
 pub mod engine;
 pub mod eval;
 pub mod model;

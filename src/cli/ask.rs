@@ -83,7 +83,7 @@ struct JsonAnswer<'a> {
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let question = question(&args.question)?;
-    let folder = args.model.folder()?;
+    let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&folder)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();

@@ -39,7 +39,8 @@ pub struct EvalArgs {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct Flags {
-    /// Model folder, or a name on the Hugging Face hub that has been downloaded [default: $UQAC_MODEL]
+    /// Model folder, a name on the Hugging Face hub that has been downloaded, or abacus, the small model inside this
+    /// program [default: $UQAC_MODEL, abacus without it]
     #[arg(long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     /// Tasks, separated by commas
@@ -205,12 +206,12 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     }
     load_tasks(&flags, false)?;
     let model_args = flags.model();
-    let model_folder = model_args.folder()?;
+    let (model_name, model_folder) = model_args.or_embedded()?;
     let mut engine = model_args.run.load(&model_folder)?;
     let options = flags.options(&engine);
     check_template(&engine, &options)?;
     let tasks = load_tasks(&flags, options.boxed_instruction)?;
-    let manifest = manifest(&flags, &model_folder, &engine, &options)?;
+    let manifest = manifest(&model_name, &model_folder, &engine, &options)?;
     let folder = RunFolder::open(&output, &manifest)?;
     let run = RunOptions { batch_size: flags.batch_size.unwrap_or(8), limit: flags.limit, shard: flags.shard };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
@@ -251,20 +252,19 @@ fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), CliError
     Ok(())
 }
 
-fn manifest(flags: &Flags, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {
+fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {
     let template = engine.chat_template().map(|template| template.source());
     let fingerprint =
         Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
     let (k_cache, v_cache) = engine.cache_types();
-    let named = flags.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok()).unwrap_or_default();
-    let name = match Path::new(&named).is_dir() {
+    let name = match Path::new(named).is_dir() {
         true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
         false => None,
     };
     Ok(Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        model: Model { name: name.unwrap_or(named), fingerprint, k_cache, v_cache },
+        model: Model { name: name.unwrap_or_else(|| named.to_owned()), fingerprint, k_cache, v_cache },
         options: options.clone(),
         device: engine.device(),
     })

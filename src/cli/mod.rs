@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::{CacheType, DeviceChoice};
 use uqac::engine::{Engine, EngineOptions};
+use uqac::model::embedded;
 use uqac::model::locate::locate_model;
 use uqac::report::sanitize::visible;
 
@@ -43,7 +44,7 @@ Exit codes:
 
 Environment:
   UQAC_MODEL   the model if --model is not given
-  UQAC_CACHE   folder for compiled CUDA kernels [default: ~/.cache/uqac]
+  UQAC_CACHE   folder for what is unpacked or compiled at first use [default: ~/.cache/uqac]
   CUDA_HOME    the CUDA toolkit, whose headers kernels are compiled with at first use
   NO_COLOR     no colours, if set and not empty
   COLUMNS      width of the report";
@@ -62,7 +63,8 @@ enum Command {
 /// Which model, and how it runs.
 #[derive(Args)]
 struct ModelArgs {
-    /// Model folder, or a name on the Hugging Face hub that has been downloaded [default: $UQAC_MODEL]
+    /// Model folder, a name on the Hugging Face hub that has been downloaded, or abacus, the small model inside this
+    /// program [default: $UQAC_MODEL; for ask and eval abacus without it]
     #[arg(long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     #[command(flatten)]
@@ -87,11 +89,25 @@ struct RunArgs {
 }
 
 impl ModelArgs {
-    /// The model's folder.
-    fn folder(&self) -> Result<PathBuf, CliError> {
+    /// What the flag or the environment names.
+    fn named(&self) -> Option<String> {
         let named = self.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok());
-        let name = named.filter(|name| !name.is_empty()).ok_or(CliError::NoModel)?;
-        Ok(locate_model(&name)?)
+        named.filter(|name| !name.is_empty())
+    }
+
+    /// The folder of the model that is named.
+    fn folder(&self) -> Result<PathBuf, CliError> {
+        Ok(locate_model(&self.named().ok_or(CliError::NoModel)?)?)
+    }
+
+    /// The model that is named, or else the one inside the program, and its folder.
+    fn or_embedded(&self) -> Result<(String, PathBuf), CliError> {
+        let name = self.named().unwrap_or_else(|| {
+            note("note: no --model given: this is abacus, a model of 2.5 million parameters that can do sums");
+            embedded::NAME.to_owned()
+        });
+        let folder = locate_model(&name)?;
+        Ok((name, folder))
     }
 }
 
