@@ -16,7 +16,7 @@ use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
 use crate::backend::softmax_state::EntropyRule;
 use crate::backend::{
-    Backend, BackendError, CacheType, DeviceChoice, Next, Prediction, SequenceId, Step, TraceOptions,
+    Backend, BackendError, CacheType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
 };
 use crate::model::chat::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
@@ -158,9 +158,9 @@ impl Engine {
         self.backend.cache_types()
     }
 
-    /// Bytes that passes work in, where they are taken beforehand.
-    pub fn working_memory(&self) -> usize {
-        self.backend.working_memory()
+    /// Bytes besides the weights' for a sequence of so many tokens, all of them a traced response.
+    pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
+        self.backend.expected_memory(tokens, self.trace_options(1, Profile::Corrected))
     }
 
     /// Runs an existing sequence through the model and traces its response, `tokens[n_instr..]`.

@@ -54,6 +54,16 @@ pub fn calls(name: &str) -> u64 {
     }
 }
 
+/// Bytes of device memory that the host-run driver had given out at once at most since this was last asked.
+pub fn peak_memory() -> u64 {
+    // SAFETY: the library is loaded for good, and this is the function's type in driver/memory.cpp.
+    unsafe {
+        let function = dlsym(library().expect("load() comes first"), c"ch_peak_memory".as_ptr());
+        let peak: unsafe extern "C" fn() -> u64 = std::mem::transmute(function);
+        peak()
+    }
+}
+
 fn library() -> Option<*mut c_void> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     let open = |file: PathBuf| {
