@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uqac::backend::CacheType::{self, Bf16, F16, F32};
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
-use uqac::backend::cuda::{CudaBackend, CudaOptions};
+use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::softmax_state::EntropyRule;
 use uqac::backend::{
     Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Prediction, Row, SequenceId, Step, TraceOptions,
@@ -28,7 +28,7 @@ fn model(folder: &Path) -> (ModelSpec, Arc<Weights>) {
 
 fn cuda(folder: &Path, (k, v): (CacheType, CacheType)) -> CudaBackend {
     let (spec, weights) = model(folder);
-    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v) };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v), gemm: Gemm::Own };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 
@@ -357,7 +357,7 @@ fn what_cannot_be_done_is_said() {
     let refused = |edit: fn(&mut serde_json::Value), cache: (CacheType, CacheType), ordinal: usize| {
         let folder = bf16_model(edit);
         let (spec, weights) = model(folder.path());
-        let options = CudaOptions { ordinal, k_cache: Some(cache.0), v_cache: Some(cache.1) };
+        let options = CudaOptions { ordinal, k_cache: Some(cache.0), v_cache: Some(cache.1), gemm: Gemm::Own };
         CudaBackend::new(spec, weights, &options, &mut |_, _| ()).err().unwrap().to_string()
     };
     assert!(refused(|_| (), (F16, F32), 0).contains("attn_decode_kf16_vf32_d16"));

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use uqac::backend::CacheType::{F16, F32};
-use uqac::backend::cuda::{CudaBackend, CudaOptions};
+use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::softmax_state::EntropyRule;
 use uqac::backend::{
     Backend, BackendError, DecodeOptions, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions,
@@ -107,7 +107,7 @@ fn a_growing_response_takes_what_its_limit_asks_for() {
 fn backend(folder: &Path) -> CudaBackend {
     let spec = ModelSpec::from_folder(folder).unwrap();
     let weights = Arc::new(Weights::open(folder, &spec).unwrap());
-    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16) };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16), gemm: Gemm::Own };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 

@@ -13,7 +13,7 @@ pub use traced::{Questions, TracedSequence};
 
 use crate::backend::cpu::simd::Level;
 use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
-use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
+use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
 use crate::backend::softmax_state::EntropyRule;
 use crate::backend::{
     Backend, BackendError, CacheType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
@@ -37,6 +37,8 @@ pub struct EngineOptions {
     /// Types of cached keys and values; `None`: f32, but on CUDA values are f16.
     pub k_cache: Option<CacheType>,
     pub v_cache: Option<CacheType>,
+    /// On CUDA: who multiplies in wide passes.
+    pub gemm: Gemm,
     /// K: heads that are kept per row.
     pub selected_heads: usize,
     /// Of the CPU.
@@ -52,6 +54,7 @@ impl Default for EngineOptions {
             threads: 0,
             k_cache: None,
             v_cache: None,
+            gemm: Gemm::Own,
             selected_heads: SELECTED_HEADS,
             level: Level::detect(),
             products: Products::F32,
@@ -207,9 +210,9 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, level, products, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, gemm, level, products, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
-        let options = CudaOptions { ordinal, k_cache, v_cache };
+        let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let passed_over = match device {

@@ -1,4 +1,4 @@
-//! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libcuda and libnvrtc into this process. With
+//! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libraries into this process. With
 //! `UQAC_TEST_DRIVER=installed` the tests take the driver that the machine has instead, and run on its GPU.
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -77,6 +77,7 @@ fn library() -> Option<*mut c_void> {
         let folder = library_folder()?;
         let driver = open(folder.join("libcuda.so.1"));
         open(folder.join("libnvrtc.so"));
+        open(folder.join("libcublasLt.so"));
         Some(driver)
     };
     LIBRARY.get_or_init(load).map(|library| library as *mut c_void)

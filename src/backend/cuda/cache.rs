@@ -195,6 +195,11 @@ impl Sequences {
         self.most
     }
 
+    /// The capacity of a sequence that was announced to have so many positions.
+    pub fn capacity_for(&self, positions: usize) -> usize {
+        (positions + BEYOND).next_multiple_of(STEP)
+    }
+
     /// Sequences that the views have room for.
     pub fn slots(&self) -> usize {
         self.slots
@@ -321,7 +326,7 @@ impl Sequences {
 
     /// Bytes that a sequence of so many positions will take, all traced with these options.
     pub fn expected_bytes(&self, positions: usize, options: TraceOptions) -> ExpectedMemory {
-        let (shape, capacity) = (&self.shape, (positions + BEYOND).next_multiple_of(STEP));
+        let (shape, capacity) = (&self.shape, self.capacity_for(positions));
         let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity().unwrap_or(1));
         let trace = Sections::new(capacity, options, shape);
         ExpectedMemory {

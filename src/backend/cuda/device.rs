@@ -206,7 +206,7 @@ impl Device {
         &self.stream
     }
 
-    fn raw_stream(&self) -> sys::CUstream {
+    pub(super) fn raw_stream(&self) -> sys::CUstream {
         self.stream.cu_stream()
     }
 

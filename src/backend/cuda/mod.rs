@@ -5,6 +5,8 @@
 //! the same for a row whatever the others are.
 
 pub mod cache;
+mod choice;
+pub mod cublaslt;
 mod decode;
 pub mod device;
 pub mod error;
@@ -24,6 +26,8 @@ use super::{
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;
+use choice::Multiplier;
+pub use cublaslt::Gemm;
 use decode::Decoder;
 use device::{Buffer, Device, DeviceInfo};
 pub use error::CudaError;
@@ -46,6 +50,7 @@ pub struct CudaOptions {
     /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
     pub k_cache: Option<CacheType>,
     pub v_cache: Option<CacheType>,
+    pub gemm: Gemm,
 }
 
 /// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change.
@@ -64,6 +69,7 @@ pub struct CudaBackend {
     cache: (CacheType, CacheType),
     sequences: Sequences,
     scratch: Scratch,
+    multiplier: Multiplier,
     head: Head,
     decoder: Decoder,
     /// One a rope table.
@@ -125,6 +131,7 @@ impl CudaBackend {
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
+            multiplier: Multiplier { library: None, says: String::new() },
             head: Head::new(&device, &spec)?,
             decoder: Decoder::new(&device, sequences.slots())?,
             angles: Vec::new(),
@@ -148,6 +155,7 @@ impl CudaBackend {
         let angles = backend.spec.rope.iter().map(|_| Ok(Angles { cos: table()?, sin: table()? }));
         backend.angles = angles.collect::<Result<_, CudaError>>()?;
         backend.reserve_angles(1)?;
+        backend.choose_multiplier(options.gemm)?;
         Ok(backend)
     }
 
@@ -233,7 +241,9 @@ impl Backend for CudaBackend {
 
     fn device(&self) -> String {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
-        format!("cuda:{ordinal} ({name}, {}, {})", error::gib(*total), self.origin)
+        let says = &self.multiplier.says;
+        let multiplier = if says.is_empty() { String::new() } else { format!(", {says}") };
+        format!("cuda:{ordinal} ({name}, {}, {}{multiplier})", error::gib(*total), self.origin)
     }
 
     fn cache_types(&self) -> (CacheType, CacheType) {
@@ -345,7 +355,7 @@ impl Backend for CudaBackend {
     }
 
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
-        let table = (2 * self.angles_for(positions) * self.spec.head_dim)
+        let table = (2 * self.angles_for(self.sequences.capacity_for(positions)) * self.spec.head_dim)
             .next_multiple_of(self.device.granularity().unwrap_or(1));
         let working = self.scratch.bytes() + self.head.bytes() + self.decoder.bytes() + 2 * self.angles.len() * table;
         ExpectedMemory { working, ..self.sequences.expected_bytes(positions, trace) }
