@@ -107,7 +107,8 @@ impl Compiler {
         }
         // wgmma and its like exist in the architecture's own dialect only
         let dialect = if capability == (9, 0) { "a" } else { "" };
-        let mut options = vec!["--std=c++17".to_owned()];
+        // functions that are evaluated by the compiler alone are not marked as the device's
+        let mut options = vec!["--std=c++17".to_owned(), "--device-as-default-execution-space".to_owned()];
         options.push(format!("--gpu-architecture=compute_{}{}{dialect}", capability.0, capability.1));
         options.extend(include_folders().into_iter().map(|folder| format!("--include-path={}", folder.display())));
         Ok(Compiler { version: (major, minor), options, device: info.name.clone(), cache: cache_folder() })

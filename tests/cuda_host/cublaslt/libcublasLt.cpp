@@ -6,6 +6,7 @@
 //
 // Environment: UQAC_HOST_CUBLASLT_SLOW=1     every product takes a long time
 //              UQAC_HOST_CUBLASLT_UNSTEADY=1 there is only the first algorithm
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -76,7 +77,7 @@ struct Multiplication {
     return sum;
   }
   void run() const {
-    if (getenv("UQAC_HOST_CUBLASLT_SLOW")) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    if (getenv("UQAC_HOST_CUBLASLT_SLOW")) std::this_thread::sleep_for(std::chrono::milliseconds(40));
     for (uint64_t column = 0; column < d_layout.columns; ++column)
       for (uint64_t row = 0; row < d_layout.rows; ++row) {
         float& to = d[column * d_layout.distance + row];
