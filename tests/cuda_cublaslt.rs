@@ -38,7 +38,12 @@ fn backend(folder: &Path, gemm: Gemm) -> Result<CudaBackend, CudaError> {
     let spec = ModelSpec::from_folder(folder).unwrap();
     let weights = Weights::open(folder, &spec).unwrap();
     let cache = Some(CacheType::F32);
-    CudaBackend::new(spec, weights.into(), &CudaOptions { ordinal: 0, k_cache: cache, v_cache: cache, gemm }, &mut |_, _| ())
+    CudaBackend::new(
+        spec,
+        weights.into(),
+        &CudaOptions { ordinal: 0, k_cache: cache, v_cache: cache, gemm },
+        &mut |_, _| (),
+    )
 }
 
 /// Scores tokens in passes of so many rows: what every row tells, and the last hidden state.
@@ -51,7 +56,11 @@ fn score(backend: &mut CudaBackend, len: usize, width: usize) -> (Vec<Step>, Vec
     for (index, part) in tokens.chunks(width).enumerate() {
         extend::<BackendError>(backend, id, index * width, part, false, |backend, positions| {
             let given = |p: usize| Next::Given(tokens.get(p + 1).copied());
-            let requests: Vec<_> = positions.clone().enumerate().map(|(row, p)| Prediction { row, next: given(p), detail: true }).collect();
+            let requests: Vec<_> = positions
+                .clone()
+                .enumerate()
+                .map(|(row, p)| Prediction { row, next: given(p), detail: true })
+                .collect();
             steps.extend(backend.predict(&requests)?.into_iter().map(|(step, _)| step));
             hidden = backend.hidden(positions.len() - 1)?;
             Ok(())

@@ -44,9 +44,14 @@ impl CudaBackend {
             self.choose_for(gemm, layer, matrix)?;
         }
         self.pass = Pass::default();
+        if shapes.is_empty() {
+            self.multiplier.says = "no wide products: the weights are f32".to_owned();
+            return Ok(());
+        }
         let (version, taken) = (cublaslt::version().unwrap_or_default(), self.library_shapes());
         let why = if gemm == Gemm::Auto { "faster" } else { "asked for" };
-        self.multiplier.says = format!("wide products by cuBLASLt {version} ({why}) for {taken} of {} shapes", shapes.len());
+        self.multiplier.says =
+            format!("wide products by cuBLASLt {version} ({why}) for {taken} of {} shapes", shapes.len());
         Ok(())
     }
 
@@ -76,7 +81,9 @@ impl CudaBackend {
         let Some(library) = &mut self.multiplier.library else { return Ok(()) };
         if library.choose(w, terms, &y, MAX_ROWS)? && gemm == Gemm::Auto {
             let (own, library_s) = self.race(w, &y)?;
-            if own <= library_s && let Some(library) = &mut self.multiplier.library {
+            if own <= library_s
+                && let Some(library) = &mut self.multiplier.library
+            {
                 library.forget(shape(&self.weights.layers[layer].matrices()[index]));
             }
         }

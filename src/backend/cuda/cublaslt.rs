@@ -61,7 +61,8 @@ pub fn version() -> Option<String> {
     }
     // SAFETY: takes nothing, and every release has it.
     let version = unsafe { sys::cublasLtGetVersion() };
-    let (major, minor) = if version >= 100_000 { (version / 10_000, version / 100 % 100) } else { (version / 1000, version / 100 % 10) };
+    let (major, minor) =
+        if version >= 100_000 { (version / 10_000, version / 100 % 100) } else { (version / 1000, version / 100 % 10) };
     Some(format!("{major}.{minor}"))
 }
 
@@ -136,7 +137,13 @@ impl CublasLt {
 
     /// Takes, for matrices of w's shape, the first algorithm that gives a row the same bits in every pass; whether there
     /// is one. `terms` and `y` have room for `rows` rows; both are overwritten.
-    pub fn choose(&mut self, w: &Matrix, terms: u64, y: &super::device::Buffer, rows: usize) -> Result<bool, CudaError> {
+    pub fn choose(
+        &mut self,
+        w: &Matrix,
+        terms: u64,
+        y: &super::device::Buffer,
+        rows: usize,
+    ) -> Result<bool, CudaError> {
         for algorithm in self.candidates(w, rows)? {
             self.algorithms.insert(shape(w), algorithm);
             match self.same_bits(w, terms, y, rows) {
@@ -255,7 +262,8 @@ impl CublasLt {
 impl Drop for CublasLt {
     fn drop(&mut self) {
         // SAFETY: both were made by `load`, and nothing uses them any more: the library waits for its own work.
-        let dropped = unsafe { blas::destroy_matmul_desc(self.product).and_then(|()| blas::destroy_handle(self.handle)) };
+        let dropped =
+            unsafe { blas::destroy_matmul_desc(self.product).and_then(|()| blas::destroy_handle(self.handle)) };
         let _ = dropped;
     }
 }

@@ -65,24 +65,24 @@ struct Multiplication {
   Layout a_layout, b_layout, d_layout;
   uint64_t algorithm;
 
-  float sum(uint64_t row, uint64_t column) const {
-    const uint64_t k = a_layout.rows;
-    const uint64_t first = algorithm == UNSTEADY ? d_layout.columns % k : 0;
-    float sum = 0;
-    for (uint64_t i = 0; i < k; ++i) {
-      const uint64_t at = (first + i) % k;
-      sum += widened(a[row * a_layout.distance + at], a_layout.type) *
-             widened(b[column * b_layout.distance + at], b_layout.type);
-    }
-    return sum;
+  static std::vector<float> widened_all(const uint16_t* from, const Layout& layout) {
+    std::vector<float> all(layout.rows * layout.columns);
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = widened(from[i / layout.rows * layout.distance + i % layout.rows], layout.type);
+    return all;
   }
   void run() const {
     if (getenv("UQAC_HOST_CUBLASLT_SLOW")) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    const std::vector<float> wide_a = widened_all(a, a_layout), wide_b = widened_all(b, b_layout);
+    const uint64_t k = a_layout.rows, first = algorithm == UNSTEADY ? d_layout.columns % k : 0;
     for (uint64_t column = 0; column < d_layout.columns; ++column)
       for (uint64_t row = 0; row < d_layout.rows; ++row) {
+        const float *x = &wide_a[row * k], *y = &wide_b[column * k];
+        float sum = 0;
+        for (uint64_t i = first; i < k; ++i) sum += x[i] * y[i];
+        for (uint64_t i = 0; i < first; ++i) sum += x[i] * y[i];
         float& to = d[column * d_layout.distance + row];
-        const float old = beta == 0 ? 0 : beta * to;  // with beta = 0 what is there is not read
-        to = alpha * sum(row, column) + old;
+        to = alpha * sum + (beta == 0 ? 0 : beta * to);  // with beta = 0 what is there is not read
       }
   }
 };

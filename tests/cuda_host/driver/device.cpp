@@ -73,6 +73,11 @@ CUDA_CALL cuDriverGetVersion(int* version) {
   *version = 13000;
   return SUCCESS;
 }
+// What NVRTC keeps its own cache with. There is none here; without the call it crashes.
+CUDA_CALL cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return NOT_FOUND;
+}
 CUDA_CALL cuDeviceGetCount(int* count) {
   return call(__func__, [&] { return *count = 1, SUCCESS; });
 }
