@@ -6,28 +6,18 @@
 mod agreement;
 #[path = "gpu/answered.rs"]
 mod answered;
-#[path = "gpu/checkpoint.rs"]
-mod checkpoint;
 #[path = "gpu/compare.rs"]
 mod compare;
 #[path = "gpu/cupti.rs"]
 mod cupti;
-#[path = "gpu/device.rs"]
-mod device;
-#[path = "gpu/floors.rs"]
-mod floors;
 #[path = "gpu/log.rs"]
 mod log;
-#[path = "gpu/machine.rs"]
-mod machine;
 #[path = "gpu/measure.rs"]
 mod measure;
 #[path = "gpu/report.rs"]
 mod report;
 #[path = "gpu/session.rs"]
 mod session;
-#[path = "gpu/shapes.rs"]
-mod shapes;
 #[path = "gpu/stages.rs"]
 mod stages;
 #[path = "gpu/timeline.rs"]
@@ -39,6 +29,7 @@ use shapes::SHAPES;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
+use uqac::bench::{checkpoint, device, floors, machine, shapes};
 
 #[derive(Parser)]
 #[command(name = "gpu", about = "Measures the engine on a GPU against its floors")]

@@ -1,5 +1,6 @@
-//! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type and by
-//! how products treat their inputs: in f32, or rounded to two 16-bit terms in wide passes, as CUDA's tensor cores do.
+//! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type, by how
+//! products treat their inputs (in f32, or rounded to two 16-bit terms in wide passes, as CUDA's tensor cores do), and with
+//! weights in 8 bits. Beside it the changes against the first row: of ln p of the response's tokens, and of the confidence P.
 //! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
 //! MODELS_FOLDER the model folders those files name.
 
@@ -8,21 +9,24 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use uqac::backend::CacheType::{self, Bf16, F16, F32};
+use uqac::backend::WeightFormat::{self, File, Q8};
 use uqac::backend::cpu::Products;
 use uqac::engine::{Engine, EngineOptions};
 use uqac::scoring;
 use uqac::uq::answer::AnswerRule;
+use uqac::uq::confidence::assess_with_chain;
 use uqac::uq::{Parameters, Profile, chain};
 
-const VARIANTS: [(CacheType, CacheType, Products); 8] = [
-    (F32, F32, Products::F32),
-    (F32, F16, Products::F32),
-    (F32, Bf16, Products::F32),
-    (F16, F16, Products::F32),
-    (F16, F32, Products::F32),
-    (Bf16, Bf16, Products::F32),
-    (F32, F16, Products::TwoTerms),
-    (F16, F16, Products::TwoTerms),
+const VARIANTS: [(CacheType, CacheType, Products, WeightFormat); 9] = [
+    (F32, F32, Products::F32, File),
+    (F32, F16, Products::F32, File),
+    (F32, Bf16, Products::F32, File),
+    (F16, F16, Products::F32, File),
+    (F16, F32, Products::F32, File),
+    (Bf16, Bf16, Products::F32, File),
+    (F32, F16, Products::TwoTerms, File),
+    (F16, F16, Products::TwoTerms, File),
+    (F32, F32, Products::F32, Q8),
 ];
 
 fn read_items(path: &Path) -> Vec<Value> {
@@ -36,16 +40,34 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().into_iter().flatten().filter_map(Value::as_u64).map(|id| id as u32).collect()
 }
 
-/// The rows of the chain that this engine finds.
-fn chain_rows(engine: &mut Engine, item: &Value) -> BTreeSet<i64> {
+/// What this engine finds of an item.
+struct Found {
+    /// The rows of the chain.
+    chain: BTreeSet<i64>,
+    /// ln p of the response's tokens.
+    logprobs: Vec<f64>,
+    p: f64,
+}
+
+fn find(engine: &mut Engine, item: &Value) -> Found {
     let n_instr = item["n_instr"].as_u64().expect("n_instr") as usize;
     let parameters = Parameters::published(Profile::Reference);
     let mut traced = engine.trace(&ids(&item["input_ids"]), n_instr, Profile::Reference).expect("a pass");
     let rule = AnswerRule::for_dataset(item["dataset"].as_str());
     let answer = scoring::find(&traced, rule, None, Profile::Reference).expect("decodes").expect("an answer");
     let (response, mut questions) = traced.parts();
-    let links = chain::attention_chain(&response, answer.tokens, &parameters, &mut questions).expect("a chain");
-    links.into_iter().map(|link| link.row).collect()
+    let links = chain::attention_chain(&response, answer.tokens.clone(), &parameters, &mut questions).expect("a chain");
+    let chain = links.iter().map(|link| link.row).collect();
+    let logprobs = response.steps.iter().filter_map(|step| step.logprob).collect();
+    let outcome = assess_with_chain(&response, answer.tokens, links, &parameters, &mut questions).expect("an ensemble");
+    Found { chain, logprobs, p: outcome.scores.p }
+}
+
+/// Mean and greatest absolute difference.
+fn differences(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+    let differences: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
+    let greatest = differences.iter().copied().fold(0.0, f64::max);
+    (differences.iter().sum::<f64>() / differences.len().max(1) as f64, greatest)
 }
 
 fn main() {
@@ -55,8 +77,8 @@ fn main() {
         return;
     };
     println!(
-        "{:<30} {:>8} {:>8} {:>10} {:>12} {:>9}",
-        "model", "K cache", "V cache", "products", "same chain", "Jaccard"
+        "{:<30} {:>7} {:>7} {:>9} {:>7} {:>10} {:>7} {:>20} {:>17}",
+        "model", "K", "V", "products", "weights", "same chain", "Jaccard", "|d ln p| mean, max", "|d P| mean, max"
     );
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(golden).expect("a folder").map(|e| e.expect("a file").path()).collect();
@@ -64,9 +86,10 @@ fn main() {
     for file in files.iter().filter(|f| f.to_string_lossy().ends_with(".jsonl.gz")) {
         let items = read_items(file);
         let name = items[0]["model"].as_str().expect("a model's name").to_owned();
-        for (k_cache, v_cache, products) in VARIANTS {
+        let mut exact: Vec<Found> = Vec::new();
+        for (k_cache, v_cache, products, weights) in VARIANTS {
             let (k, v) = (Some(k_cache), Some(v_cache));
-            let options = EngineOptions { k_cache: k, v_cache: v, products, ..EngineOptions::default() };
+            let options = EngineOptions { k_cache: k, v_cache: v, products, weights, ..EngineOptions::default() };
             let mut engine = match Engine::load(&models.join(&name), options) {
                 Ok(engine) => engine,
                 Err(error) => {
@@ -74,17 +97,43 @@ fn main() {
                     break;
                 }
             };
+            let found: Vec<Found> = items.iter().map(|item| find(&mut engine, item)).collect();
             let (mut same, mut jaccard) = (0, 0.0);
-            for item in &items {
+            for (item, found) in items.iter().zip(&found) {
                 let expected = item["chain_src"].as_array().into_iter().flatten().filter_map(Value::as_i64).collect();
-                let found = chain_rows(&mut engine, item);
-                same += usize::from(found == expected);
-                jaccard += found.intersection(&expected).count() as f64 / found.union(&expected).count() as f64;
+                same += usize::from(found.chain == expected);
+                jaccard +=
+                    found.chain.intersection(&expected).count() as f64 / found.chain.union(&expected).count() as f64;
             }
-            let share = format!("{same}/{}", items.len());
-            let (k, v, mean) = (k_cache.name(), v_cache.name(), jaccard / items.len() as f64);
-            let products = if products == Products::F32 { "f32" } else { "two terms" };
-            println!("{name:<30} {k:>8} {v:>8} {products:>10} {share:>12} {mean:>9.3}");
+            if exact.is_empty() {
+                exact = found;
+                println!("{}", line(&name, VARIANTS[0], same, items.len(), jaccard, None));
+                continue;
+            }
+            let tokens =
+                exact.iter().zip(&found).flat_map(|(a, b)| a.logprobs.iter().copied().zip(b.logprobs.iter().copied()));
+            let moved = (differences(tokens), differences(exact.iter().zip(&found).map(|(a, b)| (a.p, b.p))));
+            println!("{}", line(&name, (k_cache, v_cache, products, weights), same, items.len(), jaccard, Some(moved)));
         }
     }
+}
+
+/// Means and greatest differences of ln p and of P.
+type Moved = ((f64, f64), (f64, f64));
+
+fn line(
+    name: &str,
+    (k, v, products, weights): (CacheType, CacheType, Products, WeightFormat),
+    same: usize,
+    items: usize,
+    jaccard: f64,
+    moved: Option<Moved>,
+) -> String {
+    let (share, mean) = (format!("{same}/{items}"), jaccard / items as f64);
+    let products = if products == Products::F32 { "f32" } else { "two terms" };
+    let moved = moved.map_or(String::new(), |((mean, most), (p_mean, p_most))| {
+        format!("{:>20} {:>17}", format!("{mean:.1e}, {most:.1e}"), format!("{p_mean:.1e}, {p_most:.1e}"))
+    });
+    let (k, v, weights) = (k.name(), v.name(), weights.name());
+    format!("{name:<30} {k:>7} {v:>7} {products:>9} {weights:>7} {share:>10} {mean:>7.3} {moved}").trim_end().to_owned()
 }

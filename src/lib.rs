@@ -13,6 +13,8 @@
 //! two engine calls; [`report`] shows the outcome to a person or a program.
 
 pub mod backend;
+pub mod bench;
+mod cache;
 pub mod engine;
 pub mod eval;
 pub mod model;

@@ -54,17 +54,25 @@ fn score(backend: &mut CudaBackend, len: usize, width: usize) -> (Vec<Step>, Vec
     let mut steps = Vec::new();
     let mut hidden = Vec::new();
     for (index, part) in tokens.chunks(width).enumerate() {
-        extend::<BackendError>(backend, id, index * width, part, false, |backend, positions| {
-            let given = |p: usize| Next::Given(tokens.get(p + 1).copied());
-            let requests: Vec<_> = positions
-                .clone()
-                .enumerate()
-                .map(|(row, p)| Prediction { row, next: given(p), detail: true })
-                .collect();
-            steps.extend(backend.predict(&requests)?.into_iter().map(|(step, _)| step));
-            hidden = backend.hidden(positions.len() - 1)?;
-            Ok(())
-        })
+        extend::<BackendError>(
+            backend,
+            id,
+            index * width,
+            part,
+            false,
+            |_| true,
+            |backend, positions| {
+                let given = |p: usize| Next::Given(tokens.get(p + 1).copied());
+                let requests: Vec<_> = positions
+                    .clone()
+                    .enumerate()
+                    .map(|(row, p)| Prediction { row, next: given(p), detail: true })
+                    .collect();
+                steps.extend(backend.predict(&requests)?.into_iter().map(|(step, _)| step));
+                hidden = backend.hidden(positions.len() - 1)?;
+                Ok(())
+            },
+        )
         .unwrap();
     }
     backend.close(id);

@@ -35,7 +35,7 @@ fn a_decode_step_is_one_graph() {
 
     let id = backend.open(None);
     backend.reserve(id, 256);
-    extend::<uqac::backend::BackendError>(&mut backend, id, 0, &[5; 9], false, |_, _| Ok(())).unwrap();
+    extend::<uqac::backend::BackendError>(&mut backend, id, 0, &[5; 9], false, |_| true, |_, _| Ok(())).unwrap();
     let mut decode = |steps: usize| {
         let row = Row { sequence: id, position: 9, token: 7 };
         let mut left = steps;

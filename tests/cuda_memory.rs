@@ -124,7 +124,7 @@ struct Left {
 
 /// Decodes so many tokens behind a prompt of nine with every row traced.
 fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
-    extend::<BackendError>(backend, id, 0, &text(9), true, |_, _| Ok(())).unwrap();
+    extend::<BackendError>(backend, id, 0, &text(9), true, |_| true, |_, _| Ok(())).unwrap();
     let row = Row { sequence: id, position: 9, token: 7 };
     let (mut steps, mut tokens) = (Vec::new(), Vec::new());
     let sampling = Sampling { temperature: 1.5, seed: 3, ..Sampling::GREEDY };

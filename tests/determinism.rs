@@ -5,7 +5,7 @@ mod common;
 
 use common::{model, tiny};
 use std::ops::ControlFlow;
-use uqac::backend::{CacheType, Step};
+use uqac::backend::{CacheType, Step, WeightFormat};
 use uqac::engine::sampler::Sampling;
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation};
 use uqac::uq::{Profile, Traced, Variant};
@@ -148,4 +148,29 @@ fn narrower_caches_change_little_and_stay_deterministic() {
     // both round, and bf16 has three bits fewer
     assert!(half > 0.0 && half < brain, "f16 {half}, bf16 {brain}");
     assert!(error(CacheType::F32, CacheType::F16) > 0.0 && error(CacheType::F16, CacheType::F32) > 0.0);
+}
+
+#[test]
+fn weights_in_eight_bits_change_a_little_and_stay_deterministic() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_model(folder.path());
+    let load = |weights, threads| {
+        Engine::load(folder.path(), EngineOptions { weights, threads, ..EngineOptions::default() }).unwrap()
+    };
+    let mut exact = load(WeightFormat::File, 2);
+    let prompts = prompts(&exact);
+    let greedy = options(Sampling::GREEDY, 20);
+    let mut q8 = load(WeightFormat::Q8, 1);
+    let single: Vec<Generation> =
+        prompts.iter().map(|p| generate(&mut q8, std::slice::from_ref(p), &greedy).remove(0)).collect();
+    assert_eq!(generate(&mut load(WeightFormat::Q8, 3), &prompts, &greedy), single);
+    let tokens = &single[2].tokens;
+    let logprobs = |engine: &mut Engine| -> Vec<f64> {
+        let mut traced = engine.trace(tokens, 10, Profile::Corrected).unwrap();
+        traced.parts().0.steps.iter().filter_map(|step| step.logprob).collect()
+    };
+    let pairs = logprobs(&mut q8).into_iter().zip(logprobs(&mut exact));
+    let mean = pairs.map(|(a, b)| (a - b).abs()).sum::<f64>() / (tokens.len() - 10) as f64;
+    assert!(mean > 0.0 && mean < 0.1, "{mean}");
+    assert!(q8.device().contains("q8") && q8.weight_bytes_per_token() < exact.weight_bytes_per_token() * 6 / 10);
 }

@@ -86,7 +86,7 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
     let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
     let sheet = Sheet {
         title: HOSTILE.to_owned(),
-        columns: vec![("method", Align::Left), ("AUROC", Align::Right)],
+        columns: vec![("method".into(), Align::Left), ("AUROC".into(), Align::Right)],
         sections: vec![Section {
             label: Some(HOSTILE.to_owned()),
             rows: vec![vec![HOSTILE.into(), Field { text: "0.5".to_owned(), best: true }]],

@@ -82,7 +82,7 @@ fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, se
     // drawn, not greedy: greedy text of random weights soon repeats itself
     let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed };
     let trace = Some(Profile::Corrected);
-    let options = GenerateOptions { max_tokens: tokens, sampling, trace, stop_ids: Vec::new() };
+    let options = GenerateOptions { max_tokens: tokens, sampling, trace, ..GenerateOptions::default() };
     let start = Instant::now();
     let (_, mut traced) = engine.generate_traced(prompt, &options, |_| ControlFlow::Continue(()))?;
     let generation = start.elapsed().as_secs_f64();

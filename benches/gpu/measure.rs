@@ -151,7 +151,7 @@ impl Bench<'_> {
             max_tokens: tokens,
             sampling: Sampling::GREEDY,
             trace: traced.then_some(Profile::Corrected),
-            stop_ids: Vec::new(),
+            ..GenerateOptions::default()
         };
         let start = Instant::now();
         let (mut first, mut last) = (None, start);

@@ -41,6 +41,30 @@ impl CacheType {
     }
 }
 
+/// How the CPU holds the weights of products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
+    /// As the file has them.
+    #[default]
+    File,
+    /// In 8 bits with a scale for each sixteen: faster to read, and not quite the same model.
+    Q8,
+}
+
+impl WeightFormat {
+    pub fn is_file(&self) -> bool {
+        *self == WeightFormat::File
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightFormat::File => "file",
+            WeightFormat::Q8 => "q8",
+        }
+    }
+}
+
 /// A sequence that a backend holds a KV cache for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SequenceId(pub usize);
@@ -176,6 +200,11 @@ pub trait Backend {
     /// The types that keys and values are cached in.
     fn cache_types(&self) -> (CacheType, CacheType);
 
+    /// Bytes of the weights that a decode step reads, where that is not what their files have.
+    fn weight_bytes_per_token(&self) -> Option<usize> {
+        None
+    }
+
     /// Rows that one pass may have.
     fn max_rows(&self) -> usize;
 
@@ -199,6 +228,12 @@ pub trait Backend {
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError>;
 
+    /// Whether a [`fork`](Backend::fork) costs next to nothing and a pass of any width may mix sequences: rows of several
+    /// short sequences then go through the weights together.
+    fn mixes_sequences(&self) -> bool {
+        false
+    }
+
     /// Frees a sequence's cache and trace.
     fn close(&mut self, sequence: SequenceId);
 
@@ -208,6 +243,10 @@ pub trait Backend {
 
     /// norm(x) → q, k, v (+ bias, + norm per head), rotated; k and v go to the cache.
     fn project_qkv(&mut self, layer: usize);
+
+    /// A hint, in the last layer before its attention: of this pass's rows (indices) only the wanted and the recorded ones
+    /// will be asked of. Indices stay those of the whole pass.
+    fn narrow(&mut self, _wanted: &dyn Fn(usize) -> bool) {}
 
     /// Streaming attention over the cache; heads of low entropy are noted for the trace.
     fn attend(&mut self, layer: usize);
@@ -269,7 +308,13 @@ pub trait Backend {
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
         let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size);
         let cache_row = elements * (k.size() + v.size());
-        ExpectedMemory { cache: positions * cache_row, cache_row, trace: positions * row, trace_row: row, working: 0 }
+        let (cache, trace, working) = (positions * cache_row, positions * row, self.working_memory());
+        ExpectedMemory { cache, cache_row, trace, trace_row: row, working }
+    }
+
+    /// Bytes that are held for passes of any size.
+    fn working_memory(&self) -> usize {
+        0
     }
 
     /// Bytes held for a sequence: (KV cache, trace).

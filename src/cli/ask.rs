@@ -83,7 +83,7 @@ struct JsonAnswer<'a> {
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let question = question(&args.question)?;
-    let folder = args.model.folder()?;
+    let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&folder)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
@@ -117,6 +117,7 @@ fn answer(
             || Record::no_answer(Value::Null, args.profile, n_instr),
             |assessed| assessed.into_record(Value::Null, args.profile, n_instr),
         );
+        let record = Record { weights: traced.engine().options().weights, ..record };
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
         let json = JsonAnswer { record, question, response, finish_reason: finish, response_tokens, tokens_per_second };
         print(&format!("{}\n", serde_json::to_string(&json).map_err(|e| CliError::Stdout(e.into()))?))?;

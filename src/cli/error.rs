@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
+use uqac::bench::BenchError;
 use uqac::engine::encode::EncodeError;
 use uqac::engine::{EngineError, LoadError};
 use uqac::eval::analysis::AnalysisError;
@@ -20,7 +21,8 @@ use uqac::report::writer::OutputError;
 pub enum CliError {
     #[error(
         "no model given: use --model FOLDER|NAME or set UQAC_MODEL\n\
-         any Llama, Qwen2/2.5/3, Gemma-2 or Gemma-3 model in Hugging Face layout will do; to get one:\n  \
+         any Llama, Qwen2/2.5/3, Gemma-2 or Gemma-3 model in Hugging Face layout will do, or abacus, the small model \
+         inside this program; to get one:\n  \
          hf download Qwen/Qwen2.5-0.5B-Instruct\n  \
          uqac ask --model Qwen/Qwen2.5-0.5B-Instruct \"What is 17 * 23?\""
     )]
@@ -67,6 +69,8 @@ pub enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
     NoResponses(PathBuf),
     #[error("standard input: {0}")]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use uqac::backend::cuda::Gemm;
-use uqac::backend::{CacheType, DeviceChoice};
+use uqac::backend::{CacheType, DeviceChoice, WeightFormat};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
 use uqac::eval::run::fingerprint::Fingerprint;
@@ -40,7 +40,8 @@ pub struct EvalArgs {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 struct Flags {
-    /// Model folder, or a name on the Hugging Face hub that has been downloaded [default: $UQAC_MODEL]
+    /// Model folder, a name on the Hugging Face hub that has been downloaded, or abacus, the small model inside this
+    /// program [default: $UQAC_MODEL, abacus without it]
     #[arg(long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     /// Tasks, separated by commas
@@ -112,6 +113,9 @@ struct Flags {
     /// Threads on the CPU; 0: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little [default: file]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    weights: Option<WeightFormat>,
     /// Nothing but a JSON object on standard output
     #[arg(long)]
     json: bool,
@@ -162,6 +166,7 @@ impl EvalArgs {
             v_cache: flags.v_cache.or(file.v_cache),
             gemm: flags.gemm.or(file.gemm),
             threads: flags.threads.or(file.threads),
+            weights: flags.weights.or(file.weights),
             json: flags.json || file.json,
         })
     }
@@ -175,6 +180,7 @@ impl Flags {
             v_cache: self.v_cache,
             gemm: self.gemm.unwrap_or_default(),
             threads: self.threads.unwrap_or(0),
+            weights: self.weights.unwrap_or_default(),
         };
         ModelArgs { model: self.model.clone(), run }
     }
@@ -212,12 +218,12 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     }
     load_tasks(&flags, false)?;
     let model_args = flags.model();
-    let model_folder = model_args.folder()?;
+    let (model_name, model_folder) = model_args.or_embedded()?;
     let mut engine = model_args.run.load(&model_folder)?;
     let options = flags.options(&engine);
     check_template(&engine, &options)?;
     let tasks = load_tasks(&flags, options.boxed_instruction)?;
-    let manifest = manifest(&flags, &model_folder, &engine, &options)?;
+    let manifest = manifest(&model_name, &model_folder, &engine, &options)?;
     let folder = RunFolder::open(&output, &manifest)?;
     let run = RunOptions { batch_size: flags.batch_size.unwrap_or(8), limit: flags.limit, shard: flags.shard };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
@@ -258,20 +264,25 @@ fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), CliError
     Ok(())
 }
 
-fn manifest(flags: &Flags, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {
+fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {
     let template = engine.chat_template().map(|template| template.source());
     let fingerprint =
         Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
     let (k_cache, v_cache) = engine.cache_types();
-    let named = flags.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok()).unwrap_or_default();
-    let name = match Path::new(&named).is_dir() {
+    let name = match Path::new(named).is_dir() {
         true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
         false => None,
     };
     Ok(Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        model: Model { name: name.unwrap_or(named), fingerprint, k_cache, v_cache },
+        model: Model {
+            name: name.unwrap_or_else(|| named.to_owned()),
+            fingerprint,
+            k_cache,
+            v_cache,
+            weight_format: engine.options().weights,
+        },
         options: options.clone(),
         device: engine.device(),
     })

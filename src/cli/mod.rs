@@ -2,6 +2,7 @@
 
 mod ask;
 mod assess;
+mod bench;
 mod devices;
 mod error;
 mod eval;
@@ -17,8 +18,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::cuda::Gemm;
-use uqac::backend::{CacheType, DeviceChoice};
+use uqac::backend::{CacheType, DeviceChoice, WeightFormat};
 use uqac::engine::{Engine, EngineOptions};
+use uqac::model::embedded;
 use uqac::model::locate::locate_model;
 use uqac::report::sanitize::visible;
 
@@ -44,7 +46,7 @@ Exit codes:
 
 Environment:
   UQAC_MODEL   the model if --model is not given
-  UQAC_CACHE   folder for compiled CUDA kernels [default: ~/.cache/uqac]
+  UQAC_CACHE   folder for what is unpacked or compiled at first use [default: ~/.cache/uqac]
   CUDA_HOME    the CUDA toolkit, whose headers kernels are compiled with at first use
   NO_COLOR     no colours, if set and not empty
   COLUMNS      width of the report";
@@ -57,13 +59,15 @@ enum Command {
     FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
+    Bench(bench::BenchArgs),
     Report(report::ReportArgs),
 }
 
 /// Which model, and how it runs.
 #[derive(Args)]
 struct ModelArgs {
-    /// Model folder, or a name on the Hugging Face hub that has been downloaded [default: $UQAC_MODEL]
+    /// Model folder, a name on the Hugging Face hub that has been downloaded, or abacus, the small model inside this
+    /// program [default: $UQAC_MODEL; for ask and eval abacus without it]
     #[arg(long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     #[command(flatten)]
@@ -71,7 +75,7 @@ struct ModelArgs {
 }
 
 /// How a model runs.
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct RunArgs {
     /// Where it runs; auto: the first CUDA device if it can be used, else the CPU
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value_t = DeviceChoice::Auto)]
@@ -89,26 +93,46 @@ struct RunArgs {
     /// Threads on the CPU; 0: one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "file")]
+    weights: WeightFormat,
 }
 
 impl ModelArgs {
-    /// The model's folder.
-    fn folder(&self) -> Result<PathBuf, CliError> {
+    /// What the flag or the environment names.
+    fn named(&self) -> Option<String> {
         let named = self.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok());
-        let name = named.filter(|name| !name.is_empty()).ok_or(CliError::NoModel)?;
-        Ok(locate_model(&name)?)
+        named.filter(|name| !name.is_empty())
+    }
+
+    /// The folder of the model that is named.
+    fn folder(&self) -> Result<PathBuf, CliError> {
+        Ok(locate_model(&self.named().ok_or(CliError::NoModel)?)?)
+    }
+
+    /// The model that is named, or else the one inside the program, and its folder.
+    fn or_embedded(&self) -> Result<(String, PathBuf), CliError> {
+        let name = self.named().unwrap_or_else(|| {
+            note("note: no --model given: this is abacus, a model of 2.5 million parameters that can do sums");
+            embedded::NAME.to_owned()
+        });
+        let folder = locate_model(&name)?;
+        Ok((name, folder))
     }
 }
 
 impl RunArgs {
     fn options(&self) -> EngineOptions {
-        let RunArgs { device, threads, k_cache, v_cache, gemm } = *self;
-        EngineOptions { device, threads, k_cache, v_cache, gemm, ..EngineOptions::default() }
+        let &RunArgs { device, threads, k_cache, v_cache, gemm, weights } = self;
+        EngineOptions { device, threads, k_cache, v_cache, gemm, weights, ..EngineOptions::default() }
     }
 
     fn load(&self, folder: &std::path::Path) -> Result<Engine, CliError> {
         let mut upload = progress::Upload::default();
         let engine = Engine::load_with(folder, self.options(), &mut |done, total| upload.show(done, total))?;
+        if !self.weights.is_file() {
+            note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
+        }
         if let Some(why) = engine.passed_over() {
             note(&format!("note: running on the CPU: {why}"));
         }
@@ -125,6 +149,7 @@ pub fn main() -> ExitCode {
         Command::FitGamma(args) => fit_gamma::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
     };
     match result {

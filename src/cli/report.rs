@@ -44,9 +44,21 @@ pub struct ReportArgs {
     /// Resamples of the bootstrap; 0: no intervals
     #[arg(long, value_name = "N", default_value_t = 1000)]
     resamples: usize,
-    /// Seed of the bootstrap
+    /// Find the threshold that holds this share of wrong answers by not answering below it, on a random half of the items,
+    /// and show what comes of it on the other half
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    target_risk: Option<f64>,
+    /// Fit Platt's sigmoid and isotonic regression on a random half of the items, and show the errors on the other half
+    #[arg(long)]
+    calibrate: bool,
+    /// Seed of the bootstrap and of the halves
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
+    if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a number above 0 and below 1".to_owned()) }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -65,6 +77,8 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
         seed: args.seed,
         methods: args.methods.clone(),
         against: args.against.clone(),
+        target_risk: args.target_risk,
+        calibrate: args.calibrate,
     };
     let analysis = analyse(&args.folders, &options)?;
     if !matches!(args.format, Format::Table | Format::Markdown) {

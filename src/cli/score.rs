@@ -131,11 +131,12 @@ fn score_line(
     tally.tokens += tokens.len();
     let request = Request { parameters, dataset: item.dataset.as_deref(), answer, trace: args.trace };
     let assessed = engine.trace(&tokens, n_instr, args.profile).and_then(|mut traced| assess(&mut traced, &request));
-    match assessed {
+    let record = match assessed {
         Ok(Some(assessed)) => assessed.into_record(item.id, args.profile, n_instr),
         Ok(None) => Record::no_answer(item.id, args.profile, n_instr),
         Err(error) => Record::error(item.id, args.profile, Some(n_instr), error.to_string()),
-    }
+    };
+    Record { weights: engine.options().weights, ..record }
 }
 
 /// Errors that the summary spells out; all are in the output.

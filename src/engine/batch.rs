@@ -28,7 +28,7 @@ struct Running {
 impl Engine {
     /// An empty batch.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
-        let mut stop_ids = self.spec().eos_token_ids.clone();
+        let mut stop_ids = if options.ignore_ends { Vec::new() } else { self.spec().eos_token_ids.clone() };
         stop_ids.extend(&options.stop_ids);
         Batch { engine: self, options: options.clone(), stop_ids, running: Vec::new() }
     }
@@ -135,7 +135,8 @@ impl Batch<'_> {
         let vocabulary = engine.tokenizer.vocab_size();
         let Some(running) = running.last_mut() else { return Ok(()) };
         let (id, rest) = (running.id, &prompt[start..]);
-        forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, |backend, positions| {
+        let predicts = |row| row + 1 == prompt.len();
+        forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, predicts, |backend, positions| {
             if positions.end == prompt.len() && options.max_tokens > 0 {
                 let (sampling, stream) = (options.sampling, running.stream);
                 let next = Next::Choose(Choice { sampling, stream, position: prompt.len(), vocabulary });

@@ -5,9 +5,24 @@ use std::ops::ControlFlow;
 
 /// Runs `rows` (at most [`Backend::max_rows`]) through all layers. Afterwards the backend answers `predict`.
 pub fn forward<B: Backend + ?Sized>(backend: &mut B, rows: &[Row], record: bool) -> Result<(), BackendError> {
+    forward_for(backend, rows, record, |_| true)
+}
+
+/// [`forward`], but of the rows (indices into `rows`) only those that are `wanted` will be asked of: the others are in the
+/// cache, which is all that is needed of them in the last layer.
+pub fn forward_for<B: Backend + ?Sized>(
+    backend: &mut B,
+    rows: &[Row],
+    record: bool,
+    wanted: impl Fn(usize) -> bool,
+) -> Result<(), BackendError> {
     backend.embed(rows, record)?;
-    for layer in 0..backend.spec().layers.len() {
+    let layers = backend.spec().layers.len();
+    for layer in 0..layers {
         backend.project_qkv(layer);
+        if layer + 1 == layers {
+            backend.narrow(&|row| wanted(row));
+        }
         backend.attend(layer);
         backend.project_output(layer);
         backend.feed_forward(layer);
@@ -16,13 +31,14 @@ pub fn forward<B: Backend + ?Sized>(backend: &mut B, rows: &[Row], record: bool)
 }
 
 /// Runs `tokens` at positions `start ..` of one sequence, a chunk at a time; `after` is called behind each chunk with
-/// the positions it covered, while their rows can be predicted from.
+/// the positions it covered, while those of their rows that are `wanted` (positions) can be predicted from.
 pub fn extend<E: From<BackendError>>(
     backend: &mut dyn Backend,
     sequence: SequenceId,
     start: usize,
     tokens: &[u32],
     record: bool,
+    wanted: impl Fn(usize) -> bool,
     mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>) -> Result<(), E>,
 ) -> Result<(), E> {
     let max_rows = backend.max_rows();
@@ -30,7 +46,7 @@ pub fn extend<E: From<BackendError>>(
     for chunk in tokens.chunks(max_rows) {
         let rows: Vec<Row> =
             (first..).zip(chunk).map(|(position, token)| Row { sequence, position, token: *token }).collect();
-        forward(backend, &rows, record)?;
+        forward_for(backend, &rows, record, |row| wanted(first + row))?;
         after(backend, first..first + chunk.len())?;
         first += chunk.len();
     }

@@ -15,6 +15,8 @@ pub struct GenerateOptions {
     pub trace: Option<Profile>,
     /// Ids that end a response besides the model's own.
     pub stop_ids: Vec<u32>,
+    /// The model's own end tokens do not end a response: for measurements of a given length.
+    pub ignore_ends: bool,
 }
 
 impl Default for GenerateOptions {
@@ -24,6 +26,7 @@ impl Default for GenerateOptions {
             sampling: Sampling::GREEDY,
             trace: Some(Profile::Corrected),
             stop_ids: Vec::new(),
+            ignore_ends: false,
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod forward;
 pub mod generate;
 pub mod sampler;
 mod traced;
+mod variants;
 
 pub use batch::Batch;
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
@@ -17,6 +18,7 @@ use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
 use crate::backend::softmax_state::EntropyRule;
 use crate::backend::{
     Backend, BackendError, CacheType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
+    WeightFormat,
 };
 use crate::model::chat::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
@@ -45,6 +47,8 @@ pub struct EngineOptions {
     pub level: Level,
     /// Of the CPU: how its products treat their inputs.
     pub products: Products,
+    /// Of the CPU: how it holds the weights of products.
+    pub weights: WeightFormat,
 }
 
 impl Default for EngineOptions {
@@ -58,6 +62,7 @@ impl Default for EngineOptions {
             selected_heads: SELECTED_HEADS,
             level: Level::detect(),
             products: Products::F32,
+            weights: WeightFormat::File,
         }
     }
 }
@@ -161,6 +166,11 @@ impl Engine {
         self.backend.cache_types()
     }
 
+    /// Bytes of the weights that a decode step reads.
+    pub fn weight_bytes_per_token(&self) -> usize {
+        self.backend.weight_bytes_per_token().unwrap_or_else(|| self.weights.bytes_per_token())
+    }
+
     /// Bytes besides the weights' for a sequence of so many tokens, all of them a traced response.
     pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
         self.backend.expected_memory(tokens, self.trace_options(1, Profile::Corrected))
@@ -210,12 +220,17 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, gemm, level, products, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, gemm, level, products, weights: format, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
         let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let passed_over = match device {
+        DeviceChoice::Cuda(_) if !format.is_file() => {
+            let message = format!("weights in {}: they are the CPU's, use --device cpu", format.name());
+            return Err(CudaError::Unsupported(message));
+        }
+        DeviceChoice::Auto if !format.is_file() => None,
         DeviceChoice::Cpu => None,
         DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
         DeviceChoice::Auto => match open_cuda(0) {
@@ -225,7 +240,8 @@ fn open_backend(
         },
     };
     let or_f32 = |cache: Option<CacheType>| cache.unwrap_or(CacheType::F32);
-    let options = CpuOptions { threads, k_cache: or_f32(k_cache), v_cache: or_f32(v_cache), level, products };
+    let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
+    let options = CpuOptions { threads, k_cache, v_cache, level, products, weights: format };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), passed_over))
 }
 
@@ -237,7 +253,8 @@ fn trace_response(
     n_instr: usize,
 ) -> Result<Vec<Step>, EngineError> {
     let mut steps = Vec::with_capacity(tokens.len() + 1 - n_instr);
-    forward::extend::<EngineError>(backend, sequence, 0, tokens, true, |backend, positions| {
+    let predicts = |row| row + 1 >= n_instr;
+    forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {
         let requests: Vec<Prediction> = (positions.start.max(n_instr - 1)..positions.end)
             .map(|row| Prediction {
                 row: row - positions.start,

@@ -1,8 +1,9 @@
 //! A response whose KV cache and trace an engine holds: what the method asks its questions of.
 
-use super::generate::{GenerateOptions, Generation};
+use super::generate::{GenerateOptions, Generation, Progress};
+use super::variants::{self, Rescored};
 use super::{Engine, EngineError, forward};
-use crate::backend::{Backend, HeadRecord, Next, Prediction, SequenceId, Step};
+use crate::backend::{Backend, HeadRecord, SequenceId, Step};
 use crate::uq::{Response, Traced, Variant};
 use std::ops::{ControlFlow, Range};
 
@@ -70,13 +71,23 @@ impl<'e> TracedSequence<'e> {
         options: &GenerateOptions,
         streams: impl IntoIterator<Item = u64>,
     ) -> Result<Vec<Generation>, EngineError> {
+        self.generate_sharing_with(prompts, options, streams, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`generate_sharing`](Self::generate_sharing); `on_token` sees every token as it is chosen and may break off.
+    pub fn generate_sharing_with(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Generation>, EngineError> {
         self.parts().1.restore()?;
-        let mut ignore = |_| ControlFlow::Continue(());
         let mut batch = self.engine.batch(options);
         for (prompt, stream) in prompts.iter().zip(streams) {
-            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, &mut ignore)?;
+            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
         }
-        let finished = batch.finish(&mut ignore)?;
+        let finished = batch.finish(on_token)?;
         let mut generations = Vec::with_capacity(finished.len());
         for (id, generation) in finished {
             self.engine.backend.close(id);
@@ -138,17 +149,16 @@ impl Traced for Questions<'_> {
         Ok(self.backend.cosines(self.sequence, positions, answer)?)
     }
 
-    /// Visits the variants from the last replaced position to the first: a variant's rows overwrite the cache from its
-    /// position on, so that what lies before is still the response's own, neither recomputed nor copied.
     fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
         self.restore()?;
-        let mut order: Vec<usize> = (0..variants.len()).collect();
-        order.sort_by_key(|i| std::cmp::Reverse(variants[*i].position));
-        let mut results = vec![Vec::new(); variants.len()];
-        for index in order {
-            results[index] = self.score_variant(variants[index], positions)?;
+        let (response, sequence) = (self.response, self.sequence);
+        let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
+        if self.backend.mixes_sequences() {
+            variants::score_together(self.backend, sequence, &response, &mut rescored)?;
+        } else {
+            variants::score_in_place(self.backend, sequence, &response, &mut rescored, self.stale_from)?;
         }
-        Ok(results)
+        Ok(rescored.into_iter().map(Rescored::into_logprobs).collect())
     }
 }
 
@@ -157,44 +167,15 @@ impl Questions<'_> {
     fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);
         let Some(tokens) = self.response.tokens.get(stale..) else { return Ok(()) };
-        let restored =
-            forward::extend(self.backend, self.sequence, stale, tokens, false, |_, _| Ok::<(), EngineError>(()));
+        let restored = forward::extend(
+            self.backend,
+            self.sequence,
+            stale,
+            tokens,
+            false,
+            |_| false,
+            |_, _| Ok::<(), EngineError>(()),
+        );
         restored.inspect_err(|_| *self.stale_from = stale)
-    }
-
-    fn score_variant(&mut self, variant: Variant, positions: &[usize]) -> Result<Vec<f64>, EngineError> {
-        let response = self.response;
-        let listed = response.step(variant.position - 1).top.iter().find(|t| t.token == variant.token);
-        let own = listed.map(|t| t.logprob);
-        // a replacement that its row does not list needs that row once more
-        let start = variant.position - usize::from(own.is_none());
-        let end = positions.iter().copied().filter(|p| *p > variant.position || own.is_none()).max().unwrap_or(0);
-        let mut logprobs: Vec<f64> = positions
-            .iter()
-            .map(|p| if *p == variant.position { own.unwrap_or(f64::NAN) } else { response.logprob_at(*p) })
-            .collect();
-        if end <= start {
-            return Ok(logprobs);
-        }
-        let mut tokens = response.tokens[start..end].to_vec();
-        if let Some(replaced) = tokens.get_mut(variant.position - start) {
-            *replaced = variant.token;
-        }
-        *self.stale_from = (*self.stale_from).min(start);
-        let token_at = |p: usize| if p == variant.position { variant.token } else { response.tokens[p] };
-        forward::extend::<EngineError>(self.backend, self.sequence, start, &tokens, false, |backend, rows| {
-            let wanted: Vec<usize> = (0..positions.len()).filter(|i| rows.contains(&(positions[*i] - 1))).collect();
-            let request = |i: &usize| Prediction {
-                row: positions[*i] - 1 - rows.start,
-                next: Next::Given(Some(token_at(positions[*i]))),
-                detail: false,
-            };
-            let requests: Vec<Prediction> = wanted.iter().map(request).collect();
-            for (i, (step, _)) in wanted.iter().zip(backend.predict(&requests)?) {
-                logprobs[*i] = step.logprob.unwrap_or(f64::NEG_INFINITY);
-            }
-            Ok(())
-        })?;
-        Ok(logprobs)
     }
 }

@@ -1,7 +1,8 @@
-//! From what a person types (a folder, or a name on the Hugging Face hub) to a model folder on this machine.
+//! From what a person types (a folder, `abacus`, or a name on the Hugging Face hub) to a model folder on this machine.
 //!
 //! Nothing is downloaded: an error says how to.
 
+use super::embedded::{self, EmbeddedError};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,9 @@ pub enum LocateError {
     /// A folder, but not a model's.
     #[error("{} is no model folder: {missing} is missing", folder.display())]
     Incomplete { folder: PathBuf, missing: &'static str },
+    /// The model that comes with the program.
+    #[error(transparent)]
+    Embedded(#[from] EmbeddedError),
     /// Neither a folder nor possible on the hub.
     #[error(
         "\"{name}\" is neither a folder nor a model name; give a folder with config.json, org/name, or org/name@revision"
@@ -46,7 +50,7 @@ pub enum LocateError {
 
 /// The folder of a model.
 ///
-/// An existing folder is taken as it is. Anything else is a name on the Hugging Face hub, `org/name` or
+/// An existing folder is taken as it is; [`embedded::NAME`] is the model that comes with the program. Anything else is a name on the Hugging Face hub, `org/name` or
 /// `org/name@revision` (a branch, a tag or a commit; `main` if not given), looked up in the local cache:
 /// `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else `~/.cache/huggingface/hub`.
 ///
@@ -61,6 +65,9 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     let path = Path::new(name);
     if !name.is_empty() && path.is_dir() {
         return with_config(path.to_path_buf());
+    }
+    if name == embedded::NAME {
+        return Ok(embedded::folder()?);
     }
     if path.is_file() {
         return Err(LocateError::NotAFolder { path: path.to_path_buf() });

@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod config;
+pub mod embedded;
 pub mod locate;
 pub mod tokenizer;
 pub mod weights;

@@ -2,6 +2,7 @@
 
 use super::colour::{Look, Style};
 use super::sanitize::{text_width, width};
+use std::borrow::Cow;
 
 /// A character and how it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +92,13 @@ pub enum Align {
 
 /// Rows under a dim header, two spaces between columns, each column as wide as its widest cell.
 pub struct Table {
-    header: Vec<(&'static str, Align)>,
+    header: Vec<(Cow<'static, str>, Align)>,
     rows: Vec<Vec<(String, Style)>>,
 }
 
 impl Table {
-    pub fn new(header: impl Into<Vec<(&'static str, Align)>>) -> Table {
-        Table { header: header.into(), rows: Vec::new() }
+    pub fn new<S: Into<Cow<'static, str>>>(header: impl IntoIterator<Item = (S, Align)>) -> Table {
+        Table { header: header.into_iter().map(|(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as the header has.
@@ -108,7 +109,7 @@ impl Table {
     /// The table as lines, each ended with a newline and indented by two spaces.
     pub fn render(&self, look: Look) -> String {
         let column = |i: usize| self.rows.iter().filter_map(move |row| row.get(i)).map(|(text, _)| text_width(text));
-        let widest = |(i, (name, _)): (usize, &(&str, Align))| column(i).max().unwrap_or(0).max(text_width(name));
+        let widest = |(i, (name, _)): (usize, &(Cow<str>, Align))| column(i).max().unwrap_or(0).max(text_width(name));
         let widths: Vec<usize> = self.header.iter().enumerate().map(widest).collect();
         let mut lines = String::new();
         if self.header.iter().any(|(name, _)| !name.is_empty()) {

@@ -3,6 +3,7 @@
 //! The field order is part of the format. A number that is not finite is written as `null`, so a line is always valid
 //! JSON; everything else keeps the shortest digits that read back as the same float.
 
+use crate::backend::WeightFormat;
 use crate::uq::{Link, Member, Outcome, Profile, Scores};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,6 +75,9 @@ pub struct Record {
     pub ensemble: Vec<Member>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Vec<RowTrace>>,
+    /// How the weights were held, where not as their files have them.
+    #[serde(skip_serializing_if = "WeightFormat::is_file")]
+    pub weights: WeightFormat,
 }
 
 impl Record {
@@ -114,6 +118,7 @@ impl Record {
             scores: None,
             ensemble: Vec::new(),
             trace: None,
+            weights: WeightFormat::File,
         }
     }
 }

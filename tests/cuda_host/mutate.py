@@ -99,9 +99,10 @@ class Mutation:
         names = [test.stem for test in sorted(self.builder.tests.glob("*.cpp"))]
         names = [name for name in names if any(self.reaches(f"{name}.cpp", file) for file in files)]
         programs = self.builder.build_tests(names)
+        nothing = Mutant(-1, "", 0, "")
         def timed(program):
             start = time.monotonic()
-            return self.builder.run_program(program, quiet=True) == 0, time.monotonic() - start
+            return not self.fails(program, nothing, None), time.monotonic() - start
         results = self.builder.each(timed, programs)
         broken = [program.name for program, (passed, _) in zip(programs, results) if not passed]
         self.seconds = {program: seconds for program, (_, seconds) in zip(programs, results)}

@@ -1,8 +1,10 @@
-//! The KV cache of one sequence: chunks of [`CHUNK`] positions that are added as the sequence grows, never copied.
+//! The KV cache of one sequence: chunks of [`CHUNK`] positions that are added as the sequence grows. A copy of a prefix
+//! shares its chunks; who writes to a shared chunk gets one of its own.
 
 use crate::backend::CacheType;
 use crate::backend::cpu::simd::{LANES, Simd};
 use half::{bf16, f16};
+use std::sync::Arc;
 
 /// Positions of a chunk. A row's attention is one state per chunk, merged in order, so that the bits do not depend on
 /// how rows and chunks are shared between threads.
@@ -100,7 +102,7 @@ pub struct Chunk {
 #[derive(Debug, Clone)]
 pub struct KvCache {
     /// `[layer][chunk]`
-    layers: Vec<Vec<Chunk>>,
+    layers: Vec<Vec<Arc<Chunk>>>,
     pub kv_heads: usize,
     pub head_dim: usize,
     k_type: CacheType,
@@ -117,7 +119,7 @@ impl KvCache {
         KvCache { layers: vec![Vec::new(); layers], kv_heads, head_dim, k_type, v_type }
     }
 
-    /// A copy with (at least) positions `0..len`.
+    /// A copy with (at least) positions `0..len`, whose chunks are shared until they are written to.
     pub fn prefix(&self, len: usize) -> KvCache {
         let chunks = len.div_ceil(CHUNK);
         let layers = self.layers.iter().map(|chunk| chunk[..chunks.min(chunk.len())].to_vec()).collect();
@@ -129,7 +131,7 @@ impl KvCache {
         layers * kv_heads * (head_dim * k.size() + value_stride(head_dim) * v.size())
     }
 
-    /// Bytes held.
+    /// Bytes held, those shared with copies included.
     pub fn bytes(&self) -> usize {
         let chunks: usize = self.layers.iter().map(Vec::len).sum();
         chunks * CHUNK * Self::bytes_per_position(1, self.kv_heads, self.head_dim, self.k_type, self.v_type)
@@ -140,10 +142,10 @@ impl KvCache {
         let (keys, values) = (self.head_dim * CHUNK, CHUNK * value_stride(self.head_dim));
         for layer in &mut self.layers {
             while layer.len() * CHUNK < len {
-                layer.push(Chunk {
+                layer.push(Arc::new(Chunk {
                     keys: Block::new(self.k_type, self.kv_heads * keys),
                     values: Block::new(self.v_type, self.kv_heads * values),
-                });
+                }));
             }
         }
     }
@@ -156,7 +158,7 @@ impl KvCache {
     /// Writes one position's key and value (`[kv_heads, head_dim]` each, the key rotated) to a layer.
     pub fn write(&mut self, layer: usize, position: usize, key: &[f32], value: &[f32]) {
         let (head_dim, stride) = (self.head_dim, value_stride(self.head_dim));
-        let chunk = &mut self.layers[layer][position / CHUNK];
+        let chunk = Arc::make_mut(&mut self.layers[layer][position / CHUNK]);
         let offset = position % CHUNK;
         for head in 0..self.kv_heads {
             let part = head * head_dim..(head + 1) * head_dim;

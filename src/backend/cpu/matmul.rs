@@ -9,10 +9,11 @@
 //! |y - exact| ≤ γ(⌈k/16⌉ + 4) Σ|w||x| with γ(m) = m·2^-24 / (1 - m·2^-24), that is at most γ(k) for k ≥ 5: the usual
 //! forward bound of a dot product, with fewer roundings because the lanes share them. A bias rounds once more.
 //!
-//! Weights stay as they are in the file and are widened in registers (`narrow`, for a few rows, which memory bounds) or
+//! Weights stay as they are in the file, or in 8 bits ([`q8`]), and are widened in registers (`narrow`, for a few rows, which memory bounds) or
 //! a strip of a few outputs at a time (`wide`, which arithmetic bounds).
 
 mod narrow;
+pub mod q8;
 #[cfg(test)]
 mod tests;
 mod wide;
@@ -24,14 +25,47 @@ use std::cell::Cell;
 use std::ops::Range;
 
 pub use crate::model::weights::Elements;
+use q8::Q8Block;
 
-/// A weight matrix as a checkpoint has it: [rows, k] row-major, one row per output.
+/// A weight matrix: [rows, k] row-major, one row per output.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
-    pub elements: Elements<'a>,
+    pub numbers: Numbers<'a>,
     pub rows: usize,
     pub k: usize,
 }
+
+/// How a matrix's weights are stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Numbers<'a> {
+    /// As a checkpoint has them.
+    File(Elements<'a>),
+    /// In blocks of [`LANES`] along k, of which k is a multiple.
+    Q8(&'a [Q8Block]),
+}
+
+impl Numbers<'_> {
+    /// Weights.
+    fn len(&self) -> usize {
+        match self {
+            Numbers::File(elements) => elements.len(),
+            Numbers::Q8(blocks) => blocks.len() * LANES,
+        }
+    }
+}
+
+/// Runs `$body` with `$w` bound to the weights' slice, whatever its type.
+macro_rules! with_weights {
+    ($numbers:expr, $w:ident => $body:expr) => {
+        match $numbers {
+            $crate::backend::cpu::matmul::Numbers::File($crate::backend::cpu::matmul::Elements::F32($w)) => $body,
+            $crate::backend::cpu::matmul::Numbers::File($crate::backend::cpu::matmul::Elements::Bf16($w)) => $body,
+            $crate::backend::cpu::matmul::Numbers::File($crate::backend::cpu::matmul::Elements::F16($w)) => $body,
+            $crate::backend::cpu::matmul::Numbers::Q8($w) => $body,
+        }
+    };
+}
+use with_weights;
 
 /// One product of [`matmul_many`].
 pub struct Job<'a> {
@@ -134,7 +168,7 @@ impl<'a> Product<'a> {
     fn new(job: &'a mut Job, x: &'a [f32], n: usize, k: usize) -> Self {
         let Job { w, bias, y, y_stride } = job;
         assert_eq!(w.k, k, "products of one region share their input");
-        assert_eq!(w.elements.len(), w.rows * k, "weights are not [rows = {}, k = {k}]", w.rows);
+        assert_eq!(w.numbers.len(), w.rows * k, "weights are not [rows = {}, k = {k}]", w.rows);
         assert!(bias.is_none_or(|b| b.len() == w.rows), "bias is not [{}]", w.rows);
         assert!(*y_stride >= w.rows && y.len() >= (n - 1) * *y_stride + w.rows, "y is too small for [{n}, {}]", w.rows);
         Product { w: *w, bias: *bias, x, y: Disjoint::new(y), y_stride: *y_stride }
@@ -204,13 +238,22 @@ unsafe fn step<S: Simd, const R: usize, const C: usize>(
 /// A type that weights are stored in.
 trait Weight: Copy {
     const ZERO: Self;
+    /// Weights that one of them holds.
+    const EACH: usize = 1;
+
+    /// Where weight `offset` of a matrix at `p` is; `offset` is a multiple of `EACH`. Nothing is read.
+    #[inline(always)]
+    fn at(p: *const Self, offset: usize) -> *const Self {
+        p.wrapping_add(offset / Self::EACH)
+    }
+
     /// Sixteen weights, widened.
     ///
     /// # Safety
     /// As for [`Simd`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
 
-    /// The first `len` < 16 weights at `p`, then zeros.
+    /// The first `len` < 16 weights at `p`, then zeros. Only for types that hold one weight each.
     ///
     /// # Safety
     /// As for [`Simd`], but `p` need only be valid for `len` elements.

@@ -4,19 +4,25 @@ pub mod attention;
 pub mod cache;
 pub mod matmul;
 pub mod norm;
+mod packed;
+mod pass;
 mod predict;
 pub mod simd;
 mod terms;
 pub mod threads;
-mod trace;
+pub mod trace;
 
-use super::{Backend, BackendError, CacheType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions};
+use super::{
+    Backend, BackendError, CacheType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions, WeightFormat,
+};
 use crate::model::config::Activation;
-use crate::model::weights::{LayerWeights, Weight};
+use crate::model::weights::LayerWeights;
 use crate::model::{ModelSpec, Weights};
-use attention::{AttentionRow, AttentionShape, HeadState, TracedHead};
+use attention::{AttentionRow, AttentionShape, TracedHead};
 use cache::KvCache;
-use matmul::{Job, Matrix, matmul, matmul_many};
+use matmul::{Job, matmul, matmul_many};
+use packed::Packed;
+use pass::Pass;
 use simd::Level;
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,6 +45,7 @@ pub struct CpuOptions {
     pub v_cache: CacheType,
     pub level: Level,
     pub products: Products,
+    pub weights: WeightFormat,
 }
 
 impl Default for CpuOptions {
@@ -49,6 +56,7 @@ impl Default for CpuOptions {
             v_cache: CacheType::F32,
             level: Level::detect(),
             products: Products::F32,
+            weights: WeightFormat::File,
         }
     }
 }
@@ -57,6 +65,7 @@ impl Default for CpuOptions {
 pub struct CpuBackend {
     spec: ModelSpec,
     weights: Arc<Weights>,
+    packed: Packed,
     pool: ThreadPool,
     options: CpuOptions,
     sequences: Vec<Option<Sequence>>,
@@ -70,40 +79,15 @@ struct Sequence {
     trace: Option<Trace>,
 }
 
-/// The state of the running pass; widths in [`ModelSpec`]'s terms.
-#[derive(Default)]
-struct Pass {
-    rows: Vec<Row>,
-    /// Per row, where it is traced.
-    selections: Vec<Option<Selection>>,
-    /// Residual stream; after the pass the normed hidden state: `[rows, hidden_size]`
-    x: Vec<f32>,
-    /// Normed input of a block, then its output: `[rows, hidden_size]`
-    h: Vec<f32>,
-    /// `[rows, heads · head_dim]`: queries, and the attention's output
-    q: Vec<f32>,
-    attended: Vec<f32>,
-    /// `[rows, kv_heads · head_dim]`
-    k: Vec<f32>,
-    v: Vec<f32>,
-    /// `[rows, intermediate_size]`
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    /// `[rows, heads]`
-    states: Vec<HeadState>,
-    /// `[rope table][rows, head_dim / 2]`
-    cos: Vec<Vec<f32>>,
-    sin: Vec<Vec<f32>>,
-    logits: Vec<f32>,
-}
-
 impl CpuBackend {
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, options: CpuOptions) -> CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if options.threads == 0 { cores } else { options.threads };
         let inverse_frequencies = spec.rope.iter().map(|r| r.inverse_frequencies(spec.head_dim)).collect();
+        let pool = ThreadPool::new(threads);
         CpuBackend {
-            pool: ThreadPool::new(threads),
+            packed: Packed::new(&weights, options.weights, &pool),
+            pool,
             spec,
             weights,
             options,
@@ -208,7 +192,7 @@ impl CpuBackend {
 
     /// Whether the inputs of this pass's products are rounded.
     fn rounds(&self) -> bool {
-        self.options.products.rounds(self.pass.rows.len())
+        self.options.products.rounds(self.pass.width)
     }
 
     /// Offers every head of a layer to the traced rows' selections.
@@ -244,21 +228,22 @@ fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize
     pool.run(rows, &|row| f(row, unsafe { parts.slice(row * width..(row + 1) * width) }));
 }
 
-fn matrix(weight: &Weight) -> Matrix<'_> {
-    Matrix { elements: weight.elements(), rows: weight.rows, k: weight.width }
-}
-
 impl Backend for CpuBackend {
     fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
     fn device(&self) -> String {
-        format!("cpu ({}, {} threads)", self.options.level.name(), self.pool.threads())
+        let weights = if self.options.weights.is_file() { "" } else { ", q8 weights" };
+        format!("cpu ({}, {} threads{weights})", self.options.level.name(), self.pool.threads())
     }
 
     fn cache_types(&self) -> (CacheType, CacheType) {
         (self.options.k_cache, self.options.v_cache)
+    }
+
+    fn weight_bytes_per_token(&self) -> Option<usize> {
+        Some(self.packed.bytes_per_token(&self.weights))
     }
 
     fn max_rows(&self) -> usize {
@@ -294,6 +279,10 @@ impl Backend for CpuBackend {
         Ok(id)
     }
 
+    fn mixes_sequences(&self) -> bool {
+        true
+    }
+
     fn close(&mut self, sequence: SequenceId) {
         if let Some(slot) = self.sequences.get_mut(sequence.0) {
             *slot = None;
@@ -305,18 +294,10 @@ impl Backend for CpuBackend {
         if let Some(bad) = rows.iter().find(|r| r.token as usize >= spec.vocab_size) {
             return Err(BackendError::TokenRange { token: bad.token, vocab_size: spec.vocab_size });
         }
-        let (heads, head_dim) = (spec.num_attention_heads, spec.head_dim);
         let pass = &mut self.pass;
         pass.rows = rows.to_vec();
-        pass.x.resize(n * spec.hidden_size, 0.0);
-        pass.h.resize(n * spec.hidden_size, 0.0);
-        pass.q.resize(n * heads * head_dim, 0.0);
-        pass.attended.resize(n * heads * head_dim, 0.0);
-        pass.k.resize(n * spec.num_key_value_heads * head_dim, 0.0);
-        pass.v.resize(n * spec.num_key_value_heads * head_dim, 0.0);
-        pass.gate.resize(n * spec.intermediate_size, 0.0);
-        pass.up.resize(n * spec.intermediate_size, 0.0);
-        pass.states.resize(n * heads, HeadState::EMPTY);
+        (pass.width, pass.left) = (n, None);
+        pass.resize(spec, n);
         let scale = spec.embedding_scale.unwrap_or(1.0);
         let elements = self.weights.embedding.elements();
         for (x, row) in pass.x.chunks_exact_mut(spec.hidden_size).zip(rows) {
@@ -346,9 +327,9 @@ impl Backend for CpuBackend {
             terms::round_inputs(&mut self.pass.h, l.q.elements());
         }
         let mut jobs = [
-            Job { w: matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
-            Job { w: matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
-            Job { w: matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
+            Job { w: self.packed.matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
+            Job { w: self.packed.matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
+            Job { w: self.packed.matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
         ];
         matmul_many(&self.pool, level, &mut jobs, &self.pass.h, n);
         let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
@@ -367,6 +348,10 @@ impl Backend for CpuBackend {
             }
         }
         (self.pass.q, self.pass.k, self.pass.v) = (q, k, v);
+    }
+
+    fn narrow(&mut self, wanted: &dyn Fn(usize) -> bool) {
+        self.pass.narrow(&self.spec, wanted);
     }
 
     fn attend(&mut self, layer: usize) {
@@ -389,7 +374,16 @@ impl Backend for CpuBackend {
         if rounds {
             terms::round_inputs(&mut pass.attended, l.o.elements());
         }
-        matmul(&self.pool, level, &matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
+        matmul(
+            &self.pool,
+            level,
+            &self.packed.matrix(&l.o),
+            &pass.attended,
+            n,
+            &mut pass.h,
+            width,
+            l.o_bias.as_deref(),
+        );
         self.join(|l| l.post_attention_norm.as_deref(), layer);
     }
 
@@ -402,8 +396,8 @@ impl Backend for CpuBackend {
             terms::round_inputs(&mut pass.h, l.gate.elements());
         }
         let mut jobs = [
-            Job { w: matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
-            Job { w: matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
+            Job { w: self.packed.matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
+            Job { w: self.packed.matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
         ];
         matmul_many(&self.pool, level, &mut jobs, &pass.h, n);
         let up = &pass.up;
@@ -418,7 +412,16 @@ impl Backend for CpuBackend {
             terms::round_inputs(&mut pass.gate, l.down.elements());
         }
         let width = self.spec.hidden_size;
-        matmul(&self.pool, level, &matrix(&l.down), &pass.gate, n, &mut pass.h, width, l.down_bias.as_deref());
+        matmul(
+            &self.pool,
+            level,
+            &self.packed.matrix(&l.down),
+            &pass.gate,
+            n,
+            &mut pass.h,
+            width,
+            l.down_bias.as_deref(),
+        );
         self.join(|l| l.post_feed_forward_norm.as_deref(), layer);
     }
 
@@ -451,10 +454,13 @@ impl Backend for CpuBackend {
         for requests in requests.chunks(LOGIT_ROWS) {
             let n = requests.len();
             let mut x = Vec::with_capacity(n * width);
-            requests.iter().for_each(|r| x.extend_from_slice(&self.pass.x[r.row * width..(r.row + 1) * width]));
+            for request in requests {
+                let row = self.pass.index(request.row);
+                x.extend_from_slice(&self.pass.x[row * width..(row + 1) * width]);
+            }
             let mut logits = std::mem::take(&mut self.pass.logits);
             logits.resize(n * vocab, 0.0);
-            matmul(&self.pool, level, &matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
+            matmul(&self.pool, level, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
             let mut steps = vec![None; n];
             let slots = Disjoint::new(&mut steps);
             let rows = Disjoint::new(&mut logits);
@@ -471,7 +477,7 @@ impl Backend for CpuBackend {
             for (request, step) in requests.iter().zip(steps) {
                 match step {
                     Some(step) => results.push(step),
-                    None => return Err(self.not_finite(self.pass.rows[request.row].position)),
+                    None => return Err(self.not_finite(self.pass.rows[self.pass.index(request.row)].position)),
                 }
             }
         }
@@ -479,7 +485,8 @@ impl Backend for CpuBackend {
     }
 
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
-        Ok(self.pass.x[row * self.spec.hidden_size..(row + 1) * self.spec.hidden_size].to_vec())
+        let (row, width) = (self.pass.index(row), self.spec.hidden_size);
+        Ok(self.pass.x[row * width..(row + 1) * width].to_vec())
     }
 
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
@@ -527,6 +534,10 @@ impl Backend for CpuBackend {
             Some((dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()) as f32)
         };
         Ok(positions.iter().flat_map(|p| answer.clone().map(move |a| cosine(*p, a).unwrap_or(0.0))).collect())
+    }
+
+    fn working_memory(&self) -> usize {
+        self.packed.bytes()
     }
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {

@@ -107,6 +107,7 @@ pub trait Simd: Copy + 'static {
     unsafe fn load(p: *const f32) -> Self::V;
     unsafe fn load_bf16(p: *const bf16) -> Self::V;
     unsafe fn load_f16(p: *const f16) -> Self::V;
+    unsafe fn load_i8(p: *const i8) -> Self::V;
     unsafe fn store(p: *mut f32, v: Self::V);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
@@ -208,7 +209,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self::V {
-        // SAFETY: the caller's pointer is valid for 16 elements; so in the three functions below.
+        // SAFETY: the caller's pointer is valid for 16 elements; so in the four functions below.
         unsafe { p.cast::<Self::V>().read_unaligned() }
     }
     #[inline(always)]
@@ -220,6 +221,11 @@ impl Simd for Portable {
     unsafe fn load_f16(p: *const f16) -> Self::V {
         let v = unsafe { p.cast::<[f16; LANES]>().read_unaligned() };
         each(|i| v[i].to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::V {
+        let v = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
+        each(|i| f32::from(v[i]))
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::V) {

@@ -3,6 +3,7 @@
 
 use super::device::{Device, DeviceInfo, Kernel, Module};
 use super::error::{CudaError, describe};
+use crate::cache;
 use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts, sys as nvrtc};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -111,7 +112,12 @@ impl Compiler {
         let mut options = vec!["--std=c++17".to_owned(), "--device-as-default-execution-space".to_owned()];
         options.push(format!("--gpu-architecture=compute_{}{}{dialect}", capability.0, capability.1));
         options.extend(include_folders().into_iter().map(|folder| format!("--include-path={}", folder.display())));
-        Ok(Compiler { version: (major, minor), options, device: info.name.clone(), cache: cache_folder() })
+        Ok(Compiler {
+            version: (major, minor),
+            options,
+            device: info.name.clone(),
+            cache: cache::folder().map(|folder| folder.join("kernels")),
+        })
     }
 
     /// The PTX of a kernel file with a NUL behind it, from the cache if it is there.
@@ -133,7 +139,7 @@ impl Compiler {
         }
         if let Some(path) = cached {
             // a cache that cannot be written costs time, nothing else
-            drop(write_image(&path, &image));
+            drop(cache::write(&path, &image));
         }
         Ok(image)
     }
@@ -167,26 +173,7 @@ fn include_folders() -> Vec<PathBuf> {
     with_inner.filter(|folder| folder.is_dir()).collect()
 }
 
-/// $UQAC_CACHE, or `uqac` in the user's folder for caches; kernels in a folder of their own.
-fn cache_folder() -> Option<PathBuf> {
-    let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let folder = of("UQAC_CACHE")
-        .or_else(|| of("XDG_CACHE_HOME").map(|folder| folder.join("uqac")))
-        .or_else(|| of("HOME").map(|home| home.join(".cache/uqac")));
-    folder.map(|folder| folder.join("kernels"))
-}
-
 /// A whole image: one that was cut off has no NUL at its end.
 fn read_image(path: &Path) -> Option<Vec<u8>> {
     std::fs::read(path).ok().filter(|image| image.last() == Some(&0))
-}
-
-/// Writes under another name first, so that another process never sees a part.
-fn write_image(path: &Path, image: &[u8]) -> std::io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let part = path.with_extension(format!("{}.part", std::process::id()));
-    std::fs::write(&part, image)?;
-    std::fs::rename(&part, path)
 }

@@ -117,6 +117,7 @@ fn task_analysis(
         common,
         sweep: sweep::settings(&items, methods),
         overhead: overhead::stages(&items),
+        halves: halves::halves(&items, methods, options),
         items,
     }
 }

@@ -13,6 +13,7 @@
 
 mod compare;
 mod compute;
+pub mod halves;
 pub mod load;
 pub mod methods;
 mod overhead;
@@ -21,6 +22,8 @@ mod sweep;
 
 pub use load::{AnalysisError, Item, for_each_sample, sample_files};
 pub use methods::{Group, Method};
+
+use halves::Halves;
 
 use super::metrics::{Balanced, Metric, Resampling};
 use serde::Serialize;
@@ -41,11 +44,22 @@ pub struct AnalysisOptions {
     pub methods: Vec<String>,
     /// The method that the others are compared with.
     pub against: String,
+    /// Share of wrong answers to be held by not answering below a threshold.
+    pub target_risk: Option<f64>,
+    /// Whether to fit maps to calibrated probabilities.
+    pub calibrate: bool,
 }
 
 impl Default for AnalysisOptions {
     fn default() -> Self {
-        AnalysisOptions { resamples: 1000, seed: 0, methods: Vec::new(), against: "p".to_owned() }
+        AnalysisOptions {
+            resamples: 1000,
+            seed: 0,
+            methods: Vec::new(),
+            against: "p".to_owned(),
+            target_risk: None,
+            calibrate: false,
+        }
     }
 }
 
@@ -118,6 +132,9 @@ pub struct TaskAnalysis {
     pub common: Option<Common>,
     pub sweep: Vec<SweepSetting>,
     pub overhead: Vec<Stage>,
+    /// Where abstention or calibration was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halves: Option<Halves>,
     /// By task and doc_id.
     #[serde(skip)]
     pub items: Vec<Item>,

@@ -4,7 +4,7 @@
 //! scores, labels ─ Ranking ─ levels ─┬─ discrimination: AUROC, AUPRC, AUROC within lengths
 //! (bootstrap: how often each item)   ├─ selective: AURC, risk-coverage curve, PRR
 //!                                    └─ calibration: ECE, reliability bins, Brier
-//! balanced: the paper's subsamples (by mt19937)
+//! balanced: the paper's subsamples (by mt19937)          calibrators: Platt's sigmoid, isotonic regression
 //! ```
 //!
 //! Scores: higher is more confident. Labels: whether the answer is right. Everything is computed from [`Level`]s, the
@@ -15,6 +15,7 @@
 pub mod balanced;
 pub mod bootstrap;
 pub mod calibration;
+pub mod calibrators;
 pub mod discrimination;
 pub mod mt19937;
 pub mod ranking;

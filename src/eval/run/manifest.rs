@@ -1,7 +1,7 @@
 //! What a run was made with: `manifest.json`.
 
 use super::fingerprint::Fingerprint;
-use crate::backend::CacheType;
+use crate::backend::{CacheType, WeightFormat};
 use crate::uq::Parameters;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -29,6 +29,9 @@ pub struct Model {
     pub fingerprint: Fingerprint,
     pub k_cache: CacheType,
     pub v_cache: CacheType,
+    /// How the CPU held the weights, where not as their files have them.
+    #[serde(default, skip_serializing_if = "WeightFormat::is_file")]
+    pub weight_format: WeightFormat,
 }
 
 /// Everything that results depend on besides the model and the questions.
@@ -112,7 +115,13 @@ mod tests {
         Manifest {
             format: FORMAT,
             version: "0.1.0".into(),
-            model: Model { name: "m".into(), fingerprint, k_cache: CacheType::F32, v_cache: CacheType::F16 },
+            model: Model {
+                name: "m".into(),
+                fingerprint,
+                k_cache: CacheType::F32,
+                v_cache: CacheType::F16,
+                weight_format: WeightFormat::File,
+            },
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),
                 selected_heads: 16,

@@ -42,7 +42,7 @@ pub fn self_consistency(
     let (tokens, n_instr) = traced.tokens();
     let prompts = vec![tokens[..n_instr].to_vec(); samples];
     let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
-    let generate = GenerateOptions { max_tokens, sampling, trace: None, stop_ids: Vec::new() };
+    let generate = GenerateOptions { max_tokens, sampling, trace: None, ..GenerateOptions::default() };
     let streams = (0..samples).map(|sample| stream(&task.name, item.doc_id, sample));
     let generations = traced.generate_sharing(&prompts, &generate, streams)?;
 

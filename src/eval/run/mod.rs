@@ -157,7 +157,7 @@ fn generate(
         max_tokens: options.max_tokens,
         sampling: Sampling::GREEDY,
         trace: Some(options.parameters.profile),
-        stop_ids: Vec::new(),
+        ..GenerateOptions::default()
     };
     let mut waiting = waiting.into_iter();
     let mut running: HashMap<u64, (&Item, Prompt)> = HashMap::new();

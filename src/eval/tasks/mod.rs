@@ -5,13 +5,14 @@
 //! | `gsm8k` | JSONL with `question`, `answer` ending in `#### N` | the question (zero-shot) |
 //! | `math` | folder `test/<subject>/*.json` with `problem`, `solution`; or MATH-500's JSONL | the problem; on request also where the answer belongs |
 //! | `bbh`, `bbh:SUBTASK` | `bbh/*.json` with `examples` of `input`, `target`, and `cot-prompts/*.txt` | three worked examples, their answers in a box, then the question |
-//! | `abacus` | JSONL with `question`, `answer` | the question |
+//! | `abacus` | JSONL with `question`, `answer`; one comes with the program | the question |
 //! | `FILE.jsonl` | `question`, `answer`, `grader`, and `id` if wanted | the question |
 //!
 //! Files may be compressed (`.gz`). They are looked for in the folder given ([`TaskOptions::data`]), then in the Hugging
 //! Face cache; nothing is downloaded, an error says how to.
 
 use crate::model::chat::Message;
+use crate::model::embedded::EmbeddedError;
 use crate::uq::answer::AnswerRule;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -86,6 +87,9 @@ pub enum TaskError {
     /// A record whose field is missing or of another kind.
     #[error("{}, {place}: field \"{field}\": expected {expected}, found {found}", path.display())]
     Field { path: PathBuf, place: String, field: &'static str, expected: &'static str, found: String },
+    /// The questions that come with the program cannot be unpacked.
+    #[error(transparent)]
+    Embedded(#[from] EmbeddedError),
     /// A file of worked examples that is not laid out as BIG-Bench Hard's are.
     #[error("{}: expected {expected}, found {found}", path.display())]
     Prompt { path: PathBuf, expected: &'static str, found: String },

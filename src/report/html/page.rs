@@ -7,6 +7,7 @@ use crate::report::sanitize::visible;
 use crate::report::svg::{Picture, escape, theme};
 use crate::report::tables::{Align, Field, Section, Sheet};
 use serde_json::json;
+use std::borrow::Cow;
 
 /// So many tables are open from the start.
 const OPEN_SHEETS: usize = 2;
@@ -95,7 +96,8 @@ fn sheet_html(sheet: &Sheet, open: bool) -> String {
         Some((_, Align::Right)) => " class=\"number\"",
         _ => "",
     };
-    let head = |(i, (name, _)): (usize, &(&str, Align))| format!("<th scope=\"col\"{}>{}</th>", class(i), escape(name));
+    let head =
+        |(i, (name, _)): (usize, &(Cow<str>, Align))| format!("<th scope=\"col\"{}>{}</th>", class(i), escape(name));
     let head: String = sheet.columns.iter().enumerate().map(head).collect();
     let cell = |(i, field): (usize, &Field)| {
         let text =

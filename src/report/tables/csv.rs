@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A number. `view`: which items it is of (`answered`, `all`, `balanced`, `common`), or what else it is (`summary`,
-/// `difference`, `mean`, `sweep`, `overhead`). Empty: not defined, or not there.
+/// `difference`, `mean`, `fitted` and `held_out`, `sweep`, `overhead`). Empty: not defined, or not there.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row<'a> {
     run: &'a str,
@@ -71,11 +71,44 @@ fn rows_of<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
             rows.extend(estimates(&method.difference, common.items, &Row { view: "difference", ..of }));
         }
     }
+    rows.extend(halves(task, base));
     rows.extend(sweep(task, base));
     for stage in &task.overhead {
         let of = Row { view: "overhead", method: &stage.stage, items: Some(stage.items), ..base.clone() };
         rows.push(Row { metric: "seconds", value: Some(stage.seconds), ..of.clone() });
         rows.push(Row { metric: "relative_to_generate", value: stage.relative_to_generate, ..of });
+    }
+    rows
+}
+
+fn halves<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    let Some(halves) = &task.halves else { return rows };
+    for method in &halves.methods {
+        let of = Row { method: &method.method, items: Some(halves.held_out), ..base.clone() };
+        if let Some(abstention) = &method.abstention {
+            let fitted = Row { view: "fitted", items: Some(halves.fitted), ..of.clone() };
+            rows.push(Row { metric: "threshold", value: abstention.threshold, ..fitted.clone() });
+            for (base, answered) in
+                [(fitted, abstention.fitted), (Row { view: "held_out", ..of.clone() }, abstention.held_out)]
+            {
+                let [low, high] = [0, 1].map(|end| answered.risk_interval.map(|interval| interval[end]));
+                rows.push(Row { metric: "coverage", value: Some(answered.coverage), ..base.clone() });
+                rows.push(Row { metric: "risk", value: answered.risk, low, high, ..base });
+            }
+        }
+        if let Some(calibration) = &method.calibration {
+            let of = Row { view: "held_out", items: Some(calibration.items), ..of };
+            let maps = [
+                ("ece", "brier", calibration.as_is),
+                ("ece_platt", "brier_platt", Some(calibration.platt)),
+                ("ece_isotonic", "brier_isotonic", Some(calibration.isotonic)),
+            ];
+            for (ece, brier, errors) in maps {
+                rows.push(Row { metric: ece, value: errors.map(|errors| errors.ece), ..of.clone() });
+                rows.push(Row { metric: brier, value: errors.map(|errors| errors.brier), ..of.clone() });
+            }
+        }
     }
     rows
 }

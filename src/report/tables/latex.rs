@@ -2,6 +2,7 @@
 
 use super::{Align, Field, Sheet};
 use crate::report::sanitize::visible;
+use std::borrow::Cow;
 
 /// Every sheet as a `table` with its title and notes as the caption; the best of a column is bold.
 pub fn latex(sheets: &[Sheet]) -> String {
@@ -11,7 +12,7 @@ pub fn latex(sheets: &[Sheet]) -> String {
 
 fn one(sheet: &Sheet) -> String {
     let row = |cells: Vec<String>| format!("  {} \\\\\n", cells.join(" & "));
-    let align = |(_, align): &(&str, Align)| if *align == Align::Right { 'r' } else { 'l' };
+    let align = |(_, align): &(Cow<str>, Align)| if *align == Align::Right { 'r' } else { 'l' };
     let columns: String = sheet.columns.iter().map(align).collect();
     let caption: Vec<String> = std::iter::once(format!("{}.", sheet.title))
         .chain(sheet.notes.iter().cloned())

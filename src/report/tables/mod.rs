@@ -8,6 +8,7 @@
 //! ```
 
 pub mod csv;
+pub mod halves;
 pub mod latex;
 pub mod markdown;
 pub mod sheets;
@@ -15,11 +16,14 @@ pub mod text;
 
 pub use super::layout::Align;
 
+use std::borrow::Cow;
+
 /// A table, whatever it is written as.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sheet {
     pub title: String,
-    pub columns: Vec<(&'static str, Align)>,
+    /// Heads.
+    pub columns: Vec<(Cow<'static, str>, Align)>,
     pub sections: Vec<Section>,
     /// What the reader must know to read it.
     pub notes: Vec<String>,

@@ -1,6 +1,6 @@
 //! What is in each table.
 
-use super::{Align, Field, NONE, Section, Sheet};
+use super::{Align, Field, NONE, Section, Sheet, halves};
 use crate::eval::analysis::{
     Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
     TaskAnalysis,
@@ -8,6 +8,7 @@ use crate::eval::analysis::{
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::Spread;
 use Align::{Left, Right};
+use std::borrow::Cow;
 
 /// Every table of a report, in its order.
 pub fn sheets(analysis: &Analysis) -> Vec<Sheet> {
@@ -16,7 +17,9 @@ pub fn sheets(analysis: &Analysis) -> Vec<Sheet> {
         for task in run.benchmarks() {
             sheets.extend(methods(analysis, run, task));
             sheets.extend(task.common.as_ref().map(|common| compared(analysis, run, task, common)));
+            sheets.extend(halves::sheets(analysis, run, task));
         }
+        sheets.extend(over_tasks(analysis, run));
         sheets.extend(means(analysis, run));
         sheets.extend(run.benchmarks().filter_map(|task| sweep(analysis, run, task)));
         sheets.extend(run.benchmarks().filter_map(|task| overhead(run, task)));
@@ -24,12 +27,16 @@ pub fn sheets(analysis: &Analysis) -> Vec<Sheet> {
     sheets
 }
 
+fn heads(columns: &[(&'static str, Align)]) -> Vec<(Cow<'static, str>, Align)> {
+    columns.iter().map(|(head, align)| (Cow::Borrowed(*head), *align)).collect()
+}
+
 /// Three decimals.
-fn number(value: Option<f64>) -> String {
+pub(super) fn number(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), |value| format!("{value:.3}"))
 }
 
-fn percent(value: Option<f64>) -> String {
+pub(super) fn percent(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), |value| format!("{:.1} %", 100.0 * value))
 }
 
@@ -55,7 +62,7 @@ fn spread(spread: Option<Spread>) -> String {
 
 /// Items, accuracy and what went wrong, by run and task.
 fn summary(analysis: &Analysis) -> Sheet {
-    let columns = vec![
+    let columns = [
         ("Task", Left),
         ("Items", Right),
         ("Accuracy [95 %]", Right),
@@ -110,7 +117,12 @@ fn summary(analysis: &Analysis) -> Sheet {
     for run in &analysis.runs {
         notes.extend(run.notes.iter().map(|note| format!("{}: {note}", run.name)));
     }
-    Sheet { title: "Runs".to_owned(), columns, sections: analysis.runs.iter().map(section).collect(), notes }
+    Sheet {
+        title: "Runs".to_owned(),
+        columns: heads(&columns),
+        sections: analysis.runs.iter().map(section).collect(),
+        notes,
+    }
 }
 
 /// Marks, in a column of the rows, every one that has the best value.
@@ -123,8 +135,8 @@ fn mark_best(rows: &mut [(&Method, Vec<Field>)], column: usize, values: &[Option
 }
 
 /// A column about methods: its head, each method's text, and by what the best is found.
-struct MethodColumn<'a, T> {
-    head: &'static str,
+pub(super) struct MethodColumn<'a, T> {
+    head: Cow<'static, str>,
     text: Box<dyn Fn(&T) -> String + 'a>,
     best: Option<Best<'a, T>>,
 }
@@ -132,21 +144,24 @@ struct MethodColumn<'a, T> {
 /// A method's value, and whether a higher one is better.
 type Best<'a, T> = (Box<dyn Fn(&T) -> Option<f64> + 'a>, bool);
 
-fn plain<'a, T>(head: &'static str, text: impl Fn(&T) -> String + 'a) -> MethodColumn<'a, T> {
-    MethodColumn { head, text: Box::new(text), best: None }
+pub(super) fn plain<'a, T>(
+    head: impl Into<Cow<'static, str>>,
+    text: impl Fn(&T) -> String + 'a,
+) -> MethodColumn<'a, T> {
+    MethodColumn { head: head.into(), text: Box::new(text), best: None }
 }
 
-fn ranked<'a, T>(
-    head: &'static str,
+pub(super) fn ranked<'a, T>(
+    head: impl Into<Cow<'static, str>>,
     metric: Metric,
     text: impl Fn(&T) -> String + 'a,
     value: impl Fn(&T) -> Option<f64> + 'a,
 ) -> MethodColumn<'a, T> {
-    MethodColumn { head, text: Box::new(text), best: Some((Box::new(value), metric.higher_is_better())) }
+    MethodColumn { head: head.into(), text: Box::new(text), best: Some((Box::new(value), metric.higher_is_better())) }
 }
 
 /// A sheet with a row for each method, by groups.
-fn method_sheet<T>(
+pub(super) fn method_sheet<T>(
     title: String,
     rows: &[(&Method, &T)],
     columns: &[MethodColumn<'_, T>],
@@ -168,12 +183,17 @@ fn method_sheet<T>(
         label: Some(group[0].0.group.name().to_owned()),
         rows: group.iter().map(|(_, row)| row.clone()).collect(),
     };
-    let heads = std::iter::once(("Method", Left)).chain(columns.iter().map(|column| (column.head, Right)));
+    let heads =
+        std::iter::once((Cow::from("Method"), Left)).chain(columns.iter().map(|column| (column.head.clone(), Right)));
     Sheet { title, columns: heads.collect(), sections: groups.map(section).collect(), notes }
 }
 
 /// Each of a list of things about methods with its method.
-fn with_method<'a, T>(analysis: &'a Analysis, list: &'a [T], key: impl Fn(&T) -> &str) -> Vec<(&'a Method, &'a T)> {
+pub(super) fn with_method<'a, T>(
+    analysis: &'a Analysis,
+    list: &'a [T],
+    key: impl Fn(&T) -> &str,
+) -> Vec<(&'a Method, &'a T)> {
     let method = |of: &T| analysis.methods.iter().find(|method| method.key == key(of));
     list.iter().filter_map(|of| Some((method(of)?, of))).collect()
 }
@@ -219,7 +239,7 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Optio
     (!rows.is_empty()).then(|| method_sheet(title(run, task, "methods"), &rows, &columns, method_notes(run, task)))
 }
 
-fn title(run: &RunAnalysis, task: &TaskAnalysis, what: &str) -> String {
+pub(super) fn title(run: &RunAnalysis, task: &TaskAnalysis, what: &str) -> String {
     format!("{} on {}: {what}", run.name, task.task)
 }
 
@@ -276,6 +296,32 @@ fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common:
     method_sheet(title(run, task, "methods compared"), &rows, &columns, notes)
 }
 
+/// The paper's main table: every method on every task, AUROC and ECE on the balanced subsamples.
+fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Sheet> {
+    let tasks: Vec<&TaskAnalysis> = run.benchmarks().collect();
+    if tasks.len() < 2 {
+        return None;
+    }
+    let rows: Vec<(&Method, &Method)> = analysis.methods.iter().map(|method| (method, method)).collect();
+    fn column<'a>(task: &'a TaskAnalysis, metric: Metric) -> MethodColumn<'a, Method> {
+        let of = move |method: &Method| task.method(&method.key)?.balanced.as_ref()?.get(metric);
+        let head = format!("{}: {}", task.task, metric.name());
+        ranked(head, metric, move |m: &Method| spread(of(m)), move |m| of(m).map(|spread| spread.mean))
+    }
+    let columns: Vec<_> =
+        [Metric::Auroc, run.ece()].iter().flat_map(|metric| tasks.iter().map(|task| column(task, *metric))).collect();
+    let classes = |task: &&TaskAnalysis| {
+        let per_class = task.methods.iter().filter_map(|m| m.balanced.as_ref()).map(|b| b.per_class).max();
+        format!("{} {}", task.task, per_class.unwrap_or(0))
+    };
+    let classes: Vec<String> = tasks.iter().map(classes).collect();
+    let notes = vec![format!(
+        "Mean ± sd over 5 balanced subsamples, items of each class at most: {}. Best: *.",
+        classes.join(", ")
+    )];
+    Some(method_sheet(format!("{}: methods over tasks", run.name), &rows, &columns, notes))
+}
+
 fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Sheet> {
     let rows = with_method(analysis, &run.means, |mean| &mean.method);
     let answered = |head, metric: Metric| {
@@ -311,7 +357,7 @@ fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<
     let has = |key: &str| task.sweep.iter().any(|setting| setting.methods.iter().any(|method| method.method == key));
     let shown = analysis.methods.iter().find(|method| method.key == analysis.options.against && has(&method.key));
     let shown = shown.or_else(|| analysis.methods.iter().find(|method| has(&method.key)))?;
-    let columns = vec![
+    let columns = [
         ("Setting", Left),
         ("Items", Right),
         ("Chain", Right),
@@ -345,12 +391,12 @@ fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<
         shown.name
     )];
     let sections = vec![Section { label: None, rows: task.sweep.iter().map(row).collect() }];
-    Some(Sheet { title: title(run, task, "other parameters"), columns, sections, notes })
+    Some(Sheet { title: title(run, task, "other parameters"), columns: heads(&columns), sections, notes })
 }
 
 fn overhead(run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
     let columns =
-        vec![("Stage", Left), ("Items", Right), ("Seconds", Right), ("Per item", Right), ("Of generation", Right)];
+        [("Stage", Left), ("Items", Right), ("Seconds", Right), ("Per item", Right), ("Of generation", Right)];
     let rows: Vec<Vec<Field>> = task
         .overhead
         .iter()
@@ -368,7 +414,7 @@ fn overhead(run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
     let notes = vec!["Of generation: over the seconds that writing the same items' responses took.".to_owned()];
     (!rows.is_empty()).then(|| Sheet {
         title: title(run, task, "time by stage"),
-        columns,
+        columns: heads(&columns),
         sections: vec![Section { label: None, rows }],
         notes,
     })

@@ -1,6 +1,6 @@
 //! Tables for a terminal.
 
-use super::{Align, Field, Sheet};
+use super::{Field, Sheet};
 use crate::report::colour::{Look, Style};
 use crate::report::layout::{Cell, Table, paint, wrap};
 use crate::report::sanitize::{text_width, visible};
@@ -47,7 +47,7 @@ fn blocks(sheet: &Sheet, width: usize) -> Vec<Vec<usize>> {
     let width_of = |column: usize| {
         let star = starred(sheet, column);
         let widest = rows().map(|row| text_width(&shown(&row[column], star))).max().unwrap_or(0);
-        widest.max(text_width(sheet.columns[column].0) + usize::from(star))
+        widest.max(text_width(&sheet.columns[column].0) + usize::from(star))
     };
     let first = width_of(0).max(labels.map(|label| text_width(&visible(label))).max().unwrap_or(0)) + 2;
     let mut blocks = vec![vec![0]];
@@ -67,9 +67,8 @@ fn blocks(sheet: &Sheet, width: usize) -> Vec<Vec<usize>> {
 }
 
 fn block(sheet: &Sheet, columns: &[usize], look: Look) -> String {
-    let header: Vec<(&'static str, Align)> = columns.iter().map(|&column| sheet.columns[column]).collect();
     let stars: Vec<bool> = columns.iter().map(|&column| starred(sheet, column)).collect();
-    let mut table = Table::new(header);
+    let mut table = Table::new(columns.iter().map(|&column| sheet.columns[column].clone()));
     for section in &sheet.sections {
         if let Some(label) = &section.label {
             let mut cells = vec![(visible(label).into_owned(), Style::DIM)];

@@ -1,7 +1,7 @@
 //! Products with a few rows of activations: a stream of weights from memory, widened in registers and used at once.
 
 use super::super::simd::{Kernel, LANES, Simd};
-use super::{Elements, Product, Weight, step};
+use super::{Product, Weight, step, with_weights};
 use std::ops::Range;
 
 /// Most rows of activations for which streaming is the faster way.
@@ -41,13 +41,7 @@ impl Kernel for Narrow<'_> {
         for group in 0..groups {
             let rows = group * self.n / groups..(group + 1) * self.n / groups;
             // SAFETY: `Product::new` has checked the sizes; started by `Level::run`.
-            unsafe {
-                match self.product.w.elements {
-                    Elements::F32(w) => self.group::<S, f32>(w, rows),
-                    Elements::Bf16(w) => self.group::<S, _>(w, rows),
-                    Elements::F16(w) => self.group::<S, _>(w, rows),
-                }
-            }
+            unsafe { with_weights!(self.product.w.numbers, w => self.group::<S, _>(w, rows)) }
         }
     }
 }
@@ -120,21 +114,21 @@ impl Narrow<'_> {
         let k = self.product.w.k;
         // SAFETY: row row + r of x and row out + c of w have k elements; full vectors end at k, the part has k mod 16.
         unsafe {
-            let (x, w) = (self.product.x.as_ptr().add(row * k), w.as_ptr().add(out * k));
+            let (x, w) = (self.product.x.as_ptr().add(row * k), W::at(w.as_ptr(), out * k));
             let mut acc = [[S::splat(0.0); R]; C];
             let full = k - k % LANES;
             for i in (0..full).step_by(LANES) {
                 let x: [S::V; R] = std::array::from_fn(|r| S::load(x.add(r * k + i)));
                 step::<S, R, C>(&mut acc, x, |c| {
-                    let p = w.add(c * k + i);
+                    let p = W::at(w, c * k + i);
                     // the same place of the next tile: rows are too short for the hardware to run ahead in them
-                    S::prefetch(p.wrapping_add(C * k).cast());
+                    S::prefetch(W::at(p, C * k).cast());
                     W::load::<S>(p)
                 });
             }
             if full < k {
                 let x: [S::V; R] = std::array::from_fn(|r| S::load_part(x.add(r * k + full), k - full));
-                step::<S, R, C>(&mut acc, x, |c| W::load_part::<S>(w.add(c * k + full), k - full));
+                step::<S, R, C>(&mut acc, x, |c| W::load_part::<S>(W::at(w, c * k + full), k - full));
             }
             acc
         }

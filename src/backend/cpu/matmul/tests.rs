@@ -1,9 +1,9 @@
 use super::*;
 
 /// Numbers in [-1, 1) of varied exponents.
-struct Numbers(u64);
+struct Random(u64);
 
-impl Numbers {
+impl Random {
     fn next(&mut self) -> f32 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let mantissa = (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0;
@@ -20,15 +20,19 @@ enum Owned {
     F32(Vec<f32>),
     Bf16(Vec<bf16>),
     F16(Vec<f16>),
+    Q8(Vec<Q8Block>),
 }
 
 impl Owned {
-    fn all(values: &[f32]) -> [Owned; 3] {
-        [
+    /// Rows of `k` in every type that can hold them.
+    fn all(values: &[f32], k: usize) -> Vec<Owned> {
+        let mut all = vec![
             Owned::F32(values.to_vec()),
             Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect()),
             Owned::F16(values.iter().map(|&v| f16::from_f32(v)).collect()),
-        ]
+        ];
+        all.extend(q8::quantize(Elements::F32(values), k).map(Owned::Q8));
+        all
     }
 
     fn matrix(&self, rows: usize, k: usize) -> Matrix<'_> {
@@ -36,8 +40,9 @@ impl Owned {
             Owned::F32(v) => Elements::F32(v),
             Owned::Bf16(v) => Elements::Bf16(v),
             Owned::F16(v) => Elements::F16(v),
+            Owned::Q8(blocks) => return Matrix { numbers: Numbers::Q8(blocks), rows, k },
         };
-        Matrix { elements, rows, k }
+        Matrix { numbers: Numbers::File(elements), rows, k }
     }
 
     fn get(&self, i: usize) -> f32 {
@@ -45,6 +50,7 @@ impl Owned {
             Owned::F32(v) => v[i],
             Owned::Bf16(v) => v[i].to_f32(),
             Owned::F16(v) => v[i].to_f32(),
+            Owned::Q8(blocks) => blocks[i / LANES].get(i % LANES),
         }
     }
 }
@@ -87,14 +93,26 @@ fn fused(level: Level) -> bool {
 #[test]
 fn every_element_is_as_defined_in_every_shape() {
     let pools: Vec<ThreadPool> = (1..=4).map(ThreadPool::new).collect();
-    let mut numbers = Numbers(1);
-    let shapes = [(1, 1), (3, 5), (8, 16), (24, 31), (25, 33), (31, 100), (50, 257), (7, 1024), (13, 1025), (29, 2500)];
+    let mut numbers = Random(1);
+    let shapes = [
+        (1, 1),
+        (3, 5),
+        (8, 16),
+        (24, 31),
+        (25, 33),
+        (31, 100),
+        (50, 257),
+        (7, 1024),
+        (13, 1025),
+        (29, 2500),
+        (31, 1600),
+    ];
     for (rows, k) in shapes {
         let values = numbers.take(rows * k);
         let bias = numbers.take(rows);
         for n in [1, 2, 3, 4, 5, 6, 7, 9, 16, 23, 130] {
             let x = numbers.take(n * k);
-            for (i, owned) in Owned::all(&values).iter().enumerate() {
+            for (i, owned) in Owned::all(&values, k).iter().enumerate() {
                 let bias = (i != 1 || n % 2 == 0).then_some(&bias[..]);
                 let expected: Vec<u32> = (0..n * rows)
                     .map(|e| {
@@ -115,11 +133,11 @@ fn every_element_is_as_defined_in_every_shape() {
 #[test]
 fn bits_do_not_depend_on_the_rows_beside_nor_on_threads() {
     let pools: Vec<ThreadPool> = (1..=4).map(ThreadPool::new).collect();
-    let mut numbers = Numbers(2);
-    for (rows, k) in [(37, 576), (100, 77), (26, 3000)] {
+    let mut numbers = Random(2);
+    for (rows, k) in [(37, 576), (100, 77), (26, 3008)] {
         let values = numbers.take(rows * k);
         let x = numbers.take(300 * k);
-        for owned in Owned::all(&values) {
+        for owned in Owned::all(&values, k) {
             let w = owned.matrix(rows, k);
             for level in Level::available() {
                 let all = run(&pools[0], level, &w, &x, 300, None);
@@ -135,10 +153,10 @@ fn bits_do_not_depend_on_the_rows_beside_nor_on_threads() {
 #[test]
 fn error_is_within_the_bound() {
     let pool = ThreadPool::new(2);
-    let mut numbers = Numbers(3);
+    let mut numbers = Random(3);
     for (rows, k, n) in [(9, 896, 1), (9, 896, 8), (5, 4864, 5), (40, 130, 30), (6, 7, 2)] {
         let (values, x) = (numbers.take(rows * k), numbers.take(n * k));
-        for owned in Owned::all(&values) {
+        for owned in Owned::all(&values, k) {
             for level in Level::available() {
                 let got = run(&pool, level, &owned.matrix(rows, k), &x, n, None);
                 for (e, &bits) in got.iter().enumerate() {
@@ -158,12 +176,13 @@ fn error_is_within_the_bound() {
 #[test]
 fn several_products_share_a_region() {
     let pool = ThreadPool::new(3);
-    let mut numbers = Numbers(4);
+    let mut numbers = Random(4);
     let k = 100;
     let weights: Vec<(usize, Vec<f32>)> = [30, 1, 0, 77].map(|rows| (rows, numbers.take(rows * k))).into();
     for n in [1, 3, 10, 40] {
         let x = numbers.take(n * k);
-        let matrix = |(rows, w): &'static (usize, Vec<f32>)| Matrix { elements: Elements::F32(w), rows: *rows, k };
+        let matrix =
+            |(rows, w): &'static (usize, Vec<f32>)| Matrix { numbers: Numbers::File(Elements::F32(w)), rows: *rows, k };
         let weights: &'static [(usize, Vec<f32>)] = weights.clone().leak();
         let mut outputs: Vec<Vec<f32>> = weights.iter().map(|(rows, _)| vec![0.0; n * rows]).collect();
         let mut jobs: Vec<Job> = (weights.iter().zip(&mut outputs))
@@ -182,7 +201,7 @@ fn several_products_share_a_region() {
 #[test]
 fn no_rows_and_no_inputs() {
     let pool = ThreadPool::new(2);
-    let w = Matrix { elements: Elements::F32(&[]), rows: 3, k: 0 };
+    let w = Matrix { numbers: Numbers::File(Elements::F32(&[])), rows: 3, k: 0 };
     for n in [1, 6] {
         let mut y = vec![9.0; 3 * n];
         matmul(&pool, Level::detect(), &w, &[], n, &mut y, 3, Some(&[1.0, 2.0, 3.0]));

@@ -5,7 +5,7 @@
 
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::threads::Disjoint;
-use super::{Elements, Product, Weight, step};
+use super::{Product, Weight, step, with_weights};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -129,11 +129,7 @@ impl Kernel for Wide<'_> {
             let cut = self.cut(i, strip);
             // SAFETY: `Product::new` has checked the sizes; started by `Level::run`.
             unsafe {
-                match self.product.w.elements {
-                    Elements::F32(w) => self.widen::<S, f32>(w, &cut, &mut scratch),
-                    Elements::Bf16(w) => self.widen::<S, _>(w, &cut, &mut scratch),
-                    Elements::F16(w) => self.widen::<S, _>(w, &cut, &mut scratch),
-                }
+                with_weights!(self.product.w.numbers, w => self.widen::<S, _>(w, &cut, &mut scratch));
                 if S::REGISTERS >= 32 {
                     self.block::<S, 4, 6>(&cut, &mut scratch);
                 } else {
@@ -173,12 +169,12 @@ impl Wide<'_> {
                     (0..cut.k.len().div_ceil(LANES)).for_each(|step| S::store(at(step), S::splat(0.0)));
                     continue;
                 }
-                let w = w.as_ptr().add((cut.outs.start + c) * self.product.w.k + cut.k.start);
+                let w = W::at(w.as_ptr(), (cut.outs.start + c) * self.product.w.k + cut.k.start);
                 for step in 0..full {
-                    S::store(at(step), W::load::<S>(w.add(step * LANES)));
+                    S::store(at(step), W::load::<S>(W::at(w, step * LANES)));
                 }
                 if full * LANES < cut.k.len() {
-                    S::store(at(full), W::load_part::<S>(w.add(full * LANES), cut.k.len() - full * LANES));
+                    S::store(at(full), W::load_part::<S>(W::at(w, full * LANES), cut.k.len() - full * LANES));
                 }
             }
         }

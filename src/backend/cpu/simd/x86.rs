@@ -33,6 +33,10 @@ impl Simd for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
     unsafe fn store(p: *mut f32, v: __m512) {
         unsafe { _mm512_storeu_ps(p, v) }
     }
@@ -160,6 +164,13 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Pair {
         unsafe { (_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(8).cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Pair {
+        unsafe {
+            let widen = |p: *const i8| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+            (widen(p), widen(p.add(8)))
+        }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Pair) {

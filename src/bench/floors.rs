@@ -1,7 +1,7 @@
 //! What a measurement could reach at best: the fewest bytes that must be moved, the operations that must be done.
 
-use uqac::engine::Engine;
-use uqac::model::ModelSpec;
+use crate::engine::Engine;
+use crate::model::ModelSpec;
 
 /// Positions that row T of a layer reads.
 fn positions(window: Option<usize>, row: usize) -> usize {
@@ -29,7 +29,7 @@ pub fn cache_bytes(engine: &Engine, tokens: usize) -> f64 {
 /// once, each sequence's own cache.
 pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> f64 {
     let cache: f64 = (first..first + steps).map(|row| cache_bytes_read(engine, row)).sum();
-    engine.weights().bytes_per_token() as f64 + batch as f64 * cache / steps.max(1) as f64
+    engine.weight_bytes_per_token() as f64 + batch as f64 * cache / steps.max(1) as f64
 }
 
 /// Bytes that the trace adds per row: the selected heads' id, entropy, m, Z' and query, the hidden state, the gap.

@@ -1,5 +1,6 @@
 //! What the machine itself does, without the engine: the rates that floors are made of, and memory in use.
 
+use crate::backend::cpu::simd::{Kernel, LANES, Level, Simd};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -120,6 +121,22 @@ impl Machine {
         }
     }
 
+    /// Fused multiply-adds in f32, counted as two operations each, that the CPU's cores do a second; none for a device.
+    pub fn arithmetic_peak(&self) -> Option<f64> {
+        match self {
+            Machine::Cpu(cpu) => Some(cpu.arithmetic_peak()),
+            Machine::Cuda(_) => None,
+        }
+    }
+
+    /// Bytes of this process that the measurements of the machine itself take.
+    pub fn own_bytes(&self) -> u64 {
+        match self {
+            Machine::Cpu(cpu) => size_of_val(&cpu.buffer[..]) as u64,
+            Machine::Cuda(_) => 0,
+        }
+    }
+
     /// Bytes in use now.
     pub fn in_use(&self) -> Result<u64, MachineError> {
         match self {
@@ -194,7 +211,49 @@ fn status_bytes(key: &str) -> Result<u64, MachineError> {
     Ok(kib.ok_or_else(missing)? * 1024)
 }
 
+/// Times that [`MultiplyAdds`] goes round, some milliseconds.
+const TURNS: usize = 1 << 20;
+
+/// Multiply-adds that do not wait for one another, all in registers: how many there were.
+struct MultiplyAdds(f32);
+
+impl Kernel for MultiplyAdds {
+    type Output = usize;
+    #[inline(always)]
+    fn run<S: Simd>(self) -> usize {
+        if S::REGISTERS >= 32 { turns::<S, 24>(self.0) } else { turns::<S, 6>(self.0) }
+    }
+}
+
+#[inline(always)]
+fn turns<S: Simd, const N: usize>(x: f32) -> usize {
+    // SAFETY: started by `Level::run`.
+    unsafe {
+        let (a, b) = (S::splat(x), S::splat(1.0 - x));
+        let mut sums = [S::splat(0.0); N];
+        for _ in 0..TURNS {
+            for sum in &mut sums {
+                *sum = S::fma(a, *sum, b);
+            }
+        }
+        for sum in sums {
+            black_box(S::sum(sum));
+        }
+    }
+    TURNS * N * LANES
+}
+
 impl Cpu {
+    fn arithmetic_peak(&self) -> f64 {
+        let run = || Level::detect().run(MultiplyAdds(black_box(0.5)));
+        let start = Instant::now();
+        let done: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+        });
+        2.0 * done as f64 / start.elapsed().as_secs_f64()
+    }
+
     fn read_rate(&self) -> f64 {
         let start = Instant::now();
         std::thread::scope(|scope| {

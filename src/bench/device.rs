@@ -1,8 +1,8 @@
 //! Which device, for the engine and for the program's own measurements of the machine.
 
-use crate::machine::{self, Machine, MachineError};
-use uqac::backend::DeviceChoice;
-use uqac::engine::EngineOptions;
+use super::machine::{self, Machine, MachineError};
+use crate::backend::DeviceChoice;
+use crate::engine::EngineOptions;
 
 /// `auto` decided once, so that engine and machine cannot be two devices.
 pub fn decided(choice: DeviceChoice) -> DeviceChoice {

@@ -94,6 +94,13 @@ pub const SHAPES: [Shape; 4] = [
     },
 ];
 
+/// The shape of a name; `NAME/small` is it shrunken.
+pub fn find(name: &str) -> Option<Shape> {
+    let (name, small) = name.strip_suffix("/small").map_or((name, false), |name| (name, true));
+    let shape = SHAPES.into_iter().find(|shape| shape.name == name)?;
+    Some(if small { shape.shrunken() } else { shape })
+}
+
 /// One tensor of a checkpoint: uniform in `center ± spread`.
 #[derive(Clone, Debug)]
 pub struct Tensor {

@@ -1,7 +1,7 @@
 //! Random-weight checkpoints in Hugging Face layout: sharded safetensors in bf16, written by all cores at once, with a
 //! tokenizer that has a text for every id. No network, and no model that a machine might not have.
 
-use crate::shapes::{Shape, Tensor};
+use super::shapes::{Shape, Tensor};
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, Write};

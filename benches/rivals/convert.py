@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""A Hugging Face folder (Llama or Qwen2 architecture) as a GGUF file with the same weights, for llama.cpp.
+
+usage: convert.py MODEL_FOLDER FILE.gguf bf16|f16
+
+Matrices keep their numbers in bf16, or are rounded to f16; norms and biases become f32, as llama.cpp wants them.
+"""
+import json
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+import torch
+from safetensors import safe_open
+
+folder, target, kind = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+config = json.loads((folder / "config.json").read_text())
+architecture = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}[config["architectures"][0]]
+heads = config["num_attention_heads"]
+kv_heads = config.get("num_key_value_heads", heads)
+head_dim = config.get("head_dim") or config["hidden_size"] // heads
+
+writer = gguf.GGUFWriter(target, architecture)
+writer.add_context_length(config["max_position_embeddings"])
+writer.add_embedding_length(config["hidden_size"])
+writer.add_block_count(config["num_hidden_layers"])
+writer.add_feed_forward_length(config["intermediate_size"])
+writer.add_head_count(heads)
+writer.add_head_count_kv(kv_heads)
+writer.add_rope_dimension_count(head_dim)
+writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
+writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+writer.add_vocab_size(config["vocab_size"])
+writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16 if kind == "bf16" else gguf.LlamaFileType.MOSTLY_F16)
+
+tokenizer = json.loads((folder / "tokenizer.json").read_text())
+vocabulary = {**tokenizer["model"]["vocab"], **{t["content"]: t["id"] for t in tokenizer["added_tokens"]}}
+texts = {id_: text for text, id_ in vocabulary.items()}
+special = {t["id"] for t in tokenizer["added_tokens"]}
+merges = [m if isinstance(m, str) else " ".join(m) for m in tokenizer["model"]["merges"]]
+ids = range(config["vocab_size"])
+writer.add_tokenizer_model("gpt2")
+writer.add_tokenizer_pre("qwen2" if architecture == "qwen2" else "smollm")
+writer.add_token_list([texts.get(i, f"[UNUSED{i}]") for i in ids])
+control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+writer.add_token_types([control if i in special or i not in texts else normal for i in ids])
+writer.add_token_merges(merges)
+eos = config["eos_token_id"]
+writer.add_eos_token_id(eos[0] if isinstance(eos, list) else eos)
+
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def gguf_name(name):
+    stem, ending = name.rsplit(".", 1)
+    if stem.startswith("model.layers."):
+        _, _, layer, part = stem.split(".", 3)
+        return f"blk.{layer}.{NAMES[part]}.{ending}"
+    return f"{NAMES[stem]}.{ending}"
+
+
+def interleaved(tensor, count):
+    """Rows of q or k in llama.cpp's order for this architecture: pairs that rotate together stand together."""
+    return tensor.reshape(count, 2, head_dim // 2, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+for file in sorted(folder.glob("*.safetensors")):
+    with safe_open(file, "pt") as tensors:
+        for name in tensors.keys():
+            if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+                continue
+            tensor = tensors.get_tensor(name)
+            if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+                tensor = interleaved(tensor, heads if ".q_proj." in name else kv_heads)
+            if tensor.ndim == 1:
+                writer.add_tensor(gguf_name(name), tensor.float().numpy())
+            elif kind == "f16":
+                writer.add_tensor(gguf_name(name), tensor.to(torch.float16).numpy())
+            else:
+                raw = tensor.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint8)
+                shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
+                writer.add_tensor(gguf_name(name), raw.reshape(shape), raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+writer.write_header_to_file()
+writer.write_kv_data_to_file()
+writer.write_tensors_to_file()
+writer.close()

@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Runs uqac, llama.cpp and transformers in turns and prints the table with the project's targets; see ../rivals.sh.
+
+Within a round everybody does the same work once, one after the other, so that what else the machine does meets all of
+them. Rates are medians of the rounds; what is held against a target is the median of the rounds' ratios.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROMPT, TOKENS, BATCH_TOKENS, ANSWER = 512, 48, 24, 300
+WORK = ["decode", "batch", "trace", "answer", "scoring", "start"]
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("models", nargs="+", type=pathlib.Path)
+parser.add_argument("--rounds", type=int, default=5)
+parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+parser.add_argument("--only", type=lambda text: text.split(","), default=WORK, help=",".join(WORK))
+parser.add_argument("--scoring-lengths", type=lambda text: [int(t) for t in text.split(",")], default=[500, 1500])
+parser.add_argument("--json", type=pathlib.Path)
+parser.add_argument("--uqac", type=pathlib.Path, required=True)
+parser.add_argument("--cache", type=pathlib.Path, required=True)
+options = parser.parse_args()
+rows = []
+
+
+class Worker:
+    """A rival that keeps its model loaded."""
+
+    def __init__(self, *command):
+        command = [sys.executable, *map(str, command)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.about = self.answer()["ready"]
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{self.process.args} ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def uqac(model, *arguments, rounds=1):
+    command = [options.uqac, "bench", "--model", model, "--device", "cpu", "--threads", options.threads]
+    command += ["--rounds", rounds, "--json", *arguments]
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+    report = json.loads(done.stdout)
+    report["by"] = {stage["stage"]: stage for stage in report["stages"]}
+    return report
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def row(model, what, unit, ours, rivals, target, ratio=None, met=None):
+    """`ratio`: what is held against the target, a value a round."""
+    median = statistics.median
+    value = median(ratio) if ratio else median(ours)
+    spread = f"{min(ratio or ours):.3g} to {max(ratio or ours):.3g}"
+    rows.append({
+        "model": model, "what": what, "unit": unit, "ours": median(ours),
+        "rivals": {name: median(values) for name, values in rivals.items()},
+        "ratio": median(ratio) if ratio else None, "range": spread, "target": target,
+        "met": None if met is None else met(value),
+    })
+    say("  " + line(rows[-1]))
+
+
+def line(r):
+    rivals = ", ".join(f"{name} {value:.4g}" for name, value in r["rivals"].items())
+    ratio = "" if r["ratio"] is None else f"{r['ratio']:.3g}"
+    met = {None: "", True: "yes", False: "no"}[r["met"]]
+    return f"{r['model']} | {r['what']} | {r['ours']:.4g} {r['unit']} | {rivals} | {ratio} ({r['range']}) | {r['target']} | {met}"
+
+
+def gguf(model, kind):
+    target = options.cache / f"{model.name}-{kind}.gguf"
+    if not target.exists():
+        say(f"converting {model.name} to {target}")
+        part = target.with_suffix(".part")
+        subprocess.run([sys.executable, HERE / "convert.py", model, part, kind], check=True)
+        part.rename(target)
+    return target
+
+
+def decode(model):
+    """Decoding and prefill, against everybody."""
+    name, work = model.name, {"work": "decode", "prompt": PROMPT, "tokens": TOKENS}
+    rivals = {f"llama.cpp {kind}": Worker(HERE / "llama.py", gguf(model, kind), options.threads) for kind in ("bf16", "f16")}
+    rivals |= {f"torch {kind}": Worker(HERE / "torch_worker.py", model, kind, "sdpa", options.threads) for kind in ("bf16", "f32")}
+    for rival, worker in rivals.items():
+        say(f"{rival}: {worker.about}")
+    found = {rival: [] for rival in rivals}
+    ours = []
+    for i in range(options.rounds):
+        say(f"{name}, decode and prefill, round {i + 1} of {options.rounds}")
+        ours.append(uqac(model, "--prompt-tokens", PROMPT, "--gen-tokens", TOKENS, "--samples", 1, "--variants", 1))
+        for rival, worker in rivals.items():
+            found[rival].append(worker.ask(**work))
+    chosen = {rival: values[0]["chosen"] for rival, values in found.items()}
+    say(f"first tokens: {chosen}")
+    for worker in rivals.values():
+        worker.close()
+    rates = [o["by"]["decode"]["tokens_per_second"] for o in ours]
+    steps = {rival: [1 / f["step"] for f in values] for rival, values in found.items()}
+    best = [max(values[i] for rival, values in steps.items() if rival.startswith("llama")) for i in range(options.rounds)]
+    row(name, "decode", "tokens/s", rates, steps, ">= 1.3 x llama.cpp", [a / b for a, b in zip(rates, best)], lambda x: x >= 1.3)
+    shares = [o["by"]["decode"]["share_of_bandwidth"] for o in ours]
+    row(name, "decode, share of the read bandwidth", "", shares, {}, ">= 0.8", met=lambda x: x >= 0.8)
+    rates = [o["by"]["prefill"]["tokens_per_second"] for o in ours]
+    passes = {rival: [PROMPT / f["prefill"] for f in values] for rival, values in found.items()}
+    best = [max(values[i] for values in passes.values()) for i in range(options.rounds)]
+    row(name, f"prefill {PROMPT}", "tokens/s", rates, passes, ">= 1 x the best", [a / b for a, b in zip(rates, best)], lambda x: x >= 1)
+    shares = [o["by"]["prefill"]["share_of_arithmetic"] for o in ours]
+    row(name, "prefill, share of the f32 peak", "", shares, {}, "")
+
+
+def batch(model):
+    common = ["--prompt-tokens", 64, "--gen-tokens", BATCH_TOKENS, "--samples", 1, "--variants", 1]
+    one, eight = [], []
+    for i in range(options.rounds):
+        say(f"{model.name}, batch 8, round {i + 1} of {options.rounds}")
+        one.append(uqac(model, *common)["by"]["decode"]["tokens_per_second"])
+        eight.append(uqac(model, *common, "--batch", 8)["by"]["decode"]["tokens_per_second"])
+    row(model.name, "decode, batch 8", "tokens/s", eight, {"batch 1": one}, ">= 4 x batch 1", [a / b for a, b in zip(eight, one)], lambda x: x >= 4)
+
+
+def trace(model):
+    say(f"{model.name}, trace on and off")
+    common = ["--prompt-tokens", 64, "--gen-tokens", 8, "--samples", 1, "--variants", 1]
+    report = uqac(model, *common, "--sweep", "512,4096", rounds=2 * options.rounds + 1)
+    for context in report["sweep"]:
+        overhead = context["trace_overhead_percent"]
+        values = [overhead["least"], overhead["median"], overhead["most"]]
+        row(model.name, f"trace on against off at {context['context']}", "%", values, {}, "<= 2 %", met=lambda x: x <= 2)
+
+
+def answer(model):
+    shares, parts = [], []
+    for i in range(options.rounds):
+        say(f"{model.name}, after an answer of {ANSWER} tokens, round {i + 1} of {options.rounds}")
+        by = uqac(model, "--prompt-tokens", 128, "--gen-tokens", ANSWER, "--samples", 1)["by"]
+        parts.append({stage: by[stage]["seconds"]["median"] for stage in ("chain", "similarity", "ensemble")})
+        generation = by["prefill"]["seconds"]["median"] + by["decode"]["seconds"]["median"]
+        shares.append(100 * sum(parts[-1].values()) / generation)
+    rivals = {stage: [p[stage] for p in parts] for stage in parts[0]}
+    row(model.name, f"chain + similarity + ensemble, {ANSWER} tokens, 8 variants", "% of generation", shares, rivals, "<= 10 %", met=lambda x: x <= 10)
+
+
+def score(model, tokens):
+    """Wall seconds and peak bytes of the whole command."""
+    ids = [100 + (i * 7919) % 5000 for i in range(tokens)]
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = pathlib.Path(folder, "in.jsonl"), pathlib.Path(folder, "out.jsonl")
+        item = {"id": tokens, "input_ids": ids, "n_instr": 64, "answer_span": [96, 98]}
+        source.write_text(json.dumps(item) + "\n")
+        command = [options.uqac, "score", "--model", model, "--device", "cpu", "--threads", options.threads, "--input", source, "--output", target]
+        command = list(map(str, command))
+        quiet = [(os.POSIX_SPAWN_OPEN, 2, "/dev/null", os.O_WRONLY, 0)]
+        start = time.perf_counter()
+        child = os.posix_spawn(command[0], command, os.environ, file_actions=quiet)
+        _, status, usage = os.wait4(child, 0)
+        seconds = time.perf_counter() - start
+        if status != 0 or json.loads(target.read_text())["status"] != "ok":
+            sys.exit(f"uqac score: {target.read_text()}")
+    return seconds, usage.ru_maxrss * 1024
+
+
+def scoring(model):
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    for tokens in options.scoring_lengths:
+        ours, theirs, our_memory, their_memory = [], [], [], []
+        for i in range(max(options.rounds // 2, 1)):
+            say(f"{model.name}, scoring {tokens} tokens, round {i + 1}")
+            seconds, peak = score(model, tokens)
+            ours.append(seconds)
+            our_memory.append(max(peak - weights, 1) / 1e6)
+            # a process of its own: a peak does not go away
+            worker = Worker(HERE / "torch_worker.py", model, "f32", "eager", options.threads)
+            found = worker.ask(work="attentions", tokens=tokens)
+            worker.close()
+            theirs.append(found["seconds"])
+            their_memory.append(found["extra"] / 1e6)
+        least = 10 if tokens < 1000 else 15
+        ratio = [b / a for a, b in zip(ours, theirs)]
+        row(model.name, f"score {tokens} tokens, start of the program included", "s", ours, {"eager f32": theirs}, f">= {least} x faster", ratio, lambda x: x >= least)
+        ratio = [b / a for a, b in zip(our_memory, their_memory)]
+        target, met = (">= 20 x less", lambda x: x >= 20) if tokens >= 1000 else ("", None)
+        row(model.name, f"memory above the model, {tokens} tokens", "MB", our_memory, {"eager f32": their_memory}, target, ratio, met)
+
+
+def start(model):
+    values = []
+    for _ in range(2 * options.rounds):
+        command = [options.uqac, "ask", "--model", model, "--device", "cpu", "--threads", options.threads, "--max-tokens", "1", "--no-chat-template", "--json", "Hi"]
+        begin = time.perf_counter()
+        subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+        values.append(time.perf_counter() - begin)
+    row(model.name, "start of the program to its end, prompt of one token, one token", "s", values, {}, "<= 0.3 s", met=lambda x: x <= 0.3)
+
+
+for model in options.models:
+    for work in options.only:
+        if work not in WORK:
+            sys.exit(f"--only: expected {', '.join(WORK)}; found {work}")
+        globals()[work](model)
+load = os.getloadavg()
+print(f"threads {options.threads}, rounds {options.rounds}, load average at the end {load[0]:.1f}\n")
+print("| model | what | uqac | rivals | ratio (range) | must reach | met |")
+print("| --- | --- | --- | --- | --- | --- | --- |")
+for r in rows:
+    print(f"| {line(r)} |")
+if options.json:
+    options.json.write_text(json.dumps({"rows": rows, "threads": options.threads, "rounds": options.rounds}, indent=1) + "\n")

@@ -1,0 +1,58 @@
+//! Weights in a form of the backend's own.
+
+use super::matmul::q8::{Q8Block, quantize};
+use super::matmul::{Matrix, Numbers};
+use super::threads::{Disjoint, ThreadPool};
+use crate::backend::WeightFormat;
+use crate::model::Weights;
+use crate::model::weights::Weight;
+use std::collections::HashMap;
+
+/// The matrices that are held anew, by name; the others are taken from their files. Rows of the embedding always are.
+#[derive(Default)]
+pub struct Packed {
+    q8: HashMap<String, Vec<Q8Block>>,
+}
+
+impl Packed {
+    pub fn new(weights: &Weights, format: WeightFormat, pool: &ThreadPool) -> Packed {
+        if format == WeightFormat::File {
+            return Packed::default();
+        }
+        let products: Vec<&Weight> = products(weights).collect();
+        let mut packed = vec![None; products.len()];
+        let slots = Disjoint::new(&mut packed);
+        pool.run(products.len(), &|i| {
+            // SAFETY: one task per matrix.
+            unsafe { slots.slice(i..i + 1)[0] = quantize(products[i].elements(), products[i].width) };
+        });
+        let named = products.iter().zip(packed).filter_map(|(weight, q8)| Some((weight.name.clone(), q8?)));
+        Packed { q8: named.collect() }
+    }
+
+    /// The matrix of a product.
+    pub fn matrix<'a>(&'a self, weight: &'a Weight) -> Matrix<'a> {
+        let numbers = match self.q8.get(&weight.name) {
+            Some(blocks) => Numbers::Q8(blocks),
+            None => Numbers::File(weight.elements()),
+        };
+        Matrix { numbers, rows: weight.rows, k: weight.width }
+    }
+
+    /// Bytes of the matrices that a decode step reads.
+    pub fn bytes_per_token(&self, weights: &Weights) -> usize {
+        let bytes = |weight: &Weight| self.q8.get(&weight.name).map(|blocks| size_of_val(&blocks[..]));
+        products(weights).map(|weight| bytes(weight).unwrap_or(weight.byte_len())).sum()
+    }
+
+    /// Bytes held besides the files.
+    pub fn bytes(&self) -> usize {
+        self.q8.values().map(|blocks| size_of_val(&blocks[..])).sum()
+    }
+}
+
+/// Every matrix that activations are multiplied with.
+fn products(weights: &Weights) -> impl Iterator<Item = &Weight> {
+    let layers = weights.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
+    layers.chain(std::iter::once(&weights.head))
+}

@@ -1,0 +1,377 @@
+//! The rounds: in each, every stage once, so that a drift of the machine's clock meets all of them; of plain and traced
+//! decoding, who goes first changes.
+
+use super::report::{Report, Spread, Stage};
+use super::{BenchError, floors, sweep};
+use crate::bench::machine::Machine;
+use crate::engine::sampler::Sampling;
+use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
+use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// Tokens of the answer at the response's end.
+const ANSWER: usize = 3;
+
+/// Tokens of the question how sure the model is, and of what it says to it.
+const QUESTION: usize = 48;
+const REPLY: usize = 24;
+
+/// What prompts are made of; every model's tokenizer knows such text.
+const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \
+                    A train leaves at 9 and runs 80 kilometres an hour; another follows an hour later at 100. \
+                    How many are left, and when do they meet? Think step by step. ";
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How the model is called in the report.
+    pub model: String,
+    pub prompt_tokens: usize,
+    /// Tokens of each response; the model's end tokens do not end it.
+    pub gen_tokens: usize,
+    /// Sequences that are decoded together.
+    pub batch: usize,
+    pub rounds: usize,
+    /// Variants of the ensemble: as many tokens, evenly spread over the response, are replaced, each once.
+    pub variants: usize,
+    /// Samples of self-consistency.
+    pub samples: usize,
+    /// Contexts behind which decoding is measured besides.
+    pub sweep: Vec<usize>,
+}
+
+impl Settings {
+    /// Fails where something cannot be measured.
+    fn check(&self, engine: &Engine) -> Result<(), BenchError> {
+        let context = engine.spec().max_position_embeddings;
+        let longest = self.sweep.iter().copied().chain([self.prompt_tokens]).max().unwrap_or(0);
+        let needed = longest + self.gen_tokens + QUESTION + REPLY;
+        let fail = |what, found, expected: String| Err(BenchError::Setting { what, found, expected });
+        if needed > context {
+            return fail("the longest sequence", needed, format!("at most {context}, the model's context"));
+        }
+        let least = [
+            ("the prompt", self.prompt_tokens, 2),
+            ("the response", self.gen_tokens, ANSWER + 2),
+            ("the batch", self.batch, 1),
+            ("the number of rounds", self.rounds, 1),
+            ("the number of variants", self.variants, 1),
+            ("the number of samples", self.samples, 1),
+            ("a context of the sweep", self.sweep.iter().copied().min().unwrap_or(2), 2),
+        ];
+        match least.into_iter().find(|(_, found, least)| found < least) {
+            Some((what, found, least)) => fail(what, found, format!("at least {least}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `tokens` tokens of text, each `stream`'s from another place of it.
+pub(super) fn prompt(engine: &Engine, tokens: usize, stream: usize) -> Result<Vec<u32>, BenchError> {
+    let text = engine.tokenizer().encode(TEXT, false)?;
+    Ok(text.iter().copied().cycle().skip(stream * 7 % text.len().max(1)).take(tokens).collect())
+}
+
+/// Units a second from seconds.
+pub(super) fn rate(units: f64, seconds: &[f64]) -> Spread {
+    Spread::of(&seconds.iter().map(|s| units / s).collect::<Vec<_>>())
+}
+
+/// Responses to prompts that begin as a cached sequence does.
+pub(super) struct Decoding {
+    pub prompts: Vec<Vec<u32>>,
+    pub tokens: usize,
+}
+
+/// Seconds of a decode step, all sequences together, and what was generated.
+pub(super) struct Decoded {
+    pub step: f64,
+    pub generations: Vec<Generation>,
+}
+
+impl Decoding {
+    /// Plain and traced; who goes first depends on the round.
+    pub fn pair(&self, base: &mut TracedSequence, round: usize) -> Result<[Decoded; 2], BenchError> {
+        let (plain, trace) = (None, Some(Profile::Corrected));
+        if round.is_multiple_of(2) {
+            return Ok([self.run(base, plain, 0.0)?, self.run(base, trace, 0.0)?]);
+        }
+        let traced = self.run(base, trace, 0.0)?;
+        Ok([self.run(base, plain, 0.0)?, traced])
+    }
+
+    fn run(&self, base: &mut TracedSequence, trace: Option<Profile>, temperature: f32) -> Result<Decoded, BenchError> {
+        let sampling = Sampling { temperature, ..Sampling::GREEDY };
+        let options = GenerateOptions {
+            max_tokens: self.tokens,
+            sampling,
+            trace,
+            ignore_ends: true,
+            ..GenerateOptions::default()
+        };
+        // the first token of each comes from a pass of its own
+        let (mut count, mut first, mut last) = (0, Instant::now(), Instant::now());
+        let generations = base.generate_sharing_with(&self.prompts, &options, 0.., &mut |_| {
+            last = Instant::now();
+            count += 1;
+            if count == self.prompts.len() {
+                first = last;
+            }
+            ControlFlow::Continue(())
+        })?;
+        check(&generations)?;
+        let steps = self.tokens.saturating_sub(1).max(1);
+        Ok(Decoded { step: (last - first).as_secs_f64() / steps as f64, generations })
+    }
+}
+
+/// A fast run that went wrong is no result.
+fn check(generations: &[Generation]) -> Result<(), BenchError> {
+    for generation in generations {
+        let response = generation.tokens.len() - generation.n_instr;
+        for (index, step) in generation.steps.iter().take(response).enumerate() {
+            let logprob = step.logprob.unwrap_or(f64::NAN);
+            if !logprob.is_finite() {
+                return Err(BenchError::NotFinite { index, logprob });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Times and peaks as they come.
+#[derive(Default)]
+struct Times {
+    /// Seconds by stage, a value a round.
+    seconds: BTreeMap<&'static str, Vec<f64>>,
+    peak: BTreeMap<&'static str, u64>,
+}
+
+impl Times {
+    /// Runs a stage.
+    fn time<T, E>(
+        &mut self,
+        machine: &Machine,
+        stage: &'static str,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        // where the system does not tell, there is no peak
+        let watch = machine.watch().ok();
+        let start = Instant::now();
+        let done = work()?;
+        self.push(stage, start.elapsed().as_secs_f64());
+        if let Some(bytes) = watch.and_then(|watch| watch.peak().ok()) {
+            let most = self.peak.entry(stage).or_default();
+            *most = bytes.saturating_sub(machine.own_bytes()).max(*most);
+        }
+        Ok(done)
+    }
+
+    fn push(&mut self, stage: &'static str, seconds: f64) {
+        self.seconds.entry(stage).or_default().push(seconds);
+    }
+
+    /// Replaces a stage's last time by one that was taken inside it.
+    fn correct(&mut self, stage: &'static str, seconds: f64) {
+        if let Some(last) = self.seconds.get_mut(stage).and_then(|values| values.last_mut()) {
+            *last = seconds;
+        }
+    }
+
+    fn of(&self, stage: &str) -> &[f64] {
+        self.seconds.get(stage).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// Measures everything. `progress` is told what is being done.
+pub fn run(
+    engine: &mut Engine,
+    machine: &mut Machine,
+    settings: &Settings,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Report, BenchError> {
+    settings.check(engine)?;
+    progress("warming up");
+    let warm = Settings { prompt_tokens: settings.prompt_tokens.min(16), gen_tokens: 5, ..settings.clone() };
+    round(engine, machine, &warm, 0, &mut Times::default())?;
+    let mut times = Times::default();
+    let (mut bandwidth, mut peak, mut links) = (Vec::new(), Vec::new(), 0);
+    for i in 0..settings.rounds {
+        progress(&format!("round {} of {}", i + 1, settings.rounds));
+        bandwidth.push(machine.bandwidth()?);
+        peak.extend(machine.arithmetic_peak());
+        links = round(engine, machine, settings, i, &mut times)?;
+    }
+    let sweep = sweep::sweep(engine, machine, settings, progress)?;
+    let bandwidth = Spread::of(&bandwidth);
+    let peak = (!peak.is_empty()).then(|| Spread::of(&peak));
+    let overhead: Vec<f64> =
+        times.of("decode").iter().zip(times.of("decode, traced")).map(|(a, b)| 100.0 * (b - a) / a).collect();
+    let (k_cache, v_cache) = engine.cache_types();
+    let mut types: Vec<&str> = engine.weights().matrices().iter().map(|w| w.dtype.name()).collect();
+    if !engine.options().weights.is_file() {
+        types = vec![engine.options().weights.name()];
+    }
+    types.sort_unstable();
+    types.dedup();
+    Ok(Report {
+        model: settings.model.clone(),
+        device: engine.device(),
+        k_cache: k_cache.name(),
+        v_cache: v_cache.name(),
+        weights: types.join(", "),
+        prompt_tokens: settings.prompt_tokens,
+        gen_tokens: settings.gen_tokens,
+        batch: settings.batch,
+        rounds: settings.rounds,
+        variants: settings.variants,
+        samples: settings.samples,
+        weight_bytes_per_step: engine.weight_bytes_per_token(),
+        bandwidth,
+        arithmetic_peak: peak,
+        stages: stages(engine, settings, &times, bandwidth, peak),
+        trace_overhead_percent: Spread::of(&overhead),
+        chain_links: links,
+        sweep,
+    })
+}
+
+/// One round; returns the links of the chain.
+fn round(
+    engine: &mut Engine,
+    machine: &Machine,
+    settings: &Settings,
+    round: usize,
+    times: &mut Times,
+) -> Result<usize, BenchError> {
+    let tokens = prompt(engine, settings.prompt_tokens, 0)?;
+    let mut base = times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, Profile::Corrected))?;
+    let decoding = Decoding { prompts: vec![tokens.clone(); settings.batch], tokens: settings.gen_tokens };
+    let steps = settings.gen_tokens as f64;
+    let mut decode = |stage, trace| {
+        let decoded = times.time(machine, stage, || decoding.run(&mut base, trace, 0.0))?;
+        times.correct(stage, steps * decoded.step);
+        Ok::<_, BenchError>(decoded)
+    };
+    let plain = if round.is_multiple_of(2) {
+        let plain = decode("decode", None)?;
+        decode("decode, traced", Some(Profile::Corrected))?;
+        plain
+    } else {
+        decode("decode, traced", Some(Profile::Corrected))?;
+        decode("decode", None)?
+    };
+    drop(base);
+    let whole = &plain.generations[0].tokens;
+    let n_instr = tokens.len();
+    let mut traced = times.time(machine, "score", || engine.trace(whole, n_instr, Profile::Corrected))?;
+    after(&mut traced, machine, settings, times)
+}
+
+/// What comes behind the last token of a response.
+fn after(
+    traced: &mut TracedSequence,
+    machine: &Machine,
+    settings: &Settings,
+    times: &mut Times,
+) -> Result<usize, BenchError> {
+    let parameters = Parameters::published(Profile::Corrected);
+    let (whole, n_instr) = (traced.tokens().0.to_vec(), traced.tokens().1);
+    let answer = whole.len() - ANSWER..whole.len();
+    let (response, mut questions) = traced.parts();
+    let mut links = times
+        .time(machine, "chain", || chain::attention_chain(&response, answer.clone(), &parameters, &mut questions))?;
+    times.time(machine, "similarity", || {
+        similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;
+        similarity::filter(&response, answer.clone(), &links, &parameters);
+        Ok::<_, BenchError>(())
+    })?;
+    // these share the response's cache, which the ensemble overwrites
+    let samples = Decoding { prompts: vec![whole[..n_instr].to_vec(); settings.samples], tokens: settings.gen_tokens };
+    times.time(machine, "self-consistency", || samples.run(traced, None, 0.5))?;
+    let mut question = whole.clone();
+    question.extend(prompt(traced.engine(), QUESTION, 1)?);
+    let reply = Decoding { prompts: vec![question], tokens: REPLY };
+    times.time(machine, "verbalized", || reply.run(traced, None, 0.0))?;
+
+    let (response, mut questions) = traced.parts();
+    let variants: Vec<Variant> = replaced(n_instr, settings).into_iter().map(|at| alternative(&response, at)).collect();
+    let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
+    times.time(machine, "ensemble", || {
+        ensemble::score(&response, answer, &kept, &variants, &parameters, &mut questions)
+    })?;
+    Ok(links.len())
+}
+
+/// Positions of replaced tokens: evenly spread over the response before the answer, so that half of it is scored again
+/// on average.
+fn replaced(n_instr: usize, settings: &Settings) -> Vec<usize> {
+    let (before, variants) = (settings.gen_tokens - ANSWER, settings.variants);
+    (0..variants).map(|i| n_instr + (2 * i + 1) * before / (2 * variants)).collect()
+}
+
+/// The likeliest token that the response does not have at `position`.
+fn alternative(response: &Response, position: usize) -> Variant {
+    let own = response.tokens[position];
+    let listed = response.step(position - 1).top.iter().find(|top| top.token != own);
+    Variant { position, token: listed.map_or(u32::from(own == 0), |top| top.token) }
+}
+
+/// The stages in the order in which an answer meets them, with what they had to read or to compute.
+fn stages(engine: &Engine, settings: &Settings, times: &Times, bandwidth: Spread, peak: Option<Spread>) -> Vec<Stage> {
+    let Settings { prompt_tokens, gen_tokens, batch, samples, variants, .. } = *settings;
+    let generation = Spread::of(times.of("prefill")).median + Spread::of(times.of("decode")).median;
+    let stage =
+        |name: &'static str, what: String, tokens: Option<usize>, bytes: Option<f64>, operations: Option<f64>| {
+            let seconds = Spread::of(times.of(name));
+            let (read, done) = (bytes.map(|b| b / seconds.median), operations.map(|o| o / seconds.median));
+            Stage {
+                stage: name,
+                what,
+                seconds,
+                tokens,
+                tokens_per_second: tokens.map(|n| n as f64 / seconds.median),
+                gb_per_second: read.map(|x| x / 1e9),
+                share_of_bandwidth: read.map(|x| x / bandwidth.median),
+                gflop_per_second: done.map(|x| x / 1e9),
+                share_of_arithmetic: done.zip(peak).map(|(x, peak)| x / peak.median),
+                peak_bytes: times.peak.get(name).copied(),
+                relative_to_generation: seconds.median / generation,
+            }
+        };
+    let decoded = |batch: usize, first, steps| Some(steps as f64 * floors::step_bytes(engine, batch, first, steps));
+    let last = prompt_tokens + gen_tokens - 1;
+    let at = replaced(prompt_tokens, settings);
+    let ensemble: f64 = at
+        .iter()
+        .map(|position| {
+            let later = at.iter().filter(|other| *other > position).count() + ANSWER;
+            floors::operations(engine, *position, last - position, later)
+        })
+        .sum();
+    let each = |n: usize, what: &str| if n == 1 { String::new() } else { format!(", {n} {what}") };
+    let response = format!("{gen_tokens} tokens{}", each(batch, "sequences"));
+    let operations = |tokens, predictions| Some(floors::operations(engine, 0, tokens, predictions));
+    let (decode, all) = (decoded(batch, prompt_tokens, gen_tokens), Some(batch * gen_tokens));
+    let (prefill, score) = (operations(prompt_tokens, 2), operations(last + 1, gen_tokens + 1));
+    let drawn = Some(samples * gen_tokens);
+    vec![
+        stage("prefill", format!("{prompt_tokens} tokens"), Some(prompt_tokens), None, prefill),
+        stage("decode", response.clone(), all, decode, None),
+        stage("decode, traced", response, all, decode, None),
+        stage("score", format!("{} tokens", last + 1), Some(last + 1), None, score),
+        stage("chain", "backtracking".to_owned(), None, None, None),
+        stage("similarity", "filter".to_owned(), None, None, None),
+        stage("ensemble", format!("{variants} variants"), None, None, Some(ensemble)),
+        stage(
+            "self-consistency",
+            format!("{samples} samples"),
+            drawn,
+            decoded(samples, prompt_tokens, gen_tokens),
+            None,
+        ),
+        stage("verbalized", format!("{QUESTION} + {REPLY} tokens"), Some(REPLY), None, None),
+    ]
+}

@@ -1,0 +1,38 @@
+//! What the method costs, measured: the engine's stages beside the limits of the machine, which are measured in the
+//! same run.
+//!
+//! ```text
+//! machine ─ read bandwidth, arithmetic peak ─┐
+//! engine ── rounds of every stage in turns ──┴─ Report ─ table, JSON, picture   (uqac bench)
+//! shapes ── random checkpoints of published shapes
+//! ```
+
+pub mod checkpoint;
+pub mod device;
+pub mod floors;
+pub mod machine;
+mod measure;
+mod report;
+pub mod shapes;
+mod sweep;
+
+pub use measure::{Settings, run};
+pub use report::{Report, Spread, Stage, SweepRow};
+
+use crate::engine::EngineError;
+use crate::model::tokenizer::TokenizerError;
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Machine(#[from] machine::MachineError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error("{what} is {found}: expected {expected}")]
+    Setting { what: &'static str, found: usize, expected: String },
+    #[error("ln p of response token {index} is {logprob}")]
+    NotFinite { index: usize, logprob: f64 },
+}

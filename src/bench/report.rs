@@ -1,0 +1,130 @@
+//! What a run of the bench found.
+
+use crate::report::svg::{Bar, Picture, overhead};
+use serde::Serialize;
+
+/// Median and range of a figure's rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    pub median: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+impl Spread {
+    /// Of at least one value; NaN of none.
+    pub fn of(values: &[f64]) -> Spread {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len();
+        let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
+        let median = if n % 2 == 1 { at(n / 2) } else { (at(n / 2) + at((n / 2).wrapping_sub(1))) / 2.0 };
+        Spread { median, least: at(0), most: at(n.wrapping_sub(1)) }
+    }
+}
+
+/// One stage.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stage {
+    pub stage: &'static str,
+    /// What is done in the seconds.
+    pub what: String,
+    pub seconds: Spread,
+    /// Tokens that go in or come out, all sequences together; `None` where the stage has none.
+    pub tokens: Option<usize>,
+    pub tokens_per_second: Option<f64>,
+    /// Bytes that it has to read, where these bound it, and their share of the read bandwidth.
+    pub gb_per_second: Option<f64>,
+    pub share_of_bandwidth: Option<f64>,
+    /// Operations that it has to do, where these bound it, and their share of the arithmetic peak.
+    pub gflop_per_second: Option<f64>,
+    pub share_of_arithmetic: Option<f64>,
+    /// Most memory in use while it ran, the model included.
+    pub peak_bytes: Option<u64>,
+    /// Its seconds divided by those of plain generation, prompt included.
+    pub relative_to_generation: f64,
+}
+
+/// Decoding behind a context of so many tokens.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SweepRow {
+    pub context: usize,
+    pub prefill_tokens_per_second: f64,
+    pub plain_tokens_per_second: Spread,
+    pub traced_tokens_per_second: Spread,
+    /// What the trace adds to a step's time, in percent, round by round.
+    pub trace_overhead_percent: Spread,
+    pub gb_per_second: f64,
+    pub share_of_bandwidth: f64,
+    /// Bytes of a sequence's KV cache at its end.
+    pub cache_bytes: u64,
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    pub model: String,
+    pub device: String,
+    pub k_cache: &'static str,
+    pub v_cache: &'static str,
+    pub weights: String,
+    pub prompt_tokens: usize,
+    pub gen_tokens: usize,
+    pub batch: usize,
+    pub rounds: usize,
+    pub variants: usize,
+    pub samples: usize,
+    pub weight_bytes_per_step: usize,
+    /// Bytes a second.
+    pub bandwidth: Spread,
+    /// Operations a second; `None` on a device that is not asked.
+    pub arithmetic_peak: Option<Spread>,
+    pub stages: Vec<Stage>,
+    /// What the trace adds to a decode step's time, in percent, round by round.
+    pub trace_overhead_percent: Spread,
+    /// Links of the attention chain that was found.
+    pub chain_links: usize,
+    pub sweep: Vec<SweepRow>,
+}
+
+impl Report {
+    pub fn stage(&self, name: &str) -> Option<&Stage> {
+        self.stages.iter().find(|stage| stage.stage == name)
+    }
+
+    /// The seconds of some stages one after the other, relative to plain generation.
+    fn relative(&self, stages: &[&str]) -> f64 {
+        stages.iter().map(|name| self.stage(name).map_or(f64::NAN, |stage| stage.relative_to_generation)).sum()
+    }
+
+    /// The paper's figure of run times: a method's time for an answer with a confidence, plain generation as 1.
+    pub fn picture(&self) -> Picture {
+        let bar = |method: &str, relative| Bar { method: method.to_owned(), relative };
+        let traced = self.relative(&["prefill", "decode, traced"]);
+        let after = self.relative(&["chain", "similarity", "ensemble"]);
+        let bars = [
+            bar("plain", self.relative(&["prefill", "decode"])),
+            bar("UQAC trace", traced),
+            bar("UQAC", traced + after),
+            bar("verbalized", self.relative(&["prefill", "decode", "verbalized"])),
+            bar("self-consist.", self.relative(&["prefill", "decode", "self-consistency"])),
+        ];
+        let of = format!(
+            "{} · {} · prompt {}, response {} tokens · {} variants, {} samples",
+            self.model, self.device, self.prompt_tokens, self.gen_tokens, self.variants, self.samples
+        );
+        overhead("run-time", &of, &bars)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads() {
+        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Spread { median: 2.0, least: 1.0, most: 3.0 });
+        assert_eq!(Spread::of(&[4.0, 1.0]).median, 2.5);
+        assert!(Spread::of(&[]).median.is_nan());
+    }
+}

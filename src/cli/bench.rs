@@ -1,0 +1,199 @@
+//! `uqac bench`: what the method costs on this machine.
+
+use super::error::CliError;
+use super::{ModelArgs, note, print};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use uqac::backend::DeviceChoice;
+use uqac::bench::{Report, Settings, Spread, Stage, checkpoint, device, run as measure, shapes};
+use uqac::report::colour::{Look, Style};
+use uqac::report::layout::{Align, Table};
+
+/// Measure what the method costs: decoding with and without the trace, prefill, and what follows the answer
+///
+/// Every stage runs once a round, beside the read bandwidth and the arithmetic peak that are measured in the same round;
+/// medians are shown, and the range of the rounds. Compare figures of one run only.
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// A published shape with random weights instead of a model; NAME/small is it shrunken
+    #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
+    random_weights: Option<String>,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "P", default_value_t = 512)]
+    prompt_tokens: usize,
+    /// Tokens of each response
+    #[arg(long, value_name = "G", default_value_t = 128)]
+    gen_tokens: usize,
+    /// Sequences that are decoded together
+    #[arg(long, value_name = "B", default_value_t = 1)]
+    batch: usize,
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// Variants of the ensemble, evenly spread over the response
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    variants: usize,
+    /// Samples of self-consistency
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    samples: usize,
+    /// Contexts behind which decoding is measured as well, such as 512,1k,2k,4k,8k
+    #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = length)]
+    sweep: Vec<usize>,
+    /// MiB of memory that the bandwidth is measured with: many times the caches
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    buffer: u32,
+    /// Write the run times of the methods as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+    /// Nothing but a JSON object on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+fn shape(name: &str) -> Result<String, String> {
+    let names: Vec<&str> = shapes::SHAPES.iter().map(|shape| shape.name).collect();
+    shapes::find(name).map(|_| name.to_owned()).ok_or_else(|| format!("expected one of {}", names.join(", ")))
+}
+
+/// A number of tokens; `4k` is 4096.
+fn length(text: &str) -> Result<usize, String> {
+    let (digits, unit) = text.strip_suffix(['k', 'K']).map_or((text, 1), |digits| (digits, 1024));
+    let tokens = digits.parse().ok().and_then(|n: usize| n.checked_mul(unit));
+    tokens.filter(|n| *n > 0).ok_or_else(|| "expected tokens, such as 512 or 4k".to_owned())
+}
+
+pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
+    let folder = match &args.random_weights {
+        None => args.model.folder()?,
+        Some(name) => random_weights(name, args.model.run.threads)?,
+    };
+    let name = folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.display().to_string());
+    // decided once, so that engine and machine are not two devices
+    let mut run = args.model.run.clone();
+    run.device = device::decided(run.device);
+    let mut engine = run.load(&folder)?;
+    // a device's buffers hold what its memory allows beside a model
+    let bytes = (args.buffer as usize) << 20;
+    let bytes = if run.device == DeviceChoice::Cpu { bytes } else { bytes.min(1 << 30) };
+    let mut machine = device::machine(run.device, run.threads, bytes).map_err(uqac::bench::BenchError::from)?;
+    let settings = Settings {
+        model: args.random_weights.as_ref().map_or(name, |shape| format!("{shape}, random weights")),
+        prompt_tokens: args.prompt_tokens,
+        gen_tokens: args.gen_tokens,
+        batch: args.batch,
+        rounds: args.rounds,
+        variants: args.variants,
+        samples: args.samples,
+        sweep: args.sweep.clone(),
+    };
+    let report = measure(&mut engine, &mut machine, &settings, &mut note)?;
+    if let Some(path) = &args.picture {
+        let written = std::fs::write(path, report.picture().standalone());
+        written.map_err(|source| CliError::File { path: path.clone(), source })?;
+    }
+    if args.json {
+        print(&format!("{}\n", serde_json::to_string(&report)?))?;
+    } else {
+        print(&tables(&report, Look::of_stdout()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The checkpoint of a shape, kept for the next time.
+fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
+    let shape = shapes::find(name).ok_or(CliError::Needed("the name of a published shape"))?;
+    let folder = std::env::temp_dir().join("uqac-random-weights").join(name.replace('/', "-"));
+    note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
+    checkpoint::write(&folder, &shape, threads).map_err(|source| CliError::File { path: folder.clone(), source })?;
+    Ok(folder)
+}
+
+fn tables(report: &Report, look: Look) -> String {
+    let peak =
+        report.arithmetic_peak.map_or(String::new(), |peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
+    let mut text = format!(
+        "{}\n  {} · {} weights, {:.0} MB a decode step · K cache {}, V cache {}\n  reads at {:.1} GB/s ({:.1} to {:.1}){peak}\n\n",
+        look.paint(Style::BOLD, &report.model),
+        report.device,
+        report.weights,
+        report.weight_bytes_per_step as f64 / 1e6,
+        report.k_cache,
+        report.v_cache,
+        report.bandwidth.median / 1e9,
+        report.bandwidth.least / 1e9,
+        report.bandwidth.most / 1e9,
+    );
+    text += &stage_table(&report.stages, look);
+    text += &format!("\n  the trace adds {} to a decode step\n", percents(&report.trace_overhead_percent));
+    text += &format!("  links of the chain: {}\n", report.chain_links);
+    if !report.sweep.is_empty() {
+        text += &format!("\n{}", sweep_table(report, look));
+    }
+    text
+}
+
+fn percents(spread: &Spread) -> String {
+    format!("{:+.1} % ({:+.1} to {:+.1})", spread.median, spread.least, spread.most)
+}
+
+fn stage_table(stages: &[Stage], look: Look) -> String {
+    let mut table = Table::new([
+        ("stage", Align::Left),
+        ("", Align::Left),
+        ("seconds", Align::Right),
+        ("range", Align::Right),
+        ("tokens/s", Align::Right),
+        ("GB/s", Align::Right),
+        ("GFLOP/s", Align::Right),
+        ("of the limit", Align::Right),
+        ("× generation", Align::Right),
+        ("peak MiB", Align::Right),
+    ]);
+    let number = |x: Option<f64>| x.map_or(String::new(), |x| format!("{x:.1}"));
+    for stage in stages {
+        let share = stage.share_of_bandwidth.or(stage.share_of_arithmetic);
+        let cells = [
+            stage.stage.to_owned(),
+            stage.what.clone(),
+            format!("{:.4}", stage.seconds.median),
+            format!("{:.4} to {:.4}", stage.seconds.least, stage.seconds.most),
+            number(stage.tokens_per_second),
+            number(stage.gb_per_second),
+            number(stage.gflop_per_second),
+            share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share)),
+            format!("{:.3}", stage.relative_to_generation),
+            stage.peak_bytes.map_or(String::new(), |bytes| format!("{:.0}", bytes as f64 / f64::from(1 << 20))),
+        ];
+        table.row(cells.map(|cell| (cell, Style::PLAIN)));
+    }
+    table.render(look)
+}
+
+fn sweep_table(report: &Report, look: Look) -> String {
+    let mut table = Table::new([
+        ("context", Align::Right),
+        ("prefill tokens/s", Align::Right),
+        ("plain tokens/s", Align::Right),
+        ("traced tokens/s", Align::Right),
+        ("the trace adds", Align::Right),
+        ("GB/s", Align::Right),
+        ("of the bandwidth", Align::Right),
+        ("cache MiB", Align::Right),
+    ]);
+    for row in &report.sweep {
+        let cells = [
+            row.context.to_string(),
+            format!("{:.0}", row.prefill_tokens_per_second),
+            format!("{:.1}", row.plain_tokens_per_second.median),
+            format!("{:.1}", row.traced_tokens_per_second.median),
+            percents(&row.trace_overhead_percent),
+            format!("{:.1}", row.gb_per_second),
+            format!("{:.0} %", 100.0 * row.share_of_bandwidth),
+            format!("{:.0}", row.cache_bytes as f64 / f64::from(1 << 20)),
+        ];
+        table.row(cells.map(|cell| (cell, Style::PLAIN)));
+    }
+    table.render(look)
+}

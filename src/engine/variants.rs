@@ -1,0 +1,179 @@
+//! The ensemble's variants through the model: only rows behind a replaced token are run, and of the last layer only those
+//! that a wanted probability comes from.
+
+use super::{EngineError, forward};
+use crate::backend::{Backend, BackendError, Next, Prediction, Row, SequenceId};
+use crate::uq::{Response, Variant};
+use std::ops::Range;
+
+/// A variant, what is wanted of it, and what of that is known.
+pub(super) struct Rescored<'p> {
+    variant: Variant,
+    /// Positions (absolute) whose probabilities are wanted.
+    positions: &'p [usize],
+    /// Aligned with `positions`; at first the response's own.
+    logprobs: Vec<f64>,
+    /// Rows that have to be run.
+    rows: Range<usize>,
+}
+
+impl<'p> Rescored<'p> {
+    pub fn new(response: &Response, variant: Variant, positions: &'p [usize]) -> Rescored<'p> {
+        let listed = response.step(variant.position - 1).top.iter().find(|t| t.token == variant.token);
+        let own = listed.map(|t| t.logprob);
+        let known = |p: &usize| {
+            if *p == variant.position { own.unwrap_or(f64::NAN) } else { response.logprob_at(*p) }
+        };
+        let logprobs = positions.iter().map(known).collect();
+        // a replacement that its row does not list needs that row once more
+        let start = variant.position - usize::from(own.is_none());
+        let end = positions.iter().copied().filter(|p| *p > variant.position || own.is_none()).max().unwrap_or(0);
+        Rescored { variant, positions, logprobs, rows: start..end.max(start) }
+    }
+
+    pub fn into_logprobs(self) -> Vec<f64> {
+        self.logprobs
+    }
+
+    fn token(&self, response: &Response, position: usize) -> u32 {
+        if position == self.variant.position { self.variant.token } else { response.tokens[position] }
+    }
+
+    /// Whether a wanted probability comes from this row (absolute).
+    fn predicts(&self, row: usize) -> bool {
+        self.rows.contains(&row) && self.positions.binary_search(&(row + 1)).is_ok()
+    }
+
+    /// The probabilities that come from `rows` (absolute): index in `logprobs`, and the request for a row that stands at
+    /// `first` + its distance from the first of them.
+    fn requests(&self, response: &Response, rows: Range<usize>, first: usize) -> Vec<(usize, Prediction)> {
+        let from = |i: &usize| rows.contains(&(self.positions[*i] - 1));
+        let request = |i: usize| {
+            let next = Next::Given(Some(self.token(response, self.positions[i])));
+            (i, Prediction { row: first + self.positions[i] - 1 - rows.start, next, detail: false })
+        };
+        (0..self.positions.len()).filter(from).map(request).collect()
+    }
+}
+
+/// Visits the variants from the last replaced position to the first: a variant's rows overwrite the cache from its
+/// position on, so that what lies before is still the response's own, neither recomputed nor copied. `stale_from`: as in
+/// [`super::TracedSequence`].
+pub(super) fn score_in_place(
+    backend: &mut dyn Backend,
+    sequence: SequenceId,
+    response: &Response,
+    variants: &mut [Rescored],
+    stale_from: &mut usize,
+) -> Result<(), EngineError> {
+    let mut order: Vec<&mut Rescored> = variants.iter_mut().filter(|v| !v.rows.is_empty()).collect();
+    order.sort_by_key(|v| std::cmp::Reverse(v.variant.position));
+    for v in order {
+        let tokens: Vec<u32> = v.rows.clone().map(|p| v.token(response, p)).collect();
+        let start = v.rows.start;
+        *stale_from = (*stale_from).min(start);
+        let mut found = Vec::new();
+        let predicts = |row| v.predicts(row);
+        forward::extend::<EngineError>(backend, sequence, start, &tokens, false, predicts, |backend, rows| {
+            let (indices, requests): (Vec<usize>, Vec<Prediction>) = v.requests(response, rows, 0).into_iter().unzip();
+            found.extend(indices.into_iter().zip(backend.predict(&requests)?));
+            Ok(())
+        })?;
+        for (i, (step, _)) in found {
+            v.logprobs[i] = step.logprob.unwrap_or(f64::NEG_INFINITY);
+        }
+    }
+    Ok(())
+}
+
+/// All variants' rows one behind the other in passes as wide as the backend takes, each variant in a sequence of its own
+/// that begins with the response's cache: every weight is read once for hundreds of rows, however few a variant has.
+pub(super) fn score_together(
+    backend: &mut dyn Backend,
+    sequence: SequenceId,
+    response: &Response,
+    variants: &mut [Rescored],
+) -> Result<(), EngineError> {
+    let mut together = Together { backend, rows: Vec::new(), requests: Vec::new(), open: Vec::new() };
+    let mut order: Vec<usize> = (0..variants.len()).filter(|i| !variants[*i].rows.is_empty()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(variants[*i].variant.position));
+    for index in order {
+        let (mut left, mut id) = (variants[index].rows.clone(), None);
+        while !left.is_empty() {
+            let id = match id {
+                Some(id) => id,
+                None => *id.insert(together.fork(sequence, left.start)?),
+            };
+            let part = left.start..left.end.min(left.start + together.room());
+            left.start = part.end;
+            together.push(response, index, &variants[index], part, id);
+            if together.room() == 0 {
+                together.run(variants)?;
+                together.close(if left.is_empty() { None } else { Some(id) });
+            }
+        }
+    }
+    together.run(variants)
+}
+
+/// A pass that is being filled.
+struct Together<'b> {
+    backend: &'b mut dyn Backend,
+    rows: Vec<Row>,
+    /// Variant, index in its probabilities, request.
+    requests: Vec<(usize, usize, Prediction)>,
+    /// Sequences that the rows are of.
+    open: Vec<SequenceId>,
+}
+
+impl Together<'_> {
+    fn room(&self) -> usize {
+        self.backend.max_rows() - self.rows.len()
+    }
+
+    fn fork(&mut self, sequence: SequenceId, positions: usize) -> Result<SequenceId, BackendError> {
+        let id = self.backend.fork(sequence, positions, None)?;
+        self.open.push(id);
+        Ok(id)
+    }
+
+    fn push(&mut self, response: &Response, index: usize, variant: &Rescored, part: Range<usize>, id: SequenceId) {
+        let requests = variant.requests(response, part.clone(), self.rows.len());
+        self.requests.extend(requests.into_iter().map(|(i, request)| (index, i, request)));
+        let row = |position| Row { sequence: id, position, token: variant.token(response, position) };
+        self.rows.extend(part.map(row));
+    }
+
+    fn run(&mut self, variants: &mut [Rescored]) -> Result<(), EngineError> {
+        let (rows, requests) = (std::mem::take(&mut self.rows), std::mem::take(&mut self.requests));
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let mut wanted = vec![false; rows.len()];
+        requests.iter().for_each(|(_, _, request)| wanted[request.row] = true);
+        forward::forward_for(self.backend, &rows, false, |row| wanted[row])?;
+        let predictions: Vec<Prediction> = requests.iter().map(|(_, _, request)| *request).collect();
+        for ((index, i, _), (step, _)) in requests.iter().zip(self.backend.predict(&predictions)?) {
+            variants[*index].logprobs[*i] = step.logprob.unwrap_or(f64::NEG_INFINITY);
+        }
+        Ok(())
+    }
+
+    /// Closes the sequences whose rows have all been run.
+    fn close(&mut self, but: Option<SequenceId>) {
+        let backend = &mut *self.backend;
+        self.open.retain(|id| {
+            let keep = but == Some(*id);
+            if !keep {
+                backend.close(*id);
+            }
+            keep
+        });
+    }
+}
+
+impl Drop for Together<'_> {
+    fn drop(&mut self) {
+        self.close(None);
+    }
+}

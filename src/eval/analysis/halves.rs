@@ -1,0 +1,150 @@
+//! What is chosen on one half of the items and shown on the other: the threshold below which not to answer, and maps to
+//! calibrated probabilities.
+
+use super::summary::wilson;
+use super::{AnalysisOptions, Item, Method};
+use crate::eval::metrics::calibrators::{Isotonic, Platt, log_odds};
+use crate::eval::metrics::mt19937::Mt19937;
+use crate::eval::metrics::{Binning, Ranking, brier, ece, risk_coverage};
+use serde::Serialize;
+
+/// A task's items cut in two at random.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Halves {
+    /// Graded items on which is chosen and fitted.
+    pub fitted: usize,
+    /// Graded items on which the outcome is shown.
+    pub held_out: usize,
+    pub methods: Vec<HalfMethod>,
+}
+
+/// A method on the two halves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HalfMethod {
+    pub method: String,
+    /// Where a risk was asked for.
+    pub abstention: Option<Abstention>,
+    /// Where calibration was asked for; `None` too if a half has no item with a score.
+    pub calibration: Option<Calibration>,
+}
+
+/// Answering only from a threshold on: the lowest one that holds the target risk on the fitted half.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Abstention {
+    /// Scores from here on are answered; `None`: no threshold holds the risk, nothing is answered.
+    pub threshold: Option<f64>,
+    pub fitted: Answered,
+    pub held_out: Answered,
+}
+
+/// What is answered of a half.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Answered {
+    /// Share of the half's graded items; one without an answer is never answered.
+    pub coverage: f64,
+    /// Share of the answered items that are wrong, with Wilson's 95 % interval; `None` if none is answered.
+    pub risk: Option<f64>,
+    pub risk_interval: Option<[f64; 2]>,
+}
+
+/// Errors of probabilities on the held-out half.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibration {
+    pub items: usize,
+    /// Of the scores themselves, if they claim to be probabilities.
+    pub as_is: Option<CalibrationErrors>,
+    pub platt: CalibrationErrors,
+    pub isotonic: CalibrationErrors,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CalibrationErrors {
+    pub ece: f64,
+    pub brier: f64,
+}
+
+/// Both halves of a task; `None` if nothing of them was asked for or there are fewer than two graded items.
+pub(super) fn halves(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Option<Halves> {
+    let graded: Vec<&Item> = items.iter().filter(|item| item.correct.is_some()).collect();
+    if graded.len() < 2 || (options.target_risk.is_none() && !options.calibrate) {
+        return None;
+    }
+    let order = Mt19937::new(options.seed).permutation(graded.len());
+    let (fitted, held_out) = order.split_at(graded.len().div_ceil(2));
+    let half = |half: &[usize], key: &str| Half::new(half.iter().map(|&i| graded[i]), key);
+    let of_method = |method: &Method| {
+        let (fit, show) = (half(fitted, &method.key), half(held_out, &method.key));
+        HalfMethod {
+            method: method.key.clone(),
+            abstention: options.target_risk.map(|risk| abstention(&fit, &show, risk)),
+            calibration: if options.calibrate { calibration(&fit, &show, method.probability) } else { None },
+        }
+    };
+    let known = |method: &&Method| graded.iter().any(|item| item.answered() && item.score(&method.key).is_some());
+    let methods = methods.iter().filter(known).map(of_method).collect();
+    Some(Halves { fitted: fitted.len(), held_out: held_out.len(), methods })
+}
+
+/// A method's scores on a half.
+struct Half {
+    /// All graded items.
+    items: usize,
+    /// Of those with an answer and a score.
+    scores: Vec<f64>,
+    labels: Vec<bool>,
+}
+
+impl Half {
+    fn new<'a>(items: impl Iterator<Item = &'a Item>, key: &str) -> Half {
+        let mut half = Half { items: 0, scores: Vec::new(), labels: Vec::new() };
+        for item in items {
+            half.items += 1;
+            let score = item.score(key).filter(|score| item.answered() && score.is_finite());
+            if let (Some(score), Some(correct)) = (score, item.correct) {
+                half.scores.push(score);
+                half.labels.push(correct);
+            }
+        }
+        half
+    }
+
+    fn answered_from(&self, threshold: Option<f64>) -> Answered {
+        let answered = |score: f64| threshold.is_some_and(|threshold| score >= threshold);
+        let labels: Vec<bool> =
+            self.scores.iter().zip(&self.labels).filter(|(score, _)| answered(**score)).map(|(_, l)| *l).collect();
+        let wrong = labels.iter().filter(|label| !**label).count();
+        Answered {
+            coverage: labels.len() as f64 / self.items.max(1) as f64,
+            risk: (!labels.is_empty()).then(|| wrong as f64 / labels.len() as f64),
+            risk_interval: wilson(wrong, labels.len()),
+        }
+    }
+
+    /// The scores in the form that suits a sigmoid: of probabilities their log-odds.
+    fn transformed(&self, probability: bool) -> Vec<f64> {
+        self.scores.iter().map(|score| if probability { log_odds(*score) } else { *score }).collect()
+    }
+}
+
+fn abstention(fit: &Half, show: &Half, target: f64) -> Abstention {
+    let levels = Ranking::of(&fit.scores, &fit.labels).levels();
+    let threshold = risk_coverage(&levels).iter().rfind(|point| point.risk <= target).map(|point| point.threshold);
+    Abstention { threshold, fitted: fit.answered_from(threshold), held_out: show.answered_from(threshold) }
+}
+
+fn calibration(fit: &Half, show: &Half, probability: bool) -> Option<Calibration> {
+    let platt = Platt::fit(&fit.transformed(probability), &fit.labels)?;
+    let isotonic = Isotonic::fit(&fit.scores, &fit.labels)?;
+    let errors = |scores: &[f64]| {
+        let levels = Ranking::of(scores, &show.labels).levels();
+        Some(CalibrationErrors { ece: ece(&levels, Binning::Left)?, brier: brier(&levels)? })
+    };
+    let platt: Vec<f64> = show.transformed(probability).iter().map(|score| platt.at(*score)).collect();
+    let isotonic: Vec<f64> = show.scores.iter().map(|score| isotonic.at(*score)).collect();
+    Some(Calibration {
+        items: show.scores.len(),
+        as_is: if probability { errors(&show.scores) } else { None },
+        platt: errors(&platt)?,
+        isotonic: errors(&isotonic)?,
+    })
+}

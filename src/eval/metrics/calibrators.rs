@@ -1,0 +1,234 @@
+//! From scores to probabilities, by maps that are fitted on labelled items and applied to others.
+
+/// Newton's steps at most; a handful will do.
+const STEPS: usize = 100;
+
+/// Platt's sigmoid (Platt 1999): σ(slope · score + intercept).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Platt {
+    pub slope: f64,
+    pub intercept: f64,
+}
+
+impl Platt {
+    /// The maximum of the likelihood with Platt's targets, (n₊ + 1) / (n₊ + 2) for right answers and 1 / (n₋ + 2) for
+    /// wrong ones, by Newton's method with halved steps (Lin, Lin and Weng 2007). Scores must be finite; `None` of no
+    /// items.
+    pub fn fit(scores: &[f64], labels: &[bool]) -> Option<Platt> {
+        let n = scores.len() as f64;
+        if scores.is_empty() {
+            return None;
+        }
+        // scores of like size, so that one step length fits both parameters
+        let centre = scores.iter().sum::<f64>() / n;
+        let spread = (scores.iter().map(|score| (score - centre).powi(2)).sum::<f64>() / n).sqrt();
+        // of equal scores the mean is off by a rounding, and so would be the spread
+        let spread = if scores.iter().all(|score| *score == scores[0]) { 1.0 } else { spread };
+        let right = labels.iter().filter(|label| **label).count() as f64;
+        let target = |label: bool| if label { (right + 1.0) / (right + 2.0) } else { 1.0 / (n - right + 2.0) };
+        let points: Vec<(f64, f64)> =
+            scores.iter().zip(labels).map(|(score, label)| ((score - centre) / spread, target(*label))).collect();
+        let [slope, intercept] = minimum(&points);
+        Some(Platt { slope: slope / spread, intercept: intercept - slope * centre / spread })
+    }
+
+    pub fn at(&self, score: f64) -> f64 {
+        1.0 / (1.0 + (-self.slope * score - self.intercept).exp())
+    }
+}
+
+/// The [slope, intercept] of the least cross-entropy of targets t under σ(slope · x + intercept), over points (x, t).
+fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
+    let loss = |[a, b]: [f64; 2]| {
+        let of = |(x, t): &(f64, f64)| {
+            let z = a * x + b;
+            z.max(0.0) - t * z + (-z.abs()).exp().ln_1p()
+        };
+        points.iter().map(of).sum::<f64>()
+    };
+    let mut at = [0.0, 0.0];
+    let mut least = loss(at);
+    for _ in 0..STEPS {
+        let step = newton_step(points, at);
+        let mut scale = 1.0;
+        let found = loop {
+            let next = [at[0] - scale * step[0], at[1] - scale * step[1]];
+            let value = loss(next);
+            // at the minimum the loss is flat to rounding, where the gradient still has digits to give
+            if value <= least * (1.0 + 1e-12) {
+                break Some((next, value));
+            }
+            scale /= 2.0;
+            if scale < 1e-10 {
+                break None;
+            }
+        };
+        let Some((next, value)) = found else { break };
+        let moved = (next[0] - at[0]).abs().max((next[1] - at[1]).abs());
+        (at, least) = (next, value);
+        if moved <= 1e-14 {
+            break;
+        }
+    }
+    at
+}
+
+/// Hessian⁻¹ · gradient of the cross-entropy.
+fn newton_step(points: &[(f64, f64)], [a, b]: [f64; 2]) -> [f64; 2] {
+    // a little on the diagonal: scores that are all the same leave the slope open
+    let (mut haa, mut hab, mut hbb) = (1e-12, 0.0, 1e-12);
+    let (mut ga, mut gb) = (0.0, 0.0);
+    for (x, t) in points {
+        let p = 1.0 / (1.0 + (-a * x - b).exp());
+        let curvature = p * (1.0 - p);
+        haa += x * x * curvature;
+        hab += x * curvature;
+        hbb += curvature;
+        ga += x * (p - t);
+        gb += p - t;
+    }
+    let determinant = haa * hbb - hab * hab;
+    [(hbb * ga - hab * gb) / determinant, (haa * gb - hab * ga) / determinant]
+}
+
+/// Isotonic regression (Zadrozny and Elkan 2002): the non-decreasing map of least squared error, linear between the scores
+/// that it was fitted on and constant beyond them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Isotonic {
+    /// (score, probability), scores ascending.
+    knots: Vec<(f64, f64)>,
+}
+
+impl Isotonic {
+    /// By pooling adjacent violators. Scores must be finite; `None` of no items.
+    pub fn fit(scores: &[f64], labels: &[bool]) -> Option<Isotonic> {
+        /// Neighbours of one value.
+        struct Pool {
+            right: f64,
+            items: f64,
+            scores: Vec<f64>,
+        }
+        let mut sorted: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
+        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut pools: Vec<Pool> = Vec::new();
+        for equal in sorted.chunk_by(|a, b| a.0 == b.0) {
+            let right = equal.iter().filter(|(_, label)| *label).count() as f64;
+            let mut pool = Pool { right, items: equal.len() as f64, scores: vec![equal[0].0] };
+            while let Some(mut before) = pools.pop_if(|before| before.right * pool.items >= pool.right * before.items) {
+                before.scores.append(&mut pool.scores);
+                pool = Pool { right: pool.right + before.right, items: pool.items + before.items, ..before };
+            }
+            pools.push(pool);
+        }
+        let knots: Vec<(f64, f64)> =
+            pools.iter().flat_map(|pool| pool.scores.iter().map(|score| (*score, pool.right / pool.items))).collect();
+        (!knots.is_empty()).then_some(Isotonic { knots })
+    }
+
+    pub fn at(&self, score: f64) -> f64 {
+        let above = self.knots.partition_point(|(knot, _)| *knot < score);
+        match (self.knots.get(above.wrapping_sub(1)), self.knots.get(above)) {
+            (Some((x0, y0)), Some((x1, y1))) => y0 + (y1 - y0) * ((score - x0) / (x1 - x0)),
+            (Some((_, y)), None) | (None, Some((_, y))) => *y,
+            (None, None) => unreachable!("fitted on at least one item"),
+        }
+    }
+}
+
+/// ln(p / (1 - p)), the natural scale of probabilities, kept finite: of 0 that of the least positive number, of 1 that of
+/// the greatest below it.
+pub fn log_odds(p: f64) -> f64 {
+    let p = p.clamp(f64::MIN_POSITIVE, 1.0f64.next_down());
+    p.ln() - (-p).ln_1p()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platts_gradient_vanishes() {
+        let scores = [3.0, 2.5, 2.0, -1.0, 0.5, 10.0, -4.0, 1.0];
+        let labels = [true, true, false, false, true, true, false, false];
+        let platt = Platt::fit(&scores, &labels).unwrap();
+        let target = |label: bool| if label { 5.0 / 6.0 } else { 1.0 / 6.0 };
+        let errors = || scores.iter().zip(&labels).map(|(s, l)| (platt.at(*s) - target(*l), *s));
+        assert!(errors().map(|(e, _)| e).sum::<f64>().abs() < 1e-9);
+        assert!(errors().map(|(e, s)| e * s).sum::<f64>().abs() < 1e-9);
+        assert!(platt.slope > 0.0);
+    }
+
+    /// Scores in steps of 0.1 and labels that follow them, from a linear congruential generator.
+    fn made_up() -> (Vec<f64>, Vec<bool>) {
+        let mut state: u64 = 12345;
+        let mut uniform = || {
+            state = (1_103_515_245 * state + 12345) % (1 << 31);
+            state as f64 / f64::from(1u32 << 31)
+        };
+        let item = |_| {
+            let score = ((uniform() * 4.0 - 2.0) * 10.0).round() / 10.0;
+            (score, uniform() < 1.0 / (1.0 + (-1.5 * score - 0.3).exp()))
+        };
+        (0..60).map(item).unzip()
+    }
+
+    #[test]
+    fn as_scikit_learn_fits_them() {
+        let (scores, labels) = made_up();
+        assert_eq!(labels.iter().filter(|label| **label).count(), 40);
+        // sklearn 1.9.1: calibration._sigmoid_calibration, which stops at a gradient of 1e-6
+        let platt = Platt::fit(&scores, &labels).unwrap();
+        assert!((platt.slope - 1.407_856_711_285_776_7).abs() < 1e-5, "{platt:?}");
+        assert!((platt.intercept - 0.858_201_923_200_857).abs() < 1e-5, "{platt:?}");
+        // and isotonic.IsotonicRegression(out_of_bounds="clip")
+        let isotonic = Isotonic::fit(&scores, &labels).unwrap();
+        let expected = [
+            (-3.0, 0.0),
+            (-2.0, 0.0),
+            (-1.55, 1.0 / 7.0),
+            (-0.93, 0.235),
+            (-0.31, 2.0 / 3.0),
+            (0.0, 8.0 / 9.0),
+            (0.07, 8.0 / 9.0),
+            (0.5, 8.0 / 9.0),
+            (1.23, 0.922_222_222_222_222_2),
+            (1.9, 1.0),
+            (5.0, 1.0),
+        ];
+        for (score, value) in expected {
+            assert!((isotonic.at(score) - value).abs() < 1e-12, "{score}: {} not {value}", isotonic.at(score));
+        }
+    }
+
+    #[test]
+    fn platt_of_little() {
+        assert_eq!(Platt::fit(&[], &[]), None);
+        // nothing to tell items apart by: the mean target, (3·(4/5) + 1/3) / 4
+        let same = Platt::fit(&[0.7; 4], &[true, true, true, false]).unwrap();
+        assert!((same.at(0.7) - (3.0 * 0.8 + 1.0 / 3.0) / 4.0).abs() < 1e-9);
+        let one_class = Platt::fit(&[0.1, 0.9], &[true, true]).unwrap();
+        assert!((one_class.at(0.5) - 0.75).abs() < 1e-9);
+        // perfectly separated: the targets keep it finite
+        let apart = Platt::fit(&[0.0, 1.0, 2.0, 3.0], &[false, false, true, true]).unwrap();
+        assert!(apart.slope.is_finite() && apart.at(3.0) < 1.0);
+    }
+
+    #[test]
+    fn isotonic_by_hand() {
+        let labels = [false, true, false, true, true];
+        let fitted = Isotonic::fit(&[0.1, 0.2, 0.3, 0.4, 0.5], &labels).unwrap();
+        assert_eq!([0.0, 0.1, 0.2, 0.25, 0.3, 0.4, 9.0].map(|s| fitted.at(s)), [0.0, 0.0, 0.5, 0.5, 0.5, 1.0, 1.0]);
+        assert!((fitted.at(0.15) - 0.25).abs() < 1e-12);
+        // equal scores are one; falling labels are all one pool
+        let falling = Isotonic::fit(&[0.9, 0.1, 0.9, 0.1], &[false, true, true, true]).unwrap();
+        assert_eq!(falling.at(0.5), 0.75);
+        assert_eq!(Isotonic::fit(&[], &[]), None);
+    }
+
+    #[test]
+    fn log_odds_are_finite() {
+        assert_eq!(log_odds(0.5), 0.0);
+        assert!((log_odds(0.9) - 9f64.ln()).abs() < 1e-12);
+        assert!(log_odds(0.0).is_finite() && log_odds(1.0).is_finite() && log_odds(1e-200) > log_odds(0.0));
+    }
+}

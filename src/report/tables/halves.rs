@@ -1,0 +1,85 @@
+//! The tables of what was chosen on one half of the items and is shown on the other.
+
+use super::sheets::{MethodColumn, method_sheet, number, percent, plain, ranked, title, with_method};
+use super::{NONE, Sheet};
+use crate::eval::analysis::halves::{Abstention, Answered, CalibrationErrors, HalfMethod};
+use crate::eval::analysis::{Analysis, RunAnalysis, TaskAnalysis};
+use crate::eval::metrics::Metric;
+
+/// One for abstention and one for calibration, as far as they were asked for.
+pub fn sheets(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Vec<Sheet> {
+    let Some(halves) = &task.halves else { return Vec::new() };
+    let rows = with_method(analysis, &halves.methods, |method| &method.method);
+    let split = format!("{} items to choose on, {} held out", halves.fitted, halves.held_out);
+    let abstain = analysis.options.target_risk.map(|risk| {
+        let notes = vec![
+            format!(
+                "The lowest threshold with a share of wrong answers of at most {} on one half, tried on the other ({split}).",
+                shown(risk)
+            ),
+            "Coverage: answered, of all the half's questions; Best: most on the held-out half.".to_owned(),
+        ];
+        method_sheet(title(run, task, "when to answer"), &rows, &abstention(), notes)
+    });
+    let calibrate = analysis.options.calibrate.then(|| {
+        let notes = vec![format!(
+            "Fitted on one half, shown on the other ({split}). Platt: a sigmoid, of log-odds where the score is a probability."
+        )];
+        method_sheet(title(run, task, "calibrated"), &rows, &calibration(), notes)
+    });
+    abstain.into_iter().chain(calibrate).collect()
+}
+
+fn shown(risk: f64) -> String {
+    format!("{} %", (risk * 1e6).round() / 1e4)
+}
+
+fn abstention() -> Vec<MethodColumn<'static, HalfMethod>> {
+    let of = |m: &HalfMethod| m.abstention.clone();
+    let threshold = move |m: &HalfMethod| {
+        let threshold = of(m).and_then(|a| a.threshold);
+        threshold.map_or(NONE.to_owned(), |value| {
+            if value.abs() < 1e-3 && value != 0.0 { format!("{value:.2e}") } else { format!("{value:.4}") }
+        })
+    };
+    let held_out = move |m: &HalfMethod| of(m).map(|a| a.held_out);
+    let text = |pick: fn(&Abstention) -> Answered, show: fn(Answered) -> String| {
+        move |m: &HalfMethod| of(m).map_or(NONE.to_owned(), |a| show(pick(&a)))
+    };
+    let risk = |answered: Answered| match (answered.risk, answered.risk_interval) {
+        (Some(risk), Some([low, high])) => format!("{:.1} % [{:.1}, {:.1}]", 100.0 * risk, 100.0 * low, 100.0 * high),
+        _ => NONE.to_owned(),
+    };
+    vec![
+        plain("Threshold", threshold),
+        plain("Coverage, chosen on", text(|a| a.fitted, |answered| percent(Some(answered.coverage)))),
+        plain("Risk", text(|a| a.fitted, |answered| percent(answered.risk))),
+        // more coverage is better, as with AUROC
+        ranked(
+            "Coverage, held out",
+            Metric::Auroc,
+            text(|a| a.held_out, |answered| percent(Some(answered.coverage))),
+            move |m| held_out(m).map(|answered| answered.coverage),
+        ),
+        plain("Risk, held out [95 %]", text(|a| a.held_out, risk)),
+    ]
+}
+
+fn calibration() -> Vec<MethodColumn<'static, HalfMethod>> {
+    type Pick = fn(&HalfMethod) -> Option<CalibrationErrors>;
+    let picks: [(&'static str, &'static str, Pick); 3] = [
+        ("ECE, as is", "Brier, as is", |m| m.calibration.as_ref()?.as_is),
+        ("ECE, Platt", "Brier, Platt", |m| Some(m.calibration.as_ref()?.platt)),
+        ("ECE, isotonic", "Brier, isotonic", |m| Some(m.calibration.as_ref()?.isotonic)),
+    ];
+    let ece = |(head, _, pick): (&'static str, &'static str, Pick)| {
+        let value = move |m: &HalfMethod| pick(m).map(|errors| errors.ece);
+        ranked(head, Metric::Ece, move |m| number(value(m)), value)
+    };
+    let brier = |(_, head, pick): (&'static str, &'static str, Pick)| {
+        let value = move |m: &HalfMethod| pick(m).map(|errors| errors.brier);
+        ranked(head, Metric::Brier, move |m| number(value(m)), value)
+    };
+    let items = plain("n", |m: &HalfMethod| m.calibration.as_ref().map_or(0, |c| c.items).to_string());
+    std::iter::once(items).chain(picks.map(ece)).chain(picks.map(brier)).collect()
+}
