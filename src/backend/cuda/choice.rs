@@ -84,7 +84,7 @@ impl CudaBackend {
             if own <= library_s
                 && let Some(library) = &mut self.multiplier.library
             {
-                library.forget(shape(&self.weights.layers[layer].matrices()[index]));
+                library.forget(shape(self.weights.layers[layer].matrices()[index]));
             }
         }
         Ok(())
