@@ -11,8 +11,6 @@ import sys
 
 import gguf
 import numpy as np
-import torch
-from safetensors import safe_open
 
 folder, target, kind = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 config = json.loads((folder / "config.json").read_text())
@@ -78,22 +76,44 @@ def interleaved(tensor, count):
     return tensor.reshape(count, 2, head_dim // 2, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
 
 
+def tensors(file):
+    """Every tensor of a safetensors file as (name, its type, its bits in numpy); bf16 as 16-bit integers."""
+    with open(file, "rb") as source:
+        length = int.from_bytes(source.read(8), "little")
+        header = json.loads(source.read(length))
+    bits = np.memmap(file, mode="r", offset=8 + length)
+    types = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            start, end = tensor["data_offsets"]
+            yield name, tensor["dtype"], bits[start:end].view(types[tensor["dtype"]]).reshape(tensor["shape"])
+
+
+def in_f32(dtype, numbers):
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if dtype == "BF16" else numbers.astype(np.float32)
+
+
+def in_bf16(dtype, numbers):
+    """The bits; f32 and f16 are rounded to the nearest, ties to even."""
+    if dtype == "BF16":
+        return numbers
+    bits = in_f32(dtype, numbers).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
 for file in sorted(folder.glob("*.safetensors")):
-    with safe_open(file, "pt") as tensors:
-        for name in tensors.keys():
-            if name == "lm_head.weight" and config.get("tie_word_embeddings"):
-                continue
-            tensor = tensors.get_tensor(name)
-            if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
-                tensor = interleaved(tensor, heads if ".q_proj." in name else kv_heads)
-            if tensor.ndim == 1:
-                writer.add_tensor(gguf_name(name), tensor.float().numpy())
-            elif kind == "f16":
-                writer.add_tensor(gguf_name(name), tensor.to(torch.float16).numpy())
-            else:
-                raw = tensor.to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint8)
-                shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
-                writer.add_tensor(gguf_name(name), raw.reshape(shape), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    for name, dtype, numbers in tensors(file):
+        if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+            continue
+        if architecture == "llama" and (".q_proj." in name or ".k_proj." in name):
+            numbers = interleaved(numbers, heads if ".q_proj." in name else kv_heads)
+        if numbers.ndim == 1:
+            writer.add_tensor(gguf_name(name), in_f32(dtype, numbers))
+        elif kind == "f16":
+            writer.add_tensor(gguf_name(name), in_f32(dtype, numbers).astype(np.float16))
+        else:
+            raw = np.ascontiguousarray(in_bf16(dtype, numbers)).view(np.uint8)
+            writer.add_tensor(gguf_name(name), raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
 
 writer.write_header_to_file()
 writer.write_kv_data_to_file()

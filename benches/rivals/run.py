@@ -22,6 +22,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("models", nargs="+", type=pathlib.Path)
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+parser.add_argument("--rivals", type=lambda text: text.split(","), default=["llama.cpp", "torch"], help="llama.cpp,torch")
 parser.add_argument("--only", type=lambda text: text.split(","), default=WORK, help=",".join(WORK))
 parser.add_argument("--scoring-lengths", type=lambda text: [int(t) for t in text.split(",")], default=[500, 1500])
 parser.add_argument("--json", type=pathlib.Path)
@@ -104,8 +105,13 @@ def gguf(model, kind):
 def decode(model):
     """Decoding and prefill, against everybody."""
     name, work = model.name, {"work": "decode", "prompt": PROMPT, "tokens": TOKENS}
-    rivals = {f"llama.cpp {kind}": Worker(HERE / "llama.py", gguf(model, kind), options.threads) for kind in ("bf16", "f16")}
-    rivals |= {f"torch {kind}": Worker(HERE / "torch_worker.py", model, kind, "sdpa", options.threads) for kind in ("bf16", "f32")}
+    rivals = {}
+    if "llama.cpp" in options.rivals:
+        for kind in ("bf16", "f16"):
+            rivals[f"llama.cpp {kind}"] = Worker(HERE / "llama.py", gguf(model, kind), options.threads)
+    if "torch" in options.rivals:
+        for kind in ("bf16", "f32"):
+            rivals[f"torch {kind}"] = Worker(HERE / "torch_worker.py", model, kind, "sdpa", options.threads)
     for rival, worker in rivals.items():
         say(f"{rival}: {worker.about}")
     found = {rival: [] for rival in rivals}
@@ -121,14 +127,17 @@ def decode(model):
         worker.close()
     rates = [o["by"]["decode"]["tokens_per_second"] for o in ours]
     steps = {rival: [1 / f["step"] for f in values] for rival, values in found.items()}
-    best = [max(values[i] for rival, values in steps.items() if rival.startswith("llama")) for i in range(options.rounds)]
-    row(name, "decode", "tokens/s", rates, steps, ">= 1.3 x llama.cpp", [a / b for a, b in zip(rates, best)], lambda x: x >= 1.3)
+    llama = [values for rival, values in steps.items() if rival.startswith("llama")]
+    best = [max(values) for values in zip(*llama)]
+    ratio = [a / b for a, b in zip(rates, best)] or None
+    row(name, "decode", "tokens/s", rates, steps, ">= 1.3 x llama.cpp", ratio, (lambda x: x >= 1.3) if ratio else None)
     shares = [o["by"]["decode"]["share_of_bandwidth"] for o in ours]
     row(name, "decode, share of the read bandwidth", "", shares, {}, ">= 0.8", met=lambda x: x >= 0.8)
     rates = [o["by"]["prefill"]["tokens_per_second"] for o in ours]
     passes = {rival: [PROMPT / f["prefill"] for f in values] for rival, values in found.items()}
-    best = [max(values[i] for values in passes.values()) for i in range(options.rounds)]
-    row(name, f"prefill {PROMPT}", "tokens/s", rates, passes, ">= 1 x the best", [a / b for a, b in zip(rates, best)], lambda x: x >= 1)
+    best = [max(values) for values in zip(*passes.values())]
+    ratio = [a / b for a, b in zip(rates, best)] or None
+    row(name, f"prefill {PROMPT}", "tokens/s", rates, passes, ">= 1 x the best", ratio, (lambda x: x >= 1) if ratio else None)
     shares = [o["by"]["prefill"]["share_of_arithmetic"] for o in ours]
     row(name, "prefill, share of the f32 peak", "", shares, {}, "")
 
