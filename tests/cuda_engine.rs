@@ -11,8 +11,12 @@ use std::path::Path;
 use std::process::{Command, Output};
 use uqac::backend::CacheType::{F16, F32};
 use uqac::backend::{DeviceChoice, Step};
+use uqac::engine::encode::encode_prompt;
 use uqac::engine::sampler::Sampling;
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation};
+use uqac::model::chat::Message;
+use uqac::model::embedded;
+use uqac::report::item::Conversation;
 use uqac::scoring;
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::{Outcome, Parameters, Profile};
@@ -157,6 +161,42 @@ fn the_method_gives_the_same_chain_and_scores() {
             let what = format!("{name}, {profile:?}, generated: {generated}");
             same_outcome(&what, &assess(&mut device), &assess(&mut host));
         }
+    }
+}
+
+/// The response of the model inside the program to a question, and its assessment.
+fn answer(engine: &mut Engine, question: &str) -> (Vec<u32>, Outcome) {
+    let asked = Conversation::Messages(vec![Message::new("user", question)]);
+    let prompt = encode_prompt(engine, &asked, true).unwrap();
+    let options = GenerateOptions { trace: Some(Profile::Corrected), ..GenerateOptions::default() };
+    let (_, mut traced) = engine.generate_traced(&prompt, &options, |_| ControlFlow::Continue(())).unwrap();
+    let parameters = Parameters::published(Profile::Corrected);
+    let (_, outcome) = scoring::assess(&mut traced, AnswerRule::Number, None, &parameters).unwrap().unwrap();
+    (traced.tokens().0[prompt.len()..].to_vec(), outcome)
+}
+
+#[test]
+fn the_embedded_model_answers_as_it_does_on_the_cpu() {
+    /// The shortest of the golden responses: every token takes the emulated kernels a while.
+    const RESPONSES: usize = 3;
+    if !cuda_host::load() {
+        return;
+    }
+    let lines = include_str!("../models/abacus/golden.jsonl").lines();
+    let mut golden: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    golden.sort_by_key(|item| item["ids"].as_array().unwrap().len());
+    let folder = embedded::folder().unwrap();
+    let load = |device| {
+        let types = EngineOptions { k_cache: Some(F32), v_cache: Some(F16), ..EngineOptions::default() };
+        Engine::load(&folder, EngineOptions { device, threads: 1, ..types }).unwrap()
+    };
+    let (mut device, mut host) = (load(DeviceChoice::Cuda(0)), load(DeviceChoice::Cpu));
+    for item in &golden[..RESPONSES] {
+        let question = item["question"].as_str().unwrap();
+        let ids: Vec<u32> = item["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        let ((tokens, found), (_, expected)) = (answer(&mut device, question), answer(&mut host, question));
+        assert_eq!(tokens, ids, "{question}");
+        same_outcome(question, &found, &expected);
     }
 }
 

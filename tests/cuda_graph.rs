@@ -6,7 +6,7 @@ use common::{cuda_host, tiny};
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use uqac::backend::cuda::{CudaBackend, CudaOptions};
+use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::{Backend, DecodeOptions, DecodeRow, Row};
 use uqac::engine::forward::extend;
 use uqac::engine::sampler::Sampling;
@@ -26,7 +26,7 @@ fn a_decode_step_is_one_graph() {
     tiny::write_weights(folder.path(), &config, |_, _| ());
     let spec = ModelSpec::from_folder(folder.path()).unwrap();
     let weights = Arc::new(Weights::open(folder.path(), &spec).unwrap());
-    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None };
+    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None, gemm: Gemm::Own };
     let mut copied = Vec::new();
     let mut backend = CudaBackend::new(spec, weights, &options, &mut |done, total| copied.push((done, total))).unwrap();
     assert!(

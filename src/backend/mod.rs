@@ -159,6 +159,18 @@ pub struct Prediction {
     pub detail: bool,
 }
 
+/// Bytes, besides the weights'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpectedMemory {
+    pub cache: usize,
+    /// Of one position.
+    pub cache_row: usize,
+    pub trace: usize,
+    pub trace_row: usize,
+    /// What passes of any size work in, where it is taken beforehand.
+    pub working: usize,
+}
+
 /// What a backend can fail with.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -289,7 +301,18 @@ pub trait Backend {
         answer: Range<usize>,
     ) -> Result<Vec<f32>, BackendError>;
 
-    /// Bytes that passes of any size work in, where they are taken beforehand.
+    /// Bytes that one sequence of so many positions will take, all of them traced.
+    fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
+        let (spec, (k, v)) = (self.spec(), self.cache_types());
+        let elements = spec.layers.len() * spec.num_key_value_heads * spec.head_dim;
+        // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
+        let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size);
+        let cache_row = elements * (k.size() + v.size());
+        let (cache, trace, working) = (positions * cache_row, positions * row, self.working_memory());
+        ExpectedMemory { cache, cache_row, trace, trace_row: row, working }
+    }
+
+    /// Bytes that are held for passes of any size.
     fn working_memory(&self) -> usize {
         0
     }

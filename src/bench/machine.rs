@@ -162,7 +162,7 @@ impl Machine {
 pub enum Watch {
     /// The kernel keeps this process's peak.
     Process,
-    /// A GPU's driver keeps none: a thread asks again and again. What lasts less than [`Watch::PAUSE`] escapes it.
+    /// A GPU's driver keeps none: a thread asks again and again. What lasts less than the pause escapes it.
     Device { alive: Arc<()>, thread: JoinHandle<Result<u64, DriverError>> },
 }
 

@@ -45,7 +45,7 @@ fn devices() -> Value {
         })),
         Err(error) => cuda_error = Some(error.to_string()),
     }
-    json!({"devices": list, "cuda_error": cuda_error})
+    json!({"devices": list, "cuda_error": cuda_error, "cublaslt": cuda::cublaslt::version()})
 }
 
 fn lines(devices: &Value) -> String {
@@ -65,6 +65,9 @@ fn lines(devices: &Value) -> String {
             }
         };
         text += &format!("{}\n", visible(&line));
+    }
+    if let (Some(version), Some(_)) = (devices["cublaslt"].as_str(), devices["devices"].get(1)) {
+        text += &format!("        cuBLASLt {version} is there: --gemm auto or cublaslt uses it for wide products\n");
     }
     if let Some(error) = devices["cuda_error"].as_str() {
         text += &format!("cuda    none: {}\n", visible(error));

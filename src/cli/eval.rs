@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use uqac::backend::cuda::Gemm;
 use uqac::backend::{CacheType, DeviceChoice, WeightFormat};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
@@ -105,6 +106,10 @@ struct Flags {
     /// Type of the cached values
     #[arg(long, value_enum, value_name = "TYPE")]
     v_cache: Option<CacheType>,
+    /// Who multiplies in wide passes on CUDA: own kernels, cuBLASLt, or what is faster at the start [default: own]
+    #[arg(long, value_name = "own|auto|cublaslt")]
+    #[serde(deserialize_with = "parsed")]
+    gemm: Option<Gemm>,
     /// Threads on the CPU; 0: one per core
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -159,6 +164,7 @@ impl EvalArgs {
             device: flags.device.or(file.device),
             k_cache: flags.k_cache.or(file.k_cache),
             v_cache: flags.v_cache.or(file.v_cache),
+            gemm: flags.gemm.or(file.gemm),
             threads: flags.threads.or(file.threads),
             weights: flags.weights.or(file.weights),
             json: flags.json || file.json,
@@ -172,6 +178,7 @@ impl Flags {
             device: self.device.unwrap_or(DeviceChoice::Auto),
             k_cache: self.k_cache,
             v_cache: self.v_cache,
+            gemm: self.gemm.unwrap_or_default(),
             threads: self.threads.unwrap_or(0),
             weights: self.weights.unwrap_or_default(),
         };

@@ -5,7 +5,7 @@ use super::{RunArgs, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uqac::engine::{Engine, SELECTED_HEADS};
+use uqac::engine::Engine;
 use uqac::model::ModelSpec;
 use uqac::model::chat::Message;
 use uqac::model::config::{Activation, RopeScaling};
@@ -146,21 +146,16 @@ fn run_facts(engine: &Engine) -> Value {
 
 /// Bytes at a context of so many tokens, all of them a traced response.
 fn memory_facts(engine: &Engine, context: usize) -> Value {
-    let (spec, (k_cache, v_cache)) = (engine.spec(), engine.cache_types());
-    let elements = spec.layers.len() * spec.num_key_value_heads * spec.head_dim;
-    let cache = elements * (k_cache.size() + v_cache.size());
-    // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
-    let trace = 4 * (SELECTED_HEADS * (6 + spec.head_dim) + spec.hidden_size);
-    let weights = engine.weights().byte_len();
+    let (weights, memory) = (engine.weights().byte_len(), engine.expected_memory(context));
     json!({
         "tokens": context,
         "weights": weights,
-        "kv_cache": cache * context,
-        "kv_cache_per_token": cache,
-        "trace": trace * context,
-        "trace_per_token": trace,
-        "working_memory": Some(engine.working_memory()).filter(|bytes| *bytes > 0),
-        "total": weights + engine.working_memory() + (cache + trace) * context,
+        "kv_cache": memory.cache,
+        "kv_cache_per_token": memory.cache_row,
+        "trace": memory.trace,
+        "trace_per_token": memory.trace_row,
+        "working_memory": Some(memory.working).filter(|bytes| *bytes > 0),
+        "total": weights + memory.cache + memory.trace + memory.working,
     })
 }
 

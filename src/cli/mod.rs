@@ -17,6 +17,7 @@ use error::CliError;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use uqac::backend::cuda::Gemm;
 use uqac::backend::{CacheType, DeviceChoice, WeightFormat};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::model::embedded;
@@ -85,6 +86,10 @@ struct RunArgs {
     /// Type of the cached values [default: f32; on CUDA f16]
     #[arg(long, value_enum, value_name = "TYPE")]
     v_cache: Option<CacheType>,
+    /// Who multiplies in wide passes on CUDA: own kernels; cuBLASLt; or what is faster at the start (whose bits may then
+    /// differ from run to run)
+    #[arg(long, value_name = "own|auto|cublaslt", default_value_t = Gemm::Own)]
+    gemm: Gemm,
     /// Threads on the CPU; 0: one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -118,8 +123,8 @@ impl ModelArgs {
 
 impl RunArgs {
     fn options(&self) -> EngineOptions {
-        let &RunArgs { device, threads, k_cache, v_cache, weights } = self;
-        EngineOptions { device, threads, k_cache, v_cache, weights, ..EngineOptions::default() }
+        let &RunArgs { device, threads, k_cache, v_cache, gemm, weights } = self;
+        EngineOptions { device, threads, k_cache, v_cache, gemm, weights, ..EngineOptions::default() }
     }
 
     fn load(&self, folder: &std::path::Path) -> Result<Engine, CliError> {

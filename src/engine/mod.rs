@@ -14,10 +14,11 @@ pub use traced::{Questions, TracedSequence};
 
 use crate::backend::cpu::simd::Level;
 use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
-use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
+use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
 use crate::backend::softmax_state::EntropyRule;
 use crate::backend::{
-    Backend, BackendError, CacheType, DeviceChoice, Next, Prediction, SequenceId, Step, TraceOptions, WeightFormat,
+    Backend, BackendError, CacheType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
+    WeightFormat,
 };
 use crate::model::chat::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
@@ -38,6 +39,8 @@ pub struct EngineOptions {
     /// Types of cached keys and values; `None`: f32, but on CUDA values are f16.
     pub k_cache: Option<CacheType>,
     pub v_cache: Option<CacheType>,
+    /// On CUDA: who multiplies in wide passes.
+    pub gemm: Gemm,
     /// K: heads that are kept per row.
     pub selected_heads: usize,
     /// Of the CPU.
@@ -55,6 +58,7 @@ impl Default for EngineOptions {
             threads: 0,
             k_cache: None,
             v_cache: None,
+            gemm: Gemm::Own,
             selected_heads: SELECTED_HEADS,
             level: Level::detect(),
             products: Products::F32,
@@ -167,9 +171,9 @@ impl Engine {
         self.backend.weight_bytes_per_token().unwrap_or_else(|| self.weights.bytes_per_token())
     }
 
-    /// Bytes that passes work in, where they are taken beforehand.
-    pub fn working_memory(&self) -> usize {
-        self.backend.working_memory()
+    /// Bytes besides the weights' for a sequence of so many tokens, all of them a traced response.
+    pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
+        self.backend.expected_memory(tokens, self.trace_options(1, Profile::Corrected))
     }
 
     /// Runs an existing sequence through the model and traces its response, `tokens[n_instr..]`.
@@ -216,9 +220,9 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, level, products, weights: format, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, gemm, level, products, weights: format, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
-        let options = CudaOptions { ordinal, k_cache, v_cache };
+        let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let passed_over = match device {

@@ -1,4 +1,4 @@
-//! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libcuda and libnvrtc into this process. With
+//! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libraries into this process. With
 //! `UQAC_TEST_DRIVER=installed` the tests take the driver that the machine has instead, and run on its GPU.
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -54,6 +54,16 @@ pub fn calls(name: &str) -> u64 {
     }
 }
 
+/// Bytes of device memory that the host-run driver had given out at once at most since this was last asked.
+pub fn peak_memory() -> u64 {
+    // SAFETY: the library is loaded for good, and this is the function's type in driver/memory.cpp.
+    unsafe {
+        let function = dlsym(library().expect("load() comes first"), c"ch_peak_memory".as_ptr());
+        let peak: unsafe extern "C" fn() -> u64 = std::mem::transmute(function);
+        peak()
+    }
+}
+
 fn library() -> Option<*mut c_void> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     let open = |file: PathBuf| {
@@ -67,6 +77,7 @@ fn library() -> Option<*mut c_void> {
         let folder = library_folder()?;
         let driver = open(folder.join("libcuda.so.1"));
         open(folder.join("libnvrtc.so"));
+        open(folder.join("libcublasLt.so"));
         Some(driver)
     };
     LIBRARY.get_or_init(load).map(|library| library as *mut c_void)

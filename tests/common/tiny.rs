@@ -1,6 +1,6 @@
 //! A small random model in Hugging Face layout, made on the spot: tests that need a whole model folder and no oracle.
 
-use half::bf16;
+use half::{bf16, f16};
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -55,7 +55,12 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
 }
 
 /// Writes bf16 weights; `edit` sees every tensor's values before they are rounded.
-pub fn write_weights(folder: &Path, config: &Value, mut edit: impl FnMut(&str, &mut Vec<f32>)) {
+pub fn write_weights(folder: &Path, config: &Value, edit: impl FnMut(&str, &mut Vec<f32>)) {
+    write_weights_as(folder, config, false, edit);
+}
+
+/// The same in bf16 or f16.
+pub fn write_weights_as(folder: &Path, config: &Value, half: bool, mut edit: impl FnMut(&str, &mut Vec<f32>)) {
     let mut random = noise(7);
     let mut data = BTreeMap::new();
     for (name, shape) in tensors(config) {
@@ -64,10 +69,12 @@ pub fn write_weights(folder: &Path, config: &Value, mut edit: impl FnMut(&str, &
         let shift = if shape.len() == 1 { 1.0 } else { 0.0 };
         let mut values: Vec<f32> = (0..len).map(|_| shift + scale * random()).collect();
         edit(&name, &mut values);
-        let bytes: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
+        let bits = |x: &f32| if half { f16::from_f32(*x).to_bits() } else { bf16::from_f32(*x).to_bits() };
+        let bytes: Vec<u8> = values.iter().flat_map(|x| bits(x).to_le_bytes()).collect();
         data.insert(format!("model.{name}.weight"), (shape, bytes));
     }
-    let views = data.iter().map(|(k, (shape, b))| (k.clone(), TensorView::new(Dtype::BF16, shape.clone(), b).unwrap()));
+    let dtype = if half { Dtype::F16 } else { Dtype::BF16 };
+    let views = data.iter().map(|(k, (shape, b))| (k.clone(), TensorView::new(dtype, shape.clone(), b).unwrap()));
     serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compiles kernels/*.cu for the host and builds on them.
 
-  build.py [options] lib              libcuda.so.1 with all kernels, and a libnvrtc.so that goes with it; prints their
-                                      folder (for LD_LIBRARY_PATH)
+  build.py [options] lib              libcuda.so.1 with all kernels, a libnvrtc.so and a libcublasLt.so that go with it;
+                                      prints their folder (for LD_LIBRARY_PATH)
   build.py [options] tests [NAME..]   tests/cuda_kernels/NAME.cpp (default: all), built and run
   build.py [options] selftest         the shim's and the driver's own tests
 
@@ -134,9 +134,10 @@ class Builder:
             # Its soname is the first that a loader asks for, so that a process that has loaded it gets it again.
             run([self.cxx, *self.flags, "-shared", "-Wl,-soname,libcuda.so", "-o", part, *own, *self.kernel_objects()])
             part.rename(library)
-            nvrtc = self.folder / "libnvrtc.so"
-            run([self.cxx, *self.flags, "-shared", "-Wl,-soname,libnvrtc.so", "-o", nvrtc,
-                 self.object(HERE / "nvrtc" / "libnvrtc.cpp"), "-ldl"])
+            for name in ("nvrtc", "cublasLt"):
+                source = HERE / name.lower() / f"lib{name}.cpp"
+                run([self.cxx, *self.flags, "-shared", f"-Wl,-soname,lib{name}.so", "-o", self.folder / f"lib{name}.so",
+                     self.object(source), "-ldl"])
             link = self.folder / "libcuda.so"
             link.unlink(missing_ok=True)
             link.symlink_to(library.name)
@@ -161,9 +162,9 @@ class Builder:
         tests = zip(sources, objects, alone)
         return self.each(lambda test: self.link(test[0], test[1], [] if test[2] else kernels), tests)
 
-    def run_program(self, program, arguments=(), timeout=None, quiet=False):
+    def run_program(self, program, arguments=(), timeout=None, quiet=False, environment={}):
         """Its exit status; it ends at the first finding of a sanitizer."""
-        environment = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", **os.environ}
+        environment = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, **environment}
         sink = subprocess.DEVNULL if quiet else None
         try:
             command = [program, *arguments]

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Removes one barrier at a time from kernel files and expects a test to fail each time.
+"""Leaves out one barrier of the kernels at a time and expects a test to fail each time.
 
-  mutate.py [options] FILE.. [--tests NAME..]
+  mutate.py [options] [FILE..]      FILE: a name in kernels/ (attn_decode.cu, common.cuh); default: all that have barriers
 
-FILE is a name in kernels/ (attn_decode.cu, common.cuh). A mutant is the file without one statement that orders memory
-accesses: __syncthreads, __syncwarp, or a wait for asynchronous copies. Of each mutant the tests (default: all of
-tests/cuda_kernels) are built and run until one fails. Prints every mutant and exits with 1 if one survived: then a test
-is missing, or the barrier is not needed.
+A mutant is the kernels without one statement that orders memory accesses: __syncthreads, __syncwarp, or a wait for
+asynchronous copies. All mutants are one program a test: the copy of the kernels that is built has a switch at each of
+these statements, and UQAC_HOST_CUDA_LEAVE_OUT says which is off. Of each mutant the tests that concern its file are run
+until one fails: those of the kernel files that are it or include it, the shortest first, each no longer than it takes
+on the whole kernels several times. Prints what becomes of every mutant, and exits with 1 if one survived: then a test is
+missing, or the barrier is not needed.
 """
 
 import argparse
@@ -25,73 +27,120 @@ BARRIER = re.compile(r"""
     (?: __syncthreads | __syncwarp | \w* (?: cp_wait | async_wait | wait_group | wait_all ) \w* )
     \s* (?: < [^<>;]* > )? \s* \( (?: [^();] | \( [^()]* \) )* \) \s* ;""", re.VERBOSE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
-def mutants(text):
-    """(line number, statement, text without it) of every barrier outside comments."""
+class Mutant:
+    def __init__(self, number, file, line, statement):
+        self.number, self.file, self.line, self.statement = number, file, line, statement
+
+    def __str__(self):
+        return f"{self.file}:{self.line}: {self.statement}"
+
+
+def with_switches(name, text, mutants):
+    """The text with a switch at each barrier outside comments; adds the mutants to the list."""
     code = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), text)
+    made, end = [], 0
     for match in BARRIER.finditer(code):
-        line = code.count("\n", 0, match.start()) + 1
-        yield line, match[0], text[:match.start()] + ";" + text[match.end():]
+        mutant = Mutant(len(mutants) + 1, name, code.count("\n", 0, match.start()) + 1, match[0])
+        mutants.append(mutant)
+        made += [text[end:match.start()], f"{{ if (!::cuda_host::left_out({mutant.number})) {match[0]} }}"]
+        end = match.end()
+    return "".join(made) + text[end:]
 
 
 class Mutation:
     def __init__(self, options):
         root = Path(options.root or build.HERE.parent.parent).resolve()
-        self.original = root / "kernels"
-        self.timeout = options.timeout
-        # A copy at a place that never changes: objects of unchanged files are found again.
-        copy = root / "target" / "cuda_host" / "mutants"
-        for folder in ("kernels", "tests/cuda_kernels"):
-            shutil.rmtree(copy / folder, ignore_errors=True)
-            shutil.copytree(root / folder, copy / folder)
-        self.kernels = copy / "kernels"
+        self.factor = options.factor
         self.builder = build.Builder(SimpleNamespace(
-            root=copy, kernels=None, out=copy / "out", sanitize=options.sanitize, jobs=options.jobs))
-        self.tests = options.tests
+            root=root, kernels=None, out=None, sanitize=options.sanitize, jobs=options.jobs))
+        objects = self.builder.objects  # shared with the other tests: only what has barriers is compiled again
+        out = root / "target" / "cuda_host" / "mutants"
+        kernels = out / "kernels"
+        shutil.rmtree(kernels, ignore_errors=True)
+        shutil.copytree(root / "kernels", kernels)
+        self.builder = build.Builder(SimpleNamespace(
+            root=root, kernels=kernels, out=out, sanitize=options.sanitize, jobs=options.jobs))
+        self.builder.objects = objects
+        self.mutants, self.includes = [], {}
+        for file in sorted(kernels.glob("*.cu*")):
+            text = file.read_text()
+            self.includes[file.name] = INCLUDE.findall(text)
+            file.write_text(with_switches(file.name, text, self.mutants))
+        self.wanted = [mutant for mutant in self.mutants if not options.files or mutant.file in options.files]
+        for file in sorted(self.builder.tests.glob("*")):
+            self.includes[file.name] = INCLUDE.findall(file.read_text())
 
-    def failing_test(self):
-        """The first test that fails on the kernels as they stand; None if all pass."""
-        for program in self.builder.build_tests(self.tests):
-            if self.builder.run_program(program, timeout=self.timeout, quiet=True) != 0:
-                return program.name
-        return None
+    def reaches(self, file, header):
+        return file == header or any(self.reaches(inner, header) for inner in self.includes.get(file, []))
 
-    def survivors(self, name):
-        text = (self.original / name).read_text()
-        survived = []
-        for line, statement, mutant in mutants(text):
-            (self.kernels / name).write_text(mutant)
+    def concerning(self, file):
+        """The tests that run a kernel file, or one that includes it; the shortest first."""
+        tests = [test for test in self.seconds if self.reaches(f"{test.name}.cpp", file)]
+        return sorted(tests, key=self.seconds.get)
+
+    def fails(self, program, mutant, timeout):
+        environment = {"UQAC_TEST_FIRST_FAILURE": "1", "UQAC_HOST_CUDA_LEAVE_OUT": str(mutant.number)}
+        return self.builder.run_program(program, timeout=timeout, quiet=True, environment=environment) != 0
+
+    def killer(self, mutant):
+        """(the first test that fails, or None; seconds that it took)."""
+        start = time.monotonic()
+        for program in self.concerning(mutant.file):
+            if self.fails(program, mutant, 10 + self.factor * self.seconds[program]):
+                return program.name, time.monotonic() - start
+        return None, time.monotonic() - start
+
+    def baseline(self):
+        """Builds and runs all tests with every barrier in place: the seconds that each takes, or the broken ones."""
+        files = {mutant.file for mutant in self.wanted}
+        names = [test.stem for test in sorted(self.builder.tests.glob("*.cpp"))]
+        names = [name for name in names if any(self.reaches(f"{name}.cpp", file) for file in files)]
+        programs = self.builder.build_tests(names)
+        nothing = Mutant(-1, "", 0, "")
+        def timed(program):
             start = time.monotonic()
-            killer = self.failing_test()
-            verdict = f"fails {killer}" if killer else "SURVIVES"
-            print(f"{name}:{line}: without {statement:<32} {verdict} ({time.monotonic() - start:.0f} s)", flush=True)
-            if not killer:
-                survived.append(f"{name}:{line}: {statement}")
-        (self.kernels / name).write_text(text)
-        return survived
+            return not self.fails(program, nothing, None), time.monotonic() - start
+        results = self.builder.each(timed, programs)
+        broken = [program.name for program, (passed, _) in zip(programs, results) if not passed]
+        self.seconds = {program: seconds for program, (_, seconds) in zip(programs, results)}
+        return broken
+
+    def run(self):
+        if broken := self.baseline():
+            print(f"mutate.py: {', '.join(broken)} fails on the kernels as they are", file=sys.stderr)
+            return 2
+        wanted = self.wanted
+        def verdict(mutant):
+            killer, seconds = self.killer(mutant)
+            says = f"killed by {killer}" if killer else "SURVIVES"
+            print(f"{mutant!s:<60} {says} ({seconds:.1f} s)", flush=True)
+            return killer
+        killers = self.builder.each(verdict, wanted)
+        survivors = [mutant for mutant, killer in zip(wanted, killers) if not killer]
+        print(f"{len(wanted)} mutants, {len(wanted) - len(survivors)} killed, {len(survivors)} survived")
+        for mutant in survivors:
+            print(f"SURVIVED: {mutant}", file=sys.stderr)
+        return 1 if survivors or not wanted else 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--tests", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--sanitize", action="store_true", help="run the tests under the sanitizers")
     parser.add_argument("--root", help="the repository (default: this one)")
-    parser.add_argument("--jobs", type=int)
-    parser.add_argument("--timeout", type=float, default=600, help="seconds after which a test counts as failed")
+    parser.add_argument("--jobs", type=int, help="default: all cores")
+    parser.add_argument("--factor", type=float, default=10,
+                        help="a test counts as failed when it takes so many times what it takes on the whole kernels")
     options = parser.parse_args()
+    options.files = [Path(file).name for file in options.files]
     try:
-        mutation = Mutation(options)
-        if broken := mutation.failing_test():
-            print(f"mutate.py: {broken} fails on the kernels as they are", file=sys.stderr)
-            return 2
-        survived = [survivor for file in options.files for survivor in mutation.survivors(Path(file).name)]
+        return Mutation(options).run()
     except build.BuildError as error:
         print(f"mutate.py: {error}", file=sys.stderr)
         return 2
-    print(f"{len(survived)} survived")
-    return 1 if survived else 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 //   collectives.h   warp votes, shuffles, reductions
 //   async_copy.h    cp.async whose bytes arrive at the wait and not before
 //   tensor_core.h   mma.m16n8k16, ldmatrix
+//   mutants.h       what mutate.py switches
 //   registry.h      kernels by name, launches, the C interface (ch_*)
 //   main.h          what exists once in a program
 #pragma once
@@ -30,6 +31,8 @@
 #include "shim/async_copy.h"
 
 #include "shim/tensor_core.h"
+
+#include "shim/mutants.h"
 
 #include "shim/registry.h"
 

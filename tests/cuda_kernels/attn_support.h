@@ -17,6 +17,7 @@ inline int checks = 0, failures = 0;
 inline bool check(bool ok, const std::string& what) {
   ++checks;
   if (!ok && ++failures <= 20) printf("FAIL %s\n", what.c_str());
+  if (!ok && ch_first_failure_ends()) exit(1);
   return ok;
 }
 

@@ -276,6 +276,30 @@ static void test_draws(int vocab, float scale, Sampler sampler, int draws, int a
   if (scale < 0.5f && sampler.top_k == 0 && vocab > 500) check(beyond > draws / 4, "no draw went beyond the list");
 }
 
+/// Ids from `choosable` on are alternatives, the likeliest here, but never chosen: greedily or by a draw.
+static void test_choosable(int vocab, int choosable, Sampler sampler) {
+  auto logits = normal(vocab, vocab, 1);
+  for (int i = choosable; i < vocab; i += 3) logits[i] += 3;
+  const std::vector<float> open(logits.begin(), logits.begin() + choosable);
+  Pass p = {vocab, {}, 0, {}, {}, {}};
+  for (int r = 0; r < 6; ++r) {
+    p.logits.push_back(logits);
+    p.rows.push_back({0, r, 0, r});
+    p.samplers.push_back(r == 5 ? GREEDY : sampler);
+    p.samplers.back().choosable = choosable;
+  }
+  schedules(3, [&](int) {
+    const auto results = run(p);
+    for (int r = 0; r < 6; ++r) {
+      double margin = 1;
+      const double u = uniform_f64(sampler.seed, p.rows[r].stream, p.rows[r].position);
+      const int token = r == 5 ? argmax(open) : draw_f64(open, sampler, u, margin);
+      if (margin < 1e-5) continue;
+      check_row(logits, 0, results[r], token, "choosable " + std::to_string(choosable));
+    }
+  });
+}
+
 /// Draws follow the softmax: five standard deviations of a binomial.
 static void test_frequencies() {
   const int vocab = 300, passes = 60, rows = 16;
@@ -333,6 +357,10 @@ int main() {
     test_draws(vocab, 1, {6, 2.0f, 0.8f, 128, 0}, 16, 0);
     test_draws(vocab, 2, {7, 0.01f, 1.0f, 0, 0}, 16, 0);
     test_draws(vocab, 2, {8, 1.0f, 0.0f, 0, 0}, 16, 0);
+  }
+  for (const auto& [vocab, choosable] : {std::pair{300, 200}, {5000, 4990}, {40, 1}}) {
+    test_choosable(vocab, choosable, {9, 1.0f, 1.0f, 0, 0});
+    test_choosable(vocab, choosable, {10, 0.8f, 0.9f, 10, 0});
   }
   test_frequencies();
   test_independence();

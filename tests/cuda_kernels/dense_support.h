@@ -19,6 +19,7 @@ inline void check(bool ok, const std::string& what) {
   if (ok) return;
   ++failures;
   if (failures <= 30) printf("FAIL %s\n", what.c_str());
+  if (ch_first_failure_ends()) exit(1);
 }
 
 /// An error against its bound; NaN fails.

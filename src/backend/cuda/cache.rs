@@ -1,18 +1,23 @@
-//! The sequences on the device: each one's KV cache and trace, contiguous, with room for `capacity` positions; they grow
-//! by reallocation and a copy. Kernels find them through an array of `SequenceView`s, so that a captured decode step
-//! stays valid when a cache moves.
+//! The sequences on the device: each one's KV cache and trace, contiguous, with room for `capacity` positions. They grow
+//! where they are (`memory.rs`), and what they hold is spread over the new room. Kernels find them through an array of
+//! `SequenceView`s, so that a captured decode step stays valid.
 
+use super::decode::STEPS as DECODE_STEPS;
 use super::device::{Buffer, Device};
 use super::error::CudaError;
 use super::layout::{SequenceView, TraceView};
-use crate::backend::{CacheType, SequenceId, TraceOptions};
+use crate::backend::{CacheType, ExpectedMemory, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
 
 /// Capacities are multiples of this, as the kernels ask.
 const STEP: usize = 64;
 
-/// Room that a hint gives at most beyond what is needed: a long limit is rarely used up.
+/// Positions that there is room for at most beyond what is needed: a long limit is rarely used up. So a cache is spread
+/// every few thousand positions, which takes about as long as two decode steps.
 const MOST_AHEAD: usize = 4096;
+
+/// Rows behind the last one that are computed and dropped: those of the steps that are under way when a response ends.
+const BEYOND: usize = 2 * DECODE_STEPS;
 
 /// Sequences that there is room for at first.
 const FIRST_SLOTS: usize = 16;
@@ -33,17 +38,28 @@ impl Shape {
     fn copy(
         &self,
         device: &Device,
-        (to, to_capacity): (&(Buffer, Buffer), usize),
-        (from, from_capacity): (&(Buffer, Buffer), usize),
+        (to, to_capacity): (&Room, usize),
+        (from, from_capacity): (&Room, usize),
         positions: usize,
     ) -> Result<(), CudaError> {
-        for (to, from, t) in [(&to.0, &from.0, self.k), (&to.1, &from.1, self.v)] {
+        for (to, from, t) in [(&to.keys, &from.keys, self.k), (&to.values, &from.values, self.v)] {
             let row = self.head_dim * t.size();
             for plane in 0..self.planes {
                 device.copy((to, plane * to_capacity * row), (from, plane * from_capacity * row), positions * row)?;
             }
         }
         Ok(())
+    }
+
+    /// Bytes of keys or values of so many positions.
+    fn bytes(&self, capacity: usize, t: CacheType) -> usize {
+        self.planes * capacity * self.head_dim * t.size()
+    }
+
+    /// Where the planes of a cache go when its capacity grows.
+    fn spread(&self, t: CacheType, from: usize, to: usize) -> Vec<(usize, usize, usize)> {
+        let row = self.head_dim * t.size();
+        (0..self.planes).map(|plane| (plane * from * row, plane * to * row, from * row)).collect()
     }
 }
 
@@ -53,38 +69,60 @@ struct Sequence {
     capacity: usize,
     /// Positions that it is expected to reach.
     hint: usize,
-    /// `[layers][kv_heads][capacity][head_dim]`, both
-    kv: Option<(Buffer, Buffer)>,
-    trace: Option<Trace>,
+    room: Option<Room>,
     /// Rows that have been traced, from the first traced row on.
     traced: usize,
 }
 
-/// The trace of one sequence: all arrays in one buffer.
-struct Trace {
-    data: Buffer,
+/// The memory of one sequence.
+struct Room {
+    /// `[layers][kv_heads][capacity][head_dim]`, both
+    keys: Buffer,
+    values: Buffer,
+    /// All arrays of the trace; empty if there is none.
+    trace: Buffer,
     sections: Sections,
 }
 
+impl Room {
+    /// Nothing yet, and addresses for `most` positions.
+    fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, most: usize) -> Result<Room, CudaError> {
+        let trace = options.map_or(0, |options| Sections::new(most, options, shape).bytes);
+        Ok(Room {
+            keys: device.growing("the keys", shape.bytes(most, shape.k))?,
+            values: device.growing("the values", shape.bytes(most, shape.v))?,
+            trace: device.growing("the trace", trace)?,
+            sections: Sections::default(),
+        })
+    }
+}
+
 /// Where the arrays of [`TraceView`] start, in bytes, in the order of its fields.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Sections {
     starts: [usize; 7],
     /// Bytes of one row of each array.
     widths: [usize; 7],
+    rows: usize,
     bytes: usize,
 }
 
 impl Sections {
-    fn new(rows: usize, keep: usize, shape: &Shape) -> Sections {
-        let k = 4 * keep;
+    /// For a sequence of so many positions.
+    fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
+        let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
         let widths = [k, k, k, k, k * shape.head_dim, 4 * shape.hidden_size, 4];
         let (mut starts, mut bytes) = ([0; 7], 0);
         for (start, width) in starts.iter_mut().zip(widths) {
             *start = bytes;
             bytes = (bytes + rows * width).next_multiple_of(256);
         }
-        Sections { starts, widths, bytes }
+        Sections { starts, widths, rows, bytes }
+    }
+
+    /// Where the arrays go when there are more rows.
+    fn spread(&self, grown: &Sections) -> Vec<(usize, usize, usize)> {
+        (0..7).map(|array| (self.starts[array], grown.starts[array], self.rows * self.widths[array])).collect()
     }
 }
 
@@ -104,6 +142,8 @@ pub struct Sequences {
     /// `[slots]`
     views: Buffer,
     slots: usize,
+    /// Positions that a sequence can have.
+    most: usize,
 }
 
 impl Sequences {
@@ -111,7 +151,8 @@ impl Sequences {
         let planes = spec.layers.len() * spec.num_key_value_heads;
         let shape = Shape { planes, head_dim: spec.head_dim, hidden_size: spec.hidden_size, k, v };
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
-        Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS })
+        let most = (spec.max_position_embeddings + BEYOND).next_multiple_of(STEP);
+        Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, most })
     }
 
     /// A new, empty sequence; memory is taken when its first row comes.
@@ -120,7 +161,7 @@ impl Sequences {
         if free == self.sequences.len() {
             self.sequences.push(None);
         }
-        self.sequences[free] = Some(Sequence { options, capacity: 0, hint: 0, kv: None, trace: None, traced: 0 });
+        self.sequences[free] = Some(Sequence { options, capacity: 0, hint: 0, room: None, traced: 0 });
         SequenceId(free)
     }
 
@@ -132,7 +173,7 @@ impl Sequences {
 
     pub fn hint(&mut self, id: SequenceId, positions: usize) {
         if let Some(sequence) = self.get_mut(id) {
-            sequence.hint = positions;
+            sequence.hint = positions + BEYOND;
         }
     }
 
@@ -147,6 +188,16 @@ impl Sequences {
     /// The array of views. Moves when slots are added: see [`Sequences::slots`].
     pub fn views(&self) -> &Buffer {
         &self.views
+    }
+
+    /// Positions that a sequence can have.
+    pub fn most_positions(&self) -> usize {
+        self.most
+    }
+
+    /// The capacity of a sequence that was announced to have so many positions.
+    pub fn capacity_for(&self, positions: usize) -> usize {
+        (positions + BEYOND).next_multiple_of(STEP)
     }
 
     /// Sequences that the views have room for.
@@ -172,7 +223,10 @@ impl Sequences {
         if sequence.capacity >= len {
             return Ok(());
         }
-        let wanted = sequence.hint.min(len + MOST_AHEAD).max(sequence.capacity + sequence.capacity / 2).max(len);
+        let wanted = match sequence.hint {
+            hint if hint >= len => hint.min(len + MOST_AHEAD),
+            _ => len.max(sequence.capacity + (sequence.capacity / 2).min(MOST_AHEAD)),
+        };
         match self.grow(id, wanted.next_multiple_of(STEP)) {
             // without the room ahead it may fit
             Err(CudaError::OutOfMemory { .. }) if wanted > len => self.grow(id, len.next_multiple_of(STEP)),
@@ -192,31 +246,32 @@ impl Sequences {
         Ok(())
     }
 
+    /// Makes the capacity greater. Fails without a change.
     fn grow(&mut self, id: SequenceId, capacity: usize) -> Result<(), CudaError> {
-        let (device, shape) = (self.device.clone(), self.shape);
+        let (device, shape, most) = (self.device.clone(), self.shape, self.most.max(capacity));
         let Some(sequence) = self.get_mut(id) else { return Ok(()) };
-        let what = |part: &str| format!("{part} of a sequence of {capacity} positions");
-        let bytes = |t: CacheType| shape.planes * capacity * shape.head_dim * t.size();
-        let kv = (
-            device.allocate(&what("the keys"), bytes(shape.k))?,
-            device.allocate(&what("the values"), bytes(shape.v))?,
-        );
-        let trace = sequence.options.map(|options| {
-            let sections = Sections::new(capacity.saturating_sub(options.first_row), options.heads, &shape);
-            Ok(Trace { data: device.allocate(&what("the trace"), sections.bytes)?, sections })
+        let Room { keys, values, trace, sections } = match &mut sequence.room {
+            Some(room) => room,
+            none => none.insert(Room::new(&device, &shape, sequence.options, most)?),
+        };
+        let grown = sequence.options.map(|options| Sections::new(capacity, options, &shape));
+        let wanted = [shape.bytes(capacity, shape.k), shape.bytes(capacity, shape.v), grown.map_or(0, |s| s.bytes)];
+        let mut buffers = [("keys", &mut *keys), ("values", &mut *values), ("trace", &mut *trace)];
+        let held = buffers.each_ref().map(|(_, buffer)| buffer.bytes());
+        let all = buffers.iter_mut().zip(wanted).try_for_each(|((part, buffer), bytes)| {
+            device.grow(buffer, &format!("the {part} of a sequence of {capacity} positions"), bytes)
         });
-        let trace: Option<Trace> = trace.transpose()?;
-        if let Some(old) = &sequence.kv {
-            shape.copy(&device, (&kv, capacity), (old, sequence.capacity), sequence.capacity)?;
+        if all.is_err() {
+            buffers.iter_mut().zip(held).try_for_each(|((_, buffer), bytes)| device.shrink(buffer, bytes))?;
+            return all;
         }
-        if let (Some(new), Some(old)) = (&trace, &sequence.trace) {
-            for array in 0..7 {
-                let (to, from) = (new.sections.starts[array], old.sections.starts[array]);
-                device.copy((&new.data, to), (&old.data, from), sequence.traced * old.sections.widths[array])?;
-            }
+        device.spread(keys, &shape.spread(shape.k, sequence.capacity, capacity))?;
+        device.spread(values, &shape.spread(shape.v, sequence.capacity, capacity))?;
+        if let Some(grown) = grown {
+            device.spread(trace, &sections.spread(&grown))?;
+            *sections = grown;
         }
-        device.synchronize()?; // before the old memory goes
-        (sequence.kv, sequence.trace, sequence.capacity) = (Some(kv), trace, capacity);
+        sequence.capacity = capacity;
         let view = sequence.view();
         device.write(&self.views, id.0 * size_of::<SequenceView>(), &[view])
     }
@@ -224,8 +279,8 @@ impl Sequences {
     /// Copies the first `positions` keys and values of `from` to `to`, which has room for them.
     pub fn copy_prefix(&self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
         let (Some(source), Some(target)) = (self.get(from), self.get(to)) else { return Ok(()) };
-        let (Some(source_kv), Some(target_kv)) = (&source.kv, &target.kv) else { return Ok(()) };
-        let (to, from) = ((target_kv, target.capacity), (source_kv, source.capacity));
+        let (Some(source_room), Some(target_room)) = (&source.room, &target.room) else { return Ok(()) };
+        let (to, from) = ((target_room, target.capacity), (source_room, source.capacity));
         self.shape.copy(&self.device, to, from, positions.min(source.capacity))
     }
 
@@ -258,27 +313,43 @@ impl Sequences {
         index: usize,
         count: usize,
     ) -> Result<Vec<T>, CudaError> {
-        let Some(trace) = self.get(id).and_then(|s| s.trace.as_ref()) else { return Ok(Vec::new()) };
-        let (start, width) = (trace.sections.starts[array as usize], trace.sections.widths[array as usize]);
-        self.device.read(&trace.data, start + index * width, count)
+        let Some(room) = self.get(id).and_then(|s| s.room.as_ref()) else { return Ok(Vec::new()) };
+        let (start, width) = (room.sections.starts[array as usize], room.sections.widths[array as usize]);
+        self.device.read(&room.trace, start + index * width, count)
     }
 
     /// Bytes held: (KV cache, trace).
     pub fn bytes(&self, id: SequenceId) -> (usize, usize) {
-        let Some(sequence) = self.get(id) else { return (0, 0) };
-        let kv = sequence.kv.as_ref().map_or(0, |(k, v)| k.bytes() + v.bytes());
-        (kv, sequence.trace.as_ref().map_or(0, |trace| trace.data.bytes()))
+        let room = self.get(id).and_then(|s| s.room.as_ref());
+        room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes()))
+    }
+
+    /// Bytes that a sequence of so many positions will take, all traced with these options.
+    pub fn expected_bytes(&self, positions: usize, options: TraceOptions) -> ExpectedMemory {
+        let (shape, capacity) = (&self.shape, self.capacity_for(positions));
+        let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity().unwrap_or(1));
+        let trace = Sections::new(capacity, options, shape);
+        ExpectedMemory {
+            cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
+            cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
+            trace: rounded(trace.bytes),
+            trace_row: trace.widths.iter().sum(),
+            working: 0,
+        }
     }
 }
 
 impl Sequence {
     fn view(&self) -> SequenceView {
-        let (k, v) = self.kv.as_ref().map_or((0, 0), |(k, v)| (k.address(), v.address()));
-        let trace = self.trace.as_ref().map_or(TraceView::default(), |trace| {
-            let [heads, entropies, maxima, sums, queries, hidden, gaps] =
-                trace.sections.starts.map(|start| trace.data.address() + start as u64);
-            TraceView { heads, entropies, maxima, sums, queries, hidden, gaps }
-        });
+        let (mut k, mut v, mut trace) = (0, 0, TraceView::default());
+        if let Some(room) = &self.room {
+            (k, v) = (room.keys.address(), room.values.address());
+            if self.options.is_some() {
+                let [heads, entropies, maxima, sums, queries, hidden, gaps] =
+                    room.sections.starts.map(|start| room.trace.address() + start as u64);
+                trace = TraceView { heads, entropies, maxima, sums, queries, hidden, gaps };
+            }
+        }
         let first_traced_row = self.options.map_or(i32::MAX, |o| i32::try_from(o.first_row).unwrap_or(i32::MAX));
         SequenceView { k, v, capacity: self.capacity as u32, first_traced_row, trace }
     }

@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 
 /// Steps that are started at once. Two such batches are under way at most.
-const STEPS: usize = 4;
+pub const STEPS: usize = 4;
 
 /// Results that a slot keeps: more than are under way.
 const RING: usize = 4 * STEPS;
@@ -48,6 +48,11 @@ impl Decoder {
         let arrivals = [arrival()?, arrival()?];
         let samplers = device.allocate("samplers", NARROW_ROWS * size_of::<Sampler>())?;
         Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new() })
+    }
+
+    /// Bytes held on the device.
+    pub fn bytes(&self) -> usize {
+        self.samplers.bytes() + self.log.bytes()
     }
 
     /// Drops captured steps: an address in them has changed.

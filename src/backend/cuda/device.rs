@@ -1,8 +1,9 @@
-//! The device: memory that frees itself, copies and launches on one stream. All of the backend's use of the driver that
-//! is unsafe is here and in `kernels.rs`.
+//! The device: copies and launches on one stream. All of the backend's use of the driver that is unsafe is here, in
+//! `memory.rs` and in `kernels.rs`.
 
 use super::error::{Context, CudaError, describe};
 use super::layout::{GemvJobs, HeadLog};
+pub use super::memory::{Buffer, Pinned};
 use bytemuck::Pod;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
@@ -16,6 +17,8 @@ use std::sync::Arc;
 pub struct Device {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
+    /// What mapped memory comes in multiples of, where memory can be mapped.
+    granularity: Option<usize>,
 }
 
 /// What there is to know of a device.
@@ -52,7 +55,8 @@ impl Device {
         }
         let context = CudaContext::new(ordinal).during("opening the device")?;
         let stream = context.new_stream().during("creating a stream")?;
-        Ok(Device { context, stream })
+        let granularity = super::memory::granularity(&context);
+        Ok(Device { context, stream, granularity })
     }
 
     pub fn info(&self) -> Result<DeviceInfo, CudaError> {
@@ -73,36 +77,11 @@ impl Device {
         self.context.mem_get_info().during("asking for free memory")
     }
 
-    /// `bytes` of device memory, not initialised; `what` is for the error.
-    pub fn allocate(&self, what: &str, bytes: usize) -> Result<Buffer, CudaError> {
-        self.bind()?;
-        let bytes = bytes.max(16);
-        // SAFETY: the context is current; the memory is freed once, by `Buffer`.
-        match unsafe { result::malloc_sync(bytes) } {
-            Ok(address) => Ok(Buffer { context: self.context.clone(), address, bytes }),
-            Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
-                let (free, total) = self.memory()?;
-                Err(CudaError::OutOfMemory { what: what.to_owned(), wanted: bytes, free, total })
-            }
-            Err(error) => Err(CudaError::Driver { call: format!("allocating {what}"), cause: describe(error) }),
-        }
-    }
-
     /// Device memory with these values.
     pub fn upload<T: Pod>(&self, what: &str, values: &[T]) -> Result<Buffer, CudaError> {
         let buffer = self.allocate(what, size_of_val(values))?;
         self.write(&buffer, 0, values)?;
         Ok(buffer)
-    }
-
-    /// Host memory that the device copies from and to directly.
-    pub fn pinned(&self, bytes: usize) -> Result<Pinned, CudaError> {
-        self.bind()?;
-        // SAFETY: the context is current; the memory is freed once, by `Pinned`.
-        let memory = unsafe { result::malloc_host(bytes.max(16), 0) }.during("allocating pinned memory")?;
-        // SAFETY: the driver gave so many writable bytes. Filled, because a slice must be initialised.
-        unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
-        Ok(Pinned { context: self.context.clone(), memory: memory.cast(), bytes })
     }
 
     /// Copies values to `offset` bytes into a buffer, in stream order; they may be changed when this returns.
@@ -113,7 +92,7 @@ impl Device {
             return Ok(());
         }
         // SAFETY: the range is the buffer's. From pageable memory the driver has taken the values when it returns.
-        unsafe { result::memcpy_htod_async(to.address + offset as u64, values, self.raw_stream()) }
+        unsafe { result::memcpy_htod_async(to.address() + offset as u64, values, self.raw_stream()) }
             .during("copying to the device")
     }
 
@@ -123,7 +102,7 @@ impl Device {
         to.check(offset, bytes)?;
         self.bind()?;
         // SAFETY: the range is the buffer's; pinned memory is freed after the stream's work (`Pinned::drop`).
-        unsafe { result::memcpy_htod_async(to.address + offset as u64, &from.bytes()[..bytes], self.raw_stream()) }
+        unsafe { result::memcpy_htod_async(to.address() + offset as u64, &from.bytes()[..bytes], self.raw_stream()) }
             .during("copying to the device")
     }
 
@@ -134,7 +113,7 @@ impl Device {
         self.bind()?;
         if count > 0 {
             // SAFETY: the range is the buffer's, and `values` lives until the stream has been waited for.
-            unsafe { result::memcpy_dtoh_async(&mut values, from.address + offset as u64, self.raw_stream()) }
+            unsafe { result::memcpy_dtoh_async(&mut values, from.address() + offset as u64, self.raw_stream()) }
                 .during("copying from the device")?;
             self.synchronize()?;
         }
@@ -146,7 +125,7 @@ impl Device {
         from.check(0, bytes)?;
         self.bind()?;
         // SAFETY: both ranges are theirs; pinned memory is freed after the stream's work.
-        unsafe { result::memcpy_dtoh_async(&mut to.bytes_mut()[..bytes], from.address, self.raw_stream()) }
+        unsafe { result::memcpy_dtoh_async(&mut to.bytes_mut()[..bytes], from.address(), self.raw_stream()) }
             .during("copying from the device")
     }
 
@@ -158,7 +137,7 @@ impl Device {
         if bytes == 0 {
             return Ok(());
         }
-        let (to, from) = (to.0.address + to.1 as u64, from.0.address + from.1 as u64);
+        let (to, from) = (to.0.address() + to.1 as u64, from.0.address() + from.1 as u64);
         // SAFETY: both ranges are inside their buffers.
         unsafe { result::memcpy_dtod_async(to, from, bytes, self.raw_stream()) }.during("copying on the device")
     }
@@ -167,7 +146,7 @@ impl Device {
     pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the range is the buffer's.
-        unsafe { result::memset_d8_async(buffer.address, byte, buffer.bytes, self.raw_stream()) }
+        unsafe { result::memset_d8_async(buffer.address(), byte, buffer.bytes(), self.raw_stream()) }
             .during("filling device memory")
     }
 
@@ -211,11 +190,23 @@ impl Device {
         self.context.bind_to_thread().during("using the device")
     }
 
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    pub(super) fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+
+    pub(super) fn granularity(&self) -> Option<usize> {
+        self.granularity
+    }
+
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    fn raw_stream(&self) -> sys::CUstream {
+    pub(super) fn raw_stream(&self) -> sys::CUstream {
         self.stream.cu_stream()
     }
 
@@ -224,79 +215,6 @@ impl Device {
         self.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         Ok(Event { device: self.clone(), event: result::event::create(flags).during("creating an event")? })
-    }
-}
-
-/// Device memory.
-pub struct Buffer {
-    context: Arc<CudaContext>,
-    address: u64,
-    bytes: usize,
-}
-
-impl Buffer {
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// The address `elements` f32 into the buffer.
-    pub fn floats(&self, elements: usize) -> u64 {
-        self.address + 4 * elements as u64
-    }
-
-    fn check(&self, offset: usize, bytes: usize) -> Result<(), CudaError> {
-        if offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
-            return Ok(());
-        }
-        let call = format!("using {bytes} bytes at {offset} of a buffer of {}", self.bytes);
-        Err(CudaError::Driver { call, cause: "beyond its end".to_owned() })
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let freed = self.context.bind_to_thread().and_then(|()| {
-            // work that uses the memory may be under way
-            result::ctx::synchronize()?;
-            // SAFETY: `Device::allocate` made it, and it is freed only here.
-            unsafe { result::free_sync(self.address) }
-        });
-        // after a fault in a kernel nothing can be freed; the calls that noticed it have reported it
-        let _ = freed;
-    }
-}
-
-/// Page-locked host memory.
-pub struct Pinned {
-    context: Arc<CudaContext>,
-    memory: *mut u8,
-    bytes: usize,
-}
-
-impl Pinned {
-    pub fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes, initialised by `Device::pinned`.
-        unsafe { std::slice::from_raw_parts(self.memory, self.bytes) }
-    }
-
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the handle is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.memory, self.bytes) }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let freed = self.context.bind_to_thread().and_then(|()| {
-            result::ctx::synchronize()?;
-            // SAFETY: `Device::pinned` made it, and it is freed only here, when no copy is under way.
-            unsafe { result::free_host(self.memory.cast()) }
-        });
-        let _ = freed;
     }
 }
 
@@ -448,12 +366,6 @@ impl Argument {
             Argument::Jobs(x) => size_of_val(x),
             Argument::Log(x) => size_of_val(x),
         }
-    }
-}
-
-impl From<&Buffer> for Argument {
-    fn from(buffer: &Buffer) -> Argument {
-        Argument::Address(buffer.address)
     }
 }
 

@@ -30,6 +30,13 @@ pub enum CudaError {
         gib(*.wanted), gib(*.free), gib(*.total)
     )]
     OutOfMemory { what: String, wanted: usize, free: usize, total: usize },
+    #[error(
+        "--gemm cublaslt: libcublasLt could not be loaded; install the CUDA toolkit's cuBLAS (11 or newer) where the loader \
+         finds it, or use --gemm own"
+    )]
+    NoCublasLt,
+    #[error("cuBLASLt fails at {call}: {cause}; use --gemm own")]
+    CublasLt { call: String, cause: String },
     #[error("{call}: {cause}")]
     Driver { call: String, cause: String },
     #[error("the CUDA backend cannot do this: {0}")]

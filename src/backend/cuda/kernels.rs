@@ -16,6 +16,9 @@ mod table {
 }
 use table::KernelFile;
 
+/// `nvrtc`: kernels are compiled here although they are built in, for a device that cannot load those.
+const SOURCE_VARIABLE: &str = "UQAC_KERNELS";
+
 /// The headers that the kernels take from the toolkit; NVRTC needs them on disk.
 const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 
@@ -47,6 +50,7 @@ impl Kernels {
             return Err(CudaError::TooOld { device: info.name.clone(), major, minor });
         }
         let built = !table::KERNEL_FILES.is_empty() && table::KERNEL_FILES.iter().all(|file| file.fatbin.is_some());
+        let built = built && std::env::var_os(SOURCE_VARIABLE).is_none_or(|source| source != "nvrtc");
         let source = if built { Source::Built } else { Source::Compiler(Compiler::new(info)?) };
         Ok(Kernels { device: device.clone(), source, modules: RefCell::default() })
     }
@@ -104,7 +108,8 @@ impl Compiler {
         }
         // wgmma and its like exist in the architecture's own dialect only
         let dialect = if capability == (9, 0) { "a" } else { "" };
-        let mut options = vec!["--std=c++17".to_owned()];
+        // functions that are evaluated by the compiler alone are not marked as the device's
+        let mut options = vec!["--std=c++17".to_owned(), "--device-as-default-execution-space".to_owned()];
         options.push(format!("--gpu-architecture=compute_{}{}{dialect}", capability.0, capability.1));
         options.extend(include_folders().into_iter().map(|folder| format!("--include-path={}", folder.display())));
         Ok(Compiler {
@@ -157,12 +162,15 @@ fn compile_error(file: &KernelFile, error: CompileError) -> CudaError {
     CudaError::Compile { file: file.name, log }
 }
 
-/// Where the toolkit's headers may be: folders that have them.
+/// Where the toolkit's headers are: in the first folder that has them. CUDA 13 keeps what they include themselves
+/// (`nv/target`) in a folder inside.
 fn include_folders() -> Vec<PathBuf> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
     let folders = named.map(|home| Path::new(&home).join("include"));
-    let usual = ["/usr/local/cuda/include", "/usr/include", "/opt/cuda/include"].map(PathBuf::from);
-    folders.chain(usual).filter(|folder| folder.join(TOOLKIT_HEADER).is_file()).collect()
+    let usual = ["/usr/local/cuda/include", "/opt/cuda/include", "/usr/include"].map(PathBuf::from);
+    let found = folders.chain(usual).find(|folder| folder.join(TOOLKIT_HEADER).is_file());
+    let with_inner = found.into_iter().flat_map(|folder| [folder.join("cccl"), folder]);
+    with_inner.filter(|folder| folder.is_dir()).collect()
 }
 
 /// A whole image: one that was cut off has no NUL at its end.

@@ -5,12 +5,15 @@
 //! the same for a row whatever the others are.
 
 pub mod cache;
+mod choice;
+pub mod cublaslt;
 mod decode;
 pub mod device;
 pub mod error;
 mod head;
 mod kernels;
 mod layout;
+mod memory;
 mod pass;
 mod products;
 mod questions;
@@ -18,11 +21,13 @@ mod variants;
 mod weights;
 
 use super::{
-    Backend, BackendError, CacheType, DecodeOptions, DecodeRow, HeadRecord, Prediction, Row, SequenceId, Step,
-    TraceOptions,
+    Backend, BackendError, CacheType, DecodeOptions, DecodeRow, ExpectedMemory, HeadRecord, Prediction, Row,
+    SequenceId, Step, TraceOptions,
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;
+use choice::Multiplier;
+pub use cublaslt::Gemm;
 use decode::Decoder;
 use device::{Buffer, Device, DeviceInfo};
 pub use error::CudaError;
@@ -34,8 +39,8 @@ use std::sync::Arc;
 use variants::{DECODE_GROUP, MOST_HEADS, MOST_SPLITS, NARROW_ROWS, Variants};
 use weights::DeviceWeights;
 
-/// Positions that rotary tables have at first.
-const FIRST_ANGLES: usize = 4096;
+/// Positions that rotary tables grow by.
+const MORE_ANGLES: usize = 4096;
 
 /// What can be chosen about the backend.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +50,7 @@ pub struct CudaOptions {
     /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
     pub k_cache: Option<CacheType>,
     pub v_cache: Option<CacheType>,
+    pub gemm: Gemm,
 }
 
 /// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change.
@@ -63,6 +69,7 @@ pub struct CudaBackend {
     cache: (CacheType, CacheType),
     sequences: Sequences,
     scratch: Scratch,
+    multiplier: Multiplier,
     head: Head,
     decoder: Decoder,
     /// One a rope table.
@@ -124,6 +131,7 @@ impl CudaBackend {
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
+            multiplier: Multiplier { library: None, says: String::new() },
             head: Head::new(&device, &spec)?,
             decoder: Decoder::new(&device, sequences.slots())?,
             angles: Vec::new(),
@@ -142,30 +150,41 @@ impl CudaBackend {
             sequences,
             splits,
         };
-        let first = FIRST_ANGLES.min(backend.spec.max_position_embeddings);
-        backend.reserve_angles(first)?;
+        let most = backend.sequences.most_positions();
+        let table = || backend.device.growing("rotary tables", 2 * most * backend.spec.head_dim);
+        let angles = backend.spec.rope.iter().map(|_| Ok(Angles { cos: table()?, sin: table()? }));
+        backend.angles = angles.collect::<Result<_, CudaError>>()?;
+        backend.reserve_angles(1)?;
+        backend.choose_multiplier(options.gemm)?;
         Ok(backend)
+    }
+
+    /// Positions of rotary tables that reach position `len - 1`.
+    fn angles_for(&self, len: usize) -> usize {
+        len.next_multiple_of(MORE_ANGLES).min(self.sequences.most_positions()).max(len)
     }
 
     /// Rotary tables that reach position `len - 1`. Rounded as Hugging Face does: the angle is an f32 product.
     fn reserve_angles(&mut self, len: usize) -> Result<(), CudaError> {
-        if len <= self.angle_positions {
+        let (first, positions) = (self.angle_positions, self.angles_for(len));
+        if len <= first {
             return Ok(());
         }
-        let positions = len.max(2 * self.angle_positions);
-        let head_dim = self.spec.head_dim;
-        let table = |frequencies: &[f32], f: fn(f64) -> f64| {
-            let angles = (0..positions).flat_map(|p| frequencies.iter().map(move |w| p as f32 * w));
-            let values: Vec<f32> = angles.map(|a| f(f64::from(a)) as f32).collect();
-            self.device.upload("rotary tables", &values)
-        };
-        let angles = self.spec.rope.iter().map(|rope| {
-            let frequencies = rope.inverse_frequencies(head_dim);
-            Ok(Angles { cos: table(&frequencies, f64::cos)?, sin: table(&frequencies, f64::sin)? })
-        });
-        let angles = angles.collect::<Result<_, CudaError>>()?;
-        self.decoder.forget();
-        (self.angles, self.angle_positions) = (angles, positions);
+        let row = 2 * self.spec.head_dim;
+        for (rope, table) in self.spec.rope.iter().zip(&mut self.angles) {
+            let frequencies = rope.inverse_frequencies(self.spec.head_dim);
+            let angles = (first..positions).flat_map(|p| frequencies.iter().map(move |w| f64::from(p as f32 * w)));
+            let angles: Vec<f64> = angles.collect();
+            for (buffer, function) in [(&mut table.cos, f64::cos as fn(f64) -> f64), (&mut table.sin, f64::sin)] {
+                let (old, values) = (buffer.address(), angles.iter().map(|a| function(*a) as f32).collect::<Vec<_>>());
+                self.device.grow(buffer, "rotary tables", positions * row)?;
+                self.device.write(buffer, first * row, &values)?;
+                if buffer.address() != old {
+                    self.decoder.forget();
+                }
+            }
+        }
+        self.angle_positions = positions;
         Ok(())
     }
 
@@ -222,7 +241,9 @@ impl Backend for CudaBackend {
 
     fn device(&self) -> String {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
-        format!("cuda:{ordinal} ({name}, {}, {})", error::gib(*total), self.origin)
+        let says = &self.multiplier.says;
+        let multiplier = if says.is_empty() { String::new() } else { format!(", {says}") };
+        format!("cuda:{ordinal} ({name}, {}, {}{multiplier})", error::gib(*total), self.origin)
     }
 
     fn cache_types(&self) -> (CacheType, CacheType) {
@@ -333,9 +354,11 @@ impl Backend for CudaBackend {
         Ok(self.similarities(sequence, positions, answer)?)
     }
 
-    fn working_memory(&self) -> usize {
-        let angles: usize = self.angles.iter().map(|table| table.cos.bytes() + table.sin.bytes()).sum();
-        self.scratch.bytes() + self.head.bytes() + angles
+    fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
+        let table = (2 * self.angles_for(self.sequences.capacity_for(positions)) * self.spec.head_dim)
+            .next_multiple_of(self.device.granularity().unwrap_or(1));
+        let working = self.scratch.bytes() + self.head.bytes() + self.decoder.bytes() + 2 * self.angles.len() * table;
+        ExpectedMemory { working, ..self.sequences.expected_bytes(positions, trace) }
     }
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {

@@ -118,8 +118,12 @@ impl CudaBackend {
         self.device.launch(&wide.split, [count.div_ceil(1024), 1, 1], 256, 0, &arguments)
     }
 
-    /// One product of the terms.
+    /// One product of the terms, by whoever multiplies matrices of this shape.
     pub(super) fn gemm(&self, wide: &WideProducts, job: &Job, accumulate: bool) -> Result<(), CudaError> {
+        self.gemm_library(job, accumulate).unwrap_or_else(|| self.gemm_own(wide, job, accumulate))
+    }
+
+    pub(super) fn gemm_own(&self, wide: &WideProducts, job: &Job, accumulate: bool) -> Result<(), CudaError> {
         let n = self.pass.rows.len();
         let variant = usize::from(n > GEMM_BLOCKS[0].0);
         let (block, shared) = GEMM_BLOCKS[variant];

@@ -41,6 +41,13 @@ pub struct DeviceLayer {
     pub post_feed_forward_norm: Option<Buffer>,
 }
 
+impl DeviceLayer {
+    /// The matrices that every pass multiplies with.
+    pub fn matrices(&self) -> [&Matrix; 7] {
+        [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
+    }
+}
+
 /// All weights of a model on the device.
 pub struct DeviceWeights {
     pub embedding: Matrix,

@@ -73,6 +73,11 @@ CUDA_CALL cuDriverGetVersion(int* version) {
   *version = 13000;
   return SUCCESS;
 }
+// What NVRTC keeps its own cache with. There is none here; without the call it crashes.
+CUDA_CALL cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return NOT_FOUND;
+}
 CUDA_CALL cuDeviceGetCount(int* count) {
   return call(__func__, [&] { return *count = 1, SUCCESS; });
 }
@@ -114,6 +119,7 @@ static int device_attribute(int attribute) {
     case 76: return atoi(strchr(capability, '.') + 1);
     case 81: return 228 << 10;            // shared memory of a multiprocessor
     case 97: return 227 << 10;            // of a block, with opt-in
+    case 102: return int(number_from_environment("UQAC_HOST_CUDA_MAPPING", 1));  // mapped memory
     case 106: return 32;                  // blocks of a multiprocessor
     case 111: return 1 << 10;             // shared memory that the system keeps per block
     case 115: return 1;                   // memory pools

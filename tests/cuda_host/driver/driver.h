@@ -10,6 +10,7 @@
 //              UQAC_HOST_CUDA_THREADS  OS threads for a launch's blocks (default 1)
 //              UQAC_HOST_CUDA_SMS      multiprocessors (default 4)
 //              UQAC_HOST_CUDA_CAPABILITY  default 9.0
+//              UQAC_HOST_CUDA_MAPPING=0   a device that cannot map memory
 //              UQAC_HOST_CUDA_TRACE=1  every launch on standard error
 #pragma once
 #include <chrono>

@@ -1,4 +1,6 @@
 // Device memory (poisoned, guarded, limited), pinned host memory, copies and fills.
+#include <sys/mman.h>
+
 #include "../shim/fibers.h"  // CUDA_HOST_ASAN
 #include "driver.h"
 
@@ -16,20 +18,76 @@ struct Allocation {
 };
 std::map<Address, Allocation> allocations;
 std::map<char*, size_t> pinned;
-size_t used = 0;
+size_t used = 0, peak = 0;
+
+// A range of addresses, and what is mapped in it.
+struct Mapped {
+  size_t bytes;
+  uint64_t handle;
+  bool accessible = false;
+};
+struct Reservation {
+  size_t bytes;
+  std::map<Address, Mapped> parts;
+};
+std::map<Address, Reservation> reservations;
+// Memory by its handle. Freed when it is neither mapped nor held.
+struct Physical {
+  size_t bytes;
+  bool held = true, mapped = false;
+};
+std::map<uint64_t, Physical> physical;
+constexpr size_t GRANULARITY = 2 << 20;
 
 size_t total_memory() { return number_from_environment("UQAC_HOST_CUDA_MEMORY", 8ull << 30); }
 
-Address allocate(size_t bytes) {  // 0: out of memory
+bool take(size_t bytes) {  // false: out of memory
   if (used + bytes > total_memory()) run_everything();  // frees that have not run yet
-  if (used + bytes > total_memory()) return 0;
+  if (used + bytes > total_memory()) return false;
+  used += bytes;
+  peak = std::max(peak, used);
+  return true;
+}
+
+void drop_if_unused(uint64_t handle) {
+  const auto found = physical.find(handle);
+  if (found->second.held || found->second.mapped) return;
+  used -= found->second.bytes;
+  physical.erase(found);
+}
+
+// The reservation that holds all of these addresses.
+std::map<Address, Reservation>::iterator reservation_of(Address at, size_t bytes) {
+  auto next = reservations.upper_bound(at);
+  if (next == reservations.begin()) return reservations.end();
+  const auto& [begin, reservation] = *--next;
+  return at - begin <= reservation.bytes && bytes <= reservation.bytes - (at - begin) ? next : reservations.end();
+}
+
+// Whether all of these addresses can be read and written: parts that follow each other count as one.
+bool accessible(Address at, size_t bytes) {
+  const auto reservation = reservation_of(at, bytes);
+  if (reservation == reservations.end()) return false;
+  const auto& parts = reservation->second.parts;
+  auto part = parts.upper_bound(at);
+  if (part == parts.begin()) return false;
+  for (--part; part != parts.end() && part->first <= at; ++part) {
+    if (!part->second.accessible || at - part->first >= part->second.bytes) return false;
+    const size_t here = std::min(bytes, part->second.bytes - (at - part->first));
+    at += here, bytes -= here;
+    if (!bytes) return true;
+  }
+  return false;
+}
+
+Address allocate(size_t bytes) {  // 0: out of memory
+  if (!take(bytes)) return 0;
   void* raw;
-  if (posix_memalign(&raw, ALIGNMENT, GUARD + bytes + GUARD)) return 0;
+  if (posix_memalign(&raw, ALIGNMENT, GUARD + bytes + GUARD)) return used -= bytes, 0;
   char* begin = static_cast<char*>(raw) + GUARD;
   memset(raw, GUARD_BYTE, GUARD);
   memset(begin, POISON, bytes);
   memset(begin + bytes, GUARD_BYTE, GUARD);
-  used += bytes;
   allocations[Address(begin)] = {bytes, static_cast<char*>(raw)};
   return Address(begin);
 }
@@ -49,6 +107,7 @@ void release(std::map<Address, Allocation>::iterator found) {
 
 // The allocation that holds all of these bytes, if one does.
 bool holds(Address at, size_t bytes) {
+  if (accessible(at, bytes)) return true;
   auto next = allocations.upper_bound(at);
   if (next == allocations.begin()) return false;
   const auto& [begin, allocation] = *--next;
@@ -90,6 +149,10 @@ void check_guards(const char* after) {
 
 void forget_memory() {
   while (!allocations.empty()) release(allocations.begin());
+  for (const auto& [begin, reservation] : reservations) munmap(pointer(begin), reservation.bytes);
+  for (const auto& [handle, memory] : physical) used -= memory.bytes;
+  reservations.clear();
+  physical.clear();
   for (const auto& [memory, bytes] : pinned) free(memory);
   pinned.clear();
 }
@@ -140,6 +203,119 @@ CUDA_CALL cuMemFreeAsync(Address address, void* handle) {
     found->second.freed = true;
     return enqueue(stream, [address] { return release(allocations.find(address)), SUCCESS; });
   });
+}
+
+// ---- mapped device memory ----
+namespace {
+struct Location {
+  int type, id;
+};
+// As far as it is looked at: CUmemAllocationProp and CUmemAccessDesc.
+struct Properties {
+  int type, handle_types;
+  Location location;
+};
+struct Access {
+  Location location;
+  int flags;
+};
+bool is_the_device(const Location& location) { return location.type == 1 && location.id == 0; }
+bool whole(size_t bytes) { return bytes && bytes % GRANULARITY == 0; }
+}  // namespace
+
+CUDA_CALL cuMemGetAllocationGranularity(size_t* bytes, const Properties* properties, int) {
+  return call(__func__, [&] {
+    return *bytes = GRANULARITY, properties->type == 1 && is_the_device(properties->location) ? SUCCESS : INVALID_VALUE;
+  });
+}
+CUDA_CALL cuMemAddressReserve(Address* address, size_t bytes, size_t alignment, Address hint, unsigned long long flags) {
+  return call_in_context(__func__, [&] {
+    if (!whole(bytes) || alignment || hint || flags) return INVALID_VALUE;
+    void* raw = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED) return OUT_OF_MEMORY;
+    reservations[*address = Address(raw)] = {bytes, {}};
+    return SUCCESS;
+  });
+}
+CUDA_CALL cuMemAddressFree(Address address, size_t bytes) {
+  return call_in_context(__func__, [&] {
+    const auto found = reservations.find(address);
+    if (found == reservations.end() || found->second.bytes != bytes || !found->second.parts.empty())
+      return INVALID_VALUE;
+    munmap(pointer(address), bytes);
+    reservations.erase(found);
+    return SUCCESS;
+  });
+}
+CUDA_CALL cuMemCreate(uint64_t* handle, size_t bytes, const Properties* properties, unsigned long long flags) {
+  return call_in_context(__func__, [&] {
+    static uint64_t last = 0;
+    if (!whole(bytes) || flags || properties->type != 1 || !is_the_device(properties->location)) return Result(INVALID_VALUE);
+    if (const Result refused = refuse_in_capture()) return refused;
+    if (!take(bytes)) return Result(OUT_OF_MEMORY);
+    physical[*handle = ++last] = {bytes};
+    return Result(SUCCESS);
+  });
+}
+CUDA_CALL cuMemRelease(uint64_t handle) {
+  return call_in_context(__func__, [&] {
+    const auto found = physical.find(handle);
+    if (found == physical.end() || !found->second.held) return INVALID_VALUE;
+    found->second.held = false;
+    drop_if_unused(handle);
+    return SUCCESS;
+  });
+}
+// Only what is needed here: all of the memory, and once.
+CUDA_CALL cuMemMap(Address at, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags) {
+  return call_in_context(__func__, [&] {
+    const auto found = physical.find(handle);
+    const auto reservation = reservation_of(at, bytes);
+    if (found == physical.end() || reservation == reservations.end() || offset || flags) return INVALID_VALUE;
+    if (found->second.bytes != bytes || found->second.mapped) return INVALID_VALUE;
+    if ((at - reservation->first) % GRANULARITY) return INVALID_VALUE;
+    for (const auto& [begin, part] : reservation->second.parts)
+      if (at < begin + part.bytes && begin < at + bytes) return INVALID_VALUE;
+    found->second.mapped = true;
+    reservation->second.parts[at] = {bytes, handle};
+    return SUCCESS;
+  });
+}
+CUDA_CALL cuMemSetAccess(Address at, size_t bytes, const Access* access, size_t count) {
+  return call_in_context(__func__, [&] {
+    const auto reservation = reservation_of(at, bytes);
+    if (reservation == reservations.end() || count != 1 || !is_the_device(access->location) || access->flags != 3)
+      return INVALID_VALUE;
+    const auto part = reservation->second.parts.find(at);
+    if (part == reservation->second.parts.end() || part->second.bytes != bytes) return INVALID_VALUE;
+    if (mprotect(pointer(at), bytes, PROT_READ | PROT_WRITE)) return OUT_OF_MEMORY;
+    memset(pointer(at), POISON, bytes);
+    part->second.accessible = true;
+    return SUCCESS;
+  });
+}
+CUDA_CALL cuMemUnmap(Address at, size_t bytes) {
+  return call_in_context(__func__, [&] {
+    const auto reservation = reservation_of(at, bytes);
+    if (reservation == reservations.end()) return Result(INVALID_VALUE);
+    auto& parts = reservation->second.parts;
+    const auto part = parts.find(at);
+    if (part == parts.end() || part->second.bytes != bytes) return Result(INVALID_VALUE);
+    const Result result = run_everything();
+    mmap(pointer(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    const uint64_t handle = part->second.handle;
+    physical[handle].mapped = false;
+    parts.erase(part);
+    drop_if_unused(handle);
+    return result;
+  });
+}
+
+// Bytes of device memory held at once at most since this was last asked; for tests.
+extern "C" __attribute__((visibility("default"))) uint64_t ch_peak_memory() {
+  const uint64_t most = peak;
+  peak = used;
+  return most;
 }
 
 // ---- pinned host memory ----
@@ -202,6 +378,10 @@ CUDA_CALL cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* han
     const auto stream = stream_of(handle);
     if (!stream) return Result(INVALID_HANDLE);
     if (!holds(to, bytes) || !holds(from, bytes)) return Result(INVALID_VALUE);
+    if (to < from + bytes && from < to + bytes) {  // undefined on a device
+      fprintf(stderr, "libcuda on the CPU: a copy whose source and target overlap\n");
+      return Result(INVALID_VALUE);
+    }
     return copy_later(stream, pointer(to), pointer(from), bytes);
   });
 }

@@ -140,6 +140,14 @@ CUDA_CALL cuStreamQuery(void* handle) {
   });
 }
 
+// Work of a library that goes with this driver.
+CUDA_CALL ch_enqueue(void* handle, void (*run)(void*), void* data) {
+  return call_in_context(__func__, [&] {
+    const auto stream = stream_of(handle);
+    return stream ? enqueue(stream, [=] { return run(data), SUCCESS; }) : INVALID_HANDLE;
+  });
+}
+
 // ---- events ----
 CUDA_CALL cuEventCreate(void** handle, unsigned flags) {
   return call_in_context(__func__, [&] {

@@ -1,0 +1,330 @@
+//! cuBLASLt for the wide products, in place of `gemm.cu`: loaded at run time, and only where it is asked for.
+//!
+//! Why it is not the default, even where it is faster. What it multiplies with is chosen by a heuristic, and what is
+//! faster by a clock: two runs could differ in bits. It does not say in which order it adds, nor that a row's sum is the
+//! same in every company; and its sums may stay in the tensor core's truncating accumulators for the whole width of a
+//! product, where `gemm.cu` takes them out every 32 elements, which the two-term products live on.
+//!
+//! What is done about it where it is asked for: no split sums and no workspace; an algorithm is chosen once a shape, for
+//! a full pass, and used for every pass; and it is refused unless, on this device, rows have the same bits in passes of
+//! other widths and at other places.
+
+use super::device::Device;
+use super::error::CudaError;
+use super::variants::TERMS;
+use super::weights::Matrix;
+use crate::model::weights::WeightType;
+use cudarc::cublaslt::result as blas;
+use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
+use cudarc::cublaslt::sys::{cublasLtMatmulPreferenceAttributes_t as Preference, cublasStatus_t as Status};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::fmt;
+use std::str::FromStr;
+
+/// Who multiplies in passes of more than 16 rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gemm {
+    /// `gemm.cu`
+    #[default]
+    Own,
+    /// Of each shape, what is faster when the model is loaded.
+    Auto,
+    /// cuBLASLt wherever it can.
+    CublasLt,
+}
+
+impl fmt::Display for Gemm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Gemm::Own => "own",
+            Gemm::Auto => "auto",
+            Gemm::CublasLt => "cublaslt",
+        })
+    }
+}
+
+impl FromStr for Gemm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Gemm, String> {
+        let all = [Gemm::Own, Gemm::Auto, Gemm::CublasLt];
+        all.into_iter().find(|gemm| gemm.to_string() == text).ok_or_else(|| "expected own, auto or cublaslt".to_owned())
+    }
+}
+
+/// Loads the library; its version. `None` where there is none.
+pub fn version() -> Option<String> {
+    // SAFETY: loading the library runs its constructors.
+    if !unsafe { sys::is_culib_present() } {
+        return None;
+    }
+    // SAFETY: takes nothing, and every release has it.
+    let version = unsafe { sys::cublasLtGetVersion() };
+    let (major, minor) =
+        if version >= 100_000 { (version / 10_000, version / 100 % 100) } else { (version / 1000, version / 100 % 10) };
+    Some(format!("{major}.{minor}"))
+}
+
+/// `CUBLAS_OP_T` of cublas_api.h.
+const OP_T: i32 = 1;
+
+/// The shape of a matrix: outputs, width, type.
+pub type Shape = (usize, usize, WeightType);
+
+pub fn shape(w: &Matrix) -> Shape {
+    (w.rows, w.width, w.dtype)
+}
+
+/// The library, and the algorithms that it multiplies with.
+pub struct CublasLt {
+    device: Device,
+    handle: sys::cublasLtHandle_t,
+    /// w transposed times x, both as they lie: columns are rows to it.
+    product: sys::cublasLtMatmulDesc_t,
+    algorithms: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
+}
+
+/// One product: y `[rows, outs]` (+)= the terms, `[TERMS][rows, width]`, times w.
+#[derive(Clone, Copy)]
+pub struct WideProduct<'a> {
+    pub w: &'a Matrix,
+    pub terms: u64,
+    pub y: u64,
+    pub rows: usize,
+    pub accumulate: bool,
+}
+
+fn during<T>(result: Result<T, blas::CublasError>, call: &str) -> Result<T, CudaError> {
+    result.map_err(|error| CudaError::CublasLt { call: call.to_owned(), cause: format!("{:?}", error.0) })
+}
+
+impl CublasLt {
+    pub fn load(device: &Device) -> Result<CublasLt, CudaError> {
+        if version().is_none() {
+            return Err(CudaError::NoCublasLt);
+        }
+        device.bind()?;
+        let handle = during(blas::create_handle(), "starting")?;
+        let (compute, scale) = (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType::CUDA_R_32F);
+        let product = during(blas::create_matmul_desc(compute, scale), "describing a product").inspect_err(|_| {
+            // SAFETY: not used further.
+            let _ = unsafe { blas::destroy_handle(handle) };
+        })?;
+        let library = CublasLt { device: device.clone(), handle, product, algorithms: HashMap::new() };
+        let transpose = OP_T;
+        // SAFETY: the attribute is an int, which is copied.
+        let set = unsafe {
+            let value = std::ptr::from_ref(&transpose).cast();
+            blas::set_matmul_desc_attribute(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, value, size_of::<i32>())
+        };
+        during(set, "describing a product")?;
+        Ok(library)
+    }
+
+    /// The shapes that it multiplies.
+    pub fn shapes(&self) -> usize {
+        self.algorithms.len()
+    }
+
+    pub fn has(&self, shape: Shape) -> bool {
+        self.algorithms.contains_key(&shape)
+    }
+
+    pub fn forget(&mut self, shape: Shape) {
+        self.algorithms.remove(&shape);
+    }
+
+    /// Takes, for matrices of w's shape, the first algorithm that gives a row the same bits in every pass; whether there
+    /// is one. `terms` and `y` have room for `rows` rows; both are overwritten.
+    pub fn choose(
+        &mut self,
+        w: &Matrix,
+        terms: u64,
+        y: &super::device::Buffer,
+        rows: usize,
+    ) -> Result<bool, CudaError> {
+        for algorithm in self.candidates(w, rows)? {
+            self.algorithms.insert(shape(w), algorithm);
+            match self.same_bits(w, terms, y, rows) {
+                Ok(true) => return Ok(true),
+                Ok(false) | Err(CudaError::CublasLt { .. }) => self.forget(shape(w)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Algorithms for a full pass, the most promising first: without workspace, and without sums that are split.
+    fn candidates(&self, w: &Matrix, rows: usize) -> Result<Vec<sys::cublasLtMatmulAlgo_t>, CudaError> {
+        let (a, b, y) = layouts(w, rows)?;
+        let preference = Preferences::new()?;
+        preference.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &0usize)?;
+        preference.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &0u32)?;
+        for operand in [
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            preference.set(operand, &16u32)?;
+        }
+        const MOST: usize = 8;
+        // SAFETY: numbers throughout, for which zero is a value.
+        let mut found: [sys::cublasLtMatmulHeuristicResult_t; MOST] = unsafe { std::mem::zeroed() };
+        let mut count = 0;
+        // SAFETY: all descriptors live, and there is room for so many results.
+        let asked = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                self.product,
+                a.0,
+                b.0,
+                y.0,
+                y.0,
+                preference.0,
+                MOST as i32,
+                found.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        if asked == Status::CUBLAS_STATUS_NOT_SUPPORTED {
+            return Ok(Vec::new());
+        }
+        during(asked.result(), "looking for an algorithm")?;
+        let found = found.iter().take(usize::try_from(count).unwrap_or(0));
+        Ok(found.filter(|f| f.state == Status::CUBLAS_STATUS_SUCCESS).map(|f| f.algo).collect())
+    }
+
+    /// Whether rows have the same bits in other passes as in a full one.
+    fn same_bits(&self, w: &Matrix, terms: u64, y: &super::device::Buffer, rows: usize) -> Result<bool, CudaError> {
+        let multiply = |first: usize, count: usize| -> Result<Vec<u32>, CudaError> {
+            let from = terms + (2 * first * w.width) as u64;
+            self.multiply_term(w, from, y.address(), count, 1.0, 0.0)?;
+            self.device.read(y, 0, count * w.rows)
+        };
+        let full = multiply(0, rows)?;
+        for (first, count) in [(rows - 17, 17), (1, 33), (5, rows / 2 + 2), (0, rows - 3)] {
+            if multiply(first, count)? != full[first * w.rows..(first + count) * w.rows] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A product, of a shape that there is an algorithm for: the terms one after the other, the smallest first.
+    pub fn multiply(&self, product: WideProduct) -> Result<(), CudaError> {
+        let WideProduct { w, terms, y, rows, accumulate } = product;
+        let (next, restore) = scales(w.dtype);
+        for term in (0..TERMS).rev() {
+            let from = terms + (2 * term * rows * w.width) as u64;
+            let beta = if term + 1 == TERMS && !accumulate { 0.0 } else { 1.0 };
+            self.multiply_term(w, from, y, rows, restore * next.powi(term as i32), beta)?;
+        }
+        Ok(())
+    }
+
+    /// y = alpha · x wᵀ + beta · y, with x `[rows, width]` of w's type.
+    fn multiply_term(&self, w: &Matrix, x: u64, y: u64, rows: usize, alpha: f32, beta: f32) -> Result<(), CudaError> {
+        let Some(algorithm) = self.algorithms.get(&shape(w)) else {
+            let (outs, width) = (w.rows, w.width);
+            return Err(CudaError::Unsupported(format!("no algorithm of cuBLASLt for a matrix of {outs} x {width}")));
+        };
+        let (a, b, c) = layouts(w, rows)?;
+        self.device.bind()?;
+        let scalar = |x: &f32| std::ptr::from_ref(x).cast::<c_void>();
+        // SAFETY: the descriptors live; the addresses are of device memory with as many rows and columns as they say,
+        // which is the caller's to keep until the stream has done with it; there is no workspace.
+        let multiplied = unsafe {
+            blas::matmul(
+                self.handle,
+                self.product,
+                scalar(&alpha),
+                scalar(&beta),
+                w.data.address() as *const c_void,
+                a.0,
+                x as *const c_void,
+                b.0,
+                y as *const c_void,
+                c.0,
+                y as *mut c_void,
+                c.0,
+                algorithm,
+                std::ptr::null_mut(),
+                0,
+                self.device.raw_stream().cast(),
+            )
+        };
+        during(multiplied, "multiplying")
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        // SAFETY: both were made by `load`, and nothing uses them any more: the library waits for its own work.
+        let dropped =
+            unsafe { blas::destroy_matmul_desc(self.product).and_then(|()| blas::destroy_handle(self.handle)) };
+        let _ = dropped;
+    }
+}
+
+/// NEXT and RESTORE of `kernels/dense.cuh`: x = RESTORE · (term 0 + NEXT · (term 1 + ...)).
+fn scales(dtype: WeightType) -> (f32, f32) {
+    match dtype {
+        WeightType::F16 => (1.0 / 2048.0, 64.0),
+        WeightType::Bf16 | WeightType::F32 => (1.0, 1.0),
+    }
+}
+
+/// w, x and y as it sees them.
+fn layouts(w: &Matrix, rows: usize) -> Result<(Layout, Layout, Layout), CudaError> {
+    let dtype = match w.dtype {
+        WeightType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        WeightType::F16 => sys::cudaDataType::CUDA_R_16F,
+        WeightType::F32 => sys::cudaDataType::CUDA_R_32F,
+    };
+    let a = Layout::new(dtype, w.width, w.rows)?;
+    let b = Layout::new(dtype, w.width, rows)?;
+    Ok((a, b, Layout::new(sys::cudaDataType::CUDA_R_32F, w.rows, rows)?))
+}
+
+/// A matrix, column after column.
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+impl Layout {
+    fn new(dtype: sys::cudaDataType, rows: usize, columns: usize) -> Result<Layout, CudaError> {
+        let made = blas::create_matrix_layout(dtype, rows as u64, columns as u64, rows as i64);
+        Ok(Layout(during(made, "describing a matrix")?))
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed only here.
+        let _ = unsafe { blas::destroy_matrix_layout(self.0) };
+    }
+}
+
+/// What is asked of an algorithm.
+struct Preferences(sys::cublasLtMatmulPreference_t);
+
+impl Preferences {
+    fn new() -> Result<Preferences, CudaError> {
+        Ok(Preferences(during(blas::create_matmul_pref(), "describing what is wanted")?))
+    }
+
+    fn set<T: bytemuck::Pod>(&self, preference: Preference, value: &T) -> Result<(), CudaError> {
+        // SAFETY: the value is copied; its type is the preference's.
+        let set = unsafe {
+            blas::set_matmul_pref_attribute(self.0, preference, std::ptr::from_ref(value).cast(), size_of::<T>())
+        };
+        during(set, "describing what is wanted")
+    }
+}
+
+impl Drop for Preferences {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, destroyed only here.
+        let _ = unsafe { blas::destroy_matmul_pref(self.0) };
+    }
+}
