@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use uqac::bench::Spread;
 
 /// What a measurement could reach at best, in its own unit, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,16 +42,14 @@ pub struct Row {
 impl Row {
     /// `values`: one a round, at least one.
     pub fn new(shape: &str, what: impl Into<String>, unit: &str, values: &[f64]) -> Row {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
+        let Spread { median, least, most } = Spread::of(values);
         Row {
             shape: shape.to_owned(),
             what: what.into(),
             unit: unit.to_owned(),
-            median: median(values),
-            least: at(0),
-            most: at(sorted.len().saturating_sub(1)),
+            median,
+            least,
+            most,
             rounds: values.len(),
             floor: None,
             target: None,
@@ -102,13 +101,7 @@ impl Row {
 
 /// The middle value; of an even number, the mean of the middle two.
 pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => sorted[n / 2],
-        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
-    }
+    Spread::of(values).median
 }
 
 /// A measurement that was not made.
