@@ -46,6 +46,11 @@ pub enum EntropyRule {
     Regularized,
 }
 
+/// e^x; of two states that are merged, one has x = 0.
+fn exp(x: f32) -> f32 {
+    if x == 0.0 { 1.0 } else { x.exp() }
+}
+
 impl SoftmaxState {
     pub const EMPTY: SoftmaxState = SoftmaxState { max: f32::NEG_INFINITY, sum: 0.0 };
 
@@ -57,7 +62,7 @@ impl SoftmaxState {
             (1.0, 0.0)
         } else {
             let max = self.max.max(other.max);
-            ((self.max - max).exp(), (other.max - max).exp())
+            (exp(self.max - max), exp(other.max - max))
         }
     }
 
@@ -81,7 +86,7 @@ impl EntropyState {
 
     /// The same sums relative to a maximum that is larger by `d ≥ 0`: S' ← e^{-d}(S' - d Z'), Z' ← e^{-d} Z'.
     fn raised(&self, d: f32) -> EntropyState {
-        let e = (-d).exp();
+        let e = exp(-d);
         EntropyState { max: self.max + d, sum: e * self.sum, weighted: e * (self.weighted - d * self.sum) }
     }
 

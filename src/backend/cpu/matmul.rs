@@ -189,15 +189,16 @@ impl<'a> Product<'a> {
         let mut sums = [[0.0; C]; R];
         let at = |i: usize| acc[i % C][i / C];
         let mut i = 0;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; `sums` has R·C elements.
         unsafe {
+            let flat = sums.as_mut_ptr().cast::<f32>();
             while i + 4 <= R * C {
                 let four = S::sum_four([at(i), at(i + 1), at(i + 2), at(i + 3)]);
-                sums.as_flattened_mut()[i..i + 4].copy_from_slice(&four);
+                flat.add(i).cast::<[f32; 4]>().write(four);
                 i += 4;
             }
             while i < R * C {
-                sums.as_flattened_mut()[i] = S::sum(at(i));
+                flat.add(i).write(S::sum(at(i)));
                 i += 1;
             }
         }
@@ -210,7 +211,7 @@ impl<'a> Product<'a> {
             }
             match y.first_chunk_mut() {
                 Some(y) => *y = *sums, // in registers
-                None => y.copy_from_slice(&sums[..outs]),
+                None => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum),
             }
         }
     }

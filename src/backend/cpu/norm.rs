@@ -43,7 +43,10 @@ impl Kernel for SumOfSquares<'_> {
             // SAFETY: started by `Level::run`.
             unsafe {
                 let mut acc = S::splat(0.0);
-                vectors::<S>(block, 0.0, |x| acc = S::fma(x, x, acc));
+                for i in 0..block.len().div_ceil(LANES) {
+                    let x = vector::<S>(block, i, 0.0);
+                    acc = S::fma(x, x, acc);
+                }
                 sum += S::sum(acc) as f64;
             }
         }
@@ -51,55 +54,77 @@ impl Kernel for SumOfSquares<'_> {
     }
 }
 
-/// Calls `f` with the vectors of `x` in order; what the last one lacks is `padding`.
+/// The i-th vector of x; what the last one lacks is `padding`.
 ///
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn vectors<S: Simd>(x: &[f32], padding: f32, mut f: impl FnMut(S::V)) {
-    let (full, rest) = x.as_chunks::<LANES>();
-    // SAFETY: chunks and `padded` have 16 elements.
+unsafe fn vector<S: Simd>(x: &[f32], i: usize, padding: f32) -> S::V {
+    let x = &x[i * LANES..];
+    // SAFETY: both pointers are to 16 elements.
     unsafe {
-        full.iter().for_each(|x| f(S::load(x.as_ptr())));
-        if !rest.is_empty() {
-            let mut padded = [padding; LANES];
-            padded[..rest.len()].copy_from_slice(rest);
-            f(S::load(padded.as_ptr()));
+        if x.len() >= LANES {
+            return S::load(x.as_ptr());
         }
+        let mut padded = [padding; LANES];
+        padded[..x.len()].copy_from_slice(x);
+        S::load(padded.as_ptr())
+    }
+}
+
+/// What [`update`] does to a vector. A closure would not do: it is compiled without the instruction set of the kernel
+/// that it stands in, and then every operation in it is a call.
+trait Elementwise: Copy {
+    /// # Safety
+    /// As for [`Simd`].
+    unsafe fn apply<S: Simd>(self, x: S::V, with: S::V) -> S::V;
+}
+
+/// silu(x)·with
+#[derive(Clone, Copy)]
+struct SiluMul;
+
+impl Elementwise for SiluMul {
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(self, x: S::V, with: S::V) -> S::V {
+        // SAFETY: the caller's promise; so in the two below.
+        unsafe { S::mul(times_sigmoid::<S>(x, x), with) }
+    }
+}
+
+/// gelu(x)·with
+#[derive(Clone, Copy)]
+struct GeluMul;
+
+impl Elementwise for GeluMul {
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(self, x: S::V, with: S::V) -> S::V {
+        unsafe { S::mul(gelu::<S>(x), with) }
+    }
+}
+
+/// cap·tanh(x / cap)
+#[derive(Clone, Copy)]
+struct Capped(f32);
+
+impl Elementwise for Capped {
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(self, x: S::V, _: S::V) -> S::V {
+        unsafe { capped::<S>(x, self.0) }
     }
 }
 
 /// gate = silu(gate)·up, where silu(x) = x / (1 + e^-x).
 pub fn silu_mul(level: Level, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
-    level.run(Gate { gate, up, gelu: false });
+    level.run(Update { x: gate, with: Some(up), f: SiluMul });
 }
 
 /// gate = gelu(gate)·up with the tanh form of Hugging Face's `gelu_pytorch_tanh`:
 /// gelu(x) = x/2·(1 + tanh u) = x / (1 + e^-2u), where u = √(2/π)·(x + 0.044715 x³).
 pub fn gelu_tanh_mul(level: Level, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
-    level.run(Gate { gate, up, gelu: true });
-}
-
-struct Gate<'a> {
-    gate: &'a mut [f32],
-    up: &'a [f32],
-    gelu: bool,
-}
-
-impl Kernel for Gate<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        // SAFETY: started by `Level::run`.
-        unsafe {
-            match self.gelu {
-                false => update::<S>(self.gate, Some(self.up), |x, up| S::mul(times_sigmoid::<S>(x, x), up)),
-                true => update::<S>(self.gate, Some(self.up), |x, up| S::mul(gelu::<S>(x), up)),
-            }
-        }
-    }
+    level.run(Update { x: gate, with: Some(up), f: GeluMul });
 }
 
 /// x / (1 + e^-z). Below z = -87 the exponential stays at e^87, so that the result is ±1e-38·x and never NaN.
@@ -123,45 +148,39 @@ unsafe fn gelu<S: Simd>(x: S::V) -> S::V {
 }
 
 /// x = f(x, with), a vector at a time; `with` is [len of x], or zeros when absent.
-///
-/// # Safety
-/// As for [`Simd`].
-#[inline(always)]
-unsafe fn update<S: Simd>(x: &mut [f32], with: Option<&[f32]>, f: impl Fn(S::V, S::V) -> S::V) {
-    let with = |from: usize, len: usize| with.map(|w| &w[from..from + len]);
-    let full = x.len() - x.len() % LANES;
-    // SAFETY: chunks and padded arrays have 16 elements.
-    unsafe {
-        for (i, x) in x[..full].chunks_exact_mut(LANES).enumerate() {
-            let w = with(i * LANES, LANES).map_or(S::splat(0.0), |w| S::load(w.as_ptr()));
-            S::store(x.as_mut_ptr(), f(S::load(x.as_ptr()), w));
-        }
-        let x = &mut x[full..];
-        if !x.is_empty() {
-            let w = with(full, x.len()).map_or(S::splat(0.0), |w| S::load_part(w.as_ptr(), w.len()));
-            let y = S::to_array(f(S::load_part(x.as_ptr(), x.len()), w));
-            x.copy_from_slice(&y[..x.len()]);
+struct Update<'a, F> {
+    x: &'a mut [f32],
+    with: Option<&'a [f32]>,
+    f: F,
+}
+
+impl<F: Elementwise> Kernel for Update<'_, F> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Update { x, with, f } = self;
+        for i in 0..x.len().div_ceil(LANES) {
+            // SAFETY: started by `Level::run`; a full vector is stored only where x has one.
+            unsafe {
+                let with = match with {
+                    Some(with) => vector::<S>(with, i, 0.0),
+                    None => S::splat(0.0),
+                };
+                let y = f.apply::<S>(vector::<S>(x, i, 0.0), with);
+                let x = &mut x[i * LANES..];
+                if x.len() >= LANES {
+                    S::store(x.as_mut_ptr(), y);
+                } else {
+                    x.copy_from_slice(&S::to_array(y)[..x.len()]);
+                }
+            }
         }
     }
 }
 
 /// x = cap·tanh(x / cap), in place.
 pub fn softcap(level: Level, x: &mut [f32], cap: f32) {
-    level.run(Softcap { x, cap });
-}
-
-struct Softcap<'a> {
-    x: &'a mut [f32],
-    cap: f32,
-}
-
-impl Kernel for Softcap<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self) {
-        // SAFETY: started by `Level::run`.
-        unsafe { update::<S>(self.x, None, |x, _| capped::<S>(x, self.cap)) }
-    }
+    level.run(Update { x, with: None, f: Capped(cap) });
 }
 
 /// cap·tanh(x / cap) = x · 2q / (2 + m) with y = 2|x| / cap, m = e^y - 1 and q = m / y.
@@ -173,10 +192,10 @@ unsafe fn capped<S: Simd>(x: S::V, cap: f32) -> S::V {
     // SAFETY: as for `Simd`.
     unsafe {
         let one = S::splat(1.0);
-        let negative = |v| S::sub(S::splat(0.0), v);
+        let zero = S::splat(0.0);
         let limit = S::splat(-20.0 * cap);
-        let x = negative(S::max(limit, negative(S::max(limit, x)))); // NaN stays: `max` keeps its second argument
-        let y = S::mul(S::max(x, negative(x)), S::splat(2.0 / cap));
+        let x = S::sub(zero, S::max(limit, S::sub(zero, S::max(limit, x)))); // NaN stays: `max` keeps its second argument
+        let y = S::mul(S::max(x, S::sub(zero, x)), S::splat(2.0 / cap));
         let large = S::div(S::sub(S::exp(y), one), y);
         let mut small = S::splat(1.0 / 479_001_600.0); // 1 / 12!
         let mut factorial = 479_001_600.0;
@@ -185,7 +204,7 @@ unsafe fn capped<S: Simd>(x: S::V, cap: f32) -> S::V {
             small = S::fma(small, y, S::splat(1.0 / factorial));
         }
         let below_one = S::splat(-1.0 + f32::EPSILON / 2.0);
-        let q = S::add(S::zero_below(y, one, large), S::zero_below(negative(y), below_one, small));
+        let q = S::add(S::zero_below(y, one, large), S::zero_below(S::sub(zero, y), below_one, small));
         S::div(S::mul(x, S::add(q, q)), S::fma(q, y, S::splat(2.0)))
     }
 }

@@ -20,7 +20,8 @@ pub enum Level {
     Avx512,
 }
 
-/// Code that is compiled for every [`Level`]. Mark `run` and all that it calls `#[inline(always)]`.
+/// Code that is compiled for every [`Level`]. Mark `run` and all that it calls `#[inline(always)]`, and
+/// keep arithmetic out of closures, which cannot be marked and are compiled without the instruction set.
 pub trait Kernel {
     type Output;
     fn run<S: Simd>(self) -> Self::Output;

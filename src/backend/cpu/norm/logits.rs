@@ -1,7 +1,7 @@
 //! Statistics of a row of logits over the full vocabulary.
 
 use super::super::simd::{Kernel, LANES, Level, Simd};
-use super::vectors;
+use super::vector;
 
 /// Logits whose exponentials are added up in f32, 32 to a lane, before they go to the f64 sums.
 const BLOCK: usize = 32 * LANES;
@@ -50,7 +50,9 @@ impl Kernel for Greatest<'_> {
             // SAFETY: started by `Level::run`. `max` keeps its second argument when one is NaN.
             let max = unsafe {
                 let mut max = S::splat(f32::NEG_INFINITY);
-                vectors::<S>(block, f32::NEG_INFINITY, |x| max = S::max(x, max));
+                for i in 0..block.len().div_ceil(LANES) {
+                    max = S::max(vector::<S>(block, i, f32::NEG_INFINITY), max);
+                }
                 S::greatest(max)
             };
             if max > best.0 {
@@ -92,13 +94,14 @@ impl Kernel for Sums<'_> {
             // SAFETY: started by `Level::run`.
             unsafe {
                 let (mut lanes_z, mut lanes_t) = (S::splat(0.0), S::splat(0.0));
-                vectors::<S>(block, f32::NEG_INFINITY, |x| {
+                for i in 0..block.len().div_ceil(LANES) {
+                    let x = vector::<S>(block, i, f32::NEG_INFINITY);
                     // e^-100 counts as 0, and 0·-100 is 0 where 0·-∞ were NaN
                     let d = S::max(S::splat(-100.0), S::sub(x, S::splat(self.max)));
                     let e = S::exp(d);
                     lanes_z = S::add(lanes_z, e);
                     lanes_t = S::fma(e, d, lanes_t);
-                });
+                }
                 z += S::sum(lanes_z) as f64;
                 t += S::sum(lanes_t) as f64;
             }

@@ -95,8 +95,9 @@ impl Simd for Avx512 {
     unsafe fn sum_four(v: [__m512; 4]) -> [f32; 4] {
         unsafe {
             // 16 → 8: the halves of two vectors, added side by side; 8 → 4: the same with quarters
-            let eight = |a, b| _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
-            let (ab, cd) = (eight(v[0], v[1]), eight(v[2], v[3]));
+            let [a, b, c, d] = v;
+            let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
             let four = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
             // 4 → 2 → 1 within each quarter
             let two = _mm512_add_ps(four, _mm512_permute_ps::<0x4E>(four));
@@ -134,9 +135,31 @@ pub struct Avx2;
 /// Two halves of eight lanes.
 type Pair = (__m256, __m256);
 
+/// Eight bf16 widened.
 #[inline(always)]
-fn both(a: Pair, b: Pair, f: impl Fn(__m256, __m256) -> __m256) -> Pair {
-    (f(a.0, b.0), f(a.1, b.1))
+unsafe fn eight_bf16(p: *const bf16) -> __m256 {
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
+}
+
+/// Eight 8-bit numbers widened.
+#[inline(always)]
+unsafe fn eight_i8(p: *const i8) -> __m256 {
+    unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
+}
+
+/// 2^n for eight lanes.
+#[inline(always)]
+unsafe fn eight_pow2(n: __m256) -> __m256 {
+    unsafe {
+        let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+        _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+    }
+}
+
+/// The halves of two vectors, added side by side.
+#[inline(always)]
+unsafe fn add_halves(a: __m256, b: __m256) -> __m256 {
+    unsafe { _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b)) }
 }
 
 impl Simd for Avx2 {
@@ -153,13 +176,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> Pair {
-        unsafe {
-            let widen = |p: *const bf16| {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            };
-            (widen(p), widen(p.add(8)))
-        }
+        unsafe { (eight_bf16(p), eight_bf16(p.add(8))) }
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Pair {
@@ -167,10 +184,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Pair {
-        unsafe {
-            let widen = |p: *const i8| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
-            (widen(p), widen(p.add(8)))
-        }
+        unsafe { (eight_i8(p), eight_i8(p.add(8))) }
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Pair) {
@@ -181,23 +195,23 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn add(a: Pair, b: Pair) -> Pair {
-        both(a, b, |a, b| unsafe { _mm256_add_ps(a, b) })
+        unsafe { (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn sub(a: Pair, b: Pair) -> Pair {
-        both(a, b, |a, b| unsafe { _mm256_sub_ps(a, b) })
+        unsafe { (_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn mul(a: Pair, b: Pair) -> Pair {
-        both(a, b, |a, b| unsafe { _mm256_mul_ps(a, b) })
+        unsafe { (_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn div(a: Pair, b: Pair) -> Pair {
-        both(a, b, |a, b| unsafe { _mm256_div_ps(a, b) })
+        unsafe { (_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn max(a: Pair, b: Pair) -> Pair {
-        both(a, b, |a, b| unsafe { _mm256_max_ps(a, b) })
+        unsafe { (_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1)) }
     }
     #[inline(always)]
     unsafe fn fma(a: Pair, b: Pair, c: Pair) -> Pair {
@@ -205,14 +219,12 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn round(a: Pair) -> Pair {
-        both(a, a, |a, _| unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) })
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        unsafe { (_mm256_round_ps::<NEAREST>(a.0), _mm256_round_ps::<NEAREST>(a.1)) }
     }
     #[inline(always)]
     unsafe fn pow2(n: Pair) -> Pair {
-        both(n, n, |n, _| unsafe {
-            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-        })
+        unsafe { (eight_pow2(n.0), eight_pow2(n.1)) }
     }
     #[inline(always)]
     unsafe fn to_array(v: Pair) -> [f32; LANES] {
@@ -228,9 +240,9 @@ impl Simd for Avx2 {
     unsafe fn sum_four(v: [Pair; 4]) -> [f32; 4] {
         unsafe {
             // 16 → 8; 8 → 4: the halves of two vectors, added side by side; 4 → 2 → 1 within each half
-            let eight = v.map(|v| _mm256_add_ps(v.0, v.1));
-            let four = |a, b| _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
-            let (ab, cd) = (four(eight[0], eight[1]), four(eight[2], eight[3]));
+            let [a, b, c, d] = v;
+            let ab = add_halves(_mm256_add_ps(a.0, a.1), _mm256_add_ps(b.0, b.1));
+            let cd = add_halves(_mm256_add_ps(c.0, c.1), _mm256_add_ps(d.0, d.1));
             let two = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xEE>(ab, cd));
             let one = _mm256_add_ps(two, _mm256_permute_ps::<0xB1>(two)); // a a c c, b b d d
             let (ac, bd) = (_mm256_castps256_ps128(one), _mm256_extractf128_ps::<1>(one));
@@ -246,8 +258,9 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn zero_below(x: Pair, limit: Pair, v: Pair) -> Pair {
         unsafe {
-            let keep = |x, l, v| _mm256_and_ps(_mm256_cmp_ps::<_CMP_GE_OQ>(x, l), v);
-            (keep(x.0, limit.0, v.0), keep(x.1, limit.1, v.1))
+            let low = _mm256_cmp_ps::<_CMP_GE_OQ>(x.0, limit.0);
+            let high = _mm256_cmp_ps::<_CMP_GE_OQ>(x.1, limit.1);
+            (_mm256_and_ps(low, v.0), _mm256_and_ps(high, v.1))
         }
     }
 }

@@ -1,0 +1,193 @@
+//! From queries and a chunk of the cache to scores, and from scores to exponentials and their sums.
+
+use super::HeadState;
+use super::panel::{Block, Panel, panel_product};
+use crate::backend::cpu::cache::CacheElement;
+use crate::backend::cpu::simd::{Kernel, LANES, Simd};
+use crate::backend::softmax_state::{EntropyState, GAMMA, SoftmaxState, reweighting};
+use std::ops::Range;
+
+pub use crate::backend::cpu::cache::CHUNK;
+
+/// Score of a position that the row does not attend to: its exponential is 0, and 0 times it is 0.
+const MASKED: f32 = -1e30;
+
+/// scores[g, t] = q[g] · k[t] for one chunk.
+pub struct Scores<'a, K> {
+    /// `[heads, head_dim]`
+    pub queries: &'a [f32],
+    /// `[head_dim, CHUNK]`
+    pub keys: &'a [K],
+    pub head_dim: usize,
+    /// `[heads, CHUNK]`
+    pub scores: &'a mut [f32],
+}
+
+impl<K: CacheElement> Kernel for Scores<'_, K> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let heads = self.scores.len() / CHUNK;
+        assert!(self.keys.len() == self.head_dim * CHUNK && self.queries.len() == heads * self.head_dim);
+        let a = Panel { data: self.queries.as_ptr(), rows: heads, stride: self.head_dim };
+        let b = Block { data: self.keys.as_ptr(), stride: CHUNK, inner: 0..self.head_dim };
+        // SAFETY: the assertions give the shapes that `panel_product` reads and writes.
+        unsafe { panel_product::<S, K>(a, b, CHUNK, self.scores.as_mut_ptr()) }
+    }
+}
+
+/// w over one chunk of a row in which it is not 1 everywhere.
+pub struct Reweighting {
+    weights: [f32; CHUNK],
+    /// ln w, and 0 where w is 0.
+    logs: [f32; CHUNK],
+    /// What takes a score out of the maximum: [`MASKED`] where w is 0, 0 elsewhere.
+    masks: [f32; CHUNK],
+}
+
+impl Reweighting {
+    /// Of the chunk from position `start`, of which row `row` attends to `valid`; `None` where w is 1 at all of these.
+    pub fn of(row: usize, start: usize, valid: &Range<usize>) -> Option<Reweighting> {
+        let last = start + valid.end - 1;
+        if start > 0 && last + GAMMA.len() < row {
+            return None;
+        }
+        let (mut weights, mut logs, mut masks) = ([0.0; CHUNK], [0.0; CHUNK], [MASKED; CHUNK]);
+        weights[valid.clone()].fill(1.0);
+        masks[valid.clone()].fill(0.0);
+        let near = row.saturating_sub(GAMMA.len()).max(start + valid.start)..last + 1;
+        for t in near.chain((start + valid.start == 0).then_some(0)).map(|t| t - start) {
+            weights[t] = reweighting(row, start + t);
+            (logs[t], masks[t]) = if weights[t] > 0.0 { (weights[t].ln(), 0.0) } else { (0.0, MASKED) };
+        }
+        Some(Reweighting { weights, logs, masks })
+    }
+}
+
+/// How a chunk's entropy state is made.
+#[derive(Clone, Copy)]
+pub enum Entropy<'a> {
+    Off,
+    /// From the softmax's own sums: w is 1.
+    Plain,
+    Reweighted(&'a Reweighting),
+}
+
+/// One row's scores of a chunk become their exponentials e^{s-m}, and states.
+pub struct Softmax<'a> {
+    /// `[group, CHUNK]`
+    pub scores: &'a mut [f32],
+    /// `[group]`
+    pub states: &'a mut [HeadState],
+    /// Positions of the chunk that the row attends to.
+    pub valid: Range<usize>,
+    pub entropy: Entropy<'a>,
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        assert!(self.scores.len() == self.states.len() * CHUNK);
+        for (state, scores) in self.states.iter_mut().zip(self.scores.chunks_exact_mut(CHUNK)) {
+            scores[..self.valid.start].fill(MASKED);
+            scores[self.valid.end..].fill(MASKED);
+            // SAFETY: started by `Level::run`; `scores` has CHUNK elements.
+            unsafe {
+                let mut greatest = S::load(scores.as_ptr());
+                for i in (LANES..CHUNK).step_by(LANES) {
+                    greatest = S::max(greatest, S::load(scores.as_ptr().add(i)));
+                }
+                let max = S::greatest(greatest);
+                // reads the scores that `exponentials` replaces
+                let special = match self.entropy {
+                    Entropy::Reweighted(w) => reweighted::<S>(scores, w),
+                    Entropy::Off | Entropy::Plain => EntropyState::EMPTY,
+                };
+                let (sum, weighted) = exponentials::<S>(scores, max);
+                state.softmax = SoftmaxState { max, sum };
+                state.entropy = match self.entropy {
+                    Entropy::Plain => EntropyState { max, sum, weighted },
+                    Entropy::Off | Entropy::Reweighted(_) => special,
+                };
+            }
+        }
+    }
+}
+
+/// Replaces CHUNK scores s by e^{s-m}; returns Σ e^{s-m} and Σ e^{s-m} (s - m).
+///
+/// # Safety
+/// As [`Simd`]'s functions.
+#[inline(always)]
+unsafe fn exponentials<S: Simd>(scores: &mut [f32], max: f32) -> (f32, f32) {
+    assert!(scores.len() == CHUNK);
+    // SAFETY: within the CHUNK elements just asserted.
+    unsafe {
+        let (mut sum, mut weighted) = (S::splat(0.0), S::splat(0.0));
+        for i in (0..CHUNK).step_by(LANES) {
+            let shifted = S::sub(S::load(scores.as_ptr().add(i)), S::splat(max));
+            let e = S::exp(shifted);
+            S::store(scores.as_mut_ptr().add(i), e);
+            sum = S::add(sum, e);
+            weighted = S::fma(e, shifted, weighted);
+        }
+        (S::sum(sum), S::sum(weighted))
+    }
+}
+
+/// The entropy state of a chunk in which some weights are not 1.
+///
+/// # Safety
+/// As [`Simd`]'s functions.
+#[inline(always)]
+unsafe fn reweighted<S: Simd>(scores: &[f32], w: &Reweighting) -> EntropyState {
+    assert!(scores.len() == CHUNK);
+    // SAFETY: all arrays have CHUNK elements.
+    unsafe {
+        let kept = |i: usize| (scores.as_ptr().add(i), w.masks.as_ptr().add(i));
+        let mut greatest = S::splat(MASKED);
+        for i in (0..CHUNK).step_by(LANES) {
+            let (score, mask) = kept(i);
+            greatest = S::max(S::add(S::load(score), S::load(mask)), greatest);
+        }
+        let max = S::greatest(greatest);
+        if max <= MASKED {
+            return EntropyState::EMPTY;
+        }
+        let (mut sum, mut weighted) = (S::splat(0.0), S::splat(0.0));
+        for i in (0..CHUNK).step_by(LANES) {
+            let (score, mask) = kept(i);
+            let shifted = S::sub(S::add(S::load(score), S::load(mask)), S::splat(max));
+            let e = S::mul(S::load(w.weights.as_ptr().add(i)), S::exp(shifted));
+            sum = S::add(sum, e);
+            weighted = S::fma(e, S::add(shifted, S::load(w.logs.as_ptr().add(i))), weighted);
+        }
+        EntropyState { max, sum: S::sum(sum), weighted: S::sum(weighted) }
+    }
+}
+
+/// out[g] = Σ_t e[g, t] v[t] for one chunk.
+pub struct Values<'a, V> {
+    /// e: `[heads, CHUNK]`
+    pub scores: &'a [f32],
+    /// `[CHUNK, stride]`
+    pub values: &'a [V],
+    /// Positions outside of which every e is 0.
+    pub valid: Range<usize>,
+    /// `[heads, stride]`
+    pub out: &'a mut [f32],
+}
+
+impl<V: CacheElement> Kernel for Values<'_, V> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (heads, stride) = (self.scores.len() / CHUNK, self.values.len() / CHUNK);
+        assert!(self.valid.end <= CHUNK && self.out.len() == heads * stride && stride.is_multiple_of(LANES));
+        let a = Panel { data: self.scores.as_ptr(), rows: heads, stride: CHUNK };
+        let b = Block { data: self.values.as_ptr(), stride, inner: self.valid };
+        // SAFETY: the assertions give the shapes that `panel_product` reads and writes.
+        unsafe { panel_product::<S, V>(a, b, stride, self.out.as_mut_ptr()) }
+    }
+}
