@@ -101,7 +101,9 @@ pub fn matmul_many(pool: &ThreadPool, level: Level, jobs: &mut [Job], x: &[f32],
     }
     let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, x, n, k)).collect();
     if n <= level.run(narrow::MostRows) {
-        return for_panels(pool, &products, narrow::panel(k), n, n, &|product, _, outs| {
+        let outs = products.iter().map(|product| product.w.rows).sum();
+        let panel = narrow::panel(k, outs, pool.threads());
+        return for_panels(pool, &products, panel, n, n, &|product, _, outs| {
             level.run(narrow::Narrow { product, n, outs });
         });
     }
@@ -174,7 +176,7 @@ impl<'a> Product<'a> {
         Product { w: *w, bias: *bias, x, y: Disjoint::new(y), y_stride: *y_stride }
     }
 
-    /// Adds up the lanes of a tile of accumulators and writes y[row + r, out + c] for r < R and c < `outs` ≤ C.
+    /// Adds up the lanes of a tile of accumulators and writes y[row + r, out + c·apart] for r < R and c < `outs` ≤ C.
     ///
     /// # Safety
     /// `S` as for [`Simd`]; no other thread is writing these elements of y.
@@ -183,7 +185,7 @@ impl<'a> Product<'a> {
         &self,
         acc: &[[S::V; R]; C],
         row: usize,
-        out: usize,
+        (out, apart): (usize, usize),
         outs: usize,
     ) {
         let mut sums = [[0.0; C]; R];
@@ -203,15 +205,17 @@ impl<'a> Product<'a> {
             }
         }
         for (r, sums) in sums.iter_mut().enumerate() {
+            if let Some(bias) = self.bias {
+                sums.iter_mut().zip(bias[out..].iter().step_by(apart)).take(outs).for_each(|(s, b)| *s += b);
+            }
             let start = (row + r) * self.y_stride + out;
             // SAFETY: the caller's promise.
-            let y = unsafe { self.y.slice(start..start + outs) };
-            if let Some(bias) = self.bias {
-                sums.iter_mut().zip(&bias[out..out + outs]).for_each(|(s, b)| *s += b);
-            }
-            match y.first_chunk_mut() {
-                Some(y) => *y = *sums, // in registers
-                None => y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum),
+            let y = |range| unsafe { self.y.slice(range) };
+            if apart == 1 && outs == C {
+                y(start..start + C).iter_mut().zip(&*sums).for_each(|(y, sum)| *y = *sum);
+            } else {
+                let at = |c: usize| start + c * apart;
+                (0..outs).for_each(|c| y(at(c)..at(c) + 1)[0] = sums[c]);
             }
         }
     }

@@ -20,11 +20,15 @@ const fn most_at_once<S: Simd>() -> usize {
     if S::REGISTERS >= 32 { 8 } else { 4 }
 }
 
-/// Outputs of one task for rows of `k` weights: about 64 KiB or more, so that handing it out costs nothing against it.
+/// Outputs of one task: some tasks for every thread, of 256 KiB at most as long as the file has 16 bits a weight.
 /// A multiple of every tile's outputs.
-pub fn panel(k: usize) -> usize {
-    24 * (32768 / (24 * k.max(1))).clamp(1, 16)
+pub fn panel(k: usize, outs: usize, threads: usize) -> usize {
+    outs.div_ceil(8 * threads).min((1 << 17) / k.max(1)).next_multiple_of(24)
 }
+
+/// How far ahead of its use a weight is asked for, in bytes: what memory delivers to a core in the time that it takes to
+/// answer, over the streams of a tile.
+const AHEAD: usize = 2048;
 
 /// y[0..n, outs], n ≤ [`MostRows`].
 pub struct Narrow<'a> {
@@ -58,9 +62,9 @@ impl Narrow<'_> {
         unsafe {
             if S::REGISTERS >= 32 {
                 match rows.len() {
-                    1 => self.tiles::<S, W, 1, 8>(w, row),
-                    2 => self.tiles::<S, W, 2, 8>(w, row),
-                    3 => self.tiles::<S, W, 3, 6>(w, row),
+                    1 => self.tiles::<S, W, 1, 4>(w, row),
+                    2 => self.tiles::<S, W, 2, 4>(w, row),
+                    3 => self.tiles::<S, W, 3, 4>(w, row),
                     4 => self.tiles::<S, W, 4, 6>(w, row),
                     5 => self.tiles::<S, W, 5, 4>(w, row),
                     6 => self.tiles::<S, W, 6, 4>(w, row),
@@ -78,41 +82,42 @@ impl Narrow<'_> {
         }
     }
 
-    /// All outputs, C at a time while there are so many.
+    /// All outputs, C at a time. Those of a tile are far apart, so that their weights come from memory in C streams,
+    /// each a long way in sequence: more than one stream of a core, and more than many short ones.
     ///
     /// # Safety
     /// `S` as for [`Simd`], w is [rows, k], x has R rows from `row`, and no other thread writes these outputs.
     #[inline(always)]
     unsafe fn tiles<S: Simd, W: Weight, const R: usize, const C: usize>(&self, w: &[W], row: usize) {
-        let mut out = self.outs.start;
+        let Range { start, end } = self.outs;
+        let apart = (end - start) / C;
         // SAFETY: the caller's promise.
         unsafe {
-            while out + C <= self.outs.end {
-                let acc = self.tile::<S, W, R, C>(w, row, out);
-                self.product.write::<S, R, C>(&acc, row, out, C);
-                out += C;
+            for out in start..start + apart {
+                let acc = self.tile::<S, W, R, C>(w, row, out, apart);
+                self.product.write::<S, R, C>(&acc, row, (out, apart), C);
             }
-            while out < self.outs.end {
-                let acc = self.tile::<S, W, R, 1>(w, row, out);
-                self.product.write::<S, R, 1>(&acc, row, out, 1);
-                out += 1;
+            for out in start + C * apart..end {
+                let acc = self.tile::<S, W, R, 1>(w, row, out, 1);
+                self.product.write::<S, R, 1>(&acc, row, (out, 1), 1);
             }
         }
     }
 
-    /// The accumulators of R rows and C outputs from `out`.
+    /// The accumulators of R rows and the C outputs from `out` that are `apart` from one another.
     ///
     /// # Safety
-    /// As for [`tiles`](Self::tiles), and out + C ≤ rows.
+    /// As for [`tiles`](Self::tiles), and there are these outputs.
     #[inline(always)]
     unsafe fn tile<S: Simd, W: Weight, const R: usize, const C: usize>(
         &self,
         w: &[W],
         row: usize,
         out: usize,
+        apart: usize,
     ) -> [[S::V; R]; C] {
         let k = self.product.w.k;
-        // SAFETY: row row + r of x and row out + c of w have k elements; full vectors end at k, the part has k mod 16.
+        // SAFETY: row row + r of x and row out + c·apart of w have k elements; full vectors end at k, the part has k mod 16.
         unsafe {
             let (x, w) = (self.product.x.as_ptr().add(row * k), W::at(w.as_ptr(), out * k));
             let mut acc = [[S::splat(0.0); R]; C];
@@ -120,15 +125,14 @@ impl Narrow<'_> {
             for i in (0..full).step_by(LANES) {
                 let x: [S::V; R] = std::array::from_fn(|r| S::load(x.add(r * k + i)));
                 step::<S, R, C>(&mut acc, x, |c| {
-                    let p = W::at(w, c * k + i);
-                    // the same place of the next tile: rows are too short for the hardware to run ahead in them
-                    S::prefetch(W::at(p, C * k).cast());
+                    let p = W::at(w, c * apart * k + i);
+                    S::prefetch(p.cast::<u8>().wrapping_add(AHEAD));
                     W::load::<S>(p)
                 });
             }
             if full < k {
                 let x: [S::V; R] = std::array::from_fn(|r| S::load_part(x.add(r * k + full), k - full));
-                step::<S, R, C>(&mut acc, x, |c| W::load_part::<S>(W::at(w, c * k + full), k - full));
+                step::<S, R, C>(&mut acc, x, |c| W::load_part::<S>(W::at(w, c * apart * k + full), k - full));
             }
             acc
         }

@@ -234,7 +234,7 @@ impl Wide<'_> {
                     S::store(between.add(i * LANES), acc[i / R][i % R]);
                 }
             } else {
-                self.product.write::<S, R, C>(&acc, row, cut.outs.start, cut.outs.len());
+                self.product.write::<S, R, C>(&acc, row, (cut.outs.start, 1), cut.outs.len());
             }
         }
     }
