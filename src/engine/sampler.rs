@@ -1,8 +1,6 @@
 //! Choosing the next token. Every choice depends on (seed, stream, position) alone, so it is the same whatever the
 //! batch a sequence runs in.
 
-use crate::backend::TokenLogprob;
-
 /// How tokens are chosen. `temperature` 0 is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -36,57 +34,101 @@ impl Choice {
         if self.sampling.temperature <= 0.0 {
             return argmax(logits);
         }
-        let candidates = self.candidates(logits);
-        let total: f64 = candidates.iter().map(|c| c.logprob).sum();
+        let (mut candidates, total) = self.candidates(logits);
         let mut left = uniform(self.sampling.seed, self.stream, self.position as u64) * total;
-        for candidate in &candidates {
-            left -= candidate.logprob;
+        let mut last = 0;
+        for rank in 0..candidates.all.len() {
+            let candidate = candidates.at(rank);
+            left -= candidate.weight;
+            last = candidate.token;
             if left < 0.0 {
-                return candidate.token;
+                break;
             }
         }
-        candidates.last().map_or(0, |c| c.token)
+        last
     }
 
-    /// Tokens that may be drawn with their weights (in `logprob`'s place, not normalized), most probable first.
-    fn candidates(&self, logits: &[f32]) -> Vec<TokenLogprob> {
+    /// Tokens that may be drawn, and the sum of their weights.
+    fn candidates(&self, logits: &[f32]) -> (Candidates, f64) {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let temperature = f64::from(self.sampling.temperature);
+        // a vocabulary of weights below e^-50 is beyond the precision of the sum
+        let lowest = -50.0 * temperature;
+        let all = (0u32..).zip(logits).filter(|(_, x)| f64::from(*x - max) > lowest);
         let weight = |x: f32| (f64::from(x - max) / temperature).exp();
-        let mut all: Vec<TokenLogprob> = (0u32..)
-            .zip(logits)
-            .map(|(token, x)| TokenLogprob { token, logprob: weight(*x) })
-            .filter(|c| c.logprob > 0.0)
-            .collect();
-        let order = |a: &TokenLogprob, b: &TokenLogprob| b.logprob.total_cmp(&a.logprob).then(a.token.cmp(&b.token));
-        if self.sampling.top_k > 0 && self.sampling.top_k < all.len() {
-            all.select_nth_unstable_by(self.sampling.top_k - 1, order);
-            all.truncate(self.sampling.top_k);
+        let all = all.map(|(token, x)| Candidate { token, weight: weight(*x) }).collect();
+        let mut candidates = Candidates { all, sorted: 0 };
+        if self.sampling.top_k > 0 && self.sampling.top_k < candidates.all.len() {
+            candidates.sort(self.sampling.top_k);
+            candidates.all.truncate(self.sampling.top_k);
         }
-        all.sort_unstable_by(order);
+        let mut total: f64 = candidates.all.iter().map(|c| c.weight).sum();
         if self.sampling.top_p < 1.0 {
-            let total: f64 = all.iter().map(|c| c.logprob).sum();
-            let mut sum = 0.0;
             let wanted = f64::from(self.sampling.top_p.max(0.0)) * total;
-            let keep = all.iter().position(|c| {
-                sum += c.logprob;
-                sum >= wanted
-            });
-            all.truncate(keep.map_or(all.len(), |last| last + 1));
+            let (mut sum, mut kept) = (0.0, 0);
+            while kept < candidates.all.len() && (kept == 0 || sum < wanted) {
+                sum += candidates.at(kept).weight;
+                kept += 1;
+            }
+            candidates.all.truncate(kept);
+            total = sum;
         }
-        all
+        (candidates, total)
+    }
+}
+
+/// A token with its weight e^{(x - max) / temperature}.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    token: u32,
+    weight: f64,
+}
+
+/// Tokens by weight, greatest first, equal ones by id; sorted only as far as somebody looks, since almost every draw
+/// falls on one of a few tokens of the whole vocabulary.
+struct Candidates {
+    all: Vec<Candidate>,
+    /// So many are at their places.
+    sorted: usize,
+}
+
+impl Candidates {
+    fn at(&mut self, rank: usize) -> Candidate {
+        if rank >= self.sorted {
+            self.sort((8 * self.sorted).max(32));
+        }
+        self.all[rank]
+    }
+
+    /// Brings the first `count` to their places.
+    fn sort(&mut self, count: usize) {
+        let order = |a: &Candidate, b: &Candidate| b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token));
+        let count = count.min(self.all.len());
+        let rest = &mut self.all[self.sorted..];
+        let more = count - self.sorted;
+        if more < rest.len() {
+            rest.select_nth_unstable_by(more, order);
+        }
+        rest[..more].sort_unstable_by(order);
+        self.sorted = count;
     }
 }
 
 /// Index of the greatest value; the lowest of equals.
 pub fn argmax(values: &[f32]) -> u32 {
-    let mut best = 0;
-    for (i, x) in values.iter().enumerate() {
-        if *x > values[best] || values[best].is_nan() {
-            best = i;
+    const BLOCK: usize = 64;
+    let (mut greatest, mut best) = (f32::NEG_INFINITY, None);
+    for (block, values) in values.chunks(BLOCK).enumerate() {
+        // of almost all blocks one comparison of many lanes is enough; no NaN is greater than anything
+        if values.iter().fold(false, |any, x| any | (*x > greatest)) {
+            for (i, x) in values.iter().enumerate() {
+                if *x > greatest {
+                    (greatest, best) = (*x, Some(block * BLOCK + i));
+                }
+            }
         }
     }
-    best as u32
+    best.unwrap_or(0) as u32
 }
 
 /// A number in [0, 1) from three counters, chained through the finalizer of SplitMix64.
@@ -117,6 +159,33 @@ mod tests {
     fn greedy_takes_the_lowest_of_equals_and_no_nan() {
         let choice = Choice { sampling: Sampling::GREEDY, stream: 0, position: 0, vocabulary: 4 };
         assert_eq!(choice.token(&[f32::NAN, 1.0, 3.0, 3.0, 5.0]), 2, "the fifth is padding");
+    }
+
+    #[test]
+    fn argmax_of_a_long_row_is_the_first_greatest() {
+        let value = |i: usize| ((i * 7919) % 1000) as f32;
+        for len in [1, 63, 64, 65, 3000] {
+            let values: Vec<f32> = (0..len).map(value).collect();
+            let greatest = values.iter().copied().fold(0.0, f32::max);
+            assert_eq!(Some(argmax(&values) as usize), values.iter().position(|x| *x == greatest));
+        }
+        assert_eq!(argmax(&[f32::NEG_INFINITY; 3]), 0);
+    }
+
+    #[test]
+    fn candidates_come_in_the_order_of_a_full_sort() {
+        let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 997) as f32 / 100.0).collect();
+        let choice = Choice {
+            sampling: Sampling { temperature: 1.0, ..Sampling::GREEDY },
+            stream: 0,
+            position: 0,
+            vocabulary: logits.len(),
+        };
+        let (mut candidates, _) = choice.candidates(&logits);
+        let mut sorted: Vec<u32> = (0..5000).collect();
+        sorted.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+        let found: Vec<u32> = (0..candidates.all.len()).map(|rank| candidates.at(rank).token).collect();
+        assert_eq!(found, sorted);
     }
 
     #[test]

@@ -240,12 +240,12 @@ impl Partial {
         if let Some(cap) = shape.softcap {
             norm::softcap(level, scores, cap);
         }
-        let mut any = CHUNK..0;
+        let (mut from, mut to) = (CHUNK, 0);
         let parts = scores.chunks_exact_mut(group * CHUNK).zip(self.states.chunks_exact_mut(group));
         for (row, (scores, states)) in task.rows.iter().zip(parts) {
             let attended = shape.positions(row.position);
             let valid = attended.start.saturating_sub(start)..(attended.end - start).min(CHUNK);
-            any = any.start.min(valid.start)..any.end.max(valid.end);
+            (from, to) = (from.min(valid.start), to.max(valid.end));
             let weights = if row.entropy { Reweighting::of(row.position, start, &valid) } else { None };
             let entropy = match &weights {
                 _ if !row.entropy => Entropy::Off,
@@ -256,7 +256,7 @@ impl Partial {
         }
         with_block!(&chunk.values, values => {
             let values = &values[task.kv_head * CHUNK * stride..(task.kv_head + 1) * CHUNK * stride];
-            level.run(Values { scores, values, valid: any, out: &mut self.out[..self.len * stride] });
+            level.run(Values { scores, values, valid: from..to, out: &mut self.out[..self.len * stride] });
         });
     }
 

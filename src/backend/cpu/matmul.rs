@@ -99,12 +99,16 @@ pub fn matmul_many(pool: &ThreadPool, level: Level, jobs: &mut [Job], x: &[f32],
     if n == 0 {
         return;
     }
-    let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, x, n, k)).collect();
+    let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
     if n <= level.run(narrow::MostRows) {
         let outs = products.iter().map(|product| product.w.rows).sum();
         let panel = narrow::panel(k, outs, pool.threads());
-        return for_panels(pool, &products, panel, n, n, &|product, _, outs| {
-            level.run(narrow::Narrow { product, n, outs });
+        return with_lines(n * k.div_ceil(LANES), |lines| {
+            level.run(narrow::Arrange { x, n, k, lines });
+            let lines = &*lines;
+            for_panels(pool, &products, panel, n, n, &|product, _, outs| {
+                level.run(narrow::Narrow { product, lines, n, outs });
+            });
         });
     }
     with_lines(n * k.div_ceil(LANES), |lines| {
@@ -156,24 +160,22 @@ fn with_lines(len: usize, f: impl FnOnce(&mut [wide::Line])) {
     });
 }
 
-/// A checked [`Job`] with its input.
+/// A checked [`Job`].
 struct Product<'a> {
     w: Matrix<'a>,
     bias: Option<&'a [f32]>,
-    /// [n, k]
-    x: &'a [f32],
     y: Disjoint<'a, f32>,
     y_stride: usize,
 }
 
 impl<'a> Product<'a> {
-    fn new(job: &'a mut Job, x: &'a [f32], n: usize, k: usize) -> Self {
+    fn new(job: &'a mut Job, n: usize, k: usize) -> Self {
         let Job { w, bias, y, y_stride } = job;
         assert_eq!(w.k, k, "products of one region share their input");
         assert_eq!(w.numbers.len(), w.rows * k, "weights are not [rows = {}, k = {k}]", w.rows);
         assert!(bias.is_none_or(|b| b.len() == w.rows), "bias is not [{}]", w.rows);
         assert!(*y_stride >= w.rows && y.len() >= (n - 1) * *y_stride + w.rows, "y is too small for [{n}, {}]", w.rows);
-        Product { w: *w, bias: *bias, x, y: Disjoint::new(y), y_stride: *y_stride }
+        Product { w: *w, bias: *bias, y: Disjoint::new(y), y_stride: *y_stride }
     }
 
     /// Adds up the lanes of a tile of accumulators and writes y[row + r, out + c·apart] for r < R and c < `outs` ≤ C.
@@ -217,25 +219,6 @@ impl<'a> Product<'a> {
                 let at = |c: usize| start + c * apart;
                 (0..outs).for_each(|c| y(at(c)..at(c) + 1)[0] = sums[c]);
             }
-        }
-    }
-}
-
-/// One step of a register tile: sixteen inputs of R rows meet those of C outputs, acc[c][r] += w(c)·x[r].
-///
-/// # Safety
-/// As for [`Simd`].
-#[inline(always)]
-unsafe fn step<S: Simd, const R: usize, const C: usize>(
-    acc: &mut [[S::V; R]; C],
-    x: [S::V; R],
-    w: impl Fn(usize) -> S::V,
-) {
-    for (c, acc) in acc.iter_mut().enumerate() {
-        let w = w(c);
-        for (acc, x) in acc.iter_mut().zip(x) {
-            // SAFETY: the caller's promise.
-            *acc = unsafe { S::fma(w, x, *acc) };
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Products with a few rows of activations: a stream of weights from memory, widened in registers and used at once.
 
 use super::super::simd::{Kernel, LANES, Simd};
-use super::{Product, Weight, step, with_weights};
+use super::wide::{Line, arrange_row};
+use super::{Product, Weight, with_weights};
 use std::ops::Range;
 
 /// Most rows of activations for which streaming is the faster way.
@@ -30,9 +31,43 @@ pub fn panel(k: usize, outs: usize, threads: usize) -> usize {
 /// answer, over the streams of a tile.
 const AHEAD: usize = 2048;
 
+/// Rows of the i-th tile, and how many tiles there are.
+fn tile_rows<S: Simd>(n: usize, i: usize) -> (Range<usize>, usize) {
+    let tiles = n.div_ceil(most_at_once::<S>());
+    (i * n / tiles..(i + 1) * n / tiles, tiles)
+}
+
+/// Lays out x [n, k] in tiles: [tiles][⌈k/16⌉, rows of the tile] lines, the last k mod 16 padded with zeros.
+pub struct Arrange<'a> {
+    pub x: &'a [f32],
+    pub n: usize,
+    pub k: usize,
+    /// [n, ⌈k/16⌉] lines
+    pub lines: &'a mut [Line],
+}
+
+impl Kernel for Arrange<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let steps = self.k.div_ceil(LANES);
+        for i in 0..tile_rows::<S>(self.n, 0).1 {
+            let (rows, _) = tile_rows::<S>(self.n, i);
+            let tile = &mut self.lines[rows.start * steps..rows.end * steps];
+            for row in rows.clone() {
+                let x = &self.x[row * self.k..(row + 1) * self.k];
+                // SAFETY: started by `Level::run`.
+                unsafe { arrange_row::<S>(x, &mut tile[row - rows.start..], rows.len()) };
+            }
+        }
+    }
+}
+
 /// y[0..n, outs], n ≤ [`MostRows`].
 pub struct Narrow<'a> {
     pub product: &'a Product<'a>,
+    /// x, from [`Arrange`] at the same level.
+    pub lines: &'a [Line],
     pub n: usize,
     pub outs: Range<usize>,
 }
@@ -41,9 +76,8 @@ impl Kernel for Narrow<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let groups = self.n.div_ceil(most_at_once::<S>());
-        for group in 0..groups {
-            let rows = group * self.n / groups..(group + 1) * self.n / groups;
+        for i in 0..tile_rows::<S>(self.n, 0).1 {
+            let (rows, _) = tile_rows::<S>(self.n, i);
             // SAFETY: `Product::new` has checked the sizes; started by `Level::run`.
             unsafe { with_weights!(self.product.w.numbers, w => self.group::<S, _>(w, rows)) }
         }
@@ -86,7 +120,7 @@ impl Narrow<'_> {
     /// each a long way in sequence: more than one stream of a core, and more than many short ones.
     ///
     /// # Safety
-    /// `S` as for [`Simd`], w is [rows, k], x has R rows from `row`, and no other thread writes these outputs.
+    /// `S` as for [`Simd`], w is [rows, k], a tile of x has the R rows from `row`, and no other thread writes these outputs.
     #[inline(always)]
     unsafe fn tiles<S: Simd, W: Weight, const R: usize, const C: usize>(&self, w: &[W], row: usize) {
         let Range { start, end } = self.outs;
@@ -116,25 +150,49 @@ impl Narrow<'_> {
         out: usize,
         apart: usize,
     ) -> [[S::V; R]; C] {
-        let k = self.product.w.k;
-        // SAFETY: row row + r of x and row out + c·apart of w have k elements; full vectors end at k, the part has k mod 16.
+        let (k, steps) = (self.product.w.k, self.product.w.k.div_ceil(LANES));
+        // SAFETY: row out + c·apart of w has k elements: full vectors end at k, the last part has k mod 16. The tile of x
+        // has R lines a step.
         unsafe {
-            let (x, w) = (self.product.x.as_ptr().add(row * k), W::at(w.as_ptr(), out * k));
+            let x = self.lines[row * steps..(row + R) * steps].as_ptr().cast::<f32>();
+            let w = W::at(w.as_ptr(), out * k);
             let mut acc = [[S::splat(0.0); R]; C];
-            let full = k - k % LANES;
-            for i in (0..full).step_by(LANES) {
-                let x: [S::V; R] = std::array::from_fn(|r| S::load(x.add(r * k + i)));
-                step::<S, R, C>(&mut acc, x, |c| {
-                    let p = W::at(w, c * apart * k + i);
+            for i in 0..k / LANES {
+                let mut weights = [S::splat(0.0); C];
+                for (c, weights) in weights.iter_mut().enumerate() {
+                    let p = W::at(w, c * apart * k + i * LANES);
                     S::prefetch(p.cast::<u8>().wrapping_add(AHEAD));
-                    W::load::<S>(p)
-                });
+                    *weights = W::load::<S>(p);
+                }
+                step::<S, R, C>(&mut acc, x.add(i * R * LANES), weights);
             }
-            if full < k {
-                let x: [S::V; R] = std::array::from_fn(|r| S::load_part(x.add(r * k + full), k - full));
-                step::<S, R, C>(&mut acc, x, |c| W::load_part::<S>(W::at(w, c * apart * k + full), k - full));
+            let (full, rest) = (k - k % LANES, k % LANES);
+            if rest > 0 {
+                let mut weights = [S::splat(0.0); C];
+                for (c, weights) in weights.iter_mut().enumerate() {
+                    *weights = W::load_part::<S>(W::at(w, c * apart * k + full), rest);
+                }
+                step::<S, R, C>(&mut acc, x.add(full * R), weights);
             }
             acc
+        }
+    }
+}
+
+/// Sixteen inputs of R rows at x meet those of C outputs: acc[c][r] += w[c]·x[r]. There are fewer outputs than rows where
+/// registers are scarce, so the weights stay in them and the inputs pass by.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn step<S: Simd, const R: usize, const C: usize>(acc: &mut [[S::V; R]; C], x: *const f32, w: [S::V; C]) {
+    for r in 0..R {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = S::load(x.add(r * LANES));
+            for (acc, w) in acc.iter_mut().zip(w) {
+                acc[r] = S::fma(w, x, acc[r]);
+            }
         }
     }
 }

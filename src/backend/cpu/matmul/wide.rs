@@ -5,7 +5,7 @@
 
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::threads::Disjoint;
-use super::{Product, Weight, step, with_weights};
+use super::{Product, Weight, with_weights};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -73,18 +73,30 @@ impl Kernel for Arrange<'_> {
             let first = row - row % height;
             let height = height.min(rows.end - first);
             // SAFETY: this task alone writes the lines of its rows, which tiles do not mix with those of other groups.
-            // Row `row` of x has k elements, and the last line of the row is at most that of the tile.
             unsafe {
                 let tile = lines.slice(first * steps..(first + height) * steps);
-                let x = x[row * k..][..k].as_ptr();
-                let at = |step: usize| tile.as_ptr().add(step * height + row - first).cast::<f32>().cast_mut();
-                for step in 0..k / LANES {
-                    S::store(at(step), S::load(x.add(step * LANES)));
-                }
-                if !k.is_multiple_of(LANES) {
-                    S::store(at(steps - 1), S::load_part(x.add(k - k % LANES), k % LANES));
-                }
+                arrange_row::<S>(&x[row * k..][..k], &mut tile[row - first..], height);
             }
+        }
+    }
+}
+
+/// Writes x as vectors to every `height`-th line, the last one padded with zeros.
+///
+/// # Safety
+/// `S` as for [`Simd`].
+#[inline(always)]
+pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], height: usize) {
+    let (full, rest) = x.as_chunks::<LANES>();
+    assert!(x.is_empty() || tile.len() > (x.len().div_ceil(LANES) - 1) * height);
+    let at = |step: usize| tile.as_ptr().wrapping_add(step * height).cast::<f32>().cast_mut();
+    // SAFETY: chunks have 16 elements; the assertion bounds the last line.
+    unsafe {
+        for (step, x) in full.iter().enumerate() {
+            S::store(at(step), S::load(x.as_ptr()));
+        }
+        if !rest.is_empty() {
+            S::store(at(full.len()), S::load_part(rest.as_ptr(), rest.len()));
         }
     }
 }
@@ -236,6 +248,25 @@ impl Wide<'_> {
             } else {
                 self.product.write::<S, R, C>(&acc, row, (cut.outs.start, 1), cut.outs.len());
             }
+        }
+    }
+}
+
+/// One step of a register tile: sixteen inputs of R rows meet those of C outputs, acc[c][r] += w(c)·x[r].
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn step<S: Simd, const R: usize, const C: usize>(
+    acc: &mut [[S::V; R]; C],
+    x: [S::V; R],
+    w: impl Fn(usize) -> S::V,
+) {
+    for (c, acc) in acc.iter_mut().enumerate() {
+        let w = w(c);
+        for (acc, x) in acc.iter_mut().zip(x) {
+            // SAFETY: the caller's promise.
+            *acc = unsafe { S::fma(w, x, *acc) };
         }
     }
 }
