@@ -60,6 +60,7 @@ fn every_stage_is_measured() {
     let contexts: Vec<u64> =
         report["sweep"].as_array().unwrap().iter().map(|r| r["context"].as_u64().unwrap()).collect();
     assert_eq!(contexts, [16, 40]);
+    assert!(report["sweep"][1]["score"]["seconds"]["median"].as_f64().unwrap() > 0.0);
     let svg = std::fs::read_to_string(picture).unwrap();
     let picture = roxmltree::Document::parse(&svg).unwrap();
     let texts: Vec<&str> = picture.descendants().filter(|n| n.has_tag_name("text")).filter_map(|n| n.text()).collect();

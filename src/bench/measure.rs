@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 /// Tokens of the answer at the response's end.
-const ANSWER: usize = 3;
+pub const ANSWER: usize = 3;
 
 /// Tokens of the question how sure the model is, and of what it says to it.
 const QUESTION: usize = 48;

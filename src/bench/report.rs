@@ -58,6 +58,16 @@ pub struct SweepRow {
     pub share_of_bandwidth: f64,
     /// Bytes of a sequence's KV cache at its end.
     pub cache_bytes: u64,
+    /// Scoring the context as a response that exists; `None` where it is too short.
+    pub score: Option<Scoring>,
+}
+
+/// A response that exists: its traced pass with every probability, the chain of its last tokens, and their similarity.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Scoring {
+    pub seconds: Spread,
+    /// Most bytes in use meanwhile, less those in use before; `None` where the system does not tell.
+    pub extra_bytes: Option<u64>,
 }
 
 /// Everything.

@@ -1,15 +1,21 @@
-//! Decoding by the length of the context.
+//! Decoding and scoring by the length of the context.
 
-use super::measure::{Decoding, prompt, rate};
-use super::report::{Spread, SweepRow};
+use super::measure::{ANSWER, Decoding, prompt, rate};
+use super::report::{Scoring, Spread, SweepRow};
 use super::{BenchError, Settings, floors};
 use crate::bench::machine::Machine;
 use crate::engine::Engine;
-use crate::uq::Profile;
+use crate::uq::{Parameters, Profile, chain, similarity};
 use std::time::Instant;
 
 /// Decode steps at each context.
 const STEPS: usize = 32;
+
+/// The prompt of a context that is scored as a response.
+const PROMPT: usize = 64;
+
+/// Shortest context that is scored.
+const LEAST_SCORED: usize = 16;
 
 /// Plain and traced steps in turns behind contexts of `contexts` tokens.
 pub fn sweep(
@@ -46,7 +52,35 @@ pub fn sweep(
             gb_per_second: speed / 1e9,
             share_of_bandwidth: speed / Spread::of(&bandwidth).median,
             cache_bytes: floors::cache_bytes(engine, context + STEPS) as u64,
+            score: score(engine, machine, settings, &tokens)?,
         });
     }
     Ok(rows)
+}
+
+/// Scores `tokens` as a prompt and its response, whose last tokens are the answer.
+fn score(
+    engine: &mut Engine,
+    machine: &Machine,
+    settings: &Settings,
+    tokens: &[u32],
+) -> Result<Option<Scoring>, BenchError> {
+    if tokens.len() < LEAST_SCORED {
+        return Ok(None);
+    }
+    let parameters = Parameters::published(Profile::Corrected);
+    let (n_instr, answer) = (PROMPT.min(tokens.len() / 2), tokens.len() - ANSWER..tokens.len());
+    let (mut seconds, mut extra) = (Vec::new(), None);
+    for _ in 0..settings.rounds {
+        let before = machine.in_use()?;
+        let watch = machine.watch().ok();
+        let start = Instant::now();
+        let mut traced = engine.trace(tokens, n_instr, Profile::Corrected)?;
+        let (response, mut questions) = traced.parts();
+        let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut questions)?;
+        similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;
+        seconds.push(start.elapsed().as_secs_f64());
+        extra = extra.max(watch.and_then(|watch| watch.peak().ok()).map(|peak| peak.saturating_sub(before)));
+    }
+    Ok(Some(Scoring { seconds: Spread::of(&seconds), extra_bytes: extra }))
 }

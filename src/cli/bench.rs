@@ -181,8 +181,12 @@ fn sweep_table(report: &Report, look: Look) -> String {
         ("GB/s", Align::Right),
         ("of the bandwidth", Align::Right),
         ("cache MiB", Align::Right),
+        ("scored in s", Align::Right),
+        ("and MiB", Align::Right),
     ]);
+    let mib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1 << 20));
     for row in &report.sweep {
+        let extra = row.score.and_then(|score| score.extra_bytes);
         let cells = [
             row.context.to_string(),
             format!("{:.0}", row.prefill_tokens_per_second),
@@ -191,7 +195,9 @@ fn sweep_table(report: &Report, look: Look) -> String {
             percents(&row.trace_overhead_percent),
             format!("{:.1}", row.gb_per_second),
             format!("{:.0} %", 100.0 * row.share_of_bandwidth),
-            format!("{:.0}", row.cache_bytes as f64 / f64::from(1 << 20)),
+            mib(row.cache_bytes),
+            row.score.map_or(String::new(), |score| format!("{:.2}", score.seconds.median)),
+            extra.map_or(String::new(), mib),
         ];
         table.row(cells.map(|cell| (cell, Style::PLAIN)));
     }

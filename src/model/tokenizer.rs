@@ -10,7 +10,10 @@ mod detokenize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use tokenizers::AddedToken;
+use tokenizers::models::bpe::BPE;
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
+};
 
 pub(crate) use config::TokenizerConfig;
 use detokenize::Plan;
@@ -99,7 +102,7 @@ impl Tokenizer {
         let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
         let config = TokenizerConfig::from_folder(folder)?;
         let parse_error = |e: tokenizers::Error| TokenizerError::Parse { path: path.clone(), message: e.to_string() };
-        let mut inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(parse_error)?;
+        let mut inner = parse(&bytes).map_err(parse_error)?;
         inner.with_truncation(None).map_err(parse_error)?;
         inner.with_padding(None);
         add_missing_tokens(&mut inner, &config, &folder.join("tokenizer_config.json"))?;
@@ -218,6 +221,16 @@ impl Tokenizer {
 fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
     let encoding = inner.encode_fast(text, add_special_tokens).map_err(|e| TokenizerError::Encode(e.to_string()))?;
     Ok(encoding.get_ids().to_vec())
+}
+
+/// A file's tokenizer. Almost all are of the BPE kind and are read as such at once: the library's own way for a file of
+/// any kind goes through a tree of the whole vocabulary, which takes longer than all else of a program's start.
+fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, tokenizers::Error> {
+    type Bpe = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+    match serde_json::from_slice::<Bpe>(json) {
+        Ok(bpe) => Ok(bpe.into()),
+        Err(_) => tokenizers::Tokenizer::from_bytes(json),
+    }
 }
 
 /// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in the order of their ids, as
