@@ -154,7 +154,7 @@ def batch(model):
 def trace(model):
     say(f"{model.name}, trace on and off")
     common = ["--prompt-tokens", 64, "--gen-tokens", 8, "--samples", 1, "--variants", 1]
-    report = uqac(model, *common, "--sweep", "512,4096", rounds=2 * options.rounds + 1)
+    report = uqac(model, *common, "--sweep", "512,4096", rounds=4 * options.rounds + 1)
     for context in report["sweep"]:
         overhead = context["trace_overhead_percent"]
         values = [overhead["least"], overhead["median"], overhead["most"]]

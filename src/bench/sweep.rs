@@ -14,6 +14,9 @@ const STEPS: usize = 32;
 /// The prompt of a context that is scored as a response.
 const PROMPT: usize = 64;
 
+/// Times that a context is scored, at most: each takes as long as many decode steps.
+const SCORED: usize = 3;
+
 /// Shortest context that is scored.
 const LEAST_SCORED: usize = 16;
 
@@ -71,7 +74,7 @@ fn score(
     let parameters = Parameters::published(Profile::Corrected);
     let (n_instr, answer) = (PROMPT.min(tokens.len() / 2), tokens.len() - ANSWER..tokens.len());
     let (mut seconds, mut extra) = (Vec::new(), None);
-    for _ in 0..settings.rounds {
+    for _ in 0..settings.rounds.min(SCORED) {
         let before = machine.in_use()?;
         let watch = machine.watch().ok();
         let start = Instant::now();
