@@ -89,7 +89,8 @@ impl Kernel for Arrange<'_> {
 pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], height: usize) {
     let (full, rest) = x.as_chunks::<LANES>();
     assert!(x.is_empty() || tile.len() > (x.len().div_ceil(LANES) - 1) * height);
-    let at = |step: usize| tile.as_ptr().wrapping_add(step * height).cast::<f32>().cast_mut();
+    let first = tile.as_mut_ptr();
+    let at = |step: usize| first.wrapping_add(step * height).cast::<f32>();
     // SAFETY: chunks have 16 elements; the assertion bounds the last line.
     unsafe {
         for (step, x) in full.iter().enumerate() {
