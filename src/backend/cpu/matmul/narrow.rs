@@ -24,7 +24,7 @@ const fn most_at_once<S: Simd>() -> usize {
 /// Outputs of one task: some tasks for every thread, of 256 KiB at most as long as the file has 16 bits a weight.
 /// A multiple of every tile's outputs.
 pub fn panel(k: usize, outs: usize, threads: usize) -> usize {
-    outs.div_ceil(8 * threads).min((1 << 17) / k.max(1)).next_multiple_of(24)
+    outs.div_ceil(8 * threads).min((1 << 17) / k.max(1)).max(1).next_multiple_of(24)
 }
 
 /// How far ahead of its use a weight is asked for, in bytes: what memory delivers to a core in the time that it takes to
@@ -51,6 +51,9 @@ impl Kernel for Arrange<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let steps = self.k.div_ceil(LANES);
+        if steps == 0 {
+            return;
+        }
         for i in 0..tile_rows::<S>(self.n, 0).1 {
             let (rows, _) = tile_rows::<S>(self.n, i);
             let tile = &mut self.lines[rows.start * steps..rows.end * steps];

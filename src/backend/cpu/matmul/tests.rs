@@ -202,7 +202,7 @@ fn several_products_share_a_region() {
 fn no_rows_and_no_inputs() {
     let pool = ThreadPool::new(2);
     let w = Matrix { numbers: Numbers::File(Elements::F32(&[])), rows: 3, k: 0 };
-    for n in [1, 6] {
+    for n in [1, 6, 40] {
         let mut y = vec![9.0; 3 * n];
         matmul(&pool, Level::detect(), &w, &[], n, &mut y, 3, Some(&[1.0, 2.0, 3.0]));
         assert!(y.chunks(3).all(|row| row == [1.0, 2.0, 3.0]));

@@ -69,7 +69,7 @@ impl Kernel for Arrange<'_> {
         let Arrange { x, k, rows, lines } = self;
         let steps = k.div_ceil(LANES);
         let (height, _) = tile_shape::<S>();
-        for row in rows.clone() {
+        for row in rows.clone().filter(|_| steps > 0) {
             let first = row - row % height;
             let height = height.min(rows.end - first);
             // SAFETY: this task alone writes the lines of its rows, which tiles do not mix with those of other groups.
