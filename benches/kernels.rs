@@ -13,6 +13,7 @@ use uqac::backend::cpu::simd::Level;
 use uqac::backend::cpu::threads::ThreadPool;
 use uqac::backend::cpu::trace::Selection;
 use uqac::backend::softmax_state::{EntropyRule, EntropyState, SoftmaxState};
+use uqac::bench::machine::MultiplyAdds;
 
 /// Outputs and inputs of the feed-forward network's matrices and of an attention's output.
 const MATRICES: [(&str, usize, usize); 3] = [("up", 4864, 896), ("down", 896, 4864), ("o", 896, 896)];
@@ -154,18 +155,6 @@ fn rates(c: &mut Criterion) {
     const TURNS: usize = 1000;
     const SUMS: usize = 24;
 
-    #[target_feature(enable = "avx512f")]
-    fn in_f32(x: f32) -> f32 {
-        let (a, b) = (_mm512_set1_ps(x), _mm512_set1_ps(1.0 - x));
-        let mut sums = [_mm512_setzero_ps(); SUMS];
-        for _ in 0..TURNS {
-            for sum in &mut sums {
-                *sum = _mm512_fmadd_ps(a, b, *sum);
-            }
-        }
-        sums.into_iter().map(|sum| _mm512_reduce_add_ps(sum)).sum()
-    }
-
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn in_bf16(x: f32) -> f32 {
         let a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(x), _mm512_set1_ps(1.0 - x));
@@ -179,14 +168,13 @@ fn rates(c: &mut Criterion) {
     }
 
     let mut group = c.benchmark_group("rate of one core");
-    if is_x86_feature_detected!("avx512f") {
-        group.throughput(Throughput::Elements((TURNS * SUMS * 16) as u64));
-        // SAFETY: the CPU has the instructions.
-        group.bench_function("f32, 512 bits", |b| b.iter(|| unsafe { in_f32(black_box(0.5)) }));
-    }
+    let level = Level::detect();
+    let in_f32 = || level.run(MultiplyAdds { x: black_box(0.5), turns: TURNS });
+    group.throughput(Throughput::Elements(in_f32() as u64));
+    group.bench_function("f32", |b| b.iter(in_f32));
     if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
         group.throughput(Throughput::Elements((TURNS * SUMS * 32) as u64));
-        // SAFETY: as above.
+        // SAFETY: the CPU has the instructions.
         group.bench_function("bf16 pairs, 512 bits", |b| b.iter(|| unsafe { in_bf16(black_box(0.5)) }));
     }
     group.finish();

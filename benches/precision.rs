@@ -105,15 +105,14 @@ fn main() {
                 jaccard +=
                     found.chain.intersection(&expected).count() as f64 / found.chain.union(&expected).count() as f64;
             }
+            let pairs = || exact.iter().zip(&found);
+            let tokens = pairs().flat_map(|(a, b)| a.logprobs.iter().copied().zip(b.logprobs.iter().copied()));
+            let moved =
+                (!exact.is_empty()).then(|| (differences(tokens), differences(pairs().map(|(a, b)| (a.p, b.p)))));
+            println!("{}", line(&name, (k_cache, v_cache, products, weights), same, items.len(), jaccard, moved));
             if exact.is_empty() {
                 exact = found;
-                println!("{}", line(&name, VARIANTS[0], same, items.len(), jaccard, None));
-                continue;
             }
-            let tokens =
-                exact.iter().zip(&found).flat_map(|(a, b)| a.logprobs.iter().copied().zip(b.logprobs.iter().copied()));
-            let moved = (differences(tokens), differences(exact.iter().zip(&found).map(|(a, b)| (a.p, b.p))));
-            println!("{}", line(&name, (k_cache, v_cache, products, weights), same, items.len(), jaccard, Some(moved)));
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::floors;
 use crate::measure::{Bench, StageError};
 use crate::report::{Row, median};
+use uqac::bench::in_turns;
 
 /// A figure in percent of another.
 fn percent(value: f64, of: f64) -> f64 {
@@ -63,14 +64,8 @@ fn paired_rounds(
     let mut rounds = Vec::new();
     for i in 0..count {
         let bandwidth = bench.machine.bandwidth()?;
-        // who goes first changes, so that a drift of the clock favours neither
-        let mut step = |traced| Ok::<f64, StageError>(bench.generate(&prompts, response, traced)?.step);
-        let (plain, traced) = if i % 2 == 0 {
-            (step(false)?, step(true)?)
-        } else {
-            let traced = step(true)?;
-            (step(false)?, traced)
-        };
+        let step = |traced| Ok::<f64, StageError>(bench.generate(&prompts, response, traced)?.step);
+        let [plain, traced] = in_turns(i, step)?;
         rounds.push(Round { bandwidth, plain, traced });
     }
     Ok(rounds)

@@ -215,23 +215,26 @@ fn status_bytes(key: &str) -> Result<u64, MachineError> {
 const TURNS: usize = 1 << 23;
 
 /// Multiply-adds that do not wait for one another, all in registers: how many there were.
-struct MultiplyAdds(f32);
+pub struct MultiplyAdds {
+    pub x: f32,
+    pub turns: usize,
+}
 
 impl Kernel for MultiplyAdds {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        if S::REGISTERS >= 32 { turns::<S, 24>(self.0) } else { turns::<S, 6>(self.0) }
+        if S::REGISTERS >= 32 { turns::<S, 24>(self) } else { turns::<S, 6>(self) }
     }
 }
 
 #[inline(always)]
-fn turns<S: Simd, const N: usize>(x: f32) -> usize {
+fn turns<S: Simd, const N: usize>(MultiplyAdds { x, turns }: MultiplyAdds) -> usize {
     // SAFETY: started by `Level::run`.
     unsafe {
         let (a, b) = (S::splat(x), S::splat(1.0 - x));
         let mut sums = [S::splat(0.0); N];
-        for _ in 0..TURNS {
+        for _ in 0..turns {
             for sum in &mut sums {
                 *sum = S::fma(a, *sum, b);
             }
@@ -240,12 +243,12 @@ fn turns<S: Simd, const N: usize>(x: f32) -> usize {
             black_box(S::sum(sum));
         }
     }
-    TURNS * N * LANES
+    turns * N * LANES
 }
 
 impl Cpu {
     fn arithmetic_peak(&self) -> f64 {
-        let run = || Level::detect().run(MultiplyAdds(black_box(0.5)));
+        let run = || Level::detect().run(MultiplyAdds { x: black_box(0.5), turns: TURNS });
         let start = Instant::now();
         let done: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();

@@ -2,6 +2,7 @@
 //! decoding, who goes first changes.
 
 use super::report::{Report, Spread, Stage};
+use super::turns::{added_percent, in_turns};
 use super::{BenchError, floors, sweep};
 use crate::bench::machine::Machine;
 use crate::engine::sampler::Sampling;
@@ -92,14 +93,9 @@ pub(super) struct Decoded {
 }
 
 impl Decoding {
-    /// Plain and traced; who goes first depends on the round.
-    pub fn pair(&self, base: &mut TracedSequence, round: usize) -> Result<[Decoded; 2], BenchError> {
-        let (plain, trace) = (None, Some(Profile::Corrected));
-        if round.is_multiple_of(2) {
-            return Ok([self.run(base, plain, 0.0)?, self.run(base, trace, 0.0)?]);
-        }
-        let traced = self.run(base, trace, 0.0)?;
-        Ok([self.run(base, plain, 0.0)?, traced])
+    /// Greedy, plain or with the trace.
+    pub fn greedy(&self, base: &mut TracedSequence, traced: bool) -> Result<Decoded, BenchError> {
+        self.run(base, traced.then_some(Profile::Corrected), 0.0)
     }
 
     fn run(&self, base: &mut TracedSequence, trace: Option<Profile>, temperature: f32) -> Result<Decoded, BenchError> {
@@ -207,8 +203,7 @@ pub fn run(
     let sweep = sweep::sweep(engine, machine, settings, progress)?;
     let bandwidth = Spread::of(&bandwidth);
     let peak = (!peak.is_empty()).then(|| Spread::of(&peak));
-    let overhead: Vec<f64> =
-        times.of("decode").iter().zip(times.of("decode, traced")).map(|(a, b)| 100.0 * (b - a) / a).collect();
+    let overhead = added_percent(times.of("decode"), times.of("decode, traced"));
     let (k_cache, v_cache) = engine.cache_types();
     let mut types: Vec<&str> = engine.weights().matrices().iter().map(|w| w.dtype.name()).collect();
     if !engine.options().weights.is_file() {
@@ -250,19 +245,12 @@ fn round(
     let mut base = times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, Profile::Corrected))?;
     let decoding = Decoding { prompts: vec![tokens.clone(); settings.batch], tokens: settings.gen_tokens };
     let steps = settings.gen_tokens as f64;
-    let mut decode = |stage, trace| {
-        let decoded = times.time(machine, stage, || decoding.run(&mut base, trace, 0.0))?;
+    let [plain, _] = in_turns(round, |traced| {
+        let stage = if traced { "decode, traced" } else { "decode" };
+        let decoded = times.time(machine, stage, || decoding.greedy(&mut base, traced))?;
         times.correct(stage, steps * decoded.step);
         Ok::<_, BenchError>(decoded)
-    };
-    let plain = if round.is_multiple_of(2) {
-        let plain = decode("decode", None)?;
-        decode("decode, traced", Some(Profile::Corrected))?;
-        plain
-    } else {
-        decode("decode, traced", Some(Profile::Corrected))?;
-        decode("decode", None)?
-    };
+    })?;
     drop(base);
     let whole = &plain.generations[0].tokens;
     let n_instr = tokens.len();
@@ -294,7 +282,7 @@ fn after(
     let mut question = whole.clone();
     question.extend(prompt(traced.engine(), QUESTION, 1)?);
     let reply = Decoding { prompts: vec![question], tokens: REPLY };
-    times.time(machine, "verbalized", || reply.run(traced, None, 0.0))?;
+    times.time(machine, "verbalized", || reply.greedy(traced, false))?;
 
     let (response, mut questions) = traced.parts();
     let variants: Vec<Variant> = replaced(n_instr, settings).into_iter().map(|at| alternative(&response, at)).collect();

@@ -15,9 +15,11 @@ mod measure;
 mod report;
 pub mod shapes;
 mod sweep;
+mod turns;
 
 pub use measure::{Settings, run};
 pub use report::{Report, Spread, Stage, SweepRow};
+pub use turns::in_turns;
 
 use crate::engine::EngineError;
 use crate::model::tokenizer::TokenizerError;

@@ -2,6 +2,7 @@
 
 use super::measure::{ANSWER, Decoding, prompt, rate};
 use super::report::{Scoring, Spread, SweepRow};
+use super::turns::{added_percent, in_turns};
 use super::{BenchError, Settings, floors};
 use crate::bench::machine::Machine;
 use crate::engine::Engine;
@@ -38,12 +39,11 @@ pub fn sweep(
         let (mut plain, mut traced, mut bandwidth) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..settings.rounds {
             bandwidth.push(machine.bandwidth()?);
-            let [a, b] = decoding.pair(&mut base, round)?;
+            let [a, b] = in_turns(round, |traced| decoding.greedy(&mut base, traced))?;
             plain.push(a.step);
             traced.push(b.step);
         }
         drop(base);
-        let overhead: Vec<f64> = plain.iter().zip(&traced).map(|(a, b)| 100.0 * (b - a) / a).collect();
         let bytes = floors::step_bytes(engine, 1, context, STEPS);
         let speed = bytes / Spread::of(&plain).median;
         rows.push(SweepRow {
@@ -51,7 +51,7 @@ pub fn sweep(
             prefill_tokens_per_second: prefill,
             plain_tokens_per_second: rate(1.0, &plain),
             traced_tokens_per_second: rate(1.0, &traced),
-            trace_overhead_percent: Spread::of(&overhead),
+            trace_overhead_percent: Spread::of(&added_percent(&plain, &traced)),
             gb_per_second: speed / 1e9,
             share_of_bandwidth: speed / Spread::of(&bandwidth).median,
             cache_bytes: floors::cache_bytes(engine, context + STEPS) as u64,

@@ -138,6 +138,10 @@ fn percents(spread: &Spread) -> String {
     format!("{:+.1} % ({:+.1} to {:+.1})", spread.median, spread.least, spread.most)
 }
 
+fn mib(bytes: u64) -> String {
+    format!("{:.0}", bytes as f64 / f64::from(1 << 20))
+}
+
 fn stage_table(stages: &[Stage], look: Look) -> String {
     let mut table = Table::new([
         ("stage", Align::Left),
@@ -164,7 +168,7 @@ fn stage_table(stages: &[Stage], look: Look) -> String {
             number(stage.gflop_per_second),
             share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share)),
             format!("{:.3}", stage.relative_to_generation),
-            stage.peak_bytes.map_or(String::new(), |bytes| format!("{:.0}", bytes as f64 / f64::from(1 << 20))),
+            stage.peak_bytes.map_or(String::new(), mib),
         ];
         table.row(cells.map(|cell| (cell, Style::PLAIN)));
     }
@@ -184,7 +188,6 @@ fn sweep_table(report: &Report, look: Look) -> String {
         ("scored in s", Align::Right),
         ("and MiB", Align::Right),
     ]);
-    let mib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1 << 20));
     for row in &report.sweep {
         let extra = row.score.and_then(|score| score.extra_bytes);
         let cells = [

@@ -21,7 +21,7 @@ pub fn forward_for<B: Backend + ?Sized>(
     for layer in 0..layers {
         backend.project_qkv(layer);
         if layer + 1 == layers {
-            backend.narrow(&|row| wanted(row));
+            backend.narrow(&wanted);
         }
         backend.attend(layer);
         backend.project_output(layer);

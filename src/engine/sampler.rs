@@ -1,6 +1,9 @@
 //! Choosing the next token. Every choice depends on (seed, stream, position) alone, so it is the same whatever the
 //! batch a sequence runs in.
 
+use crate::backend::cpu::norm;
+use crate::backend::cpu::simd::Level;
+
 /// How tokens are chosen. `temperature` 0 is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
@@ -116,19 +119,7 @@ impl Candidates {
 
 /// Index of the greatest value; the lowest of equals.
 pub fn argmax(values: &[f32]) -> u32 {
-    const BLOCK: usize = 64;
-    let (mut greatest, mut best) = (f32::NEG_INFINITY, None);
-    for (block, values) in values.chunks(BLOCK).enumerate() {
-        // of almost all blocks one comparison of many lanes is enough; no NaN is greater than anything
-        if values.iter().fold(false, |any, x| any | (*x > greatest)) {
-            for (i, x) in values.iter().enumerate() {
-                if *x > greatest {
-                    (greatest, best) = (*x, Some(block * BLOCK + i));
-                }
-            }
-        }
-    }
-    best.unwrap_or(0) as u32
+    norm::greatest(Level::detect(), values).1 as u32
 }
 
 /// A number in [0, 1) from three counters, chained through the finalizer of SplitMix64.

@@ -6,7 +6,7 @@ mod logits;
 #[cfg(test)]
 mod tests;
 
-pub use logits::{LogitStats, log_sum_exp, softmax_stats, top_k};
+pub use logits::{LogitStats, greatest, log_sum_exp, softmax_stats, top_k};
 
 use super::simd::{Kernel, LANES, Level, Simd};
 

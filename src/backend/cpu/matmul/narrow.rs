@@ -31,10 +31,10 @@ pub fn panel(k: usize, outs: usize, threads: usize) -> usize {
 /// answer, over the streams of a tile.
 const AHEAD: usize = 2048;
 
-/// Rows of the i-th tile, and how many tiles there are.
-fn tile_rows<S: Simd>(n: usize, i: usize) -> (Range<usize>, usize) {
+/// The rows of each tile.
+fn tiles<S: Simd>(n: usize) -> impl Iterator<Item = Range<usize>> {
     let tiles = n.div_ceil(most_at_once::<S>());
-    (i * n / tiles..(i + 1) * n / tiles, tiles)
+    (0..tiles).map(move |i| i * n / tiles..(i + 1) * n / tiles)
 }
 
 /// Lays out x [n, k] in tiles: [tiles][⌈k/16⌉, rows of the tile] lines, the last k mod 16 padded with zeros.
@@ -51,16 +51,12 @@ impl Kernel for Arrange<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let steps = self.k.div_ceil(LANES);
-        if steps == 0 {
-            return;
-        }
-        for i in 0..tile_rows::<S>(self.n, 0).1 {
-            let (rows, _) = tile_rows::<S>(self.n, i);
+        for rows in tiles::<S>(self.n) {
             let tile = &mut self.lines[rows.start * steps..rows.end * steps];
             for row in rows.clone() {
                 let x = &self.x[row * self.k..(row + 1) * self.k];
                 // SAFETY: started by `Level::run`.
-                unsafe { arrange_row::<S>(x, &mut tile[row - rows.start..], rows.len()) };
+                unsafe { arrange_row::<S>(x, tile, row - rows.start, rows.len()) };
             }
         }
     }
@@ -79,8 +75,7 @@ impl Kernel for Narrow<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for i in 0..tile_rows::<S>(self.n, 0).1 {
-            let (rows, _) = tile_rows::<S>(self.n, i);
+        for rows in tiles::<S>(self.n) {
             // SAFETY: `Product::new` has checked the sizes; started by `Level::run`.
             unsafe { with_weights!(self.product.w.numbers, w => self.group::<S, _>(w, rows)) }
         }

@@ -69,29 +69,29 @@ impl Kernel for Arrange<'_> {
         let Arrange { x, k, rows, lines } = self;
         let steps = k.div_ceil(LANES);
         let (height, _) = tile_shape::<S>();
-        for row in rows.clone().filter(|_| steps > 0) {
+        for row in rows.clone() {
             let first = row - row % height;
             let height = height.min(rows.end - first);
             // SAFETY: this task alone writes the lines of its rows, which tiles do not mix with those of other groups.
             unsafe {
                 let tile = lines.slice(first * steps..(first + height) * steps);
-                arrange_row::<S>(&x[row * k..][..k], &mut tile[row - first..], height);
+                arrange_row::<S>(&x[row * k..][..k], tile, row - first, height);
             }
         }
     }
 }
 
-/// Writes x as vectors to every `height`-th line, the last one padded with zeros.
+/// Writes x as the vectors of the `row`-th of `height` rows of a tile, the last one padded with zeros.
 ///
 /// # Safety
 /// `S` as for [`Simd`].
 #[inline(always)]
-pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], height: usize) {
+pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, height: usize) {
     let (full, rest) = x.as_chunks::<LANES>();
-    assert!(x.is_empty() || tile.len() > (x.len().div_ceil(LANES) - 1) * height);
+    assert!(row < height && tile.len() == x.len().div_ceil(LANES) * height);
     let first = tile.as_mut_ptr();
-    let at = |step: usize| first.wrapping_add(step * height).cast::<f32>();
-    // SAFETY: chunks have 16 elements; the assertion bounds the last line.
+    let at = |step: usize| first.wrapping_add(step * height + row).cast::<f32>();
+    // SAFETY: chunks have 16 elements; the tile has `height` lines a step.
     unsafe {
         for (step, x) in full.iter().enumerate() {
             S::store(at(step), S::load(x.as_ptr()));

@@ -32,7 +32,7 @@ pub fn softmax_stats(level: Level, logits: &[f32]) -> LogitStats {
 }
 
 /// The greatest logit and its (lowest) index; NaN is passed over.
-fn greatest(level: Level, x: &[f32]) -> (f32, usize) {
+pub fn greatest(level: Level, x: &[f32]) -> (f32, usize) {
     let (max, start) = level.run(Greatest(x));
     let offset = x[start..].iter().position(|&v| v == max).unwrap_or(0);
     (max, start + offset)
