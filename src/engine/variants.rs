@@ -6,6 +6,9 @@ use crate::backend::{Backend, BackendError, Next, Prediction, Row, SequenceId};
 use crate::uq::{Response, Variant};
 use std::ops::Range;
 
+/// Variants in one pass at most: each holds the chunk of the cache that it writes to, in every layer.
+const IN_FLIGHT: usize = 8;
+
 /// A variant, what is wanted of it, and what of that is known.
 pub(super) struct Rescored<'p> {
     variant: Variant,
@@ -102,7 +105,13 @@ pub(super) fn score_together(
         while !left.is_empty() {
             let id = match id {
                 Some(id) => id,
-                None => *id.insert(together.fork(sequence, left.start)?),
+                None => {
+                    if together.open.len() == IN_FLIGHT {
+                        together.run(variants)?;
+                        together.close(None);
+                    }
+                    *id.insert(together.fork(sequence, left.start)?)
+                }
             };
             let part = left.start..left.end.min(left.start + together.room());
             left.start = part.end;
