@@ -5,6 +5,7 @@ mod common;
 
 use common::families::{FAMILIES, check, run, trace};
 use common::{cuda_host, golden, read_json, tiny, token_ids};
+use safetensors::Dtype;
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -39,12 +40,16 @@ fn cpu(folder: &Path, (k_cache, v_cache): (CacheType, CacheType)) -> CpuBackend 
 
 /// A small bf16 model with a head_dim that there are kernels for; `edit` changes its config.
 fn bf16_model(edit: impl FnOnce(&mut serde_json::Value)) -> tempfile::TempDir {
+    small_model(Dtype::BF16, edit)
+}
+
+fn small_model(dtype: Dtype, edit: impl FnOnce(&mut serde_json::Value)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut config = tiny::config();
     config["head_dim"] = json!(16);
     edit(&mut config);
     std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    tiny::write_weights(folder.path(), &config, |_, _| ());
+    tiny::write_weights_as(folder.path(), &config, dtype, |_, _| ());
     tiny::write_tokenizer(folder.path());
     folder
 }
@@ -55,7 +60,8 @@ fn text(len: usize, seed: u64) -> Vec<u32> {
     (0..len).map(|_| (128.0 + 127.0 * noise()) as u32).collect()
 }
 
-/// The oracle's models with a sequence for each, or, where they are not there, a bf16 model of the Llama family.
+/// The oracle's models with a sequence for each, or, where they are not there, a model of the Llama family; in f32, as
+/// they are.
 fn small_models() -> Vec<(String, PathBuf, Vec<u32>, Option<tempfile::TempDir>)> {
     match golden() {
         Some(golden) => FAMILIES
@@ -68,7 +74,7 @@ fn small_models() -> Vec<(String, PathBuf, Vec<u32>, Option<tempfile::TempDir>)>
             .collect(),
         None => {
             eprintln!("SKIPPED: five of six families; one model made here stands in for the oracle's");
-            let folder = bf16_model(|_| ());
+            let folder = small_model(Dtype::F32, |_| ());
             vec![("made here".to_owned(), folder.path().to_owned(), text(48, 0), Some(folder))]
         }
     }

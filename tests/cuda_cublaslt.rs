@@ -4,6 +4,7 @@
 mod common;
 
 use common::{cuda_host, tiny};
+use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -28,7 +29,8 @@ fn model(f16: bool) -> tempfile::TempDir {
         config[name] = json!(size);
     }
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    tiny::write_weights_as(folder.path(), &config, f16, |_, _| ());
+    let dtype = if f16 { Dtype::F16 } else { Dtype::BF16 };
+    tiny::write_weights_as(folder.path(), &config, dtype, |_, _| ());
     tiny::write_tokenizer(folder.path());
     folder
 }

@@ -56,11 +56,11 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
 
 /// Writes bf16 weights; `edit` sees every tensor's values before they are rounded.
 pub fn write_weights(folder: &Path, config: &Value, edit: impl FnMut(&str, &mut Vec<f32>)) {
-    write_weights_as(folder, config, false, edit);
+    write_weights_as(folder, config, Dtype::BF16, edit);
 }
 
-/// The same in bf16 or f16.
-pub fn write_weights_as(folder: &Path, config: &Value, half: bool, mut edit: impl FnMut(&str, &mut Vec<f32>)) {
+/// The same in bf16, f16 or f32.
+pub fn write_weights_as(folder: &Path, config: &Value, dtype: Dtype, mut edit: impl FnMut(&str, &mut Vec<f32>)) {
     let mut random = noise(7);
     let mut data = BTreeMap::new();
     for (name, shape) in tensors(config) {
@@ -69,11 +69,14 @@ pub fn write_weights_as(folder: &Path, config: &Value, half: bool, mut edit: imp
         let shift = if shape.len() == 1 { 1.0 } else { 0.0 };
         let mut values: Vec<f32> = (0..len).map(|_| shift + scale * random()).collect();
         edit(&name, &mut values);
-        let bits = |x: &f32| if half { f16::from_f32(*x).to_bits() } else { bf16::from_f32(*x).to_bits() };
-        let bytes: Vec<u8> = values.iter().flat_map(|x| bits(x).to_le_bytes()).collect();
+        let bytes = |x: &f32| match dtype {
+            Dtype::BF16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
+            Dtype::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
+            _ => x.to_le_bytes().to_vec(),
+        };
+        let bytes: Vec<u8> = values.iter().flat_map(bytes).collect();
         data.insert(format!("model.{name}.weight"), (shape, bytes));
     }
-    let dtype = if half { Dtype::F16 } else { Dtype::BF16 };
     let views = data.iter().map(|(k, (shape, b))| (k.clone(), TensorView::new(dtype, shape.clone(), b).unwrap()));
     serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();
 }
