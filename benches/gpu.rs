@@ -29,7 +29,7 @@ use shapes::SHAPES;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
-use uqac::bench::{checkpoint, device, floors, machine, shapes};
+use uqac::bench::{checkpoint, device, machine, roofline, shapes};
 
 #[derive(Parser)]
 #[command(name = "gpu", about = "Measures the engine on a GPU against its floors")]

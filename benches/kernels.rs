@@ -4,7 +4,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use std::hint::black_box;
-use uqac::backend::CacheType;
+use uqac::backend::DType;
 use uqac::backend::TraceOptions;
 use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
 use uqac::backend::cpu::cache::KvCache;
@@ -12,7 +12,7 @@ use uqac::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
 use uqac::backend::cpu::simd::Level;
 use uqac::backend::cpu::threads::ThreadPool;
 use uqac::backend::cpu::trace::Selection;
-use uqac::backend::softmax_state::{EntropyRule, EntropyState, SoftmaxState};
+use uqac::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};
 use uqac::bench::machine::MultiplyAdds;
 
 /// Outputs and inputs of the feed-forward network's matrices and of an attention's output.
@@ -75,7 +75,7 @@ fn shape() -> AttentionShape {
 }
 
 fn cache(positions: usize) -> KvCache {
-    let mut cache = KvCache::new(1, KV_HEADS, HEAD_DIM, CacheType::F32, CacheType::F32);
+    let mut cache = KvCache::new(1, KV_HEADS, HEAD_DIM, DType::F32, DType::F32);
     cache.reserve(positions);
     let width = KV_HEADS * HEAD_DIM;
     let part = |start: usize| (start..start + width).map(|i| 0.3 * noise(i)).collect::<Vec<f32>>();

@@ -8,16 +8,16 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use uqac::backend::CacheType::{self, Bf16, F16, F32};
+use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::WeightFormat::{self, File, Q8};
 use uqac::backend::cpu::Products;
 use uqac::engine::{Engine, EngineOptions};
-use uqac::scoring;
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::confidence::assess_with_chain;
+use uqac::uq::pipeline;
 use uqac::uq::{Parameters, Profile, chain};
 
-const VARIANTS: [(CacheType, CacheType, Products, WeightFormat); 9] = [
+const VARIANTS: [(DType, DType, Products, WeightFormat); 9] = [
     (F32, F32, Products::F32, File),
     (F32, F16, Products::F32, File),
     (F32, Bf16, Products::F32, File),
@@ -50,11 +50,11 @@ struct Found {
 }
 
 fn find(engine: &mut Engine, item: &Value) -> Found {
-    let n_instr = item["n_instr"].as_u64().expect("n_instr") as usize;
+    let prompt_len = item["n_instr"].as_u64().expect("n_instr") as usize;
     let parameters = Parameters::published(Profile::Reference);
-    let mut traced = engine.trace(&ids(&item["input_ids"]), n_instr, Profile::Reference).expect("a pass");
+    let mut traced = engine.trace(&ids(&item["input_ids"]), prompt_len, Profile::Reference).expect("a pass");
     let rule = AnswerRule::for_dataset(item["dataset"].as_str());
-    let answer = scoring::find(&traced, rule, None, Profile::Reference).expect("decodes").expect("an answer");
+    let answer = pipeline::find(&traced, rule, None, Profile::Reference).expect("decodes").expect("an answer");
     let (response, mut questions) = traced.parts();
     let links = chain::attention_chain(&response, answer.tokens.clone(), &parameters, &mut questions).expect("a chain");
     let chain = links.iter().map(|link| link.row).collect();
@@ -122,7 +122,7 @@ type Moved = ((f64, f64), (f64, f64));
 
 fn line(
     name: &str,
-    (k, v, products, weights): (CacheType, CacheType, Products, WeightFormat),
+    (k, v, products, weights): (DType, DType, Products, WeightFormat),
     same: usize,
     items: usize,
     jaccard: f64,

@@ -17,7 +17,7 @@ pub mod bench;
 mod cache;
 pub mod engine;
 pub mod eval;
+pub mod io;
 pub mod model;
 pub mod report;
-pub mod scoring;
 pub mod uq;

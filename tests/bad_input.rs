@@ -122,8 +122,8 @@ fn weights_that_are_not_finite_are_named() {
 #[test]
 fn impossible_sequences() {
     let mut engine = load(folder().path()).unwrap();
-    let mut trace = |tokens: &[u32], n_instr| {
-        engine.trace(tokens, n_instr, Profile::Corrected).err().map_or(String::new(), |e| e.to_string())
+    let mut trace = |tokens: &[u32], prompt_len| {
+        engine.trace(tokens, prompt_len, Profile::Corrected).err().map_or(String::new(), |e| e.to_string())
     };
     says(&trace(&[1, 2, 257, 3], 1), &["257", "vocabulary"]);
     says(&trace(&[1, 2, 3], 3), &["n_instr", "3"]);

@@ -4,7 +4,7 @@ mod common;
 
 use common::tiny;
 use std::ops::ControlFlow;
-use uqac::engine::sampler::Sampling;
+use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation, Progress};
 use uqac::uq::{Traced, Variant};
 
@@ -38,9 +38,9 @@ fn prompts_join_and_responses_leave() {
     let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
     // a token that some of them write ends them early, so that they leave at different times
     let probe = alone(&mut engine, &prompts[3], &whole);
-    let options = GenerateOptions { stop_ids: vec![probe.tokens[probe.n_instr + 7]], ..whole };
+    let options = GenerateOptions { stop_ids: vec![probe.tokens[probe.prompt_len + 7]], ..whole };
     let expected: Vec<Generation> = prompts.iter().map(|p| alone(&mut engine, p, &options)).collect();
-    let lengths: Vec<usize> = expected.iter().map(|g| g.tokens.len() - g.n_instr).collect();
+    let lengths: Vec<usize> = expected.iter().map(|g| g.tokens.len() - g.prompt_len).collect();
     assert!(lengths.iter().any(|n| *n < 40), "the test needs responses of different lengths: {lengths:?}");
 
     let (mut waiting, mut found) = ((0..).zip(&prompts), Vec::new());
@@ -92,7 +92,7 @@ fn questions_may_be_asked_twice() {
     let mut traced = engine.trace(&tokens, 20, uqac::uq::Profile::Corrected).unwrap();
     let (_, mut questions) = traced.parts();
     let variants = [Variant { position: 30, token: 9 }, Variant { position: 140, token: 3 }];
-    let ask = |questions: &mut uqac::engine::Questions<'_>| {
+    let ask = |questions: &mut uqac::engine::TraceQueries<'_>| {
         let rows = questions.attention_rows(&[35, 150, last]).unwrap();
         let cosines = questions.cosines(&[30, 150], last - 3..last).unwrap();
         (rows, cosines, questions.score_variants(&variants, &[60, 150, last]).unwrap())

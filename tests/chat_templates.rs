@@ -403,8 +403,8 @@ fn golden_prompts_encode_to_their_ids() {
             let (instruction, generated) =
                 (golden["instruction"].as_str().unwrap(), golden["generated"].as_str().unwrap());
             let turns = messages(&[("user", instruction), ("assistant", generated)]);
-            let n_instr = golden["n_instr"].as_u64().unwrap() as usize;
-            assert_eq!(template.encode(&tokenizer, &turns[..1], true).unwrap(), ids[..n_instr], "{model}, line {i}");
+            let prompt_len = golden["n_instr"].as_u64().unwrap() as usize;
+            assert_eq!(template.encode(&tokenizer, &turns[..1], true).unwrap(), ids[..prompt_len], "{model}, line {i}");
             assert_eq!(template.encode(&tokenizer, &turns, false).unwrap(), ids, "{model}, line {i}");
         }
     }

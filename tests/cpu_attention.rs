@@ -4,12 +4,12 @@
 mod common;
 
 use common::tiny::noise;
-use uqac::backend::CacheType;
+use uqac::backend::DType;
 use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
 use uqac::backend::cpu::cache::KvCache;
 use uqac::backend::cpu::simd::Level;
 use uqac::backend::cpu::threads::ThreadPool;
-use uqac::backend::softmax_state::{EntropyRule, reweighting};
+use uqac::backend::entropy::{EntropyRule, reweighting};
 
 struct Case {
     shape: AttentionShape,
@@ -44,7 +44,7 @@ impl Case {
     }
 }
 
-fn fill(case: &Case, data: &Data, dtype: CacheType) -> KvCache {
+fn fill(case: &Case, data: &Data, dtype: DType) -> KvCache {
     let s = &case.shape;
     let mut cache = KvCache::new(1, s.kv_heads, s.head_dim, dtype, dtype);
     cache.reserve(case.len);
@@ -102,7 +102,7 @@ fn run(case: &Case, cache: &KvCache, query: &[f32], threads: usize, level: Level
 
 fn check(case: &Case, seed: u64) {
     let data = case.data(seed);
-    let cache = fill(case, &data, CacheType::F32);
+    let cache = fill(case, &data, DType::F32);
     let (s, name) = (&case.shape, format!("{:?}, length {}, sink {}", case.shape, case.len, case.sink));
     // Scores are dot products of head_dim terms of size ≤ 4 (or the sink) in f32: each off by less than
     // head_dim · 2^-24 · Σ|q k|, which is what a weight's relative error is; the sums add as much again.
@@ -166,9 +166,9 @@ fn windows_and_softcaps_equal_float64() {
 fn narrow_caches_round_the_inputs_and_nothing_else() {
     let case = Case { shape: shape(3, 2, 64), len: 200, sink: 0.0 };
     let data = case.data(5);
-    for dtype in [CacheType::F16, CacheType::Bf16] {
+    for dtype in [DType::F16, DType::Bf16] {
         let round = |x: &f32| match dtype {
-            CacheType::Bf16 => half::bf16::from_f32(*x).to_f32(),
+            DType::Bf16 => half::bf16::from_f32(*x).to_f32(),
             _ => half::f16::from_f32(*x).to_f32(),
         };
         let rounded = Data {
@@ -177,7 +177,7 @@ fn narrow_caches_round_the_inputs_and_nothing_else() {
             query: data.query.clone(),
         };
         let narrow = run(&case, &fill(&case, &data, dtype), &data.query, 2, Level::detect());
-        let wide = run(&case, &fill(&case, &rounded, CacheType::F32), &data.query, 2, Level::detect());
+        let wide = run(&case, &fill(&case, &rounded, DType::F32), &data.query, 2, Level::detect());
         assert_eq!(narrow, wide);
     }
 }

@@ -10,15 +10,15 @@ use serde_json::json;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uqac::backend::CacheType::{self, Bf16, F16, F32};
+use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
-use uqac::backend::softmax_state::EntropyRule;
+use uqac::backend::entropy::EntropyRule;
+use uqac::backend::forward;
+use uqac::backend::sampling::{Choice, Sampling};
 use uqac::backend::{
     Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Prediction, Row, SequenceId, Step, TraceOptions,
 };
-use uqac::engine::forward;
-use uqac::engine::sampler::{Choice, Sampling};
 use uqac::model::{ModelSpec, Weights};
 
 fn model(folder: &Path) -> (ModelSpec, Arc<Weights>) {
@@ -27,13 +27,13 @@ fn model(folder: &Path) -> (ModelSpec, Arc<Weights>) {
     (spec, Arc::new(weights))
 }
 
-fn cuda(folder: &Path, (k, v): (CacheType, CacheType)) -> CudaBackend {
+fn cuda(folder: &Path, (k, v): (DType, DType)) -> CudaBackend {
     let (spec, weights) = model(folder);
     let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v), gemm: Gemm::Own };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 
-fn cpu(folder: &Path, (k_cache, v_cache): (CacheType, CacheType)) -> CpuBackend {
+fn cpu(folder: &Path, (k_cache, v_cache): (DType, DType)) -> CpuBackend {
     let (spec, weights) = model(folder);
     CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, threads: 1, ..CpuOptions::default() })
 }
@@ -360,7 +360,7 @@ fn what_cannot_be_done_is_said() {
     let rows = [DecodeRow { row: Row { sequence: plain, position: 0, token: 1 }, stream: 0 }];
     let refused = backend.decode(&rows, &options(wide), &mut |_, _, _| ControlFlow::Break(()));
     assert!(message(refused).contains("top-k of 200"));
-    let refused = |edit: fn(&mut serde_json::Value), cache: (CacheType, CacheType), ordinal: usize| {
+    let refused = |edit: fn(&mut serde_json::Value), cache: (DType, DType), ordinal: usize| {
         let folder = bf16_model(edit);
         let (spec, weights) = model(folder.path());
         let options = CudaOptions { ordinal, k_cache: Some(cache.0), v_cache: Some(cache.1), gemm: Gemm::Own };

@@ -10,8 +10,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use uqac::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
-use uqac::backend::{Backend, BackendError, CacheType, Next, Prediction, Step};
-use uqac::engine::forward::extend;
+use uqac::backend::forward::extend;
+use uqac::backend::{Backend, BackendError, DType, Next, Prediction, Step};
 use uqac::model::{ModelSpec, Weights};
 
 /// Two layers with matrices of four shapes: q and o, k and v, gate and up, down.
@@ -39,7 +39,7 @@ const SHAPES: usize = 4;
 fn backend(folder: &Path, gemm: Gemm) -> Result<CudaBackend, CudaError> {
     let spec = ModelSpec::from_folder(folder).unwrap();
     let weights = Weights::open(folder, &spec).unwrap();
-    let cache = Some(CacheType::F32);
+    let cache = Some(DType::F32);
     CudaBackend::new(
         spec,
         weights.into(),

@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Output};
-use uqac::backend::CacheType::{F16, F32};
+use uqac::backend::DType::{F16, F32};
+use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::encode::encode_prompt;
-use uqac::engine::sampler::Sampling;
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation};
+use uqac::io::item::Conversation;
 use uqac::model::chat::Message;
-use uqac::model::embedded;
-use uqac::report::item::Conversation;
-use uqac::scoring;
+use uqac::model::demo;
 use uqac::uq::answer::AnswerRule;
+use uqac::uq::pipeline;
 use uqac::uq::{Outcome, Parameters, Profile};
 
 /// Model folders with a tokenizer: the oracle's, or, where they are not there, one made here.
@@ -156,7 +156,7 @@ fn the_method_gives_the_same_chain_and_scores() {
                 };
                 let end = traced.tokens().0.len() - 1;
                 let rule = AnswerRule::for_dataset(None);
-                scoring::assess(&mut traced, rule, Some(end - 3..end), &parameters).unwrap().unwrap().1
+                pipeline::assess(&mut traced, rule, Some(end - 3..end), &parameters).unwrap().unwrap().1
             };
             let what = format!("{name}, {profile:?}, generated: {generated}");
             same_outcome(&what, &assess(&mut device), &assess(&mut host));
@@ -171,7 +171,7 @@ fn answer(engine: &mut Engine, question: &str) -> (Vec<u32>, Outcome) {
     let options = GenerateOptions { trace: Some(Profile::Corrected), ..GenerateOptions::default() };
     let (_, mut traced) = engine.generate_traced(&prompt, &options, |_| ControlFlow::Continue(())).unwrap();
     let parameters = Parameters::published(Profile::Corrected);
-    let (_, outcome) = scoring::assess(&mut traced, AnswerRule::Number, None, &parameters).unwrap().unwrap();
+    let (_, outcome) = pipeline::assess(&mut traced, AnswerRule::Number, None, &parameters).unwrap().unwrap();
     (traced.tokens().0[prompt.len()..].to_vec(), outcome)
 }
 
@@ -185,7 +185,7 @@ fn the_embedded_model_answers_as_it_does_on_the_cpu() {
     let lines = include_str!("../models/abacus/golden.jsonl").lines();
     let mut golden: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     golden.sort_by_key(|item| item["ids"].as_array().unwrap().len());
-    let folder = embedded::folder().unwrap();
+    let folder = demo::folder().unwrap();
     let load = |device| {
         let types = EngineOptions { k_cache: Some(F32), v_cache: Some(F16), ..EngineOptions::default() };
         Engine::load(&folder, EngineOptions { device, threads: 1, ..types }).unwrap()

@@ -7,9 +7,9 @@ use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
+use uqac::backend::forward::extend;
+use uqac::backend::sampling::Sampling;
 use uqac::backend::{Backend, DecodeOptions, DecodeRow, Row};
-use uqac::engine::forward::extend;
-use uqac::engine::sampler::Sampling;
 use uqac::model::{ModelSpec, Weights};
 
 /// A decode step is a replayed graph: after the first of its kind no kernel is launched by itself, and the host waits

@@ -9,14 +9,14 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
-use uqac::backend::CacheType::{F16, F32};
+use uqac::backend::DType::{F16, F32};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
-use uqac::backend::softmax_state::EntropyRule;
+use uqac::backend::entropy::EntropyRule;
+use uqac::backend::forward::extend;
+use uqac::backend::sampling::Sampling;
 use uqac::backend::{
     Backend, BackendError, DecodeOptions, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions,
 };
-use uqac::engine::forward::extend;
-use uqac::engine::sampler::Sampling;
 use uqac::engine::{Engine, EngineOptions, GenerateOptions};
 use uqac::model::{ModelSpec, Weights};
 use uqac::uq::Profile;

@@ -5,8 +5,8 @@ mod common;
 
 use common::{model, tiny};
 use std::ops::ControlFlow;
-use uqac::backend::{CacheType, Step, WeightFormat};
-use uqac::engine::sampler::Sampling;
+use uqac::backend::sampling::Sampling;
+use uqac::backend::{DType, Step, WeightFormat};
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation};
 use uqac::uq::{Profile, Traced, Variant};
 
@@ -40,7 +40,7 @@ fn check(folder: &std::path::Path, max_tokens: usize) {
     }
     // what is scored is what was generated
     for generation in &single {
-        let mut traced = one.trace(&generation.tokens, generation.n_instr, Profile::Corrected).unwrap();
+        let mut traced = one.trace(&generation.tokens, generation.prompt_len, Profile::Corrected).unwrap();
         let (response, _) = traced.parts();
         assert_eq!(response.steps, generation.steps);
     }
@@ -94,10 +94,10 @@ fn generation_ends_at_eos_at_the_limit_and_when_broken_off() {
 }
 
 /// Logprobs of a variant by a pass of its own, from the first token on.
-fn from_scratch(engine: &mut Engine, tokens: &[u32], n_instr: usize, variant: Variant, at: &[usize]) -> Vec<f64> {
+fn from_scratch(engine: &mut Engine, tokens: &[u32], prompt_len: usize, variant: Variant, at: &[usize]) -> Vec<f64> {
     let mut tokens = tokens.to_vec();
     tokens[variant.position] = variant.token;
-    let mut traced = engine.trace(&tokens, n_instr, Profile::Corrected).unwrap();
+    let mut traced = engine.trace(&tokens, prompt_len, Profile::Corrected).unwrap();
     let (response, _) = traced.parts();
     at.iter().map(|p| response.logprob_at(*p)).collect()
 }
@@ -108,20 +108,20 @@ fn variants_on_the_shared_prefix_equal_passes_of_their_own() {
     tiny::write_model(folder.path());
     let mut engine = engine(folder.path(), 2);
     let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles as Sean. ".repeat(12), true).unwrap();
-    let (n_instr, last) = (20, tokens.len() - 1);
-    let at: Vec<usize> = vec![n_instr, 40, 41, 130, 256, 400, last - 1, last];
+    let (prompt_len, last) = (20, tokens.len() - 1);
+    let at: Vec<usize> = vec![prompt_len, 40, 41, 130, 256, 400, last - 1, last];
     let mut variants = Vec::new();
-    for position in [n_instr, 40, 130, 130, 400, last] {
+    for position in [prompt_len, 40, 130, 130, 400, last] {
         variants.push(Variant { position, token: (position % 250) as u32 });
     }
-    let mut traced = engine.trace(&tokens, n_instr, Profile::Corrected).unwrap();
+    let mut traced = engine.trace(&tokens, prompt_len, Profile::Corrected).unwrap();
     let (response, mut questions) = traced.parts();
     // one replacement that its row lists, so that both ways of getting its own logprob are taken
     variants.push(Variant { position: 41, token: response.step(40).top[1].token });
     let scored = questions.score_variants(&variants, &at).unwrap();
     drop(traced);
     for (variant, scored) in variants.iter().zip(scored) {
-        assert_eq!(scored, from_scratch(&mut engine, &tokens, n_instr, *variant, &at), "{variant:?}");
+        assert_eq!(scored, from_scratch(&mut engine, &tokens, prompt_len, *variant, &at), "{variant:?}");
     }
 }
 
@@ -137,17 +137,17 @@ fn narrower_caches_change_little_and_stay_deterministic() {
         let mut traced = engine.trace(&tokens, 10, Profile::Corrected).unwrap();
         traced.parts().0.steps.to_vec()
     };
-    let exact = steps(CacheType::F32, CacheType::F32, 2);
+    let exact = steps(DType::F32, DType::F32, 2);
     let error = |k, v| {
         let found = steps(k, v, 2);
         assert_eq!(found, steps(k, v, 1));
         let pairs = found.iter().zip(&exact).filter_map(|(a, b)| Some((a.logprob?, b.logprob?)));
         pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
     };
-    let (half, brain) = (error(CacheType::F16, CacheType::F16), error(CacheType::Bf16, CacheType::Bf16));
+    let (half, brain) = (error(DType::F16, DType::F16), error(DType::Bf16, DType::Bf16));
     // both round, and bf16 has three bits fewer
     assert!(half > 0.0 && half < brain, "f16 {half}, bf16 {brain}");
-    assert!(error(CacheType::F32, CacheType::F16) > 0.0 && error(CacheType::F16, CacheType::F32) > 0.0);
+    assert!(error(DType::F32, DType::F16) > 0.0 && error(DType::F16, DType::F32) > 0.0);
 }
 
 #[test]

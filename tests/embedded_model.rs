@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use uqac::engine::encode::encode_prompt;
 use uqac::engine::{Engine, EngineOptions, GenerateOptions};
+use uqac::model::chat::Conversation;
 use uqac::model::chat::Message;
-use uqac::model::embedded;
-use uqac::report::item::Conversation;
+use uqac::model::demo;
 
 /// Greedy responses by another implementation of the architecture, in float32 (`models/abacus/train/golden.py`).
 fn golden() -> Vec<Value> {
@@ -36,7 +36,7 @@ fn it_writes_the_golden_responses() {
     let prompts: Vec<Vec<u32>> = items.iter().map(prompt).collect();
     let generations = engine.generate(&prompts, &GenerateOptions::default(), |_| ControlFlow::Continue(())).unwrap();
     for (item, generation) in items.iter().zip(&generations) {
-        assert_eq!(generation.tokens[generation.n_instr..], ids(&item["ids"]), "{}", item["question"]);
+        assert_eq!(generation.tokens[generation.prompt_len..], ids(&item["ids"]), "{}", item["question"]);
     }
 }
 
@@ -78,7 +78,7 @@ fn its_test_set_comes_along() {
     assert_eq!(samples.lines().count(), 6);
     let manifest = std::fs::read_to_string(cache.path().join("run/manifest.json")).unwrap();
     let manifest: Value = serde_json::from_str(&manifest).unwrap();
-    assert_eq!(manifest["model"]["name"], embedded::NAME);
+    assert_eq!(manifest["model"]["name"], demo::NAME);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation};
 
 /// Where two responses part, and by how much the token taken there was ahead of the golden one.
 fn margin(engine: &Engine, generation: &Generation, golden: &[u32]) -> String {
-    let n = generation.n_instr;
+    let n = generation.prompt_len;
     let Some(at) = (n..generation.tokens.len()).find(|i| golden.get(*i) != generation.tokens.get(*i)) else {
         return "ours is a prefix".to_owned();
     };
@@ -37,14 +37,14 @@ fn greedy_text_equals_the_golden_one() {
         let items: Vec<Value> = read_lines(&golden.join(format!("uqac_{name}.jsonl.gz")));
         let mut engine = Engine::load(&folder, EngineOptions::default()).unwrap();
         let ids: Vec<Vec<u32>> = items.iter().map(|item| token_ids(&item["input_ids"])).collect();
-        let n_instr = |item: &Value| item["n_instr"].as_u64().unwrap() as usize;
-        let prompts: Vec<Vec<u32>> = items.iter().zip(&ids).map(|(i, ids)| ids[..n_instr(i)].to_vec()).collect();
-        let longest = items.iter().zip(&ids).map(|(i, ids)| ids.len() - n_instr(i)).max().unwrap();
+        let prompt_len = |item: &Value| item["n_instr"].as_u64().unwrap() as usize;
+        let prompts: Vec<Vec<u32>> = items.iter().zip(&ids).map(|(i, ids)| ids[..prompt_len(i)].to_vec()).collect();
+        let longest = items.iter().zip(&ids).map(|(i, ids)| ids.len() - prompt_len(i)).max().unwrap();
         let options = GenerateOptions { max_tokens: longest, trace: None, ..GenerateOptions::default() };
         let generations = engine.generate(&prompts, &options, |_| ControlFlow::Continue(())).unwrap();
         let mut equal = 0;
         for ((item, ids), generation) in items.iter().zip(&ids).zip(&generations) {
-            let text = engine.tokenizer().decode(&generation.tokens[generation.n_instr..]).unwrap();
+            let text = engine.tokenizer().decode(&generation.tokens[generation.prompt_len..]).unwrap();
             // a golden response that was cut at its own limit is a prefix of ours
             if text.trim_start().starts_with(item["generated"].as_str().unwrap().trim()) {
                 equal += 1;

@@ -25,11 +25,11 @@ struct Errors {
 }
 
 fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
-    let (tokens, n_instr) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
-    let mut traced = engine.trace(&tokens, n_instr, Profile::Reference).unwrap();
+    let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
+    let mut traced = engine.trace(&tokens, prompt_len, Profile::Reference).unwrap();
     let rows: Vec<i64> = item["chain_src"].as_array().unwrap().iter().map(|r| r.as_i64().unwrap()).collect();
     for row in rows.iter().filter(|r| **r >= 0) {
-        let record = traced.head_record(n_instr + *row as usize).unwrap().unwrap();
+        let record = traced.head_record(prompt_len + *row as usize).unwrap().unwrap();
         let key = row.to_string();
         if item["head_gap"][&key].as_f64().unwrap() > 1e-4 {
             let mut found = record.heads.clone();
@@ -50,7 +50,7 @@ fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
         }
     }
     for (key, top) in item["row_top8"].as_object().unwrap() {
-        let row = n_instr + key.parse::<usize>().unwrap();
+        let row = prompt_len + key.parse::<usize>().unwrap();
         let weights = questions.attention_rows(&[row]).unwrap().remove(0);
         for entry in top.as_array().unwrap() {
             let found = f64::from(weights[entry[0].as_u64().unwrap() as usize]);
@@ -58,8 +58,8 @@ fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
         }
     }
     let answer: Vec<usize> =
-        item["ans_src"].as_array().unwrap().iter().map(|r| (r.as_i64().unwrap() + 1) as usize + n_instr).collect();
-    let positions: Vec<usize> = rows.iter().map(|r| (*r + 1) as usize + n_instr).collect();
+        item["ans_src"].as_array().unwrap().iter().map(|r| (r.as_i64().unwrap() + 1) as usize + prompt_len).collect();
+    let positions: Vec<usize> = rows.iter().map(|r| (*r + 1) as usize + prompt_len).collect();
     let cosines = questions.cosines(&positions, answer[0]..answer[0] + answer.len()).unwrap();
     for (found, expected) in cosines.chunks(answer.len()).zip(numbers(&item["sims"])) {
         let mean = found.iter().map(|x| f64::from(*x)).sum::<f64>() / answer.len() as f64;

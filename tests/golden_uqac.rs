@@ -6,8 +6,8 @@ mod common;
 use common::{golden, model, read_lines, token_ids};
 use serde_json::Value;
 use uqac::engine::{Engine, EngineOptions};
-use uqac::scoring;
 use uqac::uq::answer::AnswerRule;
+use uqac::uq::pipeline;
 use uqac::uq::{Outcome, Parameters, Profile, Scores};
 
 fn rows(value: &Value) -> Vec<i64> {
@@ -33,10 +33,10 @@ fn named(s: &Scores) -> [(&'static str, f64); 13] {
     ]
 }
 
-fn check(id: &Value, item: &Value, n_instr: usize, outcome: &Outcome) {
+fn check(id: &Value, item: &Value, prompt_len: usize, outcome: &Outcome) {
     let chain: Vec<i64> = outcome.chain.iter().map(|link| link.row).collect();
     assert_eq!(chain, rows(&item["chain_src"]), "{id}: chain");
-    let answer: Vec<i64> = outcome.answer.clone().map(|p| p as i64 - 1 - n_instr as i64).collect();
+    let answer: Vec<i64> = outcome.answer.clone().map(|p| p as i64 - 1 - prompt_len as i64).collect();
     assert_eq!(answer, rows(&item["ans_src"]), "{id}: answer");
     for (link, (score, similarity)) in
         outcome.chain.iter().zip(common::numbers(&item["chain_scores"]).into_iter().zip(common::numbers(&item["sims"])))
@@ -77,11 +77,11 @@ fn reference_outcomes_equal_the_authors() {
         let mut engine = Engine::load(&folder, EngineOptions::default()).unwrap();
         let items = read_lines(&golden.join(format!("uqac_{name}.jsonl.gz")));
         for item in &items {
-            let (tokens, n_instr) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
+            let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
             let rule = AnswerRule::for_dataset(item["dataset"].as_str());
-            let mut traced = engine.trace(&tokens, n_instr, Profile::Reference).unwrap();
-            let (_, outcome) = scoring::assess(&mut traced, rule, None, &parameters).unwrap().expect("an answer");
-            check(&item["id"], item, n_instr, &outcome);
+            let mut traced = engine.trace(&tokens, prompt_len, Profile::Reference).unwrap();
+            let (_, outcome) = pipeline::assess(&mut traced, rule, None, &parameters).unwrap().expect("an answer");
+            check(&item["id"], item, prompt_len, &outcome);
         }
         eprintln!("{name}: all {} items equal", items.len());
     }

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use uqac::report::records::{Record, RowTrace, top_entries};
-use uqac::report::writer::{Destination, Done, Existing, OutputError};
+use uqac::io::record::{Record, RowTrace, top_entries};
+use uqac::io::writer::{Destination, Done, Existing, OutputError};
 use uqac::uq::{Link, Member, Outcome, Profile, Scores};
 
 fn scores(p: f64) -> Scores {

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use uqac::eval::analysis::{Analysis, AnalysisOptions, Level, analyse, results_json};
 use uqac::eval::metrics::Metric;
 use uqac::eval::sample::Sample;
-use uqac::report::sanitize::text_width;
+use uqac::report::term::sanitize::text_width;
 
 const MODEL: &str = "org/Small-1B";
 

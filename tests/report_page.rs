@@ -11,7 +11,7 @@ use uqac::eval::sample::Sample;
 use uqac::report::html::{Items, Page, Run};
 use uqac::report::pictures::{Gallery, galleries};
 use uqac::report::svg::{Curve, risk_coverage};
-use uqac::report::tables::{Align, Field, Section, Sheet};
+use uqac::report::tables::{Align, Field, Section, Table};
 
 const HOSTILE: &str =
     "</script><!--<script>alert(1)</script> <img src=x onerror=alert(2)> &amp; \"'` \u{0}\u{202e}\u{2028}\\ud800";
@@ -84,7 +84,7 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
     let mut items = Items::new("gsm8k", limit);
     samples.iter().for_each(|sample| items.add(sample, &methods()));
     let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
-    let sheet = Sheet {
+    let table = Table {
         title: HOSTILE.to_owned(),
         columns: vec![("method".into(), Align::Left), ("AUROC".into(), Align::Right)],
         sections: vec![Section {
@@ -97,7 +97,7 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
     Page {
         title: HOSTILE.to_owned(),
         runs: vec![Run { model: HOSTILE.to_owned(), task: "gsm8k".to_owned(), items }],
-        sheets: vec![sheet],
+        tables: vec![table],
         galleries: vec![Gallery { heading: HOSTILE.to_owned(), folded: true, pictures }],
         methods: methods(),
     }
@@ -176,7 +176,7 @@ fn broken_records_make_a_page() {
     broken[2].filtered_resps.clear();
     broken[2].arguments.clear();
     broken[2].doc = Value::Null;
-    broken[2].uq.n_instr = usize::MAX;
+    broken[2].uq.prompt_len = usize::MAX;
     let html = page(&broken).render();
     assert_eq!(embedded(&html, "items-data")[0].as_array().unwrap().len(), 3);
 }
@@ -202,7 +202,7 @@ fn an_item_that_is_there_twice_counts_once_as_it_was_last() {
 
 #[test]
 fn no_items_and_no_runs_make_a_page() {
-    let nothing = Page { title: String::new(), runs: vec![], sheets: vec![], galleries: vec![], methods: vec![] };
+    let nothing = Page { title: String::new(), runs: vec![], tables: vec![], galleries: vec![], methods: vec![] };
     assert_eq!(embedded(&nothing.render(), "items-data"), json!([]));
     assert_eq!(embedded(&page(&[]).render(), "items-data"), json!([[]]));
 }

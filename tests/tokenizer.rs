@@ -279,8 +279,8 @@ fn golden_responses_decode_to_their_text() {
         for line in lines.lines() {
             let golden: Value = serde_json::from_str(line).unwrap();
             let ids: Vec<u32> = serde_json::from_value(golden["input_ids"].clone()).unwrap();
-            let n_instr = golden["n_instr"].as_u64().unwrap() as usize;
-            let text = tokenizer.decode(&ids[n_instr..]).unwrap();
+            let prompt_len = golden["n_instr"].as_u64().unwrap() as usize;
+            let text = tokenizer.decode(&ids[prompt_len..]).unwrap();
             // Gemma's template trims the response before it is encoded again.
             assert!(text.contains(golden["generated"].as_str().unwrap().trim()), "{}: {text:?}", golden["id"]);
             check(&tokenizer, &ids, true);

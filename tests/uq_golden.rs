@@ -25,7 +25,7 @@ struct Item {
     id: String,
     model: String,
     input_ids: Vec<u32>,
-    n_instr: usize,
+    prompt_len: usize,
     ans_src: Vec<i64>,
     chain_src: Vec<i64>,
     sim_src: Vec<i64>,
@@ -60,7 +60,7 @@ struct GoldenMember {
 
 impl Item {
     fn position(&self, row: i64) -> usize {
-        (row + 1 + self.n_instr as i64) as usize
+        (row + 1 + self.prompt_len as i64) as usize
     }
 
     fn answer(&self) -> Range<usize> {
@@ -79,7 +79,7 @@ impl Item {
     /// Steps with what the file knows. The text was decoded greedily, so each token before the template's end is its
     /// row's most probable; the ensemble's replacements follow it, with probabilities that fall in their order.
     fn steps(&self) -> Vec<Step> {
-        let response = &self.input_ids[self.n_instr..];
+        let response = &self.input_ids[self.prompt_len..];
         let of_token = |(&token, &logprob): (&u32, &f64)| Step {
             logprob: Some(logprob),
             entropy: 0.0,
@@ -89,7 +89,7 @@ impl Item {
         let last = TokenLogprob { token: u32::MAX, logprob: self.wrapped_logprob() };
         steps.push(Step { logprob: None, entropy: 0.0, top: vec![last] });
         for (k, member) in self.ensemble.iter().skip(1).enumerate() {
-            let at = member.pos.unwrap() - self.n_instr;
+            let at = member.pos.unwrap() - self.prompt_len;
             let at = if at == 0 { response.len() } else { at };
             let logprob = (0.5 * 0.9f64.powi(k as i32)).ln();
             steps[at].top.push(TokenLogprob { token: member.token.unwrap(), logprob });
@@ -110,7 +110,7 @@ impl Traced for Replay<'_> {
 
     fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, Infallible> {
         let row_of = |&row: &usize| {
-            let relative = row as i64 - self.item.n_instr as i64;
+            let relative = row as i64 - self.item.prompt_len as i64;
             let top = self.item.row_top8.get(&relative.to_string());
             let top = top.map_or(&[][..], Vec::as_slice);
             let rest = if self.rest_at_most && top.len() == 8 { top[7].1 as f32 * 0.9999 } else { 0.0 };
@@ -181,7 +181,7 @@ fn golden_items() -> Vec<(Item, Vec<String>)> {
         for line in BufReader::new(GzDecoder::new(File::open(folder.join(file)).unwrap())).lines() {
             let item: Item = serde_json::from_str(&line.unwrap()).unwrap();
             let text = |&token: &u32| tokenizer.decode(&[token], false).unwrap();
-            let texts = item.input_ids[item.n_instr..].iter().map(text).collect();
+            let texts = item.input_ids[item.prompt_len..].iter().map(text).collect();
             items.push((item, texts));
         }
     }
@@ -190,7 +190,7 @@ fn golden_items() -> Vec<(Item, Vec<String>)> {
 
 fn replay(item: &Item, token_texts: &[String], rest_at_most: bool) -> Outcome {
     let steps = item.steps();
-    let response = Response { tokens: &item.input_ids, n_instr: item.n_instr, token_texts, steps: &steps };
+    let response = Response { tokens: &item.input_ids, prompt_len: item.prompt_len, token_texts, steps: &steps };
     let mut engine = Replay { item, rest_at_most };
     let Ok(outcome) = assess(&response, item.answer(), &Parameters::published(Profile::Reference), &mut engine);
     outcome

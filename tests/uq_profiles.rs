@@ -11,7 +11,7 @@ use Profile::{Corrected, Paper, Reference};
 /// A response, and an engine that says what the test wrote down.
 struct Case {
     tokens: Vec<u32>,
-    n_instr: usize,
+    prompt_len: usize,
     texts: Vec<String>,
     steps: Vec<Step>,
     answer: Range<usize>,
@@ -27,13 +27,13 @@ struct Case {
 /// Ten instruction tokens, then one token for each word; token ids are positions. Every token has p = 0.9, is its row's
 /// most probable and has no alternative; every entropy is 0.25.
 fn case(words: &[&str], answer: Range<usize>) -> Case {
-    let n_instr = 10;
-    let tokens: Vec<u32> = (0..(n_instr + words.len()) as u32).collect();
-    let mut steps: Vec<Step> = tokens[n_instr..].iter().map(|&token| step(0.9, &[(token, 0.9)])).collect();
+    let prompt_len = 10;
+    let tokens: Vec<u32> = (0..(prompt_len + words.len()) as u32).collect();
+    let mut steps: Vec<Step> = tokens[prompt_len..].iter().map(|&token| step(0.9, &[(token, 0.9)])).collect();
     steps.push(Step { logprob: None, ..step(1.0, &[(7, 0.8)]) });
     Case {
         tokens,
-        n_instr,
+        prompt_len,
         texts: words.iter().map(|word| format!(" {word}")).collect(),
         steps,
         answer,
@@ -63,7 +63,7 @@ impl Case {
 
     /// The step that predicts the token at `position`.
     fn predicted(mut self, position: usize, p: f64, top: &[(u32, f64)]) -> Self {
-        self.steps[position - self.n_instr] = step(p, top);
+        self.steps[position - self.prompt_len] = step(p, top);
         self
     }
 
@@ -73,7 +73,7 @@ impl Case {
 
     fn run(&mut self, profile: Profile, chain: Option<Vec<Link>>) -> Outcome {
         let (tokens, texts, steps) = (self.tokens.clone(), self.texts.clone(), self.steps.clone());
-        let response = Response { tokens: &tokens, n_instr: self.n_instr, token_texts: &texts, steps: &steps };
+        let response = Response { tokens: &tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
         let parameters = Parameters { profile, ..self.parameters.clone() };
         let answer = self.answer.clone();
         let result = match chain {
@@ -85,7 +85,7 @@ impl Case {
 
     /// Positions of the chain's tokens, the answer's left out.
     fn chain(&mut self, profile: Profile) -> Vec<i64> {
-        let (n, answer) = (self.n_instr as i64, self.answer.clone());
+        let (n, answer) = (self.prompt_len as i64, self.answer.clone());
         let positions = self.assess(profile).chain.into_iter().map(|link| link.row + 1 + n);
         positions.filter(|&position| !answer.contains(&(position as usize))).collect()
     }
@@ -228,7 +228,7 @@ fn a_single_letter_is_no_stop_word_when_it_is_the_answers_form() {
 fn the_first_response_token_is_reached_and_has_its_own_row() {
     let mut case = case(&WORDS, 29..30).attends(29, &[(10, 0.9)]).predicted(10, 0.6, &[(10, 0.6), (77, 0.3)]);
     let (reference, corrected) = (case.assess(Reference), case.assess(Corrected));
-    assert_eq!(case.rows_asked, [vec![28], vec![28], vec![9]], "reference pads row n_instr - 1 with zeros");
+    assert_eq!(case.rows_asked, [vec![28], vec![28], vec![9]], "reference pads row prompt_len - 1 with zeros");
     assert_eq!((reference.kept, corrected.kept), (vec![-1], vec![-1]));
     assert_close(corrected.scores.p_sim, 0.6 * 0.9);
     assert_close(reference.scores.p_sim, 0.8 * 0.9); // wraps to the last row, whose top-1 has 0.8
@@ -321,7 +321,7 @@ fn reference_entropies_are_of_the_top_five_over_every_row() {
     let mut case = case(&WORDS, 27..28); // two template tokens after the answer
     let h = |p: f64| -p * p.ln();
     let reference = case.assess(Reference).scores;
-    let sum = 19.0 * h(0.9) + h(0.8); // rows n_instr.. : the first token's row is not among them, the last row is
+    let sum = 19.0 * h(0.9) + h(0.8); // rows prompt_len.. : the first token's row is not among them, the last row is
     assert_close(reference.predictive_entropy, -sum);
     assert_close(reference.ln_predictive_entropy, 1.0 - sum / 20.0);
     assert_close(reference.answer_entropy, -h(0.9));
@@ -396,9 +396,9 @@ fn impossible_answers_have_no_confidence() {
             let scores = case(&WORDS, answer).assess(profile).scores;
             assert_eq!([scores.answer_prob, scores.p_attn, scores.p_sim, scores.p], [0.0; 4]);
         }
-        for n_instr in [0, 30, 1000] {
+        for prompt_len in [0, 30, 1000] {
             let mut shapeless = case(&WORDS, 0..1000);
-            shapeless.n_instr = n_instr;
+            shapeless.prompt_len = prompt_len;
             shapeless.steps.clear();
             shapeless.texts.clear();
             assert_eq!(shapeless.assess(profile).scores.p, 0.0);

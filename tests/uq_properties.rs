@@ -31,7 +31,7 @@ struct World {
     /// How far from uniform the model's predictions are.
     sharpness: f64,
     tokens: Vec<u32>,
-    n_instr: usize,
+    prompt_len: usize,
     answer: Range<usize>,
 }
 
@@ -64,9 +64,10 @@ impl World {
 
     fn assess(&self, profile: Profile) -> Outcome {
         let texts: Vec<String> =
-            self.tokens[self.n_instr..].iter().map(|&token| VOCABULARY[token as usize].into()).collect();
-        let steps: Vec<Step> = (self.n_instr - 1..self.tokens.len()).map(|row| self.step(row)).collect();
-        let response = Response { tokens: &self.tokens, n_instr: self.n_instr, token_texts: &texts, steps: &steps };
+            self.tokens[self.prompt_len..].iter().map(|&token| VOCABULARY[token as usize].into()).collect();
+        let steps: Vec<Step> = (self.prompt_len - 1..self.tokens.len()).map(|row| self.step(row)).collect();
+        let response =
+            Response { tokens: &self.tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
         let Ok(outcome) = assess(&response, self.answer.clone(), &Parameters::published(profile), &mut self.clone());
         outcome
     }
@@ -101,16 +102,16 @@ impl Traced for World {
 }
 
 prop_compose! {
-    fn world()(length in 1usize..60, n_instr in 1usize..12)(
+    fn world()(length in 1usize..60, prompt_len in 1usize..12)(
         seed in any::<u64>(),
         sharpness in 0.0..12.0f64,
-        tokens in prop::collection::vec(0..VOCABULARY.len() as u32, n_instr + length),
-        first in n_instr..n_instr + length,
+        tokens in prop::collection::vec(0..VOCABULARY.len() as u32, prompt_len + length),
+        first in prompt_len..prompt_len + length,
         answer_length in 1usize..5,
-        n_instr in Just(n_instr),
+        prompt_len in Just(prompt_len),
     ) -> World {
         let answer = first..(first + answer_length).min(tokens.len());
-        World { seed, sharpness, tokens, n_instr, answer }
+        World { seed, sharpness, tokens, prompt_len, answer }
     }
 }
 
@@ -121,7 +122,7 @@ fn check_chain(world: &World, outcome: &Outcome, profile: Profile) {
         Profile::Corrected => is_stop_word_for_answer(text(token), answer_text.trim()),
         Profile::Reference | Profile::Paper => is_stop_word(text(token)),
     };
-    let n = world.n_instr as i64;
+    let n = world.prompt_len as i64;
     let rows: Vec<i64> = outcome.chain.iter().map(|link| link.row).collect();
     assert!(rows.is_sorted_by(|a, b| a < b));
     let answer_rows: Vec<i64> = world.answer.clone().map(|position| position as i64 - 1 - n).collect();
@@ -140,7 +141,7 @@ fn check_chain(world: &World, outcome: &Outcome, profile: Profile) {
 /// P by its definition: the joint probability of the filtered and the answer tokens, in the response and in every copy
 /// with one filtered token replaced by any token with p > 0.01.
 fn marginal_by_definition(world: &World, kept: &[i64]) -> f64 {
-    let kept: Vec<usize> = kept.iter().map(|row| (row + 1 + world.n_instr as i64) as usize).collect();
+    let kept: Vec<usize> = kept.iter().map(|row| (row + 1 + world.prompt_len as i64) as usize).collect();
     let joint = |tokens: &[u32]| -> f64 {
         kept.iter().copied().chain(world.answer.clone()).map(|p| world.logprob(tokens, p).exp()).product()
     };

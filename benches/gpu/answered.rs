@@ -1,11 +1,11 @@
 //! What comes after the answer: chain, similarities, ensemble.
 
-use crate::floors;
 use crate::measure::{Bench, StageError};
 use crate::report::{Row, median};
+use crate::roofline;
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
-use uqac::engine::sampler::Sampling;
+use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineError, GenerateOptions, TracedSequence};
 use uqac::uq::{Link, Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 
@@ -56,22 +56,22 @@ pub fn answered(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
 
 /// Positions of replaced tokens: evenly spread over the response before the answer, so that half of it is scored
 /// again on average. (A chain in random weights says nothing about where real ones lie.)
-fn replaced(n_instr: usize, tokens: usize, variants: usize) -> Vec<usize> {
+fn replaced(prompt_len: usize, tokens: usize, variants: usize) -> Vec<usize> {
     let before = tokens.saturating_sub(ANSWER);
-    let mut positions: Vec<usize> = (0..variants).map(|i| n_instr + (2 * i + 1) * before / (2 * variants)).collect();
+    let mut positions: Vec<usize> = (0..variants).map(|i| prompt_len + (2 * i + 1) * before / (2 * variants)).collect();
     positions.dedup();
     positions
 }
 
 /// Seconds that the ensemble needs at least.
-fn floor(bench: &Bench, n_instr: usize, tokens: usize, variants: usize, bandwidth: f64) -> f64 {
-    let last = n_instr + tokens - 1;
-    let positions = replaced(n_instr, tokens, variants);
+fn floor(bench: &Bench, prompt_len: usize, tokens: usize, variants: usize, bandwidth: f64) -> f64 {
+    let last = prompt_len + tokens - 1;
+    let positions = replaced(prompt_len, tokens, variants);
     let operations: f64 = positions
         .iter()
         .map(|at| {
             let later = positions.iter().filter(|other| *other > at).count() + ANSWER;
-            floors::operations(&bench.engine, *at, last - at, later)
+            roofline::operations(&bench.engine, *at, last - at, later)
         })
         .sum();
     let computed = bench.matrix_rate.map_or(0.0, |rate| operations / rate);
@@ -86,8 +86,8 @@ fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, se
     let start = Instant::now();
     let (_, mut traced) = engine.generate_traced(prompt, &options, |_| ControlFlow::Continue(()))?;
     let generation = start.elapsed().as_secs_f64();
-    let n_instr = prompt.len();
-    let answer = n_instr + tokens - ANSWER..n_instr + tokens;
+    let prompt_len = prompt.len();
+    let answer = prompt_len + tokens - ANSWER..prompt_len + tokens;
     let parameters = Parameters::published(Profile::Corrected);
 
     let start = Instant::now();
@@ -102,7 +102,7 @@ fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, se
 
     let start = Instant::now();
     let variants: Vec<Variant> =
-        replaced(n_instr, tokens, variants).into_iter().map(|at| alternative(&response, at)).collect();
+        replaced(prompt_len, tokens, variants).into_iter().map(|at| alternative(&response, at)).collect();
     let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
     ensemble::score(&response, answer, &kept, &variants, &parameters, &mut questions)?;
     Ok(Round { generation, chain, similarity, ensemble: start.elapsed().as_secs_f64(), links: links.len() })
@@ -122,8 +122,8 @@ fn chain(traced: &mut TracedSequence, answer: Range<usize>, parameters: &Paramet
 
 /// Runs `tokens` through the model with a trace and follows the chain from their last ones: its length, and the bytes
 /// that the sequence holds.
-pub fn chain_of(engine: &mut Engine, tokens: &[u32], n_instr: usize) -> Result<(usize, usize), EngineError> {
-    let mut traced = engine.trace(tokens, n_instr, Profile::Corrected)?;
+pub fn chain_of(engine: &mut Engine, tokens: &[u32], prompt_len: usize) -> Result<(usize, usize), EngineError> {
+    let mut traced = engine.trace(tokens, prompt_len, Profile::Corrected)?;
     let answer = tokens.len() - ANSWER..tokens.len();
     let links = chain(&mut traced, answer, &Parameters::published(Profile::Corrected))?;
     let (cache, trace) = traced.memory();

@@ -4,7 +4,7 @@ use crate::cupti::CuptiError;
 use crate::machine::{Machine, MachineError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-use uqac::engine::sampler::Sampling;
+use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineError, GenerateOptions, Generation};
 use uqac::uq::Profile;
 
@@ -180,7 +180,7 @@ pub struct Timing {
 /// A fast run that went wrong is no result: every token must be there, with a finite probability.
 fn check(generations: &[Generation], expected: usize) -> Result<(), StageError> {
     for (sequence, generation) in generations.iter().enumerate() {
-        let found = generation.tokens.len() - generation.n_instr;
+        let found = generation.tokens.len() - generation.prompt_len;
         if found != expected {
             return Err(StageError::Short { sequence, found, expected });
         }

@@ -11,7 +11,7 @@ use crate::{Fatal, agreement, answered, checkpoint, stages, timeline};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use uqac::backend::{CacheType, DeviceChoice};
+use uqac::backend::{DType, DeviceChoice};
 use uqac::engine::{Engine, EngineOptions};
 
 #[derive(clap::Args)]
@@ -51,10 +51,10 @@ pub struct RunArgs {
     threads: usize,
     /// Type of the cached keys [default: the engine's]
     #[arg(long)]
-    k_cache: Option<CacheType>,
+    k_cache: Option<DType>,
     /// Type of the cached values [default: the engine's]
     #[arg(long)]
-    v_cache: Option<CacheType>,
+    v_cache: Option<DType>,
     /// libcupti, for `timeline` [default: libcupti.so, as the loader finds it]
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
@@ -279,7 +279,7 @@ impl Session<'_> {
         let (k, v) = device.cache_types();
         let on_cpu = device::engine_options(DeviceChoice::Cpu, self.arguments.threads);
         let mut cpu = Engine::load(&folder, EngineOptions { k_cache: Some(k), v_cache: Some(v), ..on_cpu })?;
-        let (k_cache, v_cache) = (Some(CacheType::F32), Some(CacheType::F32));
+        let (k_cache, v_cache) = (Some(DType::F32), Some(DType::F32));
         let mut exact = Engine::load(&folder, EngineOptions { k_cache, v_cache, ..on_cpu })?;
         Ok(agreement::agreement(shape.name, &mut device, &mut cpu, &mut exact)?)
     }

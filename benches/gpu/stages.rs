@@ -1,9 +1,9 @@
 //! The measurements, each with the floor that it can be held against. What is compared is run in turns within a round.
 
-use crate::floors;
 use crate::measure::{Bench, StageError};
 use crate::report::{Row, median};
-use uqac::bench::in_turns;
+use crate::roofline;
+use uqac::bench::interleave;
 
 /// A figure in percent of another.
 fn percent(value: f64, of: f64) -> f64 {
@@ -22,7 +22,7 @@ pub fn decode(bench: &mut Bench, batch: usize) -> Result<Vec<Row>, StageError> {
     let (prompt, response) = (bench.sizes.prompt, bench.sizes.response);
     let rounds = paired_rounds(bench, batch, prompt, response, bench.sizes.rounds)?;
     let bandwidth = median(&rounds.iter().map(|r| r.bandwidth).collect::<Vec<_>>());
-    let bytes = floors::step_bytes(&bench.engine, batch, prompt, response - 1);
+    let bytes = roofline::step_bytes(&bench.engine, batch, prompt, response - 1);
     let counts = bench.counts;
     let (text, share) = match (batch, bench.shape) {
         (1, "llama-3.1-8b") => ("≥ 90 % of the bandwidth", 0.9),
@@ -42,7 +42,7 @@ pub fn decode(bench: &mut Bench, batch: usize) -> Result<Vec<Row>, StageError> {
             .target(text, counts, |row| row.share().is_some_and(|s| s >= share))
     };
     let mut rows = vec![speed("plain", |r| r.plain), speed("with UQAC's trace", |r| r.traced)];
-    let extra = percent(batch as f64 * floors::trace_bytes(&bench.engine), bytes);
+    let extra = percent(batch as f64 * roofline::trace_bytes(&bench.engine), bytes);
     rows.push(overhead(bench, &rounds, &format!("UQAC on against off, batch {batch}, decode time"), extra));
     rows.push(trace_memory(bench, batch)?);
     Ok(rows)
@@ -65,7 +65,7 @@ fn paired_rounds(
     for i in 0..count {
         let bandwidth = bench.machine.bandwidth()?;
         let step = |traced| Ok::<f64, StageError>(bench.generate(&prompts, response, traced)?.step);
-        let [plain, traced] = in_turns(i, step)?;
+        let [plain, traced] = interleave(i, step)?;
         rounds.push(Round { bandwidth, plain, traced });
     }
     Ok(rounds)
@@ -88,7 +88,7 @@ fn trace_memory(bench: &mut Bench, batch: usize) -> Result<Row, StageError> {
     // plain first: memory that an allocator keeps then counts against the trace, never for it
     let ((_, plain), (_, traced)) = (peak(false)?, peak(true)?);
     let positions = (batch * (bench.sizes.response + 1)) as f64;
-    let floor = percent(positions * floors::trace_bytes(&bench.engine), plain);
+    let floor = percent(positions * roofline::trace_bytes(&bench.engine), plain);
     let what = format!("UQAC on against off, batch {batch}, peak memory");
     Ok(Row::new(bench.shape, what, "%", &[percent(traced - plain, plain)])
         .floor(Some(floor), "the trace's bytes for every response token")
@@ -106,7 +106,7 @@ pub fn prefill(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let times = (0..bench.sizes.rounds)
         .map(|_| Ok(bench.generate(&prompts, 1, false)?.first))
         .collect::<Result<Vec<f64>, StageError>>()?;
-    let operations = floors::operations(&bench.engine, 0, tokens, 1);
+    let operations = roofline::operations(&bench.engine, 0, tokens, 1);
     let rates: Vec<f64> = times.iter().map(|seconds| tokens as f64 / seconds).collect();
     let because = format!(
         "{:.2} TFLOP, each product counted once, at the measured {:.0} TFLOP/s",
@@ -125,16 +125,16 @@ pub fn prefill(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
 pub fn length(bench: &mut Bench, tokens: usize) -> Result<Vec<Row>, StageError> {
     bench.need_context(tokens)?;
     let ids = bench.prompts(1, tokens).remove(0);
-    let n_instr = tokens.min(bench.sizes.prompt) / 2;
+    let prompt_len = tokens.min(bench.sizes.prompt) / 2;
     let ((seconds, links, held), peak) = bench.peak(|bench| {
         let start = std::time::Instant::now();
-        let (links, held) = crate::answered::chain_of(&mut bench.engine, &ids, n_instr)?;
+        let (links, held) = crate::answered::chain_of(&mut bench.engine, &ids, prompt_len)?;
         Ok((start.elapsed().as_secs_f64(), links, held))
     })?;
     let weights = bench.engine.weights().byte_len() as f64;
-    let needed = weights + floors::cache_bytes(&bench.engine, tokens);
-    let trace = (tokens - n_instr + 1) as f64 * floors::trace_bytes(&bench.engine);
-    let operations = floors::operations(&bench.engine, 0, tokens, tokens - n_instr);
+    let needed = weights + roofline::cache_bytes(&bench.engine, tokens);
+    let trace = (tokens - prompt_len + 1) as f64 * roofline::trace_bytes(&bench.engine);
+    let operations = roofline::operations(&bench.engine, 0, tokens, tokens - prompt_len);
     let time = Row::new(bench.shape, format!("traced pass and chain, {tokens} tokens"), "s", &[seconds])
         .floor(bench.matrix_rate.map(|rate| operations / rate), "operations at the matrix rate")
         .fact("links", links as f64);
@@ -156,12 +156,12 @@ pub fn deep(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let prompt = long - steps;
     let rounds = paired_rounds(bench, 1, prompt, steps, bench.sizes.rounds.min(3))?;
     let bandwidth = median(&rounds.iter().map(|r| r.bandwidth).collect::<Vec<_>>());
-    let bytes = floors::step_bytes(&bench.engine, 1, prompt, steps - 1);
+    let bytes = roofline::step_bytes(&bench.engine, 1, prompt, steps - 1);
     let rates: Vec<f64> = rounds.iter().map(|r| 1.0 / r.traced).collect();
     let because = format!("{:.1} MB a step at {:.0} GB/s", bytes / 1e6, bandwidth / 1e9);
     let what = format!("decode at {long} tokens, with UQAC's trace");
     let speed = Row::new(bench.shape, what, "tokens/s", &rates).floor(Some(bandwidth / bytes), because);
-    let extra = percent(floors::trace_bytes(&bench.engine), bytes);
+    let extra = percent(roofline::trace_bytes(&bench.engine), bytes);
     Ok(vec![speed, overhead(bench, &rounds, &format!("UQAC on against off at {long} tokens, decode time"), extra)])
 }
 
@@ -170,12 +170,12 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let tokens = bench.sizes.long - bench.sizes.prompt;
     bench.need_context(bench.sizes.long)?;
     let bandwidth = bench.machine.bandwidth()?;
-    let bytes = floors::step_bytes(&bench.engine, 1, bench.sizes.prompt, tokens - 1);
+    let bytes = roofline::step_bytes(&bench.engine, 1, bench.sizes.prompt, tokens - 1);
     // a plan on the generous side: half the bandwidth
     bench.deadline.need(2.0 * tokens as f64 * bytes / bandwidth)?;
     let prompts = bench.prompts(1, bench.sizes.prompt);
     let (timing, peak) = bench.peak(|bench| bench.generate(&prompts, tokens, true))?;
-    let needed = bench.engine.weights().byte_len() as f64 + floors::cache_bytes(&bench.engine, bench.sizes.long);
+    let needed = bench.engine.weights().byte_len() as f64 + roofline::cache_bytes(&bench.engine, bench.sizes.long);
     let because = format!("{:.1} MB a step on average at {:.0} GB/s", bytes / 1e6, bandwidth / 1e9);
     let speed = Row::new(bench.shape, format!("response of {tokens} tokens, traced"), "tokens/s", &[1.0 / timing.step])
         .floor(Some(bandwidth / bytes), because);

@@ -1,45 +1,20 @@
 //! The few fused operations of a transformer pass, in the order a token meets them, and what they leave behind.
 
-mod choice;
 pub mod cpu;
 pub mod cuda;
-pub mod softmax_state;
+mod device;
+pub mod entropy;
+pub mod forward;
+pub mod sampling;
 
-pub use choice::DeviceChoice;
+pub use device::DeviceChoice;
 
-use crate::engine::forward;
-use crate::engine::sampler::{Choice, Sampling};
+pub use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec};
+use entropy::EntropyRule;
+use sampling::{Choice, Sampling};
 use serde::{Deserialize, Serialize};
-use softmax_state::EntropyRule;
 use std::ops::{ControlFlow, Range};
-
-/// The type that keys or values are cached in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum CacheType {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl CacheType {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            CacheType::F32 => 4,
-            CacheType::F16 | CacheType::Bf16 => 2,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            CacheType::F32 => "f32",
-            CacheType::F16 => "f16",
-            CacheType::Bf16 => "bf16",
-        }
-    }
-}
 
 /// How the CPU holds the weights of products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -189,7 +164,7 @@ pub enum BackendError {
 /// A device that runs the model. One pass is [`embed`](Backend::embed), then for every layer
 /// [`project_qkv`](Backend::project_qkv), [`attend`](Backend::attend), [`project_output`](Backend::project_output) and
 /// [`feed_forward`](Backend::feed_forward), then [`final_norm`](Backend::final_norm) and, for the rows that need it,
-/// [`predict`](Backend::predict). `engine::forward` is that order. Every row's bits are independent of the other rows
+/// [`predict`](Backend::predict). `backend::forward` is that order. Every row's bits are independent of the other rows
 /// of its pass (a device may round wide passes and those of up to [`decode_rows`](Backend::decode_rows) rows differently).
 pub trait Backend {
     fn spec(&self) -> &ModelSpec;
@@ -198,7 +173,7 @@ pub trait Backend {
     fn device(&self) -> String;
 
     /// The types that keys and values are cached in.
-    fn cache_types(&self) -> (CacheType, CacheType);
+    fn cache_types(&self) -> (DType, DType);
 
     /// Bytes of the weights that a decode step reads, where that is not what their files have.
     fn weight_bytes_per_token(&self) -> Option<usize> {

@@ -1,11 +1,11 @@
 //! The rounds: in each, every stage once, so that a drift of the machine's clock meets all of them; of plain and traced
 //! decoding, who goes first changes.
 
+use super::interleave::{added_percent, interleave};
 use super::report::{Report, Spread, Stage};
-use super::turns::{added_percent, in_turns};
-use super::{BenchError, floors, sweep};
+use super::{BenchError, roofline, sweep};
+use crate::backend::sampling::Sampling;
 use crate::bench::machine::Machine;
-use crate::engine::sampler::Sampling;
 use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ impl Decoding {
 /// A fast run that went wrong is no result.
 fn check(generations: &[Generation]) -> Result<(), BenchError> {
     for generation in generations {
-        let response = generation.tokens.len() - generation.n_instr;
+        let response = generation.tokens.len() - generation.prompt_len;
         for (index, step) in generation.steps.iter().take(response).enumerate() {
             let logprob = step.logprob.unwrap_or(f64::NAN);
             if !logprob.is_finite() {
@@ -245,7 +245,7 @@ fn round(
     let mut base = times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, Profile::Corrected))?;
     let decoding = Decoding { prompts: vec![tokens.clone(); settings.batch], tokens: settings.gen_tokens };
     let steps = settings.gen_tokens as f64;
-    let [plain, _] = in_turns(round, |traced| {
+    let [plain, _] = interleave(round, |traced| {
         let stage = if traced { "decode, traced" } else { "decode" };
         let decoded = times.time(machine, stage, || decoding.greedy(&mut base, traced))?;
         times.correct(stage, steps * decoded.step);
@@ -253,8 +253,8 @@ fn round(
     })?;
     drop(base);
     let whole = &plain.generations[0].tokens;
-    let n_instr = tokens.len();
-    let mut traced = times.time(machine, "score", || engine.trace(whole, n_instr, Profile::Corrected))?;
+    let prompt_len = tokens.len();
+    let mut traced = times.time(machine, "score", || engine.trace(whole, prompt_len, Profile::Corrected))?;
     after(&mut traced, machine, settings, times)
 }
 
@@ -266,7 +266,7 @@ fn after(
     times: &mut Times,
 ) -> Result<usize, BenchError> {
     let parameters = Parameters::published(Profile::Corrected);
-    let (whole, n_instr) = (traced.tokens().0.to_vec(), traced.tokens().1);
+    let (whole, prompt_len) = (traced.tokens().0.to_vec(), traced.tokens().1);
     let answer = whole.len() - ANSWER..whole.len();
     let (response, mut questions) = traced.parts();
     let mut links = times
@@ -277,7 +277,8 @@ fn after(
         Ok::<_, BenchError>(())
     })?;
     // these share the response's cache, which the ensemble overwrites
-    let samples = Decoding { prompts: vec![whole[..n_instr].to_vec(); settings.samples], tokens: settings.gen_tokens };
+    let samples =
+        Decoding { prompts: vec![whole[..prompt_len].to_vec(); settings.samples], tokens: settings.gen_tokens };
     times.time(machine, "self-consistency", || samples.run(traced, None, 0.5))?;
     let mut question = whole.clone();
     question.extend(prompt(traced.engine(), QUESTION, 1)?);
@@ -285,7 +286,8 @@ fn after(
     times.time(machine, "verbalized", || reply.greedy(traced, false))?;
 
     let (response, mut questions) = traced.parts();
-    let variants: Vec<Variant> = replaced(n_instr, settings).into_iter().map(|at| alternative(&response, at)).collect();
+    let variants: Vec<Variant> =
+        replaced(prompt_len, settings).into_iter().map(|at| alternative(&response, at)).collect();
     let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
     times.time(machine, "ensemble", || {
         ensemble::score(&response, answer, &kept, &variants, &parameters, &mut questions)
@@ -295,9 +297,9 @@ fn after(
 
 /// Positions of replaced tokens: evenly spread over the response before the answer, so that half of it is scored again
 /// on average.
-fn replaced(n_instr: usize, settings: &Settings) -> Vec<usize> {
+fn replaced(prompt_len: usize, settings: &Settings) -> Vec<usize> {
     let (before, variants) = (settings.gen_tokens - ANSWER, settings.variants);
-    (0..variants).map(|i| n_instr + (2 * i + 1) * before / (2 * variants)).collect()
+    (0..variants).map(|i| prompt_len + (2 * i + 1) * before / (2 * variants)).collect()
 }
 
 /// The likeliest token that the response does not have at `position`.
@@ -329,19 +331,19 @@ fn stages(engine: &Engine, settings: &Settings, times: &Times, bandwidth: Spread
                 relative_to_generation: seconds.median / generation,
             }
         };
-    let decoded = |batch: usize, first, steps| Some(steps as f64 * floors::step_bytes(engine, batch, first, steps));
+    let decoded = |batch: usize, first, steps| Some(steps as f64 * roofline::step_bytes(engine, batch, first, steps));
     let last = prompt_tokens + gen_tokens - 1;
     let at = replaced(prompt_tokens, settings);
     let ensemble: f64 = at
         .iter()
         .map(|position| {
             let later = at.iter().filter(|other| *other > position).count() + ANSWER;
-            floors::operations(engine, *position, last - position, later)
+            roofline::operations(engine, *position, last - position, later)
         })
         .sum();
     let each = |n: usize, what: &str| if n == 1 { String::new() } else { format!(", {n} {what}") };
     let response = format!("{gen_tokens} tokens{}", each(batch, "sequences"));
-    let operations = |tokens, predictions| Some(floors::operations(engine, 0, tokens, predictions));
+    let operations = |tokens, predictions| Some(roofline::operations(engine, 0, tokens, predictions));
     let (decode, all) = (decoded(batch, prompt_tokens, gen_tokens), Some(batch * gen_tokens));
     let (prefill, score) = (operations(prompt_tokens, 2), operations(last + 1, gen_tokens + 1));
     let drawn = Some(samples * gen_tokens);

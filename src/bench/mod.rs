@@ -9,17 +9,17 @@
 
 pub mod checkpoint;
 pub mod device;
-pub mod floors;
+mod interleave;
 pub mod machine;
 mod measure;
 mod report;
+pub mod roofline;
 pub mod shapes;
 mod sweep;
-mod turns;
 
+pub use interleave::interleave;
 pub use measure::{Settings, run};
 pub use report::{Report, Spread, Stage, SweepRow};
-pub use turns::in_turns;
 
 use crate::engine::EngineError;
 use crate::model::tokenizer::TokenizerError;

@@ -1,9 +1,9 @@
 //! Decoding and scoring by the length of the context.
 
+use super::interleave::{added_percent, interleave};
 use super::measure::{ANSWER, Decoding, prompt, rate};
 use super::report::{Scoring, Spread, SweepRow};
-use super::turns::{added_percent, in_turns};
-use super::{BenchError, Settings, floors};
+use super::{BenchError, Settings, roofline};
 use crate::bench::machine::Machine;
 use crate::engine::Engine;
 use crate::uq::{Parameters, Profile, chain, similarity};
@@ -39,12 +39,12 @@ pub fn sweep(
         let (mut plain, mut traced, mut bandwidth) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..settings.rounds {
             bandwidth.push(machine.bandwidth()?);
-            let [a, b] = in_turns(round, |traced| decoding.greedy(&mut base, traced))?;
+            let [a, b] = interleave(round, |traced| decoding.greedy(&mut base, traced))?;
             plain.push(a.step);
             traced.push(b.step);
         }
         drop(base);
-        let bytes = floors::step_bytes(engine, 1, context, STEPS);
+        let bytes = roofline::step_bytes(engine, 1, context, STEPS);
         let speed = bytes / Spread::of(&plain).median;
         rows.push(SweepRow {
             context,
@@ -54,7 +54,7 @@ pub fn sweep(
             trace_overhead_percent: Spread::of(&added_percent(&plain, &traced)),
             gb_per_second: speed / 1e9,
             share_of_bandwidth: speed / Spread::of(&bandwidth).median,
-            cache_bytes: floors::cache_bytes(engine, context + STEPS) as u64,
+            cache_bytes: roofline::cache_bytes(engine, context + STEPS) as u64,
             score: score(engine, machine, settings, &tokens)?,
         });
     }
@@ -72,13 +72,13 @@ fn score(
         return Ok(None);
     }
     let parameters = Parameters::published(Profile::Corrected);
-    let (n_instr, answer) = (PROMPT.min(tokens.len() / 2), tokens.len() - ANSWER..tokens.len());
+    let (prompt_len, answer) = (PROMPT.min(tokens.len() / 2), tokens.len() - ANSWER..tokens.len());
     let (mut seconds, mut extra) = (Vec::new(), None);
     for _ in 0..settings.rounds.min(SCORED) {
         let before = machine.in_use()?;
         let watch = machine.watch().ok();
         let start = Instant::now();
-        let mut traced = engine.trace(tokens, n_instr, Profile::Corrected)?;
+        let mut traced = engine.trace(tokens, prompt_len, Profile::Corrected)?;
         let (response, mut questions) = traced.parts();
         let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut questions)?;
         similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;

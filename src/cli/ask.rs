@@ -10,16 +10,16 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
+use uqac::backend::sampling::Sampling;
 use uqac::engine::encode::{ResponseText, encode_prompt};
-use uqac::engine::sampler::Sampling;
 use uqac::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
+use uqac::io::record::Record;
+use uqac::model::chat::Conversation;
 use uqac::model::chat::Message;
 use uqac::model::tokenizer::Tokenizer;
-use uqac::report::colour::Look;
-use uqac::report::item::Conversation;
-use uqac::report::records::Record;
-use uqac::report::sanitize::visible;
-use uqac::report::terminal::AskReport;
+use uqac::report::term::AskReport;
+use uqac::report::term::colour::TermStyle;
+use uqac::report::term::sanitize::visible;
 use uqac::uq::{Parameters, Profile};
 
 /// Answer a question, with the confidence of the answer
@@ -104,8 +104,8 @@ fn answer(
     traced: &mut TracedSequence<'_>,
 ) -> Result<ExitCode, CliError> {
     let (response, _) = traced.parts();
-    let n_instr = response.n_instr;
-    let ids = response.tokens[n_instr..].to_vec();
+    let prompt_len = response.prompt_len;
+    let ids = response.tokens[prompt_len..].to_vec();
     let token_texts = response.token_texts.to_vec();
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
@@ -114,8 +114,8 @@ fn answer(
     let assessed = assess(traced, &request)?;
     if args.json {
         let record = assessed.map_or_else(
-            || Record::no_answer(Value::Null, args.profile, n_instr),
-            |assessed| assessed.into_record(Value::Null, args.profile, n_instr),
+            || Record::no_answer(Value::Null, args.profile, prompt_len),
+            |assessed| assessed.into_record(Value::Null, args.profile, prompt_len),
         );
         let record = Record { weights: traced.engine().options().weights, ..record };
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
@@ -128,10 +128,10 @@ fn answer(
         ranges: &shown.ranges,
         token_texts: &token_texts,
         logprobs: &logprobs,
-        n_instr,
+        prompt_len,
         outcome: assessed.as_ref().map(|Assessed { outcome, .. }| outcome),
     };
-    print(&format!("\n{}", report.render(Look::of_stdout())))?;
+    print(&format!("\n{}", report.render(TermStyle::of_stdout())))?;
     if finish == FinishReason::Length {
         note(&format!("the response was cut off after {} tokens (--max-tokens, or the model's context)", ids.len()));
     }

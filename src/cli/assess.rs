@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 use uqac::engine::{EngineError, TracedSequence};
-use uqac::report::records::{Record, RowTrace, top_entries};
-use uqac::scoring::find;
+use uqac::io::record::{Record, RowTrace, top_entries};
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::chain::attention_chain;
 use uqac::uq::confidence::assess_with_chain;
+use uqac::uq::pipeline::find;
 use uqac::uq::{Link, Outcome, Parameters, Profile, Traced};
 
 /// What is to be found out about a response.
@@ -26,7 +26,7 @@ pub struct Assessed {
     pub trace: Option<Vec<RowTrace>>,
 }
 
-/// [`uqac::scoring::assess`] with a look at the rows of the chain on the way: the ensemble overwrites the cache that they
+/// [`uqac::uq::pipeline::assess`] with a look at the rows of the chain on the way: the ensemble overwrites the cache that they
 /// come from. `None` where the response has no final answer.
 pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<Option<Assessed>, EngineError> {
     let (parameters, rule) = (request.parameters, AnswerRule::for_dataset(request.dataset));
@@ -45,8 +45,8 @@ fn row_traces(traced: &mut TracedSequence<'_>, chain: &[Link], profile: Profile)
     let first = if profile == Profile::Reference { 0 } else { -1 };
     let relative: Vec<i64> = chain.iter().map(|link| link.row).filter(|row| *row >= first).collect();
     let (response, mut questions) = traced.parts();
-    let n_instr = response.n_instr;
-    let rows: Vec<usize> = relative.iter().filter_map(|row| n_instr.checked_add_signed(*row as isize)).collect();
+    let prompt_len = response.prompt_len;
+    let rows: Vec<usize> = relative.iter().filter_map(|row| prompt_len.checked_add_signed(*row as isize)).collect();
     let weights = questions.attention_rows(&rows)?;
     let describe = |((row, absolute), weights): ((&i64, &usize), &Vec<f32>)| {
         let record = traced.head_record(*absolute)?.unwrap_or_default();
@@ -63,7 +63,7 @@ fn row_traces(traced: &mut TracedSequence<'_>, chain: &[Link], profile: Profile)
 
 impl Assessed {
     /// As a line of output.
-    pub fn into_record(self, id: serde_json::Value, profile: Profile, n_instr: usize) -> Record {
-        Record { trace: self.trace, ..Record::ok(id, profile, n_instr, self.answer_text, self.outcome) }
+    pub fn into_record(self, id: serde_json::Value, profile: Profile, prompt_len: usize) -> Record {
+        Record { trace: self.trace, ..Record::ok(id, profile, prompt_len, self.answer_text, self.outcome) }
     }
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
 use uqac::bench::{Report, Settings, Spread, Stage, checkpoint, device, run as measure, shapes};
-use uqac::report::colour::{Look, Style};
-use uqac::report::layout::{Align, Table};
+use uqac::report::term::colour::{Style, TermStyle};
+use uqac::report::term::layout::{Align, TextTable};
 
 /// Measure what the method costs: decoding with and without the trace, prefill, and what follows the answer
 ///
@@ -96,7 +96,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
     if args.json {
         print(&format!("{}\n", serde_json::to_string(&report)?))?;
     } else {
-        print(&tables(&report, Look::of_stdout()))?;
+        print(&tables(&report, TermStyle::of_stdout()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -110,7 +110,7 @@ fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
     Ok(folder)
 }
 
-fn tables(report: &Report, look: Look) -> String {
+fn tables(report: &Report, look: TermStyle) -> String {
     let peak =
         report.arithmetic_peak.map_or(String::new(), |peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
     let mut text = format!(
@@ -142,7 +142,7 @@ fn mib(bytes: u64) -> String {
     format!("{:.0}", bytes as f64 / f64::from(1 << 20))
 }
 
-fn stage_table(stages: &[Stage], look: Look) -> String {
+fn stage_table(stages: &[Stage], look: TermStyle) -> String {
     let mut table = Table::new([
         ("stage", Align::Left),
         ("", Align::Left),
@@ -175,7 +175,7 @@ fn stage_table(stages: &[Stage], look: Look) -> String {
     table.render(look)
 }
 
-fn sweep_table(report: &Report, look: Look) -> String {
+fn sweep_table(report: &Report, look: TermStyle) -> String {
     let mut table = Table::new([
         ("context", Align::Right),
         ("prefill tokens/s", Align::Right),

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use uqac::backend::cpu::simd::Level;
 use uqac::backend::cuda;
 use uqac::backend::cuda::error::gib;
-use uqac::report::sanitize::visible;
+use uqac::report::term::sanitize::visible;
 
 /// List the devices that models can run on
 #[derive(Args)]

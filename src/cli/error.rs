@@ -11,11 +11,11 @@ use uqac::eval::run::RunError;
 use uqac::eval::run::folder::FolderError;
 use uqac::eval::run::sweep::SweepError;
 use uqac::eval::tasks::TaskError;
-use uqac::model::locate::LocateError;
+use uqac::io::items::InputError;
+use uqac::io::writer::OutputError;
+use uqac::model::hub::LocateError;
 use uqac::model::tokenizer::TokenizerError;
-use uqac::report::items::InputError;
 use uqac::report::png::PngError;
-use uqac::report::writer::OutputError;
 
 #[derive(Debug, Error)]
 pub enum CliError {

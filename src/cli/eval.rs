@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use uqac::backend::cuda::Gemm;
-use uqac::backend::{CacheType, DeviceChoice, WeightFormat};
+use uqac::backend::{DType, DeviceChoice, WeightFormat};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
 use uqac::eval::run::fingerprint::Fingerprint;
@@ -18,8 +18,8 @@ use uqac::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Method, Model};
 use uqac::eval::run::sweep::{Setting, Sweep, settings};
 use uqac::eval::run::{RunOptions, run_task};
 use uqac::eval::tasks::{self, Task, TaskOptions};
-use uqac::report::colour::Look;
-use uqac::report::tables::{sheets::sheets, text::text};
+use uqac::report::tables::{build::tables, text::text};
+use uqac::report::term::colour::TermStyle;
 use uqac::uq::{ChainRule, Parameters, Profile};
 
 /// Run a model over benchmarks: answers, grades, confidences
@@ -102,10 +102,10 @@ struct Flags {
     device: Option<DeviceChoice>,
     /// Type of the cached keys
     #[arg(long, value_enum, value_name = "TYPE")]
-    k_cache: Option<CacheType>,
+    k_cache: Option<DType>,
     /// Type of the cached values
     #[arg(long, value_enum, value_name = "TYPE")]
-    v_cache: Option<CacheType>,
+    v_cache: Option<DType>,
     /// Who multiplies in wide passes on CUDA: own kernels, cuBLASLt, or what is faster at the start [default: own]
     #[arg(long, value_name = "own|auto|cublaslt")]
     #[serde(deserialize_with = "parsed")]
@@ -338,6 +338,6 @@ impl Eval<'_> {
             return print(&json);
         }
         let analysis = analyse(&[self.folder.path().to_owned()], &AnalysisOptions::default())?;
-        print(&text(&sheets(&analysis), Look::of_stdout()))
+        print(&text(&tables(&analysis), TermStyle::of_stdout()))
     }
 }

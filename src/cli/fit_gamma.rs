@@ -59,12 +59,12 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
 
 /// Adds every row of a response, every head.
 fn measure(engine: &mut Engine, sample: &Sample, recency: &mut Recency) -> Result<(), CliError> {
-    let (tokens, n_instr) = sample.sequence(engine.tokenizer()).map_err(EngineError::from)?;
-    if tokens.len() == n_instr {
+    let (tokens, prompt_len) = sample.sequence(engine.tokenizer()).map_err(EngineError::from)?;
+    if tokens.len() == prompt_len {
         return Ok(());
     }
-    let mut traced = engine.trace(&tokens, n_instr, sample.uq.profile)?;
-    for row in n_instr..tokens.len() {
+    let mut traced = engine.trace(&tokens, prompt_len, sample.uq.profile)?;
+    for row in prompt_len..tokens.len() {
         traced.head_rows(row)?.iter().for_each(|head| recency.add(head));
     }
     Ok(())

@@ -9,10 +9,10 @@ use uqac::engine::Engine;
 use uqac::model::ModelSpec;
 use uqac::model::chat::Message;
 use uqac::model::config::{Activation, RopeScaling};
-use uqac::model::locate::locate_model;
-use uqac::report::colour::{Look, Style};
-use uqac::report::layout::{Align, Table};
-use uqac::report::sanitize::{quoted, visible};
+use uqac::model::hub::locate_model;
+use uqac::report::term::colour::{Style, TermStyle};
+use uqac::report::term::layout::{Align, TextTable};
+use uqac::report::term::sanitize::{quoted, visible};
 
 /// Show what was understood of a model: shape, weights, tokenizer, chat template, memory
 #[derive(Args)]
@@ -38,7 +38,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
     if args.json {
         print(&format!("{facts}\n"))?;
     } else {
-        print(&tables(&facts, Look::of_stdout()))?;
+        print(&tables(&facts, TermStyle::of_stdout()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -160,7 +160,7 @@ fn memory_facts(engine: &Engine, context: usize) -> Value {
 }
 
 /// The groups as tables of name and value.
-fn tables(facts: &Value, look: Look) -> String {
+fn tables(facts: &Value, look: TermStyle) -> String {
     let mut out = String::new();
     for (group, entries) in facts.as_object().into_iter().flatten() {
         let mut table = Table::new([("", Align::Left), ("", Align::Left)]);

@@ -18,11 +18,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::cuda::Gemm;
-use uqac::backend::{CacheType, DeviceChoice, WeightFormat};
+use uqac::backend::{DType, DeviceChoice, WeightFormat};
 use uqac::engine::{Engine, EngineOptions};
-use uqac::model::embedded;
-use uqac::model::locate::locate_model;
-use uqac::report::sanitize::visible;
+use uqac::model::demo;
+use uqac::model::hub::locate_model;
+use uqac::report::term::sanitize::visible;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;
@@ -81,11 +81,11 @@ struct RunArgs {
     #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
     /// Type of the cached keys [default: f32; f16 is faster on CUDA, and keeps fewer chains]
-    #[arg(long, value_enum, value_name = "TYPE")]
-    k_cache: Option<CacheType>,
+    #[arg(long, value_name = "f32|f16|bf16")]
+    k_cache: Option<DType>,
     /// Type of the cached values [default: f32; on CUDA f16]
-    #[arg(long, value_enum, value_name = "TYPE")]
-    v_cache: Option<CacheType>,
+    #[arg(long, value_name = "f32|f16|bf16")]
+    v_cache: Option<DType>,
     /// Who multiplies in wide passes on CUDA: own kernels; cuBLASLt; or what is faster at the start (whose bits may then
     /// differ from run to run)
     #[arg(long, value_name = "own|auto|cublaslt", default_value_t = Gemm::Own)]
@@ -114,7 +114,7 @@ impl ModelArgs {
     fn or_embedded(&self) -> Result<(String, PathBuf), CliError> {
         let name = self.named().unwrap_or_else(|| {
             note("note: no --model given: this is abacus, a model of 2.5 million parameters that can do sums");
-            embedded::NAME.to_owned()
+            demo::NAME.to_owned()
         });
         let folder = locate_model(&name)?;
         Ok((name, folder))
@@ -133,7 +133,7 @@ impl RunArgs {
         if !self.weights.is_file() {
             note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
         }
-        if let Some(why) = engine.passed_over() {
+        if let Some(why) = engine.cuda_fallback_reason() {
             note(&format!("note: running on the CPU: {why}"));
         }
         Ok(engine)

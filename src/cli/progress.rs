@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use uqac::engine::FinishReason;
 use uqac::eval::run::Event;
-use uqac::report::records::Status;
+use uqac::io::record::Status;
 
 /// Time between lines where there is no bar.
 const INTERVAL: Duration = Duration::from_secs(10);

@@ -6,12 +6,12 @@ use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uqac::eval::analysis::{Analysis, AnalysisOptions, analyse};
-use uqac::report::colour::Look;
 use uqac::report::html;
 use uqac::report::pictures::galleries;
 use uqac::report::png::pngs;
 use uqac::report::svg::Picture;
-use uqac::report::tables::{csv::csv, latex::latex, markdown::markdown, sheets::sheets, text::text};
+use uqac::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
+use uqac::report::term::colour::TermStyle;
 
 /// Tables and pictures of what evaluations found
 ///
@@ -118,13 +118,13 @@ fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
     /// Columns of a table in a file.
     const FILE_WIDTH: usize = 120;
     let look = match args.output {
-        Some(_) => Look { colour: false, width: FILE_WIDTH },
-        None => Look::of_stdout(),
+        Some(_) => TermStyle { colour: false, width: FILE_WIDTH },
+        None => TermStyle::of_stdout(),
     };
     Ok(match args.format {
-        Format::Table => text(&sheets(analysis), look),
-        Format::Markdown => markdown(&sheets(analysis)),
-        Format::Latex => latex(&sheets(analysis)),
+        Format::Table => text(&tables(analysis), look),
+        Format::Markdown => markdown(&tables(analysis)),
+        Format::Latex => latex(&tables(analysis)),
         Format::Csv => csv(analysis)?,
         Format::Html => html::render(analysis)?,
         Format::Json => serde_json::to_string_pretty(analysis)? + "\n",

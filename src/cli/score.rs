@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 use uqac::engine::Engine;
 use uqac::engine::encode::encode;
-use uqac::report::item::{BadItem, Content, Item};
-use uqac::report::items::Items;
-use uqac::report::records::{Record, Status};
-use uqac::report::writer::{Destination, Done, Existing};
+use uqac::io::item::{BadItem, Content, Item};
+use uqac::io::items::Items;
+use uqac::io::record::{Record, Status};
+use uqac::io::writer::{Destination, Done, Existing};
 use uqac::uq::{Parameters, Profile};
 
 /// Score responses that already exist
 ///
-/// A line of the input is {id, input_ids, n_instr} (and, if you like, dataset and answer_span: [start, end) over the
+/// A line of the input is {id, input_ids, prompt_len} (and, if you like, dataset and answer_span: [start, end) over the
 /// whole sequence) or {id, messages | prompt, response}. The output has a line for each, in the same order, with status
 /// ok, no_answer or error.
 #[derive(Args)]
@@ -119,22 +119,22 @@ fn score_line(
         Ok(item) => item,
         Err(bad) => return Record::error(bad.id.clone(), args.profile, None, bad.to_string()),
     };
-    let (tokens, n_instr, answer) = match &item.content {
-        Content::Tokens { input_ids, n_instr, answer_span } => (input_ids.clone(), *n_instr, answer_span.clone()),
+    let (tokens, prompt_len, answer) = match &item.content {
+        Content::Tokens { input_ids, prompt_len, answer_span } => (input_ids.clone(), *prompt_len, answer_span.clone()),
         Content::Text { conversation, response } => {
             match encode(engine, conversation, response, !args.no_chat_template, args.profile) {
-                Ok((tokens, n_instr)) => (tokens, n_instr, None),
+                Ok((tokens, prompt_len)) => (tokens, prompt_len, None),
                 Err(error) => return Record::error(item.id, args.profile, None, error.to_string()),
             }
         }
     };
     tally.tokens += tokens.len();
     let request = Request { parameters, dataset: item.dataset.as_deref(), answer, trace: args.trace };
-    let assessed = engine.trace(&tokens, n_instr, args.profile).and_then(|mut traced| assess(&mut traced, &request));
+    let assessed = engine.trace(&tokens, prompt_len, args.profile).and_then(|mut traced| assess(&mut traced, &request));
     let record = match assessed {
-        Ok(Some(assessed)) => assessed.into_record(item.id, args.profile, n_instr),
-        Ok(None) => Record::no_answer(item.id, args.profile, n_instr),
-        Err(error) => Record::error(item.id, args.profile, Some(n_instr), error.to_string()),
+        Ok(Some(assessed)) => assessed.into_record(item.id, args.profile, prompt_len),
+        Ok(None) => Record::no_answer(item.id, args.profile, prompt_len),
+        Err(error) => Record::error(item.id, args.profile, Some(prompt_len), error.to_string()),
     };
     Record { weights: engine.options().weights, ..record }
 }

@@ -2,8 +2,9 @@
 //! same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, Progress};
-use super::sampler::Choice;
-use super::{Engine, EngineError, TracedSequence, forward};
+use super::{Engine, EngineError, TracedSequence};
+use crate::backend::forward;
+use crate::backend::sampling::Choice;
 use crate::backend::{DecodeOptions, DecodeRow, Next, Prediction, Row, SequenceId, Step, TokenLogprob};
 use std::ops::ControlFlow;
 
@@ -120,11 +121,11 @@ impl Batch<'_> {
     }
 
     fn push(&mut self, id: SequenceId, prompt: &[u32], stream: u64) {
-        let n_instr = prompt.len();
+        let prompt_len = prompt.len();
         let context = self.engine.spec().max_position_embeddings;
-        self.engine.backend.reserve(id, n_instr.saturating_add(self.options.max_tokens).min(context));
+        self.engine.backend.reserve(id, prompt_len.saturating_add(self.options.max_tokens).min(context));
         let generation =
-            Generation { tokens: prompt.to_vec(), n_instr, finish: FinishReason::Length, steps: Vec::new() };
+            Generation { tokens: prompt.to_vec(), prompt_len, finish: FinishReason::Length, steps: Vec::new() };
         self.running.push(Running { id, stream, generation, finished: false });
     }
 
@@ -245,7 +246,7 @@ impl Running {
     /// Reports the token just chosen and notes whether the response ends with it.
     fn advance(&mut self, limits: &Limits, on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
         let g = &self.generation;
-        let (Some(last), Some(step)) = (g.tokens.get(g.n_instr..).and_then(|r| r.last()), g.steps.last()) else {
+        let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {
             self.finished = true; // no token is wanted
             return;
         };
@@ -255,7 +256,7 @@ impl Running {
             FinishReason::Stop
         } else if flow.is_break() {
             FinishReason::Interrupted
-        } else if g.tokens.len() - g.n_instr >= limits.max_tokens || g.tokens.len() >= limits.context {
+        } else if g.tokens.len() - g.prompt_len >= limits.max_tokens || g.tokens.len() >= limits.context {
             FinishReason::Length
         } else {
             return;
@@ -266,7 +267,7 @@ impl Running {
     /// Whether it has ended and its last token's row has not been run.
     fn needs_last_row(&self) -> bool {
         let g = &self.generation;
-        self.finished && g.steps.len() == g.tokens.len() - g.n_instr
+        self.finished && g.steps.len() == g.tokens.len() - g.prompt_len
     }
 
     fn push(&mut self, (step, token): (Step, Option<u32>)) {

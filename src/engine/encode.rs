@@ -1,9 +1,9 @@
 //! From a prompt and a response as text to tokens, and back to the text that a person reads.
 
 use super::Engine;
+use crate::model::chat::Conversation;
 use crate::model::chat::{ChatError, Message, encode_plain};
 use crate::model::tokenizer::TokenizerError;
-use crate::report::item::Conversation;
 use crate::uq::Profile;
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -
         Conversation::Messages(_) if !chat => Err(EncodeError::NeedsChatTemplate("messages")),
         conversation => {
             let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
-            Ok(template.encode(tokenizer, &messages(conversation), true)?)
+            Ok(template.encode(tokenizer, &conversation.to_messages(), true)?)
         }
     }
 }
@@ -47,22 +47,22 @@ pub fn encode(
     profile: Profile,
 ) -> Result<(Vec<u32>, usize), EncodeError> {
     let mut tokens = encode_prompt(engine, conversation, chat)?;
-    let (n_instr, tokenizer) = (tokens.len(), engine.tokenizer());
+    let (prompt_len, tokenizer) = (tokens.len(), engine.tokenizer());
     let whole = if profile == Profile::Reference { rendered_whole(engine, conversation, response) } else { None };
     if let Some(whole) = whole.filter(|_| chat) {
-        return Ok((tokenizer.encode(&whole, false)?, n_instr));
+        return Ok((tokenizer.encode(&whole, false)?, prompt_len));
     }
     let end = if chat { template_end(engine, conversation, response) } else { None };
     let eos = || tokenizer.eos_token().filter(|eos| chat && !response.ends_with(eos)).map(str::to_owned);
     let text = format!("{response}{}", end.or_else(eos).unwrap_or_default());
     tokens.extend(tokenizer.encode(&text, false)?);
-    Ok((tokens, n_instr))
+    Ok((tokens, prompt_len))
 }
 
 /// The conversation with its response through the template; `None` where that does not begin with the prompt.
 fn rendered_whole(engine: &Engine, conversation: &Conversation, response: &str) -> Option<String> {
     let template = engine.chat_template()?;
-    let mut turns = messages(conversation);
+    let mut turns = conversation.to_messages();
     let prompt = template.render(&turns, true).ok()?;
     turns.push(Message::new("assistant", response));
     template.render(&turns, false).ok().filter(|whole| whole.starts_with(&prompt))
@@ -80,7 +80,7 @@ pub fn encode_next_turn(
 ) -> Result<Vec<u32>, EncodeError> {
     let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
     let tokenizer = engine.tokenizer();
-    let mut turns = messages(conversation);
+    let mut turns = conversation.to_messages();
     let prompt = template.render(&turns, true)?;
     turns.extend([Message::new("assistant", response), Message::new("user", next)]);
     let whole = template.render(&turns, true)?;
@@ -102,16 +102,8 @@ pub fn encode_next_turn(
 /// thoughts of earlier turns.
 fn template_end(engine: &Engine, conversation: &Conversation, response: &str) -> Option<String> {
     let whole = rendered_whole(engine, conversation, response)?;
-    let prompt = engine.chat_template()?.render(&messages(conversation), true).ok()?;
+    let prompt = engine.chat_template()?.render(&conversation.to_messages(), true).ok()?;
     Some(whole.strip_prefix(&prompt)?.strip_prefix(response)?.to_owned())
-}
-
-/// The conversation as messages.
-pub fn messages(conversation: &Conversation) -> Vec<Message> {
-    match conversation {
-        Conversation::Messages(messages) => messages.clone(),
-        Conversation::Prompt(text) => vec![Message::new("user", text)],
-    }
 }
 
 /// The response as a person reads it: up to the first end token.

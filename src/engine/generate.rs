@@ -1,7 +1,7 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
-use super::sampler::Sampling;
 use super::{Engine, EngineError, TracedSequence};
+use crate::backend::sampling::Sampling;
 use crate::backend::{SequenceId, Step, TokenLogprob};
 use crate::uq::Profile;
 use std::ops::ControlFlow;
@@ -56,9 +56,9 @@ pub struct Progress {
 pub struct Generation {
     /// Prompt and response.
     pub tokens: Vec<u32>,
-    pub n_instr: usize,
+    pub prompt_len: usize,
     pub finish: FinishReason,
-    /// Row `n_instr - 1 + j` at j; when traced, one more than response tokens (the last token's row predicts nothing).
+    /// Row `prompt_len - 1 + j` at j; when traced, one more than response tokens (the last token's row predicts nothing).
     /// Without a trace they hold only log-probabilities.
     pub steps: Vec<Step>,
 }

@@ -2,22 +2,21 @@
 
 pub mod batch;
 pub mod encode;
-pub mod forward;
 pub mod generate;
-pub mod sampler;
-mod traced;
-mod variants;
+mod rescore;
+mod trace;
 
 pub use batch::Batch;
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
-pub use traced::{Questions, TracedSequence};
+pub use trace::{TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Level;
 use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
-use crate::backend::softmax_state::EntropyRule;
+use crate::backend::entropy::EntropyRule;
+use crate::backend::forward;
 use crate::backend::{
-    Backend, BackendError, CacheType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
+    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
     WeightFormat,
 };
 use crate::model::chat::ChatTemplate;
@@ -37,8 +36,8 @@ pub struct EngineOptions {
     /// 0: one per core.
     pub threads: usize,
     /// Types of cached keys and values; `None`: f32, but on CUDA values are f16.
-    pub k_cache: Option<CacheType>,
-    pub v_cache: Option<CacheType>,
+    pub k_cache: Option<DType>,
+    pub v_cache: Option<DType>,
     /// On CUDA: who multiplies in wide passes.
     pub gemm: Gemm,
     /// K: heads that are kept per row.
@@ -76,8 +75,8 @@ pub enum EngineError {
     ContextLength { tokens: usize, context: usize },
     #[error("the prompt is empty")]
     EmptyPrompt,
-    #[error("n_instr is {n_instr}: expected at least 1 and fewer than the sequence's {tokens} tokens")]
-    NoResponse { n_instr: usize, tokens: usize },
+    #[error("n_instr is {prompt_len}: expected at least 1 and fewer than the sequence's {tokens} tokens")]
+    NoResponse { prompt_len: usize, tokens: usize },
     #[error(transparent)]
     Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
 }
@@ -103,7 +102,7 @@ pub struct Engine {
     chat_template: Option<ChatTemplate>,
     options: EngineOptions,
     /// Why `auto` left a CUDA device alone.
-    passed_over: Option<CudaError>,
+    cuda_fallback_reason: Option<CudaError>,
 }
 
 impl Engine {
@@ -122,8 +121,8 @@ impl Engine {
         let weights = Arc::new(Weights::open(folder, &spec)?);
         let tokenizer = Arc::new(Tokenizer::from_folder(folder)?);
         let chat_template = ChatTemplate::from_folder(folder, &tokenizer)?;
-        let (backend, passed_over) = open_backend(spec, &weights, &options, progress)?;
-        Ok(Engine { backend, weights, tokenizer, chat_template, options, passed_over })
+        let (backend, cuda_fallback_reason) = open_backend(spec, &weights, &options, progress)?;
+        Ok(Engine { backend, weights, tokenizer, chat_template, options, cuda_fallback_reason })
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -157,12 +156,12 @@ impl Engine {
     }
 
     /// Why [`DeviceChoice::Auto`] took the CPU although there is a CUDA device.
-    pub fn passed_over(&self) -> Option<&CudaError> {
-        self.passed_over.as_ref()
+    pub fn cuda_fallback_reason(&self) -> Option<&CudaError> {
+        self.cuda_fallback_reason.as_ref()
     }
 
     /// The types that keys and values are cached in.
-    pub fn cache_types(&self) -> (CacheType, CacheType) {
+    pub fn cache_types(&self) -> (DType, DType) {
         self.backend.cache_types()
     }
 
@@ -176,22 +175,22 @@ impl Engine {
         self.backend.expected_memory(tokens, self.trace_options(1, Profile::Corrected))
     }
 
-    /// Runs an existing sequence through the model and traces its response, `tokens[n_instr..]`.
+    /// Runs an existing sequence through the model and traces its response, `tokens[prompt_len..]`.
     pub fn trace(
         &mut self,
         tokens: &[u32],
-        n_instr: usize,
+        prompt_len: usize,
         profile: Profile,
     ) -> Result<TracedSequence<'_>, EngineError> {
-        if n_instr == 0 || n_instr >= tokens.len() {
-            return Err(EngineError::NoResponse { n_instr, tokens: tokens.len() });
+        if prompt_len == 0 || prompt_len >= tokens.len() {
+            return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
-        let options = self.trace_options(n_instr, profile);
+        let options = self.trace_options(prompt_len, profile);
         let sequence = self.backend.open(Some(options));
         self.backend.reserve(sequence, tokens.len());
-        match trace_response(&mut *self.backend, sequence, tokens, n_instr) {
-            Ok(steps) => TracedSequence::new(self, sequence, tokens.to_vec(), n_instr, steps),
+        match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
+            Ok(steps) => TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps),
             Err(error) => {
                 self.backend.close(sequence);
                 Err(error)
@@ -199,12 +198,12 @@ impl Engine {
         }
     }
 
-    fn trace_options(&self, n_instr: usize, profile: Profile) -> TraceOptions {
+    fn trace_options(&self, prompt_len: usize, profile: Profile) -> TraceOptions {
         let rule = match profile {
             Profile::Reference => EntropyRule::Regularized,
             Profile::Paper | Profile::Corrected => EntropyRule::Exact,
         };
-        TraceOptions { first_row: n_instr - 1, heads: self.options.selected_heads, rule }
+        TraceOptions { first_row: prompt_len - 1, heads: self.options.selected_heads, rule }
     }
 
     fn check_length(&self, tokens: usize) -> Result<(), EngineError> {
@@ -225,7 +224,7 @@ fn open_backend(
         let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
-    let passed_over = match device {
+    let cuda_fallback_reason = match device {
         DeviceChoice::Cuda(_) if !format.is_file() => {
             let message = format!("weights in {}: they are the CPU's, use --device cpu", format.name());
             return Err(CudaError::Unsupported(message));
@@ -239,23 +238,23 @@ fn open_backend(
             Err(error) => Some(error),
         },
     };
-    let or_f32 = |cache: Option<CacheType>| cache.unwrap_or(CacheType::F32);
+    let or_f32 = |cache: Option<DType>| cache.unwrap_or(DType::F32);
     let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
     let options = CpuOptions { threads, k_cache, v_cache, level, products, weights: format };
-    Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), passed_over))
+    Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }
 
-/// Prefills `tokens` and returns the steps of rows `n_instr - 1 ..`: each predicts the token behind it.
+/// Prefills `tokens` and returns the steps of rows `prompt_len - 1 ..`: each predicts the token behind it.
 fn trace_response(
     backend: &mut dyn Backend,
     sequence: SequenceId,
     tokens: &[u32],
-    n_instr: usize,
+    prompt_len: usize,
 ) -> Result<Vec<Step>, EngineError> {
-    let mut steps = Vec::with_capacity(tokens.len() + 1 - n_instr);
-    let predicts = |row| row + 1 >= n_instr;
+    let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);
+    let predicts = |row| row + 1 >= prompt_len;
     forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {
-        let requests: Vec<Prediction> = (positions.start.max(n_instr - 1)..positions.end)
+        let requests: Vec<Prediction> = (positions.start.max(prompt_len - 1)..positions.end)
             .map(|row| Prediction {
                 row: row - positions.start,
                 next: Next::Given(tokens.get(row + 1).copied()),

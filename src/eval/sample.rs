@@ -4,9 +4,9 @@
 //! finite is written as `null`.
 
 use crate::engine::FinishReason;
+use crate::io::record::{Answer, Status};
 use crate::model::chat::encode_plain;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
-use crate::report::records::{Answer, Status};
 use crate::uq::{Link, Member, Profile};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -44,14 +44,14 @@ impl Sample {
         let text = self.arguments.first().map_or("", |(text, _)| text);
         let templated = tokenizer.encode(text, false)?;
         // a prompt without a template has the tokenizer's own special tokens
-        let mut tokens = if templated.len() == self.uq.n_instr { templated } else { encode_plain(tokenizer, text)? };
-        let n_instr = tokens.len();
+        let mut tokens = if templated.len() == self.uq.prompt_len { templated } else { encode_plain(tokenizer, text)? };
+        let prompt_len = tokens.len();
         tokens.extend(&self.uq.tokens.ids);
-        Ok((tokens, n_instr))
+        Ok((tokens, prompt_len))
     }
 }
 
-/// The confidences of a response, and what they were made of. Rows are relative to `n_instr` (row r predicts response
+/// The confidences of a response, and what they were made of. Rows are relative to `prompt_len` (row r predicts response
 /// token r + 1, row -1 the first); positions are absolute.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Uq {
@@ -62,7 +62,8 @@ pub struct Uq {
     pub profile: Profile,
     /// `length`: the response was cut off (truncated).
     pub finish: FinishReason,
-    pub n_instr: usize,
+    #[serde(rename = "n_instr")]
+    pub prompt_len: usize,
     pub tokens: ResponseTokens,
     pub answer: Option<Answer>,
     pub chain: Vec<Link>,

@@ -16,6 +16,24 @@ use serde::{Deserialize, Serialize};
 
 use super::tokenizer::{Tokenizer, TokenizerError};
 
+/// What the response answers.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Conversation {
+    /// Not empty.
+    Messages(Vec<Message>),
+    /// One user message.
+    Prompt(String),
+}
+
+impl Conversation {
+    pub fn to_messages(&self) -> Vec<Message> {
+        match self {
+            Conversation::Messages(messages) => messages.clone(),
+            Conversation::Prompt(text) => vec![Message::new("user", text)],
+        }
+    }
+}
+
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {

@@ -2,8 +2,8 @@
 
 pub mod chat;
 pub mod config;
-pub mod embedded;
-pub mod locate;
+pub mod demo;
+pub mod hub;
 pub mod tokenizer;
 pub mod weights;
 

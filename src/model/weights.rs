@@ -5,9 +5,11 @@ use super::{ModelError, ModelSpec};
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Numbers as a file stores them.
@@ -44,29 +46,38 @@ impl Elements<'_> {
     }
 }
 
-/// The types a weight may be stored in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WeightType {
+/// How numbers are stored: those of a weight in its file, of keys and values in the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
     F32,
-    Bf16,
     F16,
+    Bf16,
 }
 
-impl WeightType {
+impl DType {
     pub fn name(self) -> &'static str {
         match self {
-            WeightType::F32 => "f32",
-            WeightType::Bf16 => "bf16",
-            WeightType::F16 => "f16",
+            DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::Bf16 => "bf16",
         }
     }
 
     /// Bytes of one element.
     pub fn size(self) -> usize {
         match self {
-            WeightType::F32 => 4,
-            WeightType::Bf16 | WeightType::F16 => 2,
+            DType::F32 => 4,
+            DType::F16 | DType::Bf16 => 2,
         }
+    }
+}
+
+impl FromStr for DType {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<DType, Self::Err> {
+        [DType::F32, DType::F16, DType::Bf16].into_iter().find(|t| t.name() == name).ok_or("expected f32, f16 or bf16")
     }
 }
 
@@ -76,7 +87,7 @@ pub struct Weight {
     pub name: String,
     pub rows: usize,
     pub width: usize,
-    pub dtype: WeightType,
+    pub dtype: DType,
     bytes: Bytes,
 }
 
@@ -102,9 +113,9 @@ impl Weight {
     pub fn elements(&self) -> Elements<'_> {
         let bytes = self.byte_slice();
         match self.dtype {
-            WeightType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
-            WeightType::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
-            WeightType::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
+            DType::F32 => Elements::F32(bytemuck::cast_slice(bytes)),
+            DType::Bf16 => Elements::Bf16(bytemuck::cast_slice(bytes)),
+            DType::F16 => Elements::F16(bytemuck::cast_slice(bytes)),
         }
     }
 
@@ -293,7 +304,7 @@ impl TensorIndex {
         Ok(TensorIndex { path, tensors })
     }
 
-    fn entry(&self, name: &str, expected: &[usize]) -> Result<(&Entry, WeightType), ModelError> {
+    fn entry(&self, name: &str, expected: &[usize]) -> Result<(&Entry, DType), ModelError> {
         let entry = self.tensors.get(name).ok_or_else(|| ModelError::MissingTensor {
             path: self.path.clone(),
             tensor: name.to_owned(),
@@ -304,9 +315,9 @@ impl TensorIndex {
             return Err(ModelError::Shape { path, tensor, expected: expected.to_owned(), found: entry.shape.clone() });
         }
         match entry.dtype {
-            Dtype::F32 => Ok((entry, WeightType::F32)),
-            Dtype::BF16 => Ok((entry, WeightType::Bf16)),
-            Dtype::F16 => Ok((entry, WeightType::F16)),
+            Dtype::F32 => Ok((entry, DType::F32)),
+            Dtype::BF16 => Ok((entry, DType::Bf16)),
+            Dtype::F16 => Ok((entry, DType::F16)),
             found => Err(ModelError::Dtype { path, tensor, found: format!("{found:?}") }),
         }
     }
@@ -328,7 +339,7 @@ impl TensorIndex {
 }
 
 impl Entry {
-    fn weight(&self, name: &str, rows: usize, width: usize, dtype: WeightType) -> Weight {
+    fn weight(&self, name: &str, rows: usize, width: usize, dtype: DType) -> Weight {
         let bytes = &self.file.map[self.start..self.start + self.len];
         let bytes = if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
             Bytes::Mapped { file: self.file.clone(), start: self.start }

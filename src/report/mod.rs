@@ -8,17 +8,9 @@
 //!                                      └─ html (both, and every item)
 //! ```
 
-pub mod colour;
-pub mod draw;
 pub mod html;
-pub mod item;
-pub mod items;
-pub mod layout;
 pub mod pictures;
 pub mod png;
-pub mod records;
-pub mod sanitize;
 pub mod svg;
 pub mod tables;
-pub mod terminal;
-pub mod writer;
+pub mod term;

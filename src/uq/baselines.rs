@@ -12,7 +12,7 @@ const WINDOW: usize = 64;
 /// `reference`: the step that is read for the token at `position`. Row -1 wraps: the first response token is looked up
 /// in the response's last row.
 pub fn reference_row<'a>(response: &'a Response, position: usize) -> &'a Step {
-    let row = if position <= response.n_instr { response.tokens.len() } else { position };
+    let row = if position <= response.prompt_len { response.tokens.len() } else { position };
     response.step(row.saturating_sub(1))
 }
 
@@ -32,9 +32,9 @@ pub fn token_logprob(response: &Response, position: usize, profile: Profile) -> 
 pub fn response_positions(response: &Response, answer: &Range<usize>, profile: Profile) -> Range<usize> {
     let end = response.tokens.len();
     match profile {
-        Profile::Reference => response.n_instr + 1..end,
-        Profile::Paper => response.n_instr..end,
-        Profile::Corrected => response.n_instr..answer.end,
+        Profile::Reference => response.prompt_len + 1..end,
+        Profile::Paper => response.prompt_len..end,
+        Profile::Corrected => response.prompt_len..answer.end,
     }
 }
 
@@ -63,7 +63,7 @@ pub fn entropies(response: &Response, positions: Range<usize>, profile: Profile)
 pub fn response_entropies(response: &Response, answer: &Range<usize>, profile: Profile) -> Vec<f64> {
     match profile {
         Profile::Reference => {
-            let rows = response.n_instr..response.tokens.len();
+            let rows = response.prompt_len..response.tokens.len();
             rows.map(|row| entropy(response.step(row), profile)).collect()
         }
         Profile::Paper | Profile::Corrected => {

@@ -127,7 +127,10 @@ struct Backtracking<'a> {
 impl<'a> Backtracking<'a> {
     fn new(response: &'a Response<'a>, answer: Range<usize>, parameters: &'a Parameters) -> Self {
         let text_of = |position: usize| {
-            position.checked_sub(response.n_instr).and_then(|j| response.token_texts.get(j)).map_or("", String::as_str)
+            position
+                .checked_sub(response.prompt_len)
+                .and_then(|j| response.token_texts.get(j))
+                .map_or("", String::as_str)
         };
         let answer_text: String = answer.clone().map(text_of).collect();
         let answer_text = answer_text.trim();
@@ -149,7 +152,8 @@ impl<'a> Backtracking<'a> {
     /// α* of the rows of `sources`, each with its source. `reference` has no row before the response's first: it pads
     /// with zeros there, so that source finds nothing.
     fn attention_of<T: Traced>(&self, sources: &[usize], traced: &mut T) -> Result<Vec<(usize, Vec<f32>)>, T::Error> {
-        let padded = |source: usize| self.parameters.profile == Profile::Reference && source <= self.response.n_instr;
+        let padded =
+            |source: usize| self.parameters.profile == Profile::Reference && source <= self.response.prompt_len;
         let asked: Vec<usize> = sources.iter().copied().filter(|&source| !padded(source)).collect();
         if asked.is_empty() {
             return Ok(Vec::new());
@@ -172,7 +176,7 @@ impl<'a> Backtracking<'a> {
 
     /// Only response tokens are eligible; not the source itself, not a row already processed.
     fn eligible(&self, position: usize, source: usize) -> bool {
-        (self.response.n_instr..self.response.tokens.len()).contains(&position)
+        (self.response.prompt_len..self.response.tokens.len()).contains(&position)
             && position + 1 != source
             && !self.processed[position]
     }

@@ -44,7 +44,7 @@ pub fn assess_with_chain<T: Traced>(
 /// The part of `answer` inside the response; the sequence's very first token has no row that predicts it.
 fn inside_response(response: &Response, answer: Range<usize>) -> Range<usize> {
     let end = answer.end.min(response.tokens.len());
-    let start = answer.start.max(response.n_instr).max(1).min(end.max(1));
+    let start = answer.start.max(response.prompt_len).max(1).min(end.max(1));
     start..end.max(start)
 }
 
@@ -79,8 +79,8 @@ fn scores(
 
     // The cheap rivals are not the authors': they read exact probabilities under every profile.
     let counted = match profile {
-        Profile::Corrected => response.n_instr..answer.end,
-        Profile::Reference | Profile::Paper => response.n_instr..response.tokens.len(),
+        Profile::Corrected => response.prompt_len..answer.end,
+        Profile::Reference | Profile::Paper => response.prompt_len..response.tokens.len(),
     };
     let exact: Vec<f64> = counted.map(|position| response.logprob_at(position)).collect();
 

@@ -12,7 +12,7 @@ const ROUNDING: f64 = 1e-3;
 
 /// The variants: copies of the response with **one** filtered token replaced by an alternative with p > τ.
 ///
-/// `kept` are rows relative to `n_instr`, ascending. An alternative is known only as far as [`super::Step::top`] goes
+/// `kept` are rows relative to `prompt_len`, ascending. An alternative is known only as far as [`super::Step::top`] goes
 /// (p > 0.01), so a smaller τ finds no more. Ordered by position and then p, best first; in `reference` by p alone.
 pub fn candidates(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
     match parameters.profile {

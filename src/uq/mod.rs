@@ -2,13 +2,14 @@
 //!
 //! Everything here is plain code over a [`Response`] (what each step of the pass left behind) and the three questions
 //! of [`Traced`] that only an engine can answer. Positions are 0-based over the whole sequence; the response starts at
-//! `n_instr`; **row T** is what the model computes with token `x_T` as its input, so it predicts `x_{T+1}`.
+//! `prompt_len`; **row T** is what the model computes with token `x_T` as its input, so it predicts `x_{T+1}`.
 
 pub mod answer;
 pub mod baselines;
 pub mod chain;
 pub mod confidence;
 pub mod ensemble;
+pub mod pipeline;
 pub mod recency;
 pub mod similarity;
 pub mod stopwords;
@@ -85,10 +86,10 @@ pub struct Response<'a> {
     /// The whole sequence: instruction, response, and the template's end tokens where it has them.
     pub tokens: &'a [u32],
     /// Where the response starts.
-    pub n_instr: usize,
-    /// Text of each response token on its own: `token_texts[j]` belongs to `tokens[n_instr + j]`.
+    pub prompt_len: usize,
+    /// Text of each response token on its own: `token_texts[j]` belongs to `tokens[prompt_len + j]`.
     pub token_texts: &'a [String],
-    /// `steps[j]` is row `n_instr - 1 + j`, so it predicts response token j; one more than response tokens.
+    /// `steps[j]` is row `prompt_len - 1 + j`, so it predicts response token j; one more than response tokens.
     pub steps: &'a [Step],
 }
 
@@ -96,9 +97,9 @@ pub struct Response<'a> {
 static NO_STEP: Step = Step { logprob: None, entropy: 0.0, top: Vec::new() };
 
 impl Response<'_> {
-    /// The step at row T (absolute); an empty one outside `n_instr - 1 .. tokens.len()`.
+    /// The step at row T (absolute); an empty one outside `prompt_len - 1 .. tokens.len()`.
     pub fn step(&self, row: usize) -> &Step {
-        (row + 1).checked_sub(self.n_instr).and_then(|j| self.steps.get(j)).unwrap_or(&NO_STEP)
+        (row + 1).checked_sub(self.prompt_len).and_then(|j| self.steps.get(j)).unwrap_or(&NO_STEP)
     }
 
     /// ln p(token at `position`), absolute, as the response has it.
@@ -106,14 +107,14 @@ impl Response<'_> {
         position.checked_sub(1).and_then(|row| self.step(row).logprob).unwrap_or(f64::NEG_INFINITY)
     }
 
-    /// The row, relative to `n_instr`, that predicts the token at `position` (absolute): -1 for the first response token.
+    /// The row, relative to `prompt_len`, that predicts the token at `position` (absolute): -1 for the first response token.
     pub fn relative_row(&self, position: usize) -> i64 {
-        position as i64 - 1 - self.n_instr as i64
+        position as i64 - 1 - self.prompt_len as i64
     }
 
-    /// The position (absolute) of the token that a row relative to `n_instr` predicts; the inverse of `relative_row`.
+    /// The position (absolute) of the token that a row relative to `prompt_len` predicts; the inverse of `relative_row`.
     pub fn position_after(&self, relative_row: i64) -> usize {
-        relative_row.saturating_add(1).saturating_add(self.n_instr as i64).max(0) as usize
+        relative_row.saturating_add(1).saturating_add(self.prompt_len as i64).max(0) as usize
     }
 }
 
@@ -146,7 +147,7 @@ pub trait Traced {
 /// One link of the attention chain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// Row relative to `n_instr`: it predicts response token `row + 1`. -1 is the row before the response.
+    /// Row relative to `prompt_len`: it predicts response token `row + 1`. -1 is the row before the response.
     pub row: i64,
     /// φ, the summed α* that chose it; 0 for answer tokens, where the chain starts.
     pub score: f64,

@@ -5,7 +5,7 @@
 //! rows and heads, first token and own position left out (as the method leaves them out), and
 //! γ_i = (mean attention at distance C + 1) / (mean attention at distance i), at most 1.
 
-use crate::backend::softmax_state::{GAMMA, reweighting};
+use crate::backend::entropy::{GAMMA, reweighting};
 
 /// C: so many nearest positions are discounted.
 pub const NEAREST: usize = GAMMA.len();

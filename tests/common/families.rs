@@ -2,9 +2,9 @@
 
 use super::{numbers, token_ids};
 use serde_json::Value;
-use uqac::backend::softmax_state::EntropyRule;
+use uqac::backend::entropy::EntropyRule;
+use uqac::backend::forward::forward;
 use uqac::backend::{Backend, Next, Prediction, Row, SequenceId, Step, TraceOptions};
-use uqac::engine::forward::forward;
 
 pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", "gemma3"];
 
@@ -47,7 +47,7 @@ pub fn entropies(backend: &dyn Backend, id: SequenceId, row: usize, n: usize) ->
 /// Compares a backend with a family's oracle, in passes of `width` rows.
 pub fn check(name: &str, golden: &Value, backend: &mut dyn Backend, width: usize) {
     let tokens = token_ids(&golden["input_ids"]);
-    let (last, n_instr) = (tokens.len() - 1, golden["n_instr"].as_u64().unwrap() as usize);
+    let (last, prompt_len) = (tokens.len() - 1, golden["n_instr"].as_u64().unwrap() as usize);
     let expected = numbers(&golden["entropy_last"]);
     let all = backend.open(trace(expected.len()));
     let (steps, hidden) = run(backend, all, &tokens, width);
@@ -70,7 +70,7 @@ pub fn check(name: &str, golden: &Value, backend: &mut dyn Backend, width: usize
     for (row, token) in token_ids(&golden["argmax"]).into_iter().enumerate() {
         assert_eq!(steps[row].top[0].token, token, "{name}: argmax at row {row}");
     }
-    for (row, key) in [(last, "entropy_last"), (n_instr, "entropy_first_response_row")] {
+    for (row, key) in [(last, "entropy_last"), (prompt_len, "entropy_first_response_row")] {
         let error = relative(&entropies(backend, all, row, expected.len()), &numbers(&golden[key]));
         assert!(error < 1e-4, "{name}: {key} off by {error}");
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use uqac::engine::FinishReason;
 use uqac::eval::metrics::mt19937::Mt19937;
 use uqac::eval::sample::{EnsembleMember, ResponseTokens, Sample, SelfConsistency, SweepPoint, Uq, Verbalized};
-use uqac::report::records::{Answer, Status};
+use uqac::io::record::{Answer, Status};
 use uqac::uq::{Link, Member, Profile};
 
 /// Tokens of the prompt.
@@ -200,7 +200,7 @@ fn empty(tokens: ResponseTokens) -> Uq {
         error: None,
         profile: Profile::Corrected,
         finish: FinishReason::Stop,
-        n_instr: N_INSTR,
+        prompt_len: N_INSTR,
         tokens,
         answer: None,
         chain: Vec::new(),

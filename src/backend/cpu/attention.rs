@@ -11,7 +11,7 @@ use super::cache::{CHUNK, KvCache, value_stride, with_block};
 use super::norm;
 use super::simd::{Kernel, LANES, Level, Simd};
 use super::threads::{Disjoint, ThreadPool};
-use crate::backend::softmax_state::{EntropyState, SoftmaxState};
+use crate::backend::entropy::{EntropyState, SoftmaxState};
 use scores::{Entropy, Reweighting, Scores, Softmax, Values};
 use std::ops::Range;
 pub use trace_row::{TracedHead, accumulate_row};

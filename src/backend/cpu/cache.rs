@@ -1,7 +1,7 @@
 //! The KV cache of one sequence: chunks of [`CHUNK`] positions that are added as the sequence grows. A copy of a prefix
 //! shares its chunks; who writes to a shared chunk gets one of its own.
 
-use crate::backend::CacheType;
+use crate::backend::DType;
 use crate::backend::cpu::simd::{LANES, Simd};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -70,11 +70,11 @@ macro_rules! with_block {
 pub(crate) use with_block;
 
 impl Block {
-    fn new(dtype: CacheType, len: usize) -> Block {
+    fn new(dtype: DType, len: usize) -> Block {
         match dtype {
-            CacheType::F32 => Block::F32(vec![0.0; len]),
-            CacheType::F16 => Block::F16(vec![f16::ZERO; len]),
-            CacheType::Bf16 => Block::Bf16(vec![bf16::ZERO; len]),
+            DType::F32 => Block::F32(vec![0.0; len]),
+            DType::F16 => Block::F16(vec![f16::ZERO; len]),
+            DType::Bf16 => Block::Bf16(vec![bf16::ZERO; len]),
         }
     }
 
@@ -105,8 +105,8 @@ pub struct KvCache {
     layers: Vec<Vec<Arc<Chunk>>>,
     pub kv_heads: usize,
     pub head_dim: usize,
-    k_type: CacheType,
-    v_type: CacheType,
+    k_type: DType,
+    v_type: DType,
 }
 
 /// head_dim rounded up to whole vectors.
@@ -115,7 +115,7 @@ pub fn value_stride(head_dim: usize) -> usize {
 }
 
 impl KvCache {
-    pub fn new(layers: usize, kv_heads: usize, head_dim: usize, k_type: CacheType, v_type: CacheType) -> KvCache {
+    pub fn new(layers: usize, kv_heads: usize, head_dim: usize, k_type: DType, v_type: DType) -> KvCache {
         KvCache { layers: vec![Vec::new(); layers], kv_heads, head_dim, k_type, v_type }
     }
 
@@ -127,7 +127,7 @@ impl KvCache {
     }
 
     /// Bytes that one position takes over all layers.
-    pub fn bytes_per_position(layers: usize, kv_heads: usize, head_dim: usize, k: CacheType, v: CacheType) -> usize {
+    pub fn bytes_per_position(layers: usize, kv_heads: usize, head_dim: usize, k: DType, v: DType) -> usize {
         layers * kv_heads * (head_dim * k.size() + value_stride(head_dim) * v.size())
     }
 

@@ -12,9 +12,7 @@ mod terms;
 pub mod threads;
 pub mod trace;
 
-use super::{
-    Backend, BackendError, CacheType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions, WeightFormat,
-};
+use super::{Backend, BackendError, DType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions, WeightFormat};
 use crate::model::config::Activation;
 use crate::model::weights::LayerWeights;
 use crate::model::{ModelSpec, Weights};
@@ -41,8 +39,8 @@ const LOGIT_ROWS: usize = 16;
 pub struct CpuOptions {
     /// 0: one per core.
     pub threads: usize,
-    pub k_cache: CacheType,
-    pub v_cache: CacheType,
+    pub k_cache: DType,
+    pub v_cache: DType,
     pub level: Level,
     pub products: Products,
     pub weights: WeightFormat,
@@ -52,8 +50,8 @@ impl Default for CpuOptions {
     fn default() -> Self {
         CpuOptions {
             threads: 0,
-            k_cache: CacheType::F32,
-            v_cache: CacheType::F32,
+            k_cache: DType::F32,
+            v_cache: DType::F32,
             level: Level::detect(),
             products: Products::F32,
             weights: WeightFormat::File,
@@ -238,7 +236,7 @@ impl Backend for CpuBackend {
         format!("cpu ({}, {} threads{weights})", self.options.level.name(), self.pool.threads())
     }
 
-    fn cache_types(&self) -> (CacheType, CacheType) {
+    fn cache_types(&self) -> (DType, DType) {
         (self.options.k_cache, self.options.v_cache)
     }
 
@@ -337,7 +335,7 @@ impl Backend for CpuBackend {
         self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
         if rounds {
             terms::round_operands(&mut q);
-            if self.options.k_cache == CacheType::F32 {
+            if self.options.k_cache == DType::F32 {
                 terms::round_operands(&mut k);
             }
         }

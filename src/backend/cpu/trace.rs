@@ -159,7 +159,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::softmax_state::{EntropyRule, EntropyState, SoftmaxState};
+    use crate::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};
 
     fn state(entropy: f32) -> HeadState {
         // Z' = 1, S' = -H

@@ -6,7 +6,7 @@ use super::decode::STEPS as DECODE_STEPS;
 use super::device::{Buffer, Device};
 use super::error::CudaError;
 use super::layout::{SequenceView, TraceView};
-use crate::backend::{CacheType, ExpectedMemory, SequenceId, TraceOptions};
+use crate::backend::{DType, ExpectedMemory, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
 
 /// Capacities are multiples of this, as the kernels ask.
@@ -29,8 +29,8 @@ struct Shape {
     planes: usize,
     head_dim: usize,
     hidden_size: usize,
-    k: CacheType,
-    v: CacheType,
+    k: DType,
+    v: DType,
 }
 
 impl Shape {
@@ -52,12 +52,12 @@ impl Shape {
     }
 
     /// Bytes of keys or values of so many positions.
-    fn bytes(&self, capacity: usize, t: CacheType) -> usize {
+    fn bytes(&self, capacity: usize, t: DType) -> usize {
         self.planes * capacity * self.head_dim * t.size()
     }
 
     /// Where the planes of a cache go when its capacity grows.
-    fn spread(&self, t: CacheType, from: usize, to: usize) -> Vec<(usize, usize, usize)> {
+    fn spread(&self, t: DType, from: usize, to: usize) -> Vec<(usize, usize, usize)> {
         let row = self.head_dim * t.size();
         (0..self.planes).map(|plane| (plane * from * row, plane * to * row, from * row)).collect()
     }
@@ -147,7 +147,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    pub fn new(device: &Device, spec: &ModelSpec, (k, v): (CacheType, CacheType)) -> Result<Sequences, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, (k, v): (DType, DType)) -> Result<Sequences, CudaError> {
         let planes = spec.layers.len() * spec.num_key_value_heads;
         let shape = Shape { planes, head_dim: spec.head_dim, hidden_size: spec.hidden_size, k, v };
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;

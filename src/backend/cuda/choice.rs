@@ -9,7 +9,7 @@ use super::products::Job;
 use super::variants::TERMS;
 use super::weights::Matrix;
 use crate::backend::{Row, SequenceId};
-use crate::model::weights::WeightType;
+use crate::model::weights::DType;
 use half::{bf16, f16};
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,7 @@ impl CudaBackend {
         let (mut seen, mut found) = (Vec::new(), Vec::new());
         for layer in 0..self.weights.layers.len() {
             for (index, w) in self.weights.layers[layer].matrices().into_iter().enumerate() {
-                if w.dtype != WeightType::F32 && !seen.contains(&shape(w)) {
+                if w.dtype != DType::F32 && !seen.contains(&shape(w)) {
                     seen.push(shape(w));
                     found.push((layer, index));
                 }
@@ -119,14 +119,14 @@ impl CudaBackend {
 }
 
 /// Numbers between -1 and 1 in 16 bits, the same every time.
-fn noise(count: usize, dtype: WeightType) -> Vec<u16> {
+fn noise(count: usize, dtype: DType) -> Vec<u16> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let number = || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         let x = (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
-        if dtype == WeightType::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() }
+        if dtype == DType::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() }
     };
     std::iter::repeat_with(number).take(count).collect()
 }

@@ -13,7 +13,7 @@ use super::device::Device;
 use super::error::CudaError;
 use super::variants::TERMS;
 use super::weights::Matrix;
-use crate::model::weights::WeightType;
+use crate::model::weights::DType;
 use cudarc::cublaslt::result as blas;
 use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
 use cudarc::cublaslt::sys::{cublasLtMatmulPreferenceAttributes_t as Preference, cublasStatus_t as Status};
@@ -70,7 +70,7 @@ pub fn version() -> Option<String> {
 const OP_T: i32 = 1;
 
 /// The shape of a matrix: outputs, width, type.
-pub type Shape = (usize, usize, WeightType);
+pub type Shape = (usize, usize, DType);
 
 pub fn shape(w: &Matrix) -> Shape {
     (w.rows, w.width, w.dtype)
@@ -269,19 +269,19 @@ impl Drop for CublasLt {
 }
 
 /// NEXT and RESTORE of `kernels/dense.cuh`: x = RESTORE · (term 0 + NEXT · (term 1 + ...)).
-fn scales(dtype: WeightType) -> (f32, f32) {
+fn scales(dtype: DType) -> (f32, f32) {
     match dtype {
-        WeightType::F16 => (1.0 / 2048.0, 64.0),
-        WeightType::Bf16 | WeightType::F32 => (1.0, 1.0),
+        DType::F16 => (1.0 / 2048.0, 64.0),
+        DType::Bf16 | DType::F32 => (1.0, 1.0),
     }
 }
 
 /// w, x and y as it sees them.
 fn layouts(w: &Matrix, rows: usize) -> Result<(Layout, Layout, Layout), CudaError> {
     let dtype = match w.dtype {
-        WeightType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
-        WeightType::F16 => sys::cudaDataType::CUDA_R_16F,
-        WeightType::F32 => sys::cudaDataType::CUDA_R_32F,
+        DType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
+        DType::F16 => sys::cudaDataType::CUDA_R_16F,
+        DType::F32 => sys::cudaDataType::CUDA_R_32F,
     };
     let a = Layout::new(dtype, w.width, w.rows)?;
     let b = Layout::new(dtype, w.width, rows)?;

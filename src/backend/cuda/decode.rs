@@ -129,7 +129,7 @@ impl CudaBackend {
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
         self.device.write(&self.scratch.rows, 0, &group.states)?;
         self.device.write(&self.decoder.samplers, 0, &samplers)?;
-        let regularized = |t: TraceOptions| t.rule == crate::backend::softmax_state::EntropyRule::Regularized;
+        let regularized = |t: TraceOptions| t.rule == crate::backend::entropy::EntropyRule::Regularized;
         let shape = Shape {
             rows: rows.len(),
             trace: trace.map(|t| (t.heads, regularized(t))),

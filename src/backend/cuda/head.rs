@@ -6,8 +6,8 @@ use super::device::{Argument, Buffer, Device};
 use super::error::CudaError;
 use super::layout::{HeadLog, RowState, Sampler};
 use super::variants::{HEAD_SHARED, NARROW_ROWS};
+use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Next, Prediction, Row, Step, TokenLogprob};
-use crate::engine::sampler::{Choice, Sampling};
 use crate::model::ModelSpec;
 
 /// Logits that one block reads.

@@ -21,8 +21,8 @@ mod variants;
 mod weights;
 
 use super::{
-    Backend, BackendError, CacheType, DecodeOptions, DecodeRow, ExpectedMemory, HeadRecord, Prediction, Row,
-    SequenceId, Step, TraceOptions,
+    Backend, BackendError, DType, DecodeOptions, DecodeRow, ExpectedMemory, HeadRecord, Prediction, Row, SequenceId,
+    Step, TraceOptions,
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;
@@ -48,13 +48,13 @@ pub struct CudaOptions {
     /// Which device, as the driver counts them.
     pub ordinal: usize,
     /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
-    pub k_cache: Option<CacheType>,
-    pub v_cache: Option<CacheType>,
+    pub k_cache: Option<DType>,
+    pub v_cache: Option<DType>,
     pub gemm: Gemm,
 }
 
 /// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change.
-pub const DEFAULT_CACHE: (CacheType, CacheType) = (CacheType::F32, CacheType::F16);
+pub const DEFAULT_CACHE: (DType, DType) = (DType::F32, DType::F16);
 
 /// The engine's operations on a CUDA device.
 pub struct CudaBackend {
@@ -66,7 +66,7 @@ pub struct CudaBackend {
     variants: Variants,
     weights: DeviceWeights,
     /// Types of keys and values.
-    cache: (CacheType, CacheType),
+    cache: (DType, DType),
     sequences: Sequences,
     scratch: Scratch,
     multiplier: Multiplier,
@@ -246,7 +246,7 @@ impl Backend for CudaBackend {
         format!("cuda:{ordinal} ({name}, {}, {}{multiplier})", error::gib(*total), self.origin)
     }
 
-    fn cache_types(&self) -> (CacheType, CacheType) {
+    fn cache_types(&self) -> (DType, DType) {
         self.cache
     }
 

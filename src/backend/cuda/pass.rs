@@ -279,7 +279,7 @@ impl CudaBackend {
             s.head_dim.into(),
             s.hidden_size.into(),
             trace.heads.into(),
-            (trace.rule == crate::backend::softmax_state::EntropyRule::Regularized).into(),
+            (trace.rule == crate::backend::entropy::EntropyRule::Regularized).into(),
             begin.into(),
             finish.into(),
         ];

@@ -3,9 +3,8 @@
 use super::device::Kernel;
 use super::error::CudaError;
 use super::kernels::Kernels;
-use crate::backend::CacheType;
 use crate::model::ModelSpec;
-use crate::model::weights::WeightType;
+use crate::model::weights::DType;
 use std::collections::HashMap;
 
 /// Rows of a narrow pass: the most that `gemv.cu` takes.
@@ -14,7 +13,7 @@ pub const NARROW_ROWS: usize = 16;
 /// Every kernel of the passes of one model.
 pub struct Variants {
     pub embed: Kernel,
-    pub products: HashMap<WeightType, Products>,
+    pub products: HashMap<DType, Products>,
     pub rms_norm: Kernel,
     pub add_rms_norm: Kernel,
     pub gated: Kernel,
@@ -81,9 +80,9 @@ impl Variants {
     pub fn load(
         kernels: &Kernels,
         spec: &ModelSpec,
-        types: &[WeightType],
-        cache: (CacheType, CacheType),
-        embedding: WeightType,
+        types: &[DType],
+        cache: (DType, DType),
+        embedding: DType,
     ) -> Result<Variants, CudaError> {
         let (k, head_dim) = (cache.0.name(), spec.head_dim);
         let products = types.iter().map(|t| Ok((*t, Products::load(kernels, *t)?)));
@@ -122,7 +121,7 @@ pub fn select_shared(spec: &ModelSpec, layers: usize, keep: usize, begin: bool) 
 }
 
 impl Products {
-    fn load(kernels: &Kernels, dtype: WeightType) -> Result<Products, CudaError> {
+    fn load(kernels: &Kernels, dtype: DType) -> Result<Products, CudaError> {
         let w = dtype.name();
         let pair = |what: &str, shared: [usize; 2]| -> Result<[Kernel; 2], CudaError> {
             let kernel = |rows: &str, shared| kernels.get("gemv", &format!("gemv_{what}{w}_{rows}"), shared);
@@ -142,12 +141,12 @@ impl Products {
             plain: pair("", GEMV_SHARED)?,
             norm: pair("norm_", GEMV_SHARED)?,
             gated: pair("gated_", GATED_SHARED)?,
-            wide: (dtype != WeightType::F32).then(wide).transpose()?,
+            wide: (dtype != DType::F32).then(wide).transpose()?,
         })
     }
 }
 
-fn decode_name(spec: &ModelSpec, (k, v): (CacheType, CacheType), suffix: &str) -> String {
+fn decode_name(spec: &ModelSpec, (k, v): (DType, DType), suffix: &str) -> String {
     format!("attn_decode_k{}_v{}_d{}{suffix}", k.name(), v.name(), spec.head_dim)
 }
 
@@ -155,7 +154,7 @@ impl Decode {
     fn load(
         kernels: &Kernels,
         spec: &ModelSpec,
-        cache: (CacheType, CacheType),
+        cache: (DType, DType),
         suffix: &str,
     ) -> Result<Option<Decode>, CudaError> {
         let shared = decode_shared(spec.head_dim, cache);
@@ -174,8 +173,8 @@ pub const MOST_SPLITS: usize = 128;
 pub const DECODE_GROUP: usize = 8;
 
 /// Dynamic shared memory of `attn_decode` in bytes: the table of its header. 0: there is no such variant.
-fn decode_shared(head_dim: usize, cache: (CacheType, CacheType)) -> usize {
-    use CacheType::{Bf16, F16, F32};
+fn decode_shared(head_dim: usize, cache: (DType, DType)) -> usize {
+    use DType::{Bf16, F16, F32};
     let by_head_dim = match cache {
         (F32, F32) => [23360, 40256, 74048, 55616, 73024, 75584],
         (F32, F16) => [35648, 32064, 57664, 43328, 56640, 59200],
@@ -188,9 +187,9 @@ fn decode_shared(head_dim: usize, cache: (CacheType, CacheType)) -> usize {
 }
 
 impl Prefill {
-    fn load(kernels: &Kernels, spec: &ModelSpec, (k, v): (CacheType, CacheType)) -> Result<Prefill, CudaError> {
+    fn load(kernels: &Kernels, spec: &ModelSpec, (k, v): (DType, DType)) -> Result<Prefill, CudaError> {
         let d = spec.head_dim;
-        let planes = |t: CacheType| if t == CacheType::F32 { TERMS } else { 1 };
+        let planes = |t: DType| if t == DType::F32 { TERMS } else { 1 };
         let tile = if d > 128 { 16 } else { 32 };
         let shared = (TERMS * 64 + tile * (planes(k) + planes(v))) * (d + 8) * 2;
         let name = format!("attn_prefill_k{}_v{}_d{d}_t{TERMS}", k.name(), v.name());

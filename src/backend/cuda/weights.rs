@@ -3,7 +3,7 @@
 
 use super::device::{Buffer, Device, Event, Pinned};
 use super::error::CudaError;
-use crate::model::weights::{Elements, LayerWeights, Weight, WeightType};
+use crate::model::weights::{DType, Elements, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
 
 /// Bytes of one of the two pinned buffers.
@@ -14,7 +14,7 @@ pub struct Matrix {
     pub data: Buffer,
     pub rows: usize,
     pub width: usize,
-    pub dtype: WeightType,
+    pub dtype: DType,
 }
 
 /// As [`LayerWeights`].

@@ -117,7 +117,7 @@ fn task_analysis(
         common,
         sweep: sweep::settings(&items, methods),
         overhead: overhead::stages(&items),
-        halves: halves::halves(&items, methods, options),
+        halves: holdout::holdout(&items, methods, options),
         items,
     }
 }

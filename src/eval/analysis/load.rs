@@ -3,7 +3,7 @@
 use crate::engine::FinishReason;
 use crate::eval::run::sweep::SweepRow;
 use crate::eval::sample::{Sample, ScoreMap, SweepPoint};
-use crate::report::records::Status;
+use crate::io::record::Status;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -13,7 +13,7 @@
 
 mod compare;
 mod compute;
-pub mod halves;
+pub mod holdout;
 pub mod load;
 pub mod methods;
 mod overhead;
@@ -23,7 +23,7 @@ mod sweep;
 pub use load::{AnalysisError, Item, for_each_sample, sample_files};
 pub use methods::{Group, Method};
 
-use halves::Halves;
+use holdout::Holdout;
 
 use super::metrics::{Balanced, Metric, Resampling};
 use serde::Serialize;
@@ -134,7 +134,7 @@ pub struct TaskAnalysis {
     pub overhead: Vec<Stage>,
     /// Where abstention or calibration was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub halves: Option<Halves>,
+    pub halves: Option<Holdout>,
     /// By task and doc_id.
     #[serde(skip)]
     pub items: Vec<Item>,

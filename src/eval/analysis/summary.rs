@@ -2,7 +2,7 @@
 
 use super::{Item, Summary};
 use crate::engine::FinishReason;
-use crate::report::records::Status;
+use crate::io::record::Status;
 
 /// 97.5 % quantile of the standard normal distribution.
 const Z: f64 = 1.959_963_984_540_054;

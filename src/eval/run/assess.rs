@@ -7,10 +7,10 @@ use crate::engine::{FinishReason, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
 use crate::eval::tasks::{Item, Task};
-use crate::report::records::{Answer, Status};
-use crate::scoring;
+use crate::io::record::{Answer, Status};
 use crate::uq::chain::attention_chain;
 use crate::uq::confidence::assess_with_chain;
+use crate::uq::pipeline;
 use crate::uq::{Outcome, Scores};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -40,17 +40,17 @@ pub fn assess(
     clock.seconds.insert("generate".to_owned(), generate);
 
     let (response, _) = traced.parts();
-    let n_instr = response.n_instr;
-    let logprobs = response.steps.iter().take(response.tokens.len() - n_instr).map(|step| step.logprob).collect();
-    let ids = response.tokens[n_instr..].to_vec();
+    let prompt_len = response.prompt_len;
+    let logprobs = response.steps.iter().take(response.tokens.len() - prompt_len).map(|step| step.logprob).collect();
+    let ids = response.tokens[prompt_len..].to_vec();
     let ResponseText { text, ranges } = ResponseText::new(traced.engine(), &ids)?;
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
-    (sample.uq.n_instr, sample.uq.finish) = (n_instr, finish);
+    (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, finish);
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
     sample.arguments = vec![(prompt.text.clone(), arguments(options, None))];
 
     // further responses come before the ensemble, which overwrites the cache that they share
-    let answer = scoring::find(traced, task.rule, None, parameters.profile)?;
+    let answer = pipeline::find(traced, task.rule, None, parameters.profile)?;
     let chain = match &answer {
         None => None,
         Some(answer) => {
@@ -125,7 +125,7 @@ fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
             error: None,
             profile: options.parameters.profile,
             finish: FinishReason::Interrupted,
-            n_instr: 0,
+            prompt_len: 0,
             tokens: ResponseTokens::default(),
             answer: None,
             chain: Vec::new(),

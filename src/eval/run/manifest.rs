@@ -1,7 +1,7 @@
 //! What a run was made with: `manifest.json`.
 
 use super::fingerprint::Fingerprint;
-use crate::backend::{CacheType, WeightFormat};
+use crate::backend::{DType, WeightFormat};
 use crate::uq::Parameters;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -27,8 +27,8 @@ pub struct Model {
     pub name: String,
     #[serde(flatten)]
     pub fingerprint: Fingerprint,
-    pub k_cache: CacheType,
-    pub v_cache: CacheType,
+    pub k_cache: DType,
+    pub v_cache: DType,
     /// How the CPU held the weights, where not as their files have them.
     #[serde(default, skip_serializing_if = "WeightFormat::is_file")]
     pub weight_format: WeightFormat,
@@ -118,8 +118,8 @@ mod tests {
             model: Model {
                 name: "m".into(),
                 fingerprint,
-                k_cache: CacheType::F32,
-                v_cache: CacheType::F16,
+                k_cache: DType::F32,
+                v_cache: DType::F16,
                 weight_format: WeightFormat::File,
             },
             options: EvalOptions {

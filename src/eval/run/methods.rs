@@ -1,15 +1,15 @@
 //! Methods that need passes of their own: self-consistency and verbalized confidence.
 
 use super::manifest::EvalOptions;
+use crate::backend::sampling::Sampling;
 use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
-use crate::engine::sampler::Sampling;
 use crate::engine::{EngineError, GenerateOptions, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{SelfConsistency, Verbalized};
 use crate::eval::tasks::{Item, Task};
-use crate::report::item::Conversation;
-use crate::scoring;
+use crate::model::chat::Conversation;
 use crate::uq::answer::{AnswerRule, find_answer};
+use crate::uq::pipeline;
 use std::collections::BTreeMap;
 
 /// What a response's further passes can fail with.
@@ -39,8 +39,8 @@ pub fn self_consistency(
     options: &EvalOptions,
 ) -> Result<(Vec<String>, SelfConsistency), MethodError> {
     let EvalOptions { samples, temperature, seed, max_tokens, .. } = *options;
-    let (tokens, n_instr) = traced.tokens();
-    let prompts = vec![tokens[..n_instr].to_vec(); samples];
+    let (tokens, prompt_len) = traced.tokens();
+    let prompts = vec![tokens[..prompt_len].to_vec(); samples];
     let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
     let generate = GenerateOptions { max_tokens, sampling, trace: None, ..GenerateOptions::default() };
     let streams = (0..samples).map(|sample| stream(&task.name, item.doc_id, sample));
@@ -50,9 +50,9 @@ pub fn self_consistency(
     let (mut texts, mut answers, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut response_tokens = Vec::new();
     for generation in &generations {
-        let response = &generation.tokens[n_instr..];
-        let answer = scoring::find_in(engine, &generation.tokens, n_instr, task.rule, profile)?;
-        let logprob = |position: usize| generation.steps.get(position - n_instr).and_then(|step| step.logprob);
+        let response = &generation.tokens[prompt_len..];
+        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, task.rule, profile)?;
+        let logprob = |position: usize| generation.steps.get(position - prompt_len).and_then(|step| step.logprob);
         let weight = answer.as_ref().map_or(0.0, |answer| {
             let sum: f64 = answer.tokens.clone().map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
             sum.exp() / samples as f64
@@ -93,7 +93,7 @@ pub fn verbalized(traced: &mut TracedSequence, item: &Item, response: &str) -> R
     let prompt = encode_next_turn(traced.engine(), &conversation, response, traced.tokens().0, HOW_SURE)?;
     let options = GenerateOptions { max_tokens: VERBALIZED_TOKENS, trace: None, ..GenerateOptions::default() };
     let generation = traced.generate_sharing(&[prompt], &options, [0])?.remove(0);
-    let text = ResponseText::new(traced.engine(), &generation.tokens[generation.n_instr..])?.text;
+    let text = ResponseText::new(traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
     Ok(Verbalized { confidence: stated_confidence(&text), response: text })
 }
 

@@ -10,13 +10,13 @@ pub mod manifest;
 pub mod methods;
 pub mod sweep;
 
-use crate::engine::encode::{EncodeError, encode_prompt, messages};
-use crate::engine::sampler::Sampling;
+use crate::backend::sampling::Sampling;
+use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions};
 use crate::eval::sample::Sample;
 use crate::eval::tasks::{Item, Task};
-use crate::report::item::Conversation;
-use crate::report::records::Status;
+use crate::io::record::Status;
+use crate::model::chat::Conversation;
 use assess::{Prompt, assess, failed};
 use folder::{FolderError, Lines, RunFolder, Shard};
 use manifest::EvalOptions;
@@ -202,7 +202,7 @@ fn prompt(engine: &Engine, item: &Item, options: &EvalOptions) -> Result<Prompt,
     let conversation = Conversation::Messages(item.messages.clone());
     if options.chat_template {
         let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
-        let text = template.render(&messages(&conversation), true)?;
+        let text = template.render(&conversation.to_messages(), true)?;
         return Ok(Prompt { tokens: encode_prompt(engine, &conversation, true)?, text });
     }
     let text = item.messages.iter().map(|m| m.content.as_str()).collect::<Vec<_>>().join("\n\n");

@@ -5,10 +5,10 @@ use super::RunError;
 use super::assess::score_map;
 use super::folder::{FolderError, Lines, RunFolder, Shard};
 use super::manifest::{EvalOptions, Model};
-use crate::backend::CacheType;
+use crate::backend::DType;
 use crate::engine::{Engine, EngineError};
 use crate::eval::sample::{Sample, SweepPoint};
-use crate::report::records::Status;
+use crate::io::record::Status;
 use crate::uq::chain::attention_chain;
 use crate::uq::confidence::assess_with_chain;
 use crate::uq::{ChainRule, Parameters};
@@ -95,7 +95,7 @@ fn value(name: &str, text: &str) -> Result<Value, SweepError> {
         number.map(Value::from).ok_or_else(|| wrong(expected))
     };
     let cache = || {
-        let known = CacheType::from_str(text, false).map_err(|_| wrong("f32, f16 or bf16"));
+        let known = text.parse::<DType>().map_err(|_| wrong("f32, f16 or bf16"));
         known.map(|t| json!(t))
     };
     match name {
@@ -120,7 +120,7 @@ struct Applied<'s> {
     setting: &'s Setting,
     parameters: Parameters,
     heads: usize,
-    caches: (CacheType, CacheType),
+    caches: (DType, DType),
 }
 
 fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Applied<'s> {
@@ -147,7 +147,7 @@ fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Appl
 type Work<'w> = &'w mut dyn FnMut(&mut Engine) -> Result<(), RunError>;
 
 /// Does work with an engine of these types of cached keys and values.
-pub type WithEngine<'e, E> = dyn FnMut((CacheType, CacheType), Work) -> Result<(), E> + 'e;
+pub type WithEngine<'e, E> = dyn FnMut((DType, DType), Work) -> Result<(), E> + 'e;
 
 /// A sweep over the samples of one task.
 pub struct Sweep<'a> {
@@ -172,7 +172,7 @@ impl Sweep<'_> {
         let applied: Vec<Applied> = self.settings.iter().map(|s| apply(s, self.options, self.model)).collect();
         let total = samples.len() * applied.len();
         let mut rows = 0;
-        let mut groups: Vec<(CacheType, CacheType)> = Vec::new();
+        let mut groups: Vec<(DType, DType)> = Vec::new();
         for a in &applied {
             if !groups.contains(&a.caches) {
                 groups.push(a.caches);
@@ -231,7 +231,7 @@ impl Sweep<'_> {
         settings: &[&Applied],
     ) -> Result<Vec<SweepRow>, EngineError> {
         let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
-        let (tokens, n_instr) = sample.sequence(engine.tokenizer())?;
+        let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
         let mut by_heads: BTreeMap<usize, Vec<&Applied>> = BTreeMap::new();
         for a in settings {
             by_heads.entry(a.heads).or_default().push(a);
@@ -239,7 +239,7 @@ impl Sweep<'_> {
         let mut rows = Vec::new();
         for (heads, settings) in by_heads {
             engine.set_selected_heads(heads);
-            let mut traced = engine.trace(&tokens, n_instr, self.options.parameters.profile)?;
+            let mut traced = engine.trace(&tokens, prompt_len, self.options.parameters.profile)?;
             let answer = answer.tokens[0]..answer.tokens[1];
             let (response, mut questions) = traced.parts();
             let mut chains = Vec::new();

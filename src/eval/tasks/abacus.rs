@@ -3,7 +3,7 @@
 use super::read::{Record, first_record, records};
 use super::source::Files;
 use super::{Grader, Item, Task, TaskError, TaskOptions, task, user};
-use crate::model::embedded;
+use crate::model::demo;
 use crate::uq::answer::AnswerRule;
 
 const FILES: Files = Files {
@@ -17,7 +17,7 @@ const FILES: Files = Files {
 
 pub(super) fn load(options: &TaskOptions) -> Result<Task, TaskError> {
     let path = match FILES.find(options) {
-        Err(TaskError::Missing { .. }) => embedded::folder()?.join(embedded::TEST_SET),
+        Err(TaskError::Missing { .. }) => demo::folder()?.join(demo::TEST_SET),
         found => found?,
     };
     let items = records(&path)?.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record));

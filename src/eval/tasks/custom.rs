@@ -1,4 +1,4 @@
-//! Questions of one's own: a JSONL file that says with each how its answer is to be compared.
+//! TraceQueries of one's own: a JSONL file that says with each how its answer is to be compared.
 
 use super::read::{Record, records};
 use super::source::file_name;

@@ -12,7 +12,7 @@
 //! Face cache; nothing is downloaded, an error says how to.
 
 use crate::model::chat::Message;
-use crate::model::embedded::EmbeddedError;
+use crate::model::demo::DemoError;
 use crate::uq::answer::AnswerRule;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -89,7 +89,7 @@ pub enum TaskError {
     Field { path: PathBuf, place: String, field: &'static str, expected: &'static str, found: String },
     /// The questions that come with the program cannot be unpacked.
     #[error(transparent)]
-    Embedded(#[from] EmbeddedError),
+    Embedded(#[from] DemoError),
     /// A file of worked examples that is not laid out as BIG-Bench Hard's are.
     #[error("{}: expected {expected}, found {found}", path.display())]
     Prompt { path: PathBuf, expected: &'static str, found: String },

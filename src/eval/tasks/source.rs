@@ -1,7 +1,7 @@
 //! Where a benchmark's files are on this machine.
 
 use super::{TaskError, TaskOptions};
-use crate::model::locate::dataset_snapshots;
+use crate::model::hub::dataset_snapshots;
 use std::path::{Path, PathBuf};
 
 /// What a benchmark's files are called, and how to get them.

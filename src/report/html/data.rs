@@ -4,8 +4,8 @@ use super::tokens::segments;
 use crate::engine::FinishReason;
 use crate::eval::analysis::Method;
 use crate::eval::sample::{Sample, Uq};
-use crate::report::records::Status;
-use crate::report::sanitize::visible;
+use crate::io::record::Status;
+use crate::report::term::sanitize::visible;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         p: uq.tokens.logprobs.iter().map(|logprob| logprob.map(f64::exp).and_then(finite)).collect(),
         chain: chain(uq),
         kept: uq.kept.iter().map(|row| row.saturating_add(1)).collect(),
-        span: uq.answer.as_ref().map(|answer| answer.tokens.map(|position| position.saturating_sub(uq.n_instr))),
+        span: uq.answer.as_ref().map(|answer| answer.tokens.map(|position| position.saturating_sub(uq.prompt_len))),
         ensemble: ensemble(uq, &texts),
         tokens: cut.tokens,
         gaps: cut.gaps,
@@ -155,7 +155,7 @@ fn ensemble<'a>(uq: &Uq, texts: &'a [String]) -> Vec<(Option<usize>, &'a str, f6
     let share = |log_answer: f64, log_chain: f64| short((log_answer + log_chain).exp());
     let member = |(member, text): (&crate::eval::sample::EnsembleMember, &'a String)| {
         let m = &member.member;
-        let token = m.position.map(|position| position.saturating_sub(uq.n_instr));
+        let token = m.position.map(|position| position.saturating_sub(uq.prompt_len));
         (token, text.as_str(), share(m.log_answer, m.log_chain))
     };
     uq.ensemble.iter().zip(texts).map(member).collect()

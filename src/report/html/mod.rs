@@ -18,7 +18,7 @@ pub use data::Items;
 pub use page::{Page, Run};
 
 use super::pictures::galleries;
-use super::tables::sheets::sheets;
+use super::tables::build::tables;
 use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, for_each_sample, sample_files};
 
 /// Bytes of items that a page holds at most: what a browser still opens at once.
@@ -36,7 +36,7 @@ pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
     models.dedup();
     let title = format!("Evaluation of {}", models.join(", "));
     let methods = analysis.methods.clone();
-    Ok(Page { title, runs, sheets: sheets(analysis), galleries: galleries(analysis), methods }.render())
+    Ok(Page { title, runs, tables: tables(analysis), galleries: galleries(analysis), methods }.render())
 }
 
 /// A run's benchmarks with their items.

@@ -3,9 +3,9 @@
 use super::data::{self, Items};
 use crate::eval::analysis::Method;
 use crate::report::pictures::Gallery;
-use crate::report::sanitize::visible;
 use crate::report::svg::{Picture, escape, theme};
-use crate::report::tables::{Align, Field, Section, Sheet};
+use crate::report::tables::{Align, Field, Section, Table};
+use crate::report::term::sanitize::visible;
 use serde_json::json;
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub struct Run {
 pub struct Page {
     pub title: String,
     pub runs: Vec<Run>,
-    pub sheets: Vec<Sheet>,
+    pub tables: Vec<Table>,
     pub galleries: Vec<Gallery>,
     /// The scores that items can be filtered and sorted by; the first is the one to start with.
     pub methods: Vec<Method>,
@@ -76,10 +76,10 @@ impl Page {
     }
 
     fn tables(&self) -> String {
-        let sheets: String =
-            self.sheets.iter().enumerate().map(|(i, sheet)| sheet_html(sheet, i < OPEN_SHEETS)).collect();
-        let sheets = if sheets.is_empty() { "<p class=\"note\">No tables.</p>\n".to_owned() } else { sheets };
-        format!("<section id=\"tables\"><h2>Tables</h2>\n{sheets}</section>\n")
+        let tables: String =
+            self.tables.iter().enumerate().map(|(i, table)| sheet_html(table, i < OPEN_SHEETS)).collect();
+        let tables = if tables.is_empty() { "<p class=\"note\">No tables.</p>\n".to_owned() } else { tables };
+        format!("<section id=\"tables\"><h2>Tables</h2>\n{tables}</section>\n")
     }
 
     fn galleries(&self) -> String {
@@ -91,14 +91,14 @@ impl Page {
 }
 
 /// A table in a box of its own, which scrolls where the page is narrow.
-fn sheet_html(sheet: &Sheet, open: bool) -> String {
-    let class = |column: usize| match sheet.columns.get(column) {
+fn sheet_html(table: &Table, open: bool) -> String {
+    let class = |column: usize| match table.columns.get(column) {
         Some((_, Align::Right)) => " class=\"number\"",
         _ => "",
     };
     let head =
         |(i, (name, _)): (usize, &(Cow<str>, Align))| format!("<th scope=\"col\"{}>{}</th>", class(i), escape(name));
-    let head: String = sheet.columns.iter().enumerate().map(head).collect();
+    let head: String = table.columns.iter().enumerate().map(head).collect();
     let cell = |(i, field): (usize, &Field)| {
         let text =
             if field.best { format!("<b>{}*</b>", escape(&field.text)) } else { escape(&field.text).into_owned() };
@@ -107,13 +107,13 @@ fn sheet_html(sheet: &Sheet, open: bool) -> String {
     let row = |row: &Vec<Field>| format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>());
     let section = |section: &Section| {
         let label = section.label.as_deref().map(|label| {
-            format!("<tr><th scope=\"rowgroup\" colspan=\"{}\">{}</th></tr>\n", sheet.columns.len(), escape(label))
+            format!("<tr><th scope=\"rowgroup\" colspan=\"{}\">{}</th></tr>\n", table.columns.len(), escape(label))
         });
         format!("<tbody>\n{}{}</tbody>", label.unwrap_or_default(), section.rows.iter().map(row).collect::<String>())
     };
-    let sections: String = sheet.sections.iter().map(section).collect();
-    let notes: String = sheet.notes.iter().map(|note| format!("<p class=\"note\">{}</p>\n", escape(note))).collect();
-    let (title, open) = (escape(&sheet.title), if open { " open" } else { "" });
+    let sections: String = table.sections.iter().map(section).collect();
+    let notes: String = table.notes.iter().map(|note| format!("<p class=\"note\">{}</p>\n", escape(note))).collect();
+    let (title, open) = (escape(&table.title), if open { " open" } else { "" });
     format!(
         "<details class=\"more\"{open}><summary>{title}</summary>\n<div class=\"scroll\" role=\"region\" \
          aria-label=\"{title}\" tabindex=\"0\"><table><thead><tr>{head}</tr></thead>\n{sections}</table></div>\n\

@@ -1,6 +1,6 @@
 //! A response's text cut up along its tokens.
 
-use crate::report::sanitize::visible;
+use crate::report::term::sanitize::visible;
 
 /// The pieces of a text; put together, tokens and gaps in turn, they are the text (made harmless to show).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

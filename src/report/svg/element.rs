@@ -1,6 +1,6 @@
 //! XML elements, escaped.
 
-use crate::report::sanitize::stand_in;
+use crate::report::term::sanitize::stand_in;
 use std::borrow::Cow;
 
 /// An element under construction.

@@ -43,7 +43,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// A file of its own, with the style sheet in it.
+    /// A file of its own, with the style table in it.
     pub fn standalone(&self) -> String {
         let declaration = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
         format!("{declaration}{}\n", self.svg(Some(&theme::style_sheet())))

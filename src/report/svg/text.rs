@@ -1,6 +1,6 @@
 //! How wide a text is going to be, without fonts: an estimate, on the wide side, for common sans-serif fonts.
 
-use crate::report::sanitize;
+use crate::report::term::sanitize;
 
 /// Width in units of a text drawn at `size`.
 pub fn width(text: &str, size: f64) -> f64 {

@@ -1,30 +1,30 @@
 //! Tables for LaTeX with booktabs.
 
-use super::{Align, Field, Sheet};
-use crate::report::sanitize::visible;
+use super::{Align, Field, Table};
+use crate::report::term::sanitize::visible;
 use std::borrow::Cow;
 
-/// Every sheet as a `table` with its title and notes as the caption; the best of a column is bold.
-pub fn latex(sheets: &[Sheet]) -> String {
+/// Every table as a `table` with its title and notes as the caption; the best of a column is bold.
+pub fn latex(tables: &[Table]) -> String {
     let head = "% \\usepackage{booktabs}\n\n".to_owned();
-    head + &sheets.iter().map(one).collect::<Vec<_>>().join("\n")
+    head + &tables.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn one(sheet: &Sheet) -> String {
+fn one(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("  {} \\\\\n", cells.join(" & "));
     let align = |(_, align): &(Cow<str>, Align)| if *align == Align::Right { 'r' } else { 'l' };
-    let columns: String = sheet.columns.iter().map(align).collect();
-    let caption: Vec<String> = std::iter::once(format!("{}.", sheet.title))
-        .chain(sheet.notes.iter().cloned())
+    let columns: String = table.columns.iter().map(align).collect();
+    let caption: Vec<String> = std::iter::once(format!("{}.", table.title))
+        .chain(table.notes.iter().cloned())
         .map(|text| escape(&text))
         .collect();
     let mut text = format!("\\begin{{table}}\n  \\centering\\small\n  \\caption{{{}}}\n", caption.join(" "));
     text += &format!("  \\begin{{tabular}}{{{columns}}}\n  \\toprule\n");
-    text += &row(sheet.columns.iter().map(|(name, _)| escape(name)).collect());
-    for section in &sheet.sections {
+    text += &row(table.columns.iter().map(|(name, _)| escape(name)).collect());
+    for section in &table.sections {
         text += "  \\midrule\n";
         if let Some(label) = &section.label {
-            let width = sheet.columns.len();
+            let width = table.columns.len();
             text += &row(vec![format!("\\multicolumn{{{width}}}{{l}}{{\\textit{{{}}}}}", escape(label))]);
         }
         for fields in &section.rows {

@@ -1,30 +1,30 @@
 //! Tables in GitHub's Markdown.
 
-use super::{Align, Field, Sheet};
-use crate::report::sanitize::visible;
+use super::{Align, Field, Table};
+use crate::report::term::sanitize::visible;
 
-/// Every sheet under a heading; the best of a column is bold.
-pub fn markdown(sheets: &[Sheet]) -> String {
-    sheets.iter().map(one).collect::<Vec<_>>().join("\n")
+/// Every table under a heading; the best of a column is bold.
+pub fn markdown(tables: &[Table]) -> String {
+    tables.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn one(sheet: &Sheet) -> String {
+fn one(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut text = format!("## {}\n\n", escape(&sheet.title));
-    text += &row(sheet.columns.iter().map(|(name, _)| escape(name)).collect());
+    let mut text = format!("## {}\n\n", escape(&table.title));
+    text += &row(table.columns.iter().map(|(name, _)| escape(name)).collect());
     let rule = |align: &Align| if *align == Align::Right { "--:" } else { ":--" }.to_owned();
-    text += &row(sheet.columns.iter().map(|(_, align)| rule(align)).collect());
-    for section in &sheet.sections {
+    text += &row(table.columns.iter().map(|(_, align)| rule(align)).collect());
+    for section in &table.sections {
         if let Some(label) = &section.label {
             let mut cells = vec![format!("*{}*", escape(label))];
-            cells.resize(sheet.columns.len(), String::new());
+            cells.resize(table.columns.len(), String::new());
             text += &row(cells);
         }
         for fields in &section.rows {
             text += &row(fields.iter().map(cell).collect());
         }
     }
-    for note in &sheet.notes {
+    for note in &table.notes {
         text += &format!("\n{}\n", escape(note));
     }
     text

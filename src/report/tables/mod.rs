@@ -1,26 +1,26 @@
 //! An evaluation's numbers as tables: for a terminal, Markdown, LaTeX, and tidy CSV.
 //!
 //! ```text
-//! Analysis ─┬─ sheets: what is in each table ─┬─ text (terminal)
+//! Analysis ─┬─ tables: what is in each table ─┬─ text (terminal)
 //!           │                                 ├─ markdown
 //!           │                                 └─ latex
 //!           └─ csv: one row a number
 //! ```
 
+pub mod build;
 pub mod csv;
-pub mod halves;
+pub mod holdout;
 pub mod latex;
 pub mod markdown;
-pub mod sheets;
 pub mod text;
 
-pub use super::layout::Align;
+pub use super::term::layout::Align;
 
 use std::borrow::Cow;
 
 /// A table, whatever it is written as.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sheet {
+pub struct Table {
     pub title: String,
     /// Heads.
     pub columns: Vec<(Cow<'static, str>, Align)>,

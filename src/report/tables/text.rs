@@ -1,22 +1,22 @@
 //! Tables for a terminal.
 
-use super::{Field, Sheet};
-use crate::report::colour::{Look, Style};
-use crate::report::layout::{Cell, Table, paint, wrap};
-use crate::report::sanitize::{text_width, visible};
+use super::{Field, Table};
+use crate::report::term::colour::{Style, TermStyle};
+use crate::report::term::layout::{Cell, TextTable, paint, wrap};
+use crate::report::term::sanitize::{text_width, visible};
 
-/// Every sheet; columns that do not fit beside each other follow below, each time behind the first column. The best of a
+/// Every table; columns that do not fit beside each other follow below, each time behind the first column. The best of a
 /// column has a star and, with colours, is bold.
-pub fn text(sheets: &[Sheet], look: Look) -> String {
-    sheets.iter().map(|sheet| one(sheet, look)).collect::<Vec<_>>().join("\n")
+pub fn text(tables: &[Table], look: TermStyle) -> String {
+    tables.iter().map(|table| one(table, look)).collect::<Vec<_>>().join("\n")
 }
 
-fn one(sheet: &Sheet, look: Look) -> String {
-    let mut text = look.paint(Style::BOLD, &visible(&sheet.title)) + "\n";
-    for columns in blocks(sheet, look.width) {
-        text += &block(sheet, &columns, look);
+fn one(table: &Table, look: TermStyle) -> String {
+    let mut text = look.paint(Style::BOLD, &visible(&table.title)) + "\n";
+    for columns in blocks(table, look.width) {
+        text += &block(table, &columns, look);
     }
-    for note in &sheet.notes {
+    for note in &table.notes {
         let cells: Vec<Cell> = visible(note).chars().map(|c| Cell { c, style: Style::DIM, marked: false }).collect();
         for line in wrap(&cells, look.width.saturating_sub(2)) {
             text += &format!("  {}\n", paint(&line, look));
@@ -36,23 +36,23 @@ fn shown(field: &Field, starred: bool) -> String {
 }
 
 /// Whether a column has a best one.
-fn starred(sheet: &Sheet, column: usize) -> bool {
-    sheet.sections.iter().flat_map(|section| &section.rows).any(|row| row[column].best)
+fn starred(table: &Table, column: usize) -> bool {
+    table.sections.iter().flat_map(|section| &section.rows).any(|row| row[column].best)
 }
 
 /// The columns that are shown beside each other, the first in each.
-fn blocks(sheet: &Sheet, width: usize) -> Vec<Vec<usize>> {
-    let rows = || sheet.sections.iter().flat_map(|section| &section.rows);
-    let labels = sheet.sections.iter().filter_map(|section| section.label.as_deref());
+fn blocks(table: &Table, width: usize) -> Vec<Vec<usize>> {
+    let rows = || table.sections.iter().flat_map(|section| &section.rows);
+    let labels = table.sections.iter().filter_map(|section| section.label.as_deref());
     let width_of = |column: usize| {
-        let star = starred(sheet, column);
+        let star = starred(table, column);
         let widest = rows().map(|row| text_width(&shown(&row[column], star))).max().unwrap_or(0);
-        widest.max(text_width(&sheet.columns[column].0) + usize::from(star))
+        widest.max(text_width(&table.columns[column].0) + usize::from(star))
     };
     let first = width_of(0).max(labels.map(|label| text_width(&visible(label))).max().unwrap_or(0)) + 2;
     let mut blocks = vec![vec![0]];
     let mut used = first;
-    for column in 1..sheet.columns.len() {
+    for column in 1..table.columns.len() {
         let needed = width_of(column) + 2;
         let last = blocks.len() - 1;
         if used + needed > width && blocks[last].len() > 1 {
@@ -66,22 +66,22 @@ fn blocks(sheet: &Sheet, width: usize) -> Vec<Vec<usize>> {
     blocks
 }
 
-fn block(sheet: &Sheet, columns: &[usize], look: Look) -> String {
-    let stars: Vec<bool> = columns.iter().map(|&column| starred(sheet, column)).collect();
-    let mut table = Table::new(columns.iter().map(|&column| sheet.columns[column].clone()));
-    for section in &sheet.sections {
+fn block(table: &Table, columns: &[usize], look: TermStyle) -> String {
+    let stars: Vec<bool> = columns.iter().map(|&column| starred(table, column)).collect();
+    let mut lines = TextTable::new(columns.iter().map(|&column| table.columns[column].clone()));
+    for section in &table.sections {
         if let Some(label) = &section.label {
             let mut cells = vec![(visible(label).into_owned(), Style::DIM)];
             cells.resize(columns.len(), (String::new(), Style::PLAIN));
-            table.row(cells);
+            lines.row(cells);
         }
         for row in &section.rows {
             let cell = |(&column, &star): (&usize, &bool)| {
                 let style = if row[column].best { Style::BOLD } else { Style::PLAIN };
                 (shown(&row[column], star), style)
             };
-            table.row(columns.iter().zip(&stars).map(cell).collect::<Vec<_>>());
+            lines.row(columns.iter().zip(&stars).map(cell).collect::<Vec<_>>());
         }
     }
-    table.render(look).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    lines.render(look).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

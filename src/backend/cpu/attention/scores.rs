@@ -4,7 +4,7 @@ use super::HeadState;
 use super::panel::{Block, Panel, panel_product};
 use crate::backend::cpu::cache::CacheElement;
 use crate::backend::cpu::simd::{Kernel, LANES, Simd};
-use crate::backend::softmax_state::{EntropyState, GAMMA, SoftmaxState, reweighting};
+use crate::backend::entropy::{EntropyState, GAMMA, SoftmaxState, reweighting};
 use std::ops::Range;
 
 pub use crate::backend::cpu::cache::CHUNK;

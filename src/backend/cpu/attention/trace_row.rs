@@ -5,7 +5,7 @@ use super::{AttentionShape, chunks};
 use crate::backend::cpu::cache::{KvCache, with_block};
 use crate::backend::cpu::norm;
 use crate::backend::cpu::simd::{Kernel, LANES, Level, Simd};
-use crate::backend::softmax_state::reweighting;
+use crate::backend::entropy::reweighting;
 
 /// A selected head of a traced row, as [`accumulate_row`] needs it.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! The ensemble's variants through the model: only rows behind a replaced token are run, and of the last layer only those
 //! that a wanted probability comes from.
 
-use super::{EngineError, forward};
+use super::EngineError;
+use crate::backend::forward;
 use crate::backend::{Backend, BackendError, Next, Prediction, Row, SequenceId};
 use crate::uq::{Response, Variant};
 use std::ops::Range;

@@ -1,8 +1,9 @@
 //! A response whose KV cache and trace an engine holds: what the method asks its questions of.
 
 use super::generate::{GenerateOptions, Generation, Progress};
-use super::variants::{self, Rescored};
-use super::{Engine, EngineError, forward};
+use super::rescore::{self, Rescored};
+use super::{Engine, EngineError};
+use crate::backend::forward;
 use crate::backend::{Backend, HeadRecord, SequenceId, Step};
 use crate::uq::{Response, Traced, Variant};
 use std::ops::{ControlFlow, Range};
@@ -12,7 +13,7 @@ pub struct TracedSequence<'e> {
     engine: &'e mut Engine,
     sequence: SequenceId,
     tokens: Vec<u32>,
-    n_instr: usize,
+    prompt_len: usize,
     steps: Vec<Step>,
     token_texts: Vec<String>,
     /// From this position on the cache holds a variant's rows.
@@ -24,13 +25,13 @@ impl<'e> TracedSequence<'e> {
         engine: &'e mut Engine,
         sequence: SequenceId,
         tokens: Vec<u32>,
-        n_instr: usize,
+        prompt_len: usize,
         steps: Vec<Step>,
     ) -> Result<TracedSequence<'e>, EngineError> {
         let stale_from = usize::MAX;
         let mut traced =
-            TracedSequence { engine, sequence, tokens, n_instr, steps, token_texts: Vec::new(), stale_from };
-        for token in &traced.tokens[n_instr..] {
+            TracedSequence { engine, sequence, tokens, prompt_len, steps, token_texts: Vec::new(), stale_from };
+        for token in &traced.tokens[prompt_len..] {
             traced.token_texts.push(traced.engine.tokenizer.decode_token(*token)?);
         }
         Ok(traced)
@@ -42,24 +43,24 @@ impl<'e> TracedSequence<'e> {
         sequence: SequenceId,
         generation: Generation,
     ) -> Result<TracedSequence<'e>, EngineError> {
-        let Generation { tokens, n_instr, steps, .. } = generation;
-        if tokens.len() == n_instr {
+        let Generation { tokens, prompt_len, steps, .. } = generation;
+        if tokens.len() == prompt_len {
             engine.backend.close(sequence);
-            return Err(EngineError::NoResponse { n_instr, tokens: n_instr });
+            return Err(EngineError::NoResponse { prompt_len, tokens: prompt_len });
         }
-        TracedSequence::new(engine, sequence, tokens, n_instr, steps)
+        TracedSequence::new(engine, sequence, tokens, prompt_len, steps)
     }
 
     /// Splits into what was left behind and the side that answers questions.
-    pub fn parts(&mut self) -> (Response<'_>, Questions<'_>) {
+    pub fn parts(&mut self) -> (Response<'_>, TraceQueries<'_>) {
         let response = Response {
             tokens: &self.tokens,
-            n_instr: self.n_instr,
+            prompt_len: self.prompt_len,
             token_texts: &self.token_texts,
             steps: &self.steps,
         };
         let (backend, stale_from) = (&mut *self.engine.backend, &mut self.stale_from);
-        (response, Questions { backend, sequence: self.sequence, response, stale_from })
+        (response, TraceQueries { backend, sequence: self.sequence, response, stale_from })
     }
 
     /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
@@ -98,7 +99,7 @@ impl<'e> TracedSequence<'e> {
 
     /// The whole sequence, and where the response starts.
     pub fn tokens(&self) -> (&[u32], usize) {
-        (&self.tokens, self.n_instr)
+        (&self.tokens, self.prompt_len)
     }
 
     /// The heads selected at row `row` (absolute).
@@ -129,7 +130,7 @@ impl Drop for TracedSequence<'_> {
 }
 
 /// The engine behind a [`Response`].
-pub struct Questions<'a> {
+pub struct TraceQueries<'a> {
     backend: &'a mut dyn Backend,
     sequence: SequenceId,
     response: Response<'a>,
@@ -137,7 +138,7 @@ pub struct Questions<'a> {
     stale_from: &'a mut usize,
 }
 
-impl Traced for Questions<'_> {
+impl Traced for TraceQueries<'_> {
     type Error = EngineError;
 
     fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
@@ -154,15 +155,15 @@ impl Traced for Questions<'_> {
         let (response, sequence) = (self.response, self.sequence);
         let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
         if self.backend.mixes_sequences() {
-            variants::score_together(self.backend, sequence, &response, &mut rescored)?;
+            rescore::score_together(self.backend, sequence, &response, &mut rescored)?;
         } else {
-            variants::score_in_place(self.backend, sequence, &response, &mut rescored, self.stale_from)?;
+            rescore::score_in_place(self.backend, sequence, &response, &mut rescored, self.stale_from)?;
         }
         Ok(rescored.into_iter().map(Rescored::into_logprobs).collect())
     }
 }
 
-impl Questions<'_> {
+impl TraceQueries<'_> {
     /// Runs the response's own rows again where the cache holds a variant's.
     fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);

@@ -34,24 +34,24 @@ pub fn find(
     given: Option<Range<usize>>,
     profile: Profile,
 ) -> Result<Option<Answer>, TokenizerError> {
-    let ((tokens, n_instr), engine) = (traced.tokens(), traced.engine());
-    let Some(span) = given else { return find_in(engine, tokens, n_instr, rule, profile) };
-    if span.start < n_instr || span.end > tokens.len() || span.is_empty() {
+    let ((tokens, prompt_len), engine) = (traced.tokens(), traced.engine());
+    let Some(span) = given else { return find_in(engine, tokens, prompt_len, rule, profile) };
+    if span.start < prompt_len || span.end > tokens.len() || span.is_empty() {
         return Ok(None);
     }
     let text = engine.tokenizer().decode(&tokens[span.clone()])?;
     Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }))
 }
 
-/// The answer that `profile` finds by `rule` in the response `tokens[n_instr..]`.
+/// The answer that `profile` finds by `rule` in the response `tokens[prompt_len..]`.
 pub fn find_in(
     engine: &Engine,
     tokens: &[u32],
-    n_instr: usize,
+    prompt_len: usize,
     rule: AnswerRule,
     profile: Profile,
 ) -> Result<Option<Answer>, TokenizerError> {
-    let (tokenizer, response) = (engine.tokenizer(), &tokens[n_instr..]);
+    let (tokenizer, response) = (engine.tokenizer(), &tokens[prompt_len..]);
     let found = match profile {
         Profile::Reference => find_reference(tokenizer, response, rule)?,
         Profile::Paper | Profile::Corrected => {
@@ -59,7 +59,7 @@ pub fn find_in(
             find_corrected(tokenizer, &response[..response.iter().position(ends).unwrap_or(response.len())], rule)?
         }
     };
-    Ok(found.map(|(text, span)| Answer { text, tokens: n_instr + span.start..n_instr + span.end }))
+    Ok(found.map(|(text, span)| Answer { text, tokens: prompt_len + span.start..prompt_len + span.end }))
 }
 
 /// In the response before its first end token, by the tokens' own offsets.

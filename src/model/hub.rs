@@ -2,7 +2,7 @@
 //!
 //! Nothing is downloaded: an error says how to.
 
-use super::embedded::{self, EmbeddedError};
+use super::demo::{self, DemoError};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ pub enum LocateError {
     Incomplete { folder: PathBuf, missing: &'static str },
     /// The model that comes with the program.
     #[error(transparent)]
-    Embedded(#[from] EmbeddedError),
+    Embedded(#[from] DemoError),
     /// Neither a folder nor possible on the hub.
     #[error(
         "\"{name}\" is neither a folder nor a model name; give a folder with config.json, org/name, or org/name@revision"
@@ -50,7 +50,7 @@ pub enum LocateError {
 
 /// The folder of a model.
 ///
-/// An existing folder is taken as it is; [`embedded::NAME`] is the model that comes with the program. Anything else is a name on the Hugging Face hub, `org/name` or
+/// An existing folder is taken as it is; [`demo::NAME`] is the model that comes with the program. Anything else is a name on the Hugging Face hub, `org/name` or
 /// `org/name@revision` (a branch, a tag or a commit; `main` if not given), looked up in the local cache:
 /// `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else `~/.cache/huggingface/hub`.
 ///
@@ -66,8 +66,8 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     if !name.is_empty() && path.is_dir() {
         return with_config(path.to_path_buf());
     }
-    if name == embedded::NAME {
-        return Ok(embedded::folder()?);
+    if name == demo::NAME {
+        return Ok(demo::folder()?);
     }
     if path.is_file() {
         return Err(LocateError::NotAFolder { path: path.to_path_buf() });

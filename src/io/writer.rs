@@ -3,7 +3,7 @@
 //! Each record is one write. In a `.gz` file each is a gzip member of its own (together an ordinary gzip file), so that
 //! such a file can be cut and continued just as a plain one.
 
-use super::records::{Record, Status};
+use super::record::{Record, Status};
 use crate::uq::Profile;
 use flate2::bufread::GzDecoder;
 use flate2::{Compression, write::GzEncoder};

@@ -1,6 +1,6 @@
 //! The input of `score`: JSON lines, plain or gzip, each a response that already exists.
 //!
-//! A line is `{id, input_ids, n_instr}` (optionally `dataset` and `answer_span`) or `{id, messages | prompt, response}`
+//! A line is `{id, input_ids, prompt_len}` (optionally `dataset` and `answer_span`) or `{id, messages | prompt, response}`
 //! (optionally `dataset`); other fields are ignored. A line that cannot be used becomes a [`BadItem`] and the next one
 //! is read; only a file that cannot be read further ends the iteration.
 

@@ -1,13 +1,13 @@
 //! The tables of what was chosen on one half of the items and is shown on the other.
 
-use super::sheets::{MethodColumn, method_sheet, number, percent, plain, ranked, title, with_method};
-use super::{NONE, Sheet};
-use crate::eval::analysis::halves::{Abstention, Answered, CalibrationErrors, HalfMethod};
+use super::build::{MethodColumn, method_sheet, number, percent, plain, ranked, title, with_method};
+use super::{NONE, Table};
+use crate::eval::analysis::holdout::{Abstention, Answered, CalibrationErrors, HalfMethod};
 use crate::eval::analysis::{Analysis, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::Metric;
 
 /// One for abstention and one for calibration, as far as they were asked for.
-pub fn sheets(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Vec<Sheet> {
+pub fn tables(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Vec<Table> {
     let Some(halves) = &task.halves else { return Vec::new() };
     let rows = with_method(analysis, &halves.methods, |method| &method.method);
     let split = format!("{} items to choose on, {} held out", halves.fitted, halves.held_out);

@@ -1,6 +1,6 @@
 //! What is in each table.
 
-use super::{Align, Field, NONE, Section, Sheet, halves};
+use super::{Align, Field, NONE, Section, Table, holdout};
 use crate::eval::analysis::{
     Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
     TaskAnalysis,
@@ -11,20 +11,20 @@ use Align::{Left, Right};
 use std::borrow::Cow;
 
 /// Every table of a report, in its order.
-pub fn sheets(analysis: &Analysis) -> Vec<Sheet> {
-    let mut sheets = vec![summary(analysis)];
+pub fn tables(analysis: &Analysis) -> Vec<Table> {
+    let mut tables = vec![summary(analysis)];
     for run in &analysis.runs {
         for task in run.benchmarks() {
-            sheets.extend(methods(analysis, run, task));
-            sheets.extend(task.common.as_ref().map(|common| compared(analysis, run, task, common)));
-            sheets.extend(halves::sheets(analysis, run, task));
+            tables.extend(methods(analysis, run, task));
+            tables.extend(task.common.as_ref().map(|common| compared(analysis, run, task, common)));
+            tables.extend(holdout::tables(analysis, run, task));
         }
-        sheets.extend(over_tasks(analysis, run));
-        sheets.extend(means(analysis, run));
-        sheets.extend(run.benchmarks().filter_map(|task| sweep(analysis, run, task)));
-        sheets.extend(run.benchmarks().filter_map(|task| overhead(run, task)));
+        tables.extend(over_tasks(analysis, run));
+        tables.extend(means(analysis, run));
+        tables.extend(run.benchmarks().filter_map(|task| sweep(analysis, run, task)));
+        tables.extend(run.benchmarks().filter_map(|task| overhead(run, task)));
     }
-    sheets
+    tables
 }
 
 fn heads(columns: &[(&'static str, Align)]) -> Vec<(Cow<'static, str>, Align)> {
@@ -61,7 +61,7 @@ fn spread(spread: Option<Spread>) -> String {
 }
 
 /// Items, accuracy and what went wrong, by run and task.
-fn summary(analysis: &Analysis) -> Sheet {
+fn summary(analysis: &Analysis) -> Table {
     let columns = [
         ("Task", Left),
         ("Items", Right),
@@ -117,7 +117,7 @@ fn summary(analysis: &Analysis) -> Sheet {
     for run in &analysis.runs {
         notes.extend(run.notes.iter().map(|note| format!("{}: {note}", run.name)));
     }
-    Sheet {
+    Table {
         title: "Runs".to_owned(),
         columns: heads(&columns),
         sections: analysis.runs.iter().map(section).collect(),
@@ -160,13 +160,13 @@ pub(super) fn ranked<'a, T>(
     MethodColumn { head: head.into(), text: Box::new(text), best: Some((Box::new(value), metric.higher_is_better())) }
 }
 
-/// A sheet with a row for each method, by groups.
+/// A table with a row for each method, by groups.
 pub(super) fn method_sheet<T>(
     title: String,
     rows: &[(&Method, &T)],
     columns: &[MethodColumn<'_, T>],
     notes: Vec<String>,
-) -> Sheet {
+) -> Table {
     let fields = |method: &Method, of: &T| {
         let name = std::iter::once(Field::new(&*method.name));
         name.chain(columns.iter().map(|column| Field::new((column.text)(of)))).collect::<Vec<Field>>()
@@ -185,7 +185,7 @@ pub(super) fn method_sheet<T>(
     };
     let heads =
         std::iter::once((Cow::from("Method"), Left)).chain(columns.iter().map(|column| (column.head.clone(), Right)));
-    Sheet { title, columns: heads.collect(), sections: groups.map(section).collect(), notes }
+    Table { title, columns: heads.collect(), sections: groups.map(section).collect(), notes }
 }
 
 /// Each of a list of things about methods with its method.
@@ -198,7 +198,7 @@ pub(super) fn with_method<'a, T>(
     list.iter().filter_map(|of| Some((method(of)?, of))).collect()
 }
 
-fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
+fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
     let rows = with_method(analysis, &task.methods, |method| &method.method);
     let metric = |head, metric: Metric| {
         ranked(
@@ -266,7 +266,7 @@ fn method_notes(run: &RunAnalysis, task: &TaskAnalysis) -> Vec<String> {
 }
 
 /// Methods on the same items, and how much they differ from one of them.
-fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common: &Common) -> Sheet {
+fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common: &Common) -> Table {
     let rows = with_method(analysis, &common.methods, |method| &method.method);
     let against = analysis.methods.iter().find(|method| method.key == common.against);
     let against = against.map_or(common.against.as_str(), |method| &method.name);
@@ -297,7 +297,7 @@ fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common:
 }
 
 /// The paper's main table: every method on every task, AUROC and ECE on the balanced subsamples.
-fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Sheet> {
+fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     let tasks: Vec<&TaskAnalysis> = run.benchmarks().collect();
     if tasks.len() < 2 {
         return None;
@@ -322,7 +322,7 @@ fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Sheet> {
     Some(method_sheet(format!("{}: methods over tasks", run.name), &rows, &columns, notes))
 }
 
-fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Sheet> {
+fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     let rows = with_method(analysis, &run.means, |mean| &mean.method);
     let answered = |head, metric: Metric| {
         let of = move |m: &MethodMeans| m.answered.get(&metric).copied().flatten();
@@ -353,7 +353,7 @@ fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Sheet> {
     (!rows.is_empty()).then(|| method_sheet(format!("{}: means over tasks", run.name), &rows, &columns, notes))
 }
 
-fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
+fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
     let has = |key: &str| task.sweep.iter().any(|setting| setting.methods.iter().any(|method| method.method == key));
     let shown = analysis.methods.iter().find(|method| method.key == analysis.options.against && has(&method.key));
     let shown = shown.or_else(|| analysis.methods.iter().find(|method| has(&method.key)))?;
@@ -391,10 +391,10 @@ fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<
         shown.name
     )];
     let sections = vec![Section { label: None, rows: task.sweep.iter().map(row).collect() }];
-    Some(Sheet { title: title(run, task, "other parameters"), columns: heads(&columns), sections, notes })
+    Some(Table { title: title(run, task, "other parameters"), columns: heads(&columns), sections, notes })
 }
 
-fn overhead(run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
+fn overhead(run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
     let columns =
         [("Stage", Left), ("Items", Right), ("Seconds", Right), ("Per item", Right), ("Of generation", Right)];
     let rows: Vec<Vec<Field>> = task
@@ -412,7 +412,7 @@ fn overhead(run: &RunAnalysis, task: &TaskAnalysis) -> Option<Sheet> {
         })
         .collect();
     let notes = vec!["Of generation: over the seconds that writing the same items' responses took.".to_owned()];
-    (!rows.is_empty()).then(|| Sheet {
+    (!rows.is_empty()).then(|| Table {
         title: title(run, task, "time by stage"),
         columns: heads(&columns),
         sections: vec![Section { label: None, rows }],

@@ -1,6 +1,6 @@
 //! One line of `score`'s input: what it may hold, and how it is read.
 
-use crate::model::chat::Message;
+use crate::model::chat::{Conversation, Message};
 use regex::bytes::Regex;
 use serde::Deserialize;
 use serde_json::Value;
@@ -20,19 +20,10 @@ pub struct Item {
 /// The response of an [`Item`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// Already tokens: `1 <= n_instr < input_ids.len()`, and the span lies in the response.
-    Tokens { input_ids: Vec<u32>, n_instr: usize, answer_span: Option<Range<usize>> },
+    /// Already tokens: `1 <= prompt_len < input_ids.len()`, and the span lies in the response.
+    Tokens { input_ids: Vec<u32>, prompt_len: usize, answer_span: Option<Range<usize>> },
     /// Text, to be put through the chat template.
     Text { conversation: Conversation, response: String },
-}
-
-/// What the response answers.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Conversation {
-    /// Not empty.
-    Messages(Vec<Message>),
-    /// One user message.
-    Prompt(String),
 }
 
 /// A line that is no item.
@@ -67,7 +58,8 @@ struct Fields {
     id: Option<Value>,
     dataset: Option<Value>,
     input_ids: Option<Value>,
-    n_instr: Option<Value>,
+    #[serde(rename = "n_instr")]
+    prompt_len: Option<Value>,
     answer_span: Option<Value>,
     messages: Option<Value>,
     prompt: Option<Value>,
@@ -95,7 +87,7 @@ impl Item {
 
     fn from_fields(id: Value, fields: Fields) -> Result<Item, Problem> {
         let content = match fields.input_ids {
-            Some(ids) => tokens(ids, fields.n_instr, fields.answer_span)?,
+            Some(ids) => tokens(ids, fields.prompt_len, fields.answer_span)?,
             None => text(fields.messages, fields.prompt, fields.response)?,
         };
         let dataset = fields.dataset.map(|value| string("dataset", value)).transpose()?;
@@ -132,8 +124,8 @@ fn checked_id(id: &Value) -> Result<Value, Problem> {
     if usable { Ok(id.clone()) } else { Err(wrong("id", "a string or a number of at most 64 bits", id)) }
 }
 
-/// `input_ids`, `n_instr` and `answer_span`, with their ranges checked.
-fn tokens(ids: Value, n_instr: Option<Value>, span: Option<Value>) -> Result<Content, Problem> {
+/// `input_ids`, `prompt_len` and `answer_span`, with their ranges checked.
+fn tokens(ids: Value, prompt_len: Option<Value>, span: Option<Value>) -> Result<Content, Problem> {
     let Value::Array(ids) = ids else { return Err(wrong("input_ids", "a list of token ids", &ids)) };
     let id = |(i, value): (usize, &Value)| {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -144,23 +136,23 @@ fn tokens(ids: Value, n_instr: Option<Value>, span: Option<Value>) -> Result<Con
         return Err(wrong("input_ids", "at least two token ids", &Value::Array(ids)));
     }
     let len = input_ids.len();
-    let n_instr = n_instr.ok_or(Problem::Missing("n_instr"))?;
-    let n_instr = position(&n_instr).filter(|&n| n >= 1 && n < len).ok_or_else(|| {
+    let prompt_len = prompt_len.ok_or(Problem::Missing("n_instr"))?;
+    let prompt_len = position(&prompt_len).filter(|&n| n >= 1 && n < len).ok_or_else(|| {
         let expected = format!("a position from 1 to {}, so that a response follows an instruction", len - 1);
-        wrong("n_instr", expected, &n_instr)
+        wrong("n_instr", expected, &prompt_len)
     })?;
-    let answer_span = span.map(|span| checked_span(&span, n_instr, len)).transpose()?;
-    Ok(Content::Tokens { input_ids, n_instr, answer_span })
+    let answer_span = span.map(|span| checked_span(&span, prompt_len, len)).transpose()?;
+    Ok(Content::Tokens { input_ids, prompt_len, answer_span })
 }
 
-fn checked_span(span: &Value, n_instr: usize, len: usize) -> Result<Range<usize>, Problem> {
+fn checked_span(span: &Value, prompt_len: usize, len: usize) -> Result<Range<usize>, Problem> {
     let range = match span.as_array().map(Vec::as_slice) {
         Some([start, end]) => position(start).zip(position(end)),
         _ => None,
     };
     match range {
-        Some((start, end)) if n_instr <= start && start < end && end <= len => Ok(start..end),
-        _ => Err(wrong("answer_span", format!("[start, end) with {n_instr} <= start < end <= {len}"), span)),
+        Some((start, end)) if prompt_len <= start && start < end && end <= len => Ok(start..end),
+        _ => Err(wrong("answer_span", format!("[start, end) with {prompt_len} <= start < end <= {len}"), span)),
     }
 }
 
@@ -228,7 +220,7 @@ mod tests {
         let item =
             parse(r#"{"id": "a", "label": 1, "input_ids": [5, 6, 7, 8], "n_instr": 2, "dataset": "d"}"#).unwrap();
         assert_eq!((item.id, item.dataset.as_deref()), (json!("a"), Some("d")));
-        assert_eq!(item.content, Content::Tokens { input_ids: vec![5, 6, 7, 8], n_instr: 2, answer_span: None });
+        assert_eq!(item.content, Content::Tokens { input_ids: vec![5, 6, 7, 8], prompt_len: 2, answer_span: None });
         let item = parse(r#"{"input_ids": [5, 6, 7, 8], "n_instr": 1, "answer_span": [2, 4], "id": null}"#).unwrap();
         assert_eq!(item.id, json!(7), "the 0-based line number");
         assert!(matches!(item.content, Content::Tokens { answer_span: Some(Range { start: 2, end: 4 }), .. }));

@@ -32,7 +32,7 @@ pub struct Answer {
 /// What `--trace` adds for one row of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowTrace {
-    /// Relative to `n_instr`, as in [`Link`].
+    /// Relative to `prompt_len`, as in [`Link`].
     pub row: i64,
     /// The heads with the least entropy, as layer · H + head, least entropy first.
     pub heads: Vec<u32>,
@@ -66,7 +66,8 @@ pub struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// `None` where the item was too broken to tell.
-    pub n_instr: Option<usize>,
+    #[serde(rename = "n_instr")]
+    pub prompt_len: Option<usize>,
     pub answer: Option<Answer>,
     pub chain: Vec<Link>,
     /// Rows of the chain that the similarity filter kept.
@@ -82,10 +83,10 @@ pub struct Record {
 
 impl Record {
     /// An item that was scored; `text` is the answer's.
-    pub fn ok(id: Value, profile: Profile, n_instr: usize, text: String, outcome: Outcome) -> Record {
+    pub fn ok(id: Value, profile: Profile, prompt_len: usize, text: String, outcome: Outcome) -> Record {
         let Outcome { answer: Range { start, end }, chain, kept, ensemble, scores } = outcome;
         Record {
-            n_instr: Some(n_instr),
+            prompt_len: Some(prompt_len),
             answer: Some(Answer { text, tokens: [start, end] }),
             chain,
             kept,
@@ -96,13 +97,13 @@ impl Record {
     }
 
     /// An item whose response has no final answer.
-    pub fn no_answer(id: Value, profile: Profile, n_instr: usize) -> Record {
-        Record { n_instr: Some(n_instr), ..Record::empty(id, profile, Status::NoAnswer) }
+    pub fn no_answer(id: Value, profile: Profile, prompt_len: usize) -> Record {
+        Record { prompt_len: Some(prompt_len), ..Record::empty(id, profile, Status::NoAnswer) }
     }
 
     /// An item that could not be scored, and why.
-    pub fn error(id: Value, profile: Profile, n_instr: Option<usize>, why: impl Into<String>) -> Record {
-        Record { error: Some(why.into()), n_instr, ..Record::empty(id, profile, Status::Error) }
+    pub fn error(id: Value, profile: Profile, prompt_len: Option<usize>, why: impl Into<String>) -> Record {
+        Record { error: Some(why.into()), prompt_len, ..Record::empty(id, profile, Status::Error) }
     }
 
     fn empty(id: Value, profile: Profile, status: Status) -> Record {
@@ -111,7 +112,7 @@ impl Record {
             profile,
             status,
             error: None,
-            n_instr: None,
+            prompt_len: None,
             answer: None,
             chain: Vec::new(),
             kept: Vec::new(),

@@ -22,7 +22,7 @@ static FILES: &[(&str, &[u8])] =
 
 /// Why the model could not be unpacked.
 #[derive(Debug, thiserror::Error)]
-pub enum EmbeddedError {
+pub enum DemoError {
     /// No environment variable says where there is room.
     #[error("there is no folder to unpack the model {NAME} into: set UQAC_CACHE to one, or give another --model")]
     NoFolder,
@@ -35,11 +35,11 @@ pub enum EmbeddedError {
 ///
 /// # Errors
 /// There is no folder for caches, or it cannot be written.
-pub fn folder() -> Result<PathBuf, EmbeddedError> {
-    unpack(&cache::folder().ok_or(EmbeddedError::NoFolder)?.join("models"))
+pub fn folder() -> Result<PathBuf, DemoError> {
+    unpack(&cache::folder().ok_or(DemoError::NoFolder)?.join("models"))
 }
 
-fn unpack(models: &Path) -> Result<PathBuf, EmbeddedError> {
+fn unpack(models: &Path) -> Result<PathBuf, DemoError> {
     let folder = models.join(format!("{NAME}-{}", hash()));
     for (name, bytes) in FILES {
         let path = folder.join(name);
@@ -47,7 +47,7 @@ fn unpack(models: &Path) -> Result<PathBuf, EmbeddedError> {
         if std::fs::read(&path).is_ok_and(|found| found == *bytes) {
             continue;
         }
-        cache::write(&path, bytes).map_err(|source| EmbeddedError::Write { path, source })?;
+        cache::write(&path, bytes).map_err(|source| DemoError::Write { path, source })?;
     }
     Ok(folder)
 }

@@ -2,7 +2,7 @@
 
 /// Does it plain (`false`) and traced (`true`): [plain, traced]. Who goes first changes from round to round, so that a drift
 /// of the clock favours neither.
-pub fn in_turns<T, E>(round: usize, mut run: impl FnMut(bool) -> Result<T, E>) -> Result<[T; 2], E> {
+pub fn interleave<T, E>(round: usize, mut run: impl FnMut(bool) -> Result<T, E>) -> Result<[T; 2], E> {
     if round.is_multiple_of(2) {
         return Ok([run(false)?, run(true)?]);
     }

@@ -1,6 +1,6 @@
 //! The response's text with some of its tokens marked: in colours, or with brackets where there are none.
 
-use super::colour::{Look, Style, ramp};
+use super::colour::{Style, TermStyle, ramp};
 use super::layout::Cell;
 use super::sanitize::stand_in;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Mark {
 }
 
 /// What the marks look like.
-pub fn legend(look: Look) -> String {
+pub fn legend(look: TermStyle) -> String {
     let entry = |mark: Mark, name: &str| {
         let (open, close) = mark.brackets();
         if look.colour { mark.style(1.0).paint(name) } else { format!("{open}{name}{close}") }

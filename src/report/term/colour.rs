@@ -45,23 +45,23 @@ pub fn ramp(p: f64) -> u8 {
 
 /// What the output can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct TermStyle {
     pub colour: bool,
     /// Columns
     pub width: usize,
 }
 
-impl Look {
+impl TermStyle {
     /// For standard output: no colour unless it is a terminal, nor with `NO_COLOR` or `TERM=dumb`; as wide as
     /// `COLUMNS` or the terminal says, but no wider than reads well.
-    pub fn of_stdout() -> Look {
+    pub fn of_stdout() -> TermStyle {
         const WIDEST: usize = 120;
         const NARROWEST: usize = 40;
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
         let width = columns.or_else(terminal_columns).unwrap_or(80);
-        Look {
+        TermStyle {
             colour: std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,
             width: width.clamp(NARROWEST, WIDEST),
         }
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(style.paint("x"), "\x1b[1;4;38;5;114mx\x1b[0m");
         assert_eq!(Style::PLAIN.paint("x"), "x");
         assert_eq!(style.paint(""), "");
-        assert_eq!(Look { colour: false, width: 80 }.paint(style, "x"), "x");
+        assert_eq!(TermStyle { colour: false, width: 80 }.paint(style, "x"), "x");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// A task's items cut in two at random.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Halves {
+pub struct Holdout {
     /// Graded items on which is chosen and fitted.
     pub fitted: usize,
     /// Graded items on which the outcome is shown.
@@ -64,7 +64,7 @@ pub struct CalibrationErrors {
 }
 
 /// Both halves of a task; `None` if nothing of them was asked for or there are fewer than two graded items.
-pub(super) fn halves(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Option<Halves> {
+pub(super) fn holdout(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Option<Holdout> {
     let graded: Vec<&Item> = items.iter().filter(|item| item.correct.is_some()).collect();
     if graded.len() < 2 || (options.target_risk.is_none() && !options.calibrate) {
         return None;
@@ -82,7 +82,7 @@ pub(super) fn halves(items: &[Item], methods: &[Method], options: &AnalysisOptio
     };
     let known = |method: &&Method| graded.iter().any(|item| item.answered() && item.score(&method.key).is_some());
     let methods = methods.iter().filter(known).map(of_method).collect();
-    Some(Halves { fitted: fitted.len(), held_out: held_out.len(), methods })
+    Some(Holdout { fitted: fitted.len(), held_out: held_out.len(), methods })
 }
 
 /// A method's scores on a half.

@@ -1,10 +1,15 @@
 //! What `ask` shows a person under the answer: the confidence, the chain drawn on the response, and the numbers.
 
-use super::colour::{Look, Style, ramp};
-use super::draw::{self, Mark};
-use super::layout::{Align, Shown, Table, elide, paint, wrap};
-use super::sanitize::{cut, quoted, visible};
+pub mod colour;
+pub mod draw;
+pub mod layout;
+pub mod sanitize;
+
 use crate::uq::{Link, Outcome, Scores};
+use colour::{Style, TermStyle, ramp};
+use draw::Mark;
+use layout::{Align, Shown, TextTable, elide, paint, wrap};
+use sanitize::{cut, quoted, visible};
 use std::ops::Range;
 
 /// A response and what the method made of it.
@@ -20,7 +25,7 @@ pub struct AskReport<'a> {
     /// ln p of each response token.
     pub logprobs: &'a [f64],
     /// Position of the first response token.
-    pub n_instr: usize,
+    pub prompt_len: usize,
     /// `None` where no final answer was found.
     pub outcome: Option<&'a Outcome>,
 }
@@ -39,7 +44,7 @@ const BAR: usize = 30;
 
 impl AskReport<'_> {
     /// The whole report, ended with a newline.
-    pub fn render(&self, look: Look) -> String {
+    pub fn render(&self, look: TermStyle) -> String {
         let Some(outcome) = self.outcome else {
             return "No final answer was found in the response, so there is no confidence.\n".to_owned();
         };
@@ -52,7 +57,7 @@ impl AskReport<'_> {
         parts.join("\n")
     }
 
-    fn headline(&self, outcome: &Outcome, look: Look) -> String {
+    fn headline(&self, outcome: &Outcome, look: TermStyle) -> String {
         let p = outcome.scores.p;
         let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
         let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
@@ -77,7 +82,7 @@ impl AskReport<'_> {
     /// Indices of the answer's tokens in the response.
     fn answer_tokens(&self, outcome: &Outcome) -> Range<usize> {
         let Range { start, end } = outcome.answer;
-        start.saturating_sub(self.n_instr)..end.saturating_sub(self.n_instr)
+        start.saturating_sub(self.prompt_len)..end.saturating_sub(self.prompt_len)
     }
 
     /// Probability of a response token; NaN where there is none.
@@ -86,7 +91,7 @@ impl AskReport<'_> {
     }
 
     /// The response with answer, kept and other chain tokens marked, and a legend.
-    fn drawing(&self, outcome: &Outcome, look: Look) -> String {
+    fn drawing(&self, outcome: &Outcome, look: TermStyle) -> String {
         let mut marks = vec![None; self.ranges.len()];
         let mut mark = |token: Option<usize>, mark: Mark| {
             if let Some(slot) = token.and_then(|j| marks.get_mut(j)) {
@@ -110,7 +115,7 @@ impl AskReport<'_> {
         out
     }
 
-    fn chain_table(&self, outcome: &Outcome, look: Look) -> String {
+    fn chain_table(&self, outcome: &Outcome, look: TermStyle) -> String {
         let header = [
             ("row", Align::Right),
             ("token", Align::Left),
@@ -119,7 +124,7 @@ impl AskReport<'_> {
             ("reached from", Align::Left),
             ("kept", Align::Left),
         ];
-        let mut table = Table::new(header);
+        let mut table = TextTable::new(header);
         let answer = self.answer_tokens(outcome);
         let role = |link: &Link| match token_of(link.row) {
             Some(j) if answer.contains(&j) => "answer",
@@ -181,7 +186,7 @@ fn confidence(p: f64) -> String {
 }
 
 /// The other scores, each with what it means.
-fn scores_table(s: &Scores, look: Look) -> String {
+fn scores_table(s: &Scores, look: TermStyle) -> String {
     let rows = [
         ("p_sim", s.p_sim, "probability of the kept chain and the answer"),
         ("p_attn", s.p_attn, "the same over the whole chain"),
@@ -200,7 +205,7 @@ fn scores_table(s: &Scores, look: Look) -> String {
         ("trace_length", s.trace_length, "minus the number of tokens"),
     ];
     let mut table =
-        Table::new([("score", Align::Left), ("value", Align::Right), ("higher is more confident", Align::Left)]);
+        TextTable::new([("score", Align::Left), ("value", Align::Right), ("higher is more confident", Align::Left)]);
     let room = look.width.saturating_sub(34); // what the other columns leave
     for (name, value, meaning) in rows {
         table.row([(name.into(), Style::PLAIN), (number(value), Style::PLAIN), (cut(meaning, room), Style::DIM)]);
@@ -211,11 +216,11 @@ fn scores_table(s: &Scores, look: Look) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::sanitize::text_width;
+    use crate::report::term::sanitize::text_width;
     use crate::uq::Member;
 
-    const PLAIN: Look = Look { colour: false, width: 60 };
-    const COLOUR: Look = Look { colour: true, width: 60 };
+    const PLAIN: TermStyle = TermStyle { colour: false, width: 60 };
+    const COLOUR: TermStyle = TermStyle { colour: true, width: 60 };
 
     struct Sample {
         text: String,
@@ -273,7 +278,7 @@ mod tests {
             ranges: &sample.ranges,
             token_texts: &sample.tokens,
             logprobs: &sample.logprobs,
-            n_instr: 10,
+            prompt_len: 10,
             outcome: Some(&sample.outcome),
         }
     }
@@ -336,7 +341,7 @@ answer      48
         let words = ["word", " another", " 家族", " x"].repeat(50);
         let sample = sample(&words, 0.5);
         for width in [40, 57, 80] {
-            let rendered = report(&sample).render(Look { colour: false, width });
+            let rendered = report(&sample).render(TermStyle { colour: false, width });
             let drawing = rendered.split("\n\n").nth(1).unwrap();
             assert!(drawing.lines().skip(1).all(|line| text_width(line) <= width), "{rendered}");
         }
@@ -383,7 +388,7 @@ answer      48
         sample.outcome.chain.push(Link { row: 9999, score: 0.0, similarity: f64::NAN, from: Some(i64::MAX) });
         sample.ranges[3] = 4000..4100;
         sample.logprobs.truncate(2);
-        for look in [PLAIN, COLOUR, Look { colour: true, width: 0 }] {
+        for look in [PLAIN, COLOUR, TermStyle { colour: true, width: 0 }] {
             report(&sample).render(look);
         }
         let none = AskReport { outcome: None, ..report(&sample) };

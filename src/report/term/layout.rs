@@ -1,6 +1,6 @@
 //! Wrapping of styled text, and tables.
 
-use super::colour::{Look, Style};
+use super::colour::{Style, TermStyle};
 use super::sanitize::{text_width, width};
 use std::borrow::Cow;
 
@@ -49,7 +49,7 @@ fn trim_end(line: &[Cell]) -> Vec<Cell> {
 }
 
 /// A line as text; without colours the styles are dropped.
-pub fn paint(line: &[Cell], look: Look) -> String {
+pub fn paint(line: &[Cell], look: TermStyle) -> String {
     let runs = line.chunk_by(|a, b| a.style == b.style);
     runs.map(|run| look.paint(run[0].style, &run.iter().map(|cell| cell.c).collect::<String>())).collect()
 }
@@ -91,14 +91,14 @@ pub enum Align {
 }
 
 /// Rows under a dim header, two spaces between columns, each column as wide as its widest cell.
-pub struct Table {
+pub struct TextTable {
     header: Vec<(Cow<'static, str>, Align)>,
     rows: Vec<Vec<(String, Style)>>,
 }
 
-impl Table {
-    pub fn new<S: Into<Cow<'static, str>>>(header: impl IntoIterator<Item = (S, Align)>) -> Table {
-        Table { header: header.into_iter().map(|(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
+impl TextTable {
+    pub fn new<S: Into<Cow<'static, str>>>(header: impl IntoIterator<Item = (S, Align)>) -> TextTable {
+        TextTable { header: header.into_iter().map(|(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as the header has.
@@ -107,7 +107,7 @@ impl Table {
     }
 
     /// The table as lines, each ended with a newline and indented by two spaces.
-    pub fn render(&self, look: Look) -> String {
+    pub fn render(&self, look: TermStyle) -> String {
         let column = |i: usize| self.rows.iter().filter_map(move |row| row.get(i)).map(|(text, _)| text_width(text));
         let widest = |(i, (name, _)): (usize, &(Cow<str>, Align))| column(i).max().unwrap_or(0).max(text_width(name));
         let widths: Vec<usize> = self.header.iter().enumerate().map(widest).collect();
@@ -122,7 +122,7 @@ impl Table {
         lines
     }
 
-    fn line(&self, cells: &[(String, Style)], widths: &[usize], look: Look) -> String {
+    fn line(&self, cells: &[(String, Style)], widths: &[usize], look: TermStyle) -> String {
         let mut line = String::new();
         let mut gap = 2; // spaces that are due before the next text, so that a line does not end with any
         for (((text, style), (_, align)), &width) in cells.iter().zip(&self.header).zip(widths) {
@@ -145,7 +145,7 @@ impl Table {
 mod tests {
     use super::*;
 
-    const PLAIN: Look = Look { colour: false, width: 80 };
+    const PLAIN: TermStyle = TermStyle { colour: false, width: 80 };
 
     fn cells(text: &str) -> Vec<Cell> {
         text.chars().map(|c| Cell { c, style: Style::PLAIN, marked: c == '!' }).collect()
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_table_lines_up() {
-        let mut table = Table::new([("row", Align::Right), ("token", Align::Left), ("p", Align::Right)]);
+        let mut table = TextTable::new([("row", Align::Right), ("token", Align::Left), ("p", Align::Right)]);
         let plain = |text: &str| (text.to_string(), Style::PLAIN);
         table.row([plain("7"), plain("家"), plain("0.5")]);
         table.row([plain("1234"), plain("abc"), plain("")]);
