@@ -14,7 +14,7 @@ use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::encode::encode_prompt;
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation};
-use uqac::io::item::Conversation;
+use uqac::model::chat::Conversation;
 use uqac::model::chat::Message;
 use uqac::model::demo;
 use uqac::uq::answer::AnswerRule;

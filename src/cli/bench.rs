@@ -143,7 +143,7 @@ fn mib(bytes: u64) -> String {
 }
 
 fn stage_table(stages: &[Stage], look: TermStyle) -> String {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         ("stage", Align::Left),
         ("", Align::Left),
         ("seconds", Align::Right),
@@ -176,7 +176,7 @@ fn stage_table(stages: &[Stage], look: TermStyle) -> String {
 }
 
 fn sweep_table(report: &Report, look: TermStyle) -> String {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         ("context", Align::Right),
         ("prefill tokens/s", Align::Right),
         ("plain tokens/s", Align::Right),

@@ -163,7 +163,7 @@ fn memory_facts(engine: &Engine, context: usize) -> Value {
 fn tables(facts: &Value, look: TermStyle) -> String {
     let mut out = String::new();
     for (group, entries) in facts.as_object().into_iter().flatten() {
-        let mut table = Table::new([("", Align::Left), ("", Align::Left)]);
+        let mut table = TextTable::new([("", Align::Left), ("", Align::Left)]);
         for (name, value) in entries.as_object().into_iter().flatten() {
             let bytes = group == "memory" && name != "tokens" || name.starts_with("bytes");
             let text = if bytes && !value.is_null() { bytes_for_people(value) } else { plain(value) };
