@@ -15,6 +15,7 @@ use uqac::io::items::InputError;
 use uqac::io::writer::OutputError;
 use uqac::model::hub::LocateError;
 use uqac::model::tokenizer::TokenizerError;
+use uqac::report::html::HtmlError;
 use uqac::report::png::PngError;
 
 #[derive(Debug, Error)]
@@ -47,6 +48,8 @@ pub enum CliError {
     SameFile(PathBuf),
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
+    #[error(transparent)]
+    Html(#[from] HtmlError),
     #[error("the report as CSV: {0}")]
     Csv(#[from] csv::Error),
     #[error("the report as JSON: {0}")]

@@ -148,8 +148,8 @@ impl Plan {
     }
 
     fn strip_start(&self, text: &mut String, ranges: &mut [Range<usize>]) {
-        let Some((content, most)) = self.strip else { return };
-        let cut: usize = text.chars().take(most).take_while(|&c| c == content).map(char::len_utf8).sum();
+        let Some((content, max)) = self.strip else { return };
+        let cut: usize = text.chars().take(max).take_while(|&c| c == content).map(char::len_utf8).sum();
         text.drain(..cut);
         for range in ranges {
             *range = range.start.saturating_sub(cut)..range.end.saturating_sub(cut);
