@@ -2,7 +2,8 @@
 //!
 //! `tokenizer.json` describes its decoder as steps over the list of all tokens, and the step that joins them forgets
 //! which token wrote what. [`Plan`] holds the same steps, split into those that work on one token and the one that
-//! joins, so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream.
+//! joins, so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream. By
+//! hand, since the `DecodeStream` of `tokenizers` has no byte ranges.
 
 use std::ops::Range;
 
