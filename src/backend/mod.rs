@@ -5,12 +5,13 @@ pub mod cuda;
 mod device;
 pub mod entropy;
 pub mod forward;
+pub mod reference;
 pub mod sampling;
 
 pub use device::DeviceChoice;
 
 pub use crate::model::weights::DType;
-use crate::model::{ModelError, ModelSpec};
+use crate::model::{ModelError, ModelSpec, Weights};
 use entropy::EntropyRule;
 use sampling::{Choice, Sampling};
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,16 @@ pub enum BackendError {
     Unsupported { what: &'static str, device: String },
     #[error(transparent)]
     Cuda(#[from] cuda::CudaError),
+}
+
+impl BackendError {
+    /// The error for a hidden state or logits that are not finite: names the tensor if a weight is to blame.
+    fn not_finite(weights: &Weights, position: usize) -> BackendError {
+        match weights.check_finite() {
+            Ok(()) => BackendError::NotFinite { position },
+            Err(source) => BackendError::BadWeights { position, source },
+        }
+    }
 }
 
 /// A device that runs the model. One pass is [`embed`](Backend::embed), then for every layer
