@@ -1,6 +1,6 @@
 //! Sequences that join and leave a batch, share a prefix, or are asked twice, give what they give alone, bit for bit.
 
-mod common;
+use crate::common;
 
 use common::tiny;
 use std::ops::ControlFlow;

@@ -1,6 +1,6 @@
 //! Grading on hand-judged responses, on arbitrary text, and against the authors' own labels.
 
-mod common;
+use crate::common;
 
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let lines = include_str!("data/grading_cases.jsonl").lines();
+    let lines = include_str!("../data/grading_cases.jsonl").lines();
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

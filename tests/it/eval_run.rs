@@ -1,6 +1,6 @@
 //! `uqac eval` as a person runs it: a folder that fills, is taken up again after a kill, and refuses to mix.
 
-mod common;
+use crate::common;
 
 use common::tiny;
 use serde_json::{Value, json};

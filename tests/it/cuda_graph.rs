@@ -1,6 +1,6 @@
-//! What the CUDA backend asks of the driver in a decode step. In a file of its own: the calls counted are the process's.
+//! What the CUDA backend asks of the driver in a decode step.
 
-mod common;
+use crate::common;
 
 use common::{cuda_host, tiny};
 use serde_json::json;
@@ -16,7 +16,7 @@ use uqac::model::{ModelSpec, Weights};
 /// for several steps at once.
 #[test]
 fn a_decode_step_is_one_graph() {
-    if !cuda_host::load() {
+    if !cuda_host::alone("cuda_graph::a_decode_step_is_one_graph") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

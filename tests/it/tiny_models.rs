@@ -1,7 +1,7 @@
 //! Six randomly initialised models, one per family, against Hugging Face in float64: logits, hidden states, entropies,
 //! selected heads and α*, prefilled in one pass, token by token, and in every cache type.
 
-mod common;
+use crate::common;
 
 use common::families::{FAMILIES, check};
 use common::{golden, read_json};

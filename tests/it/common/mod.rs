@@ -1,7 +1,5 @@
 //! What the tests share: where the oracle's data and the real models are, and how a test says that it was skipped.
 
-#![allow(dead_code, reason = "every test file uses a part")]
-
 pub mod cuda_host;
 pub mod families;
 pub mod runs;

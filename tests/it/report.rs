@@ -1,6 +1,6 @@
 //! `uqac report` and the analysis behind it, on made-up runs: known numbers, every format, damaged and partial folders.
 
-mod common;
+use crate::common;
 
 use common::runs::{RunSpec, lines};
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! The commands on a small random model: what they print and write, bad items, interruptions, closed pipes.
 
-mod common;
+use crate::common;
 
 use common::tiny;
 use serde_json::{Value, json};

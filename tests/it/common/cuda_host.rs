@@ -43,6 +43,29 @@ pub fn load() -> bool {
     }
 }
 
+/// For a test of what the driver counts, which it does for the whole process: true in a process that runs this test and
+/// no other. Anywhere else it starts that process, fails if the test fails there, and returns false. False too without the
+/// host-run driver. `test` is the test's path, as `cargo test` prints it.
+pub fn alone(test: &str) -> bool {
+    const RUNS_ALONE: &str = "UQAC_TEST_ALONE";
+    if std::env::var_os(RUNS_ALONE).is_some_and(|name| name == test) {
+        return load();
+    }
+    if std::env::var_os("UQAC_TEST_DRIVER").is_some() {
+        eprintln!("SKIPPED: only the host-run driver counts");
+        return false;
+    }
+    if library_folder().is_none() {
+        return false;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", "--nocapture", test]).env(RUNS_ALONE, test).output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (said(&output.stdout), said(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{test}, in its own process:\n{stdout}{stderr}");
+    false
+}
+
 /// How often this process has made a call of the driver, by its C name.
 pub fn calls(name: &str) -> u64 {
     let name = CString::new(name).unwrap();

@@ -1,6 +1,6 @@
 //! Greedy generation from the golden prompts gives the golden text, all prompts in one batch.
 
-mod common;
+use crate::common;
 
 use common::{golden, model, read_lines, token_ids};
 use serde_json::Value;

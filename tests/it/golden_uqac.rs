@@ -1,7 +1,7 @@
 //! The whole method, profile `reference`, on real models against the authors' own classes: answer, chain, similarity
 //! filter, ensemble and scores of every golden item.
 
-mod common;
+use crate::common;
 
 use common::{golden, model, read_lines, token_ids};
 use serde_json::Value;

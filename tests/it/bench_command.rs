@@ -1,6 +1,6 @@
 //! `uqac bench` on a tiny model: that every stage is there with figures that hang together. No time is tested.
 
-mod common;
+use crate::common;
 
 use common::tiny;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! The fused attention kernel against two passes in float64: output, softmax state, reweighted entropy and the rows
 //! rebuilt from it, over odd lengths, group sizes, windows, softcaps and sinks; the same bits on any number of threads.
 
-mod common;
+use crate::common;
 
 use common::tiny::noise;
 use uqac::backend::DType;

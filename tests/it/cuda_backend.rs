@@ -1,7 +1,7 @@
 //! The CUDA backend, its kernels run on the CPU by `tests/cuda_host`: against Hugging Face in float64 on one small model
 //! per family, against the CPU backend in every cache type, and against itself: batches, captured steps.
 
-mod common;
+use crate::common;
 
 use common::families::{FAMILIES, check, run, trace};
 use common::{cuda_host, golden, read_json, tiny, token_ids};

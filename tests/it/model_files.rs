@@ -1,7 +1,7 @@
 //! The forms that published checkpoints come in: shards, f32 and f16 beside bf16, an untied head. The same numbers give
 //! the same bits whatever file they come from.
 
-mod common;
+use crate::common;
 
 use common::tiny;
 use half::{bf16, f16};

@@ -1,17 +1,17 @@
 //! `benches/gpu.sh` where there is no GPU: everything on the host-run driver in shrunken shapes, and what it says when
 //! something goes wrong. What its figures are made of, from numbers known beforehand.
 
-mod common;
+use crate::common;
 
-#[path = "../benches/gpu/compare.rs"]
+#[path = "../../benches/gpu/compare.rs"]
 mod compare;
 #[allow(dead_code, reason = "the library is loaded by the benchmark alone")]
-#[path = "../benches/gpu/cupti.rs"]
+#[path = "../../benches/gpu/cupti.rs"]
 mod cupti;
 #[allow(dead_code, reason = "a part is the benchmark's alone")]
-#[path = "../benches/gpu/report.rs"]
+#[path = "../../benches/gpu/report.rs"]
 mod report;
-#[path = "../benches/gpu/timeline.rs"]
+#[path = "../../benches/gpu/timeline.rs"]
 mod timeline;
 
 use common::{cuda_host, read_json};

@@ -1,7 +1,7 @@
 //! Wide products by cuBLASLt, here by `tests/cuda_host/cublaslt`: the same results, chosen and reported as asked, and
 //! never with bits that depend on the pass.
 
-mod common;
+use crate::common;
 
 use common::{cuda_host, tiny};
 use safetensors::Dtype;
@@ -83,7 +83,7 @@ fn score(backend: &mut CudaBackend, len: usize, width: usize) -> (Vec<Step>, Vec
 
 #[test]
 fn products_are_those_of_the_own_kernels() {
-    if !cuda_host::load() {
+    if !cuda_host::alone("cuda_cublaslt::products_are_those_of_the_own_kernels") {
         return;
     }
     for f16 in [false, true] {

@@ -1,7 +1,7 @@
 //! The whole path on the CUDA backend, its kernels run on the CPU by `tests/cuda_host`: generation, the method and the
 //! command line give what they give on the CPU backend with the same cache types.
 
-mod common;
+use crate::common;
 
 use common::families::FAMILIES;
 use common::{cuda_host, golden, tiny};
@@ -182,7 +182,7 @@ fn the_embedded_model_answers_as_it_does_on_the_cpu() {
     if !cuda_host::load() {
         return;
     }
-    let lines = include_str!("../models/abacus/golden.jsonl").lines();
+    let lines = include_str!("../../models/abacus/golden.jsonl").lines();
     let mut golden: Vec<Value> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
     golden.sort_by_key(|item| item["ids"].as_array().unwrap().len());
     let folder = demo::folder().unwrap();

@@ -1,6 +1,6 @@
 //! Benchmarks read as their publishers wrote them: the shared data, and small files of every layout.
 
-mod common;
+use crate::common;
 
 use serde_json::{Value, json};
 use std::path::Path;

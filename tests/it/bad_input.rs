@@ -1,6 +1,6 @@
 //! Broken models and impossible requests: a typed error that names the file, the tensor, what was expected and found.
 
-mod common;
+use crate::common;
 
 use common::tiny;
 use serde_json::{Value, json};

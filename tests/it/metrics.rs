@@ -1,6 +1,6 @@
 //! Metrics against scikit-learn's, the authors' code's and pandas' (golden/metrics.json), and their properties.
 
-mod common;
+use crate::common;
 
 use common::{golden, numbers, read_json};
 use serde_json::Value;

@@ -1,14 +1,14 @@
 //! Device memory, as the host-run driver counts it: what `uqac inspect` predicts is what a long sequence takes, and a
-//! cache that grows keeps what it holds. One test after the other in a file of its own: the peak is the process's.
+//! cache that grows keeps what it holds.
 
-mod common;
+use crate::common;
 
 use common::{cuda_host, tiny};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use uqac::backend::DType::{F16, F32};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::entropy::EntropyRule;
@@ -20,14 +20,6 @@ use uqac::backend::{
 use uqac::engine::{Engine, EngineOptions, GenerateOptions};
 use uqac::model::{ModelSpec, Weights};
 use uqac::uq::Profile;
-
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// The host-run driver, for one test at a time.
-fn driver() -> Option<MutexGuard<'static, ()>> {
-    let guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    cuda_host::load().then_some(guard)
-}
 
 /// A model with room for long sequences whose attention looks back only a little: their time grows with their length,
 /// not with its square.
@@ -73,7 +65,9 @@ fn predicted(engine: &Engine, tokens: usize) -> [usize; 4] {
 /// Scored: all of it a traced response, as `uqac inspect` has it.
 #[test]
 fn a_long_response_takes_the_memory_that_is_predicted() {
-    let Some(_alone) = driver() else { return };
+    if !cuda_host::alone("cuda_memory::a_long_response_takes_the_memory_that_is_predicted") {
+        return;
+    }
     let folder = model();
     cuda_host::peak_memory();
     let mut engine = engine(folder.path());
@@ -91,7 +85,9 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
 /// Generated: the cache grows while the response is written, and never takes more than the limit asks for.
 #[test]
 fn a_growing_response_takes_what_its_limit_asks_for() {
-    let Some(_alone) = driver() else { return };
+    if !cuda_host::alone("cuda_memory::a_growing_response_takes_what_its_limit_asks_for") {
+        return;
+    }
     let folder = model();
     cuda_host::peak_memory();
     let mut engine = engine(folder.path());
@@ -149,7 +145,9 @@ fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
 /// The steps that are under way while a cache grows are kept too.
 #[test]
 fn what_is_decoded_while_a_cache_grows_is_kept() {
-    let Some(_alone) = driver() else { return };
+    if !cuda_host::load() {
+        return;
+    }
     let folder = model();
     let mut backend = backend(folder.path());
     let trace = TraceOptions { first_row: 2, heads: 3, rule: EntropyRule::Exact };
@@ -172,7 +170,6 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
 /// Where the driver cannot map memory, a grown cache is a new one and a copy. Nor does anything else change.
 #[test]
 fn a_device_that_cannot_map_memory_gives_the_same() {
-    let Some(_alone) = driver() else { return };
     let Some(libraries) = cuda_host::library_folder() else { return };
     let folder = model();
     let input = folder.path().join("in.jsonl");

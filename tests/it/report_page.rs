@@ -1,6 +1,6 @@
 //! `report.html`: nothing that a response says becomes markup, and what the page's script reads is what was recorded.
 
-mod common;
+use crate::common;
 
 use common::runs::RunSpec;
 use serde_json::{Value, json};
