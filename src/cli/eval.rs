@@ -96,8 +96,9 @@ struct Flags {
     /// Sweep every combination of values, not each alone
     #[arg(long)]
     grid: bool,
-    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU [default: auto]
-    #[arg(long, value_name = "auto|cpu|cuda[:N]")]
+    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU; reference: one scalar thread, slow, for
+    /// checking [default: auto]
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|reference")]
     #[serde(deserialize_with = "parsed")]
     device: Option<DeviceChoice>,
     /// Type of the cached keys
@@ -114,7 +115,7 @@ struct Flags {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little [default: file]
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, value_name = "file|q8")]
     weights: Option<WeightFormat>,
     /// Nothing but a JSON object on standard output
     #[arg(long)]
