@@ -76,7 +76,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
     let mut engine = run.load(&folder)?;
     // a device's buffers hold what its memory allows beside a model
     let bytes = (args.buffer as usize) << 20;
-    let bytes = if run.device == DeviceChoice::Cpu { bytes } else { bytes.min(1 << 30) };
+    let bytes = if let DeviceChoice::Cuda(_) = run.device { bytes.min(1 << 30) } else { bytes };
     let mut machine = device::machine(run.device, run.threads, bytes).map_err(uqac::bench::BenchError::from)?;
     let settings = Settings {
         model: args.random_weights.as_ref().map_or(name, |shape| format!("{shape}, random weights")),

@@ -96,8 +96,9 @@ struct Flags {
     /// Sweep every combination of values, not each alone
     #[arg(long)]
     grid: bool,
-    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU [default: auto]
-    #[arg(long, value_name = "auto|cpu|cuda[:N]")]
+    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU; reference: one scalar thread, slow, for
+    /// checking [default: auto]
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|reference")]
     #[serde(deserialize_with = "parsed")]
     device: Option<DeviceChoice>,
     /// Type of the cached keys

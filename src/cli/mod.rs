@@ -77,8 +77,9 @@ struct ModelArgs {
 /// How a model runs.
 #[derive(Args, Clone)]
 struct RunArgs {
-    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value_t = DeviceChoice::Auto)]
+    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU; reference: one scalar thread, slow, for
+    /// checking
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
     /// Type of the cached keys [default: f32; f16 is faster on CUDA, and keeps fewer chains]
     #[arg(long, value_name = "f32|f16|bf16")]
