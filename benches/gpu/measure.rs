@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineError, GenerateOptions, Generation};
-use uqac::uq::Profile;
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -150,7 +149,7 @@ impl Bench<'_> {
         let options = GenerateOptions {
             max_tokens: tokens,
             sampling: Sampling::GREEDY,
-            trace: traced.then_some(Profile::Corrected),
+            trace: traced.then(HeadSelection::default),
             ..GenerateOptions::default()
         };
         let start = Instant::now();

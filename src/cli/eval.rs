@@ -1,5 +1,6 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
+use super::assess::{chain_rule, profile, reading, rules_help};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, RunArgs, SOME_FAILED, print};
@@ -20,7 +21,7 @@ use uqac::eval::run::{RunOptions, run_task};
 use uqac::eval::tasks::{self, Task, TaskOptions};
 use uqac::report::tables::{build::tables, text::text};
 use uqac::report::term::colour::TermStyle;
-use uqac::uq::{ChainRule, Parameters, Profile};
+use uqac::uq::{ChainRule, Parameters, Profile, Reading, RuleSetting};
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
@@ -28,6 +29,7 @@ use uqac::uq::{ChainRule, Parameters, Profile};
 /// grader is number, math, choice or exact. What has been done is kept in the output folder item by item: the same
 /// command again goes on where a run ended. `uqac report` makes tables and pictures of the folder.
 #[derive(Args)]
+#[command(after_help = rules_help())]
 pub struct EvalArgs {
     #[command(flatten)]
     flags: Flags,
@@ -64,8 +66,11 @@ struct Flags {
     #[arg(long, value_name = "N", value_parser = positive)]
     batch_size: Option<usize>,
     /// Which reading of the method [default: corrected]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = profile())]
     profile: Option<Profile>,
+    /// Change one rule of the profile; can be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    rule: Vec<RuleSetting>,
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_enum, value_name = "METHOD,..", value_delimiter = ',')]
     methods: Vec<Method>,
@@ -82,7 +87,7 @@ struct Flags {
     #[arg(long, value_name = "T")]
     temperature: Option<f32>,
     /// Where the chain comes from; none: all tokens of the response, an ablation [default: attention]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = chain_rule())]
     chain: Option<ChainRule>,
     /// Whether questions of GSM8K and MATH ask for a \boxed{} answer [default: what suits the model]
     #[arg(long, value_name = "BOOL")]
@@ -90,7 +95,8 @@ struct Flags {
     /// Take prompts as they are, for base models
     #[arg(long)]
     no_chat_template: bool,
-    /// Assess the same responses under other parameters too: k=8,32 theta=0.7 kept= tau= targets= chain= k-cache= v-cache=
+    /// Assess the same responses under other parameters too: k=8,32 theta=0.7 kept= tau= targets= chain= k-cache= v-cache=,
+    /// or any rule by its name
     #[arg(long, value_name = "NAME=VALUE,..", num_args = 1..)]
     sweep: Vec<String>,
     /// Sweep every combination of values, not each alone
@@ -151,6 +157,7 @@ impl EvalArgs {
             shard: flags.shard.or(file.shard),
             batch_size: flags.batch_size.or(file.batch_size),
             profile: flags.profile.or(file.profile),
+            rule: if flags.rule.is_empty() { file.rule } else { flags.rule },
             methods: if flags.methods.is_empty() { file.methods } else { flags.methods },
             max_tokens: flags.max_tokens.or(file.max_tokens),
             seed: flags.seed.or(file.seed),
@@ -185,15 +192,17 @@ impl Flags {
         ModelArgs { model: self.model.clone(), run }
     }
 
-    fn options(&self, engine: &Engine) -> EvalOptions {
-        let profile = self.profile.unwrap_or(Profile::Corrected);
+    fn reading(&self) -> Result<Reading, CliError> {
+        reading(self.profile.unwrap_or(Profile::Corrected), &self.rule)
+    }
+
+    fn options(&self, engine: &Engine, reading: Reading) -> EvalOptions {
         let mut methods = self.methods.clone();
         methods.push(Method::Uqac);
         methods.sort();
         methods.dedup();
         EvalOptions {
-            parameters: Parameters { chain: self.chain.unwrap_or_default(), ..Parameters::published(profile) },
-            selected_heads: engine.options().selected_heads,
+            parameters: Parameters { chain: self.chain.unwrap_or_default(), ..Parameters::published(reading) },
             max_tokens: self.max_tokens.unwrap_or(1024),
             seed: self.seed.unwrap_or(0),
             methods,
@@ -209,6 +218,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let flags = args.merged()?;
     // what can be wrong with the command line is found before the model is loaded
     let settings = settings(&flags.sweep, flags.grid)?;
+    let reading = flags.reading()?;
     let output = flags.output.clone().ok_or(CliError::Needed("--output FOLDER"))?;
     if flags.tasks.is_empty() {
         return Err(CliError::Needed("--tasks TASK,.."));
@@ -220,7 +230,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let model_args = flags.model();
     let (model_name, model_folder) = model_args.or_embedded()?;
     let mut engine = model_args.run.load(&model_folder)?;
-    let options = flags.options(&engine);
+    let options = flags.options(&engine, reading);
     check_template(&engine, &options)?;
     let tasks = load_tasks(&flags, options.boxed_instruction)?;
     let manifest = manifest(&model_name, &model_folder, &engine, &options)?;

@@ -4,7 +4,7 @@
 //! JSON; everything else keeps the shortest digits that read back as the same float.
 
 use crate::backend::WeightFormat;
-use crate::uq::{Link, Member, Outcome, Profile, Scores};
+use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::ops::Range;
@@ -61,7 +61,9 @@ pub fn top_entries(weights: &[f32]) -> Vec<(usize, f32)> {
 pub struct Record {
     /// As the input had it: a string or a number.
     pub id: Value,
-    pub profile: Profile,
+    /// The profile, and `rules`, those set alone.
+    #[serde(flatten)]
+    pub reading: Reading,
     pub status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -83,7 +85,7 @@ pub struct Record {
 
 impl Record {
     /// An item that was scored; `text` is the answer's.
-    pub fn ok(id: Value, profile: Profile, prompt_len: usize, text: String, outcome: Outcome) -> Record {
+    pub fn ok(id: Value, reading: impl Into<Reading>, prompt_len: usize, text: String, outcome: Outcome) -> Record {
         let Outcome { answer: Range { start, end }, chain, kept, ensemble, scores } = outcome;
         Record {
             prompt_len: Some(prompt_len),
@@ -92,24 +94,29 @@ impl Record {
             kept,
             scores: Some(scores),
             ensemble,
-            ..Record::empty(id, profile, Status::Ok)
+            ..Record::empty(id, reading, Status::Ok)
         }
     }
 
     /// An item whose response has no final answer.
-    pub fn no_answer(id: Value, profile: Profile, prompt_len: usize) -> Record {
-        Record { prompt_len: Some(prompt_len), ..Record::empty(id, profile, Status::NoAnswer) }
+    pub fn no_answer(id: Value, reading: impl Into<Reading>, prompt_len: usize) -> Record {
+        Record { prompt_len: Some(prompt_len), ..Record::empty(id, reading, Status::NoAnswer) }
     }
 
     /// An item that could not be scored, and why.
-    pub fn error(id: Value, profile: Profile, prompt_len: Option<usize>, why: impl Into<String>) -> Record {
-        Record { error: Some(why.into()), prompt_len, ..Record::empty(id, profile, Status::Error) }
+    pub fn error(
+        id: Value,
+        reading: impl Into<Reading>,
+        prompt_len: Option<usize>,
+        why: impl Into<String>,
+    ) -> Record {
+        Record { error: Some(why.into()), prompt_len, ..Record::empty(id, reading, Status::Error) }
     }
 
-    fn empty(id: Value, profile: Profile, status: Status) -> Record {
+    fn empty(id: Value, reading: impl Into<Reading>, status: Status) -> Record {
         Record {
             id,
-            profile,
+            reading: reading.into(),
             status,
             error: None,
             prompt_len: None,

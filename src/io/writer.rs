@@ -4,12 +4,12 @@
 //! such a file can be cut and continued just as a plain one.
 
 use super::record::{Record, Status};
-use crate::uq::Profile;
+use crate::uq::{Profile, Reading};
 use flate2::bufread::GzDecoder;
 use flate2::{Compression, write::GzEncoder};
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -35,8 +35,8 @@ pub enum OutputError {
     NotResumable(PathBuf),
     #[error("{}: another run is writing to this file", .0.display())]
     Busy(PathBuf),
-    #[error("{}: line {line}: profile: expected {}, found {}; resume with that profile or start a new file", file.display(), name(*expected), name(*found))]
-    OtherProfile { file: PathBuf, line: usize, expected: Profile, found: Profile },
+    #[error("{}: line {line}: profile: expected {expected}, found {found}; resume with that profile or start a new file", file.display())]
+    OtherProfile { file: PathBuf, line: usize, expected: Reading, found: Reading },
     #[error("{}: line {line}: not a record of an earlier run, so the file is left alone: {why}", file.display())]
     Foreign { file: PathBuf, line: usize, why: String },
     #[error("{}: gzip data from byte {offset} on is damaged, so the file is left alone: {source}", file.display())]
@@ -96,6 +96,8 @@ impl Done {
 struct EarlierLine {
     id: Value,
     profile: Profile,
+    #[serde(default)]
+    rules: BTreeMap<String, String>,
     status: Status,
 }
 
@@ -112,7 +114,7 @@ pub struct Destination {
 impl Destination {
     /// Looks at the output (`-`: standard output) and, for [`Existing::Resume`], reads what is there: a half-written end
     /// does not count, anything else that is no record of this profile is an error.
-    pub fn examine(path: &Path, existing: Existing, profile: Profile) -> Result<Destination, OutputError> {
+    pub fn examine(path: &Path, existing: Existing, reading: impl Into<Reading>) -> Result<Destination, OutputError> {
         let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
         let mut found =
             Destination { path: path.to_owned(), gzip, length_and_keep: Some((0, 0)), done: Done::default() };
@@ -126,7 +128,7 @@ impl Destination {
                 let keep = match existing {
                     Existing::Refuse => return Err(OutputError::NotEmpty(path.to_owned())),
                     Existing::Overwrite => 0,
-                    Existing::Resume => found.read_earlier(profile)?,
+                    Existing::Resume => found.read_earlier(reading.into())?,
                 };
                 found.length_and_keep = Some((metadata.len(), keep));
             }
@@ -162,10 +164,10 @@ impl Destination {
     }
 
     /// Reads the records that are there and returns the length of what stays.
-    fn read_earlier(&mut self, profile: Profile) -> Result<u64, OutputError> {
+    fn read_earlier(&mut self, reading: Reading) -> Result<u64, OutputError> {
         let file = File::open(&self.path).map_err(|source| OutputError::Io { file: self.path.clone(), source })?;
         let reader = BufReader::with_capacity(1 << 16, file);
-        let mut earlier = Earlier { path: &self.path, profile, lines: 0, done: Done::default() };
+        let mut earlier = Earlier { path: &self.path, reading, lines: 0, done: Done::default() };
         let keep = if self.gzip { earlier.read_members(reader) } else { earlier.read_lines(reader) }?;
         self.done = earlier.done;
         Ok(keep)
@@ -175,7 +177,7 @@ impl Destination {
 /// Reads the records of an earlier run.
 struct Earlier<'a> {
     path: &'a Path,
-    profile: Profile,
+    reading: Reading,
     lines: usize,
     done: Done,
 }
@@ -230,8 +232,9 @@ impl Earlier<'_> {
     fn add_line(&mut self, line: &[u8]) -> Result<(), OutputError> {
         self.lines += 1;
         let record: EarlierLine = serde_json::from_slice(line).map_err(|error| self.foreign(error.to_string()))?;
-        if record.profile != self.profile {
-            let (expected, found) = (self.profile, record.profile);
+        let found = Reading::new(record.profile, &record.rules).map_err(|error| self.foreign(error.to_string()))?;
+        if found != self.reading {
+            let expected = self.reading;
             return Err(OutputError::OtherProfile { file: self.path.to_owned(), line: self.lines, expected, found });
         }
         self.done.add(&record);
@@ -339,11 +342,3 @@ fn line(record: &Record, gzip: bool) -> io::Result<Vec<u8>> {
     member.finish()
 }
 
-/// A profile as records and the command line write it.
-fn name(profile: Profile) -> &'static str {
-    match profile {
-        Profile::Reference => "reference",
-        Profile::Paper => "paper",
-        Profile::Corrected => "corrected",
-    }
-}

@@ -8,8 +8,6 @@ use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
 use crate::eval::tasks::{Item, Task};
 use crate::io::record::{Answer, Status};
-use crate::uq::chain::attention_chain;
-use crate::uq::confidence::assess_with_chain;
 use crate::uq::pipeline;
 use crate::uq::{Outcome, Scores};
 use serde_json::{Map, Value, json};
@@ -49,16 +47,7 @@ pub fn assess(
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
     sample.arguments = vec![(prompt.text.clone(), arguments(options, None))];
 
-    // further responses come before the ensemble, which overwrites the cache that they share
-    let answer = pipeline::find(traced, task.rule, None, parameters.profile)?;
-    let chain = match &answer {
-        None => None,
-        Some(answer) => {
-            let (response, mut questions) = traced.parts();
-            let run = || attention_chain(&response, answer.tokens.clone(), parameters, &mut questions);
-            Some(clock.time("chain", run)?)
-        }
-    };
+    let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
     if wants(Method::Verbalized) && answer.is_some() {
         sample.uq.verbalized = Some(clock.time("verbalized", || methods::verbalized(traced, item, &text))?);
     }
@@ -67,10 +56,10 @@ pub fn assess(
         let run = || methods::self_consistency(traced, task, item, options);
         drawn = Some(clock.time("self_consistency", run)?);
     }
-    if let (Some(answer), Some(chain)) = (&answer, chain) {
-        let (response, mut questions) = traced.parts();
-        let run = || assess_with_chain(&response, answer.tokens.clone(), chain, parameters, &mut questions);
-        let outcome = clock.time("ensemble", run)?;
+    if let Some(answer) = &answer {
+        let (response, mut queries) = traced.parts();
+        let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
+        clock.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
         fill_outcome(&mut sample.uq, traced, outcome)?;
     }
 
@@ -123,7 +112,7 @@ fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
         uq: Uq {
             status: Status::Error,
             error: None,
-            profile: options.parameters.profile,
+            profile: options.parameters.reading.profile,
             finish: FinishReason::Interrupted,
             prompt_len: 0,
             tokens: ResponseTokens::default(),
@@ -154,8 +143,8 @@ fn fill_outcome(uq: &mut Uq, traced: &TracedSequence, outcome: Outcome) -> Resul
 
 /// Scores by their names.
 pub fn score_map(scores: &Scores) -> ScoreMap {
-    let Ok(Value::Object(fields)) = serde_json::to_value(scores) else { return ScoreMap::new() };
-    fields.into_iter().map(|(name, value)| (name, value.as_f64())).collect()
+    let finite = |value: f64| Some(value).filter(|value| value.is_finite());
+    scores.iter().map(|(score, value)| (score.key.to_owned(), finite(value))).collect()
 }
 
 /// How a request was generated, in lm-evaluation-harness's terms.
