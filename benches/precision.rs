@@ -58,7 +58,6 @@ fn find(engine: &mut Engine, item: &Value) -> Found {
     let logprobs = traced.parts().0.steps.iter().filter_map(|step| step.logprob).collect();
     Found { chain, logprobs, p: assessed.outcome.scores.p() }
 }
-}
 
 /// Mean and max absolute difference.
 fn differences(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {

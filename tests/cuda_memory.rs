@@ -17,9 +17,8 @@ use uqac::backend::sampling::Sampling;
 use uqac::backend::{
     Backend, BackendError, DecodeOptions, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions,
 };
-use uqac::engine::{Engine, EngineOptions, GenerateOptions};
+use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
 use uqac::model::{ModelSpec, Weights};
-use uqac::uq::Profile;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -82,7 +81,7 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
     // 2 heads of 64, f32 and f16; a step beyond the end, and two granules of mapped memory
     let exact = LONG * 2 * 64 * (4 + 2);
     assert!((exact..exact + (5 << 20)).contains(&parts[2]), "{parts:?}");
-    drop(engine.trace(&text(LONG), 1, Profile::Corrected).unwrap());
+    drop(engine.trace(&text(LONG), 1, HeadSelection::default()).unwrap());
     let peak = cuda_host::peak_memory() as usize;
     // norms, and what is not worth a line: a few KiB
     assert!(peak.abs_diff(predicted) <= predicted / 200, "{peak} bytes, {predicted} predicted: {parts:?}");

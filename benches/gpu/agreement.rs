@@ -6,7 +6,7 @@ use crate::log::{Failure, FailureKind};
 use crate::measure::StageError;
 use crate::report::Row;
 use std::ops::ControlFlow;
-use uqac::engine::{Engine, GenerateOptions};
+use uqac::engine::{Engine, GenerateOptions, HeadSelection};
 use uqac::uq::{Parameters, Profile, chain};
 
 /// A prompt longer than one tile of every kernel, and a response that crosses a chunk of the cache.

@@ -5,7 +5,7 @@ use crate::machine::{Machine, MachineError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineError, GenerateOptions, Generation};
+use uqac::engine::{Engine, EngineError, GenerateOptions, Generation, HeadSelection};
 
 /// How much is measured.
 #[derive(Clone, Debug)]

@@ -98,7 +98,12 @@ impl Decoding {
         self.run(base, traced.then(HeadSelection::default), 0.0)
     }
 
-    fn run(&self, base: &mut TracedSequence, trace: Option<HeadSelection>, temperature: f32) -> Result<Decoded, BenchError> {
+    fn run(
+        &self,
+        base: &mut TracedSequence,
+        trace: Option<HeadSelection>,
+        temperature: f32,
+    ) -> Result<Decoded, BenchError> {
         let sampling = Sampling { temperature, ..Sampling::GREEDY };
         let options = GenerateOptions {
             max_tokens: self.tokens,
@@ -242,7 +247,8 @@ fn round(
     times: &mut Times,
 ) -> Result<usize, BenchError> {
     let tokens = prompt(engine, settings.prompt_tokens, 0)?;
-    let mut base = times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, HeadSelection::default()))?;
+    let mut base =
+        times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, HeadSelection::default()))?;
     let decoding = Decoding { prompts: vec![tokens.clone(); settings.batch], tokens: settings.gen_tokens };
     let steps = settings.gen_tokens as f64;
     let [plain, _] = interleave(round, |traced| {

@@ -1,8 +1,8 @@
 //! The method on one traced response, with what `--trace` shows of its chain; and the flags that choose its reading.
 
 use super::error::CliError;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::ops::Range;
 use uqac::engine::{EngineError, TracedSequence};
 use uqac::io::record::{Record, RowTrace, top_entries};

@@ -131,7 +131,9 @@ fn score_line(
     };
     tally.tokens += tokens.len();
     let request = Request { parameters, dataset: item.dataset.as_deref(), answer, trace: args.trace };
-    let assessed = engine.trace(&tokens, prompt_len, parameters.head_selection()).and_then(|mut traced| assess(&mut traced, &request));
+    let assessed = engine
+        .trace(&tokens, prompt_len, parameters.head_selection())
+        .and_then(|mut traced| assess(&mut traced, &request));
     let record = match assessed {
         Ok(Some(assessed)) => assessed.into_record(item.id, reading, prompt_len),
         Ok(None) => Record::no_answer(item.id, reading, prompt_len),

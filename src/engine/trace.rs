@@ -3,9 +3,9 @@
 use super::generate::{GenerateOptions, Generation, Progress};
 use super::rescore::{self, Rescored};
 use super::{Engine, EngineError};
+use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::{Backend, HeadRecord, SequenceId, Step, TraceOptions};
-use crate::backend::entropy::EntropyRule;
 use std::ops::{ControlFlow, Range};
 
 /// K, as published.

@@ -104,12 +104,7 @@ impl Record {
     }
 
     /// An item that could not be scored, and why.
-    pub fn error(
-        id: Value,
-        reading: impl Into<Reading>,
-        prompt_len: Option<usize>,
-        why: impl Into<String>,
-    ) -> Record {
+    pub fn error(id: Value, reading: impl Into<Reading>, prompt_len: Option<usize>, why: impl Into<String>) -> Record {
         Record { error: Some(why.into()), prompt_len, ..Record::empty(id, reading, Status::Error) }
     }
 

@@ -341,4 +341,3 @@ fn line(record: &Record, gzip: bool) -> io::Result<Vec<u8>> {
     member.write_all(&text)?;
     member.finish()
 }
-

@@ -153,10 +153,7 @@ impl Reading {
     ///
     /// # Errors
     /// A rule or a value that does not exist.
-    pub fn new<S: AsRef<str>>(
-        profile: Profile,
-        settings: impl IntoIterator<Item = (S, S)>,
-    ) -> Result<Self, RuleError> {
+    pub fn new<S: AsRef<str>>(profile: Profile, settings: impl IntoIterator<Item = (S, S)>) -> Result<Self, RuleError> {
         let mut reading = Reading::from(profile);
         settings.into_iter().try_for_each(|(name, value)| reading.set(name.as_ref(), value.as_ref()))?;
         Ok(reading)

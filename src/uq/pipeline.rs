@@ -75,8 +75,7 @@ pub fn run<T: Traced>(
     };
     let backtracked = Instant::now();
     let outcome = finish(response, answer, chain, parameters, traced)?;
-    let seconds =
-        Seconds { chain: (backtracked - begun).as_secs_f64(), ensemble: backtracked.elapsed().as_secs_f64() };
+    let seconds = Seconds { chain: (backtracked - begun).as_secs_f64(), ensemble: backtracked.elapsed().as_secs_f64() };
     Ok((outcome, seconds))
 }
 
@@ -92,14 +91,8 @@ fn finish<T: Traced>(
     let kept = similarity::filter(response, answer.clone(), &chain, parameters);
     let variants = ensemble::candidates(response, &kept, parameters);
     let ensemble = ensemble::score(response, answer.clone(), &kept, &variants, parameters, traced)?;
-    let found = Found {
-        response,
-        answer: &answer,
-        chain: &chain,
-        kept: &kept,
-        ensemble: &ensemble,
-        rules: parameters.rules(),
-    };
+    let found =
+        Found { response, answer: &answer, chain: &chain, kept: &kept, ensemble: &ensemble, rules: parameters.rules() };
     let scores = Scores::compute(&found);
     Ok(Outcome { answer, chain, kept, ensemble, scores })
 }

@@ -300,7 +300,8 @@ pub const RULES: [Rule; 16] = [
 
 /// The rules as lines for a person: `name=value|value`, and what each decides.
 pub fn help() -> String {
-    let line = |rule: &Rule| format!("  {:<38} {}\n", format!("{}={}", rule.name, (rule.values)().join("|")), rule.meaning);
+    let line =
+        |rule: &Rule| format!("  {:<38} {}\n", format!("{}={}", rule.name, (rule.values)().join("|")), rule.meaning);
     RULES.iter().map(line).collect()
 }
 
@@ -318,7 +319,11 @@ mod tests {
                 (rule.set)(&mut rules, value).unwrap();
                 assert_eq!((rule.get)(&rules), value);
                 let others = RULES.iter().filter(|other| other.name != rule.name);
-                assert!(others.into_iter().all(|other| (other.get)(&rules) == (other.get)(&CORRECTED)), "{}", rule.name);
+                assert!(
+                    others.into_iter().all(|other| (other.get)(&rules) == (other.get)(&CORRECTED)),
+                    "{}",
+                    rule.name
+                );
             }
             assert_eq!((rule.set)(&mut CORRECTED.clone(), "no such value"), None);
         }

@@ -27,12 +27,8 @@ const MORE_PASSES: [(&str, &str); 3] = [
 impl Method {
     /// A method by its key. One that is not known counts as a probability if all its `scores` are in [0, 1].
     pub fn of(key: &str, mut scores: impl Iterator<Item = f64>) -> Method {
-        let method = |name: &str, group, probability| Method {
-            key: key.to_owned(),
-            name: name.to_owned(),
-            group,
-            probability,
-        };
+        let method =
+            |name: &str, group, probability| Method { key: key.to_owned(), name: name.to_owned(), group, probability };
         if let Some(score) = as_shown().iter().find(|score| score.key == key) {
             return method(score.name, score.group, score.is_probability);
         }
