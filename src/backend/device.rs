@@ -1,5 +1,6 @@
-//! Which device is asked for.
+//! What can be chosen about where and how a model runs.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -40,6 +41,45 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
+/// How the CPU holds the weights of matrix products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
+    /// In their stored dtype.
+    #[default]
+    File,
+    /// In 8 bits with a scale for every sixteen: faster to read, and not quite the same model.
+    Q8,
+}
+
+impl WeightFormat {
+    pub fn is_file(&self) -> bool {
+        *self == WeightFormat::File
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightFormat::File => "file",
+            WeightFormat::Q8 => "q8",
+        }
+    }
+}
+
+impl fmt::Display for WeightFormat {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for WeightFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WeightFormat, String> {
+        let all = [WeightFormat::File, WeightFormat::Q8];
+        all.into_iter().find(|format| format.name() == text).ok_or_else(|| "expected file or q8".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +93,9 @@ mod tests {
         for text in ["", "CPU", "cuda:", "cuda:x", "cuda:-1", "gpu"] {
             assert!(text.parse::<DeviceChoice>().is_err(), "{text:?}");
         }
+        for format in [WeightFormat::File, WeightFormat::Q8] {
+            assert_eq!(format.to_string().parse(), Ok(format));
+        }
+        assert!("Q8".parse::<WeightFormat>().is_err());
     }
 }

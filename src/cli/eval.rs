@@ -120,7 +120,7 @@ struct Flags {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little [default: file]
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, value_name = "file|q8")]
     weights: Option<WeightFormat>,
     /// Nothing but a JSON object on standard output
     #[arg(long)]

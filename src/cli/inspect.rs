@@ -139,7 +139,7 @@ fn run_facts(engine: &Engine) -> Value {
         "device": engine.device(),
         "k_cache": k_cache.name(),
         "v_cache": v_cache.name(),
-        "weights": Some(options.weights.name()).filter(|_| !options.weights.is_file()),
+        "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
         "traced_heads_per_row": SELECTED_HEADS,
     })
 }

@@ -94,7 +94,7 @@ struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "file")]
+    #[arg(long, value_name = "file|q8", default_value_t = WeightFormat::File)]
     weights: WeightFormat,
 }
 

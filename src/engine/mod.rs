@@ -176,8 +176,7 @@ impl Engine {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
-        let sequence = self.backend.open(Some(selection.options(prompt_len)));
-        self.backend.reserve(sequence, tokens.len());
+        let sequence = self.backend.open(Some(selection.options(prompt_len)))?;
         match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
             Ok(steps) => TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps),
             Err(error) => {
@@ -207,7 +206,7 @@ fn open_backend(
     };
     let cuda_fallback_reason = match device {
         DeviceChoice::Cuda(_) if !format.is_file() => {
-            let message = format!("weights in {}: they are the CPU's, use --device cpu", format.name());
+            let message = format!("weights in {format}: they are the CPU's, use --device cpu");
             return Err(CudaError::Unsupported(message));
         }
         DeviceChoice::Auto if !format.is_file() => None,
@@ -232,6 +231,7 @@ fn trace_response(
     tokens: &[u32],
     prompt_len: usize,
 ) -> Result<Vec<Step>, EngineError> {
+    backend.reserve(sequence, tokens.len())?;
     let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);
     let predicts = |row| row + 1 >= prompt_len;
     forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {

@@ -3,7 +3,7 @@
 
 use super::{EngineError, Response, Variant};
 use crate::backend::forward;
-use crate::backend::{Backend, BackendError, Next, Prediction, Row, SequenceId};
+use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
 use std::ops::Range;
 
 /// Max variants in one pass: each holds the chunk of the cache that it writes to, in every layer.
@@ -160,7 +160,7 @@ impl Together<'_> {
         }
         let mut wanted = vec![false; rows.len()];
         requests.iter().for_each(|(_, _, request)| wanted[request.row] = true);
-        forward::forward_for(self.backend, &rows, false, |row| wanted[row])?;
+        forward::forward(self.backend, &Pass { rows: &rows, record: false, wanted: &|row| wanted[row] })?;
         let predictions: Vec<Prediction> = requests.iter().map(|(_, _, request)| *request).collect();
         for ((index, i, _), (step, _)) in requests.iter().zip(self.backend.predict(&predictions)?) {
             variants[*index].logprobs[*i] = step.logprob.unwrap_or(f64::NEG_INFINITY);
