@@ -18,6 +18,7 @@ use uqac::io::record::OutputError;
 use uqac::model::hub::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::png::PngError;
+use uqac::uq::RuleError;
 
 #[derive(Debug, Error)]
 pub enum CliError {
@@ -39,6 +40,8 @@ pub enum CliError {
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     #[error("the question is empty")]
     NoQuestion,
     #[error(transparent)]
