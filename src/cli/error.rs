@@ -17,6 +17,7 @@ use uqac::io::jsonl::append::AppendError;
 use uqac::io::record::OutputError;
 use uqac::model::hub::LocateError;
 use uqac::model::tokenizer::TokenizerError;
+use uqac::report::html::HtmlError;
 use uqac::report::png::PngError;
 use uqac::uq::RuleError;
 
@@ -54,6 +55,8 @@ pub enum CliError {
     SameFile(PathBuf),
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
+    #[error(transparent)]
+    Html(#[from] HtmlError),
     #[error("the report as CSV: {0}")]
     Csv(#[from] csv::Error),
     #[error("the report as JSON: {0}")]
