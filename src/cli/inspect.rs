@@ -108,7 +108,7 @@ fn weight_facts(engine: &Engine) -> Value {
     types.dedup();
     json!({
         "matrices": matrices.len(),
-        "parameters": matrices.iter().map(|w| w.rows * w.width).sum::<usize>(),
+        "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
         "type": types.join(", "),
         "bytes": weights.byte_len(),
         "bytes_per_decoded_token": engine.weight_bytes_per_token(),
@@ -139,7 +139,7 @@ fn run_facts(engine: &Engine) -> Value {
         "device": engine.device(),
         "k_cache": k_cache.name(),
         "v_cache": v_cache.name(),
-        "weights": Some(options.weights.name()).filter(|_| !options.weights.is_file()),
+        "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
         "traced_heads_per_row": options.selected_heads,
     })
 }

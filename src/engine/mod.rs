@@ -15,6 +15,7 @@ use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
+use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
     Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
     WeightFormat,
@@ -187,8 +188,7 @@ impl Engine {
         }
         self.check_length(tokens.len())?;
         let options = self.trace_options(prompt_len, profile);
-        let sequence = self.backend.open(Some(options));
-        self.backend.reserve(sequence, tokens.len());
+        let sequence = self.backend.open(Some(options))?;
         match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
             Ok(steps) => TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps),
             Err(error) => {
@@ -225,12 +225,12 @@ fn open_backend(
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let cuda_fallback_reason = match device {
-        DeviceChoice::Cuda(_) if !format.is_file() => {
-            let message = format!("weights in {}: they are the CPU's, use --device cpu", format.name());
+        DeviceChoice::Cuda(_) | DeviceChoice::Reference if !format.is_file() => {
+            let message = format!("weights in {format}: they are the CPU's, use --device cpu");
             return Err(CudaError::Unsupported(message));
         }
         DeviceChoice::Auto if !format.is_file() => None,
-        DeviceChoice::Cpu => None,
+        DeviceChoice::Cpu | DeviceChoice::Reference => None,
         DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
         DeviceChoice::Auto => match open_cuda(0) {
             Ok(backend) => return Ok((backend, None)),
@@ -240,6 +240,9 @@ fn open_backend(
     };
     let or_f32 = |cache: Option<DType>| cache.unwrap_or(DType::F32);
     let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
+    if device == DeviceChoice::Reference {
+        return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), k_cache, v_cache)), None));
+    }
     let options = CpuOptions { threads, k_cache, v_cache, level, products, weights: format };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }
@@ -251,6 +254,7 @@ fn trace_response(
     tokens: &[u32],
     prompt_len: usize,
 ) -> Result<Vec<Step>, EngineError> {
+    backend.reserve(sequence, tokens.len())?;
     let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);
     let predicts = |row| row + 1 >= prompt_len;
     forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {

@@ -3,7 +3,7 @@
 
 use super::EngineError;
 use crate::backend::forward;
-use crate::backend::{Backend, BackendError, Next, Prediction, Row, SequenceId};
+use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
 use crate::uq::{Response, Variant};
 use std::ops::Range;
 
@@ -161,7 +161,7 @@ impl Together<'_> {
         }
         let mut wanted = vec![false; rows.len()];
         requests.iter().for_each(|(_, _, request)| wanted[request.row] = true);
-        forward::forward_for(self.backend, &rows, false, |row| wanted[row])?;
+        forward::forward(self.backend, &Pass { rows: &rows, record: false, wanted: &|row| wanted[row] })?;
         let predictions: Vec<Prediction> = requests.iter().map(|(_, _, request)| *request).collect();
         for ((index, i, _), (step, _)) in requests.iter().zip(self.backend.predict(&predictions)?) {
             variants[*index].logprobs[*i] = step.logprob.unwrap_or(f64::NEG_INFINITY);

@@ -17,7 +17,8 @@ use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward;
 use uqac::backend::sampling::{Choice, Sampling};
 use uqac::backend::{
-    Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Prediction, Row, SequenceId, Step, TraceOptions,
+    Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step,
+    TraceOptions,
 };
 use uqac::model::{ModelSpec, Weights};
 
@@ -119,7 +120,7 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
 
 /// Runs a sequence whose rows are traced from 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
-    let id = backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule }));
+    let id = backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule })).unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
     // the first is not traced; the second is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
@@ -234,7 +235,7 @@ fn generate(
         .iter()
         .map(|(_, prompt)| {
             let trace = TraceOptions { first_row: prompt.len() - 1, heads: 4, rule: EntropyRule::Exact };
-            let id = backend.open(Some(trace));
+            let id = backend.open(Some(trace)).unwrap();
             run(backend, id, &prompt[..prompt.len() - 1], 48);
             id
         })
@@ -310,10 +311,10 @@ fn choices_are_those_of_the_cpu_backend() {
     let tokens = text(12, 3);
     let mut choose = |sampling: Sampling, vocabulary: usize| {
         let ask = |backend: &mut dyn Backend| -> Vec<Option<u32>> {
-            let id = backend.open(None);
+            let id = backend.open(None).unwrap();
             let rows: Vec<Row> =
                 (0..12).map(|position| Row { sequence: id, position, token: tokens[position] }).collect();
-            forward::forward(backend, &rows, false).unwrap();
+            forward::forward(backend, &Pass::all(&rows, false)).unwrap();
             // not neighbours, and not in order
             let requests: Vec<Prediction> = [11, 3, 4, 0, 7]
                 .into_iter()
@@ -350,13 +351,13 @@ fn what_cannot_be_done_is_said() {
     }
     let folder = bf16_model(|_| ());
     let mut backend = cuda(folder.path(), (F32, F16));
-    let id = backend.open(trace(33));
+    let id = backend.open(trace(33)).unwrap();
     let row = |token| [Row { sequence: id, position: 0, token }];
     let message = |result: Result<(), BackendError>| result.unwrap_err().to_string();
-    assert!(message(backend.embed(&row(257), false)).contains("257"));
-    assert!(message(backend.embed(&row(1), true)).contains("33 heads"));
+    assert!(message(backend.begin(&Pass::all(&row(257), false))).contains("257"));
+    assert!(message(backend.begin(&Pass::all(&row(1), true))).contains("33 heads"));
     let wide = Sampling { temperature: 1.0, top_k: 200, ..Sampling::GREEDY };
-    let plain = backend.open(None);
+    let plain = backend.open(None).unwrap();
     let rows = [DecodeRow { row: Row { sequence: plain, position: 0, token: 1 }, stream: 0 }];
     let refused = backend.decode(&rows, &options(wide), &mut |_, _, _| ControlFlow::Break(()));
     assert!(message(refused).contains("top-k of 200"));
@@ -387,10 +388,11 @@ fn hidden_states_that_are_not_finite_are_errors() {
             }
         });
         let mut backend = cuda(folder.path(), (F32, F16));
-        let id = backend.open(trace(4));
+        let id = backend.open(trace(4)).unwrap();
         let rows: Vec<Row> = (0..30).map(|position| Row { sequence: id, position, token: 5 }).collect();
         let prediction = Prediction { row: 29, next: Next::Given(None), detail: true };
-        let failed = forward::forward(&mut backend, &rows, true).and_then(|()| backend.predict(&[prediction]));
+        let failed =
+            forward::forward(&mut backend, &Pass::all(&rows, true)).and_then(|()| backend.predict(&[prediction]));
         let message = failed.unwrap_err().to_string();
         let rows = [DecodeRow { row: rows[0], stream: 0 }];
         let decoded = backend.decode(&rows, &options(Sampling::GREEDY), &mut |_, _, _| ControlFlow::Continue(()));

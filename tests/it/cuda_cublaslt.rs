@@ -52,7 +52,7 @@ fn backend(folder: &Path, gemm: Gemm) -> Result<CudaBackend, CudaError> {
 fn score(backend: &mut CudaBackend, len: usize, width: usize) -> (Vec<Step>, Vec<f32>) {
     let mut noise = tiny::noise(4);
     let tokens: Vec<u32> = (0..len).map(|_| (125.0 + 124.0 * noise()) as u32).collect();
-    let id = backend.open(None);
+    let id = backend.open(None).unwrap();
     let mut steps = Vec::new();
     let mut hidden = Vec::new();
     for (index, part) in tokens.chunks(width).enumerate() {

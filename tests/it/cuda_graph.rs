@@ -33,8 +33,8 @@ fn a_decode_step_is_one_graph() {
         copied.windows(2).all(|pair| pair[0].0 < pair[1].0) && copied.last().is_some_and(|(done, total)| done == total)
     );
 
-    let id = backend.open(None);
-    backend.reserve(id, 256);
+    let id = backend.open(None).unwrap();
+    backend.reserve(id, 256).unwrap();
     extend::<uqac::backend::BackendError>(&mut backend, id, 0, &[5; 9], false, |_| true, |_, _| Ok(())).unwrap();
     let mut decode = |steps: usize| {
         let row = Row { sequence: id, position: 9, token: 7 };

@@ -152,8 +152,8 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     let mut backend = backend(folder.path());
     let trace = TraceOptions { first_row: 2, heads: 3, rule: EntropyRule::Exact };
     let mut decoded = |hint: usize| {
-        let id = backend.open(Some(trace));
-        backend.reserve(id, hint);
+        let id = backend.open(Some(trace)).unwrap();
+        backend.reserve(id, hint).unwrap();
         let left = decode(&mut backend, id, 300);
         let held = backend.memory(id);
         backend.close(id);

@@ -4,7 +4,7 @@ use super::{numbers, token_ids};
 use serde_json::Value;
 use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward::forward;
-use uqac::backend::{Backend, Next, Prediction, Row, SequenceId, Step, TraceOptions};
+use uqac::backend::{Backend, Next, Pass, Prediction, Row, SequenceId, Step, TraceOptions};
 
 pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", "gemma3"];
 
@@ -15,7 +15,7 @@ pub fn run(backend: &mut dyn Backend, id: SequenceId, tokens: &[u32], width: usi
         let end = (start + width).min(tokens.len());
         let rows: Vec<Row> =
             (start..end).map(|position| Row { sequence: id, position, token: tokens[position] }).collect();
-        forward(backend, &rows, true).unwrap();
+        forward(backend, &Pass::all(&rows, true)).unwrap();
         let requests: Vec<Prediction> = (start..end)
             .map(|row| Prediction { row: row - start, next: Next::Given(tokens.get(row + 1).copied()), detail: true })
             .collect();
@@ -49,7 +49,7 @@ pub fn check(name: &str, golden: &Value, backend: &mut dyn Backend, width: usize
     let tokens = token_ids(&golden["input_ids"]);
     let (last, prompt_len) = (tokens.len() - 1, golden["n_instr"].as_u64().unwrap() as usize);
     let expected = numbers(&golden["entropy_last"]);
-    let all = backend.open(trace(expected.len()));
+    let all = backend.open(trace(expected.len())).unwrap();
     let (steps, hidden) = run(backend, all, &tokens, width);
     assert!(relative(&hidden, &numbers(&golden["last_hidden"])) < 1e-4, "{name}: last hidden state");
     // logits are defined up to the log-sum-exp that `Step` subtracts
@@ -77,7 +77,7 @@ pub fn check(name: &str, golden: &Value, backend: &mut dyn Backend, width: usize
     backend.close(all);
 
     let k = golden["k_heads"].as_u64().unwrap() as usize;
-    let few = backend.open(trace(k));
+    let few = backend.open(trace(k)).unwrap();
     run(backend, few, &tokens, width);
     let mut heads = backend.head_record(few, last).unwrap().unwrap().heads;
     heads.sort_unstable();
