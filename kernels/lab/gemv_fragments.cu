@@ -15,19 +15,18 @@
 // Bits: each term of each row has accumulators of its own, so a row's result depends neither on the other rows nor on
 // which M rows its terms stand in. It differs from gemv.cu's, which adds the terms of 32 elements of k inside the core.
 //
-// Layout of the fragments. Term e = 3 row + term (term 0 is the leading one) stands in M row e / 2 % 8 + e % 2 * 8 of A
-// tile e / 16, so lane 4g + t holds terms 2g and 2g + 1 of each tile. With pair = e / 2, there are
-// lanes = 4 ceil(3 rows / 2) uint4 per 16 elements of k:
-//   fragments[k / 16][4 pair + t] = {lower(0), upper(0), lower(2), upper(2)}, lower(i) = elements i, i + 1 of term 2 pair
-// counted from 32 (k / 32) + 8t + 4 (k / 16 % 2), upper(i) = those of term 2 pair + 1. Zeros beyond k, up to a multiple
-// of 64, and in terms that no row has.
+// Layout of the fragments: uint4 [ceil(k / 64)][chunks][4 groups of 16 elements][8 lanes], chunks = ceil(3 rows / 4).
+// A chunk is four terms: term e = 3 row + term (term 0 is the leading one) belongs to chunk e / 4 and there, with pair =
+// e / 2 % 2, to lanes 4 pair + t. It stands in M row e / 2 % 8 + e % 2 * 8 of A tile e / 16. An element is
+//   {even(0), odd(0), even(2), odd(2)}, even(i) = elements i, i + 1 of the pair's even term, odd(i) of its odd term,
+// counted from the group's first for lane t: 64 step + 32 (group / 2) + 8t + 4 (group % 2). Zeros beyond k and in terms
+// that no row has. A chunk's group is a line of 128 bytes, and a lane's four groups lie a constant apart.
 //
 //   lab_fragments_bf16 (x, fragments, k, rows)                             x [rows, k] f32
 //   lab_gemv_bf16_{r5, r8} (fragments, jobs, k, rows, accumulate)           jobs as in gemv.cu
 //
-// PRECOND: 1 <= rows <= 5 (r5) or 8 (r8); k a multiple of 8; w aligned to 16 bytes; fragments has
-//   ceil(k / 64) * 4 * lanes uint4.
-// PRECOND: lab_fragments_bf16: block 256, grid x = ceil(ceil(k / 64) * 4 * lanes / 256); no shared memory.
+// PRECOND: 1 <= rows <= 5 (r5) or 8 (r8); k a multiple of 8; w aligned to 16 bytes, fragments to 128.
+// PRECOND: lab_fragments_bf16: block 256, grid x = ceil(ceil(k / 64) * chunks / 8); no shared memory.
 // PRECOND: lab_gemv_bf16_*: block 256, grid x = sum over jobs of ceil(outs / 16); dynamic shared memory 65536 bytes.
 #include "../gemv.cu"
 
@@ -42,8 +41,8 @@ constexpr int DEPTH = 4;              // slots of the ring
 constexpr int LOADS = 4;              // 16-byte loads of weights a step: two rows, two lines' halves
 constexpr int WARP_BYTES = DEPTH * LOADS * 32 * 16;
 
-/// Lanes that hold terms, over all A tiles.
-__device__ __forceinline__ int fragment_lanes(int rows) { return (3 * rows + 1) / 2 * 4; }
+/// Groups of four terms, of all rows.
+__host__ __device__ __forceinline__ int fragment_chunks(int rows) { return (3 * rows + 3) / 4; }
 
 /// One term (0 leading .. 2) of two neighbours, as gemv.cu's split_three forms it.
 __device__ __forceinline__ unsigned one_term(float low, float high, int term) {
@@ -52,22 +51,18 @@ __device__ __forceinline__ unsigned one_term(float low, float high, int term) {
   return word;
 }
 
-/// The activations of one step as A operands; tile by tile, group by group.
+/// The activations of one step as A operands.
 template <int A_TILES>
 struct Operands {
   unsigned a[MMAS][A_TILES][4];
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int i = 0; i < MMAS * A_TILES * 4; ++i) a[i / (A_TILES * 4)][i / 4 % A_TILES][i % 4] = 0;
-  }
-  /// `from` is this lane's place in the step's first group. Lanes without terms keep their zeros.
-  __device__ __forceinline__ void load(const uint4* __restrict__ from, int lanes) {
+  /// `from` is the lane's place in the step, for each tile. A lane whose terms no row has reads some other lane's: what
+  /// comes of them is never looked at, and nothing has to be checked.
+  __device__ __forceinline__ void load(const uint4* const (&from)[A_TILES]) {
 #pragma unroll
     for (int group = 0; group < MMAS; ++group) {
 #pragma unroll
       for (int tile = 0; tile < A_TILES; ++tile) {
-        if ((int)threadIdx.x % 32 + 32 * tile >= lanes) continue;
-        const uint4 raw = from[group * lanes + 32 * tile];
+        const uint4 raw = __ldg(from[tile] + group * 8);
         unsigned(&to)[4] = a[group][tile];
         to[0] = raw.x, to[1] = raw.y, to[2] = raw.z, to[3] = raw.w;
       }
@@ -103,59 +98,68 @@ __device__ __forceinline__ void multiply_step(Sums<A_TILES>& sums, const Operand
 /// This warp's part of k.
 template <int A_TILES>
 __device__ __forceinline__ void multiply(Sums<A_TILES>& sums, const uint4* __restrict__ fragments,
-                                         const __nv_bfloat16* const (&w)[2], int k, int lanes) {
+                                         const __nv_bfloat16* const (&w)[2], int k, int chunks) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int begin = warp * STEP, steps = max(0, k - begin) / SPAN + (max(0, k - begin) % SPAN >= STEP);
+  const int begin = warp * STEP, steps = (k - begin + SPAN - STEP) / SPAN;  // whole ones; k - begin > STEP - SPAN
   const __nv_bfloat16* upper = w[0] + begin + lane % 4 * 8;
   const __nv_bfloat16* lower = w[1] + begin + lane % 4 * 8;
-  const uint4* x = fragments + (size_t)(begin / 16) * lanes + lane;
-  const size_t x_stride = (size_t)(SPAN / 16) * lanes;
   uint4* ring = reinterpret_cast<uint4*>(dyn_smem + warp * WARP_BYTES) + lane;  // a lane reads only what it copied
+  const uint4* x[A_TILES];
+#pragma unroll
+  for (int tile = 0; tile < A_TILES; ++tile) {
+    const int chunk = min(4 * tile + lane / 8, chunks - 1);
+    x[tile] = fragments + ((size_t)warp * chunks + chunk) * 32 + lane % 8;
+  }
+  const int x_stride = WARPS * chunks * 32;
 
-  const auto fetch = [&](int step, int slot) {
-    if (step < steps) {
+  const auto fetch = [&](bool exists, int slot) {
+    if (exists) {
       uint4* to = ring + slot * LOADS * 32;
-      cp_async16(to, upper + step * SPAN);
-      cp_async16(to + 32, upper + step * SPAN + 32);
-      cp_async16(to + 64, lower + step * SPAN);
-      cp_async16(to + 96, lower + step * SPAN + 32);
+      cp_async16(to, upper);
+      cp_async16(to + 32, upper + 32);
+      cp_async16(to + 64, lower);
+      cp_async16(to + 96, lower + 32);
+      upper += SPAN, lower += SPAN;
     }
     cp_commit();
   };
 #pragma unroll
-  for (int step = 0; step < DEPTH - 1; ++step) fetch(step, step);
-  Operands<A_TILES> in, next;
-  next.clear();
-  if (steps > 0) next.load(x, lanes);
+  for (int step = 0; step < DEPTH - 1; ++step) fetch(step < steps, step);
+  Operands<A_TILES> in[2];  // of this step and of the next: the place is a constant of the unrolled loop
+  if (begin < k) in[0].load(x);
 #pragma unroll 1
-  for (int first = 0; first < steps; first += DEPTH) {
+  for (int left = steps; left > 0; left -= DEPTH) {
 #pragma unroll
     for (int slot = 0; slot < DEPTH; ++slot) {
-      const int step = first + slot;
-      if (step >= steps) break;
-      in = next;
-      x += x_stride;
-      if (step + 1 < steps) next.load(x, lanes);
+      if (left <= slot) break;
+      const int ahead = left > slot + 1 || (steps * SPAN + begin < k) ? x_stride : 0;  // the last one reads its own again
+#pragma unroll
+      for (int tile = 0; tile < A_TILES; ++tile) x[tile] += ahead;
+      in[(slot + 1) % 2].load(x);
       cp_wait<DEPTH - 2>();
       uint4 weights[LOADS];
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) weights[i] = ring[(slot * LOADS + i) * 32];
-      fetch(step + DEPTH - 1, (slot + DEPTH - 1) % DEPTH);  // into the slot that the step before has read
-      multiply_step<A_TILES>(sums, in, weights);
+      fetch(left > slot + DEPTH - 1, (slot + DEPTH - 1) % DEPTH);  // into the slot that the step before has read
+      multiply_step<A_TILES>(sums, in[slot % 2], weights);
     }
   }
 
-  const int left = k - begin - steps * SPAN;  // of a last, partial step; one warp has one
+  const int left = k - begin - steps * SPAN;  // of a last, partial step; one warp at most has one
   if (left > 0) {
+    const __nv_bfloat16* const rows[2] = {w[0] + k - left, w[1] + k - left};
     uint4 weights[LOADS];
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
-      const __nv_bfloat16* from = (i < 2 ? upper : lower) + (size_t)steps * SPAN + i % 2 * 32;
+      const int at = i % 2 * 32 + lane % 4 * 8;
       weights[i] = make_uint4(0, 0, 0, 0);
-      if (i % 2 * 32 + lane % 4 * 8 < left) weights[i] = *reinterpret_cast<const uint4*>(from);
+      if (at < left) weights[i] = *reinterpret_cast<const uint4*>(rows[i / 2] + at);
     }
-    next.load(fragments + (size_t)(begin + steps * SPAN) / 16 * lanes + lane, lanes);
-    multiply_step<A_TILES>(sums, next, weights);
+    if (steps % 2 == 0) {
+      multiply_step<A_TILES>(sums, in[0], weights);
+    } else {
+      multiply_step<A_TILES>(sums, in[1], weights);
+    }
   }
 }
 
@@ -205,7 +209,7 @@ __device__ __forceinline__ void product(const uint4* __restrict__ fragments, con
   const __nv_bfloat16* w[2];
   gemv::tile_rows<__nv_bfloat16>(w, job.w, first, job.outs, k);
   Sums<A_TILES> sums = {};
-  multiply<A_TILES>(sums, fragments, w, k, fragment_lanes(rows));
+  multiply<A_TILES>(sums, fragments, w, k, fragment_chunks(rows));
   Merge<A_TILES> merge;
   merge.publish(sums);
   for (int i = threadIdx.x; i < TILE * rows; i += WARPS * 32) {
@@ -222,11 +226,10 @@ __device__ __forceinline__ void product(const uint4* __restrict__ fragments, con
 
 extern "C" __global__ void __launch_bounds__(256)
     lab_fragments_bf16(const float* __restrict__ x, uint4* __restrict__ fragments, int k, int rows) {
-  const int lanes = lab_gemv::fragment_lanes(rows), groups = (k + 63) / 64 * 4;
-  const int i = blockIdx.x * 256 + threadIdx.x;
-  if (i >= groups * lanes) return;
-  const int group = i / lanes, pair = i % lanes / 4, t = i % 4;
-  const int at = group / 2 * 32 + t * 8 + group % 2 * 4;
+  const int chunks = lab_gemv::fragment_chunks(rows), i = blockIdx.x * 256 + threadIdx.x;
+  if (i >= (k + 63) / 64 * chunks * 32) return;
+  const int t = i % 4, group = i / 8 % 4, pair = i / 32 % chunks * 2 + i / 4 % 2;
+  const int at = i / 32 / chunks * 64 + group / 2 * 32 + t * 8 + group % 2 * 4;
   unsigned words[2][2];  // [term of the pair][elements]
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
@@ -239,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(256)
   fragments[i] = make_uint4(words[0][0], words[1][0], words[0][1], words[1][1]);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 3)
+extern "C" __global__ void __launch_bounds__(256, 2)
     lab_gemv_bf16_r5(const uint4* fragments, GemvJobs jobs, int k, int rows, int accumulate) {
   lab_gemv::product<1>(fragments, jobs, k, rows, accumulate);
 }
