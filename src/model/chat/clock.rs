@@ -63,10 +63,7 @@ mod tests {
             assert_eq!(at(all, seconds, 0), expected, "{seconds}");
         }
         assert_eq!(at("%d %b %Y", 1_721_952_000, 0), "26 Jul 2024");
-        assert_eq!(
-            at("%F %T %D %R%%%n%c", 0, 7),
-            "1970-01-01 00:00:00 01/01/70 00:00%\nThu Jan  1 00:00:00 1970"
-        );
+        assert_eq!(at("%F %T %D %R%%%n%c", 0, 7), "1970-01-01 00:00:00 01/01/70 00:00%\nThu Jan  1 00:00:00 1970");
         assert_eq!(at("%f", 0, 7), "000007");
         assert_eq!(at("%é %", 0, 0), "%é %");
     }
