@@ -48,6 +48,10 @@ std::vector<const ch_kernel*>& kernels() {
   static std::vector<const ch_kernel*> all;
   return all;
 }
+std::vector<const ch_constant*>& constants() {
+  static std::vector<const ch_constant*> all;
+  return all;
+}
 
 // ---- schedule ----
 inline uint64_t mixed(uint64_t x) {
@@ -399,6 +403,16 @@ CUDA_HOST_VISIBLE const ch_kernel* ch_find(const char* name) {
 }
 CUDA_HOST_VISIBLE int ch_kernel_count(void) { return int(cuda_host::kernels().size()); }
 CUDA_HOST_VISIBLE const char* ch_kernel_name(int i) { return cuda_host::kernels()[size_t(i)]->name; }
+CUDA_HOST_VISIBLE const unsigned* ch_find_constant(const char* name) {
+  for (const ch_constant* constant : cuda_host::constants())
+    if (!strcmp(constant->name, name)) return &constant->value;
+  return nullptr;
+}
+CUDA_HOST_VISIBLE bool ch_is_constant(const void* at, size_t bytes) {
+  for (const ch_constant* constant : cuda_host::constants())
+    if (at == &constant->value && bytes <= sizeof constant->value) return true;
+  return false;
+}
 CUDA_HOST_VISIBLE int ch_nparams(const ch_kernel* kernel) { return kernel->param_count; }
 CUDA_HOST_VISIBLE int ch_param_size(const ch_kernel* kernel, int i) { return kernel->param_sizes[i]; }
 CUDA_HOST_VISIBLE int ch_launch(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
