@@ -153,11 +153,12 @@ correct() {
   [[ ! -x $binaries/uqac ]] || step devices 30 "$binaries/uqac" devices
   export UQAC_TEST_DRIVER=installed
   [[ ! -d $binaries/golden ]] || export UQAC_GOLDEN=$binaries/golden
-  local program tests=("$binaries"/cuda_*) kernels=("$binaries"/kernel_tests/*) tool cap=100
+  local module modules tests=$binaries/it kernels=("$binaries"/kernel_tests/*) tool cap=100
+  modules=$("$tests" --list 2> /dev/null | grep -o '^cuda_[a-z]*' | sort -u)
   # both sanitizers end early if much else is to follow
   ! wanted figures || cap=45
-  [[ -x ${tests[0]} ]] || skip tests "no CUDA tests in $binaries"
-  for program in "${tests[@]}"; do [[ ! -x $program ]] || step "$(basename "$program")" 90 "$program" --test-threads 4; done
+  [[ -n $modules ]] || skip tests "no CUDA tests in $binaries"
+  for module in $modules; do step "$module" 90 "$tests" --test-threads 4 "$module::"; done
   [[ -x ${kernels[0]} ]] || skip kernel-tests "none in $binaries (g++ and nvcc are needed to build them)"
   [[ ! -x ${kernels[0]} ]] || step kernel-tests 120 bash -c \
     'printf "%s\n" "${@:2}" | xargs -P "$(($(nproc) < 4 ? $(nproc) : 4))" -I {} env {} "$1"' _ "$binaries/fatbins" "${kernels[@]}"
@@ -167,8 +168,8 @@ correct() {
       continue
     fi
     local sanitizer=(compute-sanitizer --tool "$tool" --error-exitcode 9)
-    [[ ! -x $binaries/cuda_backend ]] ||
-      step "$tool-models" "$cap" "${sanitizer[@]}" "$binaries/cuda_backend" --test-threads 1 every_family batches
+    [[ -z $modules ]] || step "$tool-models" "$cap" "${sanitizer[@]}" "$tests" --test-threads 1 \
+      cuda_backend::every_family cuda_backend::batches
     step "$tool-shapes" "$cap" "${sanitizer[@]}" "$gpu" run --device "$device" --quick --rounds 1 "${caches[@]}" \
       --shapes "$shapes" --stages agreement,decode,answered,batch --json "$work/$tool.json" --budget "$((cap - 15))"
   done

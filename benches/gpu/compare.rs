@@ -1,6 +1,6 @@
 //! Our figures beside those of transformers in the same run.
 
-use crate::report::Row;
+use super::report::Row;
 
 /// What rivals' rows are called begins with this (`benches/rivals_gpu.py`).
 const RIVAL: &str = "transformers, ";

@@ -4,20 +4,16 @@
 # The files that are in a JSON message of cargo under a name: values NAME FILE.
 values() { grep -o "\"$1\":\"[^\"]*\"" "$2" | cut -d '"' -f 4; }
 
-# build FOLDER [with-tests]: the program gpu; with tests, those of the CUDA backend, the kernels' own, what these read,
-# and uqac itself.
+# build FOLDER [with-tests]: the program gpu; with tests, the integration tests, the kernels' own, what these read, and
+# uqac itself.
 build() {
-  local into=$1 targets=(--bench gpu) test path name messages
-  # those that count the host-run driver's calls cannot run on a real one
-  if [[ ${2:-} ]]; then
-    for test in $(grep -L 'cuda_host::calls' tests/cuda_*.rs); do targets+=(--test "$(basename "$test" .rs)"); done
-  fi
+  local into=$1 targets=(--bench gpu ${2:+--test it}) path name messages
   messages=$(mktemp)
   # a bench target is built by `cargo test` as well, in the release profile
   cargo test --release --locked --offline --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$messages" ||
     return 1
   mkdir -p "$into"
-  rm -rf "$into"/{cuda_*,kernel_tests,fatbins,golden} # of an earlier build
+  rm -rf "$into"/{it,kernel_tests,fatbins,golden} # of an earlier build
   for path in $(values executable "$messages"); do
     name=$(basename "$path")
     # without symbols and line tables: a quarter of the size to carry

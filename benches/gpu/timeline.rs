@@ -1,7 +1,7 @@
 //! What a decode step's time goes into: its kernels one by one, and the gaps between them.
 
-use crate::cupti::KernelRun;
-use crate::report::{Row, median};
+use super::cupti::KernelRun;
+use super::report::{Row, median};
 use std::collections::HashMap;
 
 /// The kernel that every pass begins with, by the start of its name.

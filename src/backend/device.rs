@@ -1,9 +1,10 @@
-//! Which device is asked for.
+//! What can be chosen about where and how a model runs.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// `auto`, `cpu`, `cuda` or `cuda:N`.
+/// `auto`, `cpu`, `cuda`, `cuda:N` or `reference`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// CUDA where there is a device that can run the model, else the CPU.
@@ -12,6 +13,8 @@ pub enum DeviceChoice {
     Cpu,
     /// A CUDA device, as the driver counts them.
     Cuda(usize),
+    /// The scalar forward pass of [`super::reference`]: slow, for checking. `Auto` never takes it.
+    Reference,
 }
 
 impl FromStr for DeviceChoice {
@@ -22,9 +25,12 @@ impl FromStr for DeviceChoice {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
             "cuda" => Ok(DeviceChoice::Cuda(0)),
+            "reference" => Ok(DeviceChoice::Reference),
             _ => {
                 let ordinal = text.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                ordinal.map(DeviceChoice::Cuda).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
+                ordinal
+                    .map(DeviceChoice::Cuda)
+                    .ok_or_else(|| "expected auto, cpu, cuda, cuda:N or reference".to_owned())
             }
         }
     }
@@ -36,7 +42,47 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            DeviceChoice::Reference => f.write_str("reference"),
         }
+    }
+}
+
+/// How the CPU holds the weights of matrix products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
+    /// In their stored dtype.
+    #[default]
+    File,
+    /// In 8 bits with a scale for every sixteen: faster to read, and not quite the same model.
+    Q8,
+}
+
+impl WeightFormat {
+    pub fn is_file(&self) -> bool {
+        *self == WeightFormat::File
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            WeightFormat::File => "file",
+            WeightFormat::Q8 => "q8",
+        }
+    }
+}
+
+impl fmt::Display for WeightFormat {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for WeightFormat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WeightFormat, String> {
+        let all = [WeightFormat::File, WeightFormat::Q8];
+        all.into_iter().find(|format| format.name() == text).ok_or_else(|| "expected file or q8".to_owned())
     }
 }
 
@@ -46,12 +92,17 @@ mod tests {
 
     #[test]
     fn every_choice_can_be_written_and_nothing_else() {
-        for choice in [DeviceChoice::Auto, DeviceChoice::Cpu, DeviceChoice::Cuda(0), DeviceChoice::Cuda(12)] {
+        use DeviceChoice::{Auto, Cpu, Cuda, Reference};
+        for choice in [Auto, Cpu, Cuda(0), Cuda(12), Reference] {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
         assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
         for text in ["", "CPU", "cuda:", "cuda:x", "cuda:-1", "gpu"] {
             assert!(text.parse::<DeviceChoice>().is_err(), "{text:?}");
         }
+        for format in [WeightFormat::File, WeightFormat::Q8] {
+            assert_eq!(format.to_string().parse(), Ok(format));
+        }
+        assert!("Q8".parse::<WeightFormat>().is_err());
     }
 }

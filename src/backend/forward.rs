@@ -1,37 +1,30 @@
-//! One pass of the transformer: the same sequence of operations for every family.
+//! The forward pass: one order of operations for every family and every backend, prefill and decode alike.
 
-use crate::backend::{Backend, BackendError, DecodeOptions, DecodeRow, Next, Prediction, Row, SequenceId, Step};
-use std::ops::ControlFlow;
+use crate::backend::{
+    Backend, BackendError, DecodeOptions, DecodeRow, Next, Operations, Pass, Prediction, Row, SequenceId, Step,
+};
+use std::ops::{ControlFlow, Range};
 
-/// Runs `rows` (at most [`Backend::max_rows`]) through all layers. Afterwards the backend answers `predict`.
-pub fn forward<B: Backend + ?Sized>(backend: &mut B, rows: &[Row], record: bool) -> Result<(), BackendError> {
-    forward_for(backend, rows, record, |_| true)
+/// Runs a pass through all layers. Afterwards [`Backend::predict`] and [`Backend::hidden`] read its rows.
+pub fn forward<B: Backend + ?Sized>(backend: &mut B, pass: &Pass) -> Result<(), BackendError> {
+    backend.begin(pass)?;
+    run(backend)
 }
 
-/// [`forward`], but of the rows (indices into `rows`) only those that are `wanted` will be asked of: the others are in the
-/// cache, which is all that is needed of them in the last layer.
-pub fn forward_for<B: Backend + ?Sized>(
-    backend: &mut B,
-    rows: &[Row],
-    record: bool,
-    wanted: impl Fn(usize) -> bool,
-) -> Result<(), BackendError> {
-    backend.embed(rows, record)?;
-    let layers = backend.spec().layers.len();
-    for layer in 0..layers {
-        backend.project_qkv(layer);
-        if layer + 1 == layers {
-            backend.narrow(&wanted);
-        }
-        backend.attend(layer);
-        backend.project_output(layer);
-        backend.feed_forward(layer);
+/// The operations of the pass that has begun.
+pub fn run<O: Operations + ?Sized>(pass: &mut O) -> Result<(), BackendError> {
+    pass.embed()?;
+    for layer in 0..pass.spec().layers.len() {
+        pass.project_qkv(layer)?;
+        pass.attend(layer)?;
+        pass.project_output(layer)?;
+        pass.feed_forward(layer)?;
     }
-    backend.final_norm()
+    pass.final_norm()
 }
 
-/// Runs `tokens` at positions `start ..` of one sequence, a chunk at a time; `after` is called behind each chunk with
-/// the positions it covered, while those of their rows that are `wanted` (positions) can be predicted from.
+/// Runs `tokens` at positions `start ..` of one sequence, a chunk at a time; `after` is called after each chunk with the
+/// positions it covered, while those of their rows that are `wanted` (positions) can be read.
 pub fn extend<E: From<BackendError>>(
     backend: &mut dyn Backend,
     sequence: SequenceId,
@@ -39,14 +32,14 @@ pub fn extend<E: From<BackendError>>(
     tokens: &[u32],
     record: bool,
     wanted: impl Fn(usize) -> bool,
-    mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>) -> Result<(), E>,
+    mut after: impl FnMut(&mut dyn Backend, Range<usize>) -> Result<(), E>,
 ) -> Result<(), E> {
     let max_rows = backend.max_rows();
     let mut first = start;
     for chunk in tokens.chunks(max_rows) {
         let rows: Vec<Row> =
             (first..).zip(chunk).map(|(position, token)| Row { sequence, position, token: *token }).collect();
-        forward_for(backend, &rows, record, |row| wanted(first + row))?;
+        forward(backend, &Pass { rows: &rows, record, wanted: &|row| wanted(first + row) })?;
         after(backend, first..first + chunk.len())?;
         first += chunk.len();
     }
@@ -54,7 +47,7 @@ pub fn extend<E: From<BackendError>>(
 }
 
 /// Decode steps by passes and predictions, one row for each sequence: what [`Backend::decode`] does where the backend
-/// has no way of its own.
+/// has no faster way.
 pub fn decode<B: Backend + ?Sized>(
     backend: &mut B,
     rows: &[DecodeRow],
@@ -66,7 +59,7 @@ pub fn decode<B: Backend + ?Sized>(
         let mut next = Vec::with_capacity(active.len());
         for group in active.chunks(backend.decode_rows()) {
             let rows: Vec<Row> = group.iter().map(|(_, r)| r.row).collect();
-            forward(backend, &rows, true)?;
+            forward(backend, &Pass::all(&rows, true))?;
             let request = |(row, (_, r)): (usize, &(usize, DecodeRow))| Prediction {
                 row,
                 next: Next::Choose(options.choice(r)),

@@ -1,44 +1,24 @@
-//! The few fused operations of a transformer pass, in the order a token meets them, and what they leave behind.
+//! The few fused operations of a transformer pass, in the order a token meets them, and what they output.
+//!
+//! [`Operations`] are the steps of one pass, which [`forward`] runs layer by layer; [`Backend`] adds the sequences that
+//! passes extend, and what is read from them. An operation has the same name here and in every backend.
 
 pub mod cpu;
 pub mod cuda;
 mod device;
 pub mod entropy;
 pub mod forward;
+pub mod reference;
 pub mod sampling;
 
-pub use device::DeviceChoice;
+pub use device::{DeviceChoice, WeightFormat};
 
 pub use crate::model::weights::DType;
-use crate::model::{ModelError, ModelSpec};
+use crate::model::{ModelError, ModelSpec, Weights};
 use entropy::EntropyRule;
 use sampling::{Choice, Sampling};
 use serde::{Deserialize, Serialize};
 use std::ops::{ControlFlow, Range};
-
-/// How the CPU holds the weights of products.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum WeightFormat {
-    /// As the file has them.
-    #[default]
-    File,
-    /// In 8 bits with a scale for each sixteen: faster to read, and not quite the same model.
-    Q8,
-}
-
-impl WeightFormat {
-    pub fn is_file(&self) -> bool {
-        *self == WeightFormat::File
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            WeightFormat::File => "file",
-            WeightFormat::Q8 => "q8",
-        }
-    }
-}
 
 /// A sequence that a backend holds a KV cache for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +39,7 @@ pub struct DecodeRow {
     pub stream: u64,
 }
 
-/// How a decode run chooses, and what it tells.
+/// How a decode run chooses tokens, and what it outputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeOptions {
     pub sampling: Sampling,
@@ -80,9 +60,9 @@ impl DecodeOptions {
 /// What is recorded of a sequence's rows for row reconstruction and similarity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Rows before this one leave nothing.
+    /// Rows before this one are not recorded.
     pub first_row: usize,
-    /// K: so many heads of lowest entropy are kept per row.
+    /// K: heads of lowest entropy that are kept per row.
     pub heads: usize,
     pub rule: EntropyRule,
 }
@@ -94,7 +74,7 @@ pub struct TokenLogprob {
     pub logprob: f64,
 }
 
-/// What one row left behind about its prediction.
+/// What one row says about its prediction.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Step {
     /// ln p(x_{T+1}) under the full vocabulary; `None` at the last row, whose prediction is not part of the sequence.
@@ -125,7 +105,7 @@ pub enum Next {
     Choose(Choice),
 }
 
-/// A request to [`Backend::predict`]: `row` is an index into the pass.
+/// A request to [`Backend::predict`]: `row` is an index into the rows of the pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
     pub row: usize,
@@ -142,7 +122,7 @@ pub struct ExpectedMemory {
     pub cache_row: usize,
     pub trace: usize,
     pub trace_row: usize,
-    /// What passes of any size work in, where it is taken beforehand.
+    /// Scratch memory of passes of any size, where it is allocated beforehand.
     pub working: usize,
 }
 
@@ -151,6 +131,8 @@ pub struct ExpectedMemory {
 pub enum BackendError {
     #[error("token id {token} is out of range: the vocabulary has {vocab_size}")]
     TokenRange { token: u32, vocab_size: usize },
+    #[error("row {row} of the pass cannot be read: it was not among the rows that were wanted")]
+    RowNotWanted { row: usize },
     #[error("the hidden state at position {position} is not finite, though all weights are: the arithmetic overflowed")]
     NotFinite { position: usize },
     #[error("the hidden state at position {position} is not finite: {source}")]
@@ -161,14 +143,64 @@ pub enum BackendError {
     Cuda(#[from] cuda::CudaError),
 }
 
-/// A device that runs the model. One pass is [`embed`](Backend::embed), then for every layer
-/// [`project_qkv`](Backend::project_qkv), [`attend`](Backend::attend), [`project_output`](Backend::project_output) and
-/// [`feed_forward`](Backend::feed_forward), then [`final_norm`](Backend::final_norm) and, for the rows that need it,
-/// [`predict`](Backend::predict). `backend::forward` is that order. Every row's bits are independent of the other rows
-/// of its pass (a device may round wide passes and those of up to [`decode_rows`](Backend::decode_rows) rows differently).
-pub trait Backend {
+impl BackendError {
+    /// The error for a hidden state or logits that are not finite: names the tensor if a weight is to blame.
+    fn not_finite(weights: &Weights, position: usize) -> BackendError {
+        match weights.check_finite() {
+            Ok(()) => BackendError::NotFinite { position },
+            Err(source) => BackendError::BadWeights { position, source },
+        }
+    }
+}
+
+/// The rows of one pass, and what will be read of them afterwards.
+#[derive(Clone, Copy)]
+pub struct Pass<'a> {
+    pub rows: &'a [Row],
+    /// Whether the rows are recorded in their sequences' traces.
+    pub record: bool,
+    /// Rows (indices into `rows`) whose final hidden state is read, by [`Backend::predict`] or [`Backend::hidden`]. Of
+    /// the others only keys, values and the trace are needed: a backend may leave them out behind the last layer's cache.
+    pub wanted: &'a dyn Fn(usize) -> bool,
+}
+
+impl<'a> Pass<'a> {
+    /// A pass any of whose rows may be read afterwards.
+    pub fn all(rows: &'a [Row], record: bool) -> Pass<'a> {
+        Pass { rows, record, wanted: &|_| true }
+    }
+}
+
+/// The operations of the pass that [`Backend::begin`] has begun, in the order in which [`forward::run`] calls them. Widths
+/// in [`ModelSpec`]'s terms.
+pub trait Operations {
     fn spec(&self) -> &ModelSpec;
 
+    /// x = E\[token\] (· embedding scale): the residual stream, `[rows, hidden_size]`.
+    fn embed(&mut self) -> Result<(), BackendError>;
+
+    /// q, k, v = W · norm(x) (+ bias, normed per head), rotated; k and v go to the cache.
+    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError>;
+
+    /// Streaming attention over the cache; the heads of lowest entropy are kept for recorded rows.
+    fn attend(&mut self, layer: usize) -> Result<(), BackendError>;
+
+    /// x += (norm of) W_o · attention.
+    fn project_output(&mut self, layer: usize) -> Result<(), BackendError>;
+
+    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)).
+    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError>;
+
+    /// Ends the pass: the final norm, and the recorded rows' entries in the trace. A hidden state that is not finite is an
+    /// error, here or, on a device that computes asynchronously, at the latest in [`Backend::predict`].
+    fn final_norm(&mut self) -> Result<(), BackendError>;
+}
+
+/// A device that runs the model, with the sequences whose KV caches it holds. A pass is [`begin`](Backend::begin), its
+/// [`Operations`] and, for rows that are wanted, [`predict`](Backend::predict): see [`forward`]. Every row's bits are
+/// independent of the other rows of its pass (a device may round wide passes and those of up to
+/// [`decode_rows`](Backend::decode_rows) rows differently).
+pub trait Backend: Operations {
     /// What it runs on, for display.
     fn device(&self) -> String;
 
@@ -189,10 +221,12 @@ pub trait Backend {
     }
 
     /// A new, empty sequence; with a trace if `trace` is given.
-    fn open(&mut self, trace: Option<TraceOptions>) -> SequenceId;
+    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError>;
 
-    /// A hint: the sequence is expected to have so many positions in the end.
-    fn reserve(&mut self, _sequence: SequenceId, _positions: usize) {}
+    /// Announces that the sequence is expected to reach `positions` positions, for which memory may be set aside.
+    fn reserve(&mut self, _sequence: SequenceId, _positions: usize) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// A new sequence, with a trace of its own if `trace` is given, whose first `positions` keys and values are a copy of
     /// another's.
@@ -212,38 +246,21 @@ pub trait Backend {
     /// Frees a sequence's cache and trace.
     fn close(&mut self, sequence: SequenceId);
 
-    /// Starts a pass: residual stream `x = E[token]` (· embedding scale), `[rows, hidden_size]`. A row may overwrite an
-    /// earlier position of its sequence; what was cached behind it is then stale. `record`: rows go to the trace.
-    fn embed(&mut self, rows: &[Row], record: bool) -> Result<(), BackendError>;
+    /// Begins a pass of at most [`max_rows`](Backend::max_rows) rows. A row may overwrite an earlier position of its
+    /// sequence; what was cached after it is then stale.
+    ///
+    /// # Errors
+    /// A token id beyond the vocabulary, a sequence that is not open, or memory that the device does not have.
+    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError>;
 
-    /// norm(x) → q, k, v (+ bias, + norm per head), rotated; k and v go to the cache.
-    fn project_qkv(&mut self, layer: usize);
-
-    /// A hint, in the last layer before its attention: of this pass's rows (indices) only the wanted and the recorded ones
-    /// will be asked of. Indices stay those of the whole pass.
-    fn narrow(&mut self, _wanted: &dyn Fn(usize) -> bool) {}
-
-    /// Streaming attention over the cache; heads of low entropy are noted for the trace.
-    fn attend(&mut self, layer: usize);
-
-    /// x += (norm of) W_o · attention.
-    fn project_output(&mut self, layer: usize);
-
-    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)).
-    fn feed_forward(&mut self, layer: usize);
-
-    /// Ends the pass: final norm, and the traced rows' records. Fails if a hidden state is not finite; a device that
-    /// computes later than it is told to says so at the latest in [`predict`](Backend::predict).
-    fn final_norm(&mut self) -> Result<(), BackendError>;
-
-    /// Logits of some rows of the pass that has just ended, as far as what they tell: one [`Step`] per request, its
-    /// `logprob` that of the given or chosen token, and that token.
+    /// What the logits of some rows of the pass that has just ended say: one [`Step`] per request, its `logprob` that of
+    /// the given or chosen token, and that token. A row that was not wanted is an error.
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError>;
 
     /// Decode steps of several sequences: in each step every sequence's row enters, is recorded, and the next token is
-    /// chosen, which is the next row. `on_step` is told (index in `rows`, what the step left, the token), steps in order
-    /// and rows in order within a step, and says whether the sequence goes on. Returns when none does. A sequence's tokens
-    /// are the same whatever else runs.
+    /// chosen, which is the next row. `on_step` is called with (index in `rows`, the step's output, the token), steps in
+    /// order and rows in order within a step, and says whether the sequence goes on. Returns when none does. A sequence's
+    /// tokens are the same whatever else runs.
     fn decode(
         &mut self,
         rows: &[DecodeRow],
@@ -276,7 +293,7 @@ pub trait Backend {
         answer: Range<usize>,
     ) -> Result<Vec<f32>, BackendError>;
 
-    /// Bytes that one sequence of so many positions will take, all of them traced.
+    /// Bytes that one sequence of this many positions will take, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let (spec, (k, v)) = (self.spec(), self.cache_types());
         let elements = spec.layers.len() * spec.num_key_value_heads * spec.head_dim;

@@ -17,7 +17,9 @@ use uqac::io::jsonl::append::AppendError;
 use uqac::io::record::OutputError;
 use uqac::model::hub::LocateError;
 use uqac::model::tokenizer::TokenizerError;
+use uqac::report::html::HtmlError;
 use uqac::report::png::PngError;
+use uqac::uq::RuleError;
 
 #[derive(Debug, Error)]
 pub enum CliError {
@@ -39,6 +41,8 @@ pub enum CliError {
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     #[error("the question is empty")]
     NoQuestion,
     #[error(transparent)]
@@ -51,6 +55,8 @@ pub enum CliError {
     SameFile(PathBuf),
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
+    #[error(transparent)]
+    Html(#[from] HtmlError),
     #[error("the report as CSV: {0}")]
     Csv(#[from] csv::Error),
     #[error("the report as JSON: {0}")]

@@ -1,5 +1,6 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
+use super::assess::{ReadingArgs, chain_rule};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, SOME_FAILED, print};
@@ -19,7 +20,7 @@ use uqac::eval::run::{RunOptions, run_task};
 use uqac::eval::tasks::{self, Task, TaskOptions};
 use uqac::report::tables::{build::tables, text::text};
 use uqac::report::term::colour::TermStyle;
-use uqac::uq::{ChainRule, Parameters, Profile};
+use uqac::uq::{ChainRule, Parameters, Reading};
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
@@ -48,9 +49,8 @@ pub struct EvalArgs {
     /// Responses generated at once; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
     batch_size: usize,
-    /// Which reading of the method
-    #[arg(long, value_enum, default_value_t = Profile::Corrected)]
-    profile: Profile,
+    #[command(flatten)]
+    reading: ReadingArgs,
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     methods: Vec<MethodKey>,
@@ -67,7 +67,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "T", default_value_t = 0.5)]
     temperature: f32,
     /// Where the chain comes from; none: all tokens of the response, an ablation
-    #[arg(long, value_enum, default_value_t = ChainRule::Attention)]
+    #[arg(long, value_parser = chain_rule(), default_value_t = ChainRule::Attention)]
     chain: ChainRule,
     /// Whether questions of GSM8K and MATH ask for a \boxed{} answer [default: what suits the model]
     #[arg(long, value_name = "BOOL")]
@@ -75,7 +75,8 @@ pub struct EvalArgs {
     /// Take prompts as they are, for base models
     #[arg(long)]
     no_chat_template: bool,
-    /// Assess the same responses under other parameters too: k=8,32 theta=0.7 kept= tau= targets= chain= k-cache= v-cache=
+    /// Assess the same responses under other parameters too: k=8,32 theta=0.7 kept= tau= targets= chain= k-cache= v-cache=,
+    /// or any rule by its name
     #[arg(long, value_name = "NAME=VALUE,..", num_args = 1..)]
     sweep: Vec<String>,
     /// Sweep every combination of values, not each alone
@@ -101,14 +102,13 @@ fn methods() -> impl TypedValueParser<Value = MethodKey> {
 }
 
 impl EvalArgs {
-    fn options(&self, engine: &Engine) -> EvalOptions {
+    fn options(&self, engine: &Engine, reading: Reading) -> EvalOptions {
         let mut methods = self.methods.clone();
         methods.push(MethodKey::UQAC);
         methods.sort();
         methods.dedup();
         EvalOptions {
-            parameters: Parameters { chain: self.chain, ..Parameters::published(self.profile) },
-            selected_heads: engine.options().selected_heads,
+            parameters: Parameters { chain: self.chain, ..Parameters::published(reading) },
             max_tokens: self.max_tokens,
             seed: self.seed,
             methods,
@@ -123,6 +123,7 @@ impl EvalArgs {
 pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     // what can be wrong with the command line is found before the model is loaded
     let settings = settings(&args.sweep, args.grid)?;
+    let reading = args.reading.reading()?;
     let output = args.output.clone().ok_or(CliError::Missing("--output FOLDER"))?;
     if args.tasks.is_empty() {
         return Err(CliError::Missing("--tasks TASK,.."));
@@ -133,7 +134,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     load_tasks(args, false)?;
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&model_folder)?;
-    let options = args.options(&engine);
+    let options = args.options(&engine, reading);
     check_template(&engine, &options)?;
     let tasks = load_tasks(args, options.boxed_instruction)?;
     let manifest = manifest(&model_name, &model_folder, &engine, &options)?;

@@ -5,7 +5,7 @@ use super::{RunArgs, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uqac::engine::Engine;
+use uqac::engine::{Engine, SELECTED_HEADS};
 use uqac::model::ModelSpec;
 use uqac::model::chat::Message;
 use uqac::model::config::{Activation, RopeScaling};
@@ -108,7 +108,7 @@ fn weight_facts(engine: &Engine) -> Value {
     types.dedup();
     json!({
         "matrices": matrices.len(),
-        "parameters": matrices.iter().map(|w| w.rows * w.width).sum::<usize>(),
+        "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
         "type": types.join(", "),
         "bytes": weights.byte_len(),
         "bytes_per_decoded_token": engine.weight_bytes_per_token(),
@@ -139,8 +139,8 @@ fn run_facts(engine: &Engine) -> Value {
         "device": engine.device(),
         "k_cache": k_cache.name(),
         "v_cache": v_cache.name(),
-        "weights": Some(options.weights.name()).filter(|_| !options.weights.is_file()),
-        "traced_heads_per_row": options.selected_heads,
+        "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
+        "traced_heads_per_row": SELECTED_HEADS,
     })
 }
 

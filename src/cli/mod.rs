@@ -78,8 +78,9 @@ struct ModelArgs {
 /// How a model runs.
 #[derive(Args, Clone)]
 struct RunArgs {
-    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU
-    #[arg(long, value_name = "auto|cpu|cuda[:N]", default_value_t = DeviceChoice::Auto)]
+    /// Where it runs; auto: the first CUDA device if it can be used, else the CPU; reference: one scalar thread, slow, for
+    /// checking
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
     device: DeviceChoice,
     /// Type of the cached keys [default: f32; f16 is faster on CUDA, and keeps fewer chains]
     #[arg(long, value_name = "f32|f16|bf16")]
@@ -95,7 +96,7 @@ struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "file")]
+    #[arg(long, value_name = "file|q8", default_value_t = WeightFormat::File)]
     weights: WeightFormat,
 }
 

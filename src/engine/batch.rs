@@ -5,7 +5,7 @@ use super::generate::{FinishReason, GenerateOptions, Generation, Progress};
 use super::{Engine, EngineError, TracedSequence};
 use crate::backend::forward;
 use crate::backend::sampling::Choice;
-use crate::backend::{DecodeOptions, DecodeRow, Next, Prediction, Row, SequenceId, Step, TokenLogprob};
+use crate::backend::{DecodeOptions, DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
 use std::ops::ControlFlow;
 
 /// Sequences being generated. Dropping it frees their caches.
@@ -75,14 +75,14 @@ impl Batch<'_> {
         self.check(prompt)?;
         // the prompt's last row is run: it is what the first token is predicted from
         let shared = prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count();
-        let trace = self.options.trace.map(|profile| self.engine.trace_options(prompt.len(), profile));
+        let trace = self.options.trace.map(|selection| selection.options(prompt.len()));
         let id = self.engine.backend.fork(from, shared, trace)?;
         self.push(id, prompt, stream);
         let prefilled = self.prefill(prompt, shared);
         self.started(prefilled, on_token)
     }
 
-    /// Decodes until a response ends and takes it out, with its cache and trace to ask questions of and the number it was
+    /// Decodes until a response ends and takes it out, with its cache and trace and the number it was
     /// started with; `None` if the batch is empty. The others stay where they are. A response of no token (`max_tokens`
     /// 0) is an error.
     pub fn next(
@@ -116,14 +116,12 @@ impl Batch<'_> {
 
     fn open(&mut self, prompt: &[u32]) -> Result<SequenceId, EngineError> {
         self.check(prompt)?;
-        let trace = self.options.trace.map(|profile| self.engine.trace_options(prompt.len(), profile));
-        Ok(self.engine.backend.open(trace))
+        let trace = self.options.trace.map(|selection| selection.options(prompt.len()));
+        Ok(self.engine.backend.open(trace)?)
     }
 
     fn push(&mut self, id: SequenceId, prompt: &[u32], stream: u64) {
         let prompt_len = prompt.len();
-        let context = self.engine.spec().max_position_embeddings;
-        self.engine.backend.reserve(id, prompt_len.saturating_add(self.options.max_tokens).min(context));
         let generation =
             Generation { tokens: prompt.to_vec(), prompt_len, finish: FinishReason::Length, steps: Vec::new() };
         self.running.push(Running { id, stream, generation, finished: false });
@@ -136,6 +134,8 @@ impl Batch<'_> {
         let vocabulary = engine.tokenizer.vocab_size();
         let Some(running) = running.last_mut() else { return Ok(()) };
         let (id, rest) = (running.id, &prompt[start..]);
+        let context = engine.spec().max_position_embeddings;
+        engine.backend.reserve(id, prompt.len().saturating_add(options.max_tokens).min(context))?;
         let predicts = |row| row + 1 == prompt.len();
         forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, predicts, |backend, positions| {
             if positions.end == prompt.len() && options.max_tokens > 0 {
@@ -149,7 +149,7 @@ impl Batch<'_> {
         })
     }
 
-    /// Behind the first token of the last sequence: it may be all there is. A sequence that could not be started is taken
+    /// After the first token of the last sequence: it may be all there is. A sequence that could not be started is taken
     /// out.
     fn started(
         &mut self,
@@ -208,7 +208,7 @@ impl Batch<'_> {
         let mut finished: Vec<&mut Running> = self.running.iter_mut().filter(|r| r.needs_last_row()).collect();
         for group in finished.chunks_mut(backend.decode_rows()) {
             let rows: Vec<Row> = group.iter().map(|r| r.last_row()).collect();
-            forward::forward(backend, &rows, true).map_err(EngineError::from)?;
+            forward::forward(backend, &Pass::all(&rows, true))?;
             let requests: Vec<Prediction> =
                 (0..group.len()).map(|row| Prediction { row, next: Next::Given(None), detail: true }).collect();
             for (running, step) in group.iter_mut().zip(backend.predict(&requests)?) {

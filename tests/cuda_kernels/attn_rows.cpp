@@ -1,5 +1,4 @@
 // attn_rows against the definition of alpha* in float64, and attn_rows_top against a full sort.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "attn_rows.cu"

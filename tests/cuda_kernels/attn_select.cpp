@@ -1,5 +1,4 @@
 // attn_select against a full sort: shapes, equal entropies, rows without attention, layer by layer and all at once.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "attn_select.cu"

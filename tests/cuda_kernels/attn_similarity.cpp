@@ -1,5 +1,4 @@
 // cosine_similarity against float64.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "similarity.cu"

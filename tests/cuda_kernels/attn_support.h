@@ -1,5 +1,5 @@
 // What the tests of the attention kernels share: device buffers, launches by name, caches with random contents, and
-// attention in float64 and, naively, in float32. A test defines CUDA_HOST_SHIM_MAIN, includes this, then its .cu files.
+// attention in float64 and, naively, in float32. A test includes this, then its .cu files.
 #pragma once
 #include "shim.h"
 

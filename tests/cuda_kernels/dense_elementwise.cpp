@@ -1,5 +1,4 @@
 // norm.cu, embed.cu and rope.cu against float64. u = 2^-24.
-#define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
 #include "embed.cu"

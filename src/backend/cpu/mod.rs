@@ -12,7 +12,10 @@ mod terms;
 pub mod threads;
 pub mod trace;
 
-use super::{Backend, BackendError, DType, HeadRecord, Prediction, Row, SequenceId, Step, TraceOptions, WeightFormat};
+use super::{
+    Backend, BackendError, DType, HeadRecord, Operations, Pass, Prediction, SequenceId, Step, TraceOptions,
+    WeightFormat,
+};
 use crate::model::config::Activation;
 use crate::model::weights::LayerWeights;
 use crate::model::{ModelSpec, Weights};
@@ -20,7 +23,7 @@ use attention::{AttentionRow, AttentionShape, TracedHead};
 use cache::KvCache;
 use matmul::{Job, matmul, matmul_many};
 use packed::Packed;
-use pass::Pass;
+use pass::PassState;
 use simd::Level;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,7 +70,7 @@ pub struct CpuBackend {
     pool: ThreadPool,
     options: CpuOptions,
     sequences: Vec<Option<Sequence>>,
-    pass: Pass,
+    pass: PassState,
     /// `[rope table][head_dim / 2]`
     inverse_frequencies: Vec<Vec<f32>>,
 }
@@ -90,7 +93,7 @@ impl CpuBackend {
             weights,
             options,
             sequences: Vec::new(),
-            pass: Pass::default(),
+            pass: PassState::default(),
             inverse_frequencies,
         }
     }
@@ -205,14 +208,6 @@ impl CpuBackend {
             }
         }
     }
-
-    /// The error for a hidden state that is not finite: names the tensor if a weight is to blame.
-    fn not_finite(&self, position: usize) -> BackendError {
-        match self.weights.check_finite() {
-            Ok(()) => BackendError::NotFinite { position },
-            Err(source) => BackendError::BadWeights { position, source },
-        }
-    }
 }
 
 /// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads when there are many.
@@ -226,96 +221,23 @@ fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize
     pool.run(rows, &|row| f(row, unsafe { parts.slice(row * width..(row + 1) * width) }));
 }
 
-impl Backend for CpuBackend {
+impl Operations for CpuBackend {
     fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    fn device(&self) -> String {
-        let weights = if self.options.weights.is_file() { "" } else { ", q8 weights" };
-        format!("cpu ({}, {} threads{weights})", self.options.level.name(), self.pool.threads())
-    }
-
-    fn cache_types(&self) -> (DType, DType) {
-        (self.options.k_cache, self.options.v_cache)
-    }
-
-    fn weight_bytes_per_token(&self) -> Option<usize> {
-        Some(self.packed.bytes_per_token(&self.weights))
-    }
-
-    fn max_rows(&self) -> usize {
-        MAX_ROWS
-    }
-
-    fn open(&mut self, trace: Option<TraceOptions>) -> SequenceId {
-        let s = &self.spec;
-        let (k, v) = (self.options.k_cache, self.options.v_cache);
-        let sequence = Sequence {
-            cache: KvCache::new(s.layers.len(), s.num_key_value_heads, s.head_dim, k, v),
-            trace: trace.map(|options| Trace::new(options, s.head_dim, s.hidden_size)),
-        };
-        let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
-        if free == self.sequences.len() {
-            self.sequences.push(None);
-        }
-        self.sequences[free] = Some(sequence);
-        SequenceId(free)
-    }
-
-    fn fork(
-        &mut self,
-        sequence: SequenceId,
-        positions: usize,
-        trace: Option<TraceOptions>,
-    ) -> Result<SequenceId, BackendError> {
-        let cache = self.sequences[sequence.0].as_ref().map(|s| s.cache.prefix(positions));
-        let id = self.open(trace);
-        if let (Some(copy), Some(sequence)) = (cache, &mut self.sequences[id.0]) {
-            sequence.cache = copy;
-        }
-        Ok(id)
-    }
-
-    fn mixes_sequences(&self) -> bool {
-        true
-    }
-
-    fn close(&mut self, sequence: SequenceId) {
-        if let Some(slot) = self.sequences.get_mut(sequence.0) {
-            *slot = None;
-        }
-    }
-
-    fn embed(&mut self, rows: &[Row], record: bool) -> Result<(), BackendError> {
-        let (spec, n) = (&self.spec, rows.len());
-        if let Some(bad) = rows.iter().find(|r| r.token as usize >= spec.vocab_size) {
-            return Err(BackendError::TokenRange { token: bad.token, vocab_size: spec.vocab_size });
-        }
-        let pass = &mut self.pass;
-        pass.rows = rows.to_vec();
-        (pass.width, pass.left) = (n, None);
-        pass.resize(spec, n);
+    fn embed(&mut self) -> Result<(), BackendError> {
+        let (spec, pass) = (&self.spec, &mut self.pass);
         let scale = spec.embedding_scale.unwrap_or(1.0);
         let elements = self.weights.embedding.elements();
-        for (x, row) in pass.x.chunks_exact_mut(spec.hidden_size).zip(rows) {
+        for (x, row) in pass.x.chunks_exact_mut(spec.hidden_size).zip(&pass.rows) {
             let start = row.token as usize * spec.hidden_size;
             x.iter_mut().enumerate().for_each(|(i, x)| *x = elements.get(start + i) * scale);
         }
-        pass.selections = rows
-            .iter()
-            .map(|row| {
-                let sequence = self.sequences[row.sequence.0].as_mut()?;
-                sequence.cache.reserve(row.position + 1);
-                let options = sequence.trace.as_ref()?.options();
-                (record && row.position >= options.first_row).then(|| Selection::new(options))
-            })
-            .collect();
-        self.rotary_tables();
         Ok(())
     }
 
-    fn project_qkv(&mut self, layer: usize) {
+    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         self.norm_input(|l| &l.input_norm, layer);
         let (level, n) = (self.options.level, self.pass.rows.len());
         let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
@@ -346,13 +268,13 @@ impl Backend for CpuBackend {
             }
         }
         (self.pass.q, self.pass.k, self.pass.v) = (q, k, v);
+        Ok(())
     }
 
-    fn narrow(&mut self, wanted: &dyn Fn(usize) -> bool) {
-        self.pass.narrow(&self.spec, wanted);
-    }
-
-    fn attend(&mut self, layer: usize) {
+    fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+        if layer + 1 == self.spec.layers.len() {
+            self.pass.keep_wanted(&self.spec);
+        }
         let shape = self.shape(layer);
         let rows: Vec<AttentionRow> = (self.pass.rows.iter().zip(&self.pass.selections))
             .filter_map(|(row, selection)| {
@@ -363,9 +285,10 @@ impl Backend for CpuBackend {
         let pass = &mut self.pass;
         attention::attend(&self.pool, self.options.level, &shape, &rows, &pass.q, &mut pass.attended, &mut pass.states);
         self.select_heads(layer);
+        Ok(())
     }
 
-    fn project_output(&mut self, layer: usize) {
+    fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let (l, rounds) = (&self.weights.layers[layer], self.rounds());
         let (level, n, width) = (self.options.level, self.pass.rows.len(), self.spec.hidden_size);
         let pass = &mut self.pass;
@@ -383,9 +306,10 @@ impl Backend for CpuBackend {
             l.o_bias.as_deref(),
         );
         self.join(|l| l.post_attention_norm.as_deref(), layer);
+        Ok(())
     }
 
-    fn feed_forward(&mut self, layer: usize) {
+    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         self.norm_input(|l| &l.feed_forward_norm, layer);
         let (l, rounds) = (&self.weights.layers[layer], self.rounds());
         let (level, n, inner) = (self.options.level, self.pass.rows.len(), self.spec.intermediate_size);
@@ -421,6 +345,7 @@ impl Backend for CpuBackend {
             l.down_bias.as_deref(),
         );
         self.join(|l| l.post_feed_forward_norm.as_deref(), layer);
+        Ok(())
     }
 
     fn final_norm(&mut self) -> Result<(), BackendError> {
@@ -434,7 +359,7 @@ impl Backend for CpuBackend {
             let mean_square = norm::rms_norm(self.options.level, from, weight, offset, spec.rms_norm_eps, to);
             if !mean_square.is_finite() {
                 let position = row.position;
-                return Err(self.not_finite(position));
+                return Err(BackendError::not_finite(&self.weights, position));
             }
         }
         for (i, (row, selection)) in pass.rows.iter().zip(std::mem::take(&mut pass.selections)).enumerate() {
@@ -445,6 +370,82 @@ impl Backend for CpuBackend {
         }
         Ok(())
     }
+}
+
+impl Backend for CpuBackend {
+    fn device(&self) -> String {
+        let weights = if self.options.weights.is_file() { "" } else { ", q8 weights" };
+        format!("cpu ({}, {} threads{weights})", self.options.level.name(), self.pool.threads())
+    }
+
+    fn cache_types(&self) -> (DType, DType) {
+        (self.options.k_cache, self.options.v_cache)
+    }
+
+    fn weight_bytes_per_token(&self) -> Option<usize> {
+        Some(self.packed.bytes_per_token(&self.weights))
+    }
+
+    fn max_rows(&self) -> usize {
+        MAX_ROWS
+    }
+
+    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+        let s = &self.spec;
+        let (k, v) = (self.options.k_cache, self.options.v_cache);
+        let sequence = Sequence {
+            cache: KvCache::new(s.layers.len(), s.num_key_value_heads, s.head_dim, k, v),
+            trace: trace.map(|options| Trace::new(options, s.head_dim, s.hidden_size)),
+        };
+        let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
+        if free == self.sequences.len() {
+            self.sequences.push(None);
+        }
+        self.sequences[free] = Some(sequence);
+        Ok(SequenceId(free))
+    }
+
+    fn fork(
+        &mut self,
+        sequence: SequenceId,
+        positions: usize,
+        trace: Option<TraceOptions>,
+    ) -> Result<SequenceId, BackendError> {
+        let cache = self.sequences[sequence.0].as_ref().map(|s| s.cache.prefix(positions));
+        let id = self.open(trace)?;
+        if let (Some(copy), Some(sequence)) = (cache, &mut self.sequences[id.0]) {
+            sequence.cache = copy;
+        }
+        Ok(id)
+    }
+
+    fn mixes_sequences(&self) -> bool {
+        true
+    }
+
+    fn close(&mut self, sequence: SequenceId) {
+        if let Some(slot) = self.sequences.get_mut(sequence.0) {
+            *slot = None;
+        }
+    }
+
+    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
+        let (spec, rows) = (&self.spec, pass.rows);
+        if let Some(bad) = rows.iter().find(|r| r.token as usize >= spec.vocab_size) {
+            return Err(BackendError::TokenRange { token: bad.token, vocab_size: spec.vocab_size });
+        }
+        let sequences = &mut self.sequences;
+        let selections = rows.iter().map(|row| {
+            let sequence = sequences[row.sequence.0].as_mut()?;
+            sequence.cache.reserve(row.position + 1);
+            let options = sequence.trace.as_ref()?.options();
+            (pass.record && row.position >= options.first_row).then(|| Selection::new(options))
+        });
+        let selections = selections.collect();
+        self.pass.begin(spec, pass, selections);
+        self.rotary_tables();
+        Ok(())
+    }
 
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
         let (level, width, vocab) = (self.options.level, self.spec.hidden_size, self.spec.vocab_size);
@@ -453,7 +454,7 @@ impl Backend for CpuBackend {
             let n = requests.len();
             let mut x = Vec::with_capacity(n * width);
             for request in requests {
-                let row = self.pass.index(request.row);
+                let row = self.pass.index(request.row)?;
                 x.extend_from_slice(&self.pass.x[row * width..(row + 1) * width]);
             }
             let mut logits = std::mem::take(&mut self.pass.logits);
@@ -475,7 +476,10 @@ impl Backend for CpuBackend {
             for (request, step) in requests.iter().zip(steps) {
                 match step {
                     Some(step) => results.push(step),
-                    None => return Err(self.not_finite(self.pass.rows[self.pass.index(request.row)].position)),
+                    None => {
+                        let position = self.pass.rows[self.pass.index(request.row)?].position;
+                        return Err(BackendError::not_finite(&self.weights, position));
+                    }
                 }
             }
         }
@@ -483,7 +487,7 @@ impl Backend for CpuBackend {
     }
 
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
-        let (row, width) = (self.pass.index(row), self.spec.hidden_size);
+        let (row, width) = (self.pass.index(row)?, self.spec.hidden_size);
         Ok(self.pass.x[row * width..(row + 1) * width].to_vec())
     }
 

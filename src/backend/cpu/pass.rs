@@ -2,16 +2,17 @@
 
 use super::attention::HeadState;
 use super::trace::Selection;
-use crate::backend::Row;
+use crate::backend::{BackendError, Pass, Row};
 use crate::model::ModelSpec;
 
 /// The state of the running pass; widths in [`ModelSpec`]'s terms.
 #[derive(Default)]
-pub struct Pass {
+pub struct PassState {
     pub rows: Vec<Row>,
-    /// Rows that it began with, and which of them (ascending) are left in the last layer, where not all are.
+    /// Rows that it began with.
     pub width: usize,
-    pub left: Option<Vec<usize>>,
+    /// Those of them (ascending) that are wanted or recorded: the only ones after the last layer's keys and values.
+    kept: Vec<usize>,
     /// Per row, where it is traced.
     pub selections: Vec<Option<Selection>>,
     /// Residual stream; after the pass the normed hidden state: `[rows, hidden_size]`
@@ -35,9 +36,9 @@ pub struct Pass {
     pub logits: Vec<f32>,
 }
 
-impl Pass {
+impl PassState {
     /// Makes everything that has a row a row hold `n` of them.
-    pub fn resize(&mut self, spec: &ModelSpec, n: usize) {
+    fn resize(&mut self, spec: &ModelSpec, n: usize) {
         let (q, kv) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
         for (rows, width) in [
             (&mut self.x, spec.hidden_size),
@@ -54,23 +55,28 @@ impl Pass {
         self.states.resize(n * spec.num_attention_heads, HeadState::EMPTY);
     }
 
-    /// Where a row of the pass stands now.
-    pub fn index(&self, row: usize) -> usize {
-        match &self.left {
-            None => row,
-            Some(left) => left.binary_search(&row).expect("who asks of a row has wanted it"),
-        }
+    /// Starts with the rows of `pass` and their selections.
+    pub fn begin(&mut self, spec: &ModelSpec, pass: &Pass, selections: Vec<Option<Selection>>) {
+        self.rows = pass.rows.to_vec();
+        self.width = self.rows.len();
+        self.kept = (0..self.width).filter(|i| selections[*i].is_some() || (pass.wanted)(*i)).collect();
+        self.selections = selections;
+        self.resize(spec, self.width);
     }
 
-    /// Leaves out the rows that are neither recorded nor wanted, behind the last layer's keys and values.
-    pub fn narrow(&mut self, spec: &ModelSpec, wanted: &dyn Fn(usize) -> bool) {
-        let left: Vec<usize> = (0..self.rows.len()).filter(|i| self.selections[*i].is_some() || wanted(*i)).collect();
-        let n = left.len();
+    /// Where a row of the finished pass is.
+    pub fn index(&self, row: usize) -> Result<usize, BackendError> {
+        self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })
+    }
+
+    /// Drops the rows that are neither recorded nor wanted, after the last layer's keys and values.
+    pub fn keep_wanted(&mut self, spec: &ModelSpec) {
+        let n = self.kept.len();
         if n == self.rows.len() {
             return;
         }
         let (q_width, hidden) = (spec.num_attention_heads * spec.head_dim, spec.hidden_size);
-        for (to, &from) in left.iter().enumerate() {
+        for (to, &from) in self.kept.iter().enumerate() {
             self.rows.swap(to, from);
             self.selections.swap(to, from);
             self.q.copy_within(from * q_width..(from + 1) * q_width, to * q_width);
@@ -79,6 +85,5 @@ impl Pass {
         self.rows.truncate(n);
         self.selections.truncate(n);
         self.resize(spec, n);
-        self.left = Some(left);
     }
 }

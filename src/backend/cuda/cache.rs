@@ -171,10 +171,10 @@ impl Sequences {
         }
     }
 
-    pub fn hint(&mut self, id: SequenceId, positions: usize) {
-        if let Some(sequence) = self.get_mut(id) {
-            sequence.hint = positions + BEYOND;
-        }
+    pub fn hint(&mut self, id: SequenceId, positions: usize) -> Result<(), CudaError> {
+        let Some(sequence) = self.get_mut(id) else { return Err(not_open(id)) };
+        sequence.hint = positions + BEYOND;
+        Ok(())
     }
 
     fn get(&self, id: SequenceId) -> Option<&Sequence> {
@@ -217,9 +217,7 @@ impl Sequences {
     /// Makes room for positions `0..len`.
     pub fn reserve(&mut self, id: SequenceId, len: usize) -> Result<(), CudaError> {
         self.reserve_slots(id.0 + 1)?;
-        let Some(sequence) = self.get(id) else {
-            return Err(CudaError::Unsupported(format!("sequence {} is not open", id.0)));
-        };
+        let Some(sequence) = self.get(id) else { return Err(not_open(id)) };
         if sequence.capacity >= len {
             return Ok(());
         }
@@ -337,6 +335,10 @@ impl Sequences {
             working: 0,
         }
     }
+}
+
+fn not_open(id: SequenceId) -> CudaError {
+    CudaError::Unsupported(format!("sequence {} is not open", id.0))
 }
 
 impl Sequence {

@@ -4,7 +4,7 @@ use super::CudaBackend;
 use super::cublaslt::{self, CublasLt, Gemm, WideProduct, shape};
 use super::device::Buffer;
 use super::error::CudaError;
-use super::pass::{MAX_ROWS, Pass};
+use super::pass::{MAX_ROWS, PassState};
 use super::products::Job;
 use super::variants::TERMS;
 use super::weights::Matrix;
@@ -38,12 +38,12 @@ impl CudaBackend {
         self.multiplier.library = Some(library);
         // as in a full pass
         let row = Row { sequence: SequenceId(0), position: 0, token: 0 };
-        self.pass = Pass { rows: vec![row; MAX_ROWS], trace: None, consecutive: false };
+        self.pass = PassState { rows: vec![row; MAX_ROWS], trace: None, consecutive: false };
         let shapes = self.wide_shapes();
         for &(layer, matrix) in &shapes {
             self.choose_for(gemm, layer, matrix)?;
         }
-        self.pass = Pass::default();
+        self.pass = PassState::default();
         if shapes.is_empty() {
             self.multiplier.says = "no wide products: the weights are f32".to_owned();
             return Ok(());

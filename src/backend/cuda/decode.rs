@@ -8,8 +8,9 @@ use super::device::{Buffer, Device, Event, Pinned};
 use super::error::{Context, CudaError};
 use super::head::{HeadRun, Log, needs_mass, row_state, sampler};
 use super::layout::{RowState, Sampler};
-use super::pass::{Pass, shared_trace};
+use super::pass::{PassState, shared_trace};
 use super::variants::NARROW_ROWS;
+use crate::backend::forward;
 use crate::backend::{BackendError, DecodeOptions, DecodeRow, Row, Step, TraceOptions};
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
@@ -135,7 +136,7 @@ impl CudaBackend {
             trace: trace.map(|t| (t.heads, regularized(t))),
             mass: samplers.iter().any(needs_mass),
         };
-        self.pass = Pass { rows, trace, consecutive: false };
+        self.pass = PassState { rows, trace, consecutive: false };
         Ok(shape)
     }
 
@@ -200,28 +201,20 @@ impl CudaBackend {
     }
 
     /// Captures one step of the rows of `self.pass`.
-    fn capture(&self, shape: Shape) -> Result<CudaGraph, CudaError> {
-        let stream = self.device.stream();
+    fn capture(&mut self, shape: Shape) -> Result<CudaGraph, BackendError> {
+        let stream = self.device.stream().clone();
         stream.begin_capture(CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).during("capturing a decode step")?;
         let launched = self.launch_step(shape);
         let graph = stream.end_capture(Instantiate(0));
         launched?;
-        graph.during("capturing a decode step")?.ok_or_else(|| CudaError::Driver {
-            call: "capturing a decode step".to_owned(),
-            cause: "the graph is empty".to_owned(),
-        })
+        let empty =
+            || CudaError::Driver { call: "capturing a decode step".to_owned(), cause: "the graph is empty".to_owned() };
+        Ok(graph.during("capturing a decode step")?.ok_or_else(empty)?)
     }
 
     /// One step: the rows enter, and the next ones take their place.
-    fn launch_step(&self, shape: Shape) -> Result<(), CudaError> {
-        self.embed_rows()?;
-        for layer in 0..self.spec.layers.len() {
-            self.qkv(layer)?;
-            self.attention(layer)?;
-            self.output(layer)?;
-            self.network(layer)?;
-        }
-        self.finish_pass()?;
+    fn launch_step(&mut self, shape: Shape) -> Result<(), BackendError> {
+        forward::run(self)?;
         self.logits(self.scratch.h.address(), shape.rows)?;
         self.read_logits(&HeadRun {
             n: shape.rows,
@@ -231,6 +224,7 @@ impl CudaBackend {
             next_rows: self.scratch.rows.address(),
             mass: shape.mass,
             log: self.decoder.log.view(),
-        })
+        })?;
+        Ok(())
     }
 }

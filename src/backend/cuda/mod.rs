@@ -21,8 +21,8 @@ mod variants;
 mod weights;
 
 use super::{
-    Backend, BackendError, DType, DecodeOptions, DecodeRow, ExpectedMemory, HeadRecord, Prediction, Row, SequenceId,
-    Step, TraceOptions,
+    Backend, BackendError, DType, DecodeOptions, DecodeRow, ExpectedMemory, HeadRecord, Pass, Prediction, Row,
+    SequenceId, Step, TraceOptions,
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;
@@ -33,7 +33,7 @@ use device::{Buffer, Device, DeviceInfo};
 pub use error::CudaError;
 use head::{Head, row_state};
 use kernels::Kernels;
-use pass::{MAX_ROWS, Pass, Scratch, consecutive, shared_trace};
+use pass::{MAX_ROWS, PassState, Scratch, consecutive, shared_trace};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use variants::{DECODE_GROUP, MOST_HEADS, MOST_SPLITS, NARROW_ROWS, Variants};
@@ -80,9 +80,7 @@ pub struct CudaBackend {
     windows: Buffer,
     /// Parts that a row's positions are split into in a decode step; fixed, so that a row's bits are.
     splits: usize,
-    pass: Pass,
-    /// The first error of the running pass: its operations tell it at the end.
-    failed: Option<CudaError>,
+    pass: PassState,
 }
 
 /// Cosines and sines of one rope table: `[positions, head_dim / 2]`.
@@ -141,8 +139,7 @@ impl CudaBackend {
             host_weights: weights,
             weights: device_weights,
             cache,
-            pass: Pass::default(),
-            failed: None,
+            pass: PassState::default(),
             spec,
             device,
             info,
@@ -216,15 +213,8 @@ impl CudaBackend {
         }
         let states: Vec<_> = rows.iter().map(|row| row_state(row, 0)).collect();
         self.device.write(&self.scratch.rows, 0, &states)?;
-        self.pass = Pass { rows: rows.to_vec(), trace, consecutive: consecutive(rows) };
-        self.embed_rows()
-    }
-
-    /// Runs a part of the pass, unless an earlier one has failed.
-    fn run(&mut self, part: impl FnOnce(&CudaBackend) -> Result<(), CudaError>) {
-        if self.failed.is_none() {
-            self.failed = part(self).err();
-        }
+        self.pass = PassState { rows: rows.to_vec(), trace, consecutive: consecutive(rows) };
+        Ok(())
     }
 }
 
@@ -235,10 +225,6 @@ fn splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
 }
 
 impl Backend for CudaBackend {
-    fn spec(&self) -> &ModelSpec {
-        &self.spec
-    }
-
     fn device(&self) -> String {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
         let says = &self.multiplier.says;
@@ -258,12 +244,12 @@ impl Backend for CudaBackend {
         NARROW_ROWS
     }
 
-    fn open(&mut self, trace: Option<TraceOptions>) -> SequenceId {
-        self.sequences.open(trace)
+    fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+        Ok(self.sequences.open(trace))
     }
 
-    fn reserve(&mut self, sequence: SequenceId, positions: usize) {
-        self.sequences.hint(sequence, positions);
+    fn reserve(&mut self, sequence: SequenceId, positions: usize) -> Result<(), BackendError> {
+        Ok(self.sequences.hint(sequence, positions)?)
     }
 
     fn fork(
@@ -284,35 +270,13 @@ impl Backend for CudaBackend {
         self.sequences.close(sequence);
     }
 
-    fn embed(&mut self, rows: &[Row], record: bool) -> Result<(), BackendError> {
-        self.failed = None;
-        self.check_tokens(rows)?;
-        if rows.len() > MAX_ROWS {
-            let message = format!("a pass of {} rows: expected at most {MAX_ROWS}", rows.len());
+    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
+        self.check_tokens(pass.rows)?;
+        if pass.rows.len() > MAX_ROWS {
+            let message = format!("a pass of {} rows: expected at most {MAX_ROWS}", pass.rows.len());
             return Err(CudaError::Unsupported(message).into());
         }
-        Ok(self.begin_pass(rows, record)?)
-    }
-
-    fn project_qkv(&mut self, layer: usize) {
-        self.run(|backend| backend.qkv(layer));
-    }
-
-    fn attend(&mut self, layer: usize) {
-        self.run(|backend| backend.attention(layer));
-    }
-
-    fn project_output(&mut self, layer: usize) {
-        self.run(|backend| backend.output(layer));
-    }
-
-    fn feed_forward(&mut self, layer: usize) {
-        self.run(|backend| backend.network(layer));
-    }
-
-    fn final_norm(&mut self) -> Result<(), BackendError> {
-        self.run(CudaBackend::finish_pass);
-        self.failed.take().map_or(Ok(()), |error| Err(error.into()))
+        Ok(self.begin_pass(pass.rows, pass.record)?)
     }
 
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {

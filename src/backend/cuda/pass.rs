@@ -10,7 +10,7 @@ use super::layout::{HEAD_STATE_BYTES, RowState};
 use super::products::{Job, Norm, address};
 use super::variants::{DECODE_GROUP, GATED_SHARED, NARROW_ROWS, TERMS, WideProducts, select_shared};
 use super::weights::Matrix;
-use crate::backend::{Row, TraceOptions};
+use crate::backend::{BackendError, Operations, Row, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::Activation;
 
@@ -51,7 +51,7 @@ pub struct Scratch {
 
 /// The pass that is under way, or the last one.
 #[derive(Clone, Debug, Default)]
-pub struct Pass {
+pub struct PassState {
     pub rows: Vec<Row>,
     /// What the traced rows leave behind; `None` if no row is traced.
     pub trace: Option<TraceOptions>,
@@ -59,7 +59,7 @@ pub struct Pass {
     pub consecutive: bool,
 }
 
-impl Pass {
+impl PassState {
     /// Up to 16 rows.
     pub fn narrow(&self) -> bool {
         self.rows.len() <= NARROW_ROWS
@@ -125,15 +125,12 @@ pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Re
     Ok(shared)
 }
 
-impl CudaBackend {
-    /// Rows of the pass and bytes ahead of a layer's part of the queries and states: (query floats, state bytes).
-    fn layer_part(&self, layer: usize) -> (usize, usize) {
-        let heads = self.pass.rows.len() * self.spec.num_attention_heads;
-        let before = if self.pass.narrow() { layer * heads } else { 0 };
-        (before * self.spec.head_dim, before * HEAD_STATE_BYTES)
+impl Operations for CudaBackend {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
-    pub(super) fn embed_rows(&self) -> Result<(), CudaError> {
+    fn embed(&mut self) -> Result<(), BackendError> {
         let (s, n) = (&self.spec, self.pass.rows.len());
         let arguments = [
             (&self.weights.embedding.data).into(),
@@ -143,11 +140,11 @@ impl CudaBackend {
             s.vocab_size.into(),
             s.embedding_scale.unwrap_or(1.0).into(),
         ];
-        self.device.launch(&self.variants.embed, [s.hidden_size.div_ceil(2048), n, 1], 256, 0, &arguments)
+        Ok(self.device.launch(&self.variants.embed, [s.hidden_size.div_ceil(2048), n, 1], 256, 0, &arguments)?)
     }
 
     /// norm(x) → q, k, v, normed per head, rotated; k and v to the cache.
-    pub(super) fn qkv(&self, layer: usize) -> Result<(), CudaError> {
+    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         let q = scratch.q.floats(self.layer_part(layer).0);
         let jobs = [
@@ -156,7 +153,85 @@ impl CudaBackend {
             Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v.address() },
         ];
         self.products(scratch.x.address(), Some(self.norm(&w.input_norm)), &jobs, false)?;
-        self.rope(layer, q)
+        Ok(self.rope(layer, q)?)
+    }
+
+    /// Attention over the cache; in a wide pass the layer's heads are offered to the traced rows' selections. The last
+    /// layer's are when the pass ends, with the hidden states.
+    fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+        let n = self.pass.rows.len();
+        if !self.pass.narrow() && self.pass.consecutive {
+            self.attend_prefill(layer)?;
+        } else {
+            for first in (0..n).step_by(NARROW_ROWS) {
+                self.attend_decode(layer, first, NARROW_ROWS.min(n - first))?;
+            }
+        }
+        if !self.pass.narrow() && layer + 1 < self.spec.layers.len() {
+            self.select(layer, 1, 0)?;
+        }
+        Ok(())
+    }
+
+    /// x += (norm of) W_o · attention.
+    fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
+        let w = &self.weights.layers[layer];
+        let (attended, bias) = (self.scratch.attended.address(), w.o_bias.as_ref());
+        Ok(self.add_residual(attended, &w.o, bias, w.post_attention_norm.as_ref())?)
+    }
+
+    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)).
+    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
+        let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
+        let wide = self.products_of(&w.gate)?.wide.as_ref().filter(|_| !self.pass.narrow());
+        let down = self.products_of(&w.down)?.wide.as_ref();
+        let norm = self.norm(&w.feed_forward_norm);
+        match wide {
+            None => self.gated_narrow(layer, norm)?,
+            Some(wide) => {
+                let jobs = [
+                    Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.address() },
+                    Job { w: &w.up, bias: w.up_bias.as_ref(), y: scratch.up.address() },
+                ];
+                self.norm_terms(wide, scratch.x.address(), norm, w.gate.width)?;
+                jobs.iter().try_for_each(|job| self.gemm(wide, job, false))?;
+                if let (Some(down), true, None) = (down, w.down.dtype == w.gate.dtype, &w.post_feed_forward_norm) {
+                    self.gated_terms(wide, n * w.gate.rows)?;
+                    let job = Job { w: &w.down, bias: w.down_bias.as_ref(), y: scratch.x.address() };
+                    return Ok(self.gemm(down, &job, true)?);
+                }
+                self.gated_floats(n * w.gate.rows)?;
+            }
+        }
+        let norm = w.post_feed_forward_norm.as_ref();
+        Ok(self.add_residual(scratch.gate.address(), &w.down, w.down_bias.as_ref(), norm)?)
+    }
+
+    /// The final norm, and what the traced rows leave behind.
+    fn final_norm(&mut self) -> Result<(), BackendError> {
+        let (s, scratch) = (&self.spec, &self.scratch);
+        let arguments = [
+            (&scratch.x).into(),
+            (&self.weights.final_norm).into(),
+            s.norm_weight_offset.into(),
+            s.rms_norm_eps.into(),
+            s.hidden_size.into(),
+            (&scratch.h).into(),
+            (&scratch.not_finite).into(),
+        ];
+        self.device.launch(&self.variants.rms_norm, [self.pass.rows.len(), 1, 1], 256, 32, &arguments)?;
+        let (layers, hidden) = (s.layers.len(), scratch.h.address());
+        let (first, count) = if self.pass.narrow() { (0, layers) } else { (layers - 1, 1) };
+        Ok(self.select(first, count, hidden)?)
+    }
+}
+
+impl CudaBackend {
+    /// Rows of the pass and bytes ahead of a layer's part of the queries and states: (query floats, state bytes).
+    fn layer_part(&self, layer: usize) -> (usize, usize) {
+        let heads = self.pass.rows.len() * self.spec.num_attention_heads;
+        let before = if self.pass.narrow() { layer * heads } else { 0 };
+        (before * self.spec.head_dim, before * HEAD_STATE_BYTES)
     }
 
     fn rope(&self, layer: usize, q: u64) -> Result<(), CudaError> {
@@ -184,23 +259,6 @@ impl CudaBackend {
         ];
         let heads = s.num_attention_heads + 2 * s.num_key_value_heads;
         self.device.launch(&self.variants.rope, [heads.div_ceil(4), self.pass.rows.len(), 1], 128, 0, &arguments)
-    }
-
-    /// Attention over the cache; in a wide pass the layer's heads are offered to the traced rows' selections. The last
-    /// layer's are when the pass ends, with the hidden states.
-    pub(super) fn attention(&self, layer: usize) -> Result<(), CudaError> {
-        let n = self.pass.rows.len();
-        if !self.pass.narrow() && self.pass.consecutive {
-            self.attend_prefill(layer)?;
-        } else {
-            for first in (0..n).step_by(NARROW_ROWS) {
-                self.attend_decode(layer, first, NARROW_ROWS.min(n - first))?;
-            }
-        }
-        if !self.pass.narrow() && layer + 1 < self.spec.layers.len() {
-            self.select(layer, 1, 0)?;
-        }
-        Ok(())
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
@@ -287,15 +345,14 @@ impl CudaBackend {
         self.device.launch(&self.variants.select, [self.pass.rows.len(), 1, 1], 256, shared, &arguments)
     }
 
-    /// x += (norm of) W_o · attention.
-    pub(super) fn output(&self, layer: usize) -> Result<(), CudaError> {
-        let w = &self.weights.layers[layer];
-        let (attended, bias) = (self.scratch.attended.address(), w.o_bias.as_ref());
-        self.join(attended, &w.o, bias, w.post_attention_norm.as_ref())
-    }
-
     /// x += W · input (+ bias), normed first where there is a norm.
-    fn join(&self, input: u64, w: &Matrix, bias: Option<&Buffer>, norm: Option<&Buffer>) -> Result<(), CudaError> {
+    fn add_residual(
+        &self,
+        input: u64,
+        w: &Matrix,
+        bias: Option<&Buffer>,
+        norm: Option<&Buffer>,
+    ) -> Result<(), CudaError> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let Some(norm) = norm else {
             return self.products(input, None, &[Job { w, bias, y: scratch.x.address() }], true);
@@ -310,33 +367,6 @@ impl CudaBackend {
             s.hidden_size.into(),
         ];
         self.device.launch(&self.variants.add_rms_norm, [self.pass.rows.len(), 1, 1], 256, 32, &arguments)
-    }
-
-    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)).
-    pub(super) fn network(&self, layer: usize) -> Result<(), CudaError> {
-        let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
-        let wide = self.products_of(&w.gate)?.wide.as_ref().filter(|_| !self.pass.narrow());
-        let down = self.products_of(&w.down)?.wide.as_ref();
-        let norm = self.norm(&w.feed_forward_norm);
-        match wide {
-            None => self.gated_narrow(layer, norm)?,
-            Some(wide) => {
-                let jobs = [
-                    Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.address() },
-                    Job { w: &w.up, bias: w.up_bias.as_ref(), y: scratch.up.address() },
-                ];
-                self.norm_terms(wide, scratch.x.address(), norm, w.gate.width)?;
-                jobs.iter().try_for_each(|job| self.gemm(wide, job, false))?;
-                if let (Some(down), true, None) = (down, w.down.dtype == w.gate.dtype, &w.post_feed_forward_norm) {
-                    self.gated_terms(wide, n * w.gate.rows)?;
-                    let job = Job { w: &w.down, bias: w.down_bias.as_ref(), y: scratch.x.address() };
-                    return self.gemm(down, &job, true);
-                }
-                self.gated_floats(n * w.gate.rows)?;
-            }
-        }
-        let norm = w.post_feed_forward_norm.as_ref();
-        self.join(scratch.gate.address(), &w.down, w.down_bias.as_ref(), norm)
     }
 
     fn activation(&self) -> Argument {
@@ -389,22 +419,5 @@ impl CudaBackend {
         let arguments =
             [(&scratch.gate).into(), (&scratch.up).into(), (&scratch.gate).into(), count.into(), self.activation()];
         self.device.launch(&self.variants.gated, [count.div_ceil(1024), 1, 1], 256, 0, &arguments)
-    }
-
-    /// The final norm, and what the traced rows leave behind.
-    pub(super) fn finish_pass(&self) -> Result<(), CudaError> {
-        let (s, scratch) = (&self.spec, &self.scratch);
-        let arguments = [
-            (&scratch.x).into(),
-            (&self.weights.final_norm).into(),
-            s.norm_weight_offset.into(),
-            s.rms_norm_eps.into(),
-            s.hidden_size.into(),
-            (&scratch.h).into(),
-            (&scratch.not_finite).into(),
-        ];
-        self.device.launch(&self.variants.rms_norm, [self.pass.rows.len(), 1, 1], 256, 32, &arguments)?;
-        let (layers, hidden) = (s.layers.len(), scratch.h.address());
-        if self.pass.narrow() { self.select(0, layers, hidden) } else { self.select(layers - 1, 1, hidden) }
     }
 }

@@ -2,10 +2,10 @@
 //! the next is begun. A run that died is taken up where its last whole line ends.
 
 use super::manifest::Manifest;
+use crate::cache;
 use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
 use serde::de::DeserializeOwned;
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// What is wrong with a run folder.
@@ -40,15 +40,12 @@ impl RunFolder {
         let mut text = serde_json::to_string_pretty(manifest).map_err(|e| io(e.into()))?;
         text.push('\n');
         if !file.exists() {
-            // shards may start together: whoever links first has written it, whole
-            let draft = path.join(format!("manifest.{}.tmp", std::process::id()));
-            write_whole(&draft, text.as_bytes()).map_err(io)?;
-            let linked = std::fs::hard_link(&draft, &file).or_else(|error| match error.kind() {
+            // shards may start together: the first one's manifest stays, whole
+            let draft = cache::draft(path, text.as_bytes()).map_err(io)?;
+            draft.persist_noclobber(&file).map(drop).or_else(|failed| match failed.error.kind() {
                 io::ErrorKind::AlreadyExists => Ok(()),
-                _ => std::fs::rename(&draft, &file), // a file system without links
-            });
-            let _ = std::fs::remove_file(&draft);
-            linked.map_err(io)?;
+                _ => failed.file.persist(&file).map(drop).map_err(|e| io(e.error)), // a file system without links
+            })?;
         }
         let found = read_manifest(path)?;
         let differences = found.differences(manifest);
@@ -73,9 +70,8 @@ impl RunFolder {
 
     /// Writes a whole file at once: readers see the old one or the new one.
     pub fn replace(&self, name: &str, text: &str) -> Result<(), FolderError> {
-        let (path, draft) = (self.path.join(name), self.path.join(format!("{name}.{}.tmp", std::process::id())));
-        let written = write_whole(&draft, text.as_bytes()).and_then(|()| std::fs::rename(&draft, &path));
-        written.map_err(|source| FolderError::Io { path, source })
+        let path = self.path.join(name);
+        cache::write(&path, text.as_bytes()).map_err(|source| FolderError::Io { path, source })
     }
 }
 
@@ -90,12 +86,6 @@ pub fn read_manifest(folder: &Path) -> Result<Manifest, FolderError> {
         return Err(FolderError::Format { path, expected: super::manifest::FORMAT, found });
     }
     serde_json::from_value(value).map_err(|source| FolderError::Manifest { path, source })
-}
-
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 /// Part `index` (from 1) of `of`: every `of`-th item.

@@ -40,8 +40,6 @@ pub struct Model {
 pub struct EvalOptions {
     #[serde(flatten)]
     pub parameters: Parameters,
-    /// K: heads that are kept per row.
-    pub selected_heads: usize,
     /// Tokens of a response at most.
     pub max_tokens: usize,
     /// Of everything that is drawn.
@@ -113,7 +111,6 @@ mod tests {
             },
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),
-                selected_heads: 16,
                 max_tokens: 1024,
                 seed: 0,
                 methods: vec![MethodKey::UQAC],

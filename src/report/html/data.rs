@@ -66,7 +66,7 @@ struct Item<'a> {
     /// Token, φ, similarity, the token whose row it was reached from.
     chain: Vec<(i64, f64, f64, Option<i64>)>,
     kept: Vec<i64>,
-    /// First token of the answer, and the one behind its last.
+    /// First token of the answer, and the one after its last.
     #[serde(skip_serializing_if = "Option::is_none")]
     span: Option<[usize; 2]>,
     /// The replaced token (`null`: none, the response itself), the text put in its place, and the member's share of P.

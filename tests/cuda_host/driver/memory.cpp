@@ -93,9 +93,8 @@ Address allocate(size_t bytes) {  // 0: out of memory
 }
 
 bool intact(const char* guard) {
-  for (size_t i = 0; i < GUARD; ++i)
-    if (static_cast<unsigned char>(guard[i]) != GUARD_BYTE) return false;
-  return true;
+  // Every byte is like the first, and that is right: as quick as memcmp, after every launch and for every allocation.
+  return GUARD == 0 || (static_cast<unsigned char>(*guard) == GUARD_BYTE && !memcmp(guard, guard + 1, GUARD - 1));
 }
 
 void release(std::map<Address, Allocation>::iterator found) {

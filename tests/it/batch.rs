@@ -1,0 +1,102 @@
+//! Sequences that join and leave a batch, share a prefix, or are asked twice, give what they give alone, bit for bit.
+
+use crate::common;
+
+use common::tiny;
+use std::ops::ControlFlow;
+use uqac::backend::sampling::Sampling;
+use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation, HeadSelection, Progress};
+use uqac::uq::Variant;
+
+fn engine() -> (tempfile::TempDir, Engine) {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_model(folder.path());
+    let engine = Engine::load(folder.path(), EngineOptions { threads: 2, ..EngineOptions::default() }).unwrap();
+    (folder, engine)
+}
+
+fn prompts(engine: &Engine) -> Vec<Vec<u32>> {
+    let long = "How many are left? ".repeat(15);
+    ["Tom has 3 boxes.", "a", &long, "What is 17 + 25?", "zz", "7 given away"]
+        .iter()
+        .map(|t| engine.tokenizer().encode(t, true).unwrap())
+        .collect()
+}
+
+fn go_on(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn alone(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> Generation {
+    engine.generate(&[prompt.to_vec()], options, go_on).unwrap().remove(0)
+}
+
+#[test]
+fn prompts_join_and_responses_leave() {
+    let (_folder, mut engine) = engine();
+    let prompts = prompts(&engine);
+    let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
+    // a token that some of them write ends them early, so that they leave at different times
+    let probe = alone(&mut engine, &prompts[3], &whole);
+    let options = GenerateOptions { stop_ids: vec![probe.tokens[probe.prompt_len + 7]], ..whole };
+    let expected: Vec<Generation> = prompts.iter().map(|p| alone(&mut engine, p, &options)).collect();
+    let lengths: Vec<usize> = expected.iter().map(|g| g.tokens.len() - g.prompt_len).collect();
+    assert!(lengths.iter().any(|n| *n < 40), "the test needs responses of different lengths: {lengths:?}");
+
+    let (mut waiting, mut found) = ((0..).zip(&prompts), Vec::new());
+    let mut batch = engine.batch(&options);
+    loop {
+        while batch.len() < 3
+            && let Some((stream, prompt)) = waiting.next()
+        {
+            batch.start(prompt, stream, &mut go_on).unwrap();
+        }
+        let Some((stream, finish, mut traced)) = batch.next(&mut go_on).unwrap() else { break };
+        let (response, mut queries) = traced.parts();
+        let expected = &expected[stream as usize];
+        assert_eq!((response.tokens, response.steps), (&expected.tokens[..], &expected.steps[..]), "{stream}");
+        assert_eq!(finish, expected.finish);
+        // a question to one of them leaves the others as they are
+        queries.attention_rows(&[response.tokens.len() - 1]).unwrap();
+        found.push(stream);
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..prompts.len() as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn samples_share_their_prompt_and_a_next_turn_everything() {
+    let (_folder, mut engine) = engine();
+    let prompt = prompts(&engine)[2].clone();
+    let greedy = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
+    let hot =
+        GenerateOptions { sampling: Sampling { temperature: 0.5, seed: 3, ..Sampling::GREEDY }, ..greedy.clone() };
+    let apart = engine.generate(&vec![prompt.clone(); 4], &hot, go_on).unwrap();
+    let (_, mut traced) = engine.generate_traced(&prompt, &greedy, go_on).unwrap();
+    let turn: Vec<u32> = traced.tokens().0.iter().copied().chain([5, 6, 7, 8]).collect();
+    // even where a variant has just overwritten the cache
+    let (response, mut queries) = traced.parts();
+    let last = response.tokens.len() - 1;
+    queries.score_variants(&[Variant { position: prompt.len() + 1, token: 9 }], &[last]).unwrap();
+    assert_eq!(traced.generate_sharing(&vec![prompt.clone(); 4], &hot, 0..4).unwrap(), apart);
+    let answered = traced.generate_sharing(std::slice::from_ref(&turn), &greedy, [0]).unwrap().remove(0);
+    drop(traced);
+    assert_eq!(answered, alone(&mut engine, &turn, &greedy));
+}
+
+#[test]
+fn questions_may_be_asked_twice() {
+    let (_folder, mut engine) = engine();
+    let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles. ".repeat(12), true).unwrap();
+    let last = tokens.len() - 1;
+    let mut traced = engine.trace(&tokens, 20, HeadSelection::default()).unwrap();
+    let (_, mut queries) = traced.parts();
+    let variants = [Variant { position: 30, token: 9 }, Variant { position: 140, token: 3 }];
+    let ask = |queries: &mut uqac::engine::TraceQueries<'_>| {
+        let rows = queries.attention_rows(&[35, 150, last]).unwrap();
+        let cosines = queries.cosines(&[30, 150], last - 3..last).unwrap();
+        (rows, cosines, queries.score_variants(&variants, &[60, 150, last]).unwrap())
+    };
+    let first = ask(&mut queries);
+    assert_eq!(first, ask(&mut queries));
+}

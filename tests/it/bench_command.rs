@@ -1,0 +1,103 @@
+//! `uqac bench` on a tiny model: that every stage is there with figures that hang together. No time is tested.
+
+use crate::common;
+
+use common::tiny;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn bench(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+    command.arg("bench").args(arguments).env_remove("UQAC_MODEL").env("NO_COLOR", "1").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+const STAGES: [&str; 9] = [
+    "prefill",
+    "decode",
+    "decode, traced",
+    "score",
+    "chain",
+    "similarity",
+    "ensemble",
+    "self-consistency",
+    "verbalized",
+];
+
+#[test]
+fn every_stage_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_model(folder.path());
+    let model = folder.path().to_str().unwrap();
+    let picture = folder.path().join("times.svg");
+    let few = ["--device", "cpu", "--buffer", "16", "--rounds", "3", "--prompt-tokens", "24", "--gen-tokens", "9"];
+    let more = ["--batch", "2", "--variants", "3", "--sweep", "16,40", "--json", "--picture"];
+    let output = bench(&[&["--model", model][..], &few, &more, &[picture.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("round 3 of 3"));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<&str> = report["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    assert_eq!(names, STAGES);
+    for stage in report["stages"].as_array().unwrap() {
+        let seconds = &stage["seconds"];
+        let [least, median, most] = ["least", "median", "most"].map(|key| seconds[key].as_f64().unwrap());
+        assert!(0.0 < least && least <= median && median <= most, "{stage}");
+        if let Some(tokens) = stage["tokens"].as_f64() {
+            let rate = stage["tokens_per_second"].as_f64().unwrap();
+            assert!((rate * median / tokens - 1.0).abs() < 1e-9, "{stage}");
+        }
+        assert!(stage["peak_bytes"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{stage}");
+    }
+    let decode = &report["stages"][1];
+    assert_eq!(decode["tokens"], 18, "two sequences of nine");
+    // bytes of every matrix but the embedding's row, and some cache
+    let step = decode["gb_per_second"].as_f64().unwrap() * 1e9 * decode["seconds"]["median"].as_f64().unwrap() / 9.0;
+    assert!(step > report["weight_bytes_per_step"].as_f64().unwrap());
+    let contexts: Vec<u64> =
+        report["sweep"].as_array().unwrap().iter().map(|r| r["context"].as_u64().unwrap()).collect();
+    assert_eq!(contexts, [16, 40]);
+    assert!(report["sweep"][1]["score"]["seconds"]["median"].as_f64().unwrap() > 0.0);
+    let svg = std::fs::read_to_string(picture).unwrap();
+    let picture = roxmltree::Document::parse(&svg).unwrap();
+    let texts: Vec<&str> = picture.descendants().filter(|n| n.has_tag_name("text")).filter_map(|n| n.text()).collect();
+    assert!(["plain", "UQAC", "verbalized"].iter().all(|name| texts.contains(name)), "{texts:?}");
+}
+
+#[test]
+fn random_weights_have_the_published_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_uqac"))
+        .args(["bench", "--random-weights", "qwen2.5-7b/small", "--device", "cpu", "--buffer", "1", "--rounds", "1"])
+        .args(["--prompt-tokens", "8", "--gen-tokens", "6", "--variants", "1", "--samples", "1"])
+        .env("TMPDIR", folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert!(STAGES.iter().all(|stage| table.contains(stage)), "{table}");
+    assert!(folder.path().join("uqac-random-weights/qwen2.5-7b-small/config.json").is_file());
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_model(folder.path());
+    let fails = |arguments: &[&str], says: &str| {
+        let output = bench(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+    };
+    let model = |path: &Path| path.to_str().unwrap().to_owned();
+    let model = model(folder.path());
+    let with =
+        |more: &[&'static str]| [&["--model", model.as_str(), "--buffer", "1", "--device", "cpu"], more].concat();
+    fails(&with(&["--prompt-tokens", "5000"]), "the model's context");
+    fails(&with(&["--gen-tokens", "1"]), "the response is 1: expected at least 5");
+    fails(&with(&["--batch", "0"]), "the batch is 0");
+    fails(&with(&["--sweep", "4q"]), "512 or 4k");
+    fails(&["--random-weights", "gpt-5"], "llama-3.1-8b");
+}

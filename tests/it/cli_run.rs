@@ -1,0 +1,279 @@
+//! The commands on a small random model: what they print and write, bad items, interruptions, closed pipes.
+
+use crate::common;
+
+use common::tiny;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// A folder with a model in `model`.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("model")).unwrap();
+    tiny::write_model(&folder.path().join("model"));
+    folder
+}
+
+/// `uqac` in this folder with its model and two threads.
+fn command(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+    command.current_dir(folder).env("UQAC_MODEL", "./model").env_remove("NO_COLOR").args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn finish(mut child: Child, input: &str) -> Output {
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn uqac(folder: &Path, arguments: &[&str]) -> Output {
+    finish(command(folder, arguments).spawn().unwrap(), "")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+fn records(lines: &str) -> Vec<Value> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Tokens of the small model's byte-level tokenizer: a byte each.
+fn bytes(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+const RESPONSE: &str = "Two and two make four, so the answer is 4.";
+
+/// Items of both forms, with answers and without.
+fn good_items(n: usize) -> String {
+    let item = |i: usize| match i % 3 {
+        0 => json!({"id": i, "prompt": format!("Question {i}?"), "response": RESPONSE}),
+        1 => json!({"id": format!("s{i}"), "input_ids": bytes(&format!("Q{i}\n{RESPONSE}")), "n_instr": 3}),
+        _ => json!({"id": i, "input_ids": bytes("What is it? No idea at all"), "n_instr": 11, "answer_span": [15, 19]}),
+    };
+    (0..n).map(|i| item(i).to_string() + "\n").collect()
+}
+
+const SCORE: [&str; 6] = ["score", "--no-chat-template", "--input", "in.jsonl", "--output", "out.jsonl"];
+
+fn score(folder: &Path, more: &[&str]) -> Output {
+    uqac(folder, &[&SCORE, more].concat())
+}
+
+#[test]
+fn score_writes_a_record_for_each_item_in_order() {
+    let folder = folder();
+    std::fs::write(folder.path().join("in.jsonl"), good_items(4)).unwrap();
+    let output = score(folder.path(), &["--trace"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stdout.is_empty());
+    assert!(text(&output.stderr).contains("4 items in"), "{}", text(&output.stderr));
+    let records = records(&std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap());
+    let ids: Vec<&Value> = records.iter().map(|r| &r["id"]).collect();
+    assert_eq!(ids, [&json!(0), &json!("s1"), &json!(2), &json!(3)]);
+    for record in &records {
+        assert_eq!(record["status"], "ok", "{record}");
+        let (p, p_sim) = (record["scores"]["p"].as_f64().unwrap(), record["scores"]["p_sim"].as_f64().unwrap());
+        assert!(0.0 <= p_sim && p_sim <= p && p <= 1.0, "{p_sim} {p}");
+        let rows = |key: &str| record[key].as_array().unwrap().iter().map(|r| r["row"].clone()).collect::<Vec<_>>();
+        assert_eq!(rows("trace"), rows("chain"));
+        let row = &record["trace"][0];
+        assert_eq!(row["heads"].as_array().unwrap().len(), 16);
+        let entropies = common::numbers(&row["entropies"]);
+        assert!(entropies.is_sorted() && row["gap"].as_f64().unwrap() >= 0.0);
+    }
+    assert_eq!(records[1]["answer"], json!({"text": "4", "tokens": [3 + RESPONSE.len() - 2, 3 + RESPONSE.len() - 1]}));
+    assert_eq!(records[2]["answer"], json!({"text": "idea", "tokens": [15, 19]}));
+    assert_eq!(records[0]["n_instr"], "Question 0?".len());
+}
+
+#[test]
+fn bad_items_get_a_status_and_the_others_go_on() {
+    let folder = folder();
+    let lines = [
+        r#"{"id": "cut", "input_ids": [1, 2"#,
+        r#"{"id": "range", "input_ids": [65, 66, 99999], "n_instr": 1}"#,
+        r#"{"id": "n", "input_ids": [65, 66, 67], "n_instr": 3}"#,
+        r#"{"id": "none", "prompt": "Why?", "response": "Nobody knows why"}"#,
+        r#"{"id": "messages", "messages": [{"role": "user", "content": "x"}], "response": "4"}"#,
+        "",
+        r#"{"prompt": "2+2?", "response": "It is 4"}"#,
+    ];
+    let long = json!({"id": "long", "input_ids": vec![65; 3000], "n_instr": 1}).to_string();
+    let mut input = (lines.join("\n") + "\n" + &long + "\n").into_bytes();
+    input.extend(b"{\"id\": \"utf8\", \"prompt\": \"\xff\", \"response\": \"4\"}");
+    std::fs::write(folder.path().join("in.jsonl"), input).unwrap();
+    let output = score(folder.path(), &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("1 ok, 1 without an answer, 6 errors"), "{}", text(&output.stderr));
+    let records = records(&std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap());
+    let found: Vec<(Value, &str)> = records.iter().map(|r| (r["id"].clone(), r["status"].as_str().unwrap())).collect();
+    let expected = [
+        (json!("cut"), "error"),
+        (json!("range"), "error"),
+        (json!("n"), "error"),
+        (json!("none"), "no_answer"),
+        (json!("messages"), "error"),
+        (json!(6), "ok"),
+        (json!("long"), "error"),
+        (json!("utf8"), "error"),
+    ];
+    assert_eq!(found, expected);
+    for (i, says) in [(0, "line 1: not valid JSON"), (1, "99999"), (2, "n_instr"), (4, "messages"), (6, "3000")] {
+        assert!(records[i]["error"].as_str().unwrap().contains(says), "{}", records[i]);
+    }
+    // a later run that has nothing to do still tells that there were errors
+    assert_eq!(score(folder.path(), &["--resume"]).status.code(), Some(1));
+}
+
+#[test]
+fn a_model_without_a_template_says_so() {
+    let folder = folder();
+    std::fs::remove_file(folder.path().join("model/tokenizer_config.json")).unwrap();
+    let output = uqac(folder.path(), &["ask", "1+1?"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--no-chat-template"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn text_goes_through_the_template_and_ends_as_it_does() {
+    let folder = folder();
+    let item = |id: &str, prompt: Value| {
+        let mut item = json!({"id": id, "response": RESPONSE});
+        item.as_object_mut().unwrap().extend(prompt.as_object().unwrap().clone());
+        item.to_string() + "\n"
+    };
+    let messages = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "2+2?"}]);
+    let rendered = "user: 2+2?\nassistant: ";
+    let ids = json!({"id": "ids", "input_ids": bytes(&format!("{rendered}{RESPONSE}\n")), "n_instr": rendered.len()});
+    let input = item("prompt", json!({"prompt": "2+2?"})) + &item("messages", json!({"messages": messages}));
+    std::fs::write(folder.path().join("in.jsonl"), input + &ids.to_string()).unwrap();
+    let output = uqac(folder.path(), &["score", "--input", "in.jsonl", "--output", "-", "--profile", "reference"]);
+    let mut records = records(text(&output.stdout));
+    assert_eq!(records[1]["n_instr"], "system: s\n".len() + rendered.len());
+    records[2]["id"] = json!("prompt");
+    assert_eq!(records[0], records[2], "prompt and response as text and as tokens are one sequence");
+}
+
+#[test]
+fn a_killed_run_resumes_to_the_same_file() {
+    let folder = folder();
+    let out = folder.path().join("out.jsonl");
+    std::fs::write(folder.path().join("in.jsonl"), good_items(12)).unwrap();
+    assert_eq!(score(folder.path(), &[]).status.code(), Some(0));
+    let whole = std::fs::read_to_string(&out).unwrap();
+    for lines in [1, 5] {
+        // killed as soon as so many lines are in the file; a run that is faster than this loop ends by itself
+        let mut child = command(folder.path(), &[&SCORE[..], &["--overwrite"]].concat()).spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            if std::fs::read_to_string(&out).unwrap().lines().count() == lines {
+                let _ = child.kill();
+            }
+        }
+        let cut = std::fs::read_to_string(&out).unwrap();
+        assert!(whole.starts_with(&cut), "what is there is as it would have been");
+        assert_eq!(score(folder.path(), &["--resume"]).status.code(), Some(0));
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), whole);
+    }
+    assert_eq!(score(folder.path(), &[]).status.code(), Some(2), "neither --resume nor --overwrite");
+}
+
+#[test]
+fn limits_gzip_and_pipes() {
+    let folder = folder();
+    std::fs::write(folder.path().join("in.jsonl"), good_items(5)).unwrap();
+    let plain = ["score", "--no-chat-template", "--input", "in.jsonl", "--output", "-"];
+    let whole = text(&uqac(folder.path(), &plain).stdout).to_owned();
+    assert_eq!(whole.lines().count(), 5);
+    let limited = uqac(folder.path(), &[&plain[..], &["--limit", "2"]].concat());
+    assert_eq!(text(&limited.stdout).lines().count(), 2);
+    let piped = ["score", "--no-chat-template", "--input", "-", "--output", "-", "--threads", "1"];
+    let piped = finish(command(folder.path(), &piped).spawn().unwrap(), &good_items(5));
+    assert_eq!(text(&piped.stdout), whole);
+    let gzip = ["score", "--no-chat-template", "--input", "in.jsonl", "--output", "out.jsonl.gz"];
+    uqac(folder.path(), &[&gzip[..], &["--limit", "2"]].concat());
+    assert_eq!(uqac(folder.path(), &[&gzip[..], &["--resume"]].concat()).status.code(), Some(0));
+    assert_eq!(common::read_lines(&folder.path().join("out.jsonl.gz")), records(&whole));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_exit_code_2() {
+    let folder = folder();
+    std::fs::write(folder.path().join("in.jsonl"), good_items(2)).unwrap();
+    let full = ["score", "--no-chat-template", "--input", "in.jsonl", "--output", "/dev/full"];
+    let output = uqac(folder.path(), &full);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("/dev/full: No space left"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = folder();
+    std::fs::write(folder.path().join("in.jsonl"), good_items(30)).unwrap();
+    for arguments in [
+        &["score", "--no-chat-template", "--input", "in.jsonl", "--output", "-"][..],
+        &["ask", "--no-chat-template", "--max-tokens", "1500", "Tell me: "],
+        &["inspect", "model"],
+    ] {
+        let mut child = command(folder.path(), arguments).spawn().unwrap();
+        let mut first = [0];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+        assert!(!text(&output.stderr).contains("panicked"));
+    }
+}
+
+#[test]
+fn ask_streams_the_answer_and_reports() {
+    let folder = folder();
+    let ask = ["ask", "--no-chat-template", "--max-tokens", "60", "--temperature", "1", "--seed", "3", "Count: 1 2 3"];
+    let output = uqac(folder.path(), &ask);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("confidence"), "{shown:?}");
+    assert!(shown.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()), "no colours, no raw controls: {shown:?}");
+    assert_eq!(text(&uqac(folder.path(), &ask).stdout), shown, "a seed repeats");
+}
+
+#[test]
+fn ask_json_is_one_object_on_standard_output() {
+    let folder = folder();
+    let ask = ["ask", "--no-chat-template", "--json", "--max-tokens", "60", "--temperature", "1", "--seed", "3", "-"];
+    let mut child = command(folder.path(), &ask).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"Count: 1 2 3\n").unwrap();
+    let mut line = String::new();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(reader.read_line(&mut String::new()).unwrap(), 0);
+    assert!(child.wait().unwrap().success());
+    let answer: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(answer["question"], "Count: 1 2 3");
+    assert_eq!(answer["n_instr"], "Count: 1 2 3".len());
+    let keys: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(keys[..4], ["id", "profile", "status", "n_instr"]);
+    assert_eq!(keys[9..], ["question", "response", "finish_reason", "response_tokens", "tokens_per_second"]);
+}
+
+#[test]
+fn inspect_shows_the_model_as_tables_and_as_json() {
+    let folder = folder();
+    let output = uqac(folder.path(), &["inspect", "model", "--json", "--context", "100", "--v-cache", "f16"]);
+    let facts: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    assert_eq!(facts["model"]["architecture"], "LlamaForCausalLM");
+    assert_eq!(facts["attention"]["key_value_heads"], 2);
+    // 3 layers of 2 heads of 8 numbers, keys of four bytes and values of two
+    assert_eq!(facts["memory"]["kv_cache"], 100 * 3 * 2 * 8 * (4 + 2));
+    assert_eq!(facts["memory"]["tokens"], 100);
+    let tables = uqac(folder.path(), &["inspect", "model"]);
+    let tables = text(&tables.stdout);
+    for part in ["LlamaForCausalLM", "kv cache", "chat template", "KiB", "2048"] {
+        assert!(tables.contains(part), "{part}: {tables}");
+    }
+}

@@ -1,0 +1,107 @@
+//! The CUDA kernels on the CPU: builds `tests/cuda_host` and loads its libraries into this process. With
+//! `UQAC_TEST_DRIVER=installed` the tests take the driver that the machine has instead, and run on its GPU.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+const RTLD_NOW: c_int = 2;
+
+/// The folder with an up-to-date libcuda.so.1 of all kernels: the `LD_LIBRARY_PATH` for a program that is to find it.
+/// `None` (said plainly) where there is no C++ compiler or no Python.
+pub fn library_folder() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_host/build.py");
+        let available = |program: &str| Command::new(program).arg("--version").output().is_ok();
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| String::from("g++"));
+        if !cfg!(target_os = "linux") || !available("python3") || !available(&compiler) {
+            eprintln!("SKIPPED: the kernels need Linux, python3 and {compiler} to run on the CPU");
+            return None;
+        }
+        let output = Command::new("python3").arg(script).arg("lib").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Some(PathBuf::from(String::from_utf8(output.stdout).unwrap().trim()))
+    };
+    FOLDER.get_or_init(build).as_deref()
+}
+
+/// Makes this process's CUDA driver the host-run one; whoever loads libcuda later gets it. False where it cannot be
+/// built. To be called before anything else asks for CUDA.
+pub fn load() -> bool {
+    match std::env::var("UQAC_TEST_DRIVER") {
+        Ok(driver) => {
+            assert_eq!(driver, "installed", "UQAC_TEST_DRIVER: expected installed, or that it is not set");
+            true
+        }
+        Err(_) => library().is_some(),
+    }
+}
+
+/// For a test of what the driver counts, which it does for the whole process: true in a process that runs this test and
+/// no other. Anywhere else it starts that process, fails if the test fails there, and returns false. False too without the
+/// host-run driver. `test` is the test's path, as `cargo test` prints it.
+pub fn alone(test: &str) -> bool {
+    const RUNS_ALONE: &str = "UQAC_TEST_ALONE";
+    if std::env::var_os(RUNS_ALONE).is_some_and(|name| name == test) {
+        return load();
+    }
+    if std::env::var_os("UQAC_TEST_DRIVER").is_some() {
+        eprintln!("SKIPPED: only the host-run driver counts");
+        return false;
+    }
+    if library_folder().is_none() {
+        return false;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", "--nocapture", test]).env(RUNS_ALONE, test).output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (said(&output.stdout), said(&output.stderr));
+    assert!(output.status.success() && stdout.contains("1 passed"), "{test}, in its own process:\n{stdout}{stderr}");
+    false
+}
+
+/// How often this process has made a call of the driver, by its C name.
+pub fn calls(name: &str) -> u64 {
+    let name = CString::new(name).unwrap();
+    // SAFETY: the library is loaded for good, and this is the function's type in driver/device.cpp.
+    unsafe {
+        let function = dlsym(library().expect("load() comes first"), c"ch_driver_calls".as_ptr());
+        let count: unsafe extern "C" fn(*const c_char) -> u64 = std::mem::transmute(function);
+        count(name.as_ptr())
+    }
+}
+
+/// Bytes of device memory that the host-run driver had given out at once at most since this was last asked.
+pub fn peak_memory() -> u64 {
+    // SAFETY: the library is loaded for good, and this is the function's type in driver/memory.cpp.
+    unsafe {
+        let function = dlsym(library().expect("load() comes first"), c"ch_peak_memory".as_ptr());
+        let peak: unsafe extern "C" fn() -> u64 = std::mem::transmute(function);
+        peak()
+    }
+}
+
+fn library() -> Option<*mut c_void> {
+    static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
+    let open = |file: PathBuf| {
+        let path = CString::new(file.into_os_string().into_encoded_bytes()).unwrap();
+        // SAFETY: loading runs the library's constructors, which only fill tables.
+        let library = unsafe { dlopen(path.as_ptr(), RTLD_NOW) };
+        assert!(!library.is_null(), "{path:?} cannot be loaded");
+        library as usize
+    };
+    let load = || {
+        let folder = library_folder()?;
+        let driver = open(folder.join("libcuda.so.1"));
+        open(folder.join("libnvrtc.so"));
+        open(folder.join("libcublasLt.so"));
+        Some(driver)
+    };
+    LIBRARY.get_or_init(load).map(|library| library as *mut c_void)
+}

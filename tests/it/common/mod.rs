@@ -1,0 +1,63 @@
+//! What the tests share: where the oracle's data and the real models are, and how a test says that it was skipped.
+
+pub mod cuda_host;
+pub mod families;
+pub mod runs;
+pub mod tiny;
+
+use serde_json::Value;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The oracle's data, in $UQAC_GOLDEN or beside the repository; `None` (said plainly) where it is not there.
+pub fn golden() -> Option<PathBuf> {
+    shared("golden", "UQAC_GOLDEN")
+}
+
+/// Benchmarks in their publishers' formats, in $UQAC_DATA or beside the repository; `None` (said plainly) where they are
+/// not there.
+pub fn benchmarks() -> Option<PathBuf> {
+    shared("data", "UQAC_DATA")
+}
+
+fn shared(folder: &str, variable: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder);
+    let path = std::env::var_os(variable).map_or_else(beside, PathBuf::from);
+    if path.is_dir() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: {} is not there", path.display());
+    None
+}
+
+/// A real model's folder, from $UQAC_MODELS or ~/.cache/uqac-models; `None` (said plainly) where it is not there.
+pub fn model(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("UQAC_MODELS")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache/uqac-models")))?;
+    let path = root.join(name);
+    if path.join("model.safetensors").is_file() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: no model in {}", path.display());
+    None
+}
+
+pub fn read_json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// The lines of a `.jsonl.gz` file.
+pub fn read_lines(path: &Path) -> Vec<Value> {
+    let mut text = String::new();
+    flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+pub fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+pub fn token_ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}

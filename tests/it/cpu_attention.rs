@@ -1,0 +1,183 @@
+//! The fused attention kernel against two passes in float64: output, softmax state, reweighted entropy and the rows
+//! rebuilt from it, over odd lengths, group sizes, windows, softcaps and sinks; the same bits on any number of threads.
+
+use crate::common;
+
+use common::tiny::noise;
+use uqac::backend::DType;
+use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
+use uqac::backend::cpu::cache::KvCache;
+use uqac::backend::cpu::simd::Level;
+use uqac::backend::cpu::threads::ThreadPool;
+use uqac::backend::entropy::{EntropyRule, reweighting};
+
+struct Case {
+    shape: AttentionShape,
+    len: usize,
+    /// Added to the first position's scores.
+    sink: f32,
+}
+
+struct Data {
+    /// `[len, kv_heads, head_dim]`
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// `[heads, head_dim]`
+    query: Vec<f32>,
+}
+
+impl Case {
+    /// Random numbers; with a sink, every query's first channel is 1 and only the first key has that channel.
+    fn data(&self, seed: u64) -> Data {
+        let s = &self.shape;
+        let mut random = noise(seed + 1);
+        let mut numbers = |n: usize| (0..n).map(|_| random() * 2.0).collect::<Vec<f32>>();
+        let (mut keys, values) =
+            (numbers(self.len * s.kv_heads * s.head_dim), numbers(self.len * s.kv_heads * s.head_dim));
+        let mut query = numbers(s.heads * s.head_dim);
+        if self.sink > 0.0 {
+            query.iter_mut().step_by(s.head_dim).for_each(|q| *q = 1.0);
+            keys.iter_mut().step_by(s.head_dim).for_each(|k| *k = 0.0);
+            keys.iter_mut().step_by(s.head_dim).take(s.kv_heads).for_each(|k| *k = self.sink);
+        }
+        Data { keys, values, query }
+    }
+}
+
+fn fill(case: &Case, data: &Data, dtype: DType) -> KvCache {
+    let s = &case.shape;
+    let mut cache = KvCache::new(1, s.kv_heads, s.head_dim, dtype, dtype);
+    cache.reserve(case.len);
+    for (t, (key, value)) in
+        data.keys.chunks(s.kv_heads * s.head_dim).zip(data.values.chunks(s.kv_heads * s.head_dim)).enumerate()
+    {
+        cache.write(0, t, key, value);
+    }
+    cache
+}
+
+/// One head of the last row in float64: output, entropy (`None`: no attention), α'.
+fn exact(case: &Case, data: &Data, head: usize) -> (Vec<f64>, Option<f64>, Vec<f64>) {
+    let s = &case.shape;
+    let (row, kv_head) = (case.len - 1, head / (s.heads / s.kv_heads));
+    let part = |data: &[f32], t: usize| -> Vec<f64> {
+        let start = (t * s.kv_heads + kv_head) * s.head_dim;
+        data[start..start + s.head_dim].iter().map(|x| f64::from(*x)).collect()
+    };
+    let first = s.window.map_or(0, |w| (row + 1).saturating_sub(w));
+    let query = &data.query[head * s.head_dim..(head + 1) * s.head_dim];
+    let score = |t: usize| {
+        let s: f64 = part(&data.keys, t).iter().zip(query).map(|(k, q)| k * f64::from(*q)).sum();
+        case.shape.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+    };
+    let scores: Vec<f64> = (first..=row).map(score).collect();
+    let normalized = |weights: Vec<f64>| -> Vec<f64> {
+        let kept = scores.iter().zip(&weights).filter(|(_, w)| **w > 0.0).map(|(s, _)| *s);
+        let max = kept.fold(f64::NEG_INFINITY, f64::max);
+        let e: Vec<f64> =
+            scores.iter().zip(&weights).map(|(s, w)| if *w > 0.0 { w * (s - max).exp() } else { 0.0 }).collect();
+        let sum: f64 = e.iter().sum();
+        e.into_iter().map(|x| if sum > 0.0 { x / sum } else { 0.0 }).collect()
+    };
+    let alpha = normalized(vec![1.0; scores.len()]);
+    let mut out = vec![0.0; s.head_dim];
+    for (t, a) in alpha.iter().enumerate() {
+        out.iter_mut().zip(part(&data.values, first + t)).for_each(|(o, v)| *o += a * v);
+    }
+    let reweighted = normalized((first..=row).map(|t| f64::from(reweighting(row, t))).collect());
+    let entropy = reweighted.iter().filter(|a| **a > 0.0).map(|a| -a * a.ln()).sum::<f64>();
+    let any = reweighted.iter().any(|a| *a > 0.0);
+    let mut full = vec![0.0; row + 1];
+    full[first..].copy_from_slice(&reweighted);
+    (out, any.then_some(entropy), full)
+}
+
+fn run(case: &Case, cache: &KvCache, query: &[f32], threads: usize, level: Level) -> (Vec<f32>, Vec<HeadState>) {
+    let mut out = vec![f32::NAN; query.len()];
+    let mut states = vec![HeadState::EMPTY; case.shape.heads];
+    let rows = [AttentionRow { cache, position: case.len - 1, entropy: true }];
+    attend(&ThreadPool::new(threads), level, &case.shape, &rows, query, &mut out, &mut states);
+    (out, states)
+}
+
+fn check(case: &Case, seed: u64) {
+    let data = case.data(seed);
+    let cache = fill(case, &data, DType::F32);
+    let (s, name) = (&case.shape, format!("{:?}, length {}, sink {}", case.shape, case.len, case.sink));
+    // Scores are dot products of head_dim terms of size ≤ 4 (or the sink) in f32: each off by less than
+    // head_dim · 2^-24 · Σ|q k|, which is what a weight's relative error is; the sums add as much again.
+    let magnitude = 4.0 * s.head_dim as f64 + f64::from(case.sink);
+    let bound = 4.0 * (s.head_dim as f64 + 16.0) * magnitude / f64::from(1u32 << 24);
+    for level in Level::available() {
+        let (out, states) = run(case, &cache, &data.query, 1, level);
+        let (shared, shared_states) = run(case, &cache, &data.query, 5, level);
+        assert_eq!((&out, &states), (&shared, &shared_states), "{name}: threads");
+        for head in 0..s.heads {
+            let (expected, entropy, row) = exact(case, &data, head);
+            for (found, expected) in out[head * s.head_dim..].iter().zip(&expected) {
+                assert!((f64::from(*found) - expected).abs() <= 2.0 * bound, "{name}: {found} not {expected}");
+            }
+            let state = &states[head];
+            let (_, found) = state.entropy.finish(&state.softmax, EntropyRule::Exact);
+            match entropy {
+                None => assert_eq!(found, f64::INFINITY, "{name}"),
+                // an entropy's error is that of the weights times the largest |ln α'|
+                Some(h) => assert!((found - h).abs() <= bound * (1.0 + h) * 20.0, "{name}: entropy {found} not {h}"),
+            }
+            let query = &data.query[head * s.head_dim..(head + 1) * s.head_dim];
+            let traced = TracedHead { head, query, max: state.entropy.max, sum: state.entropy.sum };
+            let mut rebuilt = vec![0.0; case.len];
+            accumulate_row(level, s, &cache, &traced, &mut rebuilt);
+            for (found, expected) in rebuilt.iter().zip(&row) {
+                assert!((f64::from(*found) - expected).abs() <= 2.0 * bound, "{name}: alpha' {found} not {expected}");
+            }
+        }
+    }
+}
+
+fn shape(group: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
+    AttentionShape { layer: 0, heads: group * kv_heads, kv_heads, head_dim, window: None, softcap: None }
+}
+
+#[test]
+fn attention_equals_float64() {
+    let mut seed = 0;
+    for len in [1, 2, 3, 11, 12, 31, 33, 127, 128, 129, 257, 1000] {
+        for (group, head_dim) in [(1, 64), (3, 64), (4, 128), (7, 16), (8, 24), (2, 96)] {
+            for sink in [0.0, 100.0] {
+                seed += 1;
+                check(&Case { shape: shape(group, 2, head_dim), len, sink }, seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_and_softcaps_equal_float64() {
+    for (seed, len) in [1usize, 12, 40, 128, 130, 300, 700].into_iter().enumerate() {
+        for (window, softcap) in [(Some(1), None), (Some(5), None), (Some(130), Some(50.0)), (None, Some(2.0))] {
+            let shape = AttentionShape { window, softcap, ..shape(3, 2, 32) };
+            check(&Case { shape, len, sink: 0.0 }, seed as u64);
+        }
+    }
+}
+
+#[test]
+fn narrow_caches_round_the_inputs_and_nothing_else() {
+    let case = Case { shape: shape(3, 2, 64), len: 200, sink: 0.0 };
+    let data = case.data(5);
+    for dtype in [DType::F16, DType::Bf16] {
+        let round = |x: &f32| match dtype {
+            DType::Bf16 => half::bf16::from_f32(*x).to_f32(),
+            _ => half::f16::from_f32(*x).to_f32(),
+        };
+        let rounded = Data {
+            keys: data.keys.iter().map(round).collect(),
+            values: data.values.iter().map(round).collect(),
+            query: data.query.clone(),
+        };
+        let narrow = run(&case, &fill(&case, &data, dtype), &data.query, 2, Level::detect());
+        let wide = run(&case, &fill(&case, &rounded, DType::F32), &data.query, 2, Level::detect());
+        assert_eq!(narrow, wide);
+    }
+}

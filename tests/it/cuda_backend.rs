@@ -1,0 +1,405 @@
+//! The CUDA backend, its kernels run on the CPU by `tests/cuda_host`: against Hugging Face in float64 on one small model
+//! per family, against the CPU backend in every cache type, and against itself: batches, captured steps.
+
+use crate::common;
+
+use common::families::{FAMILIES, check, run, trace};
+use common::{cuda_host, golden, read_json, tiny, token_ids};
+use safetensors::Dtype;
+use serde_json::json;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use uqac::backend::DType::{self, Bf16, F16, F32};
+use uqac::backend::cpu::{CpuBackend, CpuOptions};
+use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
+use uqac::backend::entropy::EntropyRule;
+use uqac::backend::forward;
+use uqac::backend::sampling::{Choice, Sampling};
+use uqac::backend::{
+    Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step,
+    TraceOptions,
+};
+use uqac::model::{ModelSpec, Weights};
+
+fn model(folder: &Path) -> (ModelSpec, Arc<Weights>) {
+    let spec = ModelSpec::from_folder(folder).unwrap();
+    let weights = Weights::open(folder, &spec).unwrap();
+    (spec, Arc::new(weights))
+}
+
+fn cuda(folder: &Path, (k, v): (DType, DType)) -> CudaBackend {
+    let (spec, weights) = model(folder);
+    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v), gemm: Gemm::Own };
+    CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
+}
+
+fn cpu(folder: &Path, (k_cache, v_cache): (DType, DType)) -> CpuBackend {
+    let (spec, weights) = model(folder);
+    CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, threads: 1, ..CpuOptions::default() })
+}
+
+/// A small bf16 model with a head_dim that there are kernels for; `edit` changes its config.
+fn bf16_model(edit: impl FnOnce(&mut serde_json::Value)) -> tempfile::TempDir {
+    small_model(Dtype::BF16, edit)
+}
+
+fn small_model(dtype: Dtype, edit: impl FnOnce(&mut serde_json::Value)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = tiny::config();
+    config["head_dim"] = json!(16);
+    edit(&mut config);
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    tiny::write_weights_as(folder.path(), &config, dtype, |_, _| ());
+    tiny::write_tokenizer(folder.path());
+    folder
+}
+
+/// Text of a given length as tokens of the small models.
+fn text(len: usize, seed: u64) -> Vec<u32> {
+    let mut noise = tiny::noise(seed + 1);
+    (0..len).map(|_| (128.0 + 127.0 * noise()) as u32).collect()
+}
+
+/// The oracle's models with a sequence for each, or, where they are not there, a model of the Llama family; in f32, as
+/// they are.
+fn small_models() -> Vec<(String, PathBuf, Vec<u32>, Option<tempfile::TempDir>)> {
+    match golden() {
+        Some(golden) => FAMILIES
+            .iter()
+            .map(|family| {
+                let folder = golden.join(format!("tiny_{family}"));
+                let tokens = token_ids(&read_json(&folder.join("golden.json"))["input_ids"]);
+                ((*family).to_owned(), folder, tokens, None)
+            })
+            .collect(),
+        None => {
+            eprintln!("SKIPPED: five of six families; one model made here stands in for the oracle's");
+            let folder = small_model(Dtype::F32, |_| ());
+            vec![("made here".to_owned(), folder.path().to_owned(), text(48, 0), Some(folder))]
+        }
+    }
+}
+
+#[test]
+fn every_family_equals_hugging_face() {
+    if !cuda_host::load() {
+        return;
+    }
+    let Some(golden) = golden() else { return };
+    for family in FAMILIES {
+        let folder = golden.join(format!("tiny_{family}"));
+        let expected = read_json(&folder.join("golden.json"));
+        let mut backend = cuda(&folder, (F32, F32));
+        for width in [1, 5, 48] {
+            check(&format!("{family}, {width} rows a pass"), &expected, &mut backend, width);
+        }
+    }
+}
+
+/// What a sequence leaves behind.
+#[derive(Debug, PartialEq)]
+struct Left {
+    steps: Vec<Step>,
+    hidden: Vec<f32>,
+    records: Vec<HeadRecord>,
+    rows: Vec<Vec<f32>>,
+    cosines: Vec<f32>,
+}
+
+fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec<f32>, rows: &[usize]) -> Left {
+    let answer = rows[rows.len() - 2]..rows[rows.len() - 1] + 1;
+    Left {
+        steps,
+        hidden,
+        records: rows.iter().filter_map(|row| backend.head_record(id, *row).unwrap()).collect(),
+        rows: backend.attention_rows(id, rows).unwrap(),
+        cosines: backend.cosines(id, rows, answer).unwrap(),
+    }
+}
+
+/// Runs a sequence whose rows are traced from 3 on.
+fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
+    let id = backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule })).unwrap();
+    let (steps, hidden) = run(backend, id, tokens, width);
+    // the first is not traced; the second is the first traced one
+    let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
+    let left = left(backend, id, steps, hidden, &rows);
+    backend.close(id);
+    left
+}
+
+/// Greatest differences: (hidden states and cosines, log-probabilities and entropies, α*).
+fn differences(a: &Left, b: &Left) -> [f64; 3] {
+    let greatest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
+    let floats = |a: &[f32], b: &[f32]| {
+        assert_eq!(a.len(), b.len());
+        greatest(&mut a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs())))
+    };
+    let step = |(a, b): (&Step, &Step)| {
+        let logprob = a.logprob.zip(b.logprob).map_or(0.0, |(a, b)| (a - b).abs());
+        let tops = a.top.iter().zip(&b.top).filter(|(a, b)| a.token == b.token);
+        let top = greatest(&mut tops.map(|(a, b)| (a.logprob - b.logprob).abs()));
+        logprob.max(top).max((a.entropy - b.entropy).abs())
+    };
+    [
+        floats(&a.hidden, &b.hidden).max(floats(&a.cosines, &b.cosines)),
+        greatest(&mut a.steps.iter().zip(&b.steps).map(step)),
+        greatest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))),
+    ]
+}
+
+/// Asserts that the heads selected are the same, but for those whose entropies are as near as the rounding.
+fn same_heads(what: &str, a: &Left, b: &Left, near: f32) {
+    assert_eq!(a.records.len(), b.records.len(), "{what}");
+    for (a, b) in a.records.iter().zip(&b.records) {
+        for (x, y) in a.entropies.iter().zip(&b.entropies) {
+            assert!((x - y).abs() <= near || x == y, "{what}: {a:?} {b:?}");
+        }
+        let clear = a.gap > near && a.entropies.windows(2).all(|pair| pair[1] - pair[0] > near);
+        assert!(a.heads == b.heads || !clear, "{what}: {a:?} {b:?}");
+        assert!((a.gap - b.gap).abs() <= 2.0 * near || a.gap == b.gap, "{what}: {a:?} {b:?}");
+    }
+}
+
+#[test]
+fn every_cache_type_equals_the_cpu_backend() {
+    if !cuda_host::load() {
+        return;
+    }
+    for (name, folder, tokens, _made) in small_models() {
+        let exact = score(&mut cpu(&folder, (F32, F32)), &tokens, 48, EntropyRule::Exact);
+        for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
+            let (mut device, mut host) = (cuda(&folder, cache), cpu(&folder, cache));
+            for (width, rule) in [(48, EntropyRule::Exact), (7, EntropyRule::Regularized)] {
+                let what = format!("{name}, {cache:?}, {width} rows a pass, {rule:?}");
+                let found = score(&mut device, &tokens, width, rule);
+                let expected = score(&mut host, &tokens, width, rule);
+                // Both are within 1e-4 of float64 (`every_family_equals_hugging_face`). A narrow cache rounds numbers that
+                // differ by that much, a few of them the other way: less than what rounding all of them does.
+                let rounding = differences(&expected, &exact);
+                for (found, rounding) in differences(&found, &expected).iter().zip(rounding) {
+                    assert!(*found <= 2e-4_f64.max(rounding), "{what}: {found}, rounding makes {rounding}");
+                }
+                same_heads(&what, &found, &expected, 2e-4_f32.max(rounding[1] as f32));
+            }
+        }
+    }
+}
+
+/// 16-bit weights have products of their own in wide passes, in blocks of 64 and 128 rows; 300 rows are two passes.
+#[test]
+fn wide_products_and_long_prompts_equal_the_cpu_backend() {
+    if !cuda_host::load() {
+        return;
+    }
+    for (bias, gelu) in [(false, false), (true, true)] {
+        let folder = bf16_model(|config| {
+            config["hidden_act"] = json!(if gelu { "gelu_pytorch_tanh" } else { "silu" });
+            config["num_key_value_heads"] = json!(if bias { 6 } else { 1 });
+        });
+        let (mut device, mut host) = (cuda(folder.path(), (F32, F32)), cpu(folder.path(), (F32, F32)));
+        for len in [17, 60, 100, 300] {
+            let (tokens, width) = (text(len, len as u64), 256);
+            let found = score(&mut device, &tokens, width, EntropyRule::Exact);
+            let expected = score(&mut host, &tokens, width, EntropyRule::Exact);
+            // The products' inputs are two bf16 terms: 2^-16 of their size is lost, by which each of the layers' seven
+            // products moves the logits, of a size of about 10, at most; and as much as that again elsewhere.
+            let bound = 2.0 * 3.0 * 7.0 * 10.0 / 65536.0;
+            for found in differences(&found, &expected) {
+                assert!(found <= bound, "{len} rows: {found}, bound {bound}");
+            }
+            same_heads(&format!("{len} rows"), &found, &expected, bound as f32);
+        }
+    }
+}
+
+fn options(sampling: Sampling) -> DecodeOptions {
+    DecodeOptions { sampling, vocabulary: 250, detail: true }
+}
+
+/// Prompts of different lengths, of at least three tokens: before that, rows have no attention to compare.
+fn prompts(n: usize) -> Vec<Vec<u32>> {
+    (0..n).map(|i| text([5, 23, 3, 61, 16, 40][i % 6] + i / 6, i as u64)).collect()
+}
+
+/// Prefills prompts and decodes them together, `tokens(i)` of the i-th; what each leaves behind.
+fn generate(
+    backend: &mut CudaBackend,
+    prompts: &[(usize, Vec<u32>)],
+    sampling: Sampling,
+    captured: bool,
+    tokens: impl Fn(usize) -> usize,
+) -> Vec<(Vec<u32>, Left)> {
+    let ids: Vec<SequenceId> = prompts
+        .iter()
+        .map(|(_, prompt)| {
+            let trace = TraceOptions { first_row: prompt.len() - 1, heads: 4, rule: EntropyRule::Exact };
+            let id = backend.open(Some(trace)).unwrap();
+            run(backend, id, &prompt[..prompt.len() - 1], 48);
+            id
+        })
+        .collect();
+    let rows: Vec<DecodeRow> = ids
+        .iter()
+        .zip(prompts)
+        .map(|(id, (stream, prompt))| {
+            let position = prompt.len() - 1;
+            let row = Row { sequence: *id, position, token: prompt[position] };
+            DecodeRow { row, stream: *stream as u64 }
+        })
+        .collect();
+    let mut found = vec![(Vec::new(), Vec::new()); prompts.len()];
+    let mut on_step = |index: usize, step: Step, token: u32| {
+        let (tokens_so_far, steps): &mut (Vec<u32>, Vec<Step>) = &mut found[index];
+        tokens_so_far.push(token);
+        steps.push(step);
+        if steps.len() < tokens(prompts[index].0) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    match captured {
+        true => backend.decode(&rows, &options(sampling), &mut on_step).unwrap(),
+        false => forward::decode(backend, &rows, &options(sampling), &mut on_step).unwrap(),
+    }
+    ids.into_iter()
+        .zip(prompts)
+        .zip(found)
+        .map(|((id, (_, prompt)), (tokens, steps))| {
+            let last = prompt.len() + tokens.len() - 2;
+            let rows = [prompt.len() - 1, (prompt.len() - 1 + last) / 2, last];
+            let left = left(backend, id, steps, Vec::new(), &rows);
+            backend.close(id);
+            (tokens, left)
+        })
+        .collect()
+}
+
+/// A captured step is the same launches as an uncaptured one; rows in a batch, some ending early, are those of a
+/// sequence alone; more sequences than a step has rows take their turns.
+#[test]
+fn batches_and_captured_steps_agree_bit_for_bit() {
+    if !cuda_host::load() {
+        return;
+    }
+    let folder = bf16_model(|_| ());
+    let prompts: Vec<(usize, Vec<u32>)> = prompts(19).into_iter().enumerate().collect();
+    let hot = Sampling { temperature: 0.9, top_p: 0.95, seed: 3, ..Sampling::GREEDY };
+    let tokens = |i: usize| 3 + 5 * (i % 4);
+    let mut backend = cuda(folder.path(), (F32, F16));
+    for sampling in [Sampling::GREEDY, hot] {
+        let alone: Vec<_> = prompts
+            .iter()
+            .map(|prompt| generate(&mut backend, std::slice::from_ref(prompt), sampling, false, tokens).remove(0))
+            .collect();
+        for (n, both) in [(1, true), (3, false), (8, false), (9, true), (16, false), (19, false)] {
+            for captured in [true, false].into_iter().filter(|captured| *captured || both) {
+                let found = generate(&mut backend, &prompts[..n], sampling, captured, tokens);
+                for (index, (found, alone)) in found.iter().zip(&alone).enumerate() {
+                    assert!(found == alone, "sequence {index} of {n}, captured: {captured}: {found:?} {alone:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn choices_are_those_of_the_cpu_backend() {
+    if !cuda_host::load() {
+        return;
+    }
+    let folder = bf16_model(|_| ());
+    let (mut device, mut host) = (cuda(folder.path(), (F32, F32)), cpu(folder.path(), (F32, F32)));
+    let tokens = text(12, 3);
+    let mut choose = |sampling: Sampling, vocabulary: usize| {
+        let ask = |backend: &mut dyn Backend| -> Vec<Option<u32>> {
+            let id = backend.open(None).unwrap();
+            let rows: Vec<Row> =
+                (0..12).map(|position| Row { sequence: id, position, token: tokens[position] }).collect();
+            forward::forward(backend, &Pass::all(&rows, false)).unwrap();
+            // not neighbours, and not in order
+            let requests: Vec<Prediction> = [11, 3, 4, 0, 7]
+                .into_iter()
+                .map(|row| {
+                    let choice = Choice { sampling, stream: row as u64, position: row + 1, vocabulary };
+                    Prediction { row, next: Next::Choose(choice), detail: false }
+                })
+                .collect();
+            let found = backend.predict(&requests).unwrap();
+            assert!(found.iter().all(|(step, _)| step.entropy == 0.0 && step.top.is_empty()));
+            backend.close(id);
+            found.into_iter().map(|(_, token)| token).collect()
+        };
+        let (found, expected) = (ask(&mut device), ask(&mut host));
+        assert_eq!(found, expected, "{sampling:?}, {vocabulary} ids");
+        assert!(found.iter().flatten().all(|token| (*token as usize) < vocabulary));
+    };
+    for vocabulary in [257, 200, 40, 1] {
+        choose(Sampling::GREEDY, vocabulary);
+        for seed in 0..6 {
+            let hot = Sampling { temperature: 1.3, seed, ..Sampling::GREEDY };
+            choose(hot, vocabulary);
+            choose(Sampling { top_p: 0.7, ..hot }, vocabulary);
+            choose(Sampling { top_k: 5, top_p: 0.9, ..hot }, vocabulary);
+            choose(Sampling { top_k: 300, ..hot }, vocabulary);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    if !cuda_host::load() {
+        return;
+    }
+    let folder = bf16_model(|_| ());
+    let mut backend = cuda(folder.path(), (F32, F16));
+    let id = backend.open(trace(33)).unwrap();
+    let row = |token| [Row { sequence: id, position: 0, token }];
+    let message = |result: Result<(), BackendError>| result.unwrap_err().to_string();
+    assert!(message(backend.begin(&Pass::all(&row(257), false))).contains("257"));
+    assert!(message(backend.begin(&Pass::all(&row(1), true))).contains("33 heads"));
+    let wide = Sampling { temperature: 1.0, top_k: 200, ..Sampling::GREEDY };
+    let plain = backend.open(None).unwrap();
+    let rows = [DecodeRow { row: Row { sequence: plain, position: 0, token: 1 }, stream: 0 }];
+    let refused = backend.decode(&rows, &options(wide), &mut |_, _, _| ControlFlow::Break(()));
+    assert!(message(refused).contains("top-k of 200"));
+    let refused = |edit: fn(&mut serde_json::Value), cache: (DType, DType), ordinal: usize| {
+        let folder = bf16_model(edit);
+        let (spec, weights) = model(folder.path());
+        let options = CudaOptions { ordinal, k_cache: Some(cache.0), v_cache: Some(cache.1), gemm: Gemm::Own };
+        CudaBackend::new(spec, weights, &options, &mut |_, _| ()).err().unwrap().to_string()
+    };
+    assert!(refused(|_| (), (F16, F32), 0).contains("attn_decode_kf16_vf32_d16"));
+    assert!(refused(|c| c["head_dim"] = json!(40), (F32, F16), 0).contains("d40"));
+    assert!(refused(|c| c["intermediate_size"] = json!(100), (F32, F16), 0).contains("intermediate_size is 100"));
+    assert!(refused(|_| (), (F32, F16), 3).contains("no CUDA device 3"));
+}
+
+#[test]
+fn hidden_states_that_are_not_finite_are_errors() {
+    if !cuda_host::load() {
+        return;
+    }
+    let broken = |layer: &'static str, value: f32| {
+        let folder = bf16_model(|_| ());
+        let config =
+            serde_json::from_str(&std::fs::read_to_string(folder.path().join("config.json")).unwrap()).unwrap();
+        tiny::write_weights(folder.path(), &config, |name, v| {
+            if name == layer {
+                v.iter_mut().skip(7).step_by(11).for_each(|x| *x = value);
+            }
+        });
+        let mut backend = cuda(folder.path(), (F32, F16));
+        let id = backend.open(trace(4)).unwrap();
+        let rows: Vec<Row> = (0..30).map(|position| Row { sequence: id, position, token: 5 }).collect();
+        let prediction = Prediction { row: 29, next: Next::Given(None), detail: true };
+        let failed =
+            forward::forward(&mut backend, &Pass::all(&rows, true)).and_then(|()| backend.predict(&[prediction]));
+        let message = failed.unwrap_err().to_string();
+        let rows = [DecodeRow { row: rows[0], stream: 0 }];
+        let decoded = backend.decode(&rows, &options(Sampling::GREEDY), &mut |_, _, _| ControlFlow::Continue(()));
+        (message, decoded.unwrap_err().to_string())
+    };
+    let (scored, decoded) = broken("layers.1.mlp.up_proj", f32::INFINITY);
+    assert!(scored.contains("layers.1.mlp.up_proj") && decoded.contains("layers.1.mlp.up_proj"), "{scored} {decoded}");
+    let (scored, decoded) = broken("layers.2.mlp.down_proj", 3e38);
+    assert!(scored.contains("overflowed") && decoded.contains("position 0"), "{scored} {decoded}");
+}

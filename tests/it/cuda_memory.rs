@@ -1,0 +1,199 @@
+//! Device memory, as the host-run driver counts it: what `uqac inspect` predicts is what a long sequence takes, and a
+//! cache that grows keeps what it holds.
+
+use crate::common;
+
+use common::{cuda_host, tiny};
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use uqac::backend::DType::{F16, F32};
+use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
+use uqac::backend::entropy::EntropyRule;
+use uqac::backend::forward::extend;
+use uqac::backend::sampling::Sampling;
+use uqac::backend::{
+    Backend, BackendError, DecodeOptions, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions,
+};
+use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
+use uqac::model::{ModelSpec, Weights};
+
+/// A model with room for long sequences whose attention looks back only a little: their time grows with their length,
+/// not with its square.
+fn model() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = tiny::config();
+    for (name, value) in [
+        ("hidden_size", json!(16)),
+        ("intermediate_size", json!(16)),
+        ("num_attention_heads", json!(2)),
+        ("num_key_value_heads", json!(2)),
+        ("head_dim", json!(64)),
+        ("num_hidden_layers", json!(1)),
+        ("layer_types", json!(["sliding_attention"])),
+        ("sliding_window", json!(32)),
+        ("max_position_embeddings", json!(32_768)),
+    ] {
+        config[name] = value;
+    }
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    tiny::write_weights(folder.path(), &config, |_, _| ());
+    tiny::write_tokenizer(folder.path());
+    folder
+}
+
+/// Long enough for a cache to grow twice, with the room ahead that it takes.
+const LONG: usize = 8192;
+
+fn text(len: usize) -> Vec<u32> {
+    let mut noise = tiny::noise(3);
+    (0..len).map(|_| (125.0 + 124.0 * noise()) as u32).collect()
+}
+
+fn engine(folder: &Path) -> Engine {
+    Engine::load(folder, EngineOptions { device: DeviceChoice::Cuda(0), ..EngineOptions::default() }).unwrap()
+}
+
+fn predicted(engine: &Engine, tokens: usize) -> [usize; 4] {
+    let memory = engine.expected_memory(tokens);
+    [engine.weights().byte_len(), memory.working, memory.cache, memory.trace]
+}
+
+/// Scored: all of it a traced response, as `uqac inspect` has it.
+#[test]
+fn a_long_response_takes_the_memory_that_is_predicted() {
+    if !cuda_host::alone("cuda_memory::a_long_response_takes_the_memory_that_is_predicted") {
+        return;
+    }
+    let folder = model();
+    cuda_host::peak_memory();
+    let mut engine = engine(folder.path());
+    let parts = predicted(&engine, LONG);
+    let predicted: usize = parts.iter().sum();
+    // 2 heads of 64, f32 and f16; a step beyond the end, and two granules of mapped memory
+    let exact = LONG * 2 * 64 * (4 + 2);
+    assert!((exact..exact + (5 << 20)).contains(&parts[2]), "{parts:?}");
+    drop(engine.trace(&text(LONG), 1, HeadSelection::default()).unwrap());
+    let peak = cuda_host::peak_memory() as usize;
+    // norms, and what is not worth a line: a few KiB
+    assert!(peak.abs_diff(predicted) <= predicted / 200, "{peak} bytes, {predicted} predicted: {parts:?}");
+}
+
+/// Generated: the cache grows while the response is written, and never takes more than the limit asks for.
+#[test]
+fn a_growing_response_takes_what_its_limit_asks_for() {
+    if !cuda_host::alone("cuda_memory::a_growing_response_takes_what_its_limit_asks_for") {
+        return;
+    }
+    let folder = model();
+    cuda_host::peak_memory();
+    let mut engine = engine(folder.path());
+    let (prompt, max_tokens) = (text(4000), 600);
+    let options = GenerateOptions { max_tokens, trace: None, ..GenerateOptions::default() };
+    let generation = engine.generate(&[prompt], &options, |_| ControlFlow::Continue(())).unwrap().remove(0);
+    let parts = predicted(&engine, generation.tokens.len());
+    let untraced: usize = parts[..3].iter().sum();
+    let peak = cuda_host::peak_memory() as usize;
+    assert!(peak <= untraced + untraced / 200, "{peak} bytes, {untraced} predicted: {parts:?}");
+    assert!(generation.tokens.len() < 4600 || peak >= untraced - untraced / 200, "{peak}, {untraced}: {parts:?}");
+}
+
+fn backend(folder: &Path) -> CudaBackend {
+    let spec = ModelSpec::from_folder(folder).unwrap();
+    let weights = Arc::new(Weights::open(folder, &spec).unwrap());
+    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16), gemm: Gemm::Own };
+    CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
+}
+
+/// What a decoded sequence leaves behind.
+#[derive(Debug, PartialEq)]
+struct Left {
+    tokens: Vec<u32>,
+    steps: Vec<Step>,
+    records: Vec<Option<HeadRecord>>,
+    rows: Vec<Vec<f32>>,
+    cosines: Vec<f32>,
+}
+
+/// Decodes so many tokens behind a prompt of nine with every row traced.
+fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
+    extend::<BackendError>(backend, id, 0, &text(9), true, |_| true, |_, _| Ok(())).unwrap();
+    let row = Row { sequence: id, position: 9, token: 7 };
+    let (mut steps, mut tokens) = (Vec::new(), Vec::new());
+    let sampling = Sampling { temperature: 1.5, seed: 3, ..Sampling::GREEDY };
+    let options = DecodeOptions { sampling, vocabulary: 250, detail: true };
+    backend
+        .decode(&[DecodeRow { row, stream: 0 }], &options, &mut |_, step, token| {
+            steps.push(step);
+            tokens.push(token);
+            if tokens.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })
+        .unwrap();
+    let all: Vec<usize> = (0..9 + count).collect();
+    Left {
+        tokens,
+        steps,
+        records: all.iter().map(|row| backend.head_record(id, *row).unwrap()).collect(),
+        rows: backend.attention_rows(id, &all).unwrap(),
+        cosines: backend.cosines(id, &all, 5..9).unwrap(),
+    }
+}
+
+/// The steps that are under way while a cache grows are kept too.
+#[test]
+fn what_is_decoded_while_a_cache_grows_is_kept() {
+    if !cuda_host::load() {
+        return;
+    }
+    let folder = model();
+    let mut backend = backend(folder.path());
+    let trace = TraceOptions { first_row: 2, heads: 3, rule: EntropyRule::Exact };
+    let mut decoded = |hint: usize| {
+        let id = backend.open(Some(trace)).unwrap();
+        backend.reserve(id, hint).unwrap();
+        let left = decode(&mut backend, id, 300);
+        let held = backend.memory(id);
+        backend.close(id);
+        (left, held)
+    };
+    let (grown, held) = decoded(0); // 64 positions, then half as many again, until there are enough
+    let (reserved, exact) = decoded(309);
+    assert_eq!(grown, reserved);
+    assert!(grown.records[2..].iter().all(Option::is_some));
+    // capacities differ, but not by a whole granule of mapped memory
+    assert_eq!(held, exact);
+}
+
+/// Where the driver cannot map memory, a grown cache is a new one and a copy. Nor does anything else change.
+#[test]
+fn a_device_that_cannot_map_memory_gives_the_same() {
+    let Some(libraries) = cuda_host::library_folder() else { return };
+    let folder = model();
+    let input = folder.path().join("in.jsonl");
+    // more than the room ahead of the first pass
+    std::fs::write(
+        &input,
+        json!({"id": 1, "input_ids": text(4500), "n_instr": 4450, "answer_span": [4497, 4499]}).to_string(),
+    )
+    .unwrap();
+    let score = |mapping: &str| {
+        let output = folder.path().join(format!("out{mapping}.jsonl"));
+        let run = Command::new(env!("CARGO_BIN_EXE_uqac"))
+            .env("LD_LIBRARY_PATH", libraries)
+            .env("UQAC_HOST_CUDA_MAPPING", mapping)
+            .env("UQAC_CACHE", folder.path())
+            .args(["score", "--device", "cuda", "--model"])
+            .arg(folder.path())
+            .args(["--input".as_ref(), input.as_os_str(), "--output".as_ref(), output.as_os_str()])
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        let mut record: Value = serde_json::from_str(&std::fs::read_to_string(output).unwrap()).unwrap();
+        assert_eq!(record["status"], "ok", "{record}");
+        record.as_object_mut().unwrap().remove("timings");
+        record
+    };
+    assert_eq!(score("0"), score("1"));
+}

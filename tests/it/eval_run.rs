@@ -1,0 +1,256 @@
+//! `uqac eval` as a person runs it: a folder that fills, is taken up again after a kill, and refuses to mix.
+
+use crate::common;
+
+use common::tiny;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A model folder, and a task of its own beside it.
+struct Setup {
+    folder: tempfile::TempDir,
+}
+
+impl Setup {
+    fn new(items: usize) -> Setup {
+        let folder = tempfile::tempdir().unwrap();
+        let model = folder.path().join("model");
+        std::fs::create_dir(&model).unwrap();
+        tiny::write_model(&model);
+        let template = json!({
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+            "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}\
+                              {% if add_generation_prompt %}assistant: {% endif %}",
+        });
+        std::fs::write(model.join("tokenizer_config.json"), template.to_string()).unwrap();
+        let setup = Setup { folder };
+        setup.write_task(items, "left");
+        setup
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write_task(&self, items: usize, word: &str) {
+        let mut file = std::fs::File::create(self.path("sums.jsonl")).unwrap();
+        for i in 0..items {
+            let line = json!({ "question": format!("{i} pencils, how many {word}?"), "answer": i, "grader": "number" });
+            writeln!(file, "{line}").unwrap();
+        }
+    }
+
+    fn command(&self, output: &Path, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+        let (model, task) = (self.path("model"), self.path("sums.jsonl"));
+        let fixed = ["eval", "--max-tokens", "24", "--threads", "1", "--device", "cpu"];
+        command.env_remove("UQAC_MODEL").args(fixed).args(more);
+        command.arg("--model").arg(model).arg("--tasks").arg(task).arg("--output").arg(output);
+        command
+    }
+
+    fn eval(&self, output: &Path, more: &[&str]) -> Output {
+        self.command(output, more).output().unwrap()
+    }
+
+    fn ok(&self, output: &Path, more: &[&str]) {
+        let ran = self.eval(output, more);
+        assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Samples by item, without what the clock says.
+fn samples(folder: &Path) -> Vec<Value> {
+    let mut all: Vec<Value> = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_str().unwrap().starts_with("samples_") {
+            all.extend(lines(&path));
+        }
+    }
+    for sample in &mut all {
+        sample["uq"].as_object_mut().unwrap().remove("seconds");
+    }
+    all.sort_by_key(|sample| sample["doc_id"].as_u64());
+    all
+}
+
+const ALL: [&str; 2] = ["--methods", "self-consistency,verbalized"];
+
+#[test]
+fn results_depend_neither_on_batches_nor_on_shards_nor_on_interruptions() {
+    let setup = Setup::new(9);
+    let whole = setup.path("whole");
+    setup.ok(&whole, &ALL);
+    let expected = samples(&whole);
+    assert_eq!(expected.iter().map(|s| s["doc_id"].as_u64().unwrap()).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
+    assert!(expected.iter().any(|s| s["uq"]["status"] == "ok"), "the test needs answers");
+
+    let batched = setup.path("batched");
+    setup.ok(&batched, &[&ALL[..], &["--batch-size", "1"]].concat());
+    assert_eq!(samples(&batched), expected);
+
+    let sharded = setup.path("sharded");
+    for shard in ["3/3", "1/3", "2/3"] {
+        setup.ok(&sharded, &[&ALL[..], &["--shard", shard]].concat());
+    }
+    assert_eq!(samples(&sharded), expected);
+    assert_eq!(
+        std::fs::read_dir(&sharded)
+            .unwrap()
+            .filter(|e| { e.as_ref().unwrap().file_name().to_str().unwrap().contains("shard-") })
+            .count(),
+        3
+    );
+
+    let resumed = setup.path("resumed");
+    setup.ok(&resumed, &[&ALL[..], &["--limit", "4"]].concat());
+    let file = resumed.join("samples_sums.jsonl");
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes.truncate(bytes.len() - 10); // as if it had died in the middle of a line
+    std::fs::write(&file, &bytes).unwrap();
+    setup.ok(&resumed, &ALL);
+    assert_eq!(samples(&resumed), expected);
+    let again = setup.eval(&resumed, &ALL);
+    assert!(text(&again.stderr).contains("9 were there already"), "{}", text(&again.stderr));
+    assert_eq!(samples(&resumed), expected);
+}
+
+#[test]
+fn a_kill_at_any_moment_loses_only_what_was_in_flight() {
+    let setup = Setup::new(40);
+    let expected = setup.path("expected");
+    setup.ok(&expected, &[]);
+    let killed = setup.path("killed");
+    let file = killed.join("samples_sums.jsonl");
+    let mut kept = 0;
+    for wait in [5u64, 20, 60, 90] {
+        let mut child = setup.command(&killed, &[]).stderr(Stdio::null()).spawn().unwrap();
+        // from its first new sample on it is killed at some moment of its work
+        let begun = Instant::now();
+        let count = || std::fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+        while count() <= kept && begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(wait));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let whole = std::fs::read_to_string(&file).unwrap().matches('\n').count();
+        assert!(whole >= kept, "{whole} lines, {kept} before");
+        kept = whole;
+    }
+    setup.ok(&killed, &[]);
+    assert_eq!(samples(&killed), samples(&expected));
+}
+
+#[test]
+fn other_options_or_questions_are_refused_with_the_difference() {
+    let setup = Setup::new(3);
+    let folder = setup.path("run");
+    setup.ok(&folder, &[]);
+    let before = samples(&folder);
+    let refused = |more: &[&str], parts: &[&str]| {
+        let ran = setup.eval(&folder, more);
+        let message = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(2), "{message}");
+        parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
+    };
+    refused(&["--seed", "7"], &["options.seed: the folder has 0, this run 7", "new folder"]);
+    refused(&["--profile", "paper"], &["options.profile", "\"corrected\"", "\"paper\""]);
+    refused(&["--k-cache", "bf16"], &["model.k_cache: the folder has \"f32\", this run \"bf16\""]);
+    refused(&ALL, &["options.methods"]);
+    setup.write_task(3, "gone");
+    refused(&[], &["another question", "samples_sums.jsonl"]);
+    assert_eq!(samples(&folder), before);
+    // what does not change results may change
+    setup.write_task(3, "left");
+    setup.ok(&folder, &["--batch-size", "2"]);
+    assert_eq!(samples(&folder), before);
+}
+
+#[test]
+fn sweeps_reuse_the_responses() {
+    let setup = Setup::new(6);
+    let folder = setup.path("run");
+    let sweep = ["--sweep", "k=4,16", "theta=0.9", "chain=none", "k-cache=bf16"];
+    setup.ok(&folder, &[]);
+    let before = samples(&folder);
+    setup.ok(&folder, &sweep);
+    assert_eq!(samples(&folder), before, "a sweep adds, it changes nothing");
+    let rows = lines(&folder.join("sweep_sums.jsonl"));
+    let answered: Vec<&Value> = before.iter().filter(|s| s["uq"]["status"] == "ok").collect();
+    assert_eq!(rows.len(), 5 * answered.len());
+    for row in &rows {
+        let sample = &before[row["doc_id"].as_u64().unwrap() as usize]["uq"];
+        let chain: Vec<&Value> = sample["chain"].as_array().unwrap().iter().map(|link| &link["row"]).collect();
+        match row["setting"].as_object().unwrap().iter().next().unwrap() {
+            // the run's own parameters give the run's own results
+            (name, value) if name == "k" && value == 16 => {
+                assert_eq!(row["scores"]["p"], sample["scores"]["p"]);
+                assert_eq!(row["chain"].as_array().unwrap().iter().collect::<Vec<_>>(), chain);
+                assert_eq!(row["kept"], sample["kept"]);
+            }
+            (name, _) if name == "chain" => {
+                let [first, end] = [0, 1].map(|i| sample["answer"]["tokens"][i].as_u64().unwrap());
+                assert!(first < end);
+                assert_eq!(row["chain"].as_array().unwrap().len() as u64, end - sample["n_instr"].as_u64().unwrap());
+            }
+            _ => {}
+        }
+    }
+    // taken up again, nothing is done twice
+    setup.ok(&folder, &sweep);
+    assert_eq!(lines(&folder.join("sweep_sums.jsonl")), rows);
+}
+
+#[test]
+fn options_may_come_from_a_file() {
+    let setup = Setup::new(3);
+    let config = setup.path("run.toml");
+    std::fs::write(&config, "max-tokens = 5\nlimit = 2\nmethods = [\"self-consistency\"]\nshard = \"1/1\"\n").unwrap();
+    let folder = setup.path("run");
+    setup.ok(&folder, &["--config", config.to_str().unwrap(), "--limit", "1"]);
+    let manifest: Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.join("manifest.json")).unwrap()).unwrap();
+    assert_eq!(manifest["options"]["max_tokens"], 24, "the flag beats the file");
+    assert_eq!(manifest["options"]["methods"], json!(["uqac", "self-consistency"]));
+    assert_eq!(samples(&folder).len(), 1);
+    std::fs::write(&config, "max_tokens = 5\n").unwrap();
+    let wrong = setup.eval(&setup.path("other"), &["--config", config.to_str().unwrap()]);
+    let message = text(&wrong.stderr);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(
+        message.contains("run.toml") && message.contains("max_tokens") && message.contains("max-tokens"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_item_that_fails_stays_alone() {
+    let setup = Setup::new(2);
+    let long = "pencils ".repeat(3000);
+    let mut file = std::fs::OpenOptions::new().append(true).open(setup.path("sums.jsonl")).unwrap();
+    writeln!(file, "{}", json!({ "question": long, "answer": "1", "grader": "number" })).unwrap();
+    let folder = setup.path("run");
+    let ran = setup.eval(&folder, &[]);
+    assert_eq!(ran.status.code(), Some(1), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains("1 errors"), "{}", text(&ran.stderr));
+    let all = samples(&folder);
+    assert_eq!(all.len(), 3);
+    let failed = &all[2]["uq"];
+    assert_eq!(failed["status"], "error");
+    assert!(failed["error"].as_str().unwrap().contains("max_position_embeddings"), "{failed}");
+}

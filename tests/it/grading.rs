@@ -1,0 +1,340 @@
+//! Grading on hand-judged responses, on arbitrary text, and against the authors' own labels.
+
+use crate::common;
+
+use proptest::prelude::*;
+use serde::Deserialize;
+use serde_json::json;
+use uqac::eval::grading::{correct, correct_for, correct_reference, label_reference, normal_form, normal_form_for};
+use uqac::eval::tasks::Grader::{self, Choice, Exact, Math, Number};
+use uqac::eval::tasks::{Item, TaskOptions, load};
+use uqac::uq::answer::{AnswerRule, find_answer};
+
+/// A response judged by hand: what its answer is, and whether it is right.
+#[derive(Debug, Deserialize)]
+struct Case {
+    response: String,
+    target: String,
+    grader: Grader,
+    answer: Option<String>,
+    correct: bool,
+    note: String,
+}
+
+fn cases() -> Vec<Case> {
+    let lines = include_str!("../data/grading_cases.jsonl").lines();
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn rule(grader: Grader) -> AnswerRule {
+    if grader == Number { AnswerRule::Number } else { AnswerRule::Boxed }
+}
+
+#[test]
+fn responses_are_graded_as_by_hand() {
+    let cases = cases();
+    assert!(cases.len() >= 150, "{}", cases.len());
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let found = find_answer(&case.response, rule(case.grader)).map(|span| &case.response[span.bytes]);
+        if found != case.answer.as_deref() {
+            wrong.push(format!("{}: found {found:?} in {:?}", case.note, case.response));
+        }
+        let graded = case.answer.as_deref().is_some_and(|answer| correct(answer, &case.target, case.grader));
+        if graded != case.correct {
+            let forms = [case.answer.as_deref().unwrap_or_default(), &case.target].map(|a| normal_form(a, case.grader));
+            wrong.push(format!("{}: {:?} is {forms:?}, {graded}", case.note, case.answer));
+        }
+    }
+    assert!(wrong.is_empty(), "{}\n{} of {}", wrong.join("\n"), wrong.len(), cases.len());
+}
+
+#[test]
+fn equality_has_two_sides() {
+    for case in cases() {
+        let Some(answer) = case.answer else { continue };
+        assert!(correct(&answer, &answer, case.grader), "{answer:?} is itself");
+        assert_eq!(correct(&case.target, &answer, case.grader), case.correct, "{}", case.note);
+        if normal_form(&answer, case.grader) == normal_form(&case.target, case.grader) {
+            assert!(case.correct, "{}", case.note);
+        }
+    }
+}
+
+#[test]
+fn an_options_words_stand_for_its_letter() {
+    let item = |question: &str| Item {
+        doc_id: 0,
+        doc: json!({"input": question, "target": "(B)"}),
+        messages: Vec::new(),
+        target: String::from("(B)"),
+        grader: Choice,
+    };
+    let penguins = item("Who is it?\nOptions:\n(A) Louis\n(B) Bernard, the old\n(C) A cat");
+    for (answer, expected) in [
+        ("Bernard, the old", true),
+        ("\\text{bernard the old}", true),
+        ("(B)", true),
+        ("B", true),
+        ("Louis", false),
+        ("A cat", false),
+        ("", false),
+        ("Bernard", false),
+    ] {
+        assert_eq!(correct_for(&penguins, answer), expected, "{answer}");
+    }
+    assert_eq!(normal_form_for(&penguins, "louis."), "A");
+    let twice = item("Options:\n(A) yes\n(B) yes");
+    assert!(!correct_for(&twice, "yes"));
+    assert!(!correct_for(&item("no options"), "yes"));
+}
+
+#[test]
+fn the_authors_labels_are_theirs() {
+    let Some(golden) = common::golden() else { return };
+    let mut compared = 0;
+    for model in ["gemma-3-270m", "qwen2.5-coder-0.5b", "smollm2-135m"] {
+        for item in common::read_lines(&golden.join(format!("uqac_{model}.jsonl.gz"))) {
+            let text = |field: &str| item[field].as_str().unwrap();
+            let (task, grader) = if text("dataset") == "bbh" { ("bbh:x", Exact) } else { ("gsm8k", Number) };
+            let label = item["label"].as_i64() == Some(1);
+            let found = correct_reference(text("generated"), text("reference"), task, grader);
+            assert_eq!(found, label, "{model} {}", item["id"]);
+            let target = text("reference").rsplit("#### ").next().unwrap();
+            assert_eq!(correct_reference(text("generated"), target, task, grader), label, "{model} {}", item["id"]);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 33);
+}
+
+/// Every published answer equals itself, and no number the next one.
+#[test]
+fn published_answers_are_read() {
+    let Some(data) = common::benchmarks() else { return };
+    let options = TaskOptions { data: Some(data), ..TaskOptions::default() };
+    let tasks = ["gsm8k", "bbh"].into_iter().flat_map(|spec| load(spec, &options).unwrap());
+    let mut counted = 0;
+    for (task, item) in tasks.flat_map(|task| task.items.into_iter().map(move |item| (task.name.clone(), item))) {
+        assert!(correct_for(&item, &item.target), "{task} {}", item.doc_id);
+        let form = normal_form(&item.target, item.grader);
+        match item.grader {
+            Number => {
+                let value: f64 = item.target.replace(',', "").parse().unwrap();
+                assert_eq!(form, value.to_string(), "{task} {}", item.doc_id);
+                assert!(!correct_for(&item, &(value + 1.0).to_string()));
+            }
+            Choice => assert_eq!(format!("({form})"), item.target),
+            Exact | Math => assert_eq!(form, item.target.to_lowercase()),
+        }
+        counted += 1;
+    }
+    assert_eq!(counted, 660 + 800);
+}
+
+/// By hand from the authors' rules: the response, the target, the label.
+const REFERENCE: &[(&str, &str, &str, Option<bool>)] = &[
+    ("gsm8k", "so 2160", "2160", Some(false)), // digits are cut into threes: the last number is 0
+    ("gsm8k", "so 2,160", "2160", Some(true)),
+    ("gsm8k", "\\boxed{2160}", "2160", Some(false)),
+    ("gsm8k", "so -5", "5", Some(true)), // no sign
+    ("gsm8k", "so 50%", "0.5", Some(true)),
+    ("gsm8k", "so 50%", "50", Some(false)),
+    ("gsm8k", "$18.00\n", "18", Some(true)),
+    ("gsm8k", "\\boxed{18}\nDone.", "18", Some(true)), // the last line has no number: the box
+    ("gsm8k", "\\boxed{2160}\nDone.", "2160", Some(true)),
+    ("gsm8k", "\\boxed{x}\nDone.", "18", Some(false)),
+    ("gsm8k", "18\nDone.", "18", None),
+    ("gsm8k", "", "18", None),
+    ("bbh:navigate", "\\boxed{(b)}", "(B)", Some(true)),
+    ("bbh:navigate", "\\boxed{B}", "(B)", Some(true)),
+    ("bbh:navigate", "\\boxed{ B }", "(B)", Some(false)), // spaces count
+    ("bbh:navigate", "\\boxed{\\text{yes}}", "yes", Some(false)),
+    ("bbh:navigate", "So the answer is yes.", "yes", None),
+    ("bbh:object_counting", "\\boxed{7} of 8", "7", Some(true)),
+    ("math", "\\boxed{\\dfrac{1}{2}}", "\\frac12", Some(true)),
+    ("math", "\\boxed{\\frac12}", "0.5", Some(true)),
+    ("math", "\\boxed{0.25}", "\\frac14", Some(false)), // of decimals, a half only
+    ("math", "\\boxed{1/3}", "so \\boxed{\\frac{1}{3}}", Some(true)),
+    ("math", "\\boxed{x/3}", "\\frac{x}{3}", Some(false)),
+    ("math", "\\boxed{5\\text{ cm}}", "5", Some(true)),
+    ("math", "\\boxed{5\\text{cm}}", "5", Some(false)),
+    ("math", "\\boxed{5 \\text{ a} \\text{ b}}", "5", Some(false)), // their rule fails: compared as written
+    ("math", "\\boxed{k = 5}", "5", Some(true)),
+    ("math", "\\boxed{abc=5}", "5", Some(false)),
+    ("math", "\\boxed{90^\\circ}", "90", Some(true)),
+    ("math", "\\boxed{\\sqrt3}", "\\sqrt{3}", Some(true)),
+    ("math", "\\boxed{ .5}", "\\frac{1}{2}", Some(true)),
+    ("math", "\\boxed{50\\%}", "50", Some(true)),
+    ("math", "\\boxed{\\left( 1, 2 \\right)}", "(1,2)", Some(true)),
+    ("math", "\\boxed{\\frac}", "\\frac", Some(true)), // their rule fails on both
+    ("math", "no box", "1", None),
+];
+
+#[test]
+fn the_authors_rules_are_kept() {
+    for (task, response, target, expected) in REFERENCE {
+        let found = label_reference(response, target, task, Exact);
+        assert_eq!(found, *expected, "{task}: {response:?} against {target:?}");
+        assert_eq!(correct_reference(response, target, task, Exact), *expected == Some(true));
+    }
+    // A file's items go by their grader.
+    for (grader, expected) in [(Number, Some(true)), (Math, Some(false)), (Choice, Some(false)), (Exact, Some(false))] {
+        assert_eq!(label_reference("\\boxed{7.0}", "7", "quiz", grader), expected, "{grader:?}");
+    }
+}
+
+/// Strings of the pieces that answers are made of, with anything in between.
+fn answers() -> impl Strategy<Value = String> {
+    let pieces = vec![
+        "\\frac",
+        "\\frac{1}{2}",
+        "\\sqrt",
+        "\\sqrt[3]",
+        "{",
+        "}",
+        "\\{",
+        "\\}",
+        "(",
+        ")",
+        "[",
+        "]",
+        "|",
+        "\\left",
+        "\\right",
+        "\\text{",
+        "\\text{ and }",
+        " or ",
+        ",",
+        ";",
+        ":",
+        "=",
+        "<",
+        "\\le ",
+        ">",
+        "\\cup ",
+        "\\in ",
+        "\\pm ",
+        "\\infty",
+        "\\pi",
+        "\\cdot ",
+        "\\times ",
+        "/",
+        "+",
+        "-",
+        "−",
+        "^",
+        "_",
+        "!",
+        "1",
+        "23",
+        "456",
+        "0",
+        "99999999999",
+        "0.5",
+        ".",
+        "\\overline{3}",
+        "e5",
+        "e-999",
+        "x",
+        "y",
+        "abc",
+        "cm",
+        "\\%",
+        "%",
+        "$",
+        "^\\circ",
+        " ",
+        "\\,",
+        "\\!",
+        "{,}",
+        "\\begin{pmatrix}",
+        "\\end{pmatrix}",
+        "&",
+        "\\\\",
+        "\\log_",
+        "\\sin ",
+        "\\binom",
+        "\\alpha ",
+        "\\",
+        "é",
+        "🙂",
+        "½",
+        "√",
+        "２",
+        "\u{a0}",
+        "\n",
+        "yes",
+        "(B)",
+        "A.",
+        "Option ",
+        "twenty",
+        "-three",
+        "\\boxed{",
+        "#### ",
+        "i128",
+        "170141183460469231731687303715884105727",
+        "\\lfloor ",
+        "\\rfloor",
+        "'",
+        "\"",
+        "**",
+        "\u{1c}",
+    ];
+    let piece = prop_oneof![12 => prop::sample::select(pieces).prop_map(String::from), 1 => any::<String>()];
+    prop::collection::vec(piece, 0..16).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_answers_can_be_compared(a in answers(), b in answers()) {
+        for grader in [Number, Math, Choice, Exact] {
+            prop_assert!(correct(&a, &a, grader), "{:?} is itself", a);
+            prop_assert_eq!(correct(&a, &b, grader), correct(&b, &a, grader));
+            if normal_form(&a, grader) == normal_form(&b, grader) {
+                prop_assert!(correct(&a, &b, grader));
+            }
+        }
+        for task in ["gsm8k", "math", "bbh", "quiz"] {
+            let label = label_reference(&a, &b, task, Math);
+            prop_assert_eq!(correct_reference(&a, &b, task, Math), label == Some(true));
+        }
+    }
+
+    #[test]
+    fn equal_numbers_are_equal(value in -10_000_000_i64..10_000_000, divisor in 1_i64..5000) {
+        let grouped = |value: u64| {
+            let digits = value.to_string();
+            let first = digits.len() % 3;
+            let groups: Vec<&str> = std::iter::once(&digits[..first]).filter(|group| !group.is_empty())
+                .chain((first..digits.len()).step_by(3).map(|at| &digits[at..at + 3])).collect();
+            groups.join(",")
+        };
+        let sign = if value < 0 { "-" } else { "" };
+        let target = value.to_string();
+        for same in [format!("{value}.0"), format!("{sign}{}", grouped(value.unsigned_abs())), format!("${value}$"),
+            format!("{value} dollars"), format!("x = {value}"), format!("\\frac{{{}}}{{{divisor}}}", value * divisor),
+            format!("{value}\\text{{ cm}}"), format!("{}/{divisor}", value * divisor)] {
+            for grader in [Number, Math] {
+                prop_assert!(correct(&same, &target, grader), "{:?} {} {}", grader, same, target);
+                prop_assert!(!correct(&same, &(value + 1).to_string(), grader), "{:?} {}", grader, same);
+            }
+        }
+    }
+}
+
+#[test]
+fn long_repetitions_do_not_stall() {
+    for piece in [
+        "{", "(", "\\frac", "\\sqrt", "-", "^", "1,", "(x+1)", "|", "\\text{", "sin ", "\\{", "=", "±", "^-", "x_", "[",
+    ] {
+        for length in [1900, 100_000] {
+            let text = piece.repeat(length / piece.len());
+            for grader in [Number, Math, Choice, Exact] {
+                assert!(correct(&text, &text, grader), "{piece}");
+            }
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! `uqac report` and the analysis behind it, on made-up runs: known numbers, every format, damaged and partial folders.
+
+use crate::common;
+
+use common::runs::{RunSpec, lines};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use uqac::eval::analysis::{Analysis, AnalysisOptions, Level, analyse, results_json};
+use uqac::eval::metrics::Metric;
+use uqac::eval::sample::Sample;
+use uqac::report::term::sanitize::text_width;
+
+const MODEL: &str = "org/Small-1B";
+
+fn spec(items: usize) -> RunSpec {
+    RunSpec::new(MODEL, &["gsm8k"], items)
+}
+
+fn quick() -> AnalysisOptions {
+    AnalysisOptions { resamples: 50, ..AnalysisOptions::default() }
+}
+
+fn analysis(folders: &[&Path]) -> Analysis {
+    let folders: Vec<PathBuf> = folders.iter().map(|folder| folder.to_path_buf()).collect();
+    analyse(&folders, &quick()).unwrap()
+}
+
+fn uqac(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+    command.env_remove("NO_COLOR").env_remove("COLUMNS").arg("report").args(arguments).output().unwrap()
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    let output = uqac(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_calibrated_method_is_calibrated_and_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(2000).write(folder.path());
+    let analysis = analysis(&[folder.path()]);
+    let task = &analysis.runs[0].tasks[0];
+    let p = task.method("p").unwrap();
+    // 20 bins of about 100 items: the mean of |error| is √(2/π) · √(p(1-p)/100) ≤ 0.04
+    assert!(p.answered.value(Metric::Ece).unwrap() < 0.05);
+    assert!(p.answered.value(Metric::Auroc).unwrap() > 0.7);
+    let [low, high] = p.answered.get(Metric::Auroc).unwrap().interval.unwrap();
+    assert!(low < p.answered.value(Metric::Auroc).unwrap() && p.answered.value(Metric::Auroc).unwrap() < high);
+    // the paired difference of a method that knows less, and of p to itself
+    let common = task.common.as_ref().unwrap();
+    let of = |key: &str| common.methods.iter().find(|method| method.method == key).unwrap();
+    let response = of("response_mean").difference[&Metric::Auroc].unwrap();
+    assert!(response.value < 0.0 && response.interval.unwrap()[1] < 0.0, "{response:?}");
+    assert_eq!(of("p").difference[&Metric::Auroc].unwrap().value, 0.0);
+    // only probabilities are measured for calibration
+    assert_eq!(task.method("trace_length").unwrap().answered.get(Metric::Ece), None);
+    assert_eq!(task.method("predictive_entropy").unwrap().answered.get(Metric::Brier), None);
+    let balanced = p.balanced.as_ref().unwrap();
+    assert!(balanced.per_class <= 500 && balanced.get(Metric::Auroc).unwrap().sd < 0.05);
+}
+
+#[test]
+fn nothing_is_dropped_in_silence() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(300).write(folder.path());
+    let samples = spec(300).samples("gsm8k");
+    let analysis = analysis(&[folder.path()]);
+    let task = &analysis.runs[0].tasks[0];
+    let s = &task.summary;
+    // items 7, 57, ... no answer; 11, 61, ... cut off; 13 an error
+    assert_eq!((s.items, s.graded, s.no_answer, s.truncated, s.errors, s.answered), (300, 300, 12, 6, 1, 287));
+    let right = samples.iter().filter(|sample| sample.metrics["acc"] == 1.0).count();
+    assert_eq!((s.correct, s.accuracy), (right, Some(right as f64 / 300.0)));
+    let differ =
+        samples.iter().filter(|x| x.metrics.get("acc_reference").is_some_and(|a| *a != x.metrics["acc"])).count();
+    assert_eq!(s.disagreements, differ);
+    assert!(differ > 0);
+    let p = task.method("p").unwrap();
+    assert_eq!((p.answered.items, p.all.items, p.missing), (287, 300, 0));
+    let said = samples.iter().filter(|x| x.uq.scores.get("verbalized").is_some_and(Option::is_some)).count();
+    let verbalized = task.method("verbalized").unwrap();
+    assert_eq!((verbalized.answered.items, verbalized.missing), (said, 287 - said));
+    assert!(verbalized.missing > 0);
+    assert_eq!(task.common.as_ref().unwrap().items, said);
+    // unanswered items are wrong and rank lowest, so ranking them too can only help
+    assert!(p.all.value(Metric::Auroc) > p.answered.value(Metric::Auroc));
+}
+
+#[test]
+fn shards_in_one_folder_or_several_are_one_run() {
+    let (whole, one, a, b) = (
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    spec(101).write(whole.path());
+    for (i, folder) in [(1, a.path()), (2, b.path())] {
+        let shard = RunSpec { shard: Some((i, 2)), ..spec(101) };
+        shard.write(folder);
+        shard.write(one.path());
+    }
+    let expected = analysis(&[whole.path()]);
+    let tasks = |analysis: &Analysis| serde_json::to_value(&analysis.runs[0].tasks).unwrap();
+    for folders in [vec![one.path()], vec![a.path(), b.path()], vec![b.path(), a.path(), b.path()]] {
+        let found = analysis(&folders);
+        assert_eq!(found.runs.len(), 1);
+        assert!(found.runs[0].notes.is_empty(), "{:?}", found.runs[0].notes);
+        assert_eq!(tasks(&found), tasks(&expected));
+    }
+    assert_eq!(analysis(&[a.path()]).runs[0].notes, ["shards missing, of 2: 2"]);
+    // another model is another run, and so is a whole run of the same
+    let other = tempfile::tempdir().unwrap();
+    RunSpec { shard: Some((2, 2)), seed: 9, ..spec(101) }.write(other.path());
+    assert_eq!(analysis(&[a.path(), other.path()]).runs.len(), 2);
+    let twice = analysis(&[whole.path(), a.path()]);
+    assert_eq!(twice.runs.len(), 2);
+    assert_ne!(twice.runs[0].name, twice.runs[1].name);
+}
+
+#[test]
+fn half_written_damaged_and_repeated_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(40).write(folder.path());
+    let file = folder.path().join("samples_gsm8k.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut rows: Vec<&str> = text.lines().collect();
+    let cut = &rows[39][..rows[39].len() / 2];
+    rows.truncate(39);
+    std::fs::write(&file, format!("{}\n\n{}\nnot json\n{cut}", rows.join("\n"), rows[3])).unwrap();
+    let run = &analysis(&[folder.path()]).runs[0];
+    assert_eq!(run.tasks[0].summary.items, 39);
+    let notes = run.notes.join("\n");
+    assert!(
+        notes.contains("line 43 is half-written")
+            && notes.contains("line 42")
+            && notes.contains("1 items are there twice"),
+        "{notes}"
+    );
+    // nothing but a half-written first line: a run that has just begun
+    std::fs::write(&file, cut).unwrap();
+    let begun = analysis(&[folder.path()]);
+    assert!(begun.runs[0].tasks.is_empty());
+    assert!(stdout(&[folder.path().to_str().unwrap()]).contains("no samples yet"));
+}
+
+#[test]
+fn folders_that_are_no_runs_are_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap().to_owned();
+    let error = |path: &str| {
+        let output = uqac(&[path]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(error(&path).contains("no manifest.json"), "{}", error(&path));
+    assert!(error("/no/such/folder").contains("no such folder"));
+    spec(5).write(&folder.path().join("inner"));
+    assert!(error(&path).contains("inner"));
+    let inner = folder.path().join("inner");
+    let manifest = inner.join("manifest.json");
+    for (text, says) in [("[1]", "JSON object"), ("{", "JSON object"), ("{\"format\": 99}", "format 99")] {
+        std::fs::write(&manifest, text).unwrap();
+        assert!(error(inner.to_str().unwrap()).contains(says), "{}", error(inner.to_str().unwrap()));
+    }
+    std::fs::write(&manifest, "{}").unwrap();
+    std::fs::write(inner.join("samples_gsm8k.jsonl"), "{\"doc_id\": 1}\n").unwrap();
+    assert!(error(inner.to_str().unwrap()).contains("samples_gsm8k.jsonl"));
+    let output = uqac(&[]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn an_unknown_method_is_refused_with_the_known_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(20).write(folder.path());
+    let output = uqac(&[folder.path().to_str().unwrap(), "--methods", "p,nonsense"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("nonsense") && error.contains("p_attn"), "{error}");
+    let text = stdout(&[folder.path().to_str().unwrap(), "--methods", "p,p_attn", "--resamples", "0"]);
+    assert!(text.contains("UQAC P") && !text.contains("Verbalized"));
+}
+
+/// One class only, one item, no item, scores that are no numbers: every format is written, with dashes.
+#[test]
+fn edge_cases_in_every_format() {
+    let edit = |change: &dyn Fn(&mut Sample), n: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = RunSpec { faults: false, ..spec(n) };
+        spec.write(folder.path());
+        let mut samples = spec.samples("gsm8k");
+        samples.iter_mut().for_each(change);
+        std::fs::write(folder.path().join("samples_gsm8k.jsonl"), lines(&samples)).unwrap();
+        folder
+    };
+    let right = |sample: &mut Sample| {
+        sample.metrics.insert("acc".to_owned(), 1.0);
+    };
+    let no_scores = |sample: &mut Sample| sample.uq.scores.values_mut().for_each(|score| *score = None);
+    let unknown = |sample: &mut Sample| {
+        sample.uq.scores.insert("my|method_é".to_owned(), Some(7.5));
+    };
+    let ungraded = |sample: &mut Sample| sample.metrics.clear();
+    for folder in [
+        edit(&right, 12),
+        edit(&no_scores, 12),
+        edit(&unknown, 12),
+        edit(&ungraded, 12),
+        edit(&|_| (), 1),
+        edit(&|_| (), 0),
+    ] {
+        let path = folder.path().to_str().unwrap();
+        for format in ["table", "markdown", "csv", "latex", "json"] {
+            let text = stdout(&[path, "--format", format, "--resamples", "20"]);
+            assert!(!text.contains("NaN") && !text.contains("inf "), "{format}: {text}");
+        }
+    }
+    let one_class = edit(&right, 12);
+    let found = analysis(&[one_class.path()]);
+    let p = found.runs[0].tasks[0].method("p").unwrap();
+    assert_eq!((p.answered.get(Metric::Auroc), p.balanced.as_ref()), (None, None));
+    assert!(p.answered.get(Metric::Ece).is_some());
+    assert!(stdout(&[one_class.path().to_str().unwrap()]).contains('—'));
+    let other = edit(&unknown, 12);
+    let found = analysis(&[other.path()]);
+    let method = found.methods.last().unwrap();
+    assert_eq!((method.key.as_str(), method.probability), ("my|method_é", false));
+}
+
+#[test]
+fn subtasks_are_pooled_and_means_are_over_benchmarks() {
+    let folder = tempfile::tempdir().unwrap();
+    RunSpec::new(MODEL, &["bbh:navigate", "bbh:causal_judgement", "gsm8k"], 60).write(folder.path());
+    let analysis = analysis(&[folder.path()]);
+    let run = &analysis.runs[0];
+    let names: Vec<(&str, Level)> = run.tasks.iter().map(|task| (task.task.as_str(), task.level)).collect();
+    let subtask = |name| (name, Level::Subtask);
+    let expected = [
+        ("bbh", Level::Benchmark),
+        subtask("bbh:causal_judgement"),
+        subtask("bbh:navigate"),
+        ("gsm8k", Level::Benchmark),
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(run.tasks[0].summary.items, 120);
+    let mean = run.means.iter().find(|mean| mean.method == "p").unwrap();
+    let value = |task: usize| run.tasks[task].method("p").unwrap().answered.value(Metric::Auroc).unwrap();
+    assert!((mean.answered[&Metric::Auroc].unwrap() - (value(0) + value(3)) / 2.0).abs() < 1e-15);
+}
+
+#[test]
+fn sweeps_come_from_the_samples_or_from_files_of_their_own() {
+    let (inside, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    spec(80).write(inside.path());
+    spec(80).write(beside.path());
+    let mut samples = spec(80).samples("gsm8k");
+    let mut rows = String::new();
+    for sample in &mut samples {
+        for point in sample.uq.sweep.drain(..) {
+            let mut row = serde_json::to_value(point).unwrap();
+            row["doc_id"] = sample.doc_id.into();
+            rows += &format!("{row}\n");
+        }
+    }
+    std::fs::write(beside.path().join("samples_gsm8k.jsonl"), lines(&samples)).unwrap();
+    std::fs::write(beside.path().join("sweep_gsm8k.jsonl"), format!("{rows}{{\"doc_id\": 1, \"sett")).unwrap();
+    let (inside, beside) = (analysis(&[inside.path()]), analysis(&[beside.path()]));
+    let sweep = &inside.runs[0].tasks[0].sweep;
+    assert_eq!(sweep, &beside.runs[0].tasks[0].sweep);
+    assert!(beside.runs[0].notes.join(" ").contains("half-written"));
+    let names: Vec<String> = sweep.iter().map(uqac::eval::analysis::SweepSetting::name).collect();
+    assert_eq!(names, ["", "k=8", "k=32", "k-cache=f16", "theta=0.7"]);
+    // the settings lose 0, 0.3, 0.2, 0.02 and 0.4 of the chain
+    let overlap: Vec<f64> = sweep.iter().map(|setting| setting.chain_overlap.unwrap()).collect();
+    let lost = [0.0, 0.3, 0.2, 0.02, 0.4];
+    assert!(overlap.iter().zip(lost).all(|(found, lost)| (found - (1.0 - lost)).abs() < 0.05), "{overlap:?}");
+    assert_eq!(sweep[0].methods[0].largest_change, Some(0.0));
+    assert!(sweep[4].methods[0].mean_change > sweep[3].methods[0].mean_change);
+}
+
+#[test]
+fn the_same_samples_give_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(120).write(folder.path());
+    let path = folder.path().to_str().unwrap();
+    let json = stdout(&[path, "--format", "json"]);
+    assert_eq!(json, stdout(&[path, "--format", "json"]));
+    assert_ne!(json, stdout(&[path, "--format", "json", "--seed", "1"]));
+    // results.json says the same of the folder, wherever it lies
+    let mut value: Value = serde_json::from_str(&json).unwrap();
+    value["runs"][0]["folders"] = serde_json::json!([]);
+    assert_eq!(serde_json::from_str::<Value>(&results_json(folder.path()).unwrap().to_string()).unwrap(), value);
+}
+
+#[test]
+fn csv_and_json_hold_the_same_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(150).write(folder.path());
+    let path = folder.path().to_str().unwrap();
+    let json: Value = serde_json::from_str(&stdout(&[path, "--format", "json"])).unwrap();
+    let text = stdout(&[path, "--format", "csv"]);
+    let rows: Vec<BTreeMap<String, String>> =
+        csv::Reader::from_reader(text.as_bytes()).deserialize().map(Result::unwrap).collect();
+    let find = |view: &str, method: &str, metric: &str| {
+        let of =
+            |row: &&BTreeMap<String, String>| row["view"] == view && row["method"] == method && row["metric"] == metric;
+        let found: Vec<_> = rows.iter().filter(of).collect();
+        assert_eq!(found.len(), 1, "{view} {method} {metric}");
+        found[0].clone()
+    };
+    // this reader of JSON is exact only to the last place of a float, what was written is exact
+    let same = |text: &str, value: &Value| match (text.parse::<f64>().ok(), value.as_f64()) {
+        (Some(a), Some(b)) => (a - b).abs() <= 2.0 * f64::EPSILON * a.abs(),
+        (a, b) => a == b,
+    };
+    for method in json["runs"][0]["tasks"][0]["methods"].as_array().unwrap() {
+        for view in ["answered", "all"] {
+            for (metric, estimate) in method[view]["metrics"].as_object().unwrap() {
+                let row = find(view, method["method"].as_str().unwrap(), metric);
+                assert!(same(&row["value"], &estimate["value"]), "{row:?} {estimate}");
+                assert!(same(&row["low"], &estimate["interval"][0]), "{row:?} {estimate}");
+            }
+        }
+    }
+    assert_eq!(find("summary", "", "no_answer")["value"], "6.0");
+    assert_eq!(rows[0].len(), 12);
+}
+
+#[test]
+fn tables_fit_the_width_and_mark_the_best() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(150).write(folder.path());
+    let path = folder.path().to_str().unwrap();
+    for width in ["60", "80", "120"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+        let output = command.env("COLUMNS", width).args(["report", path]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let too_wide: Vec<&str> = text.lines().filter(|line| text_width(line) > width.parse().unwrap()).collect();
+        assert!(too_wide.is_empty(), "{too_wide:?}");
+        for head in ["AUROC [95 %]", "PRR", "AUROC, balanced", "ECE, balanced", "AUROC, all", "No answer"] {
+            assert!(text.contains(head), "{width}: {head}");
+        }
+        assert!(text.contains('*') && !text.contains('\x1b') && !text.lines().any(|line| line.ends_with(' ')));
+    }
+    let markdown = stdout(&[path, "--format", "markdown"]);
+    let table: Vec<&str> = markdown.lines().filter(|line| line.starts_with('|')).collect();
+    assert!(table.iter().any(|line| line.contains("| **")) && table.iter().any(|line| line.contains(":--")));
+    let latex = stdout(&[path, "--format", "latex"]);
+    assert_eq!(latex.matches("\\toprule").count(), latex.matches("\\end{tabular}").count());
+    assert!(latex.contains("\\textbf{") && latex.contains("P\\_attn") && !latex.contains('±'));
+}
+
+#[test]
+fn the_output_can_be_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(30).write(folder.path());
+    let (path, file) = (folder.path().to_str().unwrap(), folder.path().join("report.md"));
+    assert_eq!(stdout(&[path, "--format", "markdown", "--output", file.to_str().unwrap()]), "");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), stdout(&[path, "--format", "markdown"]));
+    let output = uqac(&[path, "--output", "/no/such/folder/report.md"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("/no/such/folder/report.md"));
+}
+
+#[test]
+fn abstention_and_calibration_are_tried_on_the_other_half() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(2000).write(folder.path());
+    let options = AnalysisOptions { resamples: 0, target_risk: Some(0.2), calibrate: true, ..quick() };
+    let analysis = analyse(&[folder.path().to_owned()], &options).unwrap();
+    let holdout = analysis.runs[0].tasks[0].holdout.as_ref().unwrap();
+    assert_eq!((holdout.fitted, holdout.held_out), (1000, 1000));
+    let of = |key: &str| holdout.methods.iter().find(|method| method.method == key).unwrap();
+    let (p, length) = (of("p"), of("trace_length"));
+    let chosen = p.abstention.as_ref().unwrap();
+    assert!(chosen.fitted.risk.unwrap() <= 0.2 && chosen.fitted.coverage > 0.2, "{chosen:?}");
+    // the two halves are alike: the held-out risk is 0.2 but for the noise of n answers, four deviations at most
+    let answers = chosen.held_out.coverage * 1000.0;
+    let noise = 4.0 * (0.2 * 0.8 / answers).sqrt();
+    assert!((chosen.held_out.risk.unwrap() - 0.2).abs() < noise, "{chosen:?}");
+    // p is calibrated as it is made up; what is no probability becomes one
+    let calibrated = p.calibration.as_ref().unwrap();
+    assert!(calibrated.platt.brier < calibrated.as_is.unwrap().brier + 0.01, "{calibrated:?}");
+    let length = length.calibration.as_ref().unwrap();
+    // to know nothing but the share of right answers has a Brier score of at most 1/4
+    assert!(length.as_is.is_none() && length.platt.brier < 0.26 && length.isotonic.ece < 0.1, "{length:?}");
+    let risk_of = |risk: f64| {
+        let options = AnalysisOptions { target_risk: Some(risk), calibrate: false, ..options.clone() };
+        let analysis = analyse(&[folder.path().to_owned()], &options).unwrap();
+        let holdout = analysis.runs[0].tasks[0].holdout.clone().unwrap();
+        holdout.methods.iter().find(|method| method.method == "p").unwrap().abstention.clone().unwrap()
+    };
+    // a risk that all answers hold, and one that none does
+    assert!(risk_of(0.99).threshold.unwrap() < chosen.threshold.unwrap());
+    let never = holdout.methods.iter().map(|m| m.method.clone()).zip(std::iter::repeat(risk_of(1e-9)));
+    assert!(never.into_iter().all(|(_, a)| a.threshold.is_some() || a.held_out.coverage == 0.0));
+}
+
+#[test]
+fn halves_are_shown_where_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    RunSpec::new(MODEL, &["gsm8k", "math"], 60).write(folder.path());
+    let path = folder.path().to_str().unwrap();
+    let plain = stdout(&[path]);
+    assert!(plain.contains("methods over tasks") && plain.contains("gsm8k: AUROC") && plain.contains("math: ECE"));
+    assert!(!plain.contains("held out"));
+    let both = stdout(&[path, "--target-risk", "0.1", "--calibrate"]);
+    for head in ["when to answer", "Threshold", "Risk, held out [95 %]", "at most 10 %", "calibrated", "ECE, isotonic"]
+    {
+        assert!(both.contains(head), "{head}\n{both}");
+    }
+    let csv = stdout(&[path, "--target-risk", "0.1", "--calibrate", "--format", "csv"]);
+    for row in [",fitted,,p,threshold,", ",held_out,,p,risk,", ",held_out,,p,ece_platt,"] {
+        assert!(csv.contains(row), "{row}");
+    }
+    for wrong in ["0", "1", "x", "NaN"] {
+        assert_eq!(uqac(&[path, "--target-risk", wrong]).status.code(), Some(2), "{wrong}");
+    }
+}

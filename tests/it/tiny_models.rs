@@ -1,0 +1,33 @@
+//! Six randomly initialised models, one per family, against Hugging Face in float64: logits, hidden states, entropies,
+//! selected heads and α*, prefilled in one pass, token by token, and in every cache type.
+
+use crate::common;
+
+use common::families::{FAMILIES, check};
+use common::{golden, read_json};
+use std::path::Path;
+use std::sync::Arc;
+use uqac::backend::cpu::simd::Level;
+use uqac::backend::cpu::{CpuBackend, CpuOptions};
+use uqac::model::{ModelSpec, Weights};
+
+fn backend(folder: &Path, options: CpuOptions) -> CpuBackend {
+    let spec = ModelSpec::from_folder(folder).unwrap();
+    let weights = Weights::open(folder, &spec).unwrap();
+    CpuBackend::new(spec, Arc::new(weights), options)
+}
+
+#[test]
+fn every_family_equals_hugging_face() {
+    let Some(golden) = golden() else { return };
+    for family in FAMILIES {
+        let folder = golden.join(format!("tiny_{family}"));
+        let expected = read_json(&folder.join("golden.json"));
+        for level in Level::available() {
+            let mut backend = backend(&folder, CpuOptions { level, threads: 2, ..CpuOptions::default() });
+            for width in [1, 5, 48] {
+                check(&format!("{family}, {}, {width} rows a pass", level.name()), &expected, &mut backend, width);
+            }
+        }
+    }
+}

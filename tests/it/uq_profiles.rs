@@ -1,0 +1,417 @@
+//! What the three profiles make of small hand-built responses: one test for each difference between them.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::ops::Range;
+use uqac::uq::pipeline;
+use uqac::uq::{Link, Outcome, Parameters, Profile, Response, Step, TokenLogprob, Traced, Variant};
+
+use Profile::{Corrected, Paper, Reference};
+
+/// A response, and an engine that says what the test wrote down.
+struct Case {
+    tokens: Vec<u32>,
+    prompt_len: usize,
+    texts: Vec<String>,
+    steps: Vec<Step>,
+    answer: Range<usize>,
+    parameters: Parameters,
+    /// α* by position of the token whose row it is: (position, weight); other weights are 0.
+    attention: BTreeMap<usize, Vec<(usize, f32)>>,
+    /// Cosine to the answer by position; 1 where it is not given.
+    similarity: BTreeMap<usize, f32>,
+    rows_asked: Vec<Vec<usize>>,
+    scored: Vec<(Vec<Variant>, Vec<usize>)>,
+}
+
+/// Ten instruction tokens, then one token for each word; token ids are positions. Every token has p = 0.9, is its row's
+/// most probable and has no alternative; every entropy is 0.25.
+fn case(words: &[&str], answer: Range<usize>) -> Case {
+    let prompt_len = 10;
+    let tokens: Vec<u32> = (0..(prompt_len + words.len()) as u32).collect();
+    let mut steps: Vec<Step> = tokens[prompt_len..].iter().map(|&token| step(0.9, &[(token, 0.9)])).collect();
+    steps.push(Step { logprob: None, ..step(1.0, &[(7, 0.8)]) });
+    Case {
+        tokens,
+        prompt_len,
+        texts: words.iter().map(|word| format!(" {word}")).collect(),
+        steps,
+        answer,
+        parameters: Parameters::published(Corrected),
+        attention: BTreeMap::new(),
+        similarity: BTreeMap::new(),
+        rows_asked: Vec::new(),
+        scored: Vec::new(),
+    }
+}
+
+fn step(p: f64, top: &[(u32, f64)]) -> Step {
+    let top = top.iter().map(|&(token, p)| TokenLogprob { token, logprob: p.ln() }).collect();
+    Step { logprob: Some(p.ln()), entropy: 0.25, top }
+}
+
+const WORDS: [&str; 20] = [
+    "zebra", "cello", "maple", "quartz", "violin", "tundra", "harbor", "lantern", "pepper", "walnut", "copper",
+    "glacier", "saddle", "thimble", "orchid", "falcon", "anchor", "basket", "candle", "42",
+];
+
+impl Case {
+    fn attends(mut self, position: usize, weights: &[(usize, f32)]) -> Self {
+        self.attention.insert(position, weights.to_vec());
+        self
+    }
+
+    /// The step that predicts the token at `position`.
+    fn predicted(mut self, position: usize, p: f64, top: &[(u32, f64)]) -> Self {
+        self.steps[position - self.prompt_len] = step(p, top);
+        self
+    }
+
+    fn assess(&mut self, profile: Profile) -> Outcome {
+        self.run(profile, None)
+    }
+
+    fn run(&mut self, profile: Profile, chain: Option<Vec<Link>>) -> Outcome {
+        let (tokens, texts, steps) = (self.tokens.clone(), self.texts.clone(), self.steps.clone());
+        let response = Response { tokens: &tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
+        let parameters = Parameters { reading: profile.into(), ..self.parameters.clone() };
+        let Ok((outcome, _)) = pipeline::run(&response, self.answer.clone(), chain, &parameters, self);
+        outcome
+    }
+
+    /// Positions of the chain's tokens, the answer's left out.
+    fn chain(&mut self, profile: Profile) -> Vec<i64> {
+        let (n, answer) = (self.prompt_len as i64, self.answer.clone());
+        let positions = self.assess(profile).chain.into_iter().map(|link| link.row + 1 + n);
+        positions.filter(|&position| !answer.contains(&(position as usize))).collect()
+    }
+
+    /// (position, token) of the ensemble's members after the response itself.
+    fn alternatives(&mut self, profile: Profile) -> Vec<(usize, u32)> {
+        let members = self.assess(profile).ensemble;
+        assert!(members[0].position.is_none() && members[0].token.is_none());
+        members[1..].iter().map(|member| (member.position.unwrap(), member.token.unwrap())).collect()
+    }
+}
+
+impl Traced for Case {
+    type Error = Infallible;
+
+    fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, Infallible> {
+        self.rows_asked.push(rows.to_vec());
+        let row_of = |&row: &usize| {
+            let mut weights = vec![0.0; row + 1];
+            for &(position, weight) in self.attention.get(&(row + 1)).into_iter().flatten() {
+                weights[position] = weight;
+            }
+            weights
+        };
+        Ok(rows.iter().map(row_of).collect())
+    }
+
+    fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, Infallible> {
+        let of = |position| vec![self.similarity.get(position).copied().unwrap_or(1.0); answer.len()];
+        Ok(positions.iter().flat_map(of).collect())
+    }
+
+    /// Every token of a variant has p = 0.1.
+    fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, Infallible> {
+        self.scored.push((variants.to_vec(), positions.to_vec()));
+        Ok(vec![vec![0.1f64.ln(); positions.len()]; variants.len()])
+    }
+}
+
+fn assert_close(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-12, "{found} instead of {expected}");
+}
+
+// ── the chain ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn sources_add_up_and_targets_become_sources() {
+    let mut case =
+        case(&WORDS, 28..30).attends(28, &[(20, 0.3), (21, 0.6)]).attends(29, &[(20, 0.5)]).attends(20, &[(12, 0.75)]);
+    let outcome = case.assess(Corrected);
+    let links: Vec<_> = outcome.chain.iter().map(|link| (link.row, link.from)).collect();
+    assert_eq!(links, [(1, Some(9)), (9, Some(18)), (10, Some(17)), (17, None), (18, None)]);
+    assert!((outcome.chain[1].score - 0.8).abs() < 1e-6, "0.3 from the first answer token and 0.5 from the second");
+}
+
+#[test]
+fn a_source_is_not_its_own_target_but_may_be_another_ones() {
+    let mut case = case(&WORDS, 29..30)
+        .attends(29, &[(28, 0.95), (20, 0.9), (22, 0.8)])
+        .attends(20, &[(19, 0.9)])
+        .attends(22, &[(20, 0.9), (21, 0.7)]);
+    assert_eq!(case.chain(Corrected), [20, 22], "rows 28, 19 and 21 are the sources' own; 20 was processed");
+    let mut case = case.attends(22, &[(19, 0.9)]);
+    for profile in [Reference, Paper, Corrected] {
+        assert_eq!(case.chain(profile), [19, 20, 22]);
+    }
+}
+
+#[test]
+fn reference_looks_at_five_positions_counted_before_the_filters() {
+    let instruction = [(1, 0.95), (2, 0.94), (3, 0.93), (4, 0.92)];
+    let mut case = case(&WORDS, 29..30).attends(29, &[&instruction[..], &[(22, 0.9), (23, 0.8), (24, 0.7)]].concat());
+    assert_eq!(case.chain(Reference), [22]);
+    assert_eq!(case.chain(Corrected), [22, 23, 24]);
+    assert_eq!(case.chain(Paper), [22, 23, 24]);
+}
+
+#[test]
+fn reference_looks_deeper_only_while_it_found_nothing_and_the_chain_is_short() {
+    let instruction = [(1, 0.95), (2, 0.94), (3, 0.93), (4, 0.92), (5, 0.91)];
+    let mut case = case(&WORDS, 29..30).attends(29, &[&instruction[..], &[(22, 0.9), (23, 0.8)]].concat());
+    assert_eq!(case.chain(Reference), [22]);
+    assert_eq!(case.chain(Corrected), [22, 23]);
+    case.parameters.min_chain_length = 0;
+    assert_eq!(case.chain(Reference), [0; 0]);
+    assert_eq!(case.chain(Corrected), [22, 23]);
+}
+
+#[test]
+fn reference_counts_what_an_earlier_source_of_the_step_found() {
+    let instruction = [(1, 0.95), (2, 0.94), (3, 0.93), (4, 0.92), (5, 0.91)];
+    let second = [&instruction[..], &[(23, 0.8)]].concat();
+    let mut case = case(&WORDS, 28..30).attends(28, &[(22, 0.9)]).attends(29, &second);
+    assert_eq!(case.chain(Reference), [22]);
+    assert_eq!(case.chain(Corrected), [22, 23]);
+}
+
+#[test]
+fn reference_counts_the_picks_of_a_step_twice() {
+    let mut case = case(&WORDS, 29..30)
+        .attends(29, &[(20, 0.4), (21, 0.3), (22, 0.2)])
+        .attends(20, &[(15, 0.2), (14, 0.15), (13, 0.1)]);
+    assert_eq!(case.chain(Reference), [15, 20, 21, 22]);
+    assert_eq!(case.chain(Corrected), [14, 15, 20, 21, 22]);
+    assert_eq!(case.chain(Paper), [14, 15, 20, 21, 22]);
+}
+
+#[test]
+fn paper_needs_more_than_the_threshold() {
+    let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.75), (21, 0.5), (22, 0.25)]);
+    case.parameters.min_chain_length = 0;
+    assert_eq!(case.chain(Paper), [20]);
+    assert_eq!(case.chain(Corrected), [20, 21]);
+    assert_eq!(case.chain(Reference), [20, 21]);
+}
+
+#[test]
+fn paper_takes_the_top_targets_before_it_drops_stop_words() {
+    let mut words = WORDS;
+    (words[11], words[12]) = ("the", "the");
+    let mut case = case(&words, 29..30).attends(29, &[(21, 0.95), (22, 0.9), (23, 0.8), (24, 0.7), (25, 0.6)]);
+    assert_eq!(case.chain(Paper), [23]);
+    assert_eq!(case.chain(Corrected), [23, 24, 25]);
+    assert_eq!(case.chain(Reference), [23, 24, 25]);
+}
+
+#[test]
+fn a_single_letter_is_no_stop_word_when_it_is_the_answers_form() {
+    let mut words = WORDS;
+    (words[12], words[19]) = ("a", "a");
+    let mut case = case(&words, 29..30).attends(29, &[(22, 0.9)]);
+    assert_eq!(case.chain(Corrected), [22]);
+    assert_eq!(case.chain(Reference), [0; 0]);
+    assert_eq!(case.chain(Paper), [0; 0]);
+    case.texts[19] = " 42".into();
+    assert_eq!(case.chain(Corrected), [0; 0]);
+}
+
+#[test]
+fn the_first_response_token_is_reached_and_has_its_own_row() {
+    let mut case = case(&WORDS, 29..30).attends(29, &[(10, 0.9)]).predicted(10, 0.6, &[(10, 0.6), (77, 0.3)]);
+    let (reference, corrected) = (case.assess(Reference), case.assess(Corrected));
+    assert_eq!(case.rows_asked, [vec![28], vec![28], vec![9]], "reference pads row prompt_len - 1 with zeros");
+    assert_eq!((reference.kept, corrected.kept), (vec![-1], vec![-1]));
+    assert_close(corrected.scores["p_sim"], 0.6 * 0.9);
+    assert_close(reference.scores["p_sim"], 0.8 * 0.9); // wraps to the last row, whose top-1 has 0.8
+    assert_eq!((corrected.ensemble.len(), corrected.ensemble[1].token), (2, Some(77)));
+    assert_eq!(reference.ensemble.len(), 1, "the only pair of the last row is taken for the original");
+    assert_close(reference.ensemble[0].log_chain, 0.6f64.ln());
+}
+
+// ── the similarity filter ────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn the_most_similar_are_kept_and_the_answer_is_not_up_for_choice() {
+    let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9), (21, 0.8), (22, 0.7)]).attends(20, &[(12, 0.9)]);
+    case.similarity = [(12, -0.01), (20, 0.2), (21, 0.3), (22, 0.2)].into();
+    for profile in [Reference, Paper, Corrected] {
+        case.parameters.max_kept = 10;
+        assert_eq!(case.assess(profile).kept, [9, 10, 11]);
+        case.parameters.max_kept = 2;
+        assert_eq!(case.assess(profile).kept, [9, 10], "of equals the earlier");
+    }
+}
+
+// ── the ensemble ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/// Two kept tokens, at 20 and 21, whose rows know several alternatives each.
+fn two_kept() -> Case {
+    case(&WORDS, 29..30)
+        .attends(29, &[(20, 0.9), (21, 0.8)])
+        .predicted(20, 0.5, &[(20, 0.5), (101, 0.2), (102, 0.1), (103, 0.05), (104, 0.04), (105, 0.03)])
+        .predicted(21, 0.4, &[(201, 0.45), (21, 0.4), (202, 0.0099), (203, 0.009), (204, 0.008)])
+}
+
+#[test]
+fn every_alternative_joins_by_position_but_in_reference_the_likeliest_pairs_of_all() {
+    let mut case = two_kept();
+    let all = [(20, 101), (20, 102), (20, 103), (20, 104), (20, 105), (21, 201)];
+    assert_eq!(case.alternatives(Corrected), all);
+    assert_eq!(case.alternatives(Paper), all);
+    assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101), (20, 102), (20, 103), (20, 104)]);
+    // of the 2 + 2 likeliest pairs, originals included, two are originals
+    case.parameters.max_alternatives = 2;
+    assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101)]);
+    assert_eq!(case.alternatives(Corrected), all);
+}
+
+#[test]
+fn in_reference_an_original_outside_the_top_five_takes_the_best_pair_with_it() {
+    let top = [(101, 0.3), (102, 0.2), (103, 0.1), (104, 0.09), (105, 0.08), (20, 0.07)];
+    let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9)]).predicted(20, 0.07, &top);
+    assert_eq!(case.alternatives(Reference), [(20, 102), (20, 103), (20, 104), (20, 105)]);
+    assert_eq!(case.alternatives(Corrected), [(20, 101), (20, 102), (20, 103), (20, 104), (20, 105)]);
+}
+
+#[test]
+fn the_engine_scores_all_variants_at_once_and_p_adds_them_up() {
+    let mut case = two_kept();
+    let outcome = case.assess(Corrected);
+    assert_eq!(case.scored.len(), 1);
+    assert_eq!((case.scored[0].0.len(), &case.scored[0].1[..]), (6, &[20, 21, 29][..]));
+    assert_close(outcome.scores["p_sim"], 0.5 * 0.4 * 0.9);
+    assert_close(outcome.scores["p"], 0.5 * 0.4 * 0.9 + 6.0 * 0.001);
+    assert_close(outcome.scores["sim_mean"], (0.5 + 0.4 + 0.9) / 3.0);
+    assert_close(outcome.ensemble[3].log_answer, 0.1f64.ln());
+    assert_close(outcome.ensemble[3].log_chain, 2.0 * 0.1f64.ln());
+}
+
+#[test]
+fn without_alternatives_the_engine_is_not_asked_and_p_is_p_sim() {
+    let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9)]);
+    let outcome = case.assess(Corrected);
+    assert!(case.scored.is_empty());
+    assert_close(outcome.scores["p"], outcome.scores["p_sim"]);
+}
+
+// ── probabilities, entropies, baselines ──────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn in_reference_a_token_outside_the_top_five_gets_the_top_ones_probability() {
+    let top = [(101, 0.3), (102, 0.2), (103, 0.1), (104, 0.09), (105, 0.08), (29, 0.07)];
+    let mut case = case(&WORDS, 29..30).predicted(29, 0.07, &top);
+    assert_close(case.assess(Reference).scores["answer_prob"], 0.3);
+    assert_close(case.assess(Corrected).scores["answer_prob"], 0.07);
+    assert_close(case.assess(Paper).scores["answer_prob"], 0.07);
+    assert_close(case.assess(Reference).scores["p"], 0.07); // the ensemble is exact in every profile
+    assert_close(case.assess(Reference).scores["min_token_prob"], 0.07);
+}
+
+#[test]
+fn reference_entropies_are_of_the_top_five_over_every_row() {
+    let mut case = case(&WORDS, 27..28); // two template tokens after the answer
+    let h = |p: f64| -p * p.ln();
+    let reference = case.assess(Reference).scores;
+    let sum = 19.0 * h(0.9) + h(0.8); // rows prompt_len.. : the first token's row is not among them, the last row is
+    assert_close(reference["predictive_entropy"], -sum);
+    assert_close(reference["ln_predictive_entropy"], 1.0 - sum / 20.0);
+    assert_close(reference["answer_entropy"], -h(0.9));
+    assert_close(reference["ln_answer_entropy"], 1.0 - h(0.9));
+    let paper = case.assess(Paper).scores;
+    assert_close(paper["predictive_entropy"], -0.25 * 20.0);
+    assert_close(paper["ln_predictive_entropy"], 0.75);
+    let corrected = case.assess(Corrected).scores;
+    assert_close(corrected["predictive_entropy"], -0.25 * 18.0);
+    assert_close(corrected["answer_entropy"], -0.25);
+}
+
+#[test]
+fn the_response_ends_at_the_answer_only_when_corrected_and_starts_late_in_reference() {
+    let mut case = case(&WORDS, 27..28).predicted(28, 0.01, &[(28, 0.01)]);
+    let [reference, paper, corrected] = [Reference, Paper, Corrected].map(|profile| case.assess(profile).scores);
+    assert_close(reference["response_prob"], 0.9f64.powi(18) * 0.01);
+    assert_close(paper["response_prob"], 0.9f64.powi(19) * 0.01);
+    assert_close(corrected["response_prob"], 0.9f64.powi(18));
+    assert_close(reference["response_mean"], (18.0 * 0.9 + 0.01) / 19.0);
+    assert_close(corrected["response_mean"], 0.9);
+    assert_eq!([reference["trace_length"], paper["trace_length"], corrected["trace_length"]], [-20.0, -20.0, -18.0]);
+    assert_close(paper["min_token_prob"], 0.01);
+    assert_close(corrected["min_token_prob"], 0.9);
+}
+
+#[test]
+fn the_lowest_window_is_sixty_four_tokens_long() {
+    let words = ["zebra"; 200];
+    let mut case = case(&words, 209..210);
+    (60..80).for_each(|j| case.steps[j].logprob = Some(0.2f64.ln()));
+    let mean = (20.0 * 0.2f64.ln() + 44.0 * 0.9f64.ln()) / 64.0;
+    assert_close(case.assess(Corrected).scores["lowest_window"], mean.exp());
+    case.answer = 19..20;
+    assert_close(case.assess(Corrected).scores["lowest_window"], 0.9);
+}
+
+// ── degenerate cases ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+#[test]
+fn an_answer_that_attends_to_nothing_is_its_own_chain() {
+    for profile in [Reference, Paper, Corrected] {
+        let outcome = case(&WORDS, 28..30).assess(profile);
+        assert_eq!(outcome.chain.iter().map(|link| link.row).collect::<Vec<_>>(), [17, 18]);
+        assert!(outcome.kept.is_empty());
+        let scores = outcome.scores;
+        for p in [scores["answer_prob"], scores["p_attn"], scores["p_sim"], scores["p"]] {
+            assert_close(p, 0.81);
+        }
+    }
+}
+
+#[test]
+fn an_answer_at_the_very_start_and_a_response_of_one_token() {
+    let mut long = case(&WORDS, 10..11);
+    assert_close(long.assess(Corrected).scores["p"], 0.9);
+    assert_close(long.assess(Reference).scores["answer_prob"], 0.8); // wraps to the last row
+    assert_close(long.assess(Reference).scores["p"], 0.9);
+    for profile in [Reference, Paper, Corrected] {
+        let outcome = case(&["42"], 10..11).assess(profile);
+        assert_close(outcome.scores["p"], 0.9);
+        assert_eq!((outcome.chain[0].row, outcome.chain.len()), (-1, 1));
+        assert!(serde_json::to_string(&outcome.scores).is_ok_and(|json| !json.contains("null")));
+    }
+}
+
+#[test]
+#[expect(clippy::reversed_empty_ranges, reason = "that is the input under test")]
+fn impossible_answers_have_no_confidence() {
+    for profile in [Reference, Paper, Corrected] {
+        for answer in [15..15, 20..12, 0..5, 30..40, 100..200, usize::MAX..usize::MAX] {
+            let scores = case(&WORDS, answer).assess(profile).scores;
+            assert_eq!([scores["answer_prob"], scores["p_attn"], scores["p_sim"], scores["p"]], [0.0; 4]);
+        }
+        for prompt_len in [0, 30, 1000] {
+            let mut shapeless = case(&WORDS, 0..1000);
+            shapeless.prompt_len = prompt_len;
+            shapeless.steps.clear();
+            shapeless.texts.clear();
+            assert_eq!(shapeless.assess(profile).scores["p"], 0.0);
+            shapeless.tokens.clear();
+            assert_eq!(shapeless.assess(profile).scores["p"], 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_given_chain_takes_the_place_of_the_computed_one() {
+    let link = |row| Link { row, score: 0.0, similarity: 0.0, from: None };
+    let mut case = case(&WORDS, 29..30).predicted(12, 0.5, &[(12, 0.5), (99, 0.4)]);
+    let outcome = case.run(Corrected, Some([500, 1, 3, 1, -7, 18].map(link).to_vec()));
+    assert!(case.rows_asked.is_empty());
+    assert_eq!(outcome.chain.iter().map(|link| link.row).collect::<Vec<_>>(), [1, 3, 18]);
+    assert_eq!(outcome.kept, [1, 3]);
+    assert_close(outcome.scores["p_attn"], 0.5 * 0.9 * 0.9);
+    assert_eq!(outcome.ensemble.len(), 2);
+}
