@@ -20,4 +20,5 @@ pub mod eval;
 pub mod io;
 pub mod model;
 pub mod report;
+pub mod units;
 pub mod uq;

@@ -5,7 +5,8 @@
 //! map memory (some virtual machines), growing is a new buffer and a copy.
 
 use super::device::{Argument, Device};
-use super::error::{Context, CudaError, describe, gib};
+use super::error::{Context, CudaError, describe};
+use crate::units;
 use cudarc::driver::sys::{self, CUmemAllocationType, CUmemLocationType, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
 use std::sync::Arc;
@@ -62,8 +63,8 @@ impl Device {
         }
         match (&mut buffer.store, self.granularity()) {
             (Store::Mapped { reserved, .. }, _) if bytes > *reserved => {
-                let (bytes, most) = (gib(bytes), gib(*reserved));
-                Err(CudaError::Unsupported(format!("{what}: {bytes}, but there are addresses for {most} only")))
+                let (bytes, max) = (units::bytes(bytes), units::bytes(*reserved));
+                Err(CudaError::Unsupported(format!("{what}: {bytes}, but there are addresses for {max} only")))
             }
             (Store::Mapped { parts, .. }, Some(granularity)) => {
                 let more = (bytes - buffer.bytes).next_multiple_of(granularity);

@@ -229,7 +229,7 @@ impl Backend for CudaBackend {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
         let says = &self.multiplier.says;
         let multiplier = if says.is_empty() { String::new() } else { format!(", {says}") };
-        format!("cuda:{ordinal} ({name}, {}, {}{multiplier})", error::gib(*total), self.origin)
+        format!("cuda:{ordinal} ({name}, {}, {}{multiplier})", crate::units::bytes(*total), self.origin)
     }
 
     fn cache_types(&self) -> (DType, DType) {
