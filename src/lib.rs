@@ -47,6 +47,7 @@ pub mod eval;
 pub mod io;
 pub mod model;
 pub mod report;
+pub mod units;
 pub mod uq;
 
 pub use backend::DeviceChoice;
