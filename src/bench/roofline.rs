@@ -42,8 +42,13 @@ pub fn trace_bytes(engine: &Engine) -> f64 {
 /// activation once in full: a product in two terms does more and gains nothing here.
 pub fn operations(engine: &Engine, first: usize, rows: usize, predictions: usize) -> f64 {
     let spec = engine.spec();
-    let layer_weights: usize =
-        engine.weights().matrices().iter().filter(|w| w.name.contains(".layers.")).map(|w| w.rows * w.width).sum();
+    let layer_weights: usize = engine
+        .weights()
+        .matrices()
+        .iter()
+        .filter(|w| w.name.contains(".layers."))
+        .map(|w| w.rows * w.in_features)
+        .sum();
     let head = 2 * predictions * spec.vocab_size * spec.hidden_size;
     2.0 * layer_weights as f64 * rows as f64 + head as f64 + attention_operations(spec, first, rows)
 }

@@ -108,7 +108,7 @@ fn weight_facts(engine: &Engine) -> Value {
     types.dedup();
     json!({
         "matrices": matrices.len(),
-        "parameters": matrices.iter().map(|w| w.rows * w.width).sum::<usize>(),
+        "parameters": matrices.iter().map(|w| w.rows * w.in_features).sum::<usize>(),
         "type": types.join(", "),
         "bytes": weights.byte_len(),
         "bytes_per_decoded_token": engine.weight_bytes_per_token(),

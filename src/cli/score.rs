@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 use uqac::engine::Engine;
 use uqac::engine::encode::encode;
-use uqac::io::item::{BadItem, Content, Item};
-use uqac::io::items::Items;
-use uqac::io::record::{Record, Status};
-use uqac::io::writer::{Destination, Done, Existing};
+use uqac::io::item::{BadItem, Content, Item, Items};
+use uqac::io::jsonl::Lines;
+use uqac::io::jsonl::append::Existing;
+use uqac::io::record::{Done, Record, Status};
 use uqac::uq::{Parameters, Reading};
 
 /// Score responses that already exist
 ///
-/// A line of the input is {id, input_ids, prompt_len} (and, if you like, dataset and answer_span: [start, end) over the
+/// A line of the input is {id, input_ids, n_instr} (and, if you like, dataset and answer_span: [start, end) over the
 /// whole sequence) or {id, messages | prompt, response}. The output has a line for each, in the same order, with status
 /// ok, no_answer or error.
 #[derive(Args)]
@@ -59,12 +59,12 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
-    let items = Items::open(&args.input)?;
+    let items = Items::from(Lines::open(&args.input)?);
     let total = count(args)?;
     let reading = args.reading.reading()?;
-    let destination = Destination::examine(&args.output, existing, reading)?;
+    let (output, mut done) = Done::examine(&args.output, existing, reading)?;
     let mut engine = args.model.run.load(&folder)?;
-    let (mut writer, mut done) = destination.open()?;
+    let mut output = output.open()?;
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
     let parameters = Parameters::published(reading);
@@ -73,7 +73,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
         let skipped = is_done(&mut done, &item);
         if !skipped {
             let record = score_line(&mut engine, item, args, &parameters, &mut tally);
-            writer.write(&record)?;
+            output.append(&record)?;
             tally.count(&record);
         }
         progress.advance(skipped);
@@ -96,7 +96,7 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, CliError> {
     if !args.input.is_file() {
         return Ok(None);
     }
-    let lines = Items::open(&args.input)?.count_lines()?;
+    let lines = Lines::open(&args.input)?.count()?;
     Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
 }
 

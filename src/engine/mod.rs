@@ -14,6 +14,7 @@ use crate::backend::cpu::simd::Level;
 use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
 use crate::backend::forward;
+use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
     Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, WeightFormat,
 };
@@ -205,12 +206,12 @@ fn open_backend(
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let cuda_fallback_reason = match device {
-        DeviceChoice::Cuda(_) if !format.is_file() => {
+        DeviceChoice::Cuda(_) | DeviceChoice::Reference if !format.is_file() => {
             let message = format!("weights in {format}: they are the CPU's, use --device cpu");
             return Err(CudaError::Unsupported(message));
         }
         DeviceChoice::Auto if !format.is_file() => None,
-        DeviceChoice::Cpu => None,
+        DeviceChoice::Cpu | DeviceChoice::Reference => None,
         DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
         DeviceChoice::Auto => match open_cuda(0) {
             Ok(backend) => return Ok((backend, None)),
@@ -220,6 +221,9 @@ fn open_backend(
     };
     let or_f32 = |cache: Option<DType>| cache.unwrap_or(DType::F32);
     let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
+    if device == DeviceChoice::Reference {
+        return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), k_cache, v_cache)), None));
+    }
     let options = CpuOptions { threads, k_cache, v_cache, level, products, weights: format };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }

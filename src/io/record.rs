@@ -3,11 +3,15 @@
 //! The field order is part of the format. A number that is not finite is written as `null`, so a line is always valid
 //! JSON; everything else keeps the shortest digits that read back as the same float.
 
+use super::jsonl::append::{AppendError, Existing, Output};
 use crate::backend::WeightFormat;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// How an item ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +126,86 @@ impl Record {
             ensemble: Vec::new(),
             trace: None,
             weights: WeightFormat::File,
+        }
+    }
+}
+
+/// Records cannot be written.
+#[derive(Debug, Error)]
+pub enum OutputError {
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error("{}: line {line}: profile: expected {expected}, found {found}; resume with that profile or start a new file", file.display())]
+    OtherProfile { file: PathBuf, line: u64, expected: Reading, found: Reading },
+}
+
+/// What an earlier run has already written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// How often each id is there; an input may have an id twice.
+    left: HashMap<String, usize>,
+    pub ok: usize,
+    pub no_answer: usize,
+    pub error: usize,
+}
+
+/// What is read of a record of an earlier run.
+#[derive(Deserialize)]
+struct Earlier {
+    id: Value,
+    #[serde(flatten)]
+    reading: Reading,
+    status: Status,
+}
+
+impl Done {
+    /// Examines an output of records of this reading; see [`Output::examine`].
+    pub fn examine(
+        path: &Path,
+        existing: Existing,
+        reading: impl Into<Reading>,
+    ) -> Result<(Output, Done), OutputError> {
+        let (mut done, mut other, reading) = (Done::default(), None, reading.into());
+        let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
+            done.add(&earlier);
+            if earlier.reading != reading {
+                other.get_or_insert((line, earlier.reading));
+            }
+        })?;
+        match other {
+            None => Ok((output, done)),
+            Some((line, found)) => {
+                Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
+            }
+        }
+    }
+
+    /// Whether an item with this id is already there; each record answers for one item.
+    pub fn take(&mut self, id: &Value) -> bool {
+        match self.left.get_mut(&id.to_string()) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.ok + self.no_answer + self.error
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn add(&mut self, earlier: &Earlier) {
+        *self.left.entry(earlier.id.to_string()).or_default() += 1;
+        match earlier.status {
+            Status::Ok => self.ok += 1,
+            Status::NoAnswer => self.no_answer += 1,
+            Status::Error => self.error += 1,
         }
     }
 }

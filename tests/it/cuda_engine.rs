@@ -292,7 +292,7 @@ fn devices_that_cannot_be_used_are_explained() {
         parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
         assert!(!message.contains("panicked"), "{message}");
     };
-    says(None, &[], "gpu", &["auto, cpu, cuda or cuda:N"]);
+    says(None, &[], "gpu", &["auto, cpu, cuda, cuda:N or reference"]);
     if !Path::new("/dev/nvidiactl").exists() {
         says(None, &[], "cuda", &["install the NVIDIA driver", "--device cpu"]);
         says(None, &[], "auto", &[]);

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use uqac::io::record::{Record, RowTrace, top_entries};
-use uqac::io::writer::{Destination, Done, Existing, OutputError};
+use uqac::io::jsonl::append::{AppendError, Appender, Existing, Output};
+use uqac::io::record::{Done, OutputError, Record, RowTrace, top_entries};
 use uqac::uq::{Link, Member, Outcome, Profile, Reading, Scores};
 
 fn scores(p: f64) -> Scores {
@@ -44,10 +44,19 @@ fn record(id: impl Into<Value>) -> Record {
     Record::ok(id.into(), Profile::Corrected, 10, "\"4\"\n\u{1b}[31m\u{2028}é".into(), outcome)
 }
 
+fn examine(path: &Path, existing: Existing) -> Result<(Output, Done), OutputError> {
+    Done::examine(path, existing, Profile::Corrected)
+}
+
+fn open(path: &Path, existing: Existing) -> Result<(Appender, Done), OutputError> {
+    let (output, done) = examine(path, existing)?;
+    Ok((output.open()?, done))
+}
+
 fn write(path: &Path, existing: Existing, records: &[Record]) -> Done {
-    let (mut writer, done) = Destination::examine(path, existing, Profile::Corrected).unwrap().open().unwrap();
+    let (mut output, done) = open(path, existing).unwrap();
     for record in records {
-        writer.write(record).unwrap();
+        output.append(record).unwrap();
     }
     done
 }
@@ -139,7 +148,7 @@ fn plain_and_gzip_files_hold_the_same_records() {
     for name in ["out.jsonl", "out.jsonl.gz"] {
         let path = folder.path().join(name);
         write(&path, Existing::Refuse, &[record("a"), record(2)]);
-        let again = Destination::examine(&path, Existing::Refuse, Profile::Corrected).unwrap_err();
+        let again = examine(&path, Existing::Refuse).unwrap_err();
         assert!(again.to_string().contains("--resume or --overwrite"), "{again}");
         let done = write(&path, Existing::Resume, &[record("b")]);
         assert_eq!((done.len(), done.ok), (2, 2));
@@ -169,12 +178,11 @@ fn interrupted(path: &Path, ids: &[u64], cut: usize) {
     write(path, Existing::Overwrite, &full);
     let whole = fs::read(path).unwrap();
     fs::write(path, &whole[..cut.min(whole.len())]).unwrap();
-    let destination = Destination::examine(path, Existing::Resume, Profile::Corrected).unwrap();
-    let (mut writer, mut done) = destination.open().unwrap();
+    let (mut output, mut done) = open(path, Existing::Resume).unwrap();
     for record in full.iter().filter(|record| !done.take(&record.id)) {
-        writer.write(record).unwrap();
+        output.append(record).unwrap();
     }
-    drop(writer);
+    drop(output);
     assert_eq!(fs::read(path).unwrap(), whole, "cut at {cut}");
 }
 
@@ -210,7 +218,7 @@ fn another_profile_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.jsonl");
     write(&path, Existing::Refuse, &[record(1)]);
-    let error = Destination::examine(&path, Existing::Resume, Profile::Reference).unwrap_err();
+    let error = Done::examine(&path, Existing::Resume, Profile::Reference).unwrap_err();
     assert!(matches!(
         error,
         OutputError::OtherProfile { line: 1, found: Reading { profile: Profile::Corrected, .. }, .. }
@@ -249,24 +257,24 @@ fn files_that_are_not_ours_are_left_alone() {
     ] {
         let path = folder.path().join(name);
         fs::write(&path, &content).unwrap();
-        let error = Destination::examine(&path, Existing::Resume, Profile::Corrected).unwrap_err();
+        let error = examine(&path, Existing::Resume).unwrap_err();
         assert!(error.to_string().contains("left alone"), "{name}: {error}");
         assert_eq!(fs::read(&path).unwrap(), content);
     }
 }
 
 #[test]
-fn a_file_is_not_shared_or_changed_behind_the_back() {
+fn a_file_is_not_shared_or_changed_between_examine_and_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.jsonl");
-    let (mut writer, _) = Destination::examine(&path, Existing::Refuse, Profile::Corrected).unwrap().open().unwrap();
-    let second = Destination::examine(&path, Existing::Refuse, Profile::Corrected).unwrap();
+    let (mut first, _) = open(&path, Existing::Refuse).unwrap();
+    let (second, _) = examine(&path, Existing::Refuse).unwrap();
     let error = second.open().err().unwrap();
-    assert!(matches!(error, OutputError::Busy(_)), "{error}");
-    let third = Destination::examine(&path, Existing::Overwrite, Profile::Corrected).unwrap();
-    writer.write(&record(1)).unwrap();
-    drop(writer);
-    assert!(matches!(third.open().err().unwrap(), OutputError::Busy(_)));
+    assert!(matches!(error, AppendError::Busy(_)), "{error}");
+    let (third, _) = examine(&path, Existing::Overwrite).unwrap();
+    first.append(&record(1)).unwrap();
+    drop(first);
+    assert!(matches!(third.open().err().unwrap(), AppendError::Busy(_)));
     assert_eq!(read(&path).len(), 1);
 }
 
@@ -274,18 +282,16 @@ fn a_file_is_not_shared_or_changed_behind_the_back() {
 #[test]
 fn a_full_disk_is_an_error_that_names_the_file() {
     let full = Path::new("/dev/full");
-    assert!(matches!(
-        Destination::examine(full, Existing::Resume, Profile::Corrected),
-        Err(OutputError::NotResumable(_))
-    ));
-    let (mut writer, _) = Destination::examine(full, Existing::Refuse, Profile::Corrected).unwrap().open().unwrap();
-    let error = writer.write(&record(1)).unwrap_err().to_string();
+    let error = examine(full, Existing::Resume).unwrap_err();
+    assert!(matches!(error, OutputError::Append(AppendError::NotResumable(_))), "{error}");
+    let (mut output, _) = open(full, Existing::Refuse).unwrap();
+    let error = output.append(&record(1)).unwrap_err().to_string();
     assert!(error.starts_with("/dev/full: ") && error.contains("No space"), "{error}");
 }
 
 #[test]
 fn a_folder_that_does_not_exist_is_an_error_that_names_the_file() {
     let path = Path::new("/no/such/folder/out.jsonl");
-    let error = Destination::examine(path, Existing::Refuse, Profile::Corrected).unwrap().open().err().unwrap();
+    let error = open(path, Existing::Refuse).err().unwrap();
     assert!(error.to_string().starts_with("/no/such/folder/out.jsonl: "), "{error}");
 }

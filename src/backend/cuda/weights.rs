@@ -169,7 +169,7 @@ impl<'a> Uploader<'a> {
             self.copy(&data, offset, part)?;
             offset += part.len();
         }
-        Ok(Matrix { data, rows: weight.rows, width: weight.width, dtype: weight.dtype })
+        Ok(Matrix { data, rows: weight.rows, width: weight.in_features, dtype: weight.dtype })
     }
 
     /// Copies a part through the stage that has been free for longer, while the other's copy is under way.

@@ -3,11 +3,12 @@
 
 use super::RunError;
 use super::assess::score_map;
-use super::folder::{FolderError, Lines, RunFolder, Shard};
+use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::{EvalOptions, Model};
 use crate::backend::DType;
 use crate::engine::{Engine, EngineError, HeadSelection};
 use crate::eval::sample::{Sample, SweepPoint};
+use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::uq::rules::RULES;
 use crate::uq::{ChainRule, Parameters, Profile, Reading, RuleError, pipeline};
@@ -198,7 +199,7 @@ impl Sweep<'_> {
             engine(caches, &mut |engine| {
                 for sample in &samples {
                     for row in self.assess(engine, sample, &missing(sample, &done))? {
-                        lines.append(&row)?;
+                        lines.append(&row).and_then(|()| lines.sync()).map_err(FolderError::from)?;
                         done.insert((row.doc_id, key(&row.point.setting)));
                         rows += 1;
                         on_row(rows, total);
@@ -214,16 +215,16 @@ impl Sweep<'_> {
     fn samples(&self) -> Result<Vec<Sample>, FolderError> {
         let mut samples = BTreeMap::new();
         let path = self.folder.lines("samples", self.task, self.shard);
-        Lines::open(&path, |sample: Sample| {
+        open_lines(&path, |sample: Sample| {
             samples.insert(sample.doc_id, sample);
         })?;
         Ok(samples.into_values().filter(|s| s.uq.status == Status::Ok).collect())
     }
 
-    fn open(&self) -> Result<(Lines, HashSet<(usize, String)>), FolderError> {
+    fn open(&self) -> Result<(Appender, HashSet<(usize, String)>), FolderError> {
         let mut done = HashSet::new();
         let path = self.folder.lines("sweep", self.task, self.shard);
-        let lines = Lines::open(&path, |row: SweepRow| {
+        let lines = open_lines(&path, |row: SweepRow| {
             done.insert((row.doc_id, key(&row.point.setting)));
         })?;
         Ok((lines, done))
