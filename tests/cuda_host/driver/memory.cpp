@@ -310,11 +310,11 @@ CUDA_CALL cuMemUnmap(Address at, size_t bytes) {
   });
 }
 
-// Bytes of device memory held at once at most since this was last asked; for tests.
+// The peak of device memory in bytes since the last call; for tests.
 extern "C" __attribute__((visibility("default"))) uint64_t ch_peak_memory() {
-  const uint64_t most = peak;
+  const uint64_t highest = peak;
   peak = used;
-  return most;
+  return highest;
 }
 
 // ---- pinned host memory ----

@@ -307,7 +307,7 @@ class Helpers {
     if (!helpers || helpers->process != getpid()) helpers = new Helpers;  // a forked child has none of its parent's
     return *helpers;
   }
-  // Runs `work` here and on up to `count` helpers; returns when all who began have ended. One call at a time.
+  // Runs `work` here and on up to `count` helpers; returns when all that began have ended. One call at a time.
   void run(unsigned count, const std::function<void()>& work) {
     {
       std::lock_guard<std::mutex> hold(mutex);
@@ -318,7 +318,7 @@ class Helpers {
     for (unsigned i = 0; i < count; ++i) wake.notify_one();
     work();
     std::unique_lock<std::mutex> hold(mutex);
-    seats = 0;  // who has not begun is not needed
+    seats = 0;  // a helper that has not begun is not needed
     idle.wait(hold, [&] { return busy == 0; });
   }
 
