@@ -3,8 +3,7 @@
 use super::BenchError;
 use super::report::MedianRange;
 use crate::backend::sampling::Sampling;
-use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
-use crate::uq::Profile;
+use crate::engine::{Engine, GenerateOptions, Generation, HeadSelection, TracedSequence};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -45,14 +44,14 @@ pub(super) struct Decoded {
 impl Decoding {
     /// Greedy, plain or with the trace.
     pub fn greedy(&self, base: &mut TracedSequence, traced: bool) -> Result<Decoded, BenchError> {
-        self.run(base, traced.then_some(Profile::Corrected), 0.0)
+        self.run(base, traced.then(HeadSelection::default), 0.0)
     }
 
     /// All sequences at once, with the trace of a profile or without.
     pub fn run(
         &self,
         base: &mut TracedSequence,
-        trace: Option<Profile>,
+        trace: Option<HeadSelection>,
         temperature: f32,
     ) -> Result<Decoded, BenchError> {
         let sampling = Sampling { temperature, ..Sampling::GREEDY };

@@ -138,7 +138,9 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         p: uq.tokens.logprobs.iter().map(|logprob| logprob.map(f64::exp).and_then(finite)).collect(),
         chain: chain(uq),
         kept: uq.kept.iter().map(|row| row.saturating_add(1)).collect(),
-        span: uq.answer.as_ref().map(|answer| answer.tokens.map(|position| position.saturating_sub(uq.prompt_len))),
+        span: uq.answer.as_ref().map(|answer| {
+            [answer.tokens.start, answer.tokens.end].map(|position| position.saturating_sub(uq.prompt_len))
+        }),
         ensemble: ensemble(uq, &texts),
         tokens: cut.tokens,
         gaps: cut.gaps,
