@@ -173,11 +173,11 @@ def hot_loop(code):
 
 def warps(arch, version, registers, static_shared):
     """Warps that a multiprocessor holds."""
-    all_registers, all_shared, most = MULTIPROCESSORS[arch]
+    all_registers, all_shared, max_warps = MULTIPROCESSORS[arch]
     a_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
     a_block = version.threads // 32
     by_shared = all_shared // (version.shared + static_shared + 1024)
-    return min(most // a_block, all_registers // (a_warp * a_block), by_shared) * a_block
+    return min(max_warps // a_block, all_registers // (a_warp * a_block), by_shared) * a_block
 
 
 def count(job, options):

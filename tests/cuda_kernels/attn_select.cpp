@@ -10,7 +10,7 @@ struct Case {
   std::vector<int> positions;  // -1: a row not in use
   int first_traced = 0;
   bool regularized = false;
-  int levels = 0;  // so many different entropies; 0: all different
+  int levels = 0;  // the number of different entropies; 0: all different
   int hidden = 20;
 };
 

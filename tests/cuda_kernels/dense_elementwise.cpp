@@ -46,7 +46,7 @@ static double restore(const Device<unsigned short>& terms, size_t at, size_t dis
   return sum;
 }
 
-/// Relative and absolute error of a value held in so many terms.
+/// Relative and absolute error of a value held in a number of terms.
 template <class T>
 static double term_error(double x, int count) {
   const bool f16 = Split<T>::NEXT != 1.0f;

@@ -118,6 +118,18 @@ CUDA_CALL cuModuleGetFunction(void** function, void* module, const char* name) {
   });
 }
 
+// A number that a kernel file exports, where the linked kernels have it.
+CUDA_CALL cuModuleGetGlobal_v2(Address* address, size_t* bytes, void* module, const char* name) {
+  return call_in_context(__func__, [&] {
+    if (modules.find(module) == modules.end()) return INVALID_HANDLE;
+    const unsigned* value = ch_find_constant(name);
+    if (!value) return NOT_FOUND;
+    if (address) *address = reinterpret_cast<Address>(value);
+    if (bytes) *bytes = sizeof *value;
+    return SUCCESS;
+  });
+}
+
 CUDA_CALL cuFuncGetName(const char** name, void* handle) {
   return call_in_context(__func__, [&] {
     const Function* function = function_of(handle);

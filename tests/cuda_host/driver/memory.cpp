@@ -106,7 +106,7 @@ void release(std::map<Address, Allocation>::iterator found) {
 
 // The allocation that holds all of these bytes, if one does.
 bool holds(Address at, size_t bytes) {
-  if (accessible(at, bytes)) return true;
+  if (accessible(at, bytes) || ch_is_constant(reinterpret_cast<const void*>(at), bytes)) return true;
   auto next = allocations.upper_bound(at);
   if (next == allocations.begin()) return false;
   const auto& [begin, allocation] = *--next;
@@ -310,11 +310,11 @@ CUDA_CALL cuMemUnmap(Address at, size_t bytes) {
   });
 }
 
-// Bytes of device memory held at once at most since this was last asked; for tests.
+// The peak of device memory in bytes since the last call; for tests.
 extern "C" __attribute__((visibility("default"))) uint64_t ch_peak_memory() {
-  const uint64_t most = peak;
+  const uint64_t highest = peak;
   peak = used;
-  return most;
+  return highest;
 }
 
 // ---- pinned host memory ----

@@ -48,6 +48,10 @@ std::vector<const ch_kernel*>& kernels() {
   static std::vector<const ch_kernel*> all;
   return all;
 }
+std::vector<const ch_constant*>& constants() {
+  static std::vector<const ch_constant*> all;
+  return all;
+}
 
 // ---- schedule ----
 inline uint64_t mixed(uint64_t x) {
@@ -303,7 +307,7 @@ class Helpers {
     if (!helpers || helpers->process != getpid()) helpers = new Helpers;  // a forked child has none of its parent's
     return *helpers;
   }
-  // Runs `work` here and on up to `count` helpers; returns when all who began have ended. One call at a time.
+  // Runs `work` here and on up to `count` helpers; returns when all that began have ended. One call at a time.
   void run(unsigned count, const std::function<void()>& work) {
     {
       std::lock_guard<std::mutex> hold(mutex);
@@ -314,7 +318,7 @@ class Helpers {
     for (unsigned i = 0; i < count; ++i) wake.notify_one();
     work();
     std::unique_lock<std::mutex> hold(mutex);
-    seats = 0;  // who has not begun is not needed
+    seats = 0;  // a helper that has not begun is not needed
     idle.wait(hold, [&] { return busy == 0; });
   }
 
@@ -399,6 +403,16 @@ CUDA_HOST_VISIBLE const ch_kernel* ch_find(const char* name) {
 }
 CUDA_HOST_VISIBLE int ch_kernel_count(void) { return int(cuda_host::kernels().size()); }
 CUDA_HOST_VISIBLE const char* ch_kernel_name(int i) { return cuda_host::kernels()[size_t(i)]->name; }
+CUDA_HOST_VISIBLE const unsigned* ch_find_constant(const char* name) {
+  for (const ch_constant* constant : cuda_host::constants())
+    if (!strcmp(constant->name, name)) return &constant->value;
+  return nullptr;
+}
+CUDA_HOST_VISIBLE bool ch_is_constant(const void* at, size_t bytes) {
+  for (const ch_constant* constant : cuda_host::constants())
+    if (at == &constant->value && bytes <= sizeof constant->value) return true;
+  return false;
+}
 CUDA_HOST_VISIBLE int ch_nparams(const ch_kernel* kernel) { return kernel->param_count; }
 CUDA_HOST_VISIBLE int ch_param_size(const ch_kernel* kernel, int i) { return kernel->param_sizes[i]; }
 CUDA_HOST_VISIBLE int ch_launch(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
