@@ -1,4 +1,4 @@
-//! `uqac eval` as a person runs it: a folder that fills, is taken up again after a kill, and refuses to mix.
+//! `uqac eval` as a person runs it: a folder that fills, resumes after a kill, and refuses to mix.
 
 use crate::common;
 
@@ -212,7 +212,7 @@ fn sweeps_reuse_the_responses() {
             _ => {}
         }
     }
-    // taken up again, nothing is done twice
+    // resumed, nothing is done twice
     setup.ok(&folder, &sweep);
     assert_eq!(lines(&folder.join("sweep_sums.jsonl")), rows);
 }
