@@ -1,6 +1,7 @@
 // A rival of gemv_bf16_r8: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]) for 1..=8 rows and bf16 weights, with
 // the same jobs, the same tail and the same arithmetic in float32 (activations as three bf16 terms, exact products, at
-// most 32 elements of k summed inside the tensor core), in a fifth (r5) to a third (r8) of the instructions per byte of weights.
+// most 32 elements of k summed inside the tensor core), in a fifth (r5) to a third (r8) of the instructions a byte of
+// weights.
 //
 // What differs from gemv.cu:
 // - The weights are mma's B operand: the 16 bytes that a lane loads are two B fragments as they are, where an A operand
