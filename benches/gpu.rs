@@ -44,7 +44,7 @@ enum Command {
     Run(session::RunArgs),
     /// Say what the device is
     Device {
-        /// auto, cpu, cuda or cuda:N
+        /// auto, cpu, cuda, cuda:N or reference
         #[arg(long, default_value = "auto")]
         device: DeviceChoice,
     },

@@ -16,7 +16,7 @@ use uqac::engine::{Engine, EngineOptions};
 
 #[derive(clap::Args)]
 pub struct RunArgs {
-    /// auto, cpu, cuda or cuda:N
+    /// auto, cpu, cuda, cuda:N or reference
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
     /// Shapes to measure [default: all]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// `auto`, `cpu`, `cuda` or `cuda:N`.
+/// `auto`, `cpu`, `cuda`, `cuda:N` or `reference`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// CUDA where there is a device that can run the model, else the CPU.
@@ -13,6 +13,8 @@ pub enum DeviceChoice {
     Cpu,
     /// A CUDA device, as the driver counts them.
     Cuda(usize),
+    /// The scalar forward pass of [`super::reference`]: slow, for checking. `Auto` never takes it.
+    Reference,
 }
 
 impl FromStr for DeviceChoice {
@@ -23,9 +25,12 @@ impl FromStr for DeviceChoice {
             "auto" => Ok(DeviceChoice::Auto),
             "cpu" => Ok(DeviceChoice::Cpu),
             "cuda" => Ok(DeviceChoice::Cuda(0)),
+            "reference" => Ok(DeviceChoice::Reference),
             _ => {
                 let ordinal = text.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                ordinal.map(DeviceChoice::Cuda).ok_or_else(|| "expected auto, cpu, cuda or cuda:N".to_owned())
+                ordinal
+                    .map(DeviceChoice::Cuda)
+                    .ok_or_else(|| "expected auto, cpu, cuda, cuda:N or reference".to_owned())
             }
         }
     }
@@ -37,6 +42,7 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cpu => f.write_str("cpu"),
             DeviceChoice::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            DeviceChoice::Reference => f.write_str("reference"),
         }
     }
 }
@@ -86,7 +92,8 @@ mod tests {
 
     #[test]
     fn every_choice_can_be_written_and_nothing_else() {
-        for choice in [DeviceChoice::Auto, DeviceChoice::Cpu, DeviceChoice::Cuda(0), DeviceChoice::Cuda(12)] {
+        use DeviceChoice::{Auto, Cpu, Cuda, Reference};
+        for choice in [Auto, Cpu, Cuda(0), Cuda(12), Reference] {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
         assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));

@@ -8,12 +8,13 @@ pub mod cuda;
 mod device;
 pub mod entropy;
 pub mod forward;
+pub mod reference;
 pub mod sampling;
 
 pub use device::{DeviceChoice, WeightFormat};
 
 pub use crate::model::weights::DType;
-use crate::model::{ModelError, ModelSpec};
+use crate::model::{ModelError, ModelSpec, Weights};
 use entropy::EntropyRule;
 use sampling::{Choice, Sampling};
 use serde::{Deserialize, Serialize};
@@ -140,6 +141,16 @@ pub enum BackendError {
     Unsupported { what: &'static str, device: String },
     #[error(transparent)]
     Cuda(#[from] cuda::CudaError),
+}
+
+impl BackendError {
+    /// The error for a hidden state or logits that are not finite: names the tensor if a weight is to blame.
+    fn not_finite(weights: &Weights, position: usize) -> BackendError {
+        match weights.check_finite() {
+            Ok(()) => BackendError::NotFinite { position },
+            Err(source) => BackendError::BadWeights { position, source },
+        }
+    }
 }
 
 /// The rows of one pass, and what will be read of them afterwards.

@@ -17,7 +17,7 @@ pub fn decided(choice: DeviceChoice) -> DeviceChoice {
 pub fn machine(choice: DeviceChoice, threads: usize, bytes: usize) -> Result<Machine, MachineError> {
     match decided(choice) {
         DeviceChoice::Cuda(ordinal) => Machine::cuda(ordinal, bytes),
-        DeviceChoice::Auto | DeviceChoice::Cpu => Ok(Machine::cpu(threads, bytes)),
+        DeviceChoice::Auto | DeviceChoice::Cpu | DeviceChoice::Reference => Ok(Machine::cpu(threads, bytes)),
     }
 }
 

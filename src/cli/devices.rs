@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use uqac::backend::cpu::simd::Level;
 use uqac::backend::cuda;
-use uqac::backend::cuda::error::gib;
 use uqac::report::term::sanitize::visible;
+use uqac::units;
 
 /// List the devices that models can run on
 #[derive(Args)]
@@ -25,7 +25,7 @@ pub fn run(args: &DevicesArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The CPU, the CUDA devices, and why there are no more.
+/// The CPU, the CUDA devices (and why there are no more), and the reference.
 fn devices() -> Value {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut list = vec![json!({"device": "cpu", "name": Level::detect().name(), "threads": threads})];
@@ -45,6 +45,7 @@ fn devices() -> Value {
         })),
         Err(error) => cuda_error = Some(error.to_string()),
     }
+    list.push(json!({"device": "reference", "name": "scalar", "threads": 1}));
     json!({"devices": list, "cuda_error": cuda_error, "cublaslt": cuda::cublaslt::version()})
 }
 
@@ -52,8 +53,9 @@ fn lines(devices: &Value) -> String {
     let mut text = String::new();
     for device in devices["devices"].as_array().into_iter().flatten() {
         let word = |key: &str| device[key].as_str().unwrap_or_default();
-        let bytes = |key: &str| gib(device[key].as_u64().unwrap_or(0) as usize);
+        let bytes = |key: &str| units::bytes(device[key].as_u64().unwrap_or(0) as usize);
         let line = match device.get("threads") {
+            _ if word("device") == "reference" => continue, // printed last
             Some(threads) => format!("cpu     {}, {threads} threads", word("name")),
             None => {
                 let capability = word("compute_capability");
@@ -66,11 +68,12 @@ fn lines(devices: &Value) -> String {
         };
         text += &format!("{}\n", visible(&line));
     }
-    if let (Some(version), Some(_)) = (devices["cublaslt"].as_str(), devices["devices"].get(1)) {
+    if let (Some(version), None) = (devices["cublaslt"].as_str(), devices["cuda_error"].as_str()) {
         text += &format!("        cuBLASLt {version} is there: --gemm auto or cublaslt uses it for wide products\n");
     }
     if let Some(error) = devices["cuda_error"].as_str() {
         text += &format!("cuda    none: {}\n", visible(error));
     }
+    text += "reference  scalar, one thread: slow, for checking; auto never takes it\n";
     text
 }

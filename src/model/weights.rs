@@ -71,6 +71,15 @@ impl DType {
             DType::F16 | DType::Bf16 => 2,
         }
     }
+
+    /// The nearest number of this type; of two equally near ones, the even one.
+    pub fn round(self, x: f32) -> f32 {
+        match self {
+            DType::F32 => x,
+            DType::F16 => f16::from_f32(x).to_f32(),
+            DType::Bf16 => bf16::from_f32(x).to_f32(),
+        }
+    }
 }
 
 impl FromStr for DType {
@@ -81,12 +90,12 @@ impl FromStr for DType {
     }
 }
 
-/// A weight matrix `[rows, width]`, row-major, as its file has it: y = W x.
+/// A weight matrix `[rows, in_features]`, row-major, in its stored dtype: y = W x.
 #[derive(Clone, Debug)]
 pub struct Weight {
     pub name: String,
     pub rows: usize,
-    pub width: usize,
+    pub in_features: usize,
     pub dtype: DType,
     bytes: Bytes,
 }
@@ -109,7 +118,7 @@ struct MappedFile {
 }
 
 impl Weight {
-    /// The matrix's elements, `rows * width` of them.
+    /// The matrix's elements, `rows * in_features` of them.
     pub fn elements(&self) -> Elements<'_> {
         let bytes = self.byte_slice();
         match self.dtype {
@@ -121,7 +130,7 @@ impl Weight {
 
     /// Size in the file.
     pub fn byte_len(&self) -> usize {
-        self.rows * self.width * self.dtype.size()
+        self.rows * self.in_features * self.dtype.size()
     }
 
     fn byte_slice(&self) -> &[u8] {
@@ -322,9 +331,9 @@ impl TensorIndex {
         }
     }
 
-    fn matrix(&self, name: &str, rows: usize, width: usize) -> Result<Weight, ModelError> {
-        let (entry, dtype) = self.entry(name, &[rows, width])?;
-        Ok(entry.weight(name, rows, width, dtype))
+    fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
+        let (entry, dtype) = self.entry(name, &[rows, in_features])?;
+        Ok(entry.weight(name, rows, in_features, dtype))
     }
 
     /// A norm weight or bias, checked to be finite.
@@ -339,7 +348,7 @@ impl TensorIndex {
 }
 
 impl Entry {
-    fn weight(&self, name: &str, rows: usize, width: usize, dtype: DType) -> Weight {
+    fn weight(&self, name: &str, rows: usize, in_features: usize, dtype: DType) -> Weight {
         let bytes = &self.file.map[self.start..self.start + self.len];
         let bytes = if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
             Bytes::Mapped { file: self.file.clone(), start: self.start }
@@ -348,7 +357,7 @@ impl Entry {
             bytemuck::cast_slice_mut(&mut words)[..self.len].copy_from_slice(bytes);
             Bytes::Copied(Arc::new(words))
         };
-        Weight { name: name.to_owned(), rows, width, dtype, bytes }
+        Weight { name: name.to_owned(), rows, in_features, dtype, bytes }
     }
 }
 

@@ -1,5 +1,4 @@
 // cosines against float64.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "cosines.cu"

@@ -208,14 +208,6 @@ impl CpuBackend {
             }
         }
     }
-
-    /// The error for a hidden state that is not finite: names the tensor if a weight is to blame.
-    fn not_finite(&self, position: usize) -> BackendError {
-        match self.weights.check_finite() {
-            Ok(()) => BackendError::NotFinite { position },
-            Err(source) => BackendError::BadWeights { position, source },
-        }
-    }
 }
 
 /// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads when there are many.
@@ -367,7 +359,7 @@ impl Operations for CpuBackend {
             let mean_square = norm::rms_norm(self.options.level, from, weight, offset, spec.rms_norm_eps, to);
             if !mean_square.is_finite() {
                 let position = row.position;
-                return Err(self.not_finite(position));
+                return Err(BackendError::not_finite(&self.weights, position));
             }
         }
         for (i, (row, selection)) in pass.rows.iter().zip(std::mem::take(&mut pass.selections)).enumerate() {
@@ -484,7 +476,10 @@ impl Backend for CpuBackend {
             for (request, step) in requests.iter().zip(steps) {
                 match step {
                     Some(step) => results.push(step),
-                    None => return Err(self.not_finite(self.pass.rows[self.pass.index(request.row)?].position)),
+                    None => {
+                        let position = self.pass.rows[self.pass.index(request.row)?].position;
+                        return Err(BackendError::not_finite(&self.weights, position));
+                    }
                 }
             }
         }

@@ -24,7 +24,7 @@ impl Packed {
         let slots = Disjoint::new(&mut packed);
         pool.run(products.len(), &|i| {
             // SAFETY: one task per matrix.
-            unsafe { slots.slice(i..i + 1)[0] = quantize(products[i].elements(), products[i].width) };
+            unsafe { slots.slice(i..i + 1)[0] = quantize(products[i].elements(), products[i].in_features) };
         });
         let named = products.iter().zip(packed).filter_map(|(weight, q8)| Some((weight.name.clone(), q8?)));
         Packed { q8: named.collect() }
@@ -36,7 +36,7 @@ impl Packed {
             Some(blocks) => Numbers::Q8(blocks),
             None => Numbers::File(weight.elements()),
         };
-        Matrix { numbers, rows: weight.rows, k: weight.width }
+        Matrix { numbers, rows: weight.rows, k: weight.in_features }
     }
 
     /// Bytes of the matrices that a decode step reads.

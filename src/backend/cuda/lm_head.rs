@@ -279,9 +279,6 @@ impl CudaBackend {
 
     /// The error for a hidden state that is not finite: names the tensor if a weight is to blame.
     pub(super) fn not_finite(&self, position: usize) -> BackendError {
-        match self.host_weights.check_finite() {
-            Ok(()) => BackendError::NotFinite { position },
-            Err(source) => BackendError::BadWeights { position, source },
-        }
+        BackendError::not_finite(&self.host_weights, position)
     }
 }

@@ -6,7 +6,8 @@
 //! map memory (some virtual machines), growing is a new buffer and a copy.
 
 use super::context::{Device, allocation_properties};
-use super::error::{Context, CudaError, describe, gib};
+use super::error::{Context, CudaError, describe};
+use crate::units;
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
@@ -83,7 +84,7 @@ impl Device {
         }
         match (&mut buffer.store, self.granularity()) {
             (Store::Mapped { reserved, .. }, _) if bytes > *reserved => {
-                let (bytes, max) = (gib(bytes), gib(*reserved));
+                let (bytes, max) = (units::bytes(bytes), units::bytes(*reserved));
                 Err(CudaError::Unsupported(format!("{what}: {bytes}, but there are addresses for {max} only")))
             }
             (Store::Mapped { parts, .. }, Some(granularity)) => {

@@ -235,7 +235,7 @@ impl Backend for CudaBackend {
     fn device(&self) -> String {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
         let gemm = if self.gemm_note.is_empty() { String::new() } else { format!(", {}", self.gemm_note) };
-        format!("cuda:{ordinal} ({name}, {}, {}{gemm})", error::gib(*total), self.origin)
+        format!("cuda:{ordinal} ({name}, {}, {}{gemm})", crate::units::bytes(*total), self.origin)
     }
 
     fn cache_types(&self) -> (DType, DType) {

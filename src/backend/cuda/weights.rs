@@ -177,7 +177,7 @@ impl<'a> Uploader<'a> {
             self.copy(&data, offset, part)?;
             offset += part.len();
         }
-        Ok(Matrix { data, out_features: weight.rows, in_features: weight.width, dtype: weight.dtype })
+        Ok(Matrix { data, out_features: weight.rows, in_features: weight.in_features, dtype: weight.dtype })
     }
 
     /// Copies a part through the stage that has been free for longer, while the other's copy is in flight.

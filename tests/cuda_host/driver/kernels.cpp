@@ -34,7 +34,8 @@ struct Launch {
   Result run() const {
     static uint64_t launches = 0;
     static const uint64_t seed = number_from_environment("UQAC_HOST_CUDA_SEED", 0);
-    static const unsigned threads = unsigned(number_from_environment("UQAC_HOST_CUDA_THREADS", 1));
+    static const unsigned threads = unsigned(
+        number_from_environment("UQAC_HOST_CUDA_THREADS", std::max(1u, std::thread::hardware_concurrency())));
     static const bool trace = number_from_environment("UQAC_HOST_CUDA_TRACE", 0) != 0;
     ch_configure(threads, seed ? seed + launches++ : 0);
     std::vector<void*> params;

@@ -1,0 +1,405 @@
+//! The forward pass to read: a transformer of the Llama, Qwen and Gemma families together with the trace that UQAC needs,
+//! one row, one head and one number at a time. No tiles, no threads, no vector instructions: every formula is written
+//! once, in the order in which a token meets it. The other backends compute the same, fast. [`Operations`] is the way of a token through the layers, from its embedding to its final hidden state; the formulas are
+//! the functions of [`Model`]; [`Backend`] says what follows a row, and what its trace says. Activations are f32, sums f64.
+//!
+//! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T is what is computed when the token at position
+//! T is the input. A **name** is that of the part of the method which a function implements.
+
+use super::entropy::{EntropyRule, reweighting};
+use super::{Backend, BackendError, DType, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId};
+use super::{Step, TokenLogprob, TraceOptions};
+use crate::model::{ModelSpec, Weights, config::Activation, weights::Weight};
+use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
+
+/// The model, the sequences (by id), and the rows of the pass in flight.
+pub struct ReferenceBackend {
+    model: Model,
+    k_cache: DType,
+    v_cache: DType,
+    sequences: Vec<Sequence>,
+    pass: Vec<PassRow>,
+}
+
+/// Keys or values by (layer, position), each `[G, head_dim]`.
+type Cache = HashMap<(usize, usize), Vec<f32>>;
+
+#[derive(Clone, Default)]
+struct Sequence {
+    /// Normed and rotated.
+    keys: Cache,
+    values: Cache,
+    options: Option<TraceOptions>,
+    /// By position.
+    trace: HashMap<usize, TracedRow>,
+}
+
+/// **Memory.** What is kept of a traced row is O(1): the K selected heads with their queries, and one hidden state.
+#[derive(Clone)]
+struct TracedRow {
+    selected: HeadRecord,
+    /// Normed and rotated: `[K][head_dim]`
+    queries: Vec<Vec<f32>>,
+    /// After the final norm: `[hidden_size]`
+    hidden: Vec<f32>,
+}
+
+/// One row on its way through the layers.
+struct PassRow {
+    row: Row,
+    wanted: bool,
+    /// Of a traced row.
+    options: Option<TraceOptions>,
+    /// Residual stream, in the end the final hidden state: `[hidden_size]`
+    x: Vec<f32>,
+    /// Normed and rotated: `[H, head_dim]`
+    queries: Vec<f32>,
+    /// What the heads took from the values: `[H, head_dim]`
+    attended: Vec<f32>,
+    /// Of a traced row, for every head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
+    heads: Vec<(f32, (u32, Vec<f32>))>,
+}
+
+impl Operations for ReferenceBackend {
+    fn spec(&self) -> &ModelSpec {
+        &self.model.spec
+    }
+
+    /// x = E[token], in Gemma times √hidden_size.
+    fn embed(&mut self) -> Result<(), BackendError> {
+        let ModelSpec { hidden_size, embedding_scale, .. } = self.model.spec;
+        let embedding = self.model.weights.embedding.elements();
+        for PassRow { row, x, .. } in &mut self.pass {
+            let start = row.token as usize * hidden_size;
+            *x = (start..start + hidden_size).map(|i| embedding.get(i) * embedding_scale.unwrap_or(1.0)).collect();
+        }
+        Ok(())
+    }
+
+    /// q, k, v = W norm(x) + b; q and k are rotated; k and v go to the cache.
+    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+        let (model, w) = (&self.model, &self.model.weights.layers[layer]);
+        for PassRow { row, x, queries, .. } in &mut self.pass {
+            let h = model.norm(x, &w.input_norm);
+            let q = model.linear(&w.q, w.q_bias.as_deref(), &h);
+            let k = model.linear(&w.k, w.k_bias.as_deref(), &h);
+            let v = model.linear(&w.v, w.v_bias.as_deref(), &h);
+            *queries = model.rotate(layer, row.position, q, w.q_norm.as_deref());
+            let k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
+            let sequence = &mut self.sequences[row.sequence.0];
+            let stored = |x: Vec<f32>, dtype: DType| x.into_iter().map(|x| dtype.round(x)).collect();
+            sequence.keys.insert((layer, row.position), stored(k, self.k_cache));
+            sequence.values.insert((layer, row.position), stored(v, self.v_cache));
+        }
+        Ok(())
+    }
+
+    /// Every head takes the mean of the values, weighted by the softmax of its scores. In a traced row, the entropy of its
+    /// reweighted attention is noted too.
+    fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+        let model = &self.model;
+        for PassRow { row, queries, attended, options, heads, .. } in &mut self.pass {
+            let Sequence { keys, values, .. } = &self.sequences[row.sequence.0];
+            attended.clear();
+            for (h, query) in queries.chunks_exact(model.spec.head_dim).enumerate() {
+                let scores = model.scores(layer, h, query, keys, row.position);
+                attended.extend(model.weighted_mean(layer, h, &scores, values));
+                if let Some(options) = options {
+                    let id = (layer * model.spec.num_attention_heads + h) as u32;
+                    heads.push((reweighted(&scores, options.rule).1, (id, query.to_vec())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// x ← x + W_o · attention.
+    fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
+        let (model, w) = (&self.model, &self.model.weights.layers[layer]);
+        for PassRow { x, attended, .. } in &mut self.pass {
+            let h = model.linear(&w.o, w.o_bias.as_deref(), attended);
+            model.add_residual(x, h, w.post_attention_norm.as_deref());
+        }
+        Ok(())
+    }
+
+    /// x ← x + W_down (act(W_gate norm(x)) ⊙ W_up norm(x)).
+    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
+        let (model, w) = (&self.model, &self.model.weights.layers[layer]);
+        for PassRow { x, .. } in &mut self.pass {
+            let h = model.norm(x, &w.feed_forward_norm);
+            let gate = model.linear(&w.gate, w.gate_bias.as_deref(), &h);
+            let up = model.linear(&w.up, w.up_bias.as_deref(), &h);
+            let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| activate(model.spec.activation, *g) * u).collect();
+            let h = model.linear(&w.down, w.down_bias.as_deref(), &inner);
+            model.add_residual(x, h, w.post_feed_forward_norm.as_deref());
+        }
+        Ok(())
+    }
+
+    /// x ← norm(x), the hidden state. **Head selection**: per row, the K heads of all L·H with the lowest H (ties: lower
+    /// l·H + h).
+    fn final_norm(&mut self) -> Result<(), BackendError> {
+        for PassRow { row, x, options, heads, .. } in &mut self.pass {
+            *x = self.model.norm(x, &self.model.weights.final_norm);
+            self.model.check_finite(x, row.position)?;
+            let Some(options) = options else { continue };
+            heads.sort_by(|a, b| a.0.total_cmp(&b.0)); // stable: of equals the lower id stays first
+            let others = heads.split_off(options.heads.min(heads.len()));
+            let best_other = others.first().map_or(f32::INFINITY, |head| head.0);
+            let gap = best_other - heads.last().map_or(f32::NEG_INFINITY, |head| head.0);
+            let (entropies, (heads, queries)) = heads.drain(..).unzip();
+            let traced = TracedRow { selected: HeadRecord { heads, entropies, gap }, queries, hidden: x.clone() };
+            self.sequences[row.sequence.0].trace.insert(row.position, traced);
+        }
+        Ok(())
+    }
+}
+
+/// The formulas. What distinguishes the families is data in `spec`.
+struct Model {
+    spec: ModelSpec,
+    weights: Arc<Weights>,
+    /// `[rope table][head_dim / 2]`
+    frequencies: Vec<Vec<f32>>,
+}
+
+impl Model {
+    /// W x + b: `w` is [out, in] in its stored dtype, `x` [in], `bias` and the result [out].
+    fn linear(&self, w: &Weight, bias: Option<&[f32]>, x: &[f32]) -> Vec<f32> {
+        let elements = w.elements();
+        let product = |(i, x): (usize, &f32)| f64::from(elements.get(i)) * f64::from(*x);
+        let row = |out: usize| (out * w.in_features..).zip(x).map(product).sum::<f64>() as f32;
+        (0..w.rows).map(|out| row(out) + bias.map_or(0.0, |b| b[out])).collect()
+    }
+
+    /// RMSNorm, x / √(mean(x²) + ε) · (offset + weight), all [n]. The offset is 1 in Gemma, which stores weight - 1.
+    fn norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        let ModelSpec { rms_norm_eps, norm_weight_offset, .. } = self.spec;
+        let scale = 1.0 / (dot(x, x) / x.len() as f64 + f64::from(rms_norm_eps)).sqrt();
+        x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale) as f32 * (norm_weight_offset + w)).collect()
+    }
+
+    /// x ← x + h, both [hidden_size]; Gemma norms h before it joins the residual stream.
+    fn add_residual(&self, x: &mut [f32], h: Vec<f32>, post_norm: Option<&[f32]>) {
+        let h = post_norm.map_or(h.clone(), |weight| self.norm(&h, weight));
+        x.iter_mut().zip(h).for_each(|(x, h)| *x += h);
+    }
+
+    /// Rotary position of queries or keys [heads, head_dim]: in every head, components i and i + head_dim / 2 turn by the
+    /// angle position · frequency_i. Where there is a `norm` [head_dim] (Qwen3, Gemma-3), each head is normed first.
+    fn rotate(&self, layer: usize, position: usize, mut x: Vec<f32>, norm: Option<&[f32]>) -> Vec<f32> {
+        for head in x.chunks_exact_mut(self.spec.head_dim) {
+            if let Some(weight) = norm {
+                head.copy_from_slice(&self.norm(head, weight));
+            }
+            let (a, b) = head.split_at_mut(self.spec.head_dim / 2);
+            for ((a, b), frequency) in a.iter_mut().zip(b).zip(&self.frequencies[self.spec.layers[layer].rope]) {
+                let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+                let (sin, cos) = (sin as f32, cos as f32);
+                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+            }
+        }
+        x
+    }
+
+    /// The cached key or value [head_dim] that query head h meets at position t: H / G query heads share one.
+    fn cached<'a>(&self, cache: &'a Cache, layer: usize, t: usize, h: usize) -> &'a [f32] {
+        let start = h / self.spec.group_size() * self.spec.head_dim;
+        &cache[&(layer, t)][start..start + self.spec.head_dim]
+    }
+
+    /// The scores s_t = scale · q · k_t of head h in row T for t = 0..=T, -∞ outside the sliding window: `query` is
+    /// [head_dim], the result [T + 1]. "Softcapping (Gemma-2) applies to s before all this."
+    fn scores(&self, layer: usize, h: usize, query: &[f32], keys: &Cache, row: usize) -> Vec<f64> {
+        let first = self.spec.layers[layer].window.map_or(0, |window| (row + 1).saturating_sub(window));
+        let product = |t: usize| dot(query, self.cached(keys, layer, t, h)) * f64::from(self.spec.attention_scale);
+        let seen = (first..=row).map(|t| softcap(product(t), self.spec.attn_logit_softcapping));
+        std::iter::repeat_n(f64::NEG_INFINITY, first).chain(seen).collect()
+    }
+
+    /// Σ α_t v_t of head h, where α is the softmax of `scores` [T + 1]; the result is [head_dim].
+    fn weighted_mean(&self, layer: usize, h: usize, scores: &[f64], values: &Cache) -> Vec<f32> {
+        let z = log_sum_exp(scores);
+        let value = |t: usize| ((scores[t] - z).exp(), self.cached(values, layer, t, h));
+        let terms: Vec<(f64, &[f32])> = (0..scores.len()).map(value).collect();
+        (0..self.spec.head_dim).map(|i| terms.iter().map(|(a, v)| a * f64::from(v[i])).sum::<f64>() as f32).collect()
+    }
+
+    /// W_head · x, in Gemma-2 softcapped: `x` is [hidden_size], the result [vocab_size].
+    fn logits(&self, x: &[f32]) -> Vec<f32> {
+        let logits = self.linear(&self.weights.head, None, x).into_iter();
+        logits.map(|x| softcap(x.into(), self.spec.final_logit_softcapping) as f32).collect()
+    }
+
+    fn check_finite(&self, x: &[f32], position: usize) -> Result<(), BackendError> {
+        let finite = x.iter().all(|x| x.is_finite());
+        if finite { Ok(()) } else { Err(BackendError::not_finite(&self.weights, position)) }
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+/// ln Σ e^x, relative to the maximum so that nothing overflows; -∞ where every x is.
+fn log_sum_exp(x: &[f64]) -> f64 {
+    let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let relative = |x: &f64| if max.is_finite() { (x - max).exp() } else { 0.0 };
+    max + x.iter().map(relative).sum::<f64>().ln()
+}
+
+/// **Reweighted attention.** α'_t = w_t α_t / Σ w α, the softmax of s_t + ln w_t, and its entropy H = -Σ α' ln α' in
+/// nats; `scores` and α' are [T + 1]. A row without attention (T < 2) "must not win the head selection with entropy 0";
+/// under the authors' rule, [`EntropyRule::Regularized`], it does, and α' adds up to f = σ / (σ + 1e-12), σ = Σ w α.
+fn reweighted(scores: &[f64], rule: EntropyRule) -> (Vec<f32>, f32) {
+    let ln_weight = |t: usize| f64::from(reweighting(scores.len() - 1, t)).ln();
+    let s: Vec<f64> = scores.iter().enumerate().map(|(t, s)| s + ln_weight(t)).collect();
+    let z = log_sum_exp(&s);
+    if z == f64::NEG_INFINITY {
+        return (vec![0.0; scores.len()], if rule == EntropyRule::Exact { f32::INFINITY } else { 0.0 });
+    }
+    let sigma = (z - log_sum_exp(scores)).exp();
+    let f = if rule == EntropyRule::Exact { 1.0 } else { sigma / (sigma + 1e-12) };
+    let alpha: Vec<f64> = s.iter().map(|s| f * (s - z).exp()).collect();
+    let entropy: f64 = alpha.iter().filter(|a| **a > 0.0).map(|a| -a * a.ln()).sum();
+    (alpha.iter().map(|a| *a as f32).collect(), entropy as f32)
+}
+
+fn softcap(x: f64, cap: Option<f32>) -> f64 {
+    cap.map(f64::from).map_or(x, |cap| cap * (x / cap).tanh())
+}
+
+/// silu(x) = x / (1 + e^-x), or gelu(x) in its tanh form.
+fn activate(activation: Activation, x: f32) -> f32 {
+    let x = f64::from(x);
+    match activation {
+        Activation::Silu => (x / (1.0 + (-x).exp())) as f32,
+        Activation::GeluTanh => (x / 2.0 * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())) as f32,
+    }
+}
+
+impl Backend for ReferenceBackend {
+    fn device(&self) -> String {
+        "reference (scalar, one thread: slow; for reading and checking)".to_owned()
+    }
+
+    fn cache_types(&self) -> (DType, DType) {
+        (self.k_cache, self.v_cache)
+    }
+
+    fn max_rows(&self) -> usize {
+        64 // rows are computed one after the other: a bound for memory alone
+    }
+
+    fn open(&mut self, options: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+        self.sequences.push(Sequence { options, ..Sequence::default() });
+        Ok(SequenceId(self.sequences.len() - 1))
+    }
+
+    fn fork(&mut self, id: SequenceId, _: usize, options: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+        let fork = Sequence { options, trace: HashMap::new(), ..self.sequences[id.0].clone() };
+        self.sequences.push(fork);
+        Ok(SequenceId(self.sequences.len() - 1))
+    }
+
+    fn close(&mut self, id: SequenceId) {
+        self.sequences[id.0] = Sequence::default();
+    }
+
+    fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
+        let vocab_size = self.model.spec.vocab_size;
+        if let Some(Row { token, .. }) = pass.rows.iter().find(|row| row.token as usize >= vocab_size) {
+            return Err(BackendError::TokenRange { token: *token, vocab_size });
+        }
+        let enter = |(i, row): (usize, &Row)| {
+            let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
+            let (wanted, x, queries, attended) = ((pass.wanted)(i), Vec::new(), Vec::new(), Vec::new());
+            PassRow { row: *row, wanted, options, x, queries, attended, heads: Vec::new() }
+        };
+        self.pass = pass.rows.iter().enumerate().map(enter).collect();
+        Ok(())
+    }
+
+    /// ln p of the next token, the entropy -Σ p ln p, and the most probable tokens, all over the full vocabulary.
+    fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
+        let predict = |request: &Prediction| {
+            let PassRow { row, x, .. } = self.wanted(request.row)?;
+            let logits = self.model.logits(x);
+            self.model.check_finite(&logits, row.position)?;
+            let token = match request.next {
+                Next::Given(token) => token,
+                Next::Choose(choice) => Some(choice.token(&logits)),
+            };
+            let logits: Vec<f64> = logits.into_iter().map(f64::from).collect();
+            let z = log_sum_exp(&logits);
+            let mut step = Step { logprob: token.map(|token| logits[token as usize] - z), ..Step::default() };
+            if request.detail {
+                step.entropy = logits.iter().map(|x| -(x - z).exp() * (x - z)).sum();
+                step.top = (0..).zip(&logits).map(|(token, x)| TokenLogprob { token, logprob: x - z }).collect();
+                step.top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+                let likely = step.top.iter().take_while(|t| t.logprob > 0.01_f64.ln()).count();
+                step.top.truncate(likely.max(5));
+            }
+            Ok((step, token))
+        };
+        requests.iter().map(predict).collect()
+    }
+
+    fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
+        Ok(self.wanted(row)?.x.clone())
+    }
+
+    fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
+        Ok(self.sequences[id.0].trace.get(&row).map(|row| row.selected.clone()))
+    }
+
+    /// **Memory.** α' is exact from the KV cache: K·T dot products.
+    fn head_rows(&mut self, id: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
+        let (model, Sequence { keys, trace, options, .. }) = (&self.model, &self.sequences[id.0]);
+        let (Some(traced), Some(options)) = (trace.get(&row), options) else { return Ok(Vec::new()) };
+        let heads = model.spec.num_attention_heads;
+        let alpha = |(id, query): (&u32, &Vec<f32>)| {
+            let (layer, h) = (*id as usize / heads, *id as usize % heads);
+            reweighted(&model.scores(layer, h, query, keys, row), options.rule).0
+        };
+        Ok(traced.selected.heads.iter().zip(&traced.queries).map(alpha).collect())
+    }
+
+    /// **Aggregate.** α*_t = max over the selected heads of α'_t.
+    fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
+        let max = |a: Vec<f32>, b: Vec<f32>| a.iter().zip(b).map(|(a, b)| a.max(b)).collect();
+        rows.iter().map(|row| Ok(self.head_rows(id, *row)?.into_iter().fold(vec![0.0; row + 1], max))).collect()
+    }
+
+    /// **Similarity filter.** Cosine of final hidden states (after the final norm) at the tokens' own positions.
+    fn cosines(&mut self, id: SequenceId, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, BackendError> {
+        let trace = &self.sequences[id.0].trace;
+        let cosine = |p: usize, a: usize| {
+            let (p, a) = (&trace.get(&p)?.hidden, &trace.get(&a)?.hidden);
+            Some((dot(p, a) / (dot(p, p) * dot(a, a)).sqrt()) as f32)
+        };
+        Ok(positions.iter().flat_map(|p| answer.clone().map(|a| cosine(*p, a).unwrap_or(0.0))).collect())
+    }
+
+    fn memory(&self, id: SequenceId) -> (usize, usize) {
+        let Sequence { keys, values, trace, .. } = &self.sequences[id.0];
+        let numbers = |row: &TracedRow| row.hidden.len() + row.queries.iter().map(|q| 2 + q.len()).sum::<usize>();
+        let cached: usize = keys.values().chain(values.values()).map(Vec::len).sum();
+        (4 * cached, 4 * trace.values().map(numbers).sum::<usize>())
+    }
+}
+
+impl ReferenceBackend {
+    /// Keys and values are rounded to `k_cache` and `v_cache` when they enter the cache.
+    pub fn new(spec: ModelSpec, weights: Arc<Weights>, k_cache: DType, v_cache: DType) -> ReferenceBackend {
+        let frequencies = spec.rope.iter().map(|rope| rope.inverse_frequencies(spec.head_dim)).collect();
+        let model = Model { spec, weights, frequencies };
+        ReferenceBackend { model, k_cache, v_cache, sequences: Vec::new(), pass: Vec::new() }
+    }
+
+    /// A row of the finished pass, which was to be wanted for it to be read.
+    fn wanted(&self, row: usize) -> Result<&PassRow, BackendError> {
+        self.pass.get(row).filter(|row| row.wanted).ok_or(BackendError::RowNotWanted { row })
+    }
+}
