@@ -1,13 +1,13 @@
 //! From a response that has just ended to its sample: answer, grade, confidences.
 
 use super::manifest::EvalOptions;
-use super::methods::{Context, Findings, Method, MethodError, MethodKey};
+use super::methods::{Context, Findings, METHODS, Method, MethodError};
 use crate::engine::encode::ResponseText;
 use crate::engine::{FinishReason, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
 use crate::eval::tasks::{Item, Task};
-use crate::io::record::{Answer, Status};
+use crate::io::record::Status;
 use crate::uq::pipeline;
 use crate::uq::{Outcome, Scores};
 use serde_json::{Map, Value, json};
@@ -48,7 +48,7 @@ pub fn assess(
 
     let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
     let mut found: Vec<(&dyn Method, Findings)> = Vec::new();
-    for method in options.methods.iter().copied().filter_map(MethodKey::method) {
+    for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
         let mut context = Context { traced, task, item, options, text: &text, answer: answer.as_ref() };
         let begun = Instant::now();
         if let Some(findings) = method.run(&mut context)? {
@@ -76,7 +76,7 @@ pub fn assess(
         add(&mut sample, method, findings, prompt, options);
     }
     sample.uq.status = if answer.is_some() { Status::Ok } else { Status::NoAnswer };
-    sample.uq.answer = answer.map(|a| Answer { text: a.text, tokens: [a.tokens.start, a.tokens.end] });
+    sample.uq.answer = answer;
     Ok(sample)
 }
 
