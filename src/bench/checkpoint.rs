@@ -98,7 +98,7 @@ fn write_shard(path: &Path, tensors: &[Tensor], seed: u64) -> io::Result<()> {
 
 /// Uniform bf16 numbers in the tensor's range, four to a random word.
 fn fill(chunk: &mut [u16], counter: u64, tensor: &Tensor) {
-    let (center, step) = (tensor.center, tensor.spread / 32768.0);
+    let (center, step) = (tensor.center, tensor.half_width / 32768.0);
     for (i, four) in (counter..).zip(chunk.chunks_mut(4)) {
         let mut word = i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         word = (word ^ (word >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);

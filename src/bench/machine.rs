@@ -1,4 +1,4 @@
-//! What the machine itself does, without the engine: the rates that floors are made of, and memory in use.
+//! What the machine itself does, without the engine: the rates of a roofline, and memory in use.
 
 use crate::backend::cpu::simd::{Kernel, LANES, Level, Simd};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
@@ -13,7 +13,7 @@ pub enum Machine {
     Cuda(Cuda),
 }
 
-/// Bytes a second are read by so many threads together.
+/// This many threads read together.
 pub struct Cpu {
     threads: usize,
     buffer: Vec<f32>,
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// Begins to look for the most memory that is in use at a time.
+    /// Begins to watch for the maximum of memory in use.
     pub fn watch(&self) -> Result<Watch, MachineError> {
         match self {
             Machine::Cpu(_) => {
@@ -158,7 +158,7 @@ impl Machine {
     }
 }
 
-/// A look-out for the most memory in use.
+/// Watches for the maximum of memory in use.
 pub enum Watch {
     /// The kernel keeps this process's peak.
     Process,
@@ -183,7 +183,7 @@ impl Watch {
         Watch::Device { alive, thread }
     }
 
-    /// The most bytes in use since it began.
+    /// The maximum of bytes in use since it began.
     pub fn peak(self) -> Result<u64, MachineError> {
         match self {
             Watch::Process => status_bytes("VmHWM:"),
@@ -196,7 +196,7 @@ impl Watch {
     }
 }
 
-/// Bytes of the device's memory that are in use, by whomever.
+/// Bytes of the device's memory that are in use, by any process.
 fn in_use(context: &Arc<CudaContext>) -> Result<u64, DriverError> {
     let (free, total) = context.mem_get_info()?;
     Ok((total - free) as u64)

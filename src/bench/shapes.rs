@@ -101,13 +101,13 @@ pub fn find(name: &str) -> Option<Shape> {
     Some(if small { shape.shrunken() } else { shape })
 }
 
-/// One tensor of a checkpoint: uniform in `center ± spread`.
+/// One tensor of a checkpoint: uniform in `center ± half_width`.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub name: String,
     pub shape: Vec<usize>,
     pub center: f32,
-    pub spread: f32,
+    pub half_width: f32,
 }
 
 impl Tensor {
@@ -159,19 +159,19 @@ impl Shape {
         config
     }
 
-    /// Every tensor, with a spread that keeps activations finite: behind a norm a product has deviation `gain`.
+    /// Every tensor, in a range that keeps activations finite: after a norm a product has deviation `gain`.
     pub fn tensors(&self) -> Vec<Tensor> {
-        // the deviation of a uniform variable is its spread / √3
+        // the deviation of a uniform variable is its half width / √3
         let product = |name: String, rows: usize, width: usize, gain: f32| {
-            let spread = gain * (3.0 / width as f32).sqrt();
-            Tensor { name: format!("{name}.weight"), shape: vec![rows, width], center: 0.0, spread }
+            let half_width = gain * (3.0 / width as f32).sqrt();
+            Tensor { name: format!("{name}.weight"), shape: vec![rows, width], center: 0.0, half_width }
         };
         let norm_center = if matches!(self.family, Family::Gemma2 { .. }) { 0.0 } else { 1.0 };
         let norm = |name: String| Tensor {
             name: format!("{name}.weight"),
             shape: vec![self.hidden],
             center: norm_center,
-            spread: 0.1,
+            half_width: 0.1,
         };
         // logits of deviation 3: a token in a hundred thousand is likely, as in a language model, but not certain
         let mut list = vec![product("model.embed_tokens".to_owned(), self.vocab, self.hidden, 3.0)];
@@ -196,7 +196,7 @@ impl Shape {
                     name: name(&format!("self_attn.{part}_proj.bias")),
                     shape: vec![rows],
                     center: 0.0,
-                    spread: 0.5,
+                    half_width: 0.5,
                 }));
             }
         }

@@ -1,11 +1,11 @@
 //! Decoding and scoring by the length of the context.
 
+use super::decoding::{ANSWER, Decoding, prompt, rate};
 use super::interleave::{added_percent, interleave};
-use super::measure::{ANSWER, Decoding, prompt, rate};
-use super::report::{Scoring, Spread, SweepRow};
+use super::report::{MedianRange, Scoring, SweepRow};
 use super::{BenchError, Settings, roofline};
 use crate::bench::machine::Machine;
-use crate::engine::Engine;
+use crate::engine::{Engine, HeadSelection};
 use crate::uq::{Parameters, Profile, chain, similarity};
 use std::time::Instant;
 
@@ -19,9 +19,9 @@ const PROMPT: usize = 64;
 const SCORED: usize = 3;
 
 /// Shortest context that is scored.
-const LEAST_SCORED: usize = 16;
+const MIN_SCORED: usize = 16;
 
-/// Plain and traced steps in turns behind contexts of `contexts` tokens.
+/// Plain and traced steps, interleaved, after contexts of the lengths in `settings.sweep`.
 pub fn sweep(
     engine: &mut Engine,
     machine: &mut Machine,
@@ -33,7 +33,7 @@ pub fn sweep(
         progress(&format!("context of {context} tokens"));
         let tokens = prompt(engine, context, 0)?;
         let start = Instant::now();
-        let mut base = engine.trace(&tokens, context - 1, Profile::Corrected)?;
+        let mut base = engine.trace(&tokens, context - 1, HeadSelection::default())?;
         let prefill = context as f64 / start.elapsed().as_secs_f64();
         let decoding = Decoding { prompts: vec![tokens.clone()], tokens: STEPS + 1 };
         let (mut plain, mut traced, mut bandwidth) = (Vec::new(), Vec::new(), Vec::new());
@@ -45,15 +45,15 @@ pub fn sweep(
         }
         drop(base);
         let bytes = roofline::step_bytes(engine, 1, context, STEPS);
-        let speed = bytes / Spread::of(&plain).median;
+        let speed = bytes / MedianRange::of(&plain).median;
         rows.push(SweepRow {
             context,
             prefill_tokens_per_second: prefill,
             plain_tokens_per_second: rate(1.0, &plain),
             traced_tokens_per_second: rate(1.0, &traced),
-            trace_overhead_percent: Spread::of(&added_percent(&plain, &traced)),
+            trace_overhead_percent: MedianRange::of(&added_percent(&plain, &traced)),
             gb_per_second: speed / 1e9,
-            share_of_bandwidth: speed / Spread::of(&bandwidth).median,
+            share_of_bandwidth: speed / MedianRange::of(&bandwidth).median,
             cache_bytes: roofline::cache_bytes(engine, context + STEPS) as u64,
             score: score(engine, machine, settings, &tokens)?,
         });
@@ -68,7 +68,7 @@ fn score(
     settings: &Settings,
     tokens: &[u32],
 ) -> Result<Option<Scoring>, BenchError> {
-    if tokens.len() < LEAST_SCORED {
+    if tokens.len() < MIN_SCORED {
         return Ok(None);
     }
     let parameters = Parameters::published(Profile::Corrected);
@@ -78,12 +78,12 @@ fn score(
         let before = machine.in_use()?;
         let watch = machine.watch().ok();
         let start = Instant::now();
-        let mut traced = engine.trace(tokens, prompt_len, Profile::Corrected)?;
-        let (response, mut questions) = traced.parts();
-        let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut questions)?;
-        similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;
+        let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
+        let (response, mut queries) = traced.parts();
+        let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut queries)?;
+        similarity::measure(&response, answer.clone(), &mut links, &mut queries)?;
         seconds.push(start.elapsed().as_secs_f64());
         extra = extra.max(watch.and_then(|watch| watch.peak().ok()).map(|peak| peak.saturating_sub(before)));
     }
-    Ok(Some(Scoring { seconds: Spread::of(&seconds), extra_bytes: extra }))
+    Ok(Some(Scoring { seconds: MedianRange::of(&seconds), extra_bytes: extra }))
 }

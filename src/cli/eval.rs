@@ -1,10 +1,11 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
+use super::assess::{ReadingArgs, chain_rule};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, SOME_FAILED, print};
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uqac::engine::encode::EncodeError;
@@ -13,13 +14,13 @@ use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
 use uqac::eval::run::fingerprint::Fingerprint;
 use uqac::eval::run::folder::{RunFolder, Shard};
 use uqac::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
-use uqac::eval::run::methods::MethodKey;
+use uqac::eval::run::methods::{METHODS, Method, UQAC};
 use uqac::eval::run::sweep::{Setting, Sweep, settings};
 use uqac::eval::run::{RunOptions, run_task};
 use uqac::eval::tasks::{self, Task, TaskOptions};
 use uqac::report::tables::{build::tables, text::text};
 use uqac::report::term::colour::TermStyle;
-use uqac::uq::{ChainRule, Parameters, Profile};
+use uqac::uq::{ChainRule, Parameters, Reading};
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
@@ -48,12 +49,11 @@ pub struct EvalArgs {
     /// Responses generated at once; results do not depend on it
     #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
     batch_size: usize,
-    /// Which reading of the method
-    #[arg(long, value_enum, default_value_t = Profile::Corrected)]
-    profile: Profile,
+    #[command(flatten)]
+    reading: ReadingArgs,
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
-    methods: Vec<MethodKey>,
+    methods: Vec<String>,
     /// Max tokens of a response
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1024")]
     max_tokens: usize,
@@ -67,7 +67,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "T", default_value_t = 0.5)]
     temperature: f32,
     /// Where the chain comes from; none: all tokens of the response, an ablation
-    #[arg(long, value_enum, default_value_t = ChainRule::Attention)]
+    #[arg(long, value_parser = chain_rule(), default_value_t = ChainRule::Attention)]
     chain: ChainRule,
     /// Whether questions of GSM8K and MATH ask for a \boxed{} answer [default: what suits the model]
     #[arg(long, value_name = "BOOL")]
@@ -75,7 +75,8 @@ pub struct EvalArgs {
     /// Take prompts as they are, for base models
     #[arg(long)]
     no_chat_template: bool,
-    /// Assess the same responses under other parameters too: k=8,32 theta=0.7 kept= tau= targets= chain= k-cache= v-cache=
+    /// Assess the same responses under other parameters too: k=8,32 theta=0.7 kept= tau= targets= chain= k-cache= v-cache=,
+    /// or any rule by its name
     #[arg(long, value_name = "NAME=VALUE,..", num_args = 1..)]
     sweep: Vec<String>,
     /// Sweep every combination of values, not each alone
@@ -94,24 +95,26 @@ fn positive(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number ≥ 1".to_owned())
 }
 
-/// Reads the methods' names, which `--help` shows with what they mean.
-fn methods() -> impl TypedValueParser<Value = MethodKey> {
-    let values = MethodKey::all().map(|method| PossibleValue::new(method.key()).help(method.about()));
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<MethodKey>())
+/// The methods' names, which `--help` shows with what they mean.
+fn methods() -> PossibleValuesParser {
+    let uqac = PossibleValue::new(UQAC).help("UQAC with its baselines: always run");
+    let others = METHODS.iter().map(|method| PossibleValue::new(method.key()).help(method.about()));
+    PossibleValuesParser::new(std::iter::once(uqac).chain(others))
 }
 
 impl EvalArgs {
-    fn options(&self, engine: &Engine) -> EvalOptions {
-        let mut methods = self.methods.clone();
-        methods.push(MethodKey::UQAC);
-        methods.sort();
-        methods.dedup();
+    /// The methods with passes of their own that are asked for.
+    fn own_passes(&self) -> impl Iterator<Item = &'static dyn Method> {
+        METHODS.into_iter().filter(|method| self.methods.iter().any(|key| key == method.key()))
+    }
+
+    fn options(&self, engine: &Engine, reading: Reading) -> EvalOptions {
+        let keys = std::iter::once(UQAC).chain(self.own_passes().map(Method::key));
         EvalOptions {
-            parameters: Parameters { chain: self.chain, ..Parameters::published(self.profile) },
-            selected_heads: engine.options().selected_heads,
+            parameters: Parameters { chain: self.chain, ..Parameters::published(reading) },
             max_tokens: self.max_tokens,
             seed: self.seed,
-            methods,
+            methods: keys.map(str::to_owned).collect(),
             samples: self.samples,
             temperature: self.temperature,
             chat_template: !self.no_chat_template,
@@ -123,6 +126,7 @@ impl EvalArgs {
 pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     // what can be wrong with the command line is found before the model is loaded
     let settings = settings(&args.sweep, args.grid)?;
+    let reading = args.reading.reading()?;
     let output = args.output.clone().ok_or(CliError::Missing("--output FOLDER"))?;
     if args.tasks.is_empty() {
         return Err(CliError::Missing("--tasks TASK,.."));
@@ -133,8 +137,8 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     load_tasks(args, false)?;
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&model_folder)?;
-    let options = args.options(&engine);
-    check_template(&engine, &options)?;
+    let options = args.options(&engine, reading);
+    check_template(&engine, args)?;
     let tasks = load_tasks(args, options.boxed_instruction)?;
     let manifest = manifest(&model_name, &model_folder, &engine, &options)?;
     let folder = RunFolder::open(&output, &manifest)?;
@@ -166,15 +170,12 @@ fn load_tasks(args: &EvalArgs, boxed_instruction: bool) -> Result<Vec<Task>, Cli
 }
 
 /// A chat template is needed where there are turns.
-fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), CliError> {
-    if options.chat_template && engine.chat_template().is_none() {
-        return Err(EncodeError::NoChatTemplate.into());
+fn check_template(engine: &Engine, args: &EvalArgs) -> Result<(), CliError> {
+    if !args.no_chat_template {
+        return engine.chat_template().map(|_| ()).ok_or(EncodeError::NoChatTemplate.into());
     }
-    let needs = |method: &MethodKey| method.method().is_some_and(|method| method.needs_chat_template());
-    match options.methods.iter().copied().find(needs) {
-        Some(method) if !options.chat_template => Err(CliError::NeedsChatTemplate(method)),
-        _ => Ok(()),
-    }
+    let method = args.own_passes().find(|method| method.needs_chat_template());
+    method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key())))
 }
 
 fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {

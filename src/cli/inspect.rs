@@ -5,7 +5,7 @@ use super::{RunArgs, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uqac::engine::Engine;
+use uqac::engine::{Engine, SELECTED_HEADS};
 use uqac::model::ModelSpec;
 use uqac::model::chat::Message;
 use uqac::model::config::{Activation, RopeScaling};
@@ -13,6 +13,7 @@ use uqac::model::hub::locate_model;
 use uqac::report::term::colour::{Style, TermStyle};
 use uqac::report::term::layout::{Align, TextTable};
 use uqac::report::term::sanitize::{quoted, visible};
+use uqac::units;
 
 /// Show what was understood of a model: shape, weights, tokenizer, chat template, memory
 #[derive(Args)]
@@ -140,11 +141,11 @@ fn run_facts(engine: &Engine) -> Value {
         "k_cache": k_cache.name(),
         "v_cache": v_cache.name(),
         "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
-        "traced_heads_per_row": options.selected_heads,
+        "traced_heads_per_row": SELECTED_HEADS,
     })
 }
 
-/// Bytes at a context of so many tokens, all of them a traced response.
+/// Bytes at a context of n tokens, all of them a traced response.
 fn memory_facts(engine: &Engine, context: usize) -> Value {
     let (weights, memory) = (engine.weights().byte_len(), engine.expected_memory(context));
     json!({
@@ -166,7 +167,10 @@ fn tables(facts: &Value, look: TermStyle) -> String {
         let mut table = TextTable::new([("", Align::Left), ("", Align::Left)]);
         for (name, value) in entries.as_object().into_iter().flatten() {
             let bytes = group == "memory" && name != "tokens" || name.starts_with("bytes");
-            let text = if bytes && !value.is_null() { bytes_for_people(value) } else { plain(value) };
+            let text = match value.as_u64() {
+                Some(size) if bytes => units::bytes(size as usize),
+                _ => plain(value),
+            };
             if !text.is_empty() {
                 table.row([(name.replace('_', " "), Style::DIM), (visible(&text).into_owned(), Style::PLAIN)]);
             }
@@ -207,15 +211,4 @@ fn grouped(n: u64) -> String {
 fn short_float(x: f64) -> String {
     let short = x as f32;
     if short != 0.0 && short.abs() < 1e-3 { format!("{short:e}") } else { format!("{short}") }
-}
-
-fn bytes_for_people(value: &Value) -> String {
-    let mut size = value.as_f64().unwrap_or(f64::NAN);
-    for unit in ["B", "KiB", "MiB"] {
-        if size < 1024.0 {
-            return if unit == "B" { format!("{size} B") } else { format!("{size:.1} {unit}") };
-        }
-        size /= 1024.0;
-    }
-    format!("{size:.2} GiB")
 }

@@ -1,9 +1,9 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
-use super::{Engine, EngineError, TracedSequence};
+use super::trace::{HeadSelection, TracedSequence};
+use super::{Engine, EngineError};
 use crate::backend::sampling::Sampling;
 use crate::backend::{SequenceId, Step, TokenLogprob};
-use crate::uq::Profile;
 use std::ops::ControlFlow;
 
 /// How a generation runs.
@@ -11,8 +11,8 @@ use std::ops::ControlFlow;
 pub struct GenerateOptions {
     pub max_tokens: usize,
     pub sampling: Sampling,
-    /// What the trace is for; `None` leaves none (plain inference).
-    pub trace: Option<Profile>,
+    /// Which heads are traced; `None`: plain inference, no trace.
+    pub trace: Option<HeadSelection>,
     /// Ids that end a response besides the model's own.
     pub stop_ids: Vec<u32>,
     /// The model's own end tokens do not end a response: for measurements of a given length.
@@ -24,7 +24,7 @@ impl Default for GenerateOptions {
         GenerateOptions {
             max_tokens: 1024,
             sampling: Sampling::GREEDY,
-            trace: Some(Profile::Corrected),
+            trace: Some(HeadSelection::default()),
             stop_ids: Vec::new(),
             ignore_ends: false,
         }
@@ -39,7 +39,7 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the model's context, was reached.
     Length,
-    /// The caller broke off.
+    /// The caller stopped it.
     Interrupted,
 }
 
@@ -64,8 +64,8 @@ pub struct Generation {
 }
 
 impl Engine {
-    /// Generates a response to each prompt, all at once. `on_token` sees every token as it is chosen and may break
-    /// off. The caches are freed; for a response to ask questions of, see [`Engine::generate_traced`].
+    /// Generates a response to each prompt, all at once. `on_token` sees every token as it is chosen and may stop
+    /// it. The caches are freed; for a response that answers queries, see [`Engine::generate_traced`].
     pub fn generate(
         &mut self,
         prompts: &[Vec<u32>],
@@ -83,14 +83,14 @@ impl Engine {
     }
 
     /// Generates a response to one prompt and keeps its cache and trace. A response of no token (`max_tokens` 0, or
-    /// broken off at once) is an error.
+    /// stopped at once) is an error.
     pub fn generate_traced(
         &mut self,
         prompt: &[u32],
         options: &GenerateOptions,
         on_token: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
-        let options = GenerateOptions { trace: options.trace.or(Some(Profile::Corrected)), ..options.clone() };
+        let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
         let Some((id, generation)) = self.run(&[prompt.to_vec()], &options, on_token)?.pop() else {
             return Err(EngineError::EmptyPrompt);
         };
@@ -108,5 +108,55 @@ impl Engine {
             batch.start(prompt, stream, &mut on_token)?;
         }
         batch.finish(&mut on_token)
+    }
+}
+
+impl<'e> TracedSequence<'e> {
+    /// A generated response; one of no token is an error.
+    pub(super) fn of_generation(
+        engine: &'e mut Engine,
+        sequence: SequenceId,
+        generation: Generation,
+    ) -> Result<TracedSequence<'e>, EngineError> {
+        let Generation { tokens, prompt_len, steps, .. } = generation;
+        if tokens.len() == prompt_len {
+            engine.backend.close(sequence);
+            return Err(EngineError::NoResponse { prompt_len, tokens: prompt_len });
+        }
+        TracedSequence::new(engine, sequence, tokens, prompt_len, steps)
+    }
+
+    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
+    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
+    /// number them for the sampler.
+    pub fn generate_sharing(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+    ) -> Result<Vec<Generation>, EngineError> {
+        self.generate_sharing_with(prompts, options, streams, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`generate_sharing`](Self::generate_sharing); `on_token` sees every token as it is chosen and may break off.
+    pub fn generate_sharing_with(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Generation>, EngineError> {
+        self.parts().1.restore()?;
+        let mut batch = self.engine.batch(options);
+        for (prompt, stream) in prompts.iter().zip(streams) {
+            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
+        }
+        let finished = batch.finish(on_token)?;
+        let mut generations = Vec::with_capacity(finished.len());
+        for (id, generation) in finished {
+            self.engine.backend.close(id);
+            generations.push(generation);
+        }
+        Ok(generations)
     }
 }

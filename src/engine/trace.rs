@@ -1,18 +1,44 @@
-//! A response whose KV cache and trace an engine holds: what the method asks its questions of.
+//! A response whose KV cache and trace an engine holds, and the queries that it answers.
 
-use super::generate::{GenerateOptions, Generation, Progress};
 use super::rescore::{self, Rescored};
+use super::response::{Response, Variant};
 use super::{Engine, EngineError};
+use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
-use crate::backend::{Backend, HeadRecord, SequenceId, Step};
-use crate::uq::{Response, Traced, Variant};
-use std::ops::{ControlFlow, Range};
+use crate::backend::{Backend, HeadRecord, SequenceId, Step, TraceOptions};
+use std::ops::Range;
+
+/// K, as published.
+pub const SELECTED_HEADS: usize = 16;
+
+/// Which heads the trace keeps of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSelection {
+    /// K: the heads of lowest entropy.
+    pub heads: usize,
+    /// How that entropy is normalized.
+    pub entropy: EntropyRule,
+}
+
+impl HeadSelection {
+    /// What the backend records of a response that starts at `prompt_len`.
+    pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
+        TraceOptions { first_row: prompt_len - 1, heads: self.heads, rule: self.entropy }
+    }
+}
+
+impl Default for HeadSelection {
+    /// K as published, exact entropies.
+    fn default() -> Self {
+        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact }
+    }
+}
 
 /// A traced response. Dropping it frees the cache and the trace.
 pub struct TracedSequence<'e> {
-    engine: &'e mut Engine,
-    sequence: SequenceId,
-    tokens: Vec<u32>,
+    pub(super) engine: &'e mut Engine,
+    pub(super) sequence: SequenceId,
+    pub(super) tokens: Vec<u32>,
     prompt_len: usize,
     steps: Vec<Step>,
     token_texts: Vec<String>,
@@ -37,21 +63,7 @@ impl<'e> TracedSequence<'e> {
         Ok(traced)
     }
 
-    /// A generated response; one of no token is an error.
-    pub(super) fn of_generation(
-        engine: &'e mut Engine,
-        sequence: SequenceId,
-        generation: Generation,
-    ) -> Result<TracedSequence<'e>, EngineError> {
-        let Generation { tokens, prompt_len, steps, .. } = generation;
-        if tokens.len() == prompt_len {
-            engine.backend.close(sequence);
-            return Err(EngineError::NoResponse { prompt_len, tokens: prompt_len });
-        }
-        TracedSequence::new(engine, sequence, tokens, prompt_len, steps)
-    }
-
-    /// Splits into what was left behind and the side that answers questions.
+    /// Splits into what the pass recorded and the side that answers queries.
     pub fn parts(&mut self) -> (Response<'_>, TraceQueries<'_>) {
         let response = Response {
             tokens: &self.tokens,
@@ -61,40 +73,6 @@ impl<'e> TracedSequence<'e> {
         };
         let (backend, stale_from) = (&mut *self.engine.backend, &mut self.stale_from);
         (response, TraceQueries { backend, sequence: self.sequence, response, stale_from })
-    }
-
-    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
-    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
-    /// number them for the sampler.
-    pub fn generate_sharing(
-        &mut self,
-        prompts: &[Vec<u32>],
-        options: &GenerateOptions,
-        streams: impl IntoIterator<Item = u64>,
-    ) -> Result<Vec<Generation>, EngineError> {
-        self.generate_sharing_with(prompts, options, streams, &mut |_| ControlFlow::Continue(()))
-    }
-
-    /// As [`generate_sharing`](Self::generate_sharing); `on_token` sees every token as it is chosen and may break off.
-    pub fn generate_sharing_with(
-        &mut self,
-        prompts: &[Vec<u32>],
-        options: &GenerateOptions,
-        streams: impl IntoIterator<Item = u64>,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<Generation>, EngineError> {
-        self.parts().1.restore()?;
-        let mut batch = self.engine.batch(options);
-        for (prompt, stream) in prompts.iter().zip(streams) {
-            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
-        }
-        let finished = batch.finish(on_token)?;
-        let mut generations = Vec::with_capacity(finished.len());
-        for (id, generation) in finished {
-            self.engine.backend.close(id);
-            generations.push(generation);
-        }
-        Ok(generations)
     }
 
     /// The whole sequence, and where the response starts.
@@ -129,7 +107,8 @@ impl Drop for TracedSequence<'_> {
     }
 }
 
-/// The engine behind a [`Response`].
+/// The queries that the engine answers about a [`Response`], in any order: what scoring variants overwrites in the cache is
+/// restored before the next query that reads it.
 pub struct TraceQueries<'a> {
     backend: &'a mut dyn Backend,
     sequence: SequenceId,
@@ -138,19 +117,23 @@ pub struct TraceQueries<'a> {
     stale_from: &'a mut usize,
 }
 
-impl Traced for TraceQueries<'_> {
-    type Error = EngineError;
-
-    fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
+impl TraceQueries<'_> {
+    /// α* of each row (absolute): `max` over the row's K selected heads of the reweighted, normalized attention α'.
+    /// Row T gives T + 1 weights; positions 0 and T are 0.
+    pub fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
         self.restore()?;
         Ok(self.backend.attention_rows(self.sequence, rows)?)
     }
 
-    fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
+    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute.
+    pub fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
         Ok(self.backend.cosines(self.sequence, positions, answer)?)
     }
 
-    fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
+    /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |
+    /// the variant's tokens before it), full vocabulary. Positions up to the variant's own are those of the response
+    /// (at its own: the replacement's).
+    pub fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
         self.restore()?;
         let (response, sequence) = (self.response, self.sequence);
         let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
@@ -161,11 +144,9 @@ impl Traced for TraceQueries<'_> {
         }
         Ok(rescored.into_iter().map(Rescored::into_logprobs).collect())
     }
-}
 
-impl TraceQueries<'_> {
     /// Runs the response's own rows again where the cache holds a variant's.
-    fn restore(&mut self) -> Result<(), EngineError> {
+    pub(super) fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);
         let Some(tokens) = self.response.tokens.get(stale..) else { return Ok(()) };
         let restored = forward::extend(

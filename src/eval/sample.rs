@@ -70,7 +70,7 @@ pub struct Uq {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub ensemble: Vec<EnsembleMember>,
-    /// Every method's score of this response: the fields of [`crate::uq::Scores`], and further methods'.
+    /// Every method's score of this response: the keys of [`crate::uq::Scores`], and further methods'.
     pub scores: ScoreMap,
     /// What methods with passes of their own tell, by their keys: `self_consistency`, `verbalized` ...
     #[serde(flatten)]

@@ -5,11 +5,11 @@
 
 use super::jsonl::append::{AppendError, Existing, Output};
 use crate::backend::WeightFormat;
-use crate::uq::{Link, Member, Outcome, Profile, Scores};
+pub use crate::uq::pipeline::Answer;
+use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -23,14 +23,6 @@ pub enum Status {
     NoAnswer,
     /// The item could not be scored; the record's `error` says why.
     Error,
-}
-
-/// The final answer as it stands in the response.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
-    pub text: String,
-    /// `[start, end)`, positions over the whole sequence.
-    pub tokens: [usize; 2],
 }
 
 /// What `--trace` adds for one row of the chain.
@@ -65,7 +57,9 @@ pub fn top_entries(weights: &[f32]) -> Vec<(usize, f32)> {
 pub struct Record {
     /// As the input had it: a string or a number.
     pub id: Value,
-    pub profile: Profile,
+    /// The profile, and `rules`, those set alone.
+    #[serde(flatten)]
+    pub reading: Reading,
     pub status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -87,33 +81,33 @@ pub struct Record {
 
 impl Record {
     /// An item that was scored; `text` is the answer's.
-    pub fn ok(id: Value, profile: Profile, prompt_len: usize, text: String, outcome: Outcome) -> Record {
-        let Outcome { answer: Range { start, end }, chain, kept, ensemble, scores } = outcome;
+    pub fn ok(id: Value, reading: impl Into<Reading>, prompt_len: usize, text: String, outcome: Outcome) -> Record {
+        let Outcome { answer: tokens, chain, kept, ensemble, scores } = outcome;
         Record {
             prompt_len: Some(prompt_len),
-            answer: Some(Answer { text, tokens: [start, end] }),
+            answer: Some(Answer { text, tokens }),
             chain,
             kept,
             scores: Some(scores),
             ensemble,
-            ..Record::empty(id, profile, Status::Ok)
+            ..Record::empty(id, reading, Status::Ok)
         }
     }
 
     /// An item whose response has no final answer.
-    pub fn no_answer(id: Value, profile: Profile, prompt_len: usize) -> Record {
-        Record { prompt_len: Some(prompt_len), ..Record::empty(id, profile, Status::NoAnswer) }
+    pub fn no_answer(id: Value, reading: impl Into<Reading>, prompt_len: usize) -> Record {
+        Record { prompt_len: Some(prompt_len), ..Record::empty(id, reading, Status::NoAnswer) }
     }
 
     /// An item that could not be scored, and why.
-    pub fn error(id: Value, profile: Profile, prompt_len: Option<usize>, why: impl Into<String>) -> Record {
-        Record { error: Some(why.into()), prompt_len, ..Record::empty(id, profile, Status::Error) }
+    pub fn error(id: Value, reading: impl Into<Reading>, prompt_len: Option<usize>, why: impl Into<String>) -> Record {
+        Record { error: Some(why.into()), prompt_len, ..Record::empty(id, reading, Status::Error) }
     }
 
-    fn empty(id: Value, profile: Profile, status: Status) -> Record {
+    fn empty(id: Value, reading: impl Into<Reading>, status: Status) -> Record {
         Record {
             id,
-            profile,
+            reading: reading.into(),
             status,
             error: None,
             prompt_len: None,
@@ -133,13 +127,8 @@ impl Record {
 pub enum OutputError {
     #[error(transparent)]
     Append(#[from] AppendError),
-    #[error("{}: line {line}: profile: expected {}, found {}; resume with that profile or start a new file", file.display(), name(*expected), name(*found))]
-    OtherProfile { file: PathBuf, line: u64, expected: Profile, found: Profile },
-}
-
-/// A profile as records and the command line write it.
-fn name(profile: Profile) -> String {
-    serde_json::to_value(profile).ok().and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or_default()
+    #[error("{}: line {line}: profile: expected {expected}, found {found}; resume with that profile or start a new file", file.display())]
+    OtherProfile { file: PathBuf, line: u64, expected: Reading, found: Reading },
 }
 
 /// What an earlier run has already written.
@@ -156,24 +145,29 @@ pub struct Done {
 #[derive(Deserialize)]
 struct Earlier {
     id: Value,
-    profile: Profile,
+    #[serde(flatten)]
+    reading: Reading,
     status: Status,
 }
 
 impl Done {
-    /// Examines an output of records of this profile; see [`Output::examine`].
-    pub fn examine(path: &Path, existing: Existing, profile: Profile) -> Result<(Output, Done), OutputError> {
-        let (mut done, mut other) = (Done::default(), None);
+    /// Examines an output of records of this reading; see [`Output::examine`].
+    pub fn examine(
+        path: &Path,
+        existing: Existing,
+        reading: impl Into<Reading>,
+    ) -> Result<(Output, Done), OutputError> {
+        let (mut done, mut other, reading) = (Done::default(), None, reading.into());
         let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
             done.add(&earlier);
-            if earlier.profile != profile {
-                other.get_or_insert((line, earlier.profile));
+            if earlier.reading != reading {
+                other.get_or_insert((line, earlier.reading));
             }
         })?;
         match other {
             None => Ok((output, done)),
             Some((line, found)) => {
-                Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: profile, found })
+                Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
             }
         }
     }

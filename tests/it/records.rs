@@ -7,27 +7,28 @@ use std::io::Read;
 use std::path::Path;
 use uqac::io::jsonl::append::{AppendError, Appender, Existing, Output};
 use uqac::io::record::{Done, OutputError, Record, RowTrace, top_entries};
-use uqac::uq::{Link, Member, Outcome, Profile, Scores};
+use uqac::uq::{Link, Member, Outcome, Profile, Reading, Scores};
 
 fn scores(p: f64) -> Scores {
-    Scores {
-        answer_prob: 0.1 + 0.2,
-        answer_mean: f64::NAN,
-        response_prob: 5e-324,
-        response_mean: 1.0 / 3.0,
-        p_attn: f64::NEG_INFINITY,
-        attn_mean: 0.5,
-        p_sim: 1.0,
-        sim_mean: 1e-7,
-        p,
-        predictive_entropy: -12.25,
-        ln_predictive_entropy: 0.25,
-        answer_entropy: -0.5,
-        ln_answer_entropy: 0.75,
-        trace_length: -120.0,
-        min_token_prob: 0.01,
-        lowest_window: f64::INFINITY,
-    }
+    Scores::from_fn(|score| match score.key {
+        "answer_prob" => 0.1 + 0.2,
+        "answer_mean" => f64::NAN,
+        "response_prob" => 5e-324,
+        "response_mean" => 1.0 / 3.0,
+        "p_attn" => f64::NEG_INFINITY,
+        "attn_mean" => 0.5,
+        "p_sim" => 1.0,
+        "sim_mean" => 1e-7,
+        "p" => p,
+        "predictive_entropy" => -12.25,
+        "ln_predictive_entropy" => 0.25,
+        "answer_entropy" => -0.5,
+        "ln_answer_entropy" => 0.75,
+        "trace_length" => -120.0,
+        "min_token_prob" => 0.01,
+        "lowest_window" => f64::INFINITY,
+        _ => 0.0,
+    })
 }
 
 fn record(id: impl Into<Value>) -> Record {
@@ -218,7 +219,10 @@ fn another_profile_is_refused() {
     let path = folder.path().join("out.jsonl");
     write(&path, Existing::Refuse, &[record(1)]);
     let error = Done::examine(&path, Existing::Resume, Profile::Reference).unwrap_err();
-    assert!(matches!(error, OutputError::OtherProfile { line: 1, found: Profile::Corrected, .. }));
+    assert!(matches!(
+        error,
+        OutputError::OtherProfile { line: 1, found: Reading { profile: Profile::Corrected, .. }, .. }
+    ));
     let message = error.to_string();
     assert!(message.contains("out.jsonl: line 1: profile: expected reference, found corrected"), "{message}");
 }

@@ -5,9 +5,10 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
-use uqac::uq::confidence::assess;
+use uqac::uq::pipeline;
+use uqac::uq::rules::RULES;
 use uqac::uq::stopwords::{is_stop_word, is_stop_word_for_answer};
-use uqac::uq::{Outcome, Parameters, Profile, Response, Step, TokenLogprob, Traced, Variant};
+use uqac::uq::{Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
 
 /// Texts of the vocabulary; two of them are stop words.
 const VOCABULARY: [&str; 7] = [" zebra", " the", " cello", " 42", ".", " maple", " tundra"];
@@ -62,13 +63,14 @@ impl World {
         }
     }
 
-    fn assess(&self, profile: Profile) -> Outcome {
+    fn assess(&self, reading: impl Into<Reading>) -> Outcome {
         let texts: Vec<String> =
             self.tokens[self.prompt_len..].iter().map(|&token| VOCABULARY[token as usize].into()).collect();
         let steps: Vec<Step> = (self.prompt_len - 1..self.tokens.len()).map(|row| self.step(row)).collect();
         let response =
             Response { tokens: &self.tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
-        let Ok(outcome) = assess(&response, self.answer.clone(), &Parameters::published(profile), &mut self.clone());
+        let parameters = Parameters::published(reading);
+        let Ok((outcome, _)) = pipeline::run(&response, self.answer.clone(), None, &parameters, &mut self.clone());
         outcome
     }
 }
@@ -167,10 +169,10 @@ proptest! {
             let outcome = world.assess(profile);
             check_chain(&world, &outcome, profile);
             let scores = &outcome.scores;
-            prop_assert!(scores.p_sim <= scores.p && scores.p <= 1.0, "{} ≤ {} ≤ 1", scores.p_sim, scores.p);
-            prop_assert!(scores.p_attn <= scores.p_sim * (1.0 + 1e-12) && scores.p_sim <= scores.answer_prob * (1.0 + 1e-12));
+            prop_assert!(scores["p_sim"] <= scores["p"] && scores["p"] <= 1.0, "{} ≤ {} ≤ 1", scores["p_sim"], scores["p"]);
+            prop_assert!(scores["p_attn"] <= scores["p_sim"] * (1.0 + 1e-12) && scores["p_sim"] <= scores["answer_prob"] * (1.0 + 1e-12));
             let expected = marginal_by_definition(&world, &outcome.kept);
-            prop_assert!((scores.p - expected).abs() <= 1e-9 * expected, "{} is not {}", scores.p, expected);
+            prop_assert!((scores["p"] - expected).abs() <= 1e-9 * expected, "{} is not {}", scores["p"], expected);
         }
     }
 
@@ -186,6 +188,19 @@ proptest! {
         for (name, score) in scores.as_object().unwrap() {
             prop_assert!(score.as_f64().is_some_and(f64::is_finite), "{} is {}", name, score);
         }
-        prop_assert!((0.0..=1.0).contains(&outcome.scores.p));
+        prop_assert!((0.0..=1.0).contains(&outcome.scores["p"]));
+    }
+
+    #[test]
+    fn every_rule_alone_computes_something_for_everything(world in world()) {
+        for rule in &RULES {
+            for value in (rule.values)() {
+                let outcome = world.assess(Reading::new(Profile::Corrected, [(rule.name, value)]).unwrap());
+                for (score, value) in outcome.scores.iter() {
+                    prop_assert!(value.is_finite(), "{}={}: {} is {}", rule.name, value, score.key, value);
+                }
+                prop_assert!((0.0..=1.0).contains(&outcome.scores.p()));
+            }
+        }
     }
 }

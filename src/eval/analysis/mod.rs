@@ -133,8 +133,8 @@ pub struct TaskAnalysis {
     pub sweep: Vec<SweepSetting>,
     pub overhead: Vec<Stage>,
     /// Where abstention or calibration was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub halves: Option<Holdout>,
+    #[serde(rename = "halves", skip_serializing_if = "Option::is_none")]
+    pub holdout: Option<Holdout>,
     /// By task and doc_id.
     #[serde(skip)]
     pub items: Vec<Item>,

@@ -81,7 +81,7 @@ pub(super) struct Form {
 
 impl Form {
     /// More terms than an answer has.
-    const MOST_TERMS: usize = 200;
+    const MAX_TERMS: usize = 200;
 
     pub fn number(value: Rational) -> Self {
         Self::constant(Exact(value))
@@ -145,7 +145,7 @@ impl Form {
                 self.terms.insert(monomial, sum);
             }
         }
-        (self.terms.len() <= Self::MOST_TERMS).then_some(self)
+        (self.terms.len() <= Self::MAX_TERMS).then_some(self)
     }
 
     pub fn negated(self) -> Option<Self> {

@@ -1,4 +1,4 @@
-//! Whether an answer is right.
+//! Whether an answer is right. By hand: no crate reads LaTeX answers with the rules of the MATH dataset's authors.
 //!
 //! | grader | equal are |
 //! |---|---|

@@ -136,7 +136,7 @@ impl Isotonic {
 }
 
 /// ln(p / (1 - p)), the natural scale of probabilities, kept finite: of 0 that of the least positive number, of 1 that of
-/// the greatest below it.
+/// the largest below it.
 pub fn log_odds(p: f64) -> f64 {
     let p = p.clamp(f64::MIN_POSITIVE, 1.0f64.next_down());
     p.ln() - (-p).ln_1p()

@@ -1,15 +1,13 @@
 //! From a response that has just ended to its sample: answer, grade, confidences.
 
 use super::manifest::EvalOptions;
-use super::methods::{Context, Findings, Method, MethodError, MethodKey};
+use super::methods::{Context, Findings, METHODS, Method, MethodError};
 use crate::engine::encode::ResponseText;
 use crate::engine::{FinishReason, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
 use crate::eval::tasks::{Item, Task};
-use crate::io::record::{Answer, Status};
-use crate::uq::chain::attention_chain;
-use crate::uq::confidence::assess_with_chain;
+use crate::io::record::Status;
 use crate::uq::pipeline;
 use crate::uq::{Outcome, Scores};
 use serde_json::{Map, Value, json};
@@ -36,8 +34,7 @@ pub fn assess(
 ) -> Result<Sample, MethodError> {
     let parameters = &options.parameters;
     let mut sample = empty(task, item, options);
-    let mut clock = Stopwatch { seconds: &mut sample.uq.seconds };
-    clock.seconds.insert("generate".to_owned(), generate);
+    sample.uq.seconds.insert("generate".to_owned(), generate);
 
     let (response, _) = traced.parts();
     let prompt_len = response.prompt_len;
@@ -49,29 +46,20 @@ pub fn assess(
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
     sample.arguments = vec![(prompt.text.clone(), arguments(options, None))];
 
-    // further responses come before the ensemble, which overwrites the cache that they share
-    let answer = pipeline::find(traced, task.rule, None, parameters.profile)?;
-    let chain = match &answer {
-        None => None,
-        Some(answer) => {
-            let (response, mut questions) = traced.parts();
-            let run = || attention_chain(&response, answer.tokens.clone(), parameters, &mut questions);
-            Some(clock.time("chain", run)?)
-        }
-    };
+    let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
     let mut found: Vec<(&dyn Method, Findings)> = Vec::new();
-    for method in options.methods.iter().copied().filter_map(MethodKey::method) {
+    for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
         let mut context = Context { traced, task, item, options, text: &text, answer: answer.as_ref() };
         let begun = Instant::now();
         if let Some(findings) = method.run(&mut context)? {
-            clock.add(&field(method), begun);
+            sample.uq.seconds.insert(field(method), begun.elapsed().as_secs_f64());
             found.push((method, findings));
         }
     }
-    if let (Some(answer), Some(chain)) = (&answer, chain) {
-        let (response, mut questions) = traced.parts();
-        let run = || assess_with_chain(&response, answer.tokens.clone(), chain, parameters, &mut questions);
-        let outcome = clock.time("ensemble", run)?;
+    if let Some(answer) = &answer {
+        let (response, mut queries) = traced.parts();
+        let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
+        sample.uq.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
         fill_outcome(&mut sample.uq, traced, outcome)?;
     }
 
@@ -88,7 +76,7 @@ pub fn assess(
         add(&mut sample, method, findings, prompt, options);
     }
     sample.uq.status = if answer.is_some() { Status::Ok } else { Status::NoAnswer };
-    sample.uq.answer = answer.map(|a| Answer { text: a.text, tokens: [a.tokens.start, a.tokens.end] });
+    sample.uq.answer = answer;
     Ok(sample)
 }
 
@@ -113,7 +101,7 @@ fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
         uq: Uq {
             status: Status::Error,
             error: None,
-            profile: options.parameters.profile,
+            profile: options.parameters.reading.profile,
             finish: FinishReason::Interrupted,
             prompt_len: 0,
             tokens: ResponseTokens::default(),
@@ -160,8 +148,8 @@ fn fill_outcome(uq: &mut Uq, traced: &TracedSequence, outcome: Outcome) -> Resul
 
 /// Scores by their names.
 pub fn score_map(scores: &Scores) -> ScoreMap {
-    let Ok(Value::Object(fields)) = serde_json::to_value(scores) else { return ScoreMap::new() };
-    fields.into_iter().map(|(name, value)| (name, value.as_f64())).collect()
+    let finite = |value: f64| Some(value).filter(|value| value.is_finite());
+    scores.iter().map(|(score, value)| (score.key.to_owned(), finite(value))).collect()
 }
 
 /// How a request was generated, in lm-evaluation-harness's terms.
@@ -174,22 +162,4 @@ fn arguments(options: &EvalOptions, temperature: Option<f32>) -> Map<String, Val
         fields.insert("seed".to_owned(), json!(options.seed));
     }
     fields
-}
-
-/// Seconds by stage.
-struct Stopwatch<'a> {
-    seconds: &'a mut BTreeMap<String, f64>,
-}
-
-impl Stopwatch<'_> {
-    fn time<T>(&mut self, stage: &str, run: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        let result = run();
-        self.add(stage, begun);
-        result
-    }
-
-    fn add(&mut self, stage: &str, begun: Instant) {
-        *self.seconds.entry(stage.to_owned()).or_default() += begun.elapsed().as_secs_f64();
-    }
 }

@@ -1,7 +1,6 @@
 //! What a run was made with: `manifest.json`.
 
 use super::fingerprint::Fingerprint;
-use super::methods::MethodKey;
 use crate::backend::{DType, WeightFormat};
 use crate::uq::Parameters;
 use serde::{Deserialize, Serialize};
@@ -40,14 +39,12 @@ pub struct Model {
 pub struct EvalOptions {
     #[serde(flatten)]
     pub parameters: Parameters,
-    /// K: heads that are kept per row.
-    pub selected_heads: usize,
     /// Tokens of a response at most.
     pub max_tokens: usize,
     /// Of everything that is drawn.
     pub seed: u64,
-    /// What is run besides the method itself and what comes with its pass.
-    pub methods: Vec<MethodKey>,
+    /// Keys of what is run: `uqac`, and methods with passes of their own.
+    pub methods: Vec<String>,
     /// Self-consistency: responses that are drawn, and how hot.
     pub samples: usize,
     pub temperature: f32,
@@ -113,10 +110,9 @@ mod tests {
             },
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),
-                selected_heads: 16,
                 max_tokens: 1024,
                 seed: 0,
-                methods: vec![MethodKey::UQAC],
+                methods: vec!["uqac".into()],
                 samples: 5,
                 temperature: 0.5,
                 chat_template: true,
@@ -135,7 +131,7 @@ mod tests {
         other.model.name = "elsewhere".into();
         assert_eq!(first.differences(&other), Vec::<String>::new());
         other.options.max_tokens = 512;
-        other.options.methods.push("verbalized".parse().unwrap());
+        other.options.methods.push("verbalized".into());
         other.model.fingerprint.chat_template = Some("d".into());
         assert_eq!(
             first.differences(&other),

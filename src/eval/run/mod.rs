@@ -158,7 +158,7 @@ fn generate(
     let generate = GenerateOptions {
         max_tokens: options.max_tokens,
         sampling: Sampling::GREEDY,
-        trace: Some(options.parameters.profile),
+        trace: Some(options.parameters.head_selection()),
         ..GenerateOptions::default()
     };
     let mut waiting = waiting.into_iter();

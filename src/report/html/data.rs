@@ -66,7 +66,7 @@ struct Item<'a> {
     /// Token, φ, similarity, the token whose row it was reached from.
     chain: Vec<(i64, f64, f64, Option<i64>)>,
     kept: Vec<i64>,
-    /// First token of the answer, and the one behind its last.
+    /// First token of the answer, and the one after its last.
     #[serde(skip_serializing_if = "Option::is_none")]
     span: Option<[usize; 2]>,
     /// The replaced token (`null`: none, the response itself), the text put in its place, and the member's share of P.
@@ -137,7 +137,9 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
         p: uq.tokens.logprobs.iter().map(|logprob| logprob.map(f64::exp).and_then(finite)).collect(),
         chain: chain(uq),
         kept: uq.kept.iter().map(|row| row.saturating_add(1)).collect(),
-        span: uq.answer.as_ref().map(|answer| answer.tokens.map(|position| position.saturating_sub(uq.prompt_len))),
+        span: uq.answer.as_ref().map(|answer| {
+            [answer.tokens.start, answer.tokens.end].map(|position| position.saturating_sub(uq.prompt_len))
+        }),
         ensemble: ensemble(uq, &texts),
         tokens: cut.tokens,
         gaps: cut.gaps,

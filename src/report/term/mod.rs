@@ -5,6 +5,7 @@ pub mod draw;
 pub mod layout;
 pub mod sanitize;
 
+use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
 use draw::Mark;
@@ -31,10 +32,10 @@ pub struct AskReport<'a> {
 }
 
 /// Response lines up to which the text is shown as a whole; beyond it only what is near the chain.
-const MOST_LINES: usize = 30;
+const MAX_LINES: usize = 30;
 
 /// Links up to which the chain's table is shown as a whole; beyond it only what was kept.
-const MOST_LINKS: usize = 30;
+const MAX_LINKS: usize = 30;
 
 /// Columns of a token in the table.
 const TOKEN_COLUMNS: usize = 18;
@@ -44,28 +45,28 @@ const BAR: usize = 30;
 
 impl AskReport<'_> {
     /// The whole report, ended with a newline.
-    pub fn render(&self, look: TermStyle) -> String {
+    pub fn render(&self, style: TermStyle) -> String {
         let Some(outcome) = self.outcome else {
             return "No final answer was found in the response, so there is no confidence.\n".to_owned();
         };
         let parts = [
-            self.headline(outcome, look),
-            self.drawing(outcome, look),
-            self.chain_table(outcome, look),
-            scores_table(&outcome.scores, look),
+            self.headline(outcome, style),
+            self.drawing(outcome, style),
+            self.chain_table(outcome, style),
+            scores_table(&outcome.scores, style),
         ];
         parts.join("\n")
     }
 
-    fn headline(&self, outcome: &Outcome, look: TermStyle) -> String {
-        let p = outcome.scores.p;
+    fn headline(&self, outcome: &Outcome, style: TermStyle) -> String {
+        let p = outcome.scores.p();
         let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
         let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
-        let bar = look.paint(tint, &"█".repeat(filled)) + &look.paint(Style::DIM, &"░".repeat(BAR - filled));
-        let number = look.paint(tint, &confidence(p));
+        let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
+        let number = style.paint(tint, &confidence(p));
         let answer = visible(&self.answer_text(outcome)).replace(['\n', '\t'], " ");
-        let label = |name| look.paint(Style::BOLD, name);
-        let answer = look.paint(Style::BOLD, &cut(answer.trim(), look.width.saturating_sub(12)));
+        let label = |name| style.paint(Style::BOLD, name);
+        let answer = style.paint(Style::BOLD, &cut(answer.trim(), style.width.saturating_sub(12)));
         format!("{}  {number}  {bar}\n{}      {answer}\n", label("confidence"), label("answer"))
     }
 
@@ -91,7 +92,7 @@ impl AskReport<'_> {
     }
 
     /// The response with answer, kept and other chain tokens marked, and a legend.
-    fn drawing(&self, outcome: &Outcome, look: TermStyle) -> String {
+    fn drawing(&self, outcome: &Outcome, style: TermStyle) -> String {
         let mut marks = vec![None; self.ranges.len()];
         let mut mark = |token: Option<usize>, mark: Mark| {
             if let Some(slot) = token.and_then(|j| marks.get_mut(j)) {
@@ -101,21 +102,21 @@ impl AskReport<'_> {
         outcome.chain.iter().for_each(|link| mark(token_of(link.row), Mark::Chain));
         outcome.kept.iter().for_each(|row| mark(token_of(*row), Mark::Kept));
         self.answer_tokens(outcome).for_each(|j| mark(Some(j), Mark::Answer));
-        let cells = draw::cells(self.text, self.ranges, &marks, |j| self.p(Some(j)), look.colour);
-        let lines = wrap(&cells, look.width.saturating_sub(2));
-        let mut out = draw::legend(look) + "\n";
-        for shown in elide(&lines, MOST_LINES) {
+        let cells = draw::cells(self.text, self.ranges, &marks, |j| self.p(Some(j)), style.colour);
+        let lines = wrap(&cells, style.width.saturating_sub(2));
+        let mut out = draw::legend(style) + "\n";
+        for shown in elide(&lines, MAX_LINES) {
             match shown {
                 Shown::Line([]) => {}
-                Shown::Line(line) => out += &format!("  {}", paint(line, look)),
-                Shown::Omitted(lines) => out += &look.paint(Style::DIM, &format!("  ⋯ {lines} lines")),
+                Shown::Line(line) => out += &format!("  {}", paint(line, style)),
+                Shown::Omitted(lines) => out += &style.paint(Style::DIM, &format!("  ⋯ {lines} lines")),
             }
             out.push('\n');
         }
         out
     }
 
-    fn chain_table(&self, outcome: &Outcome, look: TermStyle) -> String {
+    fn chain_table(&self, outcome: &Outcome, style: TermStyle) -> String {
         let header = [
             ("row", Align::Right),
             ("token", Align::Left),
@@ -131,7 +132,7 @@ impl AskReport<'_> {
             _ if outcome.kept.contains(&link.row) => "✓",
             _ => "",
         };
-        let whole = outcome.chain.len() <= MOST_LINKS;
+        let whole = outcome.chain.len() <= MAX_LINKS;
         let shown: Vec<&Link> = outcome.chain.iter().filter(|link| whole || !role(link).is_empty()).collect();
         for link in &shown {
             let p = self.p(token_of(link.row));
@@ -148,7 +149,7 @@ impl AskReport<'_> {
         }
         let left_out = outcome.chain.len() - shown.len();
         let more = if left_out == 0 { String::new() } else { format!("  and {left_out} that were not kept\n") };
-        table.render(look) + &look.paint(Style::DIM, &more)
+        table.render(style) + &style.paint(Style::DIM, &more)
     }
 
     /// The token that a row stands for, in quotes.
@@ -186,29 +187,13 @@ fn confidence(p: f64) -> String {
 }
 
 /// The other scores, each with what it means.
-fn scores_table(s: &Scores, look: TermStyle) -> String {
-    let rows = [
-        ("p_sim", s.p_sim, "probability of the kept chain and the answer"),
-        ("p_attn", s.p_attn, "the same over the whole chain"),
-        ("sim_mean", s.sim_mean, "mean token probability, kept chain and answer"),
-        ("attn_mean", s.attn_mean, "the same over the whole chain"),
-        ("answer_prob", s.answer_prob, "probability of the answer's tokens"),
-        ("answer_mean", s.answer_mean, "their mean"),
-        ("response_prob", s.response_prob, "probability of the whole response"),
-        ("response_mean", s.response_mean, "mean token probability"),
-        ("predictive_entropy", s.predictive_entropy, "minus the summed entropy, nats"),
-        ("ln_predictive_entropy", s.ln_predictive_entropy, "1 - mean entropy"),
-        ("answer_entropy", s.answer_entropy, "minus the summed entropy of the answer's tokens"),
-        ("ln_answer_entropy", s.ln_answer_entropy, "1 - their mean entropy"),
-        ("min_token_prob", s.min_token_prob, "the least probable token"),
-        ("lowest_window", s.lowest_window, "the least confident stretch of tokens"),
-        ("trace_length", s.trace_length, "minus the number of tokens"),
-    ];
+fn scores_table(scores: &Scores, look: TermStyle) -> String {
     let mut table =
         TextTable::new([("score", Align::Left), ("value", Align::Right), ("higher is more confident", Align::Left)]);
     let room = look.width.saturating_sub(34); // what the other columns leave
-    for (name, value, meaning) in rows {
-        table.row([(name.into(), Style::PLAIN), (number(value), Style::PLAIN), (cut(meaning, room), Style::DIM)]);
+    for score in as_shown().iter().filter(|score| score.key != "p") {
+        let value = number(scores[score.key]);
+        table.row([(score.key.into(), Style::PLAIN), (value, Style::PLAIN), (cut(score.meaning, room), Style::DIM)]);
     }
     table.render(look)
 }
@@ -231,24 +216,14 @@ mod tests {
     }
 
     fn scores(p: f64) -> Scores {
-        Scores {
-            answer_prob: 0.99,
-            answer_mean: 0.99,
-            response_prob: 1.5e-9,
-            response_mean: 0.8,
-            p_attn: 0.3,
-            attn_mean: 0.85,
-            p_sim: 0.6,
-            sim_mean: 0.9,
-            p,
-            predictive_entropy: -123.4,
-            ln_predictive_entropy: 0.4,
-            answer_entropy: -0.02,
-            ln_answer_entropy: 0.98,
-            trace_length: -8.0,
-            min_token_prob: f64::NAN,
-            lowest_window: 0.5,
-        }
+        Scores::from_fn(|score| match score.key {
+            "p" => p,
+            "p_sim" => 0.6,
+            "response_prob" => 1.5e-9,
+            "predictive_entropy" => -123.4,
+            "min_token_prob" => f64::NAN,
+            _ => 0.5,
+        })
     }
 
     /// A response of these tokens with chain tokens 0 and 3 (3 is kept) and the last token as its answer.
@@ -388,8 +363,8 @@ answer      48
         sample.outcome.chain.push(Link { row: 9999, score: 0.0, similarity: f64::NAN, from: Some(i64::MAX) });
         sample.ranges[3] = 4000..4100;
         sample.logprobs.truncate(2);
-        for look in [PLAIN, COLOUR, TermStyle { colour: true, width: 0 }] {
-            report(&sample).render(look);
+        for style in [PLAIN, COLOUR, TermStyle { colour: true, width: 0 }] {
+            report(&sample).render(style);
         }
         let none = AskReport { outcome: None, ..report(&sample) };
         assert!(none.render(PLAIN).contains("no confidence"));

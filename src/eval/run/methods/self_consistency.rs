@@ -83,12 +83,12 @@ fn draw(context: &mut Context) -> Result<(Vec<String>, SelfConsistency), MethodE
     let streams = (0..samples).map(|sample| stream(&task.name, item.doc_id, sample));
     let generations = traced.generate_sharing(&prompts, &generate, streams)?;
 
-    let (engine, profile) = (traced.engine(), options.parameters.profile);
+    let (engine, rules) = (traced.engine(), options.parameters.rules());
     let (mut texts, mut answers, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut response_tokens = Vec::new();
     for generation in &generations {
         let response = &generation.tokens[prompt_len..];
-        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, task.rule, profile)?;
+        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, task.rule, rules)?;
         let logprob = |position: usize| generation.steps.get(position - prompt_len).and_then(|step| step.logprob);
         let weight = answer.as_ref().map_or(0.0, |answer| {
             let sum: f64 = answer.tokens.clone().map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
