@@ -225,6 +225,7 @@ __device__ __forceinline__ void product(const uint4* __restrict__ fragments, con
 
 }  // namespace lab_gemv
 
+SHARED_BYTES(lab_fragments_bf16, 0)
 extern "C" __global__ void __launch_bounds__(256)
     lab_fragments_bf16(const float* __restrict__ x, uint4* __restrict__ fragments, int k, int rows) {
   const int chunks = lab_gemv::fragment_chunks(rows), i = blockIdx.x * 256 + threadIdx.x;
