@@ -28,6 +28,7 @@ from types import SimpleNamespace
 LAB = Path(__file__).resolve().parent
 ROOT = LAB.parent.parent
 HOST = ROOT / "tests" / "cuda_host"
+sys.dont_write_bytecode = True  # no __pycache__ among the sources
 sys.path.insert(0, str(HOST))
 import build  # noqa: E402  the host-run kernels' builder
 
