@@ -13,11 +13,10 @@ use uqac::backend::WeightFormat::{self, File, Q8};
 use uqac::backend::cpu::Products;
 use uqac::engine::{Engine, EngineOptions};
 use uqac::uq::answer::AnswerRule;
-use uqac::uq::confidence::assess_with_chain;
 use uqac::uq::pipeline;
-use uqac::uq::{Parameters, Profile, chain};
+use uqac::uq::{Parameters, Profile};
 
-const VARIANTS: [(DType, DType, Products, WeightFormat); 9] = [
+const CONFIGURATIONS: [(DType, DType, Products, WeightFormat); 9] = [
     (F32, F32, Products::F32, File),
     (F32, F16, Products::F32, File),
     (F32, Bf16, Products::F32, File),
@@ -52,22 +51,19 @@ struct Found {
 fn find(engine: &mut Engine, item: &Value) -> Found {
     let prompt_len = item["n_instr"].as_u64().expect("n_instr") as usize;
     let parameters = Parameters::published(Profile::Reference);
-    let mut traced = engine.trace(&ids(&item["input_ids"]), prompt_len, Profile::Reference).expect("a pass");
+    let mut traced = engine.trace(&ids(&item["input_ids"]), prompt_len, parameters.head_selection()).expect("a pass");
     let rule = AnswerRule::for_dataset(item["dataset"].as_str());
-    let answer = pipeline::find(&traced, rule, None, Profile::Reference).expect("decodes").expect("an answer");
-    let (response, mut questions) = traced.parts();
-    let links = chain::attention_chain(&response, answer.tokens.clone(), &parameters, &mut questions).expect("a chain");
-    let chain = links.iter().map(|link| link.row).collect();
-    let logprobs = response.steps.iter().filter_map(|step| step.logprob).collect();
-    let outcome = assess_with_chain(&response, answer.tokens, links, &parameters, &mut questions).expect("an ensemble");
-    Found { chain, logprobs, p: outcome.scores.p }
+    let assessed = pipeline::assess(&mut traced, rule, None, &parameters).expect("a pass").expect("an answer");
+    let chain = assessed.outcome.chain.iter().map(|link| link.row).collect();
+    let logprobs = traced.parts().0.steps.iter().filter_map(|step| step.logprob).collect();
+    Found { chain, logprobs, p: assessed.outcome.scores.p() }
 }
 
-/// Mean and greatest absolute difference.
+/// Mean and max absolute difference.
 fn differences(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     let differences: Vec<f64> = pairs.map(|(a, b)| (a - b).abs()).collect();
-    let greatest = differences.iter().copied().fold(0.0, f64::max);
-    (differences.iter().sum::<f64>() / differences.len().max(1) as f64, greatest)
+    let max = differences.iter().copied().fold(0.0, f64::max);
+    (differences.iter().sum::<f64>() / differences.len().max(1) as f64, max)
 }
 
 fn main() {
@@ -87,7 +83,7 @@ fn main() {
         let items = read_items(file);
         let name = items[0]["model"].as_str().expect("a model's name").to_owned();
         let mut exact: Vec<Found> = Vec::new();
-        for (k_cache, v_cache, products, weights) in VARIANTS {
+        for (k_cache, v_cache, products, weights) in CONFIGURATIONS {
             let (k, v) = (Some(k_cache), Some(v_cache));
             let options = EngineOptions { k_cache: k, v_cache: v, products, weights, ..EngineOptions::default() };
             let mut engine = match Engine::load(&models.join(&name), options) {
@@ -117,7 +113,7 @@ fn main() {
     }
 }
 
-/// Means and greatest differences of ln p and of P.
+/// Means and max differences of ln p and of P.
 type Moved = ((f64, f64), (f64, f64));
 
 fn line(

@@ -1,7 +1,9 @@
 //! The folder for what this program can make again: kernels compiled at first use, the model that comes with it.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// `$UQAC_CACHE`, or `uqac` in the user's folder for caches; `None` where no variable says where that is.
 pub(crate) fn folder() -> Option<PathBuf> {
@@ -17,18 +19,22 @@ fn folder_with(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
 }
 
 /// Writes a file under another name first, so that another process never sees a part of it.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder)?;
-    }
-    let mut part = path.as_os_str().to_owned();
-    part.push(format!(".{}.part", std::process::id()));
-    let part = PathBuf::from(part);
-    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        drop(std::fs::remove_file(&part));
-    }
-    written
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    draft(folder, bytes)?.persist(path)?;
+    Ok(())
+}
+
+/// A file of `bytes`, on the disk and ready to be renamed to another one in `folder`; removed if it is not.
+pub(crate) fn draft(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask, as any new file
+    let mut file = builder.tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -55,7 +61,7 @@ mod tests {
         write(&path, b"two").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"two");
         assert_eq!(std::fs::read_dir(folder.path().join("a")).unwrap().count(), 1);
-        // a folder in the way: nothing is left behind
+        // a folder in the way: no draft stays
         std::fs::create_dir(folder.path().join("a/c")).unwrap();
         assert!(write(&folder.path().join("a/c"), b"x").is_err());
         assert_eq!(std::fs::read_dir(folder.path().join("a")).unwrap().count(), 2);

@@ -6,7 +6,7 @@ use crate::log::{Failure, FailureKind};
 use crate::measure::StageError;
 use crate::report::Row;
 use std::ops::ControlFlow;
-use uqac::engine::{Engine, GenerateOptions};
+use uqac::engine::{Engine, GenerateOptions, HeadSelection};
 use uqac::uq::{Parameters, Profile, chain};
 
 /// A prompt longer than one tile of every kernel, and a response that crosses a chunk of the cache.
@@ -84,7 +84,7 @@ fn generate(engine: &mut Engine, prompt: &[u32]) -> Result<Vec<u32>, StageError>
 }
 
 fn see(engine: &mut Engine, tokens: &[u32]) -> Result<Seen, StageError> {
-    let mut traced = engine.trace(tokens, PROMPT, Profile::Corrected)?;
+    let mut traced = engine.trace(tokens, PROMPT, HeadSelection::default())?;
     let rows = PROMPT - 1..tokens.len();
     let mut heads = Vec::new();
     for row in rows {
@@ -93,9 +93,9 @@ fn see(engine: &mut Engine, tokens: &[u32]) -> Result<Seen, StageError> {
             heads.push((sorted(record.heads), record.gap));
         }
     }
-    let (response, mut questions) = traced.parts();
+    let (response, mut queries) = traced.parts();
     let parameters = Parameters::published(Profile::Corrected);
-    let links = chain::attention_chain(&response, tokens.len() - 3..tokens.len(), &parameters, &mut questions)?;
+    let links = chain::attention_chain(&response, tokens.len() - 3..tokens.len(), &parameters, &mut queries)?;
     Ok(Seen {
         logprobs: response.steps.iter().filter_map(|step| step.logprob).collect(),
         entropies: response.steps.iter().map(|step| step.entropy).collect(),

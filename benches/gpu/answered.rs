@@ -6,7 +6,7 @@ use crate::roofline;
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineError, GenerateOptions, TracedSequence};
+use uqac::engine::{Engine, EngineError, GenerateOptions, HeadSelection, TracedSequence};
 use uqac::uq::{Link, Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 
 /// Tokens of the answer at the response's end.
@@ -81,8 +81,7 @@ fn floor(bench: &Bench, prompt_len: usize, tokens: usize, variants: usize, bandw
 fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, seed: u64) -> Result<Round, StageError> {
     // drawn, not greedy: greedy text of random weights soon repeats itself
     let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed };
-    let trace = Some(Profile::Corrected);
-    let options = GenerateOptions { max_tokens: tokens, sampling, trace, ..GenerateOptions::default() };
+    let options = GenerateOptions { max_tokens: tokens, sampling, ..GenerateOptions::default() };
     let start = Instant::now();
     let (_, mut traced) = engine.generate_traced(prompt, &options, |_| ControlFlow::Continue(()))?;
     let generation = start.elapsed().as_secs_f64();
@@ -95,8 +94,8 @@ fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, se
     let chain = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
-    let (response, mut questions) = traced.parts();
-    similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;
+    let (response, mut queries) = traced.parts();
+    similarity::measure(&response, answer.clone(), &mut links, &mut queries)?;
     similarity::filter(&response, answer.clone(), &links, &parameters);
     let similarity = start.elapsed().as_secs_f64();
 
@@ -104,7 +103,7 @@ fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, se
     let variants: Vec<Variant> =
         replaced(prompt_len, tokens, variants).into_iter().map(|at| alternative(&response, at)).collect();
     let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
-    ensemble::score(&response, answer, &kept, &variants, &parameters, &mut questions)?;
+    ensemble::score(&response, answer, &kept, &variants, &parameters, &mut queries)?;
     Ok(Round { generation, chain, similarity, ensemble: start.elapsed().as_secs_f64(), links: links.len() })
 }
 
@@ -116,14 +115,14 @@ fn alternative(response: &Response, position: usize) -> Variant {
 }
 
 fn chain(traced: &mut TracedSequence, answer: Range<usize>, parameters: &Parameters) -> Result<Vec<Link>, EngineError> {
-    let (response, mut questions) = traced.parts();
-    chain::attention_chain(&response, answer, parameters, &mut questions)
+    let (response, mut queries) = traced.parts();
+    chain::attention_chain(&response, answer, parameters, &mut queries)
 }
 
 /// Runs `tokens` through the model with a trace and follows the chain from their last ones: its length, and the bytes
 /// that the sequence holds.
 pub fn chain_of(engine: &mut Engine, tokens: &[u32], prompt_len: usize) -> Result<(usize, usize), EngineError> {
-    let mut traced = engine.trace(tokens, prompt_len, Profile::Corrected)?;
+    let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
     let answer = tokens.len() - ANSWER..tokens.len();
     let links = chain(&mut traced, answer, &Parameters::published(Profile::Corrected))?;
     let (cache, trace) = traced.memory();

@@ -5,8 +5,7 @@ use crate::machine::{Machine, MachineError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineError, GenerateOptions, Generation};
-use uqac::uq::Profile;
+use uqac::engine::{Engine, EngineError, GenerateOptions, Generation, HeadSelection};
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -150,7 +149,7 @@ impl Bench<'_> {
         let options = GenerateOptions {
             max_tokens: tokens,
             sampling: Sampling::GREEDY,
-            trace: traced.then_some(Profile::Corrected),
+            trace: traced.then(HeadSelection::default),
             ..GenerateOptions::default()
         };
         let start = Instant::now();

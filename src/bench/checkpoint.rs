@@ -2,16 +2,16 @@
 //! tokenizer that has a text for every id. No network, and no model that a machine might not have.
 
 use super::shapes::{Shape, Tensor};
+use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A shard takes whole tensors up to about so many bytes: small enough to keep every core busy to the end.
+/// A shard takes whole tensors up to about this many bytes: small enough to keep every core busy to the end.
 const SHARD_BYTES: usize = 512 << 20;
 
-/// Numbers that are made and written at a time: what a core's cache holds.
+/// Numbers that are generated and written at a time: what fits into a core's cache.
 const CHUNK: usize = 1 << 17;
 
 /// Marks a folder as ours: empty while it is written, then it holds the config.
@@ -47,21 +47,9 @@ fn write_weights(folder: &Path, tensors: &[Tensor], threads: usize) -> io::Resul
     let index = json!({"metadata": {"total_size": total}, "weight_map": weight_map});
     std::fs::write(folder.join("model.safetensors.index.json"), index.to_string())?;
 
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let next = AtomicUsize::new(0);
-    let work = || -> io::Result<()> {
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(shard) = shards.get(i) else { return Ok(()) };
-            write_shard(&folder.join(file_name(i)), shard, i as u64)?;
-        }
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..if threads == 0 { cores } else { threads }).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| {
-            worker.join().unwrap_or_else(|_| Err(io::Error::other("a thread that writes weights panicked")))
-        })
-    })
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(io::Error::other)?;
+    let write = |(i, shard): (usize, &&[Tensor])| write_shard(&folder.join(file_name(i)), shard, i as u64);
+    pool.install(|| shards.par_iter().enumerate().try_for_each(write))
 }
 
 /// The tensors in order, cut where a shard is full.

@@ -6,7 +6,7 @@ use super::report::{Report, Spread, Stage};
 use super::{BenchError, roofline, sweep};
 use crate::backend::sampling::Sampling;
 use crate::bench::machine::Machine;
-use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
+use crate::engine::{Engine, GenerateOptions, Generation, HeadSelection, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -95,10 +95,15 @@ pub(super) struct Decoded {
 impl Decoding {
     /// Greedy, plain or with the trace.
     pub fn greedy(&self, base: &mut TracedSequence, traced: bool) -> Result<Decoded, BenchError> {
-        self.run(base, traced.then_some(Profile::Corrected), 0.0)
+        self.run(base, traced.then(HeadSelection::default), 0.0)
     }
 
-    fn run(&self, base: &mut TracedSequence, trace: Option<Profile>, temperature: f32) -> Result<Decoded, BenchError> {
+    fn run(
+        &self,
+        base: &mut TracedSequence,
+        trace: Option<HeadSelection>,
+        temperature: f32,
+    ) -> Result<Decoded, BenchError> {
         let sampling = Sampling { temperature, ..Sampling::GREEDY };
         let options = GenerateOptions {
             max_tokens: self.tokens,
@@ -242,7 +247,8 @@ fn round(
     times: &mut Times,
 ) -> Result<usize, BenchError> {
     let tokens = prompt(engine, settings.prompt_tokens, 0)?;
-    let mut base = times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, Profile::Corrected))?;
+    let mut base =
+        times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, HeadSelection::default()))?;
     let decoding = Decoding { prompts: vec![tokens.clone(); settings.batch], tokens: settings.gen_tokens };
     let steps = settings.gen_tokens as f64;
     let [plain, _] = interleave(round, |traced| {
@@ -254,11 +260,11 @@ fn round(
     drop(base);
     let whole = &plain.generations[0].tokens;
     let prompt_len = tokens.len();
-    let mut traced = times.time(machine, "score", || engine.trace(whole, prompt_len, Profile::Corrected))?;
+    let mut traced = times.time(machine, "score", || engine.trace(whole, prompt_len, HeadSelection::default()))?;
     after(&mut traced, machine, settings, times)
 }
 
-/// What comes behind the last token of a response.
+/// What comes after the last token of a response.
 fn after(
     traced: &mut TracedSequence,
     machine: &Machine,
@@ -268,15 +274,14 @@ fn after(
     let parameters = Parameters::published(Profile::Corrected);
     let (whole, prompt_len) = (traced.tokens().0.to_vec(), traced.tokens().1);
     let answer = whole.len() - ANSWER..whole.len();
-    let (response, mut questions) = traced.parts();
+    let (response, mut queries) = traced.parts();
     let mut links = times
-        .time(machine, "chain", || chain::attention_chain(&response, answer.clone(), &parameters, &mut questions))?;
+        .time(machine, "chain", || chain::attention_chain(&response, answer.clone(), &parameters, &mut queries))?;
     times.time(machine, "similarity", || {
-        similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;
+        similarity::measure(&response, answer.clone(), &mut links, &mut queries)?;
         similarity::filter(&response, answer.clone(), &links, &parameters);
         Ok::<_, BenchError>(())
     })?;
-    // these share the response's cache, which the ensemble overwrites
     let samples =
         Decoding { prompts: vec![whole[..prompt_len].to_vec(); settings.samples], tokens: settings.gen_tokens };
     times.time(machine, "self-consistency", || samples.run(traced, None, 0.5))?;
@@ -285,12 +290,12 @@ fn after(
     let reply = Decoding { prompts: vec![question], tokens: REPLY };
     times.time(machine, "verbalized", || reply.greedy(traced, false))?;
 
-    let (response, mut questions) = traced.parts();
+    let (response, mut queries) = traced.parts();
     let variants: Vec<Variant> =
         replaced(prompt_len, settings).into_iter().map(|at| alternative(&response, at)).collect();
     let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
     times.time(machine, "ensemble", || {
-        ensemble::score(&response, answer, &kept, &variants, &parameters, &mut questions)
+        ensemble::score(&response, answer, &kept, &variants, &parameters, &mut queries)
     })?;
     Ok(links.len())
 }

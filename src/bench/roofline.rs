@@ -1,6 +1,6 @@
 //! What a measurement could reach at best: the fewest bytes that must be moved, the operations that must be done.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 
 /// Positions that row T of a layer reads.
@@ -34,7 +34,7 @@ pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> 
 
 /// Bytes that the trace adds per row: the selected heads' id, entropy, m, Z' and query, the hidden state, the gap.
 pub fn trace_bytes(engine: &Engine) -> f64 {
-    let (spec, heads) = (engine.spec(), engine.options().selected_heads);
+    let (spec, heads) = (engine.spec(), SELECTED_HEADS);
     (4 * (heads * (4 + spec.head_dim) + spec.hidden_size + 1)) as f64
 }
 

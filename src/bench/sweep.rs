@@ -5,7 +5,7 @@ use super::measure::{ANSWER, Decoding, prompt, rate};
 use super::report::{Scoring, Spread, SweepRow};
 use super::{BenchError, Settings, roofline};
 use crate::bench::machine::Machine;
-use crate::engine::Engine;
+use crate::engine::{Engine, HeadSelection};
 use crate::uq::{Parameters, Profile, chain, similarity};
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ pub fn sweep(
         progress(&format!("context of {context} tokens"));
         let tokens = prompt(engine, context, 0)?;
         let start = Instant::now();
-        let mut base = engine.trace(&tokens, context - 1, Profile::Corrected)?;
+        let mut base = engine.trace(&tokens, context - 1, HeadSelection::default())?;
         let prefill = context as f64 / start.elapsed().as_secs_f64();
         let decoding = Decoding { prompts: vec![tokens.clone()], tokens: STEPS + 1 };
         let (mut plain, mut traced, mut bandwidth) = (Vec::new(), Vec::new(), Vec::new());
@@ -78,10 +78,10 @@ fn score(
         let before = machine.in_use()?;
         let watch = machine.watch().ok();
         let start = Instant::now();
-        let mut traced = engine.trace(tokens, prompt_len, Profile::Corrected)?;
-        let (response, mut questions) = traced.parts();
-        let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut questions)?;
-        similarity::measure(&response, answer.clone(), &mut links, &mut questions)?;
+        let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
+        let (response, mut queries) = traced.parts();
+        let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut queries)?;
+        similarity::measure(&response, answer.clone(), &mut links, &mut queries)?;
         seconds.push(start.elapsed().as_secs_f64());
         extra = extra.max(watch.and_then(|watch| watch.peak().ok()).map(|peak| peak.saturating_sub(before)));
     }

@@ -1,6 +1,6 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
-use super::assess::{Assessed, Request, assess};
+use super::assess::{Assessed, ReadingArgs, Request, assess};
 use super::error::CliError;
 use super::{ModelArgs, note, print};
 use clap::Args;
@@ -20,7 +20,7 @@ use uqac::model::tokenizer::Tokenizer;
 use uqac::report::term::AskReport;
 use uqac::report::term::colour::TermStyle;
 use uqac::report::term::sanitize::visible;
-use uqac::uq::{Parameters, Profile};
+use uqac::uq::Parameters;
 
 /// Answer a question, with the confidence of the answer
 #[derive(Args)]
@@ -30,10 +30,9 @@ pub struct AskArgs {
     question: String,
     #[command(flatten)]
     model: ModelArgs,
-    /// Which reading of the method
-    #[arg(long, value_enum, default_value_t = Profile::Corrected)]
-    profile: Profile,
-    /// Tokens of the response at most
+    #[command(flatten)]
+    reading: ReadingArgs,
+    /// Max tokens of the response
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
     /// 0 takes the most probable token each time
@@ -42,7 +41,7 @@ pub struct AskArgs {
     /// Draw from the most probable tokens that together have this probability
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     top_p: f32,
-    /// Draw from so many of the most probable tokens; 0: from all
+    /// Draw from the K most probable tokens; 0: from all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -60,7 +59,7 @@ pub struct AskArgs {
 
 fn temperature(text: &str) -> Result<f32, String> {
     let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number from 0 on".to_owned()) }
+    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err("expected a number ≥ 0".to_owned()) }
 }
 
 fn probability(text: &str) -> Result<f32, String> {
@@ -82,22 +81,24 @@ struct JsonAnswer<'a> {
 }
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
+    let parameters = Parameters::published(args.reading.reading()?);
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&folder)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let mut stream = Stream::new(&tokenizer, &engine, args.json);
-    let options = generate_options(args);
+    let options = generate_options(args, &parameters);
     let generated = engine.generate_traced(&prompt, &options, |progress| stream.token(progress.token.token));
     let speed = stream.finish()?;
     let (finish, mut traced) = generated?;
-    answer(args, &question, finish, speed, &mut traced)
+    answer(args, &parameters, &question, finish, speed, &mut traced)
 }
 
 /// Everything after the last token: the method, and the report.
 fn answer(
     args: &AskArgs,
+    parameters: &Parameters,
     question: &str,
     finish: FinishReason,
     tokens_per_second: Option<f64>,
@@ -109,13 +110,12 @@ fn answer(
     let token_texts = response.token_texts.to_vec();
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
-    let parameters = Parameters::published(args.profile);
-    let request = Request { parameters: &parameters, dataset: None, answer: None, trace: false };
+    let request = Request { parameters, dataset: None, answer: None, trace: false };
     let assessed = assess(traced, &request)?;
     if args.json {
         let record = assessed.map_or_else(
-            || Record::no_answer(Value::Null, args.profile, prompt_len),
-            |assessed| assessed.into_record(Value::Null, args.profile, prompt_len),
+            || Record::no_answer(Value::Null, parameters.reading, prompt_len),
+            |assessed| assessed.into_record(Value::Null, parameters.reading, prompt_len),
         );
         let record = Record { weights: traced.engine().options().weights, ..record };
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
@@ -156,12 +156,12 @@ fn conversation(args: &AskArgs, question: &str) -> Conversation {
     }
 }
 
-fn generate_options(args: &AskArgs) -> GenerateOptions {
+fn generate_options(args: &AskArgs, parameters: &Parameters) -> GenerateOptions {
     let AskArgs { temperature, top_p, top_k, seed, .. } = *args;
     GenerateOptions {
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
         sampling: Sampling { temperature, top_p, top_k, seed },
-        trace: Some(args.profile),
+        trace: Some(parameters.head_selection()),
         ..GenerateOptions::default()
     }
 }
@@ -184,7 +184,7 @@ impl<'t> Stream<'t> {
         Stream { text, ends, error: None, times: None, tokens: 0, any_text: false }
     }
 
-    /// Shows what the token completes. Once nobody reads any more, the generation is broken off.
+    /// Shows what the token completes. Once nobody reads any more, the generation stops.
     fn token(&mut self, id: u32) -> ControlFlow<()> {
         let now = Instant::now();
         self.times = Some((self.times.map_or(now, |(first, _)| first), now));

@@ -1,13 +1,58 @@
-//! The method on one traced response, with what `--trace` shows of its chain.
+//! The method on one traced response, with what `--trace` shows of its chain; and the flags that choose its reading.
 
+use super::error::CliError;
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::ops::Range;
 use uqac::engine::{EngineError, TracedSequence};
 use uqac::io::record::{Record, RowTrace, top_entries};
 use uqac::uq::answer::AnswerRule;
-use uqac::uq::chain::attention_chain;
-use uqac::uq::confidence::assess_with_chain;
-use uqac::uq::pipeline::find;
-use uqac::uq::{Link, Outcome, Parameters, Profile, Traced};
+use uqac::uq::rules::{self, FirstRow, Named};
+use uqac::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, RuleSetting, pipeline};
+
+/// Which reading of the method is computed.
+#[derive(Args)]
+#[command(after_help = rules_help())]
+pub struct ReadingArgs {
+    /// Which reading of the method
+    #[arg(long, value_parser = profile(), default_value_t = Profile::Corrected)]
+    profile: Profile,
+    /// Change one rule of the profile; can be repeated
+    #[arg(long = "rule", value_name = "NAME=VALUE")]
+    rules: Vec<RuleSetting>,
+}
+
+impl ReadingArgs {
+    pub fn reading(&self) -> Result<Reading, CliError> {
+        reading(self.profile, &self.rules)
+    }
+}
+
+/// A profile with the rules that were set alone.
+pub fn reading(profile: Profile, rules: &[RuleSetting]) -> Result<Reading, CliError> {
+    Ok(Reading::new(profile, rules.iter().map(|rule| (&rule.name, &rule.value)))?)
+}
+
+/// The rules and their values, for the end of a command's help.
+pub fn rules_help() -> String {
+    format!("Rules (--rule NAME=VALUE):\n{}", rules::help())
+}
+
+/// Reads a [`Profile`] by its name; help lists them.
+pub fn profile() -> impl TypedValueParser<Value = Profile> {
+    named(Profile::meaning)
+}
+
+/// Reads a [`ChainRule`] by its name; help lists them.
+pub fn chain_rule() -> impl TypedValueParser<Value = ChainRule> {
+    named(ChainRule::meaning)
+}
+
+fn named<T: Named + Send + Sync>(meaning: fn(T) -> &'static str) -> impl TypedValueParser<Value = T> {
+    let possible = |(value, name): &(T, &'static str)| PossibleValue::new(*name).help(meaning(*value));
+    let names = PossibleValuesParser::new(T::VALUES.iter().map(possible));
+    names.try_map(|name| T::named(&name).ok_or("not one of the possible values"))
+}
 
 /// What is to be found out about a response.
 pub struct Request<'a> {
@@ -26,28 +71,28 @@ pub struct Assessed {
     pub trace: Option<Vec<RowTrace>>,
 }
 
-/// [`uqac::uq::pipeline::assess`] with a look at the rows of the chain on the way: the ensemble overwrites the cache that they
-/// come from. `None` where the response has no final answer.
+/// [`pipeline::assess`], and a description of the chain's rows. `None` where the response has no final answer.
 pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<Option<Assessed>, EngineError> {
     let (parameters, rule) = (request.parameters, AnswerRule::for_dataset(request.dataset));
-    let Some(answer) = find(traced, rule, request.answer.clone(), parameters.profile)? else { return Ok(None) };
-    let (response, mut questions) = traced.parts();
-    let chain = attention_chain(&response, answer.tokens.clone(), parameters, &mut questions)?;
-    let trace = if request.trace { Some(row_traces(traced, &chain, parameters.profile)?) } else { None };
-    let (response, mut questions) = traced.parts();
-    let outcome = assess_with_chain(&response, answer.tokens, chain, parameters, &mut questions)?;
+    let assessed = pipeline::assess(traced, rule, request.answer.clone(), parameters)?;
+    let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else { return Ok(None) };
+    let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters)?) } else { None };
     Ok(Some(Assessed { answer_text: answer.text, outcome, trace }))
 }
 
 /// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
-/// `reference` has none here.
-fn row_traces(traced: &mut TracedSequence<'_>, chain: &[Link], profile: Profile) -> Result<Vec<RowTrace>, EngineError> {
-    let first = if profile == Profile::Reference { 0 } else { -1 };
+/// under [`FirstRow::Wrapped`] there is none here.
+fn row_traces(
+    traced: &mut TracedSequence<'_>,
+    chain: &[Link],
+    parameters: &Parameters,
+) -> Result<Vec<RowTrace>, EngineError> {
+    let first = if parameters.rules().first_row == FirstRow::Wrapped { 0 } else { -1 };
     let relative: Vec<i64> = chain.iter().map(|link| link.row).filter(|row| *row >= first).collect();
-    let (response, mut questions) = traced.parts();
+    let (response, mut queries) = traced.parts();
     let prompt_len = response.prompt_len;
     let rows: Vec<usize> = relative.iter().filter_map(|row| prompt_len.checked_add_signed(*row as isize)).collect();
-    let weights = questions.attention_rows(&rows)?;
+    let weights = queries.attention_rows(&rows)?;
     let describe = |((row, absolute), weights): ((&i64, &usize), &Vec<f32>)| {
         let record = traced.head_record(*absolute)?.unwrap_or_default();
         Ok(RowTrace {
@@ -63,7 +108,7 @@ fn row_traces(traced: &mut TracedSequence<'_>, chain: &[Link], profile: Profile)
 
 impl Assessed {
     /// As a line of output.
-    pub fn into_record(self, id: serde_json::Value, profile: Profile, prompt_len: usize) -> Record {
-        Record { trace: self.trace, ..Record::ok(id, profile, prompt_len, self.answer_text, self.outcome) }
+    pub fn into_record(self, id: serde_json::Value, reading: Reading, prompt_len: usize) -> Record {
+        Record { trace: self.trace, ..Record::ok(id, reading, prompt_len, self.answer_text, self.outcome) }
     }
 }

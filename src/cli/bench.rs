@@ -103,7 +103,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
 
 /// The checkpoint of a shape, kept for the next time.
 fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
-    let shape = shapes::find(name).ok_or(CliError::Needed("the name of a published shape"))?;
+    let shape = shapes::find(name).ok_or(CliError::Missing("the name of a published shape"))?;
     let folder = std::env::temp_dir().join("uqac-random-weights").join(name.replace('/', "-"));
     note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
     checkpoint::write(&folder, &shape, threads).map_err(|source| CliError::File { path: folder.clone(), source })?;

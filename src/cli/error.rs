@@ -9,13 +9,16 @@ use uqac::engine::{EngineError, LoadError};
 use uqac::eval::analysis::AnalysisError;
 use uqac::eval::run::RunError;
 use uqac::eval::run::folder::FolderError;
+use uqac::eval::run::methods::MethodKey;
 use uqac::eval::run::sweep::SweepError;
 use uqac::eval::tasks::TaskError;
-use uqac::io::items::InputError;
-use uqac::io::writer::OutputError;
+use uqac::io::jsonl::ReadError;
+use uqac::io::jsonl::append::AppendError;
+use uqac::io::record::OutputError;
 use uqac::model::hub::LocateError;
 use uqac::model::tokenizer::TokenizerError;
 use uqac::report::png::PngError;
+use uqac::uq::RuleError;
 
 #[derive(Debug, Error)]
 pub enum CliError {
@@ -37,10 +40,14 @@ pub enum CliError {
     Tokenizer(#[from] TokenizerError),
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     #[error("the question is empty")]
     NoQuestion,
     #[error(transparent)]
-    Input(#[from] InputError),
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Append(#[from] AppendError),
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("{}: input and output are the same file", .0.display())]
@@ -55,10 +62,12 @@ pub enum CliError {
     Png(#[from] PngError),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{}: {source}", path.display())]
-    Config { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("{0} is needed")]
-    Needed(&'static str),
+    #[error("{}: {why}", path.display())]
+    Config { path: PathBuf, why: String },
+    #[error("missing required {0}")]
+    Missing(&'static str),
+    #[error("--methods {0} asks further turns, which need a chat template: it cannot be used with --no-chat-template")]
+    NeedsChatTemplate(MethodKey),
     #[error("--temperature {0}: expected a number above 0: samples must differ")]
     Temperature(f32),
     #[error(transparent)]
@@ -84,7 +93,7 @@ impl CliError {
     pub fn is_broken_pipe(&self) -> bool {
         match self {
             CliError::Stdout(error) => error.kind() == io::ErrorKind::BrokenPipe,
-            CliError::Output(error) => error.is_broken_pipe(),
+            CliError::Append(error) => error.is_broken_pipe(),
             _ => false,
         }
     }

@@ -7,10 +7,10 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
-use uqac::engine::{Engine, EngineError, EngineOptions};
+use uqac::engine::{Engine, EngineError, EngineOptions, HeadSelection};
 use uqac::eval::analysis::{for_each_sample, sample_files};
 use uqac::eval::sample::Sample;
-use uqac::uq::recency::{GammaFit, Recency};
+use uqac::uq::gamma::{AttentionByDistance, GammaFit};
 
 /// Measure γ, the discount of the nearest ten positions, on a model's own responses
 ///
@@ -26,7 +26,7 @@ pub struct FitGammaArgs {
     /// Responses that are measured
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
-    /// Nothing but a JSON object on standard output
+    /// Print only a JSON object
     #[arg(long)]
     json: bool,
 }
@@ -40,15 +40,14 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
     let folder = args.model.folder()?;
     let options = EngineOptions { device: DeviceChoice::Cpu, ..args.model.run.options() };
     let mut engine = Engine::load(&folder, options)?;
-    engine.set_selected_heads(engine.spec().total_heads());
-    let mut recency = Recency::default();
+    let mut attention = AttentionByDistance::default();
     let mut progress = Progress::new(Some(samples.len() as u64));
     for sample in &samples {
-        measure(&mut engine, sample, &mut recency)?;
+        measure(&mut engine, sample, &mut attention)?;
         progress.advance(false);
     }
     progress.finish();
-    let fit = recency.fit().ok_or(CliError::NoResponses(args.run.clone()))?;
+    let fit = attention.fit().ok_or(CliError::NoResponses(args.run.clone()))?;
     if args.json {
         print(&format!("{}\n", serde_json::to_string(&fit).map_err(|e| CliError::Stdout(e.into()))?))?;
     } else {
@@ -58,33 +57,35 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Adds every row of a response, every head.
-fn measure(engine: &mut Engine, sample: &Sample, recency: &mut Recency) -> Result<(), CliError> {
+fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), CliError> {
     let (tokens, prompt_len) = sample.sequence(engine.tokenizer()).map_err(EngineError::from)?;
     if tokens.len() == prompt_len {
         return Ok(());
     }
-    let mut traced = engine.trace(&tokens, prompt_len, sample.uq.profile)?;
+    let entropy = sample.uq.profile.rules().head_entropy;
+    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy };
+    let mut traced = engine.trace(&tokens, prompt_len, every_head)?;
     for row in prompt_len..tokens.len() {
-        traced.head_rows(row)?.iter().for_each(|head| recency.add(head));
+        traced.head_rows(row)?.iter().for_each(|head| attention.add(head));
     }
     Ok(())
 }
 
 fn table(fit: &GammaFit, responses: usize) -> String {
     const WIDTH: f64 = 32.0;
-    let most = fit.attention.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let max = fit.attention.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
     let mut text = format!(
         "attention by distance, mean of {} rows and heads of {responses} responses\n\n{:>8}  {:>9}  {:>9}  {:>9}\n",
         fit.rows, "distance", "attention", "γ", "published"
     );
     for (i, attention) in fit.attention.iter().enumerate() {
-        let bar = "█".repeat((attention / most * WIDTH).round() as usize);
+        let bar = "█".repeat((attention / max * WIDTH).round() as usize);
         let gammas = fit.gamma.get(i).zip(fit.published.get(i));
         let gammas = gammas.map_or(" ".repeat(20), |(g, p)| format!("{g:>9.4}  {p:>9.4}"));
         text += &format!("{:>8}  {attention:>9.5}  {gammas}  {bar}\n", i + 1);
     }
     text + &format!(
-        "\nlevel behind the nearest {}: {:.5}; rms difference from the published γ: {:.3}\n",
+        "\nlevel after the nearest {}: {:.5}; rms difference from the published γ: {:.3}\n",
         fit.gamma.len(),
         fit.level,
         fit.difference

@@ -5,7 +5,7 @@ use super::{RunArgs, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uqac::engine::Engine;
+use uqac::engine::{Engine, SELECTED_HEADS};
 use uqac::model::ModelSpec;
 use uqac::model::chat::Message;
 use uqac::model::config::{Activation, RopeScaling};
@@ -140,7 +140,7 @@ fn run_facts(engine: &Engine) -> Value {
         "k_cache": k_cache.name(),
         "v_cache": v_cache.name(),
         "weights": Some(options.weights).filter(|_| !options.weights.is_file()),
-        "traced_heads_per_row": options.selected_heads,
+        "traced_heads_per_row": SELECTED_HEADS,
     })
 }
 

@@ -3,6 +3,7 @@
 mod ask;
 mod assess;
 mod bench;
+mod config;
 mod devices;
 mod error;
 mod eval;
@@ -12,7 +13,7 @@ mod progress;
 mod report;
 mod score;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use error::CliError;
 use std::io::Write;
 use std::path::PathBuf;
@@ -143,7 +144,20 @@ impl RunArgs {
 
 /// Parses the command line, runs the command and reports its error.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    match run() {
+        Ok(code) => code,
+        // Whoever reads our output may stop when they have enough.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            note(&format!("error: {error}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn run() -> Result<ExitCode, CliError> {
+    let arguments = config::expanded(&Cli::command(), std::env::args_os().collect())?;
+    match Cli::parse_from(arguments).command {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Eval(args) => eval::run(&args),
@@ -152,15 +166,6 @@ pub fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
-    };
-    match result {
-        Ok(code) => code,
-        // Who reads our output may stop when they have enough.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(error) => {
-            note(&format!("error: {error}"));
-            ExitCode::from(FAILED)
-        }
     }
 }
 

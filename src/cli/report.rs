@@ -89,7 +89,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     let (file, folder) = places(args);
     match args.pictures.clone().or(folder.map(|folder| folder.join("pictures"))) {
         Some(folder) => draw(&analysis, &folder, args.png)?,
-        None if args.png => return Err(CliError::Needed("--pictures FOLDER")),
+        None if args.png => return Err(CliError::Missing("--pictures FOLDER")),
         None => (),
     }
     let text = written(&analysis, args)?;

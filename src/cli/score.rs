@@ -1,6 +1,6 @@
 //! `uqac score`: confidences for responses that already exist.
 
-use super::assess::{Request, assess};
+use super::assess::{ReadingArgs, Request, assess};
 use super::error::CliError;
 use super::progress::Progress;
 use super::{ModelArgs, SOME_FAILED, note};
@@ -10,24 +10,23 @@ use std::process::ExitCode;
 use std::time::Instant;
 use uqac::engine::Engine;
 use uqac::engine::encode::encode;
-use uqac::io::item::{BadItem, Content, Item};
-use uqac::io::items::Items;
-use uqac::io::record::{Record, Status};
-use uqac::io::writer::{Destination, Done, Existing};
-use uqac::uq::{Parameters, Profile};
+use uqac::io::item::{BadItem, Content, Item, Items};
+use uqac::io::jsonl::Lines;
+use uqac::io::jsonl::append::Existing;
+use uqac::io::record::{Done, Record, Status};
+use uqac::uq::{Parameters, Reading};
 
 /// Score responses that already exist
 ///
-/// A line of the input is {id, input_ids, prompt_len} (and, if you like, dataset and answer_span: [start, end) over the
+/// A line of the input is {id, input_ids, n_instr} (and, if you like, dataset and answer_span: [start, end) over the
 /// whole sequence) or {id, messages | prompt, response}. The output has a line for each, in the same order, with status
 /// ok, no_answer or error.
 #[derive(Args)]
 pub struct ScoreArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Which reading of the method
-    #[arg(long, value_enum, default_value_t = Profile::Corrected)]
-    profile: Profile,
+    #[command(flatten)]
+    reading: ReadingArgs,
     /// JSON lines, plain or gzip; - is standard input
     #[arg(long, value_name = "FILE")]
     input: PathBuf,
@@ -60,20 +59,21 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
-    let items = Items::open(&args.input)?;
+    let items = Items::from(Lines::open(&args.input)?);
     let total = count(args)?;
-    let destination = Destination::examine(&args.output, existing, args.profile)?;
+    let reading = args.reading.reading()?;
+    let (output, mut done) = Done::examine(&args.output, existing, reading)?;
     let mut engine = args.model.run.load(&folder)?;
-    let (mut writer, mut done) = destination.open()?;
+    let mut output = output.open()?;
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let parameters = Parameters::published(args.profile);
+    let parameters = Parameters::published(reading);
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
         let item = item?;
         let skipped = is_done(&mut done, &item);
         if !skipped {
             let record = score_line(&mut engine, item, args, &parameters, &mut tally);
-            writer.write(&record)?;
+            output.append(&record)?;
             tally.count(&record);
         }
         progress.advance(skipped);
@@ -96,7 +96,7 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, CliError> {
     if !args.input.is_file() {
         return Ok(None);
     }
-    let lines = Items::open(&args.input)?.count_lines()?;
+    let lines = Lines::open(&args.input)?.count()?;
     Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
 }
 
@@ -115,26 +115,29 @@ fn score_line(
     parameters: &Parameters,
     tally: &mut Tally,
 ) -> Record {
+    let reading: Reading = parameters.reading;
     let item = match item {
         Ok(item) => item,
-        Err(bad) => return Record::error(bad.id.clone(), args.profile, None, bad.to_string()),
+        Err(bad) => return Record::error(bad.id.clone(), reading, None, bad.to_string()),
     };
     let (tokens, prompt_len, answer) = match &item.content {
         Content::Tokens { input_ids, prompt_len, answer_span } => (input_ids.clone(), *prompt_len, answer_span.clone()),
         Content::Text { conversation, response } => {
-            match encode(engine, conversation, response, !args.no_chat_template, args.profile) {
+            match encode(engine, conversation, response, !args.no_chat_template, parameters.rules().encoding) {
                 Ok((tokens, prompt_len)) => (tokens, prompt_len, None),
-                Err(error) => return Record::error(item.id, args.profile, None, error.to_string()),
+                Err(error) => return Record::error(item.id, reading, None, error.to_string()),
             }
         }
     };
     tally.tokens += tokens.len();
     let request = Request { parameters, dataset: item.dataset.as_deref(), answer, trace: args.trace };
-    let assessed = engine.trace(&tokens, prompt_len, args.profile).and_then(|mut traced| assess(&mut traced, &request));
+    let assessed = engine
+        .trace(&tokens, prompt_len, parameters.head_selection())
+        .and_then(|mut traced| assess(&mut traced, &request));
     let record = match assessed {
-        Ok(Some(assessed)) => assessed.into_record(item.id, args.profile, prompt_len),
-        Ok(None) => Record::no_answer(item.id, args.profile, prompt_len),
-        Err(error) => Record::error(item.id, args.profile, Some(prompt_len), error.to_string()),
+        Ok(Some(assessed)) => assessed.into_record(item.id, reading, prompt_len),
+        Ok(None) => Record::no_answer(item.id, reading, prompt_len),
+        Err(error) => Record::error(item.id, reading, Some(prompt_len), error.to_string()),
     };
     Record { weights: engine.options().weights, ..record }
 }

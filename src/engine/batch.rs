@@ -75,14 +75,14 @@ impl Batch<'_> {
         self.check(prompt)?;
         // the prompt's last row is run: it is what the first token is predicted from
         let shared = prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count();
-        let trace = self.options.trace.map(|profile| self.engine.trace_options(prompt.len(), profile));
+        let trace = self.options.trace.map(|selection| selection.options(prompt.len()));
         let id = self.engine.backend.fork(from, shared, trace)?;
         self.push(id, prompt, stream);
         let prefilled = self.prefill(prompt, shared);
         self.started(prefilled, on_token)
     }
 
-    /// Decodes until a response ends and takes it out, with its cache and trace to ask questions of and the number it was
+    /// Decodes until a response ends and takes it out, with its cache and trace and the number it was
     /// started with; `None` if the batch is empty. The others stay where they are. A response of no token (`max_tokens`
     /// 0) is an error.
     pub fn next(
@@ -116,7 +116,7 @@ impl Batch<'_> {
 
     fn open(&mut self, prompt: &[u32]) -> Result<SequenceId, EngineError> {
         self.check(prompt)?;
-        let trace = self.options.trace.map(|profile| self.engine.trace_options(prompt.len(), profile));
+        let trace = self.options.trace.map(|selection| selection.options(prompt.len()));
         Ok(self.engine.backend.open(trace)?)
     }
 
@@ -149,7 +149,7 @@ impl Batch<'_> {
         })
     }
 
-    /// Behind the first token of the last sequence: it may be all there is. A sequence that could not be started is taken
+    /// After the first token of the last sequence: it may be all there is. A sequence that could not be started is taken
     /// out.
     fn started(
         &mut self,

@@ -4,7 +4,6 @@ use super::Engine;
 use crate::model::chat::Conversation;
 use crate::model::chat::{ChatError, Message, encode_plain};
 use crate::model::tokenizer::TokenizerError;
-use crate::uq::Profile;
 use std::ops::Range;
 
 /// A conversation cannot be made into tokens.
@@ -20,6 +19,15 @@ pub enum EncodeError {
     NeedsChatTemplate(&'static str),
 }
 
+/// How a prompt and a response that exists become tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Each by itself, as they are in a generation.
+    Separate,
+    /// The rendered conversation as one text, as the authors do.
+    Joint,
+}
+
 /// The tokens of a prompt, up to where the response starts; `chat`: through the model's chat template.
 pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -> Result<Vec<u32>, EncodeError> {
     let tokenizer = engine.tokenizer();
@@ -33,22 +41,19 @@ pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -
     }
 }
 
-/// The tokens of a prompt and its response, and where the response starts. With a template, what it puts behind a
+/// The tokens of a prompt and its response, and where the response starts. With a template, what it puts after a
 /// response follows it, as it would had the model written it; the end token alone where the template does not keep the
 /// response as it is.
-///
-/// Prompt and response are tokenized apart, as they are in a generation; in `reference` the rendered conversation is
-/// tokenized as one text, as the authors do.
 pub fn encode(
     engine: &Engine,
     conversation: &Conversation,
     response: &str,
     chat: bool,
-    profile: Profile,
+    encoding: Encoding,
 ) -> Result<(Vec<u32>, usize), EncodeError> {
     let mut tokens = encode_prompt(engine, conversation, chat)?;
     let (prompt_len, tokenizer) = (tokens.len(), engine.tokenizer());
-    let whole = if profile == Profile::Reference { rendered_whole(engine, conversation, response) } else { None };
+    let whole = if encoding == Encoding::Joint { rendered_whole(engine, conversation, response) } else { None };
     if let Some(whole) = whole.filter(|_| chat) {
         return Ok((tokenizer.encode(&whole, false)?, prompt_len));
     }
@@ -68,7 +73,7 @@ fn rendered_whole(engine: &Engine, conversation: &Conversation, response: &str) 
     template.render(&turns, false).ok().filter(|whole| whole.starts_with(&prompt))
 }
 
-/// The tokens of a next turn of the user, behind a conversation and its response, up to where the model's next response
+/// The tokens of a next turn of the user, after a conversation and its response, up to where the model's next response
 /// starts. `tokens` are the conversation's and the response's as they were generated; they stay as they are where the
 /// template keeps the response as it is, so that their cache can be used.
 pub fn encode_next_turn(
@@ -84,21 +89,21 @@ pub fn encode_next_turn(
     let prompt = template.render(&turns, true)?;
     turns.extend([Message::new("assistant", response), Message::new("user", next)]);
     let whole = template.render(&turns, true)?;
-    let Some(behind) = whole.strip_prefix(&prompt).and_then(|rest| rest.strip_prefix(response)) else {
+    let Some(after) = whole.strip_prefix(&prompt).and_then(|rest| rest.strip_prefix(response)) else {
         return Ok(tokenizer.encode(&whole, false)?);
     };
-    let mut behind = tokenizer.encode(behind, false)?;
+    let mut after = tokenizer.encode(after, false)?;
     // the end token that the model wrote and the template's are one
-    if let (Some(last), Some(first)) = (tokens.last(), behind.first())
+    if let (Some(last), Some(first)) = (tokens.last(), after.first())
         && last == first
         && engine.spec().eos_token_ids.contains(last)
     {
-        behind.remove(0);
+        after.remove(0);
     }
-    Ok([tokens, &behind].concat())
+    Ok([tokens, &after].concat())
 }
 
-/// What the template puts behind a response. `None` where it does not keep the response as it is: many drop the
+/// What the template puts after a response. `None` where it does not keep the response as it is: many drop the
 /// thoughts of earlier turns.
 fn template_end(engine: &Engine, conversation: &Conversation, response: &str) -> Option<String> {
     let whole = rendered_whole(engine, conversation, response)?;

@@ -1,9 +1,8 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
-use super::{Engine, EngineError, TracedSequence};
+use super::{Engine, EngineError, HeadSelection, TracedSequence};
 use crate::backend::sampling::Sampling;
 use crate::backend::{SequenceId, Step, TokenLogprob};
-use crate::uq::Profile;
 use std::ops::ControlFlow;
 
 /// How a generation runs.
@@ -11,8 +10,8 @@ use std::ops::ControlFlow;
 pub struct GenerateOptions {
     pub max_tokens: usize,
     pub sampling: Sampling,
-    /// What the trace is for; `None` leaves none (plain inference).
-    pub trace: Option<Profile>,
+    /// Which heads are traced; `None`: plain inference, no trace.
+    pub trace: Option<HeadSelection>,
     /// Ids that end a response besides the model's own.
     pub stop_ids: Vec<u32>,
     /// The model's own end tokens do not end a response: for measurements of a given length.
@@ -24,7 +23,7 @@ impl Default for GenerateOptions {
         GenerateOptions {
             max_tokens: 1024,
             sampling: Sampling::GREEDY,
-            trace: Some(Profile::Corrected),
+            trace: Some(HeadSelection::default()),
             stop_ids: Vec::new(),
             ignore_ends: false,
         }
@@ -39,7 +38,7 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the model's context, was reached.
     Length,
-    /// The caller broke off.
+    /// The caller stopped it.
     Interrupted,
 }
 
@@ -64,8 +63,8 @@ pub struct Generation {
 }
 
 impl Engine {
-    /// Generates a response to each prompt, all at once. `on_token` sees every token as it is chosen and may break
-    /// off. The caches are freed; for a response to ask questions of, see [`Engine::generate_traced`].
+    /// Generates a response to each prompt, all at once. `on_token` sees every token as it is chosen and may stop
+    /// it. The caches are freed; for a response that answers queries, see [`Engine::generate_traced`].
     pub fn generate(
         &mut self,
         prompts: &[Vec<u32>],
@@ -83,14 +82,14 @@ impl Engine {
     }
 
     /// Generates a response to one prompt and keeps its cache and trace. A response of no token (`max_tokens` 0, or
-    /// broken off at once) is an error.
+    /// stopped at once) is an error.
     pub fn generate_traced(
         &mut self,
         prompt: &[u32],
         options: &GenerateOptions,
         on_token: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<(FinishReason, TracedSequence<'_>), EngineError> {
-        let options = GenerateOptions { trace: options.trace.or(Some(Profile::Corrected)), ..options.clone() };
+        let options = GenerateOptions { trace: Some(options.trace.unwrap_or_default()), ..options.clone() };
         let Some((id, generation)) = self.run(&[prompt.to_vec()], &options, on_token)?.pop() else {
             return Err(EngineError::EmptyPrompt);
         };

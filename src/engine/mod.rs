@@ -1,4 +1,4 @@
-//! The order of operations of a forward pass, generation, and the traced responses that the method works on.
+//! Generation, scoring and the traced responses that a method works on. Which method that is the engine does not know.
 
 pub mod batch;
 pub mod encode;
@@ -8,27 +8,21 @@ mod trace;
 
 pub use batch::Batch;
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
-pub use trace::{TraceQueries, TracedSequence};
+pub use trace::{HeadSelection, Response, SELECTED_HEADS, TraceQueries, TracedSequence, Variant};
 
 use crate::backend::cpu::simd::Level;
 use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
-use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
-    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, TraceOptions,
-    WeightFormat,
+    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, WeightFormat,
 };
 use crate::model::chat::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
-use crate::uq::Profile;
 use std::path::Path;
 use std::sync::Arc;
-
-/// K: heads that are kept per row, as published.
-pub const SELECTED_HEADS: usize = 16;
 
 /// What can be chosen about an engine.
 #[derive(Clone, Copy, Debug)]
@@ -39,10 +33,8 @@ pub struct EngineOptions {
     /// Types of cached keys and values; `None`: f32, but on CUDA values are f16.
     pub k_cache: Option<DType>,
     pub v_cache: Option<DType>,
-    /// On CUDA: who multiplies in wide passes.
+    /// On CUDA: which library multiplies in wide passes.
     pub gemm: Gemm,
-    /// K: heads that are kept per row.
-    pub selected_heads: usize,
     /// Of the CPU.
     pub level: Level,
     /// Of the CPU: how its products treat their inputs.
@@ -59,7 +51,6 @@ impl Default for EngineOptions {
             k_cache: None,
             v_cache: None,
             gemm: Gemm::Own,
-            selected_heads: SELECTED_HEADS,
             level: Level::detect(),
             products: Products::F32,
             weights: WeightFormat::File,
@@ -112,7 +103,7 @@ impl Engine {
         Engine::load_with(folder, options, &mut |_, _| ())
     }
 
-    /// As [`Engine::load`]; `progress` is told the bytes that have been copied to a device, and how many there are.
+    /// As [`Engine::load`]; `progress` is called with the bytes that have been copied to a device, and how many there are.
     pub fn load_with(
         folder: &Path,
         options: EngineOptions,
@@ -146,11 +137,6 @@ impl Engine {
         &self.options
     }
 
-    /// K from now on: heads that are kept per row of what is traced.
-    pub fn set_selected_heads(&mut self, heads: usize) {
-        self.options.selected_heads = heads;
-    }
-
     /// The device, for display.
     pub fn device(&self) -> String {
         self.backend.device()
@@ -171,24 +157,27 @@ impl Engine {
         self.backend.weight_bytes_per_token().unwrap_or_else(|| self.weights.bytes_per_token())
     }
 
-    /// Bytes besides the weights' for a sequence of so many tokens, all of them a traced response.
+    /// Bytes besides the weights' for a sequence of `tokens` tokens, all of them a traced response with K as published.
     pub fn expected_memory(&self, tokens: usize) -> ExpectedMemory {
-        self.backend.expected_memory(tokens, self.trace_options(1, Profile::Corrected))
+        self.backend.expected_memory(tokens, HeadSelection::default().options(1))
     }
 
-    /// Runs an existing sequence through the model and traces its response, `tokens[prompt_len..]`.
+    /// Runs an existing sequence through the model and traces its response, `tokens[prompt_len..]`, keeping the heads of
+    /// `selection`.
+    ///
+    /// # Errors
+    /// A response without tokens, a sequence longer than the model's context, and what the backend cannot run.
     pub fn trace(
         &mut self,
         tokens: &[u32],
         prompt_len: usize,
-        profile: Profile,
+        selection: HeadSelection,
     ) -> Result<TracedSequence<'_>, EngineError> {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
-        let options = self.trace_options(prompt_len, profile);
-        let sequence = self.backend.open(Some(options))?;
+        let sequence = self.backend.open(Some(selection.options(prompt_len)))?;
         match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
             Ok(steps) => TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps),
             Err(error) => {
@@ -196,14 +185,6 @@ impl Engine {
                 Err(error)
             }
         }
-    }
-
-    fn trace_options(&self, prompt_len: usize, profile: Profile) -> TraceOptions {
-        let rule = match profile {
-            Profile::Reference => EntropyRule::Regularized,
-            Profile::Paper | Profile::Corrected => EntropyRule::Exact,
-        };
-        TraceOptions { first_row: prompt_len - 1, heads: self.options.selected_heads, rule }
     }
 
     fn check_length(&self, tokens: usize) -> Result<(), EngineError> {
@@ -247,7 +228,7 @@ fn open_backend(
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }
 
-/// Prefills `tokens` and returns the steps of rows `prompt_len - 1 ..`: each predicts the token behind it.
+/// Prefills `tokens` and returns the steps of rows `prompt_len - 1 ..`: each predicts the token after it.
 fn trace_response(
     backend: &mut dyn Backend,
     sequence: SequenceId,

@@ -1,13 +1,12 @@
-//! The ensemble's variants through the model: only rows behind a replaced token are run, and of the last layer only those
+//! The ensemble's variants through the model: only rows after a replaced token are run, and of the last layer only those
 //! that a wanted probability comes from.
 
-use super::EngineError;
+use super::{EngineError, Response, Variant};
 use crate::backend::forward;
 use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
-use crate::uq::{Response, Variant};
 use std::ops::Range;
 
-/// Variants in one pass at most: each holds the chunk of the cache that it writes to, in every layer.
+/// Max variants in one pass: each holds the chunk of the cache that it writes to, in every layer.
 const IN_FLIGHT: usize = 8;
 
 /// A variant, what is wanted of it, and what of that is known.
@@ -90,7 +89,7 @@ pub(super) fn score_in_place(
     Ok(())
 }
 
-/// All variants' rows one behind the other in passes as wide as the backend takes, each variant in a sequence of its own
+/// All variants' rows one after the other in passes as wide as the backend takes, each variant in a sequence of its own
 /// that begins with the response's cache: every weight is read once for hundreds of rows, however few a variant has.
 pub(super) fn score_together(
     backend: &mut dyn Backend,

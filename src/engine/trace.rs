@@ -1,12 +1,84 @@
-//! A response whose KV cache and trace an engine holds: what the method asks its questions of.
+//! A response whose KV cache and trace an engine holds, and the queries that it answers.
 
 use super::generate::{GenerateOptions, Generation, Progress};
 use super::rescore::{self, Rescored};
 use super::{Engine, EngineError};
+use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
-use crate::backend::{Backend, HeadRecord, SequenceId, Step};
-use crate::uq::{Response, Traced, Variant};
+use crate::backend::{Backend, HeadRecord, SequenceId, Step, TraceOptions};
 use std::ops::{ControlFlow, Range};
+
+/// K, as published.
+pub const SELECTED_HEADS: usize = 16;
+
+/// Which heads the trace keeps of each row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSelection {
+    /// K: the heads of lowest entropy.
+    pub heads: usize,
+    /// How that entropy is normalized.
+    pub entropy: EntropyRule,
+}
+
+impl HeadSelection {
+    /// What the backend records of a response that starts at `prompt_len`.
+    pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
+        TraceOptions { first_row: prompt_len - 1, heads: self.heads, rule: self.entropy }
+    }
+}
+
+impl Default for HeadSelection {
+    /// K as published, exact entropies.
+    fn default() -> Self {
+        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact }
+    }
+}
+
+/// A response, and what its pass recorded of each step.
+#[derive(Clone, Copy, Debug)]
+pub struct Response<'a> {
+    /// The whole sequence: prompt, response, and the template's end tokens where it has them.
+    pub tokens: &'a [u32],
+    /// Where the response starts.
+    pub prompt_len: usize,
+    /// Text of each response token on its own: `token_texts[j]` belongs to `tokens[prompt_len + j]`.
+    pub token_texts: &'a [String],
+    /// `steps[j]` is row `prompt_len - 1 + j`, so it predicts response token j; one more than response tokens.
+    pub steps: &'a [Step],
+}
+
+/// The step of a row outside the response.
+static NO_STEP: Step = Step { logprob: None, entropy: 0.0, top: Vec::new() };
+
+impl Response<'_> {
+    /// The step at row T (absolute); an empty one outside `prompt_len - 1 .. tokens.len()`.
+    pub fn step(&self, row: usize) -> &Step {
+        (row + 1).checked_sub(self.prompt_len).and_then(|j| self.steps.get(j)).unwrap_or(&NO_STEP)
+    }
+
+    /// ln p(token at `position`), absolute, full vocabulary.
+    pub fn logprob_at(&self, position: usize) -> f64 {
+        position.checked_sub(1).and_then(|row| self.step(row).logprob).unwrap_or(f64::NEG_INFINITY)
+    }
+
+    /// The row, relative to `prompt_len`, that predicts the token at `position` (absolute): -1 for the first response token.
+    pub fn relative_row(&self, position: usize) -> i64 {
+        position as i64 - 1 - self.prompt_len as i64
+    }
+
+    /// The position (absolute) of the token that a row relative to `prompt_len` predicts; the inverse of `relative_row`.
+    pub fn position_after(&self, relative_row: i64) -> usize {
+        relative_row.saturating_add(1).saturating_add(self.prompt_len as i64).max(0) as usize
+    }
+}
+
+/// A copy of the response with one token replaced; later text is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Absolute position of the replaced token.
+    pub position: usize,
+    pub token: u32,
+}
 
 /// A traced response. Dropping it frees the cache and the trace.
 pub struct TracedSequence<'e> {
@@ -51,7 +123,7 @@ impl<'e> TracedSequence<'e> {
         TracedSequence::new(engine, sequence, tokens, prompt_len, steps)
     }
 
-    /// Splits into what was left behind and the side that answers questions.
+    /// Splits into what the pass recorded and the side that answers queries.
     pub fn parts(&mut self) -> (Response<'_>, TraceQueries<'_>) {
         let response = Response {
             tokens: &self.tokens,
@@ -129,7 +201,8 @@ impl Drop for TracedSequence<'_> {
     }
 }
 
-/// The engine behind a [`Response`].
+/// The queries that the engine answers about a [`Response`], in any order: what scoring variants overwrites in the cache is
+/// restored before the next query that reads it.
 pub struct TraceQueries<'a> {
     backend: &'a mut dyn Backend,
     sequence: SequenceId,
@@ -138,19 +211,23 @@ pub struct TraceQueries<'a> {
     stale_from: &'a mut usize,
 }
 
-impl Traced for TraceQueries<'_> {
-    type Error = EngineError;
-
-    fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
+impl TraceQueries<'_> {
+    /// α* of each row (absolute): `max` over the row's K selected heads of the reweighted, normalized attention α'.
+    /// Row T gives T + 1 weights; positions 0 and T are 0.
+    pub fn attention_rows(&mut self, rows: &[usize]) -> Result<Vec<Vec<f32>>, EngineError> {
         self.restore()?;
         Ok(self.backend.attention_rows(self.sequence, rows)?)
     }
 
-    fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
+    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute.
+    pub fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
         Ok(self.backend.cosines(self.sequence, positions, answer)?)
     }
 
-    fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
+    /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |
+    /// the variant's tokens before it), full vocabulary. Positions up to the variant's own are those of the response
+    /// (at its own: the replacement's).
+    pub fn score_variants(&mut self, variants: &[Variant], positions: &[usize]) -> Result<Vec<Vec<f64>>, EngineError> {
         self.restore()?;
         let (response, sequence) = (self.response, self.sequence);
         let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
@@ -161,9 +238,7 @@ impl Traced for TraceQueries<'_> {
         }
         Ok(rescored.into_iter().map(Rescored::into_logprobs).collect())
     }
-}
 
-impl TraceQueries<'_> {
     /// Runs the response's own rows again where the cache holds a variant's.
     fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);

@@ -1,4 +1,4 @@
-//! What an evaluation leaves behind of one item: a line of `samples_<task>.jsonl`.
+//! What an evaluation records of one item: a line of `samples_<task>.jsonl`.
 //!
 //! The outer keys are those of lm-evaluation-harness, so that its readers find theirs; `uq` is ours. A number that is not
 //! finite is written as `null`.
@@ -20,7 +20,7 @@ pub type ScoreMap = BTreeMap<String, Option<f64>>;
 pub struct Sample {
     /// The item's index in the task, from 0.
     pub doc_id: usize,
-    /// The task, a subtask behind a colon: `gsm8k`, `bbh:causal_judgement`.
+    /// The task, a subtask after a colon: `gsm8k`, `bbh:causal_judgement`.
     pub task: String,
     /// The publisher's record.
     pub doc: Value,
@@ -70,12 +70,11 @@ pub struct Uq {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub ensemble: Vec<EnsembleMember>,
-    /// Every method's score of this response: the fields of [`crate::uq::Scores`], and further methods'.
+    /// Every method's score of this response: the keys of [`crate::uq::Scores`], and further methods'.
     pub scores: ScoreMap,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub self_consistency: Option<SelfConsistency>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verbalized: Option<Verbalized>,
+    /// What methods with passes of their own tell, by their keys: `self_consistency`, `verbalized` ...
+    #[serde(flatten)]
+    pub details: Map<String, Value>,
     /// The same response under other parameters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sweep: Vec<SweepPoint>,
@@ -101,28 +100,6 @@ pub struct EnsembleMember {
     pub member: Member,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-}
-
-/// Answers of samples drawn from the same prompt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SelfConsistency {
-    pub temperature: f32,
-    /// Each sample's answer as text, `None` where it has none.
-    pub answers: Vec<Option<String>>,
-    /// ∏ p of each sample's answer tokens over the number of samples: its vote's weight, 0 without an answer.
-    pub weights: Vec<f64>,
-    /// The answer with the most weight, and that weight.
-    pub majority: Option<String>,
-    pub majority_weight: f64,
-    pub response_tokens: Vec<usize>,
-}
-
-/// What the model says of its own confidence when asked.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verbalized {
-    pub response: String,
-    /// In `[0, 1]`; `None` where the response has no number that can be read as one.
-    pub confidence: Option<f64>,
 }
 
 /// The response's confidences under other parameters than the run's.

@@ -1,5 +1,10 @@
-//! One line of `score`'s input: what it may hold, and how it is read.
+//! The input of `score`: JSON lines, each a response that already exists.
+//!
+//! A line is `{id, input_ids, n_instr}` (optionally `dataset` and `answer_span`) or `{id, messages | prompt, response}`
+//! (optionally `dataset`); other fields are ignored. A line that cannot be used becomes a [`BadItem`] and the next one
+//! is read; only a file that cannot be read further ends the iteration.
 
+use super::jsonl::{Lines, ReadError};
 use crate::model::chat::{Conversation, Message};
 use regex::bytes::Regex;
 use serde::Deserialize;
@@ -50,6 +55,42 @@ pub enum Problem {
     Missing(&'static str),
     #[error("both {0} and {1} are given; expected one of them")]
     Both(&'static str, &'static str),
+}
+
+/// The items of an input; see the module.
+pub struct Items {
+    lines: Lines,
+    ended: bool,
+}
+
+impl From<Lines> for Items {
+    fn from(lines: Lines) -> Items {
+        Items { lines, ended: false }
+    }
+}
+
+impl Iterator for Items {
+    type Item = Result<Result<Item, BadItem>, ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = match self.lines.next() {
+            Ok(None) => None,
+            Ok(Some(line)) => Some(Ok(match line.over_limit {
+                None => Item::parse(line.bytes, line.number),
+                Some(limit) => {
+                    let id = rescue_id(line.bytes).unwrap_or_else(|| (line.number - 1).into());
+                    Err(BadItem { id, line: line.number, problem: Box::new(Problem::TooLong { limit }) })
+                }
+            })),
+            Err(error) => Some(Err(error)),
+        };
+        // after a read error the position is unknown
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
 }
 
 /// The fields that matter. Their types are left open, so that a wrong one leaves the id readable.
@@ -105,7 +146,7 @@ fn fields(text: &[u8]) -> Result<Fields, Problem> {
 }
 
 /// The id of a line that is not JSON as a whole, if the line starts with it: cut-off lines mostly do.
-pub(super) fn rescue_id(text: &[u8]) -> Option<Value> {
+fn rescue_id(text: &[u8]) -> Option<Value> {
     static ID: OnceLock<Regex> = OnceLock::new();
     let start = r#"(?-u)^\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)\s*[,}]"#;
     let id = ID.get_or_init(|| Regex::new(start).expect("a constant expression"));
@@ -197,9 +238,9 @@ fn string(field: &str, value: Value) -> Result<String, Problem> {
 
 /// A field's error; the value that was found is cut to what fits a message.
 fn wrong(field: impl Into<String>, expected: impl Into<String>, found: &Value) -> Problem {
-    const LONGEST: usize = 60;
+    const MAX_CHARS: usize = 60;
     let mut found = found.to_string();
-    if let Some((cut, _)) = found.char_indices().nth(LONGEST) {
+    if let Some((cut, _)) = found.char_indices().nth(MAX_CHARS) {
         found.truncate(cut);
         found.push('…');
     }
@@ -229,6 +270,41 @@ mod tests {
         assert_eq!(item.content, Content::Text { conversation, response: "2".into() });
         let item = parse(r#"{"id": 3.5, "messages": [{"role": "user", "content": "x"}], "response": "2"}"#).unwrap();
         assert_eq!(item.id, json!(3.5));
+    }
+
+    fn ids(input: &[u8], limit: u64) -> Vec<(bool, Value)> {
+        let lines = Lines::new(std::io::Cursor::new(input.to_vec()), "test".into()).unwrap().with_limit(limit);
+        Items::from(lines)
+            .map(|line| line.unwrap().map_or_else(|bad| (false, bad.id), |item| (true, item.id)))
+            .collect()
+    }
+
+    #[test]
+    fn bad_and_blank_lines_do_not_stop_the_others() {
+        let input = b"{\"id\": \"a\", \"prompt\": \"p\", \"response\": \"r\"}\r\n\n  \nnot json\n\
+            {\"prompt\": \"p\", \"response\": \"r\"}\n{\"id\": 7, \"prompt\": \"p\", \"response\": \"r\"}";
+        let expected = [(true, json!("a")), (false, json!(3)), (true, json!(4)), (true, json!(7))];
+        assert_eq!(ids(input, 1000), expected);
+        assert_eq!(ids(b"", 1000), []);
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_skipped_with_its_id() {
+        let long = format!("{{\"id\": \"big\", \"prompt\": \"{}\"}}\n", "x".repeat(5000));
+        let input = [long.as_bytes(), b"{\"id\": 1, \"prompt\": \"p\", \"response\": \"r\"}\n"].concat();
+        assert_eq!(ids(&input, 100), [(false, json!("big")), (true, json!(1))]);
+    }
+
+    #[test]
+    fn a_read_error_ends_the_items() {
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        std::io::Write::write_all(&mut packed, b"{\"id\": 1, \"prompt\": \"p\", \"response\": \"r\"}\n").unwrap();
+        let packed = packed.finish().unwrap();
+        let cut = std::io::Cursor::new(packed[..packed.len() - 4].to_vec());
+        let mut items = Items::from(Lines::new(cut, "test".into()).unwrap());
+        assert!(items.next().unwrap().unwrap().is_ok());
+        assert!(items.next().unwrap().is_err());
+        assert!(items.next().is_none());
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Files of items and of results: JSON lines in, JSON lines out.
+//! Files in and out, as JSON lines: what is scored, and the records of it.
 //!
-//! [`item`] is what is scored, [`items`] reads a file of them, [`record`] is a result, [`writer`] a resumable file of them.
+//! [`jsonl`] is the one reader and the one resumable writer of every `.jsonl` file; [`item`] is a line of `score`'s input,
+//! [`record`] a line of its output.
 
 pub mod item;
-pub mod items;
+pub mod jsonl;
 pub mod record;
-pub mod writer;

@@ -3,11 +3,15 @@
 //! The field order is part of the format. A number that is not finite is written as `null`, so a line is always valid
 //! JSON; everything else keeps the shortest digits that read back as the same float.
 
+use super::jsonl::append::{AppendError, Existing, Output};
 use crate::backend::WeightFormat;
-use crate::uq::{Link, Member, Outcome, Profile, Scores};
+use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::HashMap;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// How an item ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +65,9 @@ pub fn top_entries(weights: &[f32]) -> Vec<(usize, f32)> {
 pub struct Record {
     /// As the input had it: a string or a number.
     pub id: Value,
-    pub profile: Profile,
+    /// The profile, and `rules`, those set alone.
+    #[serde(flatten)]
+    pub reading: Reading,
     pub status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -83,7 +89,7 @@ pub struct Record {
 
 impl Record {
     /// An item that was scored; `text` is the answer's.
-    pub fn ok(id: Value, profile: Profile, prompt_len: usize, text: String, outcome: Outcome) -> Record {
+    pub fn ok(id: Value, reading: impl Into<Reading>, prompt_len: usize, text: String, outcome: Outcome) -> Record {
         let Outcome { answer: Range { start, end }, chain, kept, ensemble, scores } = outcome;
         Record {
             prompt_len: Some(prompt_len),
@@ -92,24 +98,24 @@ impl Record {
             kept,
             scores: Some(scores),
             ensemble,
-            ..Record::empty(id, profile, Status::Ok)
+            ..Record::empty(id, reading, Status::Ok)
         }
     }
 
     /// An item whose response has no final answer.
-    pub fn no_answer(id: Value, profile: Profile, prompt_len: usize) -> Record {
-        Record { prompt_len: Some(prompt_len), ..Record::empty(id, profile, Status::NoAnswer) }
+    pub fn no_answer(id: Value, reading: impl Into<Reading>, prompt_len: usize) -> Record {
+        Record { prompt_len: Some(prompt_len), ..Record::empty(id, reading, Status::NoAnswer) }
     }
 
     /// An item that could not be scored, and why.
-    pub fn error(id: Value, profile: Profile, prompt_len: Option<usize>, why: impl Into<String>) -> Record {
-        Record { error: Some(why.into()), prompt_len, ..Record::empty(id, profile, Status::Error) }
+    pub fn error(id: Value, reading: impl Into<Reading>, prompt_len: Option<usize>, why: impl Into<String>) -> Record {
+        Record { error: Some(why.into()), prompt_len, ..Record::empty(id, reading, Status::Error) }
     }
 
-    fn empty(id: Value, profile: Profile, status: Status) -> Record {
+    fn empty(id: Value, reading: impl Into<Reading>, status: Status) -> Record {
         Record {
             id,
-            profile,
+            reading: reading.into(),
             status,
             error: None,
             prompt_len: None,
@@ -120,6 +126,86 @@ impl Record {
             ensemble: Vec::new(),
             trace: None,
             weights: WeightFormat::File,
+        }
+    }
+}
+
+/// Records cannot be written.
+#[derive(Debug, Error)]
+pub enum OutputError {
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error("{}: line {line}: profile: expected {expected}, found {found}; resume with that profile or start a new file", file.display())]
+    OtherProfile { file: PathBuf, line: u64, expected: Reading, found: Reading },
+}
+
+/// What an earlier run has already written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// How often each id is there; an input may have an id twice.
+    left: HashMap<String, usize>,
+    pub ok: usize,
+    pub no_answer: usize,
+    pub error: usize,
+}
+
+/// What is read of a record of an earlier run.
+#[derive(Deserialize)]
+struct Earlier {
+    id: Value,
+    #[serde(flatten)]
+    reading: Reading,
+    status: Status,
+}
+
+impl Done {
+    /// Examines an output of records of this reading; see [`Output::examine`].
+    pub fn examine(
+        path: &Path,
+        existing: Existing,
+        reading: impl Into<Reading>,
+    ) -> Result<(Output, Done), OutputError> {
+        let (mut done, mut other, reading) = (Done::default(), None, reading.into());
+        let output = Output::examine(path, existing, "{\"id\":", |line, earlier: Earlier| {
+            done.add(&earlier);
+            if earlier.reading != reading {
+                other.get_or_insert((line, earlier.reading));
+            }
+        })?;
+        match other {
+            None => Ok((output, done)),
+            Some((line, found)) => {
+                Err(OutputError::OtherProfile { file: path.to_owned(), line, expected: reading, found })
+            }
+        }
+    }
+
+    /// Whether an item with this id is already there; each record answers for one item.
+    pub fn take(&mut self, id: &Value) -> bool {
+        match self.left.get_mut(&id.to_string()) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// How many records there are.
+    pub fn len(&self) -> usize {
+        self.ok + self.no_answer + self.error
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn add(&mut self, earlier: &Earlier) {
+        *self.left.entry(earlier.id.to_string()).or_default() += 1;
+        match earlier.status {
+            Status::Ok => self.ok += 1,
+            Status::NoAnswer => self.no_answer += 1,
+            Status::Error => self.error += 1,
         }
     }
 }

@@ -14,7 +14,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use super::tokenizer::{Tokenizer, TokenizerError};
+use super::tokenizer::{Tokenizer, TokenizerError, shortened};
 
 /// What the response answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -202,7 +202,7 @@ fn default_template(field: &serde_json::Value, path: &Path) -> Result<String, Ch
     if let Some(source) = field.as_str() {
         return Ok(source.to_string());
     }
-    let wrong = || ChatError::Field { path: path.to_path_buf(), found: field.to_string().chars().take(80).collect() };
+    let wrong = || ChatError::Field { path: path.to_path_buf(), found: shortened(field) };
     let mut names = Vec::new();
     for entry in field.as_array().ok_or_else(wrong)? {
         let part = |name: &str| entry.get(name).and_then(|v| v.as_str()).ok_or_else(wrong);

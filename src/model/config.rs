@@ -1,8 +1,9 @@
 //! `config.json` → [`ModelSpec`]: what distinguishes the families is data here, and nothing downstream asks for a name.
 
+mod read;
+
 use super::ModelError;
-use serde_json::{Map, Value};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The gate's activation in the feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,20 +166,11 @@ pub const ARCHITECTURES: [&str; 5] =
 
 impl ModelSpec {
     /// Reads `config.json` and, where there is one, `generation_config.json`.
+    ///
+    /// # Errors
+    /// [`ModelError::Config`] names the file and the key, what was expected and what was found.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
-        let path = folder.join("config.json");
-        let config = Config { object: read_object(&path)?, path };
-        let mut spec = config.spec()?;
-        let generation = folder.join("generation_config.json");
-        if generation.is_file() {
-            let object = read_object(&generation)?;
-            for id in token_ids(object.get("eos_token_id")) {
-                if !spec.eos_token_ids.contains(&id) {
-                    spec.eos_token_ids.push(id);
-                }
-            }
-        }
-        Ok(spec)
+        read::spec(folder)
     }
 
     /// L · H, the number of attention heads of the whole model.
@@ -192,227 +184,10 @@ impl ModelSpec {
     }
 }
 
-fn read_object(path: &Path) -> Result<Map<String, Value>, ModelError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
-    serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
-}
-
-fn token_ids(value: Option<&Value>) -> Vec<u32> {
-    let id = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
-    match value {
-        Some(Value::Array(ids)) => ids.iter().filter_map(id).collect(),
-        Some(v) => id(v).into_iter().collect(),
-        None => Vec::new(),
-    }
-}
-
-/// A parsed `config.json` with typed access; every error names the file and the key.
-struct Config {
-    path: PathBuf,
-    object: Map<String, Value>,
-}
-
-impl Config {
-    fn error(&self, key: &str, message: impl Into<String>) -> ModelError {
-        ModelError::Config { path: self.path.clone(), key: key.to_owned(), message: message.into() }
-    }
-
-    /// `null` counts as absent, as in transformers.
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.object.get(key).filter(|v| !v.is_null())
-    }
-
-    fn optional_size(&self, key: &str) -> Result<Option<usize>, ModelError> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(v) => match v.as_u64() {
-                Some(n) if (1..=u64::from(u32::MAX)).contains(&n) => Ok(Some(n as usize)),
-                _ => Err(self.error(key, format!("expected a positive integer, found {v}"))),
-            },
-        }
-    }
-
-    fn size(&self, key: &str) -> Result<usize, ModelError> {
-        self.optional_size(key)?.ok_or_else(|| self.error(key, "expected a positive integer, found nothing"))
-    }
-
-    fn number_in(&self, object: &Map<String, Value>, key: &str) -> Result<Option<f32>, ModelError> {
-        match object.get(key).filter(|v| !v.is_null()) {
-            None => Ok(None),
-            Some(v) => match v.as_f64() {
-                Some(x) if x.is_finite() && x > 0.0 => Ok(Some(x as f32)),
-                _ => Err(self.error(key, format!("expected a positive number, found {v}"))),
-            },
-        }
-    }
-
-    fn number(&self, key: &str) -> Result<Option<f32>, ModelError> {
-        self.number_in(&self.object, key)
-    }
-
-    fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
-        self.get(key)
-            .map(|v| v.as_bool().ok_or_else(|| self.error(key, format!("expected true or false, found {v}"))))
-            .transpose()
-    }
-
-    fn spec(&self) -> Result<ModelSpec, ModelError> {
-        let architecture = self
-            .get("architectures")
-            .and_then(|v| v.get(0))
-            .and_then(Value::as_str)
-            .ok_or_else(|| self.error("architectures", "expected a list with one name, found none"))?;
-        let family = family(architecture).ok_or_else(|| {
-            self.error(
-                "architectures",
-                format!("{architecture} is not supported (supported: {})", ARCHITECTURES.join(", ")),
-            )
-        })?;
-        let hidden_size = self.size("hidden_size")?;
-        let num_attention_heads = self.size("num_attention_heads")?;
-        let num_key_value_heads = self.optional_size("num_key_value_heads")?.unwrap_or(num_attention_heads);
-        let head_dim = self.optional_size("head_dim")?.unwrap_or(hidden_size / num_attention_heads);
-        if num_attention_heads % num_key_value_heads != 0 {
-            let message = format!("{num_key_value_heads} does not divide num_attention_heads ({num_attention_heads})");
-            return Err(self.error("num_key_value_heads", message));
-        }
-        if head_dim == 0 || head_dim % 2 != 0 {
-            return Err(self.error("head_dim", format!("expected an even number, found {head_dim}")));
-        }
-        let attention_bias = self.flag("attention_bias")?.unwrap_or(false);
-        let query_scalar = self.number("query_pre_attn_scalar")?.filter(|_| family.gemma).unwrap_or(head_dim as f32);
-        let rope = self.rope(&family)?;
-        Ok(ModelSpec {
-            architecture: architecture.to_owned(),
-            hidden_size,
-            num_attention_heads,
-            num_key_value_heads,
-            head_dim,
-            intermediate_size: self.size("intermediate_size")?,
-            vocab_size: self.size("vocab_size")?,
-            max_position_embeddings: self.size("max_position_embeddings")?,
-            rms_norm_eps: self.number("rms_norm_eps")?.unwrap_or(1e-6),
-            norm_weight_offset: family.norm_weight_offset,
-            activation: self.activation()?,
-            embedding_scale: family.gemma.then(|| (hidden_size as f64).sqrt() as f32),
-            qkv_bias: family.qkv_bias.unwrap_or(attention_bias),
-            output_bias: family.qkv_bias.is_none() && attention_bias,
-            mlp_bias: self.flag("mlp_bias")?.unwrap_or(false),
-            qk_norm: family.qk_norm,
-            post_norms: family.gemma,
-            attention_scale: 1.0 / query_scalar.sqrt(),
-            attn_logit_softcapping: self.number("attn_logit_softcapping")?,
-            final_logit_softcapping: self.number("final_logit_softcapping")?,
-            tie_word_embeddings: self.flag("tie_word_embeddings")?.unwrap_or(family.tied),
-            layers: self.layers(&family)?,
-            rope,
-            boxed_instruction: family.gemma,
-            bos_token_id: token_ids(self.get("bos_token_id")).first().copied(),
-            eos_token_ids: token_ids(self.get("eos_token_id")),
-        })
-    }
-
-    fn activation(&self) -> Result<Activation, ModelError> {
-        let key = if self.get("hidden_activation").is_some() { "hidden_activation" } else { "hidden_act" };
-        match self.get(key).and_then(Value::as_str) {
-            Some("silu" | "swish") => Ok(Activation::Silu),
-            Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
-            other => Err(self.error(key, format!("expected silu or gelu_pytorch_tanh, found {other:?}"))),
-        }
-    }
-
-    /// One table, or two where sliding layers have their own: index 0 is the full layers'.
-    fn rope(&self, family: &Family) -> Result<Vec<RopeSpec>, ModelError> {
-        // transformers 5 writes `rope_parameters`, nested by layer type where they differ
-        let parameters = self.get("rope_parameters").and_then(Value::as_object);
-        let nested = |kind: &str| parameters.and_then(|p| p.get(kind)).and_then(Value::as_object);
-        let full_parameters = nested("full_attention").or(parameters);
-        let scaling = full_parameters.or_else(|| self.get("rope_scaling").and_then(Value::as_object));
-        let theta = match full_parameters {
-            Some(p) => self.number_in(p, "rope_theta")?,
-            None => self.number("rope_theta")?,
-        };
-        let full = RopeSpec { theta: theta.unwrap_or(10_000.0), scaling: self.scaling(scaling)? };
-        if !family.local_rope {
-            return Ok(vec![full]);
-        }
-        let local = match nested("sliding_attention") {
-            Some(p) => self.number_in(p, "rope_theta")?,
-            None => self.number("rope_local_base_freq")?,
-        };
-        Ok(vec![full, RopeSpec { theta: local.unwrap_or(10_000.0), scaling: RopeScaling::None }])
-    }
-
-    fn scaling(&self, object: Option<&Map<String, Value>>) -> Result<RopeScaling, ModelError> {
-        let Some(object) = object else { return Ok(RopeScaling::None) };
-        let kind = object.get("rope_type").or_else(|| object.get("type")).and_then(Value::as_str).unwrap_or("default");
-        let need = |key: &str| {
-            self.number_in(object, key)?
-                .ok_or_else(|| self.error(&format!("rope_scaling.{key}"), "expected a positive number, found nothing"))
-        };
-        match kind {
-            "default" => Ok(RopeScaling::None),
-            "linear" => Ok(RopeScaling::Linear { factor: need("factor")? }),
-            "llama3" => Ok(RopeScaling::Llama3 {
-                factor: need("factor")?,
-                low_freq_factor: need("low_freq_factor")?,
-                high_freq_factor: need("high_freq_factor")?,
-                original_max_position_embeddings: need("original_max_position_embeddings")?,
-            }),
-            other => {
-                Err(self.error("rope_scaling.rope_type", format!("expected default, linear or llama3, found {other}")))
-            }
-        }
-    }
-
-    fn layers(&self, family: &Family) -> Result<Vec<LayerSpec>, ModelError> {
-        let count = self.size("num_hidden_layers")?;
-        let sliding = self.sliding_layers(count, family.sliding_pattern)?;
-        let window = if sliding.contains(&true) { Some(self.size("sliding_window")?) } else { None };
-        let layer = |slides: bool| LayerSpec {
-            window: window.filter(|_| slides),
-            rope: usize::from(slides && family.local_rope),
-        };
-        Ok(sliding.into_iter().map(layer).collect())
-    }
-
-    /// Which layers slide: `layer_types` where present, else the older keys.
-    fn sliding_layers(&self, count: usize, pattern: Option<usize>) -> Result<Vec<bool>, ModelError> {
-        if let Some(types) = self.get("layer_types").and_then(Value::as_array) {
-            if types.len() != count {
-                let message = format!("expected {count} entries (num_hidden_layers), found {}", types.len());
-                return Err(self.error("layer_types", message));
-            }
-            return types.iter().map(|t| self.slides(t)).collect();
-        }
-        if let Some(default) = pattern {
-            let written = self.optional_size("sliding_window_pattern")?;
-            let pattern = written.or(self.optional_size("_sliding_window_pattern")?).unwrap_or(default);
-            return Ok((1..=count).map(|layer| layer % pattern != 0).collect());
-        }
-        if self.flag("use_sliding_window")? == Some(true) {
-            let first = self.optional_size("max_window_layers")?.unwrap_or(count);
-            return Ok((0..count).map(|layer| layer >= first).collect());
-        }
-        Ok(vec![false; count])
-    }
-
-    fn slides(&self, layer_type: &Value) -> Result<bool, ModelError> {
-        match layer_type.as_str() {
-            Some("full_attention") => Ok(false),
-            Some("sliding_attention") => Ok(true),
-            _ => {
-                let message = format!("expected full_attention or sliding_attention, found {layer_type}");
-                Err(self.error("layer_types", message))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn spec(edit: impl FnOnce(&mut Value)) -> Result<ModelSpec, ModelError> {
         let mut config = json!({
@@ -462,9 +237,45 @@ mod tests {
         assert_eq!(s.rope, [RopeSpec { theta: 5e5, scaling: RopeScaling::Linear { factor: 8.0 } }]);
     }
 
+    /// Published configs have them: `null`, ids of -1, window keys of other families.
+    #[test]
+    fn what_is_not_used_is_not_checked() {
+        let s = spec(|c| {
+            c["head_dim"] = Value::Null;
+            c["rope_scaling"] = Value::Null;
+            c["eos_token_id"] = json!([-1, "</s>", 3]);
+            c["sliding_window"] = json!(-1);
+            c["max_window_layers"] = json!(0);
+            c["use_sliding_window"] = json!(false);
+        })
+        .unwrap();
+        assert_eq!((s.head_dim, s.eos_token_ids), (16, vec![3, 2, 7]));
+        let message = spec(|c| {
+            c["sliding_window"] = json!(-1);
+            c["max_window_layers"] = json!(3);
+            c["use_sliding_window"] = json!(true);
+        });
+        assert!(message.unwrap_err().to_string().ends_with("sliding_window: expected a positive integer, found -1"));
+    }
+
     #[test]
     fn errors_name_the_key_and_what_was_found() {
         let message = |edit: fn(&mut Value)| spec(edit).unwrap_err().to_string();
+        let says = |edit: fn(&mut Value), end: &str| {
+            let message = message(edit);
+            assert!(message.ends_with(&format!("config.json: {end}")), "{message}");
+        };
+        says(|c| c["hidden_size"] = json!(0), "hidden_size: expected a positive integer, found 0");
+        says(|c| drop(c.as_object_mut().unwrap().remove("vocab_size")), "missing field `vocab_size`");
+        says(|c| c["rms_norm_eps"] = json!("x"), "rms_norm_eps: expected a positive number, found \"x\"");
+        says(
+            |c| c["rope_scaling"] = json!({"type": "linear"}),
+            "rope_scaling.factor: expected a positive number, found nothing",
+        );
+        says(
+            |c| c["rope_parameters"] = json!({"full_attention": {"factor": -1}}),
+            "rope_parameters.full_attention.factor: expected a positive number, found -1",
+        );
         assert!(message(|c| c["architectures"] = json!(["MambaForCausalLM"])).contains("MambaForCausalLM"));
         assert!(message(|c| c["hidden_size"] = json!("x")).contains("hidden_size"));
         assert!(message(|c| c["num_key_value_heads"] = json!(3)).contains("does not divide"));

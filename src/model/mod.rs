@@ -19,7 +19,8 @@ pub enum ModelError {
     Io { path: PathBuf, source: std::io::Error },
     #[error("{}: not valid JSON: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
-    #[error("{}: {key}: {message}", path.display())]
+    /// `key` is `.` where the whole file is meant, as where a key is missing.
+    #[error("{}: {}{message}", path.display(), if key == "." { String::new() } else { format!("{key}: ") })]
     Config { path: PathBuf, key: String, message: String },
     #[error("{}: not a readable safetensors file (truncated download?): {message}", path.display())]
     Safetensors { path: PathBuf, message: String },

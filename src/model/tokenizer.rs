@@ -15,7 +15,7 @@ use tokenizers::{
     AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
 };
 
-pub(crate) use config::TokenizerConfig;
+pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
 pub use detokenize::TextStream;
 
@@ -38,8 +38,8 @@ pub enum TokenizerError {
     #[error("{}: not a tokenizer file this program understands: {message}", path.display())]
     Parse { path: PathBuf, message: String },
     /// A field of `tokenizer_config.json` has the wrong type.
-    #[error("{}: \"{field}\" should be {expected}, found {found}", path.display())]
-    Field { path: PathBuf, field: String, expected: &'static str, found: String },
+    #[error("{}: \"{field}\": {message}", path.display())]
+    Field { path: PathBuf, field: String, message: String },
     /// `tokenizer_config.json` adds a token whose id does not follow from `tokenizer.json`.
     #[error(
         "{}: the added token \"{token}\" should have id {expected}, but after the vocabulary of tokenizer.json it gets \

@@ -3,15 +3,17 @@
 //! A token and the row that predicts it are one node here, named by the token's position p (its row is T = p - 1):
 //! a target becomes a source by looking at what *its* row attended to.
 
+use super::predictions::counted_span;
+use super::rules::{FirstRow, LengthCount, Positions, StopFilter, StopWords, Threshold};
 use super::stopwords::{is_stop_word, is_stop_word_for_answer};
-use super::{ChainRule, Link, Parameters, Profile, Response, Traced, baselines};
+use super::{ChainRule, Link, Parameters, Response, Traced};
 use std::ops::Range;
 
 /// Backtracking ends after this many steps; real chains end by themselves long before.
 const MAX_STEPS: usize = 1000;
 
-/// `reference`: so many of a source's highest-weighted positions are looked at.
-const REFERENCE_LOOKS_AT: usize = 5;
+/// [`Positions::Top5`]: positions of a source that are looked at.
+const TOP: usize = 5;
 
 /// Backtracking (the algorithm of the paper): sources start as the rows that predict the answer
 /// tokens, T = position - 1; each step adds up α* over its sources into φ, keeps the best targets, and the chosen
@@ -26,7 +28,7 @@ pub fn attention_chain<T: Traced>(
     traced: &mut T,
 ) -> Result<Vec<Link>, T::Error> {
     if parameters.chain == ChainRule::None {
-        return Ok(whole_response(response, &answer, parameters.profile));
+        return Ok(whole_response(response, &answer, parameters));
     }
     let mut search = Backtracking::new(response, answer.clone(), parameters);
     let mut sources: Vec<usize> = answer.collect();
@@ -47,8 +49,8 @@ pub fn attention_chain<T: Traced>(
 }
 
 /// [`ChainRule::None`]: every token that counts as the response, and the answer's.
-fn whole_response(response: &Response, answer: &Range<usize>, profile: Profile) -> Vec<Link> {
-    let counted = baselines::response_positions(response, answer, profile);
+fn whole_response(response: &Response, answer: &Range<usize>, parameters: &Parameters) -> Vec<Link> {
+    let counted = counted_span(response, answer, parameters.rules());
     let positions = counted.start.min(answer.start)..counted.end.max(answer.end);
     let link = |position| Link { row: response.relative_row(position), score: 0.0, similarity: 0.0, from: None };
     positions.map(link).collect()
@@ -134,9 +136,9 @@ impl<'a> Backtracking<'a> {
         };
         let answer_text: String = answer.clone().map(text_of).collect();
         let answer_text = answer_text.trim();
-        let is_stop = |position: usize| match parameters.profile {
-            Profile::Reference | Profile::Paper => is_stop_word(text_of(position)),
-            Profile::Corrected => is_stop_word_for_answer(text_of(position), answer_text),
+        let is_stop = |position: usize| match parameters.rules().stop_words {
+            StopWords::List => is_stop_word(text_of(position)),
+            StopWords::AnswerAware => is_stop_word_for_answer(text_of(position), answer_text),
         };
         let start = |position| Link { row: response.relative_row(position), score: 0.0, similarity: 0.0, from: None };
         Backtracking {
@@ -149,11 +151,11 @@ impl<'a> Backtracking<'a> {
         }
     }
 
-    /// α* of the rows of `sources`, each with its source. `reference` has no row before the response's first: it pads
-    /// with zeros there, so that source finds nothing.
+    /// α* of the rows of `sources`, each with its source. Under [`FirstRow::Wrapped`] the row before the response's first is
+    /// padded with zeros, so that source finds nothing.
     fn attention_of<T: Traced>(&self, sources: &[usize], traced: &mut T) -> Result<Vec<(usize, Vec<f32>)>, T::Error> {
-        let padded =
-            |source: usize| self.parameters.profile == Profile::Reference && source <= self.response.prompt_len;
+        let wrapped = self.parameters.rules().first_row == FirstRow::Wrapped;
+        let padded = |source: usize| wrapped && source <= self.response.prompt_len;
         let asked: Vec<usize> = sources.iter().copied().filter(|&source| !padded(source)).collect();
         if asked.is_empty() {
             return Ok(Vec::new());
@@ -166,19 +168,21 @@ impl<'a> Backtracking<'a> {
     fn sum_attention(&self, attention: &[(usize, Vec<f32>)]) -> Phi {
         let mut phi = Phi::new(self.response.tokens.len());
         for (source, weights) in attention {
-            match self.parameters.profile {
-                Profile::Reference => self.add_highest(&mut phi, *source, weights),
-                Profile::Paper | Profile::Corrected => self.add_all(&mut phi, *source, weights),
+            match self.parameters.rules().positions {
+                Positions::Top5 => self.add_highest(&mut phi, *source, weights),
+                Positions::All => self.add_all(&mut phi, *source, weights),
             }
         }
         phi
     }
 
-    /// Only response tokens are eligible; not the source itself, not a row already processed.
+    /// Only response tokens are eligible; not the source itself, not a row already processed, not a stop word (unless
+    /// these are dropped later).
     fn eligible(&self, position: usize, source: usize) -> bool {
         (self.response.prompt_len..self.response.tokens.len()).contains(&position)
             && position + 1 != source
             && !self.processed[position]
+            && (self.parameters.rules().stop_filter == StopFilter::AfterTop || !self.stop[position])
     }
 
     /// The full row of one source.
@@ -190,34 +194,31 @@ impl<'a> Backtracking<'a> {
         }
     }
 
-    /// `reference`: per source only its five highest-weighted positions are looked at, counted before the filters; it
-    /// looks deeper only while nothing has been found in this step and the chain is short.
+    /// [`Positions::Top5`]: only the five highest weights, counted before the filters; deeper only while nothing has been
+    /// found in this step and the chain is short.
     fn add_highest(&self, phi: &mut Phi, source: usize, weights: &[f32]) {
         let long = self.chain.len() >= self.parameters.min_chain_length + self.answer_length;
         let mut order: Vec<usize> = (0..weights.len()).filter(|&position| weights[position] > 0.0).collect();
         order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
         for (looked_at, position) in order.into_iter().enumerate() {
-            if looked_at >= REFERENCE_LOOKS_AT && (long || !phi.met.is_empty()) {
+            if looked_at >= TOP && (long || !phi.met.is_empty()) {
                 break;
             }
-            if self.eligible(position, source) && !self.stop[position] {
+            if self.eligible(position, source) {
                 phi.add(position, weights[position].into(), source);
             }
         }
     }
 
-    /// The best L_tgt targets, as far as θ lets them: `ranked` is best first, so the first one below θ ends it.
-    ///
-    /// `paper` takes the top L_tgt first and drops stop words of those; the others drop stop words before.
+    /// The best L_tgt targets, as far as θ lets them: `ranked` is best first, so the first one below θ ends it. Stop words
+    /// among them ([`StopFilter::AfterTop`]) are dropped.
     fn choose(&self, ranked: &[Target]) -> Vec<Target> {
-        let Parameters { profile, targets_per_step, score_threshold, .. } = *self.parameters;
-        let stop_words_count = profile == Profile::Paper;
+        let Parameters { targets_per_step, score_threshold, .. } = *self.parameters;
         let mut picks: Vec<Target> = Vec::new();
-        let considered = ranked.iter().filter(|target| stop_words_count || !self.stop[target.position]);
-        for target in considered.take(targets_per_step) {
-            let passes = match profile {
-                Profile::Paper => target.score > score_threshold,
-                Profile::Reference | Profile::Corrected => target.score >= score_threshold,
+        for target in ranked.iter().take(targets_per_step) {
+            let passes = match self.parameters.rules().threshold {
+                Threshold::AtLeast => target.score >= score_threshold,
+                Threshold::Above => target.score > score_threshold,
             };
             if !passes && self.threshold_applies(picks.len()) {
                 break;
@@ -230,11 +231,10 @@ impl<'a> Backtracking<'a> {
     }
 
     /// θ only applies once the chain is at least `min_chain_length` long, the answer's own tokens not counted.
-    /// `reference` counts the `picked` of this step twice.
     fn threshold_applies(&self, picked: usize) -> bool {
-        let counted = match self.parameters.profile {
-            Profile::Reference => 2 * picked,
-            Profile::Paper | Profile::Corrected => picked,
+        let counted = match self.parameters.rules().length_count {
+            LengthCount::Once => picked,
+            LengthCount::Twice => 2 * picked,
         };
         self.chain.len() + counted >= self.parameters.min_chain_length + self.answer_length
     }

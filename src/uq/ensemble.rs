@@ -1,23 +1,21 @@
 //! The ensemble: the response and its copies with one filtered chain token replaced.
 
-use super::baselines::{REFERENCE_TOP, reference_row};
-use super::{Member, Parameters, Profile, Response, TokenLogprob, Traced, Variant};
+use super::predictions::{TOP, step_of};
+use super::rules::Candidates;
+use super::{Member, Parameters, Response, TokenLogprob, Traced, Variant};
 use std::ops::Range;
 
-/// `reference`: no probability of an ensemble member is taken to be less.
-const REFERENCE_LEAST: f64 = 1e-12;
-
-/// By so much P may miss its bounds through rounding: the members come from two ways of computing the same model.
+/// How far P may miss its bounds through rounding: the members come from two ways of computing the same model.
 const ROUNDING: f64 = 1e-3;
 
 /// The variants: copies of the response with **one** filtered token replaced by an alternative with p > τ.
 ///
 /// `kept` are rows relative to `prompt_len`, ascending. An alternative is known only as far as [`super::Step::top`] goes
-/// (p > 0.01), so a smaller τ finds no more. Ordered by position and then p, best first; in `reference` by p alone.
+/// (p > 0.01), so a smaller τ finds no more. Ordered by position and then p, best first; the most probable by p alone.
 pub fn candidates(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
-    match parameters.profile {
-        Profile::Reference => reference_candidates(response, kept, parameters),
-        Profile::Paper | Profile::Corrected => {
+    match parameters.rules().candidates {
+        Candidates::MostProbable => most_probable(response, kept, parameters),
+        Candidates::AboveTau => {
             kept.iter().flat_map(|&row| alternatives(response, response.position_after(row), parameters)).collect()
         }
     }
@@ -30,17 +28,18 @@ fn alternatives<'a>(
     parameters: &'a Parameters,
 ) -> impl Iterator<Item = Variant> + 'a {
     let original = response.tokens.get(position).copied();
-    let predicted = position.checked_sub(1).map_or(&[][..], |row| &response.step(row).top);
+    let predicted = step_of(response, position, parameters.rules());
     predicted
+        .top
         .iter()
         .filter(move |top| Some(top.token) != original && top.logprob.exp() > parameters.min_alternative)
         .map(move |top| Variant { position, token: top.token })
 }
 
-/// `reference`: the 10 + n most probable (position, token) pairs over all n filtered positions together, originals
+/// [`Candidates::MostProbable`]: the 10 + n most probable (position, token) pairs over all n filtered positions together, originals
 /// included, then originals removed. A position's pairs are its top five; an original that is not among them takes its
 /// row's most probable pair with it.
-fn reference_candidates(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
+fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
     struct Pair {
         variant: Variant,
         probability: f64,
@@ -49,8 +48,8 @@ fn reference_candidates(response: &Response, kept: &[i64], parameters: &Paramete
     let mut pairs: Vec<Pair> = Vec::new();
     for &row in kept {
         let position = response.position_after(row);
-        let top: Vec<TokenLogprob> =
-            reference_row(response, position).top.iter().copied().take(REFERENCE_TOP).collect();
+        let predicted = step_of(response, position, parameters.rules());
+        let top: Vec<TokenLogprob> = predicted.top.iter().copied().take(TOP).collect();
         let is_original = |top: &TokenLogprob| response.tokens.get(position) == Some(&top.token);
         let original = top.iter().position(is_original).unwrap_or(0);
         pairs.extend(top.iter().enumerate().map(|(column, top)| Pair {
@@ -100,14 +99,11 @@ fn member(
     answer: &Range<usize>,
     parameters: &Parameters,
 ) -> Member {
-    let least = match parameters.profile {
-        Profile::Reference => REFERENCE_LEAST.ln(),
-        Profile::Paper | Profile::Corrected => f64::NEG_INFINITY,
-    };
+    let floor = parameters.rules().member_floor.ln();
     let (mut log_answer, mut log_chain) = (if answer.is_empty() { f64::NEG_INFINITY } else { 0.0 }, 0.0);
     for (position, logprob) in positions.iter().zip(logprobs) {
         let sum = if answer.contains(position) { &mut log_answer } else { &mut log_chain };
-        *sum += logprob.max(least);
+        *sum += logprob.max(floor);
     }
     Member {
         position: variant.map(|variant| variant.position),

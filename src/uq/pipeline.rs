@@ -1,10 +1,14 @@
-//! From a traced response to its confidence: finds the answer, then runs the method of [`crate::uq`].
+//! The one path from a traced response to its confidence, for every command, bench and test: find the answer → follow the
+//! attention chain → finish with similarity filter, ensemble and scores.
 
+use super::answer::{self, AnswerRule};
+use super::rules::{Extraction, Rules};
+use super::scores::Found;
+use super::{Link, Outcome, Parameters, Response, Scores, Traced, chain, ensemble, similarity};
 use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
-use crate::uq::answer::{self, AnswerRule};
-use crate::uq::{Outcome, Parameters, Profile, confidence};
 use std::ops::Range;
+use std::time::Instant;
 
 /// A response's answer: its text, and its tokens' positions in the sequence (absolute).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,29 +17,114 @@ pub struct Answer {
     pub tokens: Range<usize>,
 }
 
-/// Runs the method over a traced response. `answer` gives the answer's tokens (absolute positions); without it they
-/// are looked for in the text by `rule`. `None`: no answer was found, or the given span is not in the response.
+/// Seconds that a run of the method took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Seconds {
+    /// Backtracking.
+    pub chain: f64,
+    /// What follows: similarities, re-scoring of the variants, scores.
+    pub ensemble: f64,
+}
+
+/// What the method found for a response.
+#[derive(Clone, Debug)]
+pub struct Assessed {
+    pub answer: Answer,
+    pub outcome: Outcome,
+    pub seconds: Seconds,
+}
+
+/// UQAC over a traced response: find → chain → finish. `given` are the answer's tokens (absolute positions); without them
+/// they are looked for in the text by `rule`. `None`: no answer was found, or the given span is not in the response.
+///
+/// # Errors
+/// Only where the engine fails.
 pub fn assess(
     traced: &mut TracedSequence,
     rule: AnswerRule,
-    answer: Option<Range<usize>>,
+    given: Option<Range<usize>>,
     parameters: &Parameters,
-) -> Result<Option<(Answer, Outcome)>, EngineError> {
-    let Some(answer) = find(traced, rule, answer, parameters.profile)? else { return Ok(None) };
-    let (response, mut questions) = traced.parts();
-    let outcome = confidence::assess(&response, answer.tokens.clone(), parameters, &mut questions)?;
-    Ok(Some((answer, outcome)))
+) -> Result<Option<Assessed>, EngineError> {
+    let Some(answer) = find(traced, rule, given, parameters.rules())? else { return Ok(None) };
+    let (response, mut queries) = traced.parts();
+    let (outcome, seconds) = run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
+    Ok(Some(Assessed { answer, outcome, seconds }))
 }
 
-/// The answer of a response: the given tokens (absolute positions), or what `profile` finds in the text by `rule`.
+/// Chain → finish, over whatever answers the queries of [`Traced`].
+///
+/// `answer` are the positions (absolute) of the answer's tokens, inside the response; what lies outside is cut off, and an
+/// answer without tokens has confidence 0. A `chain` that is given takes the place of backtracking, for ablations (random
+/// tokens, the chain of another profile): its rows may come in any order, those outside the response are dropped, a
+/// repeated one counts once, and similarities are measured here.
+///
+/// # Errors
+/// Only where a query fails.
+pub fn run<T: Traced>(
+    response: &Response,
+    answer: Range<usize>,
+    chain: Option<Vec<Link>>,
+    parameters: &Parameters,
+    traced: &mut T,
+) -> Result<(Outcome, Seconds), T::Error> {
+    let answer = inside_response(response, answer);
+    let begun = Instant::now();
+    let chain = match chain {
+        Some(chain) => inside_chain(response, chain),
+        None => chain::attention_chain(response, answer.clone(), parameters, traced)?,
+    };
+    let backtracked = Instant::now();
+    let outcome = finish(response, answer, chain, parameters, traced)?;
+    let seconds = Seconds { chain: (backtracked - begun).as_secs_f64(), ensemble: backtracked.elapsed().as_secs_f64() };
+    Ok((outcome, seconds))
+}
+
+/// Chain → similarity filter → ensemble → scores.
+fn finish<T: Traced>(
+    response: &Response,
+    answer: Range<usize>,
+    mut chain: Vec<Link>,
+    parameters: &Parameters,
+    traced: &mut T,
+) -> Result<Outcome, T::Error> {
+    similarity::measure(response, answer.clone(), &mut chain, traced)?;
+    let kept = similarity::filter(response, answer.clone(), &chain, parameters);
+    let variants = ensemble::candidates(response, &kept, parameters);
+    let ensemble = ensemble::score(response, answer.clone(), &kept, &variants, parameters, traced)?;
+    let found =
+        Found { response, answer: &answer, chain: &chain, kept: &kept, ensemble: &ensemble, rules: parameters.rules() };
+    let scores = Scores::compute(&found);
+    Ok(Outcome { answer, chain, kept, ensemble, scores })
+}
+
+/// The part of `answer` inside the response; the sequence's very first token has no row that predicts it.
+fn inside_response(response: &Response, answer: Range<usize>) -> Range<usize> {
+    let end = answer.end.min(response.tokens.len());
+    let start = answer.start.max(response.prompt_len).max(1).min(end.max(1));
+    start..end.max(start)
+}
+
+/// The links of a given chain inside the response, each once, ascending.
+fn inside_chain(response: &Response, mut chain: Vec<Link>) -> Vec<Link> {
+    let last = response.relative_row(response.tokens.len());
+    chain.retain(|link| (-1..last).contains(&link.row));
+    chain.sort_by_key(|link| link.row);
+    chain.dedup_by_key(|link| link.row);
+    chain
+}
+
+/// The answer of a response: the given tokens (absolute positions), or what is found in the text by `rule`.
+///
+/// # Errors
+/// Tokens that the tokenizer cannot decode.
 pub fn find(
     traced: &TracedSequence,
     rule: AnswerRule,
     given: Option<Range<usize>>,
-    profile: Profile,
+    rules: &Rules,
 ) -> Result<Option<Answer>, TokenizerError> {
     let ((tokens, prompt_len), engine) = (traced.tokens(), traced.engine());
-    let Some(span) = given else { return find_in(engine, tokens, prompt_len, rule, profile) };
+    let Some(span) = given else { return find_in(engine, tokens, prompt_len, rule, rules) };
     if span.start < prompt_len || span.end > tokens.len() || span.is_empty() {
         return Ok(None);
     }
@@ -43,27 +132,30 @@ pub fn find(
     Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }))
 }
 
-/// The answer that `profile` finds by `rule` in the response `tokens[prompt_len..]`.
+/// The answer that is found by `rule` in the response `tokens[prompt_len..]`.
+///
+/// # Errors
+/// Tokens that the tokenizer cannot decode.
 pub fn find_in(
     engine: &Engine,
     tokens: &[u32],
     prompt_len: usize,
     rule: AnswerRule,
-    profile: Profile,
+    rules: &Rules,
 ) -> Result<Option<Answer>, TokenizerError> {
     let (tokenizer, response) = (engine.tokenizer(), &tokens[prompt_len..]);
-    let found = match profile {
-        Profile::Reference => find_reference(tokenizer, response, rule)?,
-        Profile::Paper | Profile::Corrected => {
+    let found = match rules.extraction {
+        Extraction::Published => find_published(tokenizer, response, rule)?,
+        Extraction::Full => {
             let ends = |id: &u32| engine.spec().eos_token_ids.contains(id);
-            find_corrected(tokenizer, &response[..response.iter().position(ends).unwrap_or(response.len())], rule)?
+            find_full(tokenizer, &response[..response.iter().position(ends).unwrap_or(response.len())], rule)?
         }
     };
     Ok(found.map(|(text, span)| Answer { text, tokens: prompt_len + span.start..prompt_len + span.end }))
 }
 
-/// In the response before its first end token, by the tokens' own offsets.
-fn find_corrected(
+/// [`Extraction::Full`]: in the response before its first end token, by the tokens' own offsets.
+fn find_full(
     tokenizer: &Tokenizer,
     response: &[u32],
     rule: AnswerRule,
@@ -74,9 +166,9 @@ fn find_corrected(
     Ok(tokens.map(|tokens| (text[span.bytes].to_owned(), tokens)))
 }
 
-/// As the authors do: the decoded response, template end included, is tokenized anew, and the answer's characters are
-/// mapped through the texts of those tokens.
-fn find_reference(
+/// [`Extraction::Published`]: the decoded response, template end included, is tokenized again, and the answer's characters
+/// are mapped through the texts of those tokens.
+fn find_published(
     tokenizer: &Tokenizer,
     response: &[u32],
     rule: AnswerRule,

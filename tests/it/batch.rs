@@ -5,8 +5,8 @@ use crate::common;
 use common::tiny;
 use std::ops::ControlFlow;
 use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation, Progress};
-use uqac::uq::{Traced, Variant};
+use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation, HeadSelection, Progress};
+use uqac::uq::Variant;
 
 fn engine() -> (tempfile::TempDir, Engine) {
     let folder = tempfile::tempdir().unwrap();
@@ -52,12 +52,12 @@ fn prompts_join_and_responses_leave() {
             batch.start(prompt, stream, &mut go_on).unwrap();
         }
         let Some((stream, finish, mut traced)) = batch.next(&mut go_on).unwrap() else { break };
-        let (response, mut questions) = traced.parts();
+        let (response, mut queries) = traced.parts();
         let expected = &expected[stream as usize];
         assert_eq!((response.tokens, response.steps), (&expected.tokens[..], &expected.steps[..]), "{stream}");
         assert_eq!(finish, expected.finish);
         // a question to one of them leaves the others as they are
-        questions.attention_rows(&[response.tokens.len() - 1]).unwrap();
+        queries.attention_rows(&[response.tokens.len() - 1]).unwrap();
         found.push(stream);
     }
     found.sort_unstable();
@@ -75,9 +75,9 @@ fn samples_share_their_prompt_and_a_next_turn_everything() {
     let (_, mut traced) = engine.generate_traced(&prompt, &greedy, go_on).unwrap();
     let turn: Vec<u32> = traced.tokens().0.iter().copied().chain([5, 6, 7, 8]).collect();
     // even where a variant has just overwritten the cache
-    let (response, mut questions) = traced.parts();
+    let (response, mut queries) = traced.parts();
     let last = response.tokens.len() - 1;
-    questions.score_variants(&[Variant { position: prompt.len() + 1, token: 9 }], &[last]).unwrap();
+    queries.score_variants(&[Variant { position: prompt.len() + 1, token: 9 }], &[last]).unwrap();
     assert_eq!(traced.generate_sharing(&vec![prompt.clone(); 4], &hot, 0..4).unwrap(), apart);
     let answered = traced.generate_sharing(std::slice::from_ref(&turn), &greedy, [0]).unwrap().remove(0);
     drop(traced);
@@ -89,14 +89,14 @@ fn questions_may_be_asked_twice() {
     let (_folder, mut engine) = engine();
     let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles. ".repeat(12), true).unwrap();
     let last = tokens.len() - 1;
-    let mut traced = engine.trace(&tokens, 20, uqac::uq::Profile::Corrected).unwrap();
-    let (_, mut questions) = traced.parts();
+    let mut traced = engine.trace(&tokens, 20, HeadSelection::default()).unwrap();
+    let (_, mut queries) = traced.parts();
     let variants = [Variant { position: 30, token: 9 }, Variant { position: 140, token: 3 }];
-    let ask = |questions: &mut uqac::engine::TraceQueries<'_>| {
-        let rows = questions.attention_rows(&[35, 150, last]).unwrap();
-        let cosines = questions.cosines(&[30, 150], last - 3..last).unwrap();
-        (rows, cosines, questions.score_variants(&variants, &[60, 150, last]).unwrap())
+    let ask = |queries: &mut uqac::engine::TraceQueries<'_>| {
+        let rows = queries.attention_rows(&[35, 150, last]).unwrap();
+        let cosines = queries.cosines(&[30, 150], last - 3..last).unwrap();
+        (rows, cosines, queries.score_variants(&variants, &[60, 150, last]).unwrap())
     };
-    let first = ask(&mut questions);
-    assert_eq!(first, ask(&mut questions));
+    let first = ask(&mut queries);
+    assert_eq!(first, ask(&mut queries));
 }

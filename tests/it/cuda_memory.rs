@@ -17,9 +17,8 @@ use uqac::backend::sampling::Sampling;
 use uqac::backend::{
     Backend, BackendError, DecodeOptions, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions,
 };
-use uqac::engine::{Engine, EngineOptions, GenerateOptions};
+use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
 use uqac::model::{ModelSpec, Weights};
-use uqac::uq::Profile;
 
 /// A model with room for long sequences whose attention looks back only a little: their time grows with their length,
 /// not with its square.
@@ -76,7 +75,7 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
     // 2 heads of 64, f32 and f16; a step beyond the end, and two granules of mapped memory
     let exact = LONG * 2 * 64 * (4 + 2);
     assert!((exact..exact + (5 << 20)).contains(&parts[2]), "{parts:?}");
-    drop(engine.trace(&text(LONG), 1, Profile::Corrected).unwrap());
+    drop(engine.trace(&text(LONG), 1, HeadSelection::default()).unwrap());
     let peak = cuda_host::peak_memory() as usize;
     // norms, and what is not worth a line: a few KiB
     assert!(peak.abs_diff(predicted) <= predicted / 200, "{peak} bytes, {predicted} predicted: {parts:?}");

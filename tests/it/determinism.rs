@@ -7,8 +7,8 @@ use common::{model, tiny};
 use std::ops::ControlFlow;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DType, Step, WeightFormat};
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation};
-use uqac::uq::{Profile, Traced, Variant};
+use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection};
+use uqac::uq::Variant;
 
 fn engine(folder: &std::path::Path, threads: usize) -> Engine {
     Engine::load(folder, EngineOptions { threads, ..EngineOptions::default() }).unwrap()
@@ -40,7 +40,7 @@ fn check(folder: &std::path::Path, max_tokens: usize) {
     }
     // what is scored is what was generated
     for generation in &single {
-        let mut traced = one.trace(&generation.tokens, generation.prompt_len, Profile::Corrected).unwrap();
+        let mut traced = one.trace(&generation.tokens, generation.prompt_len, HeadSelection::default()).unwrap();
         let (response, _) = traced.parts();
         assert_eq!(response.steps, generation.steps);
     }
@@ -97,7 +97,7 @@ fn generation_ends_at_eos_at_the_limit_and_when_broken_off() {
 fn from_scratch(engine: &mut Engine, tokens: &[u32], prompt_len: usize, variant: Variant, at: &[usize]) -> Vec<f64> {
     let mut tokens = tokens.to_vec();
     tokens[variant.position] = variant.token;
-    let mut traced = engine.trace(&tokens, prompt_len, Profile::Corrected).unwrap();
+    let mut traced = engine.trace(&tokens, prompt_len, HeadSelection::default()).unwrap();
     let (response, _) = traced.parts();
     at.iter().map(|p| response.logprob_at(*p)).collect()
 }
@@ -114,11 +114,11 @@ fn variants_on_the_shared_prefix_equal_passes_of_their_own() {
     for position in [prompt_len, 40, 130, 130, 400, last] {
         variants.push(Variant { position, token: (position % 250) as u32 });
     }
-    let mut traced = engine.trace(&tokens, prompt_len, Profile::Corrected).unwrap();
-    let (response, mut questions) = traced.parts();
+    let mut traced = engine.trace(&tokens, prompt_len, HeadSelection::default()).unwrap();
+    let (response, mut queries) = traced.parts();
     // one replacement that its row lists, so that both ways of getting its own logprob are taken
     variants.push(Variant { position: 41, token: response.step(40).top[1].token });
-    let scored = questions.score_variants(&variants, &at).unwrap();
+    let scored = queries.score_variants(&variants, &at).unwrap();
     drop(traced);
     for (variant, scored) in variants.iter().zip(scored) {
         assert_eq!(scored, from_scratch(&mut engine, &tokens, prompt_len, *variant, &at), "{variant:?}");
@@ -134,7 +134,7 @@ fn narrower_caches_change_little_and_stay_deterministic() {
             EngineOptions { k_cache: Some(k_cache), v_cache: Some(v_cache), threads, ..EngineOptions::default() };
         let mut engine = Engine::load(folder.path(), options).unwrap();
         let tokens = engine.tokenizer().encode(&"Tom has 3 boxes with 12 pencils each. ".repeat(8), true).unwrap();
-        let mut traced = engine.trace(&tokens, 10, Profile::Corrected).unwrap();
+        let mut traced = engine.trace(&tokens, 10, HeadSelection::default()).unwrap();
         traced.parts().0.steps.to_vec()
     };
     let exact = steps(DType::F32, DType::F32, 2);
@@ -166,7 +166,7 @@ fn weights_in_eight_bits_change_a_little_and_stay_deterministic() {
     assert_eq!(generate(&mut load(WeightFormat::Q8, 3), &prompts, &greedy), single);
     let tokens = &single[2].tokens;
     let logprobs = |engine: &mut Engine| -> Vec<f64> {
-        let mut traced = engine.trace(tokens, 10, Profile::Corrected).unwrap();
+        let mut traced = engine.trace(tokens, 10, HeadSelection::default()).unwrap();
         traced.parts().0.steps.iter().filter_map(|step| step.logprob).collect()
     };
     let pairs = logprobs(&mut q8).into_iter().zip(logprobs(&mut exact));

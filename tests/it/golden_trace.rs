@@ -6,7 +6,7 @@ use crate::common;
 use common::{golden, model, numbers, read_lines, token_ids};
 use serde_json::Value;
 use uqac::engine::{Engine, EngineOptions};
-use uqac::uq::{Profile, Traced};
+use uqac::uq::{Parameters, Profile};
 
 const MODELS: [(&str, &str); 3] = [
     ("smollm2-135m", "smollm2-135m-instruct"),
@@ -14,7 +14,7 @@ const MODELS: [(&str, &str); 3] = [
     ("gemma-3-270m", "gemma-3-270m"),
 ];
 
-/// Greatest errors over the items of one model.
+/// Max errors over the items of one model.
 #[derive(Debug, Default)]
 struct Errors {
     logprob: f64,
@@ -26,7 +26,8 @@ struct Errors {
 
 fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
     let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
-    let mut traced = engine.trace(&tokens, prompt_len, Profile::Reference).unwrap();
+    let mut traced =
+        engine.trace(&tokens, prompt_len, Parameters::published(Profile::Reference).head_selection()).unwrap();
     let rows: Vec<i64> = item["chain_src"].as_array().unwrap().iter().map(|r| r.as_i64().unwrap()).collect();
     for row in rows.iter().filter(|r| **r >= 0) {
         let record = traced.head_record(prompt_len + *row as usize).unwrap().unwrap();
@@ -40,7 +41,7 @@ fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
             }
         }
     }
-    let (response, mut questions) = traced.parts();
+    let (response, mut queries) = traced.parts();
     for (key, found, error) in [
         ("token_logprob", response.steps.iter().map(|s| s.logprob).collect::<Vec<_>>(), &mut errors.logprob),
         ("full_entropy", response.steps.iter().map(|s| Some(s.entropy)).collect(), &mut errors.entropy),
@@ -51,7 +52,7 @@ fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
     }
     for (key, top) in item["row_top8"].as_object().unwrap() {
         let row = prompt_len + key.parse::<usize>().unwrap();
-        let weights = questions.attention_rows(&[row]).unwrap().remove(0);
+        let weights = queries.attention_rows(&[row]).unwrap().remove(0);
         for entry in top.as_array().unwrap() {
             let found = f64::from(weights[entry[0].as_u64().unwrap() as usize]);
             errors.weight = errors.weight.max((found - entry[1].as_f64().unwrap()).abs());
@@ -60,7 +61,7 @@ fn check_item(engine: &mut Engine, item: &Value, errors: &mut Errors) {
     let answer: Vec<usize> =
         item["ans_src"].as_array().unwrap().iter().map(|r| (r.as_i64().unwrap() + 1) as usize + prompt_len).collect();
     let positions: Vec<usize> = rows.iter().map(|r| (*r + 1) as usize + prompt_len).collect();
-    let cosines = questions.cosines(&positions, answer[0]..answer[0] + answer.len()).unwrap();
+    let cosines = queries.cosines(&positions, answer[0]..answer[0] + answer.len()).unwrap();
     for (found, expected) in cosines.chunks(answer.len()).zip(numbers(&item["sims"])) {
         let mean = found.iter().map(|x| f64::from(*x)).sum::<f64>() / answer.len() as f64;
         errors.similarity = errors.similarity.max((mean - expected).abs());

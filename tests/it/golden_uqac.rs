@@ -8,30 +8,28 @@ use serde_json::Value;
 use uqac::engine::{Engine, EngineOptions};
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::pipeline;
-use uqac::uq::{Outcome, Parameters, Profile, Scores};
+use uqac::uq::{Outcome, Parameters, Profile};
 
 fn rows(value: &Value) -> Vec<i64> {
     value.as_array().unwrap().iter().map(|r| r.as_i64().unwrap()).collect()
 }
 
-/// Our value beside the golden file's name for it.
-fn named(s: &Scores) -> [(&'static str, f64); 13] {
-    [
-        ("ans_probs_prod", s.answer_prob),
-        ("ans_probs_mean", s.answer_mean),
-        ("attn_probs_prod", s.p_attn),
-        ("attn_probs_mean", s.attn_mean),
-        ("sims_probs_prod", s.p_sim),
-        ("sims_probs_mean", s.sim_mean),
-        ("pred_probs_prod", s.response_prob),
-        ("pred_probs_mean", s.response_mean),
-        ("predictive_entropy", s.predictive_entropy),
-        ("length_norm_entropy", s.ln_predictive_entropy),
-        ("ans_entropy", s.answer_entropy),
-        ("ans_length_norm_entropy", s.ln_answer_entropy),
-        ("ens_marginal", s.p),
-    ]
-}
+/// Our key beside the golden file's name for it.
+const NAMES: [(&str, &str); 13] = [
+    ("answer_prob", "ans_probs_prod"),
+    ("answer_mean", "ans_probs_mean"),
+    ("p_attn", "attn_probs_prod"),
+    ("attn_mean", "attn_probs_mean"),
+    ("p_sim", "sims_probs_prod"),
+    ("sim_mean", "sims_probs_mean"),
+    ("response_prob", "pred_probs_prod"),
+    ("response_mean", "pred_probs_mean"),
+    ("predictive_entropy", "predictive_entropy"),
+    ("ln_predictive_entropy", "length_norm_entropy"),
+    ("answer_entropy", "ans_entropy"),
+    ("ln_answer_entropy", "ans_length_norm_entropy"),
+    ("p", "ens_marginal"),
+];
 
 fn check(id: &Value, item: &Value, prompt_len: usize, outcome: &Outcome) {
     let chain: Vec<i64> = outcome.chain.iter().map(|link| link.row).collect();
@@ -56,8 +54,8 @@ fn check(id: &Value, item: &Value, prompt_len: usize, outcome: &Outcome) {
             assert!((found - expected).abs() < 2e-3 * 12.0, "{id}: {key:?}: {found} not {expected}");
         }
     }
-    for (name, found) in named(&outcome.scores) {
-        let expected = item["scores"][name].as_f64().unwrap();
+    for (key, name) in NAMES {
+        let (found, expected) = (outcome.scores[key], item["scores"][name].as_f64().unwrap());
         // 1 % relative; products over a whole response compound hundreds of factors
         let bound = 0.01 * expected.abs() + 1e-12;
         assert!((found - expected).abs() <= bound, "{id}: {name}: {found} not {expected}");
@@ -79,9 +77,9 @@ fn reference_outcomes_equal_the_authors() {
         for item in &items {
             let (tokens, prompt_len) = (token_ids(&item["input_ids"]), item["n_instr"].as_u64().unwrap() as usize);
             let rule = AnswerRule::for_dataset(item["dataset"].as_str());
-            let mut traced = engine.trace(&tokens, prompt_len, Profile::Reference).unwrap();
-            let (_, outcome) = pipeline::assess(&mut traced, rule, None, &parameters).unwrap().expect("an answer");
-            check(&item["id"], item, prompt_len, &outcome);
+            let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection()).unwrap();
+            let assessed = pipeline::assess(&mut traced, rule, None, &parameters).unwrap().expect("an answer");
+            check(&item["id"], item, prompt_len, &assessed.outcome);
         }
         eprintln!("{name}: all {} items equal", items.len());
     }

@@ -11,8 +11,7 @@ use serde_json::json;
 use std::path::Path;
 use tempfile::TempDir;
 use uqac::backend::Step;
-use uqac::engine::{Engine, EngineOptions};
-use uqac::uq::Profile;
+use uqac::engine::{Engine, EngineOptions, HeadSelection};
 
 struct Tensor {
     name: String,
@@ -55,7 +54,7 @@ fn write(path: &Path, tensors: &[Tensor], dtype: Dtype) {
 fn steps(folder: &Path) -> Vec<Step> {
     let mut engine = Engine::load(folder, EngineOptions { threads: 2, ..EngineOptions::default() }).unwrap();
     let tokens = engine.tokenizer().encode("Tom has 3 boxes with 12 pencils each.", true).unwrap();
-    engine.trace(&tokens, 5, Profile::Corrected).unwrap().parts().0.steps.to_vec()
+    engine.trace(&tokens, 5, HeadSelection::default()).unwrap().parts().0.steps.to_vec()
 }
 
 #[test]

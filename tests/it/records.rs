@@ -5,29 +5,30 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use uqac::io::record::{Record, RowTrace, top_entries};
-use uqac::io::writer::{Destination, Done, Existing, OutputError};
-use uqac::uq::{Link, Member, Outcome, Profile, Scores};
+use uqac::io::jsonl::append::{AppendError, Appender, Existing, Output};
+use uqac::io::record::{Done, OutputError, Record, RowTrace, top_entries};
+use uqac::uq::{Link, Member, Outcome, Profile, Reading, Scores};
 
 fn scores(p: f64) -> Scores {
-    Scores {
-        answer_prob: 0.1 + 0.2,
-        answer_mean: f64::NAN,
-        response_prob: 5e-324,
-        response_mean: 1.0 / 3.0,
-        p_attn: f64::NEG_INFINITY,
-        attn_mean: 0.5,
-        p_sim: 1.0,
-        sim_mean: 1e-7,
-        p,
-        predictive_entropy: -12.25,
-        ln_predictive_entropy: 0.25,
-        answer_entropy: -0.5,
-        ln_answer_entropy: 0.75,
-        trace_length: -120.0,
-        min_token_prob: 0.01,
-        lowest_window: f64::INFINITY,
-    }
+    Scores::from_fn(|score| match score.key {
+        "answer_prob" => 0.1 + 0.2,
+        "answer_mean" => f64::NAN,
+        "response_prob" => 5e-324,
+        "response_mean" => 1.0 / 3.0,
+        "p_attn" => f64::NEG_INFINITY,
+        "attn_mean" => 0.5,
+        "p_sim" => 1.0,
+        "sim_mean" => 1e-7,
+        "p" => p,
+        "predictive_entropy" => -12.25,
+        "ln_predictive_entropy" => 0.25,
+        "answer_entropy" => -0.5,
+        "ln_answer_entropy" => 0.75,
+        "trace_length" => -120.0,
+        "min_token_prob" => 0.01,
+        "lowest_window" => f64::INFINITY,
+        _ => 0.0,
+    })
 }
 
 fn record(id: impl Into<Value>) -> Record {
@@ -43,10 +44,19 @@ fn record(id: impl Into<Value>) -> Record {
     Record::ok(id.into(), Profile::Corrected, 10, "\"4\"\n\u{1b}[31m\u{2028}é".into(), outcome)
 }
 
+fn examine(path: &Path, existing: Existing) -> Result<(Output, Done), OutputError> {
+    Done::examine(path, existing, Profile::Corrected)
+}
+
+fn open(path: &Path, existing: Existing) -> Result<(Appender, Done), OutputError> {
+    let (output, done) = examine(path, existing)?;
+    Ok((output.open()?, done))
+}
+
 fn write(path: &Path, existing: Existing, records: &[Record]) -> Done {
-    let (mut writer, done) = Destination::examine(path, existing, Profile::Corrected).unwrap().open().unwrap();
+    let (mut output, done) = open(path, existing).unwrap();
     for record in records {
-        writer.write(record).unwrap();
+        output.append(record).unwrap();
     }
     done
 }
@@ -138,7 +148,7 @@ fn plain_and_gzip_files_hold_the_same_records() {
     for name in ["out.jsonl", "out.jsonl.gz"] {
         let path = folder.path().join(name);
         write(&path, Existing::Refuse, &[record("a"), record(2)]);
-        let again = Destination::examine(&path, Existing::Refuse, Profile::Corrected).unwrap_err();
+        let again = examine(&path, Existing::Refuse).unwrap_err();
         assert!(again.to_string().contains("--resume or --overwrite"), "{again}");
         let done = write(&path, Existing::Resume, &[record("b")]);
         assert_eq!((done.len(), done.ok), (2, 2));
@@ -168,12 +178,11 @@ fn interrupted(path: &Path, ids: &[u64], cut: usize) {
     write(path, Existing::Overwrite, &full);
     let whole = fs::read(path).unwrap();
     fs::write(path, &whole[..cut.min(whole.len())]).unwrap();
-    let destination = Destination::examine(path, Existing::Resume, Profile::Corrected).unwrap();
-    let (mut writer, mut done) = destination.open().unwrap();
+    let (mut output, mut done) = open(path, Existing::Resume).unwrap();
     for record in full.iter().filter(|record| !done.take(&record.id)) {
-        writer.write(record).unwrap();
+        output.append(record).unwrap();
     }
-    drop(writer);
+    drop(output);
     assert_eq!(fs::read(path).unwrap(), whole, "cut at {cut}");
 }
 
@@ -209,8 +218,11 @@ fn another_profile_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.jsonl");
     write(&path, Existing::Refuse, &[record(1)]);
-    let error = Destination::examine(&path, Existing::Resume, Profile::Reference).unwrap_err();
-    assert!(matches!(error, OutputError::OtherProfile { line: 1, found: Profile::Corrected, .. }));
+    let error = Done::examine(&path, Existing::Resume, Profile::Reference).unwrap_err();
+    assert!(matches!(
+        error,
+        OutputError::OtherProfile { line: 1, found: Reading { profile: Profile::Corrected, .. }, .. }
+    ));
     let message = error.to_string();
     assert!(message.contains("out.jsonl: line 1: profile: expected reference, found corrected"), "{message}");
 }
@@ -245,24 +257,24 @@ fn files_that_are_not_ours_are_left_alone() {
     ] {
         let path = folder.path().join(name);
         fs::write(&path, &content).unwrap();
-        let error = Destination::examine(&path, Existing::Resume, Profile::Corrected).unwrap_err();
+        let error = examine(&path, Existing::Resume).unwrap_err();
         assert!(error.to_string().contains("left alone"), "{name}: {error}");
         assert_eq!(fs::read(&path).unwrap(), content);
     }
 }
 
 #[test]
-fn a_file_is_not_shared_or_changed_behind_the_back() {
+fn a_file_is_not_shared_or_changed_between_examine_and_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.jsonl");
-    let (mut writer, _) = Destination::examine(&path, Existing::Refuse, Profile::Corrected).unwrap().open().unwrap();
-    let second = Destination::examine(&path, Existing::Refuse, Profile::Corrected).unwrap();
+    let (mut first, _) = open(&path, Existing::Refuse).unwrap();
+    let (second, _) = examine(&path, Existing::Refuse).unwrap();
     let error = second.open().err().unwrap();
-    assert!(matches!(error, OutputError::Busy(_)), "{error}");
-    let third = Destination::examine(&path, Existing::Overwrite, Profile::Corrected).unwrap();
-    writer.write(&record(1)).unwrap();
-    drop(writer);
-    assert!(matches!(third.open().err().unwrap(), OutputError::Busy(_)));
+    assert!(matches!(error, AppendError::Busy(_)), "{error}");
+    let (third, _) = examine(&path, Existing::Overwrite).unwrap();
+    first.append(&record(1)).unwrap();
+    drop(first);
+    assert!(matches!(third.open().err().unwrap(), AppendError::Busy(_)));
     assert_eq!(read(&path).len(), 1);
 }
 
@@ -270,18 +282,16 @@ fn a_file_is_not_shared_or_changed_behind_the_back() {
 #[test]
 fn a_full_disk_is_an_error_that_names_the_file() {
     let full = Path::new("/dev/full");
-    assert!(matches!(
-        Destination::examine(full, Existing::Resume, Profile::Corrected),
-        Err(OutputError::NotResumable(_))
-    ));
-    let (mut writer, _) = Destination::examine(full, Existing::Refuse, Profile::Corrected).unwrap().open().unwrap();
-    let error = writer.write(&record(1)).unwrap_err().to_string();
+    let error = examine(full, Existing::Resume).unwrap_err();
+    assert!(matches!(error, OutputError::Append(AppendError::NotResumable(_))), "{error}");
+    let (mut output, _) = open(full, Existing::Refuse).unwrap();
+    let error = output.append(&record(1)).unwrap_err().to_string();
     assert!(error.starts_with("/dev/full: ") && error.contains("No space"), "{error}");
 }
 
 #[test]
 fn a_folder_that_does_not_exist_is_an_error_that_names_the_file() {
     let path = Path::new("/no/such/folder/out.jsonl");
-    let error = Destination::examine(path, Existing::Refuse, Profile::Corrected).unwrap().open().err().unwrap();
+    let error = open(path, Existing::Refuse).err().unwrap();
     assert!(error.to_string().starts_with("/no/such/folder/out.jsonl: "), "{error}");
 }

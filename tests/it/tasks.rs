@@ -191,8 +191,12 @@ fn compressed_files_are_read() {
     file.write_all(json!({"question": "q", "answer": "a\n#### 1,000"}).to_string().as_bytes()).unwrap();
     file.finish().unwrap();
     assert_eq!(one("gsm8k", &options(data.path())).items[0].target, "1,000");
-    std::fs::write(data.path().join("gsm8k.jsonl.gz"), "no gzip").unwrap();
+    let path = data.path().join("gsm8k.jsonl.gz");
+    let packed = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &packed[..packed.len() - 9]).unwrap();
     assert!(message("gsm8k", data.path()).contains("gsm8k.jsonl.gz: cannot be read"));
+    std::fs::write(&path, "no gzip").unwrap();
+    assert!(message("gsm8k", data.path()).contains("gsm8k.jsonl.gz, line 1: not valid JSON"));
 }
 
 #[test]
@@ -234,7 +238,7 @@ fn other_bad_files_are_named() {
     let data = folder(&[("gsm8k.jsonl", "\n \n")]);
     assert!(matches!(load("gsm8k", &options(data.path())), Err(TaskError::Empty { .. })));
     std::fs::write(data.path().join("gsm8k.jsonl"), [0xff, 0xfe, b'{']).unwrap();
-    assert!(message("gsm8k", data.path()).contains("gsm8k.jsonl: cannot be read"));
+    assert!(message("gsm8k", data.path()).contains("gsm8k.jsonl, line 1: not valid JSON"));
 
     for (text, expected) in [
         ("{}", "field \"examples\": expected a list of objects, found nothing"),

@@ -3,12 +3,12 @@
 use crate::engine::FinishReason;
 use crate::eval::run::sweep::SweepRow;
 use crate::eval::sample::{Sample, ScoreMap, SweepPoint};
+use crate::io::jsonl::{Lines, ReadError};
 use crate::io::record::Status;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -29,6 +29,8 @@ pub enum AnalysisError {
     NoMethod { method: String, known: Vec<String> },
     #[error("{}: {source}", file.display())]
     Io { file: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Read(#[from] ReadError),
 }
 
 fn hint(inside: &[PathBuf]) -> String {
@@ -315,29 +317,19 @@ pub fn for_each_sample(file: &Path, each: impl FnMut(Sample)) -> Result<Vec<Stri
 
 /// The same for another kind of lines.
 fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
-    let io = |source| AnalysisError::Io { file: file.to_owned(), source };
     let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let mut reader = BufReader::with_capacity(1 << 18, File::open(file).map_err(io)?);
-    let (mut line, mut number, mut good) = (Vec::new(), 0, 0);
-    let (mut notes, mut bad): (Vec<String>, Vec<(usize, String)>) = (Vec::new(), Vec::new());
-    loop {
-        line.clear();
-        number += 1;
-        if reader.read_until(b'\n', &mut line).map_err(io)? == 0 {
-            break;
-        }
-        if line.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        match serde_json::from_slice::<T>(&line) {
+    let (mut lines, mut good) = (Lines::open(file)?, 0);
+    let (mut notes, mut bad): (Vec<String>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
+    while let Some(line) = lines.next()? {
+        match line.parse() {
             Ok(found) => {
                 good += 1;
                 each(found);
             }
-            Err(_) if !line.ends_with(b"\n") => {
-                notes.push(format!("{name}: line {number} is half-written and left out"));
+            Err(_) if !line.is_terminated() => {
+                notes.push(format!("{name}: line {} is half-written and left out", line.number));
             }
-            Err(error) => bad.push((number, error.to_string())),
+            Err(error) => bad.push((line.number, error.to_string())),
         }
     }
     match bad.first() {

@@ -1,7 +1,7 @@
-//! The bootstrap (Efron 1979): how far a metric moves when the items are drawn anew.
+//! The bootstrap (Efron 1979): how far a metric moves when the items are drawn again.
 
 use super::mt19937::Mt19937;
-use std::num::NonZeroUsize;
+use rayon::prelude::*;
 
 /// How items are resampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,20 +27,7 @@ impl Resampling {
         if items == 0 {
             return Vec::new();
         }
-        let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let share = self.resamples.div_ceil(threads).max(1);
-        std::thread::scope(|scope| {
-            let starts = (0..self.resamples).step_by(share);
-            let work = |start: usize| {
-                let mut counts = vec![0; items];
-                (start..(start + share).min(self.resamples)).map(|i| one(i, &mut counts)).collect::<Vec<T>>()
-            };
-            let running: Vec<_> = starts.map(|start| scope.spawn(move || work(start))).collect();
-            running
-                .into_iter()
-                .flat_map(|thread| thread.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-                .collect()
-        })
+        (0..self.resamples).into_par_iter().map_init(|| vec![0; items], |counts, i| one(i, counts)).collect()
     }
 }
 

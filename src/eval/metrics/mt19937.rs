@@ -1,49 +1,24 @@
-//! The Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), and what numpy's legacy `RandomState` draws from it, so
-//! that a published seed gives the published sample.
+//! What numpy's legacy `RandomState` draws from the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), so that a
+//! published seed gives the published sample. By hand on top of `rand_mt`: no crate has numpy's legacy `choice`.
 
-const N: usize = 624;
-const M: usize = 397;
+use rand_mt::Mt;
 
 /// A stream of 32-bit numbers.
-#[derive(Clone)]
-pub struct Mt19937 {
-    state: [u32; N],
-    next: usize,
-}
+#[derive(Clone, Debug)]
+pub struct Mt19937(Mt);
 
 impl Mt19937 {
     /// Seeded as `numpy.random.RandomState(seed)` (the authors' `init_genrand`).
     pub fn new(seed: u32) -> Mt19937 {
-        let mut state = [seed; N];
-        for i in 1..N {
-            let before = state[i - 1];
-            state[i] = (before ^ (before >> 30)).wrapping_mul(1_812_433_253).wrapping_add(i as u32);
-        }
-        Mt19937 { state, next: N }
+        Mt19937(Mt::new(seed))
     }
 
-    fn twist(&mut self) {
-        for i in 0..N {
-            let y = (self.state[i] & 0x8000_0000) | (self.state[(i + 1) % N] & 0x7fff_ffff);
-            let odd = if y & 1 == 1 { 0x9908_b0df } else { 0 };
-            self.state[i] = self.state[(i + M) % N] ^ (y >> 1) ^ odd;
-        }
-        self.next = 0;
-    }
-
+    /// The next number of the stream.
     pub fn next_u32(&mut self) -> u32 {
-        if self.next == N {
-            self.twist();
-        }
-        let mut y = self.state[self.next];
-        self.next += 1;
-        y ^= y >> 11;
-        y ^= (y << 7) & 0x9d2c_5680;
-        y ^= (y << 15) & 0xefc6_0000;
-        y ^ (y >> 18)
+        self.0.next_u32()
     }
 
-    /// Uniform in `0..=max`: numpy's legacy bounded integers, the low bits of a number, drawn anew while too large.
+    /// Uniform in `0..=max`: numpy's legacy bounded integers, the low bits of a number, drawn again while too large.
     pub fn up_to(&mut self, max: u32) -> u32 {
         let mask = u32::MAX.checked_shr(max.leading_zeros()).unwrap_or(0);
         loop {

@@ -1,15 +1,13 @@
 //! From a response that has just ended to its sample: answer, grade, confidences.
 
-use super::manifest::{EvalOptions, Method};
-use super::methods::{self, MethodError};
+use super::manifest::EvalOptions;
+use super::methods::{Context, Findings, Method, MethodError, MethodKey};
 use crate::engine::encode::ResponseText;
 use crate::engine::{FinishReason, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
 use crate::eval::tasks::{Item, Task};
 use crate::io::record::{Answer, Status};
-use crate::uq::chain::attention_chain;
-use crate::uq::confidence::assess_with_chain;
 use crate::uq::pipeline;
 use crate::uq::{Outcome, Scores};
 use serde_json::{Map, Value, json};
@@ -34,10 +32,9 @@ pub fn assess(
     options: &EvalOptions,
     generate: f64,
 ) -> Result<Sample, MethodError> {
-    let (parameters, wants) = (&options.parameters, |method| options.methods.contains(&method));
+    let parameters = &options.parameters;
     let mut sample = empty(task, item, options);
-    let mut clock = Stopwatch { seconds: &mut sample.uq.seconds };
-    clock.seconds.insert("generate".to_owned(), generate);
+    sample.uq.seconds.insert("generate".to_owned(), generate);
 
     let (response, _) = traced.parts();
     let prompt_len = response.prompt_len;
@@ -49,28 +46,20 @@ pub fn assess(
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
     sample.arguments = vec![(prompt.text.clone(), arguments(options, None))];
 
-    // further responses come before the ensemble, which overwrites the cache that they share
-    let answer = pipeline::find(traced, task.rule, None, parameters.profile)?;
-    let chain = match &answer {
-        None => None,
-        Some(answer) => {
-            let (response, mut questions) = traced.parts();
-            let run = || attention_chain(&response, answer.tokens.clone(), parameters, &mut questions);
-            Some(clock.time("chain", run)?)
+    let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
+    let mut found: Vec<(&dyn Method, Findings)> = Vec::new();
+    for method in options.methods.iter().copied().filter_map(MethodKey::method) {
+        let mut context = Context { traced, task, item, options, text: &text, answer: answer.as_ref() };
+        let begun = Instant::now();
+        if let Some(findings) = method.run(&mut context)? {
+            sample.uq.seconds.insert(field(method), begun.elapsed().as_secs_f64());
+            found.push((method, findings));
         }
-    };
-    if wants(Method::Verbalized) && answer.is_some() {
-        sample.uq.verbalized = Some(clock.time("verbalized", || methods::verbalized(traced, item, &text))?);
     }
-    let mut drawn = None;
-    if wants(Method::SelfConsistency) {
-        let run = || methods::self_consistency(traced, task, item, options);
-        drawn = Some(clock.time("self_consistency", run)?);
-    }
-    if let (Some(answer), Some(chain)) = (&answer, chain) {
-        let (response, mut questions) = traced.parts();
-        let run = || assess_with_chain(&response, answer.tokens.clone(), chain, parameters, &mut questions);
-        let outcome = clock.time("ensemble", run)?;
+    if let Some(answer) = &answer {
+        let (response, mut queries) = traced.parts();
+        let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
+        sample.uq.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
         fill_outcome(&mut sample.uq, traced, outcome)?;
     }
 
@@ -83,19 +72,8 @@ pub fn assess(
     }
     sample.resps.push(vec![text]);
     sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
-    if let Some((texts, drawn)) = drawn {
-        sample.arguments.push((prompt.text.clone(), arguments(options, Some(options.temperature))));
-        sample.resps.push(texts);
-        sample.filtered_resps.push(drawn.majority.clone());
-        sample.metrics.insert("acc_majority".to_owned(), drawn.majority.as_deref().map_or(0.0, correct));
-        let support = answer.as_ref().map(|answer| methods::support(&answer.text, &drawn, item));
-        sample.uq.scores.insert("self_consistency".to_owned(), support);
-        let weight = drawn.majority.is_some().then_some(drawn.majority_weight);
-        sample.uq.scores.insert("self_consistency_majority".to_owned(), weight);
-        sample.uq.self_consistency = Some(drawn);
-    }
-    if let Some(said) = &sample.uq.verbalized {
-        sample.uq.scores.insert("verbalized".to_owned(), said.confidence);
+    for (method, findings) in found {
+        add(&mut sample, method, findings, prompt, options);
     }
     sample.uq.status = if answer.is_some() { Status::Ok } else { Status::NoAnswer };
     sample.uq.answer = answer.map(|a| Answer { text: a.text, tokens: [a.tokens.start, a.tokens.end] });
@@ -123,7 +101,7 @@ fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
         uq: Uq {
             status: Status::Error,
             error: None,
-            profile: options.parameters.profile,
+            profile: options.parameters.reading.profile,
             finish: FinishReason::Interrupted,
             prompt_len: 0,
             tokens: ResponseTokens::default(),
@@ -132,12 +110,28 @@ fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
             kept: Vec::new(),
             ensemble: Vec::new(),
             scores: ScoreMap::new(),
-            self_consistency: None,
-            verbalized: None,
+            details: Map::new(),
             sweep: Vec::new(),
             seconds: BTreeMap::new(),
         },
     }
+}
+
+/// What a method with passes of its own found.
+fn add(sample: &mut Sample, method: &dyn Method, findings: Findings, prompt: &Prompt, options: &EvalOptions) {
+    sample.uq.details.insert(field(method), findings.details);
+    sample.uq.scores.extend(findings.scores.into_iter().map(|(key, score)| (key.to_owned(), score)));
+    sample.metrics.extend(findings.metrics.into_iter().map(|(key, value)| (key.to_owned(), value)));
+    if let Some(drawn) = findings.drawn {
+        sample.arguments.push((prompt.text.clone(), arguments(options, Some(drawn.temperature))));
+        sample.resps.push(drawn.texts);
+        sample.filtered_resps.push(drawn.answer);
+    }
+}
+
+/// A method's key in `uq` and in `seconds`.
+fn field(method: &dyn Method) -> String {
+    method.key().replace('-', "_")
 }
 
 /// What the method found.
@@ -154,8 +148,8 @@ fn fill_outcome(uq: &mut Uq, traced: &TracedSequence, outcome: Outcome) -> Resul
 
 /// Scores by their names.
 pub fn score_map(scores: &Scores) -> ScoreMap {
-    let Ok(Value::Object(fields)) = serde_json::to_value(scores) else { return ScoreMap::new() };
-    fields.into_iter().map(|(name, value)| (name, value.as_f64())).collect()
+    let finite = |value: f64| Some(value).filter(|value| value.is_finite());
+    scores.iter().map(|(score, value)| (score.key.to_owned(), finite(value))).collect()
 }
 
 /// How a request was generated, in lm-evaluation-harness's terms.
@@ -168,18 +162,4 @@ fn arguments(options: &EvalOptions, temperature: Option<f32>) -> Map<String, Val
         fields.insert("seed".to_owned(), json!(options.seed));
     }
     fields
-}
-
-/// Seconds by stage.
-struct Stopwatch<'a> {
-    seconds: &'a mut BTreeMap<String, f64>,
-}
-
-impl Stopwatch<'_> {
-    fn time<T>(&mut self, stage: &str, run: impl FnOnce() -> T) -> T {
-        let begun = Instant::now();
-        let result = run();
-        *self.seconds.entry(stage.to_owned()).or_default() += begun.elapsed().as_secs_f64();
-        result
-    }
 }

@@ -2,10 +2,10 @@
 //! the next is begun. A run that died is taken up where its last whole line ends.
 
 use super::manifest::Manifest;
-use serde::Serialize;
+use crate::cache;
+use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
 use serde::de::DeserializeOwned;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// What is wrong with a run folder.
@@ -19,10 +19,8 @@ pub enum FolderError {
     Format { path: PathBuf, expected: u32, found: u32 },
     #[error("{}: a run with other options is there; go on with those, or give a new folder to --output\n  {}", folder.display(), differences.join("\n  "))]
     OtherOptions { folder: PathBuf, differences: Vec<String> },
-    #[error("{}: another run is writing to this file", .0.display())]
-    Busy(PathBuf),
-    #[error("{}, line {line}: not a record of an earlier run, so the file is left alone: {source}", path.display())]
-    Foreign { path: PathBuf, line: usize, source: serde_json::Error },
+    #[error(transparent)]
+    Append(#[from] AppendError),
     #[error("{}: item {doc_id} is another question than in an earlier run: the task's data has changed; give a new folder to --output", path.display())]
     OtherQuestion { path: PathBuf, doc_id: usize },
 }
@@ -42,15 +40,12 @@ impl RunFolder {
         let mut text = serde_json::to_string_pretty(manifest).map_err(|e| io(e.into()))?;
         text.push('\n');
         if !file.exists() {
-            // shards may start together: whoever links first has written it, whole
-            let draft = path.join(format!("manifest.{}.tmp", std::process::id()));
-            write_whole(&draft, text.as_bytes()).map_err(io)?;
-            let linked = std::fs::hard_link(&draft, &file).or_else(|error| match error.kind() {
+            // shards may start together: the first one's manifest stays, whole
+            let draft = cache::draft(path, text.as_bytes()).map_err(io)?;
+            draft.persist_noclobber(&file).map(drop).or_else(|failed| match failed.error.kind() {
                 io::ErrorKind::AlreadyExists => Ok(()),
-                _ => std::fs::rename(&draft, &file), // a file system without links
-            });
-            let _ = std::fs::remove_file(&draft);
-            linked.map_err(io)?;
+                _ => failed.file.persist(&file).map(drop).map_err(|e| io(e.error)), // a file system without links
+            })?;
         }
         let found = read_manifest(path)?;
         let differences = found.differences(manifest);
@@ -75,9 +70,8 @@ impl RunFolder {
 
     /// Writes a whole file at once: readers see the old one or the new one.
     pub fn replace(&self, name: &str, text: &str) -> Result<(), FolderError> {
-        let (path, draft) = (self.path.join(name), self.path.join(format!("{name}.{}.tmp", std::process::id())));
-        let written = write_whole(&draft, text.as_bytes()).and_then(|()| std::fs::rename(&draft, &path));
-        written.map_err(|source| FolderError::Io { path, source })
+        let path = self.path.join(name);
+        cache::write(&path, text.as_bytes()).map_err(|source| FolderError::Io { path, source })
     }
 }
 
@@ -92,12 +86,6 @@ pub fn read_manifest(folder: &Path) -> Result<Manifest, FolderError> {
         return Err(FolderError::Format { path, expected: super::manifest::FORMAT, found });
     }
     serde_json::from_value(value).map_err(|source| FolderError::Manifest { path, source })
-}
-
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 /// Part `index` (from 1) of `of`: every `of`-th item.
@@ -125,63 +113,8 @@ impl std::str::FromStr for Shard {
     }
 }
 
-/// A file of JSON lines that is open for more.
-#[derive(Debug)]
-pub struct Lines {
-    file: File,
-    path: PathBuf,
-    /// Bytes of whole lines.
-    len: u64,
-}
-
-impl Lines {
-    /// Opens the file (made if it is not there), hands every whole line to `line`, and cuts off a half one behind them.
-    pub fn open<T: DeserializeOwned>(path: &Path, mut line: impl FnMut(T)) -> Result<Lines, FolderError> {
-        let io = |source| FolderError::Io { path: path.to_owned(), source };
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
-        // a file system without locks is no reason to stop
-        if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
-            return Err(FolderError::Busy(path.to_owned()));
-        }
-        let mut reader = BufReader::with_capacity(1 << 16, file);
-        let (mut len, mut number, mut bytes) = (0, 0, Vec::new());
-        loop {
-            bytes.clear();
-            let read = reader.read_until(b'\n', &mut bytes).map_err(io)?;
-            if !bytes.ends_with(b"\n") {
-                break;
-            }
-            number += 1;
-            let record = serde_json::from_slice(&bytes).map_err(|source| FolderError::Foreign {
-                path: path.to_owned(),
-                line: number,
-                source,
-            })?;
-            line(record);
-            len += read as u64;
-        }
-        let mut file = reader.into_inner();
-        file.set_len(len).map_err(io)?;
-        file.seek(SeekFrom::Start(len)).map_err(io)?;
-        Ok(Lines { file, path: path.to_owned(), len })
-    }
-
-    /// Adds a line; when this returns, it is on the disk. A failed write leaves the file as it was.
-    pub fn append(&mut self, record: &impl Serialize) -> Result<(), FolderError> {
-        let written = serde_json::to_vec(record).map_err(io::Error::from).and_then(|mut bytes| {
-            bytes.push(b'\n');
-            self.file.write_all(&bytes).and_then(|()| self.file.sync_data()).map(|()| bytes.len() as u64)
-        });
-        match written {
-            Ok(len) => {
-                self.len += len;
-                Ok(())
-            }
-            Err(source) => {
-                let _ = self.file.set_len(self.len);
-                let _ = self.file.seek(SeekFrom::Start(self.len));
-                Err(FolderError::Io { path: self.path.clone(), source })
-            }
-        }
-    }
+/// Opens a file of JSON lines for more (made if it is not there) and calls `on_line` with each that it has.
+pub fn open_lines<T: DeserializeOwned>(path: &Path, mut on_line: impl FnMut(T)) -> Result<Appender, FolderError> {
+    let output = Output::examine(path, Existing::Resume, "{\"doc_id\":", |_, line| on_line(line))?;
+    Ok(output.open()?)
 }

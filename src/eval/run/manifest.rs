@@ -1,6 +1,7 @@
 //! What a run was made with: `manifest.json`.
 
 use super::fingerprint::Fingerprint;
+use super::methods::MethodKey;
 use crate::backend::{DType, WeightFormat};
 use crate::uq::Parameters;
 use serde::{Deserialize, Serialize};
@@ -39,32 +40,18 @@ pub struct Model {
 pub struct EvalOptions {
     #[serde(flatten)]
     pub parameters: Parameters,
-    /// K: heads that are kept per row.
-    pub selected_heads: usize,
     /// Tokens of a response at most.
     pub max_tokens: usize,
     /// Of everything that is drawn.
     pub seed: u64,
     /// What is run besides the method itself and what comes with its pass.
-    pub methods: Vec<Method>,
+    pub methods: Vec<MethodKey>,
     /// Self-consistency: responses that are drawn, and how hot.
     pub samples: usize,
     pub temperature: f32,
     pub chat_template: bool,
     /// Whether GSM8K's and MATH's questions say that the answer belongs in a box.
     pub boxed_instruction: bool,
-}
-
-/// A method that needs passes of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// UQAC with its baselines: always run.
-    Uqac,
-    /// Answers drawn again and counted.
-    SelfConsistency,
-    /// The model is asked how sure it is.
-    Verbalized,
 }
 
 impl Manifest {
@@ -124,10 +111,9 @@ mod tests {
             },
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),
-                selected_heads: 16,
                 max_tokens: 1024,
                 seed: 0,
-                methods: vec![Method::Uqac],
+                methods: vec![MethodKey::UQAC],
                 samples: 5,
                 temperature: 0.5,
                 chat_template: true,
@@ -146,7 +132,7 @@ mod tests {
         other.model.name = "elsewhere".into();
         assert_eq!(first.differences(&other), Vec::<String>::new());
         other.options.max_tokens = 512;
-        other.options.methods.push(Method::Verbalized);
+        other.options.methods.push("verbalized".parse().unwrap());
         other.model.fingerprint.chat_template = Some("d".into());
         assert_eq!(
             first.differences(&other),

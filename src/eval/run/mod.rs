@@ -15,10 +15,11 @@ use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions};
 use crate::eval::sample::Sample;
 use crate::eval::tasks::{Item, Task};
+use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::model::chat::Conversation;
 use assess::{Prompt, assess, failed};
-use folder::{FolderError, Lines, RunFolder, Shard};
+use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
 use serde::Deserialize;
 use serde_json::Value;
@@ -110,6 +111,7 @@ pub fn run_task(
     }
     let mut done = |sample: Sample| -> Result<(), FolderError> {
         lines.append(&sample)?;
+        lines.sync()?;
         on_item(Event {
             task: &task.name,
             doc_id: sample.doc_id,
@@ -129,10 +131,10 @@ fn open_samples(
     folder: &RunFolder,
     task: &Task,
     run: &RunOptions,
-) -> Result<(Lines, HashMap<usize, Earlier>), FolderError> {
+) -> Result<(Appender, HashMap<usize, Earlier>), FolderError> {
     let path = folder.lines("samples", &task.name, run.shard);
     let mut earlier: HashMap<usize, Earlier> = HashMap::new();
-    let lines = Lines::open(&path, |sample: Earlier| {
+    let lines = open_lines(&path, |sample: Earlier| {
         earlier.insert(sample.doc_id, sample);
     })?;
     let same = |e: &Earlier| task.items.iter().find(|i| i.doc_id == e.doc_id).is_none_or(|item| item.doc == e.doc);
@@ -156,7 +158,7 @@ fn generate(
     let generate = GenerateOptions {
         max_tokens: options.max_tokens,
         sampling: Sampling::GREEDY,
-        trace: Some(options.parameters.profile),
+        trace: Some(options.parameters.head_selection()),
         ..GenerateOptions::default()
     };
     let mut waiting = waiting.into_iter();

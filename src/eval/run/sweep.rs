@@ -3,22 +3,21 @@
 
 use super::RunError;
 use super::assess::score_map;
-use super::folder::{FolderError, Lines, RunFolder, Shard};
+use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::{EvalOptions, Model};
 use crate::backend::DType;
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, HeadSelection};
 use crate::eval::sample::{Sample, SweepPoint};
+use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
-use crate::uq::chain::attention_chain;
-use crate::uq::confidence::assess_with_chain;
-use crate::uq::{ChainRule, Parameters};
-use clap::ValueEnum;
+use crate::uq::rules::RULES;
+use crate::uq::{ChainRule, Parameters, Profile, Reading, RuleError, pipeline};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
 
-/// Most heads that a row's trace holds on every device.
-const MOST_HEADS: usize = 32;
+/// Max heads that a row's trace holds on every device.
+const MAX_HEADS: usize = 32;
 
 /// A line of `sweep_<task>.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,8 +35,10 @@ pub type Setting = BTreeMap<String, Value>;
 pub enum SweepError {
     #[error("\"{0}\": expected NAME=VALUE,VALUE..., such as theta=0.5,0.7")]
     Shape(String),
-    #[error("\"{0}\" cannot be swept; there are k, theta, kept, tau, targets, chain, k-cache and v-cache")]
+    #[error("\"{0}\" cannot be swept; valid names: k, theta, kept, tau, targets, chain, k-cache, v-cache, {rules}", rules = rules().join(", "))]
     Name(String),
+    #[error(transparent)]
+    Rule(#[from] RuleError),
     #[error("{name}={value}: expected {expected}")]
     Value { name: String, value: String, expected: &'static str },
 }
@@ -47,12 +48,13 @@ pub enum SweepError {
 /// | name | parameter | |
 /// |---|---|---|
 /// | `k` | K, heads per row | 1 to 32 |
-/// | `theta` | θ, least score of a target | from 0 |
-/// | `kept` | L', kept by the similarity filter | from 0 |
-/// | `tau` | τ, least probability of an alternative | 0.01 to 1: less is not recorded |
-/// | `targets` | L_tgt, targets per step | from 1 |
+/// | `theta` | θ, min score of a target | ≥ 0 |
+/// | `kept` | L', kept by the similarity filter | ≥ 0 |
+/// | `tau` | τ, min probability of an alternative | 0.01 to 1: less is not recorded |
+/// | `targets` | L_tgt, targets per step | ≥ 1 |
 /// | `chain` | where the chain comes from | `attention`, `none` |
 /// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16` |
+/// | a rule | one of [`RULES`], but not how the responses and answers came about | its values |
 pub fn settings(arguments: &[String], grid: bool) -> Result<Vec<Setting>, SweepError> {
     let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
     for argument in arguments {
@@ -86,12 +88,12 @@ fn distinct(settings: impl Iterator<Item = Setting>) -> Vec<Setting> {
 /// A value of one name, checked.
 fn value(name: &str, text: &str) -> Result<Value, SweepError> {
     let wrong = |expected| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected };
-    let whole = |least: usize, most: usize, expected| {
-        let number = text.parse().ok().filter(|n: &usize| (least..=most).contains(n));
+    let whole = |min: usize, max: usize, expected| {
+        let number = text.parse().ok().filter(|n: &usize| (min..=max).contains(n));
         number.map(Value::from).ok_or_else(|| wrong(expected))
     };
-    let real = |least: f64, most: f64, expected| {
-        let number = text.parse().ok().filter(|x: &f64| (least..=most).contains(x));
+    let real = |min: f64, max: f64, expected| {
+        let number = text.parse().ok().filter(|x: &f64| (min..=max).contains(x));
         number.map(Value::from).ok_or_else(|| wrong(expected))
     };
     let cache = || {
@@ -99,15 +101,21 @@ fn value(name: &str, text: &str) -> Result<Value, SweepError> {
         known.map(|t| json!(t))
     };
     match name {
-        "k" => whole(1, MOST_HEADS, "a number of heads from 1 to 32"),
-        "theta" => real(0.0, f64::MAX, "a number from 0 on"),
+        "k" => whole(1, MAX_HEADS, "a number of heads from 1 to 32"),
+        "theta" => real(0.0, f64::MAX, "a number ≥ 0"),
         "kept" => whole(0, usize::MAX, "a number of tokens"),
-        "tau" => real(0.01, 1.0, "a probability from 0.01 on"),
-        "targets" => whole(1, usize::MAX, "a number of targets from 1 on"),
-        "chain" => ChainRule::from_str(text, false).map(|c| json!(c)).map_err(|_| wrong("attention or none")),
+        "tau" => real(0.01, 1.0, "a probability ≥ 0.01"),
+        "targets" => whole(1, usize::MAX, "a number of targets ≥ 1"),
+        "chain" => text.parse::<ChainRule>().map(|c| json!(c)).map_err(|_| wrong("attention or none")),
         "k-cache" | "v-cache" => cache(),
+        _ if rules().contains(&name) => Ok(Reading::new(Profile::Corrected, [(name, text)]).map(|_| json!(text))?),
         _ => Err(SweepError::Name(name.to_owned())),
     }
+}
+
+/// Names of the rules that can be swept: a run's tokens and answers are what they are.
+fn rules() -> Vec<&'static str> {
+    RULES.iter().map(|rule| rule.name).filter(|name| !["encoding", "extraction"].contains(name)).collect()
 }
 
 /// A setting as text, the same for equal settings.
@@ -119,28 +127,28 @@ fn key(setting: &Setting) -> String {
 struct Applied<'s> {
     setting: &'s Setting,
     parameters: Parameters,
-    heads: usize,
     caches: (DType, DType),
 }
 
 fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Applied<'s> {
     let mut parameters = options.parameters.clone();
-    let mut heads = options.selected_heads;
     let mut caches = (model.k_cache, model.v_cache);
     let whole = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
     for (name, value) in setting {
         match name.as_str() {
-            "k" => heads = whole(value).unwrap_or(heads),
+            "k" => parameters.selected_heads = whole(value).unwrap_or(parameters.selected_heads),
             "theta" => parameters.score_threshold = value.as_f64().unwrap_or(parameters.score_threshold),
             "kept" => parameters.max_kept = whole(value).unwrap_or(parameters.max_kept),
             "tau" => parameters.min_alternative = value.as_f64().unwrap_or(parameters.min_alternative),
             "targets" => parameters.targets_per_step = whole(value).unwrap_or(parameters.targets_per_step),
             "chain" => parameters.chain = serde_json::from_value(value.clone()).unwrap_or(parameters.chain),
             "k-cache" => caches.0 = serde_json::from_value(value.clone()).unwrap_or(caches.0),
-            _ => caches.1 = serde_json::from_value(value.clone()).unwrap_or(caches.1),
+            "v-cache" => caches.1 = serde_json::from_value(value.clone()).unwrap_or(caches.1),
+            // its value was checked when it was read
+            rule => parameters.reading.set(rule, value.as_str().unwrap_or_default()).unwrap_or_default(),
         }
     }
-    Applied { setting, parameters, heads, caches }
+    Applied { setting, parameters, caches }
 }
 
 /// What is done with an engine.
@@ -161,7 +169,7 @@ pub struct Sweep<'a> {
 
 impl Sweep<'_> {
     /// Assesses every answered sample under every setting that its rows do not have yet. `engine` gives the engine with
-    /// these types of cached keys and values; `on_row` is told after each row, with how many there will be.
+    /// these types of cached keys and values; `on_row` is called after each row with the rows so far and their total.
     pub fn run<E: From<RunError>>(
         &self,
         engine: &mut WithEngine<E>,
@@ -191,7 +199,7 @@ impl Sweep<'_> {
             engine(caches, &mut |engine| {
                 for sample in &samples {
                     for row in self.assess(engine, sample, &missing(sample, &done))? {
-                        lines.append(&row)?;
+                        lines.append(&row).and_then(|()| lines.sync()).map_err(FolderError::from)?;
                         done.insert((row.doc_id, key(&row.point.setting)));
                         rows += 1;
                         on_row(rows, total);
@@ -207,23 +215,22 @@ impl Sweep<'_> {
     fn samples(&self) -> Result<Vec<Sample>, FolderError> {
         let mut samples = BTreeMap::new();
         let path = self.folder.lines("samples", self.task, self.shard);
-        Lines::open(&path, |sample: Sample| {
+        open_lines(&path, |sample: Sample| {
             samples.insert(sample.doc_id, sample);
         })?;
         Ok(samples.into_values().filter(|s| s.uq.status == Status::Ok).collect())
     }
 
-    fn open(&self) -> Result<(Lines, HashSet<(usize, String)>), FolderError> {
+    fn open(&self) -> Result<(Appender, HashSet<(usize, String)>), FolderError> {
         let mut done = HashSet::new();
         let path = self.folder.lines("sweep", self.task, self.shard);
-        let lines = Lines::open(&path, |row: SweepRow| {
+        let lines = open_lines(&path, |row: SweepRow| {
             done.insert((row.doc_id, key(&row.point.setting)));
         })?;
         Ok((lines, done))
     }
 
-    /// The rows of one sample. Its response is run once per number of heads; all chains come before the ensembles, which
-    /// overwrite the cache.
+    /// The rows of one sample. Its response is run once for each selection of heads.
     fn assess(
         &self,
         engine: &mut Engine,
@@ -232,22 +239,22 @@ impl Sweep<'_> {
     ) -> Result<Vec<SweepRow>, EngineError> {
         let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
         let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
-        let mut by_heads: BTreeMap<usize, Vec<&Applied>> = BTreeMap::new();
+        let answer = answer.tokens[0]..answer.tokens[1];
+        let mut by_selection: Vec<(HeadSelection, Vec<&Applied>)> = Vec::new();
         for a in settings {
-            by_heads.entry(a.heads).or_default().push(a);
-        }
-        let mut rows = Vec::new();
-        for (heads, settings) in by_heads {
-            engine.set_selected_heads(heads);
-            let mut traced = engine.trace(&tokens, prompt_len, self.options.parameters.profile)?;
-            let answer = answer.tokens[0]..answer.tokens[1];
-            let (response, mut questions) = traced.parts();
-            let mut chains = Vec::new();
-            for a in &settings {
-                chains.push(attention_chain(&response, answer.clone(), &a.parameters, &mut questions)?);
+            let selection = a.parameters.head_selection();
+            match by_selection.iter_mut().find(|(other, _)| *other == selection) {
+                Some((_, same)) => same.push(a),
+                None => by_selection.push((selection, vec![a])),
             }
-            for (a, chain) in settings.iter().zip(chains) {
-                let outcome = assess_with_chain(&response, answer.clone(), chain, &a.parameters, &mut questions)?;
+        }
+        by_selection.sort_by_key(|(selection, _)| selection.heads);
+        let mut rows = Vec::new();
+        for (selection, settings) in by_selection {
+            let mut traced = engine.trace(&tokens, prompt_len, selection)?;
+            let (response, mut queries) = traced.parts();
+            for a in settings {
+                let (outcome, _) = pipeline::run(&response, answer.clone(), None, &a.parameters, &mut queries)?;
                 let point = SweepPoint {
                     setting: a.setting.clone(),
                     chain: outcome.chain.iter().map(|link| link.row).collect(),
@@ -257,7 +264,6 @@ impl Sweep<'_> {
                 rows.push(SweepRow { doc_id: sample.doc_id, point });
             }
         }
-        engine.set_selected_heads(self.options.selected_heads);
         Ok(rows)
     }
 }
@@ -284,13 +290,15 @@ mod tests {
     fn what_cannot_be_swept_is_explained() {
         for (argument, says) in [
             ("k", "NAME=VALUE"),
-            ("heads=3", "there are k, theta"),
+            ("heads=3", "valid names: k, theta"),
             ("k=33", "1 to 32"),
             ("k=", "1 to 32"),
-            ("tau=0.001", "from 0.01"),
-            ("theta=nan", "from 0 on"),
+            ("tau=0.001", "≥ 0.01"),
+            ("theta=nan", "≥ 0"),
             ("k-cache=f8", "f32, f16 or bf16"),
             ("chain=all", "attention or none"),
+            ("threshold=over", "at-least or above"),
+            ("extraction=full", "cannot be swept"),
         ] {
             let error = parsed(&[argument], false).unwrap_err().to_string();
             assert!(error.contains(says), "{argument}: {error}");

@@ -11,6 +11,7 @@
 //! Files may be compressed (`.gz`). They are looked for in the folder given ([`TaskOptions::data`]), then in the Hugging
 //! Face cache; nothing is downloaded, an error says how to.
 
+use crate::io::jsonl::ReadError;
 use crate::model::chat::Message;
 use crate::model::demo::DemoError;
 use crate::uq::answer::AnswerRule;
@@ -83,7 +84,7 @@ pub enum TaskError {
     Read { path: PathBuf, source: std::io::Error },
     /// Not JSON; `line` counts from 1.
     #[error("{}, line {line}: not valid JSON: {source}", path.display())]
-    Json { path: PathBuf, line: usize, source: serde_json::Error },
+    Json { path: PathBuf, line: u64, source: serde_json::Error },
     /// A record whose field is missing or of another kind.
     #[error("{}, {place}: field \"{field}\": expected {expected}, found {found}", path.display())]
     Field { path: PathBuf, place: String, field: &'static str, expected: &'static str, found: String },
@@ -108,6 +109,12 @@ pub enum TaskError {
     /// A name that is none of the tasks'.
     #[error("\"{spec}\" is no task; there are gsm8k, math, bbh, bbh:SUBTASK, abacus, and FILE.jsonl")]
     Unknown { spec: String },
+}
+
+impl From<ReadError> for TaskError {
+    fn from(error: ReadError) -> TaskError {
+        TaskError::Read { path: error.file, source: error.source }
+    }
 }
 
 fn shown_paths(paths: &[PathBuf]) -> String {

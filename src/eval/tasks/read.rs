@@ -1,8 +1,9 @@
 //! Records of JSON and JSONL files, compressed or not.
 
 use super::TaskError;
-use flate2::read::MultiGzDecoder;
+use crate::io::jsonl::{Line, Lines, unpacked};
 use serde_json::Value;
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -52,47 +53,43 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// A file's text, decompressed if its name ends in `.gz`.
+/// A file's text, decompressed if it is gzip; without its byte order mark.
 pub(super) fn text(path: &Path) -> Result<String, TaskError> {
-    let failed = |source| TaskError::Read { path: path.to_path_buf(), source };
-    let bytes = std::fs::read(path).map_err(failed)?;
-    if path.extension().is_none_or(|ending| ending != "gz") {
-        return String::from_utf8(bytes)
-            .map_err(|error| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error.utf8_error())));
-    }
     let mut text = String::new();
-    MultiGzDecoder::new(bytes.as_slice()).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
-}
-
-/// The objects of a JSONL file. Blank lines are passed over.
-pub(super) fn records(path: &Path) -> Result<Vec<Record>, TaskError> {
-    let text = text(path)?;
-    let lines = text.trim_start_matches(BYTE_ORDER_MARK).lines().enumerate();
-    lines.filter(|(_, line)| !line.trim().is_empty()).map(|(i, line)| line_record(path, i + 1, line)).collect()
-}
-
-/// The first object of a JSONL file, if it can be read.
-pub(super) fn first_record(path: &Path) -> Option<Record> {
-    let text = text(path).ok()?;
-    let line = text.trim_start_matches(BYTE_ORDER_MARK).lines().find(|line| !line.trim().is_empty())?;
-    line_record(path, 1, line).ok()
+    let read = File::open(path).and_then(unpacked).and_then(|mut file| file.read_to_string(&mut text));
+    read.map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
+    Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-fn line_record(path: &Path, line: usize, text: &str) -> Result<Record, TaskError> {
-    let value =
-        serde_json::from_str(text).map_err(|source| TaskError::Json { path: path.to_path_buf(), line, source })?;
-    Ok(Record { value, path: path.to_path_buf(), place: format!("line {line}") })
+/// The objects of a JSONL file.
+pub(super) fn records(path: &Path) -> Result<Vec<Record>, TaskError> {
+    let mut lines = Lines::open(path)?;
+    let mut records = Vec::new();
+    while let Some(line) = lines.next()? {
+        records.push(line_record(path, &line)?);
+    }
+    Ok(records)
+}
+
+/// The first object of a JSONL file, if it can be read.
+pub(super) fn first_record(path: &Path) -> Option<Record> {
+    line_record(path, &Lines::open(path).ok()?.next().ok()??).ok()
+}
+
+fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {
+    let not_json = |source| TaskError::Json { path: path.to_path_buf(), line: line.number, source };
+    let value = line.parse().map_err(not_json)?;
+    Ok(Record { value, path: path.to_path_buf(), place: format!("line {}", line.number) })
 }
 
 /// The object that a JSON file is.
 pub(super) fn record(path: &Path) -> Result<Record, TaskError> {
     let text = text(path)?;
-    let value = serde_json::from_str(text.trim_start_matches(BYTE_ORDER_MARK)).map_err(|source| TaskError::Json {
+    let value = serde_json::from_str(&text).map_err(|source| TaskError::Json {
         path: path.to_path_buf(),
-        line: source.line(),
+        line: source.line() as u64,
         source,
     })?;
     Ok(Record { value, path: path.to_path_buf(), place: String::from("its object") })

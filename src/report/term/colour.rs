@@ -1,5 +1,7 @@
-//! Colours, and how wide the output may be.
+//! Colours, and how wide the output may be. Styles are by hand: a [`Style`] is copied into every character's cell and
+//! written as one escape sequence, where console's is neither.
 
+use console::Term;
 use std::io::IsTerminal;
 
 /// How a piece of text looks.
@@ -47,7 +49,7 @@ pub fn ramp(p: f64) -> u8 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TermStyle {
     pub colour: bool,
-    /// Columns
+    /// In columns.
     pub width: usize,
 }
 
@@ -55,15 +57,17 @@ impl TermStyle {
     /// For standard output: no colour unless it is a terminal, nor with `NO_COLOR` or `TERM=dumb`; as wide as
     /// `COLUMNS` or the terminal says, but no wider than reads well.
     pub fn of_stdout() -> TermStyle {
-        const WIDEST: usize = 120;
-        const NARROWEST: usize = 40;
+        const MAX_WIDTH: usize = 120;
+        const MIN_WIDTH: usize = 40;
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
-        let width = columns.or_else(terminal_columns).unwrap_or(80);
+        let terminal =
+            || Term::stdout().size_checked().map(|(_, columns)| columns.into()).filter(|&columns| columns > 0);
+        let width = columns.or_else(terminal).unwrap_or(80);
         TermStyle {
             colour: std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,
-            width: width.clamp(NARROWEST, WIDEST),
+            width: width.clamp(MIN_WIDTH, MAX_WIDTH),
         }
     }
 
@@ -71,34 +75,6 @@ impl TermStyle {
     pub fn paint(self, style: Style, text: &str) -> String {
         if self.colour { style.paint(text) } else { text.to_owned() }
     }
-}
-
-/// What the terminal behind standard output says of its width.
-#[cfg(any(target_os = "linux", target_os = "macos"))]
-fn terminal_columns() -> Option<usize> {
-    use std::ffi::{c_int, c_ulong, c_ushort};
-    use std::os::fd::AsRawFd;
-    #[repr(C)]
-    #[derive(Default)]
-    struct Winsize {
-        rows: c_ushort,
-        columns: c_ushort,
-        x_pixels: c_ushort,
-        y_pixels: c_ushort,
-    }
-    unsafe extern "C" {
-        fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
-    }
-    const TIOCGWINSZ: c_ulong = if cfg!(target_os = "linux") { 0x5413 } else { 0x4008_7468 };
-    let mut size = Winsize::default();
-    // SAFETY: TIOCGWINSZ writes one `struct winsize`, whose layout this is, and nothing on failure.
-    let result = unsafe { ioctl(std::io::stdout().as_raw_fd(), TIOCGWINSZ, &mut size) };
-    (result == 0 && size.columns > 0).then_some(size.columns.into())
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "macos")))]
-fn terminal_columns() -> Option<usize> {
-    None
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub mod draw;
 pub mod layout;
 pub mod sanitize;
 
+use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
 use draw::Mark;
@@ -31,10 +32,10 @@ pub struct AskReport<'a> {
 }
 
 /// Response lines up to which the text is shown as a whole; beyond it only what is near the chain.
-const MOST_LINES: usize = 30;
+const MAX_LINES: usize = 30;
 
 /// Links up to which the chain's table is shown as a whole; beyond it only what was kept.
-const MOST_LINKS: usize = 30;
+const MAX_LINKS: usize = 30;
 
 /// Columns of a token in the table.
 const TOKEN_COLUMNS: usize = 18;
@@ -58,7 +59,7 @@ impl AskReport<'_> {
     }
 
     fn headline(&self, outcome: &Outcome, look: TermStyle) -> String {
-        let p = outcome.scores.p;
+        let p = outcome.scores.p();
         let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
         let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
         let bar = look.paint(tint, &"█".repeat(filled)) + &look.paint(Style::DIM, &"░".repeat(BAR - filled));
@@ -104,7 +105,7 @@ impl AskReport<'_> {
         let cells = draw::cells(self.text, self.ranges, &marks, |j| self.p(Some(j)), look.colour);
         let lines = wrap(&cells, look.width.saturating_sub(2));
         let mut out = draw::legend(look) + "\n";
-        for shown in elide(&lines, MOST_LINES) {
+        for shown in elide(&lines, MAX_LINES) {
             match shown {
                 Shown::Line([]) => {}
                 Shown::Line(line) => out += &format!("  {}", paint(line, look)),
@@ -131,7 +132,7 @@ impl AskReport<'_> {
             _ if outcome.kept.contains(&link.row) => "✓",
             _ => "",
         };
-        let whole = outcome.chain.len() <= MOST_LINKS;
+        let whole = outcome.chain.len() <= MAX_LINKS;
         let shown: Vec<&Link> = outcome.chain.iter().filter(|link| whole || !role(link).is_empty()).collect();
         for link in &shown {
             let p = self.p(token_of(link.row));
@@ -186,29 +187,13 @@ fn confidence(p: f64) -> String {
 }
 
 /// The other scores, each with what it means.
-fn scores_table(s: &Scores, look: TermStyle) -> String {
-    let rows = [
-        ("p_sim", s.p_sim, "probability of the kept chain and the answer"),
-        ("p_attn", s.p_attn, "the same over the whole chain"),
-        ("sim_mean", s.sim_mean, "mean token probability, kept chain and answer"),
-        ("attn_mean", s.attn_mean, "the same over the whole chain"),
-        ("answer_prob", s.answer_prob, "probability of the answer's tokens"),
-        ("answer_mean", s.answer_mean, "their mean"),
-        ("response_prob", s.response_prob, "probability of the whole response"),
-        ("response_mean", s.response_mean, "mean token probability"),
-        ("predictive_entropy", s.predictive_entropy, "minus the summed entropy, nats"),
-        ("ln_predictive_entropy", s.ln_predictive_entropy, "1 - mean entropy"),
-        ("answer_entropy", s.answer_entropy, "minus the summed entropy of the answer's tokens"),
-        ("ln_answer_entropy", s.ln_answer_entropy, "1 - their mean entropy"),
-        ("min_token_prob", s.min_token_prob, "the least probable token"),
-        ("lowest_window", s.lowest_window, "the least confident stretch of tokens"),
-        ("trace_length", s.trace_length, "minus the number of tokens"),
-    ];
+fn scores_table(scores: &Scores, look: TermStyle) -> String {
     let mut table =
         TextTable::new([("score", Align::Left), ("value", Align::Right), ("higher is more confident", Align::Left)]);
     let room = look.width.saturating_sub(34); // what the other columns leave
-    for (name, value, meaning) in rows {
-        table.row([(name.into(), Style::PLAIN), (number(value), Style::PLAIN), (cut(meaning, room), Style::DIM)]);
+    for score in as_shown().iter().filter(|score| score.key != "p") {
+        let value = number(scores[score.key]);
+        table.row([(score.key.into(), Style::PLAIN), (value, Style::PLAIN), (cut(score.meaning, room), Style::DIM)]);
     }
     table.render(look)
 }
@@ -231,24 +216,14 @@ mod tests {
     }
 
     fn scores(p: f64) -> Scores {
-        Scores {
-            answer_prob: 0.99,
-            answer_mean: 0.99,
-            response_prob: 1.5e-9,
-            response_mean: 0.8,
-            p_attn: 0.3,
-            attn_mean: 0.85,
-            p_sim: 0.6,
-            sim_mean: 0.9,
-            p,
-            predictive_entropy: -123.4,
-            ln_predictive_entropy: 0.4,
-            answer_entropy: -0.02,
-            ln_answer_entropy: 0.98,
-            trace_length: -8.0,
-            min_token_prob: f64::NAN,
-            lowest_window: 0.5,
-        }
+        Scores::from_fn(|score| match score.key {
+            "p" => p,
+            "p_sim" => 0.6,
+            "response_prob" => 1.5e-9,
+            "predictive_entropy" => -123.4,
+            "min_token_prob" => f64::NAN,
+            _ => 0.5,
+        })
     }
 
     /// A response of these tokens with chain tokens 0 and 3 (3 is kept) and the last token as its answer.

@@ -2,6 +2,7 @@
 //! cursor, change colours or titles, or turn the reading direction of what follows.
 
 use std::borrow::Cow;
+use unicode_width::UnicodeWidthChar;
 
 /// Replaces every character that a terminal would act upon; newlines and tabs stay.
 pub fn visible(text: &str) -> Cow<'_, str> {
@@ -44,13 +45,7 @@ pub fn quoted(token: &str) -> String {
 
 /// Columns that a character takes in a terminal: 0 for combining marks, 2 for East Asian wide ones and emoji.
 pub fn width(c: char) -> usize {
-    let within = |ranges: &[(u32, u32)]| ranges.iter().any(|&(first, last)| (first..=last).contains(&(c as u32)));
-    match c {
-        ' '..='~' => 1,
-        _ if within(&ZERO) => 0,
-        _ if within(&WIDE) => 2,
-        _ => 1,
-    }
+    c.width().unwrap_or(1)
 }
 
 /// Columns of a text without newlines.
@@ -58,7 +53,7 @@ pub fn text_width(text: &str) -> usize {
     text.chars().map(width).sum()
 }
 
-/// The text cut to so many columns, with an ellipsis where something is missing.
+/// The text cut to `columns` columns, with an ellipsis where something is missing.
 pub fn cut(text: &str, columns: usize) -> String {
     if text_width(text) <= columns {
         return text.to_owned();
@@ -72,39 +67,6 @@ pub fn cut(text: &str, columns: usize) -> String {
     short.push('…');
     short
 }
-
-/// Blocks of characters that combine with the one before (Unicode's Mn and Me, by block).
-const ZERO: [(u32, u32); 14] = [
-    (0x0300, 0x036f),
-    (0x0483, 0x0489),
-    (0x0591, 0x05bd),
-    (0x064b, 0x065f),
-    (0x06d6, 0x06dc),
-    (0x0900, 0x0902),
-    (0x0e31, 0x0e31),
-    (0x0e34, 0x0e3a),
-    (0x0e47, 0x0e4e),
-    (0x1ab0, 0x1aff),
-    (0x1dc0, 0x1dff),
-    (0x200b, 0x200d),
-    (0x20d0, 0x20ff),
-    (0xfe00, 0xfe0f),
-];
-
-/// Blocks of East Asian wide characters and emoji (Unicode Standard Annex 11, by block).
-const WIDE: [(u32, u32); 11] = [
-    (0x1100, 0x115f),
-    (0x2e80, 0x303e),
-    (0x3041, 0xa4cf),
-    (0xa960, 0xa97f),
-    (0xac00, 0xd7a3),
-    (0xf900, 0xfaff),
-    (0xfe30, 0xfe6f),
-    (0xff00, 0xff60),
-    (0xffe0, 0xffe6),
-    (0x1f300, 0x1faff),
-    (0x20000, 0x3fffd),
-];
 
 #[cfg(test)]
 mod tests {

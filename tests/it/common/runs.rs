@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 use uqac::engine::FinishReason;
 use uqac::eval::metrics::mt19937::Mt19937;
-use uqac::eval::sample::{EnsembleMember, ResponseTokens, Sample, SelfConsistency, SweepPoint, Uq, Verbalized};
+use uqac::eval::run::methods::self_consistency::SelfConsistency;
+use uqac::eval::run::methods::verbalized::Verbalized;
+use uqac::eval::sample::{EnsembleMember, ResponseTokens, Sample, SweepPoint, Uq};
 use uqac::io::record::{Answer, Status};
 use uqac::uq::{Link, Member, Profile};
 
@@ -207,8 +209,7 @@ fn empty(tokens: ResponseTokens) -> Uq {
         kept: Vec::new(),
         ensemble: Vec::new(),
         scores: BTreeMap::new(),
-        self_consistency: None,
-        verbalized: None,
+        details: Map::new(),
         sweep: Vec::new(),
         seconds: BTreeMap::from([("generate".to_owned(), generate)]),
     }
@@ -253,24 +254,24 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
     ];
     let votes = (chance * 5.0).round() as usize;
     let vote = |i: usize| Some(if i < votes { problem.said } else { problem.said + 3 }.to_string());
+    let drawn = serde_json::to_value(SelfConsistency {
+        temperature: 0.5,
+        answers: (0..5).map(vote).collect(),
+        weights: (0..5).map(|i| 0.9 - 0.05 * f64::from(i)).collect(),
+        majority: vote(if votes >= 3 { 0 } else { 4 }),
+        majority_weight: 0.7,
+        response_tokens: vec![tokens.ids.len(); 5],
+    })
+    .unwrap();
+    let confidence = scores.get("verbalized").copied().flatten();
+    let said = serde_json::to_value(Verbalized { response: "I am fairly sure: 90 %".to_owned(), confidence }).unwrap();
     Uq {
         status: Status::Ok,
         answer: Some(Answer { text: problem.said.to_string(), tokens: [end - 1, end] }),
         chain,
         kept,
         ensemble,
-        self_consistency: Some(SelfConsistency {
-            temperature: 0.5,
-            answers: (0..5).map(vote).collect(),
-            weights: (0..5).map(|i| 0.9 - 0.05 * f64::from(i)).collect(),
-            majority: vote(if votes >= 3 { 0 } else { 4 }),
-            majority_weight: 0.7,
-            response_tokens: vec![tokens.ids.len(); 5],
-        }),
-        verbalized: Some(Verbalized {
-            response: "I am fairly sure: 90 %".to_owned(),
-            confidence: scores.get("verbalized").copied().flatten(),
-        }),
+        details: Map::from_iter([("self_consistency".to_owned(), drawn), ("verbalized".to_owned(), said)]),
         scores,
         sweep,
         seconds: seconds.map(|(stage, time)| (stage.to_owned(), time)).into(),

@@ -1,44 +1,81 @@
-//! Methods that need passes of their own: self-consistency and verbalized confidence.
+//! Self-consistency: answers drawn again from the same prompt, and counted.
 
-use super::manifest::EvalOptions;
+use super::{Context, Findings, Method, MethodError, Responses, Score};
 use crate::backend::sampling::Sampling;
-use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
-use crate::engine::{EngineError, GenerateOptions, TracedSequence};
+use crate::engine::GenerateOptions;
+use crate::engine::encode::ResponseText;
 use crate::eval::grading;
-use crate::eval::sample::{SelfConsistency, Verbalized};
-use crate::eval::tasks::{Item, Task};
-use crate::model::chat::Conversation;
-use crate::uq::answer::{AnswerRule, find_answer};
+use crate::eval::run::manifest::EvalOptions;
+use crate::eval::tasks::Item;
 use crate::uq::pipeline;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a response's further passes can fail with.
-#[derive(Debug, thiserror::Error)]
-pub enum MethodError {
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-    #[error(transparent)]
-    Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
+/// Answers of samples drawn from the same prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SelfConsistency {
+    pub temperature: f64,
+    /// Each sample's answer as text, `None` where it has none.
+    pub answers: Vec<Option<String>>,
+    /// ∏ p of each sample's answer tokens over the number of samples: its vote's weight, 0 without an answer.
+    pub weights: Vec<f64>,
+    /// The answer with the most weight, and that weight.
+    pub majority: Option<String>,
+    pub majority_weight: f64,
+    pub response_tokens: Vec<usize>,
 }
 
-/// Tokens that the model may spend on saying how sure it is.
-const VERBALIZED_TOKENS: usize = 128;
+/// Responses drawn again from the same prompt, whose keys and values are taken from the response's own cache. Each
+/// sample's answer votes with ∏ p(its tokens) / n; answers of one normal form vote together.
+pub struct Drawn;
 
-/// The question behind the answer. Our own words; the scale and the box are the authors'.
-const HOW_SURE: &str = "How likely is it that your final answer is correct? Give a whole number from 0 (certainly wrong) \
-                        to 10 (certainly right), in \\boxed{}.";
+impl Method for Drawn {
+    fn key(&self) -> &'static str {
+        "self-consistency"
+    }
 
-/// Responses drawn again from the same prompt, whose keys and values are taken from the response's own cache: the texts,
-/// and what they answer. Each sample's answer votes with ∏ p(its tokens) / n; answers of one normal form vote together.
-pub fn self_consistency(
-    traced: &mut TracedSequence,
-    task: &Task,
-    item: &Item,
-    options: &EvalOptions,
-) -> Result<(Vec<String>, SelfConsistency), MethodError> {
-    let EvalOptions { samples, temperature, seed, max_tokens, .. } = *options;
+    fn about(&self) -> &'static str {
+        "Answers drawn again and counted"
+    }
+
+    fn scores(&self) -> &'static [Score] {
+        &[
+            Score {
+                key: "self_consistency",
+                name: "Self-consistency",
+                meaning: "the weight of the samples that give the same answer",
+                is_probability: true,
+            },
+            Score {
+                key: "self_consistency_majority",
+                name: "Majority weight",
+                meaning: "the weight of the answer that most samples give",
+                is_probability: true,
+            },
+        ]
+    }
+
+    fn run(&self, context: &mut Context) -> Result<Option<Findings>, MethodError> {
+        let (texts, drawn) = draw(context)?;
+        let Context { item, answer, .. } = context;
+        let support = answer.map(|answer| support(&answer.text, &drawn, item));
+        let correct = drawn.majority.as_deref().is_some_and(|answer| grading::correct_for(item, answer));
+        Ok(Some(Findings {
+            scores: vec![
+                ("self_consistency", support),
+                ("self_consistency_majority", drawn.majority.is_some().then_some(drawn.majority_weight)),
+            ],
+            metrics: vec![("acc_majority", f64::from(u8::from(correct)))],
+            details: serde_json::to_value(&drawn)?,
+            drawn: Some(Responses { temperature: context.options.temperature, texts, answer: drawn.majority }),
+        }))
+    }
+}
+
+/// The samples' texts, and what they answer.
+fn draw(context: &mut Context) -> Result<(Vec<String>, SelfConsistency), MethodError> {
+    let Context { traced, task, item, options, .. } = context;
+    let EvalOptions { samples, temperature, seed, max_tokens, .. } = **options;
     let (tokens, prompt_len) = traced.tokens();
     let prompts = vec![tokens[..prompt_len].to_vec(); samples];
     let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
@@ -46,12 +83,12 @@ pub fn self_consistency(
     let streams = (0..samples).map(|sample| stream(&task.name, item.doc_id, sample));
     let generations = traced.generate_sharing(&prompts, &generate, streams)?;
 
-    let (engine, profile) = (traced.engine(), options.parameters.profile);
+    let (engine, rules) = (traced.engine(), options.parameters.rules());
     let (mut texts, mut answers, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut response_tokens = Vec::new();
     for generation in &generations {
         let response = &generation.tokens[prompt_len..];
-        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, task.rule, profile)?;
+        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, task.rule, rules)?;
         let logprob = |position: usize| generation.steps.get(position - prompt_len).and_then(|step| step.logprob);
         let weight = answer.as_ref().map_or(0.0, |answer| {
             let sum: f64 = answer.tokens.clone().map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
@@ -63,8 +100,13 @@ pub fn self_consistency(
         response_tokens.push(response.len());
     }
     let (majority, majority_weight) = majority(&answers, &weights, item);
-    let outcome = SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens };
-    Ok((texts, outcome))
+    let temperature = as_written(temperature);
+    Ok((texts, SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens }))
+}
+
+/// The double that is written with the same digits as the float.
+fn as_written(x: f32) -> f64 {
+    x.to_string().parse().unwrap_or(f64::from(x))
 }
 
 /// The answer with the most weight (of equals the one drawn first), and that weight.
@@ -80,31 +122,11 @@ fn majority(answers: &[Option<String>], weights: &[f64], item: &Item) -> (Option
 }
 
 /// The weight of the samples that agree with an answer.
-pub fn support(answer: &str, samples: &SelfConsistency, item: &Item) -> f64 {
+fn support(answer: &str, samples: &SelfConsistency, item: &Item) -> f64 {
     let form = grading::normal_form_for(item, answer);
     let agrees = |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form_for(item, o) == form);
     let agreeing = samples.answers.iter().zip(&samples.weights).filter(|(other, _)| agrees(other));
     agreeing.fold(0.0, |sum, (_, weight)| sum + weight) // sum() of nothing is -0.0
-}
-
-/// Asks the model how sure it is, in a second turn on the response's cache; greedy.
-pub fn verbalized(traced: &mut TracedSequence, item: &Item, response: &str) -> Result<Verbalized, MethodError> {
-    let conversation = Conversation::Messages(item.messages.clone());
-    let prompt = encode_next_turn(traced.engine(), &conversation, response, traced.tokens().0, HOW_SURE)?;
-    let options = GenerateOptions { max_tokens: VERBALIZED_TOKENS, trace: None, ..GenerateOptions::default() };
-    let generation = traced.generate_sharing(&[prompt], &options, [0])?.remove(0);
-    let text = ResponseText::new(traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
-    Ok(Verbalized { confidence: stated_confidence(&text), response: text })
-}
-
-/// The confidence that a text states on a scale from 0 to 10, or in percent, as a number in [0, 1].
-fn stated_confidence(text: &str) -> Option<f64> {
-    let span = find_answer(text, AnswerRule::Number)?.bytes;
-    let behind = text[span.end..].trim_start_matches(['}', ' ', '\\', '$']);
-    let number: f64 = text[span].replace(',', "").parse().ok()?;
-    let scale = if behind.starts_with('%') || behind.starts_with("percent") { 100.0 } else { 10.0 };
-    let confidence = number / scale;
-    (0.0..=1.0).contains(&confidence).then_some(confidence)
 }
 
 /// The sampler's stream of a sample: FNV-1a of the task's name, the item and the sample, so that a draw depends on
@@ -149,22 +171,8 @@ mod tests {
     }
 
     #[test]
-    fn stated_confidences_are_read() {
-        let cases = [
-            ("\\boxed{8}", Some(0.8)),
-            ("I am quite sure: \\boxed{10}.", Some(1.0)),
-            ("\\boxed{7.5}", Some(0.75)),
-            ("I would say 90%.", Some(0.9)),
-            ("\\boxed{85\\%}", Some(0.85)),
-            ("\\boxed{0}", Some(0.0)),
-            ("\\boxed{42}", None),
-            ("\\boxed{-1}", None),
-            ("I am sure.", None),
-            ("", None),
-        ];
-        for (text, expected) in cases {
-            assert_eq!(stated_confidence(text), expected, "{text}");
-        }
+    fn a_float_keeps_its_digits() {
+        assert_eq!([0.7, 0.5, 1e-3].map(as_written), [0.7, 0.5, 1e-3]);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! γ, the reweighting of the nearest positions, from a model's own attention.
 //!
 //! A row attends most to what it has just written, whatever that says. The method discounts the C = 10 nearest positions
-//! by γ so that they count as much as those behind them. Here γ is measured: the mean attention at each distance, over
+//! by γ so that they count as much as those farther away. Here γ is measured: the mean attention at each distance, over
 //! rows and heads, first token and own position left out (as the method leaves them out), and
 //! γ_i = (mean attention at distance C + 1) / (mean attention at distance i), at most 1.
 
 use crate::backend::entropy::{GAMMA, reweighting};
 
-/// C: so many nearest positions are discounted.
+/// C: how many of the nearest positions are discounted.
 pub const NEAREST: usize = GAMMA.len();
 
 /// Distances that are measured.
@@ -15,7 +15,7 @@ const SPAN: usize = 2 * NEAREST;
 
 /// Attention by distance, summed over rows and heads.
 #[derive(Clone, Debug)]
-pub struct Recency {
+pub struct AttentionByDistance {
     /// Σ of shares at distance i + 1
     sums: [f64; SPAN],
     /// Rows times heads.
@@ -39,13 +39,13 @@ pub struct GammaFit {
     pub difference: f64,
 }
 
-impl Default for Recency {
-    fn default() -> Recency {
-        Recency { sums: [0.0; SPAN], rows: 0 }
+impl Default for AttentionByDistance {
+    fn default() -> AttentionByDistance {
+        AttentionByDistance { sums: [0.0; SPAN], rows: 0 }
     }
 }
 
-impl Recency {
+impl AttentionByDistance {
     /// Adds a head's reweighted attention α' of row T, `[T + 1]`. Rows too short for all distances are left out, as are
     /// heads without attention.
     pub fn add(&mut self, reweighted: &[f32]) {
@@ -91,11 +91,11 @@ mod tests {
     #[test]
     fn the_attention_that_was_reweighted_comes_out() {
         // flat from distance 11 on, 1/γ before: exactly what γ undoes
-        let mut recency = Recency::default();
+        let mut attention = AttentionByDistance::default();
         for row in [25, 60, 300] {
-            recency.add(&reweighted(row, |d| d.checked_sub(1).and_then(|i| GAMMA.get(i)).map_or(1.0, |g| 1.0 / g)));
+            attention.add(&reweighted(row, |d| d.checked_sub(1).and_then(|i| GAMMA.get(i)).map_or(1.0, |g| 1.0 / g)));
         }
-        let fit = recency.fit().unwrap();
+        let fit = attention.fit().unwrap();
         assert_eq!(fit.rows, 3);
         // α' is in f32: relative errors of 2^-24 per share and of their sum
         assert!(fit.difference < 1e-6, "{fit:?}");
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn rows_that_say_nothing_are_left_out() {
-        let mut recency = Recency::default();
-        recency.add(&[]);
-        recency.add(&[0.0; 21]);
-        recency.add(&[0.0; 200]);
-        assert_eq!(recency.fit(), None);
+        let mut attention = AttentionByDistance::default();
+        attention.add(&[]);
+        attention.add(&[0.0; 21]);
+        attention.add(&[0.0; 200]);
+        assert_eq!(attention.fit(), None);
         // attention that grows with distance needs no discount
-        recency.add(&reweighted(50, |d| d as f64));
-        assert!(recency.fit().unwrap().gamma.iter().all(|g| *g == 1.0));
+        attention.add(&reweighted(50, |d| d as f64));
+        assert!(attention.fit().unwrap().gamma.iter().all(|g| *g == 1.0));
     }
 }

@@ -1,0 +1,195 @@
+//! Methods that need passes of their own: what such a method is, and the table of them.
+//!
+//! A new method is a file with an implementation of [`Method`] and a row of [`METHODS`]; `--methods`, the manifest, the
+//! samples and the reports know it from there.
+
+pub mod self_consistency;
+pub mod verbalized;
+
+use super::manifest::EvalOptions;
+use crate::engine::encode::EncodeError;
+use crate::engine::{EngineError, TracedSequence};
+use crate::eval::tasks::{Item, Task};
+use crate::model::tokenizer::TokenizerError;
+use crate::uq::pipeline::Answer;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fmt;
+use std::str::FromStr;
+
+/// Every method with passes of its own, in the order in which they run.
+pub static METHODS: [&dyn Method; 2] = [&self_consistency::Drawn, &verbalized::Asked];
+
+/// A method that needs passes of its own.
+pub trait Method: Sync {
+    /// Its name on the command line, such as `self-consistency`; with `_` for `-`, its key in a sample's `uq` and in
+    /// `seconds`.
+    fn key(&self) -> &'static str;
+
+    /// What it does, in a line of help.
+    fn about(&self) -> &'static str;
+
+    /// The scores that it gives.
+    fn scores(&self) -> &'static [Score];
+
+    /// Whether it asks further turns of the model.
+    fn needs_chat_template(&self) -> bool {
+        false
+    }
+
+    /// Runs it after a response. `None`: it has nothing to say of this one.
+    fn run(&self, context: &mut Context) -> Result<Option<Findings>, MethodError>;
+}
+
+/// A score of a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Score {
+    /// Its key in `uq.scores`.
+    pub key: &'static str,
+    /// Its name for people.
+    pub name: &'static str,
+    pub meaning: &'static str,
+    /// Whether it claims to be a probability, so that calibration can be measured.
+    pub is_probability: bool,
+}
+
+/// What a method may use.
+pub struct Context<'c, 'e> {
+    /// The response with its cache, which prompts that begin alike can share.
+    pub traced: &'c mut TracedSequence<'e>,
+    pub task: &'c Task,
+    pub item: &'c Item,
+    pub options: &'c EvalOptions,
+    /// The response up to its first end token.
+    pub text: &'c str,
+    pub answer: Option<&'c Answer>,
+}
+
+/// What a method found about one response.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    /// By key; `None` where one could not be computed. Higher is more confident.
+    pub scores: Vec<(&'static str, Option<f64>)>,
+    /// What the sample's `uq` gets under the method's key.
+    pub details: Value,
+    /// What the sample's `metrics` get.
+    pub metrics: Vec<(&'static str, f64)>,
+    /// Responses drawn from the same prompt.
+    pub drawn: Option<Responses>,
+}
+
+/// Further responses to a sample's prompt: one more of its requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Responses {
+    pub temperature: f32,
+    pub texts: Vec<String>,
+    /// The answer that they give together.
+    pub answer: Option<String>,
+}
+
+/// What a response's further passes can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum MethodError {
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error("what the method found cannot be written: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// A value of `--methods`: `uqac`, or a method of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct MethodKey {
+    /// 0: `uqac`; i + 1: `METHODS[i]`
+    index: usize,
+}
+
+impl MethodKey {
+    /// UQAC with its baselines: always run.
+    pub const UQAC: MethodKey = MethodKey { index: 0 };
+
+    /// Every value.
+    pub fn all() -> impl Iterator<Item = MethodKey> {
+        (0..=METHODS.len()).map(|index| MethodKey { index })
+    }
+
+    /// The method, if it needs passes of its own.
+    pub fn method(self) -> Option<&'static dyn Method> {
+        Some(METHODS[self.index.checked_sub(1)?])
+    }
+
+    pub fn key(self) -> &'static str {
+        self.method().map_or("uqac", Method::key)
+    }
+
+    /// What it is, in a line of help.
+    pub fn about(self) -> &'static str {
+        self.method().map_or("UQAC with its baselines: always run", Method::about)
+    }
+}
+
+/// A name that is no method's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no method {name:?}; valid names: {}", MethodKey::all().map(MethodKey::key).collect::<Vec<_>>().join(", "))]
+pub struct UnknownMethod {
+    name: String,
+}
+
+impl fmt::Display for MethodKey {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.key())
+    }
+}
+
+impl FromStr for MethodKey {
+    type Err = UnknownMethod;
+
+    fn from_str(name: &str) -> Result<MethodKey, UnknownMethod> {
+        MethodKey::all().find(|method| method.key() == name).ok_or_else(|| UnknownMethod { name: name.to_owned() })
+    }
+}
+
+impl From<MethodKey> for String {
+    fn from(method: MethodKey) -> String {
+        method.key().to_owned()
+    }
+}
+
+impl TryFrom<String> for MethodKey {
+    type Error = UnknownMethod;
+
+    fn try_from(name: String) -> Result<MethodKey, UnknownMethod> {
+        name.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn keys_are_read_as_they_are_written() {
+        for method in MethodKey::all() {
+            assert_eq!(method.to_string().parse(), Ok(method));
+            let json = serde_json::to_string(&method).unwrap();
+            assert_eq!(serde_json::from_str::<MethodKey>(&json).unwrap(), method);
+        }
+        let keys: Vec<&str> = MethodKey::all().map(MethodKey::key).collect();
+        assert_eq!(keys, ["uqac", "self-consistency", "verbalized"]);
+        let error = "verbalised".parse::<MethodKey>().unwrap_err().to_string();
+        assert!(error.contains("\"verbalised\"") && error.contains("uqac, self-consistency, verbalized"), "{error}");
+    }
+
+    #[test]
+    fn no_two_scores_have_one_key() {
+        let mut seen = HashSet::new();
+        for score in METHODS.iter().flat_map(|method| method.scores()) {
+            assert!(seen.insert(score.key), "{}", score.key);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The one writer of JSON lines: a file that only ever holds whole lines and resumes after an interruption.
+//!
+//! Each line is one write. In a `.gz` file each is a gzip member of its own (together an ordinary gzip file), so that
+//! such a file can be cut and continued just as a plain one.
+
+use flate2::bufread::GzDecoder;
+use flate2::{Compression, write::GzEncoder};
+use serde::{Serialize, de::DeserializeOwned};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// What to do with an output file that has content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    Refuse,
+    /// Keep its lines and write after them.
+    Resume,
+    Overwrite,
+}
+
+/// Lines cannot be written.
+#[derive(Debug, Error)]
+pub enum AppendError {
+    #[error("{}: {source}", file.display())]
+    Io { file: PathBuf, source: io::Error },
+    #[error("{}: the file is not empty; use --resume or --overwrite", .0.display())]
+    NotEmpty(PathBuf),
+    #[error("{}: only a regular file can be resumed", .0.display())]
+    NotResumable(PathBuf),
+    #[error("{}: another run is writing to this file", .0.display())]
+    Busy(PathBuf),
+    #[error("{}: line {line}: not a record of an earlier run, so the file is left alone: {why}", file.display())]
+    Foreign { file: PathBuf, line: u64, why: String },
+    #[error("{}: gzip data from byte {offset} on is damaged, so the file is left alone: {source}", file.display())]
+    Damaged { file: PathBuf, offset: u64, source: io::Error },
+}
+
+impl AppendError {
+    /// Whether the reader of a pipe has gone away, which is its right.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, AppendError::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// An output that has been examined, and not yet changed.
+#[derive(Debug)]
+pub struct Output {
+    path: PathBuf,
+    gzip: bool,
+    /// Of a regular file (or one to be made): its length, and that of what stays.
+    length_and_keep: Option<(u64, u64)>,
+}
+
+impl Output {
+    /// Examines the output (`-`: standard output) and, for [`Existing::Resume`], calls `on_line` with each line that is
+    /// there and its 1-based number. A torn last line does not count if it starts as lines do, with `start`; anything
+    /// else that is no `T` is an error.
+    pub fn examine<T: DeserializeOwned>(
+        path: &Path,
+        existing: Existing,
+        start: &'static str,
+        mut on_line: impl FnMut(u64, T),
+    ) -> Result<Output, AppendError> {
+        let gzip = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gz"));
+        let length_and_keep = if path == Path::new("-") { None } else { regular_length(path)? };
+        let keep = match (length_and_keep, existing) {
+            (None, Existing::Resume) => return Err(AppendError::NotResumable(path.to_owned())),
+            (None | Some(0), _) | (_, Existing::Overwrite) => 0,
+            (_, Existing::Refuse) => return Err(AppendError::NotEmpty(path.to_owned())),
+            (_, Existing::Resume) => {
+                let mut on_line = |number, line: &[u8]| Ok(on_line(number, serde_json::from_slice(line)?));
+                Earlier { path, start: start.as_bytes(), lines: 0, on_line: &mut on_line }.read(gzip)?
+            }
+        };
+        Ok(Output { path: path.to_owned(), gzip, length_and_keep: length_and_keep.map(|length| (length, keep)) })
+    }
+
+    /// Opens the output for writing after what is kept; only here is anything cut off.
+    pub fn open(self) -> Result<Appender, AppendError> {
+        let Output { path, gzip, length_and_keep } = self;
+        if path == Path::new("-") {
+            let sink = Sink::Stream(Box::new(io::stdout()));
+            return Ok(Appender { sink, path: "standard output".into(), gzip });
+        }
+        let io = |source| AppendError::Io { file: path.clone(), source };
+        let mut options = OpenOptions::new();
+        options.write(true);
+        let sink = match length_and_keep {
+            None => Sink::Stream(Box::new(options.open(&path).map_err(io)?)),
+            Some((length, keep)) => {
+                let file = options.create(true).truncate(false).open(&path).map_err(io)?;
+                // A file system without locks is no reason to stop.
+                let locked = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+                if locked || file.metadata().map_err(io)?.len() != length {
+                    return Err(AppendError::Busy(path));
+                }
+                Sink::File(WholeLines::open(file, keep).map_err(io)?)
+            }
+        };
+        Ok(Appender { sink, path, gzip })
+    }
+}
+
+/// The length of a regular file, or of one that is to be made; `None` of a pipe or a device.
+fn regular_length(path: &Path) -> Result<Option<u64>, AppendError> {
+    match path.metadata() {
+        Ok(metadata) => Ok(metadata.is_file().then_some(metadata.len())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Some(0)),
+        Err(source) => Err(AppendError::Io { file: path.to_owned(), source }),
+    }
+}
+
+/// Reads the lines of an earlier run.
+struct Earlier<'a> {
+    path: &'a Path,
+    start: &'static [u8],
+    lines: u64,
+    on_line: &'a mut dyn FnMut(u64, &[u8]) -> serde_json::Result<()>,
+}
+
+impl Earlier<'_> {
+    /// Reads the lines that are there and returns the length in bytes of what stays.
+    fn read(mut self, gzip: bool) -> Result<u64, AppendError> {
+        let file = File::open(self.path).map_err(|source| self.io(source))?;
+        let reader = BufReader::with_capacity(1 << 16, file);
+        if gzip { self.read_members(reader) } else { self.read_lines(reader) }
+    }
+
+    /// The whole lines of plain text; returns their length in bytes.
+    fn read_lines(&mut self, mut text: impl BufRead) -> Result<u64, AppendError> {
+        let mut whole = 0;
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = text.read_until(b'\n', &mut line).map_err(|source| self.io(source))?;
+            if !line.ends_with(b"\n") {
+                self.check_fragment(&line)?;
+                return Ok(whole);
+            }
+            self.lines += 1;
+            (self.on_line)(self.lines, &line).map_err(|error| self.foreign(error.to_string()))?;
+            whole += read as u64;
+        }
+    }
+
+    /// The lines of whole gzip members; returns the length of those members in bytes.
+    fn read_members(&mut self, file: impl BufRead) -> Result<u64, AppendError> {
+        let mut file = Counting { inner: file, bytes: 0 };
+        let mut text = Vec::new();
+        loop {
+            let offset = file.bytes;
+            if file.fill_buf().map(<[u8]>::is_empty).map_err(|source| self.io(source))? {
+                return Ok(offset);
+            }
+            text.clear();
+            match GzDecoder::new(&mut file).read_to_end(&mut text) {
+                Ok(_) => {
+                    if self.read_lines(text.as_slice())? != text.len() as u64 {
+                        return Err(self.foreign("a gzip member ends within it".into()));
+                    }
+                }
+                // A member of ours holds one line; cutting off more than that would lose finished work.
+                Err(error)
+                    if error.kind() == io::ErrorKind::UnexpectedEof && !text.trim_ascii_end().contains(&b'\n') =>
+                {
+                    self.check_fragment(&text)?;
+                    return Ok(offset);
+                }
+                Err(source) => return Err(AppendError::Damaged { file: self.path.to_owned(), offset, source }),
+            }
+        }
+    }
+
+    /// What is to be cut off must look like the start of a line of ours: a wrong file name must not cost a file its end.
+    fn check_fragment(&mut self, fragment: &[u8]) -> Result<(), AppendError> {
+        let common = fragment.len().min(self.start.len());
+        if fragment[..common] == self.start[..common] {
+            return Ok(());
+        }
+        self.lines += 1;
+        Err(self.foreign("it does not start as a record does".into()))
+    }
+
+    fn foreign(&self, why: String) -> AppendError {
+        AppendError::Foreign { file: self.path.to_owned(), line: self.lines, why }
+    }
+
+    fn io(&self, source: io::Error) -> AppendError {
+        AppendError::Io { file: self.path.to_owned(), source }
+    }
+}
+
+/// Counts the bytes that are consumed.
+struct Counting<R> {
+    inner: R,
+    bytes: u64,
+}
+
+impl<R: BufRead> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        self.bytes += n as u64;
+        Ok(n)
+    }
+}
+
+impl<R: BufRead> BufRead for Counting<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.inner.consume(n);
+        self.bytes += n as u64;
+    }
+}
+
+/// A file that a failed write leaves as it was.
+struct WholeLines {
+    file: File,
+    len: u64,
+}
+
+impl WholeLines {
+    fn open(mut file: File, keep: u64) -> io::Result<WholeLines> {
+        file.set_len(keep)?;
+        file.seek(SeekFrom::Start(keep))?;
+        Ok(WholeLines { file, len: keep })
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Err(error) = self.file.write_all(bytes) {
+            // If even this fails, --resume still finds and drops the half line.
+            let _ = self.file.set_len(self.len);
+            let _ = self.file.seek(SeekFrom::Start(self.len));
+            return Err(error);
+        }
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+enum Sink {
+    File(WholeLines),
+    /// Standard output, a pipe, a device.
+    Stream(Box<dyn Write>),
+}
+
+/// Writes lines, and hands each to the system before it returns.
+pub struct Appender {
+    sink: Sink,
+    path: PathBuf,
+    gzip: bool,
+}
+
+impl Appender {
+    /// Adds a line. A failed write leaves a regular file as it was.
+    pub fn append(&mut self, record: &impl Serialize) -> Result<(), AppendError> {
+        let written = line(record, self.gzip).and_then(|bytes| match &mut self.sink {
+            Sink::File(file) => file.append(&bytes),
+            Sink::Stream(stream) => stream.write_all(&bytes).and_then(|()| stream.flush()),
+        });
+        written.map_err(|source| AppendError::Io { file: self.path.clone(), source })
+    }
+
+    /// Waits until the lines so far are on the disk.
+    pub fn sync(&mut self) -> Result<(), AppendError> {
+        let Sink::File(file) = &self.sink else { return Ok(()) };
+        file.file.sync_data().map_err(|source| AppendError::Io { file: self.path.clone(), source })
+    }
+}
+
+/// A record as the bytes of its line.
+fn line(record: &impl Serialize, gzip: bool) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(record)?;
+    text.push(b'\n');
+    if !gzip {
+        return Ok(text);
+    }
+    let mut member = GzEncoder::new(Vec::new(), Compression::default());
+    member.write_all(&text)?;
+    member.finish()
+}

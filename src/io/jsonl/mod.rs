@@ -1,0 +1,209 @@
+//! JSON lines: one reader, of plain and gzip files, and one writer that resumes ([`append`]).
+
+pub mod append;
+
+use flate2::bufread::MultiGzDecoder;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Bytes of the longest line that is read whole: a file that is not JSONL must not fill the memory.
+pub const LINE_LIMIT: u64 = 1 << 30;
+
+/// A file cannot be read (further).
+#[derive(Debug, Error)]
+#[error("{}: cannot read line {line}: {source}", file.display())]
+pub struct ReadError {
+    pub file: PathBuf,
+    /// 1-based
+    pub line: u64,
+    pub source: io::Error,
+}
+
+/// A line that is not blank.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// 1-based; blank lines count.
+    pub number: u64,
+    /// The line with its end, without the file's byte order mark.
+    pub bytes: &'a [u8],
+    /// It is longer than this limit in bytes, and `bytes` only its start.
+    pub over_limit: Option<u64>,
+}
+
+impl Line<'_> {
+    /// The JSON value of the line.
+    pub fn parse<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_slice(self.bytes)
+    }
+
+    /// Whether the line ends as lines do; the last one of a file that was cut off does not.
+    pub fn is_terminated(&self) -> bool {
+        self.bytes.ends_with(b"\n")
+    }
+}
+
+/// The lines of a file, blank ones left out.
+pub struct Lines {
+    reader: Box<dyn BufRead>,
+    file: PathBuf,
+    /// Lines read so far.
+    number: u64,
+    buffer: Vec<u8>,
+    limit: u64,
+}
+
+impl Lines {
+    /// Opens a file, or standard input for `-`. Gzip is recognised by its content, not by the name.
+    pub fn open(path: &Path) -> Result<Lines, ReadError> {
+        if path == Path::new("-") {
+            return Lines::new(io::stdin(), "standard input".into());
+        }
+        let broken = |source| ReadError { file: path.to_owned(), line: 1, source };
+        Lines::new(File::open(path).map_err(broken)?, path.to_owned())
+    }
+
+    /// Reads from any source; `file` is its name in errors.
+    pub fn new(source: impl Read + 'static, file: PathBuf) -> Result<Lines, ReadError> {
+        match unpacked(source) {
+            Ok(reader) => Ok(Lines { reader, file, number: 0, buffer: Vec::new(), limit: LINE_LIMIT }),
+            Err(source) => Err(ReadError { file, line: 1, source }),
+        }
+    }
+
+    /// Sets the length in bytes above which a line is only read in part.
+    pub fn with_limit(mut self, bytes: u64) -> Lines {
+        self.limit = bytes;
+        self
+    }
+
+    /// The next line that is not blank. After an error the position is unknown.
+    #[expect(clippy::should_implement_trait, reason = "the line borrows the buffer, so this is no Iterator")]
+    pub fn next(&mut self) -> Result<Option<Line<'_>>, ReadError> {
+        loop {
+            let Some(over_limit) = self.read()? else { return Ok(None) };
+            if over_limit.is_some() || !self.buffer.trim_ascii().is_empty() {
+                return Ok(Some(Line { number: self.number, bytes: &self.buffer, over_limit }));
+            }
+        }
+    }
+
+    /// How many lines are left.
+    pub fn count(mut self) -> Result<u64, ReadError> {
+        let mut lines = 0;
+        while self.next()?.is_some() {
+            lines += 1;
+        }
+        Ok(lines)
+    }
+
+    /// Reads a line into the buffer; the inner option is the limit if the line is over it.
+    fn read(&mut self) -> Result<Option<Option<u64>>, ReadError> {
+        self.buffer.clear();
+        let broken = |source| ReadError { file: self.file.clone(), line: self.number + 1, source };
+        let mut limited = (&mut self.reader).take(self.limit.saturating_add(1)); // one more, for the newline
+        if limited.read_until(b'\n', &mut self.buffer).map_err(broken)? == 0 {
+            return Ok(None);
+        }
+        let fits = self.buffer.len() as u64 <= self.limit || self.buffer.ends_with(b"\n");
+        if !fits {
+            self.reader.skip_until(b'\n').map_err(broken)?;
+        }
+        if self.number == 0 && self.buffer.starts_with(b"\xef\xbb\xbf") {
+            self.buffer.drain(..3); // a byte order mark
+        }
+        self.number += 1;
+        Ok(Some((!fits).then_some(self.limit)))
+    }
+}
+
+/// The content of a source, decompressed if it is gzip (of any number of members).
+pub fn unpacked(source: impl Read + 'static) -> io::Result<Box<dyn BufRead>> {
+    let mut source = BufReader::with_capacity(1 << 16, source);
+    // taken off and put back: a pipe may hold a single byte when it is peeked at
+    let mut start = Vec::new();
+    source.by_ref().take(2).read_to_end(&mut start)?;
+    let gzip = start == [0x1f, 0x8b];
+    let source = Cursor::new(start).chain(source);
+    Ok(if gzip { Box::new(BufReader::new(MultiGzDecoder::new(source))) } else { Box::new(source) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::{Compression, write::GzEncoder};
+    use std::io::Write;
+
+    fn lines(bytes: &[u8]) -> Lines {
+        Lines::new(Cursor::new(bytes.to_vec()), "test".into()).unwrap()
+    }
+
+    /// Number and text of every line, without its end.
+    fn all(mut lines: Lines) -> Result<Vec<(u64, String)>, (usize, ReadError)> {
+        let mut found = Vec::new();
+        loop {
+            match lines.next() {
+                Ok(None) => return Ok(found),
+                Ok(Some(line)) => {
+                    found.push((line.number, String::from_utf8_lossy(line.bytes).trim_end().to_owned()));
+                }
+                Err(error) => return Err((found.len(), error)),
+            }
+        }
+    }
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    const TEXT: &[u8] = b"\xef\xbb\xbf{\"a\": 1}\r\n\n  \nnot json\n{\"a\": 2}\n{\"a\": 3}";
+
+    #[test]
+    fn blank_lines_count_and_are_left_out() {
+        let text = |line: &str| line.to_owned();
+        let expected =
+            [(1, text("{\"a\": 1}")), (4, text("not json")), (5, text("{\"a\": 2}")), (6, text("{\"a\": 3}"))];
+        assert_eq!(all(lines(TEXT)).unwrap(), expected);
+        assert_eq!(lines(TEXT).count().unwrap(), 4);
+        assert_eq!(all(lines(b"")).unwrap(), []);
+        assert_eq!(all(lines(b"\n")).unwrap(), []);
+    }
+
+    #[test]
+    fn gzip_is_read_whatever_its_name_and_in_several_members() {
+        let mut packed = gzip(&TEXT[..20]);
+        packed.extend(gzip(&TEXT[20..]));
+        assert_eq!(all(lines(&packed)).unwrap(), all(lines(TEXT)).unwrap());
+    }
+
+    #[test]
+    fn cut_off_gzip_is_an_error_after_its_whole_lines() {
+        let packed = gzip(&[TEXT, b"\n"].concat());
+        let (good, error) = all(lines(&packed[..packed.len() - 4])).unwrap_err();
+        assert_eq!((good, error.line), (4, 7));
+    }
+
+    #[test]
+    fn only_the_start_of_a_line_over_the_limit_is_read() {
+        let input = [&[b'x'; 5000][..], b"\n1\n"].concat();
+        let mut limited = lines(&input).with_limit(100);
+        let long = limited.next().unwrap().unwrap();
+        assert_eq!((long.over_limit, long.bytes.len()), (Some(100), 101));
+        let next = limited.next().unwrap().unwrap();
+        assert_eq!((next.number, next.over_limit, next.parse::<u8>().unwrap()), (2, None, 1));
+        assert_eq!(lines(&input).with_limit(100).count().unwrap(), 2);
+        // as long as the limit fits
+        assert_eq!(lines(b"12345\n").with_limit(5).next().unwrap().unwrap().over_limit, None);
+    }
+
+    #[test]
+    fn missing_files_and_folders_are_named() {
+        let error = Lines::open(Path::new("/no/such/file.jsonl")).err().unwrap().to_string();
+        assert!(error.starts_with("/no/such/file.jsonl: "), "{error}");
+        assert!(Lines::open(&std::env::temp_dir()).is_err());
+    }
+}

@@ -1,0 +1,310 @@
+//! What can be chosen about the method: a profile, single rules of it, and the published parameters.
+
+use super::rules::{self, Named, RULES, Rules, one_of};
+use crate::backend::entropy::EntropyRule;
+use crate::engine::{HeadSelection, SELECTED_HEADS};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// Which reading of the method is computed (the authors' code differs from their paper, and both have defects).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// What the authors' published code does, defects included: for comparison with published numbers.
+    Reference,
+    /// The paper's text.
+    Paper,
+    /// The paper's intent without the defects of either.
+    Corrected,
+}
+
+impl Named for Profile {
+    const VALUES: &'static [(Self, &'static str)] =
+        &[(Profile::Reference, "reference"), (Profile::Paper, "paper"), (Profile::Corrected, "corrected")];
+}
+
+impl Profile {
+    /// What it is, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Profile::Reference => {
+                "What the authors' published code does, defects included: for comparison with published numbers"
+            }
+            Profile::Paper => "The paper's text",
+            Profile::Corrected => "The paper's intent without the defects of either",
+        }
+    }
+
+    pub fn rules(self) -> Rules {
+        match self {
+            Profile::Reference => rules::REFERENCE,
+            Profile::Paper => rules::PAPER,
+            Profile::Corrected => rules::CORRECTED,
+        }
+    }
+}
+
+/// Where the chain comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChainRule {
+    /// Backtracking along the attention.
+    #[default]
+    Attention,
+    /// An ablation: every token of the response is in the chain.
+    None,
+}
+
+impl Named for ChainRule {
+    const VALUES: &'static [(Self, &'static str)] = &[(ChainRule::Attention, "attention"), (ChainRule::None, "none")];
+}
+
+impl ChainRule {
+    /// What it is, for people.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            ChainRule::Attention => "Backtracking along the attention",
+            ChainRule::None => "An ablation: every token of the response is in the chain",
+        }
+    }
+}
+
+/// A name that is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found \"{found}\"")]
+pub struct UnknownName {
+    pub found: String,
+    pub expected: String,
+}
+
+/// [`FromStr`] and [`Display`](fmt::Display) by the names of [`Named`].
+macro_rules! by_name {
+    ($($type:ty),+) => {$(
+        impl FromStr for $type {
+            type Err = UnknownName;
+
+            fn from_str(name: &str) -> Result<Self, UnknownName> {
+                let names: Vec<&str> = Self::VALUES.iter().map(|(_, name)| *name).collect();
+                Named::named(name).ok_or_else(|| UnknownName { found: name.to_owned(), expected: one_of(&names) })
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        }
+    )+};
+}
+
+by_name!(Profile, ChainRule);
+
+/// A rule cannot be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("\"{0}\": expected NAME=VALUE, such as threshold=above")]
+    Shape(String),
+    #[error("there is no rule \"{0}\"; valid names: {names}", names = RULES.map(|rule| rule.name).join(", "))]
+    Name(String),
+    #[error("rule {rule}: expected {}, found \"{found}\"", one_of(valid))]
+    Value { rule: &'static str, valid: Vec<&'static str>, found: String },
+}
+
+/// A rule and its value by name, `threshold=above`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct RuleSetting {
+    pub name: String,
+    pub value: String,
+}
+
+impl FromStr for RuleSetting {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let (name, value) = text.split_once('=').ok_or_else(|| RuleError::Shape(text.to_owned()))?;
+        Reading::from(Profile::Corrected).set(name, value)?;
+        Ok(RuleSetting { name: name.to_owned(), value: value.to_owned() })
+    }
+}
+
+impl TryFrom<String> for RuleSetting {
+    type Error = RuleError;
+
+    fn try_from(text: String) -> Result<Self, RuleError> {
+        text.parse()
+    }
+}
+
+/// A profile, and its rules with those that were set alone.
+///
+/// As JSON: the profile's name, and `rules`, those that differ from the profile's, if any do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "WrittenReading", try_from = "WrittenReading")]
+pub struct Reading {
+    pub profile: Profile,
+    pub rules: Rules,
+}
+
+impl Reading {
+    /// A profile with some rules set alone, by the names of rules and values.
+    ///
+    /// # Errors
+    /// A rule or a value that does not exist.
+    pub fn new<S: AsRef<str>>(profile: Profile, settings: impl IntoIterator<Item = (S, S)>) -> Result<Self, RuleError> {
+        let mut reading = Reading::from(profile);
+        settings.into_iter().try_for_each(|(name, value)| reading.set(name.as_ref(), value.as_ref()))?;
+        Ok(reading)
+    }
+
+    /// Sets a rule by the names of the rule and its value.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), RuleError> {
+        let rule = RULES.iter().find(|rule| rule.name == name).ok_or_else(|| RuleError::Name(name.to_owned()))?;
+        (rule.set)(&mut self.rules, value).ok_or_else(|| RuleError::Value {
+            rule: rule.name,
+            valid: (rule.values)(),
+            found: value.to_owned(),
+        })
+    }
+
+    /// The rules that differ from the profile's: names and values.
+    pub fn changed(&self) -> BTreeMap<String, String> {
+        let own = self.profile.rules();
+        let changed = RULES.iter().filter(|rule| (rule.get)(&self.rules) != (rule.get)(&own));
+        changed.map(|rule| (rule.name.to_owned(), (rule.get)(&self.rules).to_owned())).collect()
+    }
+}
+
+impl From<Profile> for Reading {
+    fn from(profile: Profile) -> Self {
+        Reading { profile, rules: profile.rules() }
+    }
+}
+
+impl fmt::Display for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.profile)?;
+        self.changed().iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// A [`Reading`] in JSON.
+#[derive(Serialize, Deserialize)]
+struct WrittenReading {
+    profile: Profile,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    rules: BTreeMap<String, String>,
+}
+
+impl From<Reading> for WrittenReading {
+    fn from(reading: Reading) -> Self {
+        WrittenReading { profile: reading.profile, rules: reading.changed() }
+    }
+}
+
+impl TryFrom<WrittenReading> for Reading {
+    type Error = RuleError;
+
+    fn try_from(written: WrittenReading) -> Result<Self, RuleError> {
+        Reading::new(written.profile, written.rules)
+    }
+}
+
+/// The method's parameters; the symbols are the paper's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameters {
+    #[serde(flatten)]
+    pub reading: Reading,
+    pub chain: ChainRule,
+    /// L_tgt: the max number of targets chosen in one backtracking step.
+    pub targets_per_step: usize,
+    /// θ: a target needs this score, once the chain is long enough.
+    pub score_threshold: f64,
+    /// The length (answer tokens not counted) from which θ applies.
+    pub min_chain_length: usize,
+    /// L': the max number of tokens of the chain that the similarity filter keeps.
+    pub max_kept: usize,
+    /// The similarity filter keeps tokens from this cosine on.
+    pub min_similarity: f64,
+    /// τ: an alternative token joins the ensemble when its probability is above this.
+    pub min_alternative: f64,
+    /// [`Candidates::MostProbable`](super::rules::Candidates) only: the ensemble is drawn from this many candidates plus
+    /// one per kept token.
+    pub max_alternatives: usize,
+    /// K: heads that are kept per row.
+    pub selected_heads: usize,
+}
+
+impl Parameters {
+    /// The published values: L_tgt = 3, θ = 0.5, L' = 10, τ = 0.01, K = 16.
+    pub fn published(reading: impl Into<Reading>) -> Self {
+        Parameters {
+            reading: reading.into(),
+            chain: ChainRule::Attention,
+            targets_per_step: 3,
+            score_threshold: 0.5,
+            min_chain_length: 5,
+            max_kept: 10,
+            min_similarity: 0.0,
+            min_alternative: 0.01,
+            max_alternatives: 10,
+            selected_heads: SELECTED_HEADS,
+        }
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.reading.rules
+    }
+
+    /// What the engine has to record for this method.
+    pub fn head_selection(&self) -> HeadSelection {
+        let entropy: EntropyRule = self.rules().head_entropy;
+        HeadSelection { heads: self.selected_heads, entropy }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for (profile, name) in Profile::VALUES {
+            assert_eq!((name.parse(), profile.to_string()), (Ok(*profile), (*name).to_owned()));
+            assert_eq!(serde_json::to_value(profile).unwrap(), *name);
+        }
+        for (chain, name) in ChainRule::VALUES {
+            assert_eq!((name.parse(), serde_json::to_value(chain).unwrap()), (Ok(*chain), (*name).into()));
+        }
+        assert_eq!(
+            "Paper".parse::<Profile>().unwrap_err().to_string(),
+            "expected reference, paper or corrected, found \"Paper\""
+        );
+    }
+
+    #[test]
+    fn only_rules_that_differ_are_written() {
+        let plain = Parameters::published(Profile::Paper);
+        let value = serde_json::to_value(&plain).unwrap();
+        assert_eq!(value["profile"], "paper");
+        assert_eq!(value.get("rules"), None);
+        assert_eq!(serde_json::from_value::<Parameters>(value).unwrap(), plain);
+
+        let settings = [("threshold", "at-least"), ("stop-words", "list")];
+        let changed = Parameters::published(Reading::new(Profile::Paper, settings).unwrap());
+        let value = serde_json::to_value(&changed).unwrap();
+        assert_eq!(value["rules"], serde_json::json!({ "threshold": "at-least" }));
+        assert_eq!(serde_json::from_value::<Parameters>(value).unwrap(), changed);
+        assert_eq!(changed.reading.to_string(), "paper threshold=at-least");
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_explained() {
+        let error = |text: &str| text.parse::<RuleSetting>().unwrap_err().to_string();
+        assert!(error("threshold").contains("NAME=VALUE"));
+        assert!(error("theta=1").contains("valid names: encoding, extraction, head-entropy"));
+        assert_eq!(error("threshold=over"), "rule threshold: expected at-least or above, found \"over\"");
+    }
+}

@@ -1,0 +1,77 @@
+//! What the scores read of the pass: probabilities of tokens and entropies of predictions, under the rules that decide how.
+
+use super::rules::{EntropyRows, FirstRow, FirstToken, ResponseEnd, Rules, Vocabulary};
+use super::{Response, Step};
+use std::ops::Range;
+
+/// Tokens of a prediction that [`Vocabulary::Top5`] knows.
+pub const TOP: usize = 5;
+
+/// Whether the token at `position` is one whose row is not the one before it.
+fn is_wrapped(response: &Response, position: usize, rules: &Rules) -> bool {
+    rules.first_row == FirstRow::Wrapped && position <= response.prompt_len
+}
+
+/// The step that predicts the token at `position` (absolute).
+pub fn step_of<'a>(response: &'a Response, position: usize, rules: &Rules) -> &'a Step {
+    let row = if is_wrapped(response, position, rules) { response.tokens.len() } else { position };
+    response.step(row.saturating_sub(1))
+}
+
+/// ln p of the response token at `position` (absolute): exact, but from the prediction's listed tokens where the rules know
+/// no more; there a token that is not listed gets the first one's.
+pub fn token_logprob(response: &Response, position: usize, rules: &Rules) -> f64 {
+    if rules.probabilities == Vocabulary::Full && !is_wrapped(response, position, rules) {
+        return response.logprob_at(position);
+    }
+    let top = &step_of(response, position, rules).top;
+    let among = top.iter().take(TOP).find(|top| response.tokens.get(position) == Some(&top.token));
+    among.or(top.first()).map_or(f64::NEG_INFINITY, |top| top.logprob)
+}
+
+/// Positions (absolute) of the response's tokens.
+pub fn response_span(response: &Response, answer: &Range<usize>, rules: &Rules) -> Range<usize> {
+    match rules.response_end {
+        ResponseEnd::Answer => response.prompt_len..answer.end,
+        ResponseEnd::Sequence => response.prompt_len..response.tokens.len(),
+    }
+}
+
+/// [`response_span`] without the first token, where the rules skip it.
+pub fn counted_span(response: &Response, answer: &Range<usize>, rules: &Rules) -> Range<usize> {
+    let Range { start, end } = response_span(response, answer, rules);
+    start + usize::from(rules.first_token == FirstToken::Skipped)..end
+}
+
+/// Entropy of a prediction in nats.
+fn entropy(step: &Step, rules: &Rules) -> f64 {
+    match rules.entropies {
+        Vocabulary::Full => step.entropy,
+        Vocabulary::Top5 => {
+            let term = |logprob: f64| if logprob == f64::NEG_INFINITY { 0.0 } else { -logprob.exp() * logprob };
+            step.top.iter().take(TOP).map(|top| term(top.logprob)).sum()
+        }
+    }
+}
+
+/// Entropies of the predictions of `positions`' tokens.
+pub fn entropies(response: &Response, positions: Range<usize>, rules: &Rules) -> Vec<f64> {
+    positions.map(|position| entropy(step_of(response, position, rules), rules)).collect()
+}
+
+/// Entropies of the response's rows.
+pub fn response_entropies(response: &Response, answer: &Range<usize>, rules: &Rules) -> Vec<f64> {
+    match rules.entropy_rows {
+        EntropyRows::Predicting => entropies(response, counted_span(response, answer, rules), rules),
+        EntropyRows::Own => {
+            response_span(response, answer, rules).map(|row| entropy(response.step(row), rules)).collect()
+        }
+    }
+}
+
+/// ∏ p and the mean of p (1 and 0 of no tokens).
+pub fn product_and_mean(logprobs: &[f64]) -> (f64, f64) {
+    let product = logprobs.iter().sum::<f64>().exp();
+    let mean = logprobs.iter().map(|logprob| logprob.exp()).sum::<f64>() / logprobs.len().max(1) as f64;
+    (product, mean)
+}

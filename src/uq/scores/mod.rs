@@ -1,0 +1,158 @@
+//! The scores of a response: one entry each, in the file of its family. An entry is all there is to a score: its key in
+//! JSON, what people read of it, and the function that computes it from what the method found.
+
+mod entropy;
+mod likelihood;
+mod rivals;
+mod uqac;
+
+use super::rules::Rules;
+use super::{Link, Member, Response};
+use serde::{Serialize, Serializer};
+use std::ops::{Index, Range};
+use std::sync::LazyLock;
+
+/// What a score costs beyond the response itself, and where reports group it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// UQAC and its parts.
+    Uqac,
+    /// From the same pass as the response.
+    SinglePass,
+    /// By further responses or turns.
+    MorePasses,
+    /// Not known to this program.
+    Other,
+}
+
+impl Group {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Uqac => "UQAC",
+            Group::SinglePass => "single pass",
+            Group::MorePasses => "more passes",
+            Group::Other => "other",
+        }
+    }
+}
+
+/// A score of a response. Higher is more confident.
+pub struct Score {
+    /// In JSON.
+    pub key: &'static str,
+    /// For people, in tables and pictures.
+    pub name: &'static str,
+    /// For people, what it is.
+    pub meaning: &'static str,
+    pub group: Group,
+    /// Where reports show it within its group; of equal ones the registry's order.
+    pub place: u8,
+    /// Whether it claims to be a probability, so that calibration can be measured.
+    pub is_probability: bool,
+    pub compute: fn(&Found) -> f64,
+}
+
+/// The registry: the entries of every family, in the order in which JSON has them.
+const FAMILIES: [&[Score]; 4] = [likelihood::SCORES, uqac::SCORES, entropy::SCORES, rivals::SCORES];
+
+/// Every score, in the order in which JSON has them.
+pub fn all() -> impl Iterator<Item = &'static Score> {
+    FAMILIES.into_iter().flatten()
+}
+
+/// Every score, in the order in which reports show them.
+pub fn as_shown() -> &'static [&'static Score] {
+    static SHOWN: LazyLock<Vec<&'static Score>> = LazyLock::new(|| {
+        let mut scores: Vec<&Score> = all().collect();
+        scores.sort_by_key(|score| (score.group, score.place));
+        scores
+    });
+    &SHOWN
+}
+
+/// What the method found for a response: everything that a score is computed from.
+#[derive(Clone, Copy)]
+pub struct Found<'a> {
+    pub response: &'a Response<'a>,
+    /// Positions (absolute) of the answer's tokens.
+    pub answer: &'a Range<usize>,
+    pub chain: &'a [Link],
+    /// Rows (relative) of the chain that the similarity filter kept.
+    pub kept: &'a [i64],
+    pub ensemble: &'a [Member],
+    pub rules: &'a Rules,
+}
+
+/// Every score of one response, in the registry's order. As JSON: a map from key to value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores(Vec<f64>);
+
+impl Scores {
+    pub fn compute(found: &Found) -> Self {
+        Scores::from_fn(|score| (score.compute)(found))
+    }
+
+    /// A value for each score.
+    pub fn from_fn(value: impl FnMut(&'static Score) -> f64) -> Self {
+        Scores(all().map(value).collect())
+    }
+
+    /// P, UQAC's confidence.
+    pub fn p(&self) -> f64 {
+        self["p"]
+    }
+
+    pub fn get(&self, key: &str) -> Option<f64> {
+        self.iter().find(|(score, _)| score.key == key).map(|(_, value)| value)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Score, f64)> {
+        all().zip(self.0.iter().copied())
+    }
+}
+
+impl Index<&str> for Scores {
+    type Output = f64;
+
+    /// # Panics
+    /// If there is no score with this key.
+    fn index(&self, key: &str) -> &f64 {
+        let found = all().zip(&self.0).find(|(score, _)| score.key == key);
+        found.map_or_else(|| panic!("there is no score \"{key}\""), |(_, value)| value)
+    }
+}
+
+impl Serialize for Scores {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter().map(|(score, value)| (score.key, value)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn keys_are_unique_and_every_score_says_what_it_is() {
+        let keys: BTreeSet<&str> = all().map(|score| score.key).collect();
+        assert_eq!(keys.len(), all().count());
+        assert!(all().all(|score| !score.key.is_empty() && !score.name.is_empty() && !score.meaning.is_empty()));
+        assert_eq!(as_shown().len(), all().count());
+        assert_eq!(as_shown()[0].key, "p");
+    }
+
+    #[test]
+    fn json_has_the_registrys_order() {
+        let mut next = 0.0;
+        let scores = Scores::from_fn(|_| {
+            next += 1.0;
+            next
+        });
+        let text = serde_json::to_string(&scores).unwrap();
+        assert!(text.starts_with(r#"{"answer_prob":1.0,"answer_mean":2.0,"#), "{text}");
+        assert_eq!((scores["answer_mean"], scores.get("answer_mean"), scores.get("none")), (2.0, Some(2.0), None));
+    }
+}

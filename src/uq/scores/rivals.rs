@@ -1,0 +1,52 @@
+//! Cheap rivals from the same pass. They are not the authors': they read exact probabilities under every profile.
+
+use super::Group::SinglePass;
+use super::{Found, Score};
+use crate::uq::predictions::response_span;
+
+/// Length in tokens of a window of [`lowest_window`].
+const WINDOW: usize = 64;
+
+pub(super) const SCORES: &[Score] = &[
+    Score {
+        key: "trace_length",
+        name: "Length",
+        meaning: "minus the number of tokens",
+        group: SinglePass,
+        place: 1,
+        is_probability: false,
+        compute: |found| -(exact_logprobs(found).len() as f64),
+    },
+    Score {
+        key: "min_token_prob",
+        name: "Least token p",
+        meaning: "the least probable token",
+        group: SinglePass,
+        place: 0,
+        is_probability: true,
+        compute: |found| exact_logprobs(found).into_iter().fold(0.0, f64::min).exp(), // 1 of no tokens
+    },
+    Score {
+        key: "lowest_window",
+        name: "Lowest window",
+        meaning: "the least confident stretch of tokens",
+        group: SinglePass,
+        place: 0,
+        is_probability: true,
+        compute: |found| lowest_window(&exact_logprobs(found)),
+    },
+];
+
+/// ln p of the response's tokens, full vocabulary.
+fn exact_logprobs(found: &Found) -> Vec<f64> {
+    let span = response_span(found.response, found.answer, found.rules);
+    span.map(|position| found.response.logprob_at(position)).collect()
+}
+
+/// The least mean of ln p over any window of 64 consecutive tokens (all of them where there are fewer), as a probability.
+/// After DeepConf's lowest group confidence, which reads the top 20 tokens of each step instead of the one written.
+fn lowest_window(logprobs: &[f64]) -> f64 {
+    let length = logprobs.len().clamp(1, WINDOW);
+    let mean = |window: &[f64]| window.iter().sum::<f64>() / length as f64;
+    logprobs.windows(length).map(mean).fold(0.0, f64::min).exp()
+}
