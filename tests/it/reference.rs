@@ -16,7 +16,7 @@ use common::{cuda_host, golden, read_json};
 use std::ops::ControlFlow;
 use std::path::Path;
 use uqac::backend::DType::{self, Bf16, F16, F32};
-use uqac::backend::cpu::simd::Level;
+use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::entropy::EntropyRule;
@@ -35,9 +35,9 @@ fn reference(folder: &Path, (k, v): CacheTypes) -> ReferenceBackend {
     ReferenceBackend::new(spec, weights, k, v)
 }
 
-fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, level: Level) -> CpuBackend {
+fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, isa: Isa) -> CpuBackend {
     let (spec, weights) = open(folder);
-    CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, level, threads: 2, ..CpuOptions::default() })
+    CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, isa, threads: 2, ..CpuOptions::default() })
 }
 
 fn cuda(folder: &Path, (k, v): CacheTypes) -> CudaBackend {
@@ -326,8 +326,8 @@ fn the_cpu_backend_equals_the_reference_on_random_models_of_every_family() {
             let cache = [(F32, F32), (F32, F16), (F16, F16), (Bf16, F32)][pick(4, i, seed, 2)];
             let run = Run { tokens: model.tokens(len, seed), widths, rule: RULES[pick(2, i, seed, 3)] };
             let case = Case::new(&model, cache, run, 0.0);
-            for level in Level::available() {
-                case.check(&mut cpu(case.folder.path(), cache, level));
+            for isa in Isa::available() {
+                case.check(&mut cpu(case.folder.path(), cache, isa));
             }
         }
     }
