@@ -152,14 +152,14 @@ fn reconstruction(c: &mut Criterion) {
 #[cfg(target_arch = "x86_64")]
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;
-    const TURNS: usize = 1000;
+    const ITERATIONS: usize = 1000;
     const SUMS: usize = 24;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn in_bf16(x: f32) -> f32 {
         let a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(x), _mm512_set1_ps(1.0 - x));
         let mut sums = [_mm512_setzero_ps(); SUMS];
-        for _ in 0..TURNS {
+        for _ in 0..ITERATIONS {
             for sum in &mut sums {
                 *sum = _mm512_dpbf16_ps(*sum, a, a);
             }
@@ -169,11 +169,11 @@ fn rates(c: &mut Criterion) {
 
     let mut group = c.benchmark_group("rate of one core");
     let isa = Isa::detect();
-    let in_f32 = || isa.run(MultiplyAdds { x: black_box(0.5), turns: TURNS });
+    let in_f32 = || isa.run(MultiplyAdds { x: black_box(0.5), iterations: ITERATIONS });
     group.throughput(Throughput::Elements(in_f32() as u64));
     group.bench_function("f32", |b| b.iter(in_f32));
     if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
-        group.throughput(Throughput::Elements((TURNS * SUMS * 32) as u64));
+        group.throughput(Throughput::Elements((ITERATIONS * SUMS * 32) as u64));
         // SAFETY: the CPU has the instructions.
         group.bench_function("bf16 pairs, 512 bits", |b| b.iter(|| unsafe { in_bf16(black_box(0.5)) }));
     }

@@ -14,18 +14,13 @@
 //   partial_out     [rows, heads, splits, D] f32: sum e^{s-m} v
 //   partial_states  [rows, heads, splits]
 //   Entropy states stay empty for rows before their sequence's first_traced_row.
-// PRECOND: grid (splits, kv_heads * ceil(heads / kv_heads / 8), rows), splits in 1..=128; block 128; all pointers
-//   aligned to 16 bytes; dynamic shared memory, by (K, V), in bytes (Tiling::BYTES):
-//     D              16     32     64     96    128    256
-//     f32, f32    23360  40256  74048  55616  73024  75584
-//     f32, f16    35648  32064  57664  43328  56640  59200
-//     f16, f16    35648  24128  41536  31296  40512  77376
-//     bf16, bf16  35648  25408  43840  34624  44864  85824
+// PRECOND: grid (splits, kv_heads * ceil(heads / kv_heads / 8), rows), splits in 1..=MAX_SPLITS; block 128; all pointers
+//   aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
 //
 // attn_combine[_plain]: merges the splits
 //   out             [rows, heads, head_dim] f32
 //   states          [rows, heads]
-// PRECOND: grid (heads, rows); block 128; dynamic shared memory 4 * (splits + 1) bytes; `splits` as launched before.
+// PRECOND: grid (heads, rows); block 128; dynamic shared memory NAME_shared_bytes; `splits` as launched before.
 //
 // A split's share depends on the row's own position and the number of splits only: whole chunks of 64 positions,
 // floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). With a number of splits that is fixed per
@@ -37,6 +32,7 @@
 
 namespace attn_decode {
 
+constexpr int MAX_SPLITS = 128;
 constexpr int CHUNK = 64;  // positions; shares are whole chunks, tiles whole parts of a chunk
 
 struct Arguments {
@@ -206,6 +202,7 @@ __device__ __forceinline__ void combine(const float* partial_out, const HeadStat
 }  // namespace attn_decode
 
 #define ATTN_DECODE(name, K, V, D, ENTROPY)                                                                           \
+  SHARED_BYTES(name, (attn_decode::Tiling<K, V, D>::BYTES))                                                           \
   extern "C" __global__ void __launch_bounds__(128, 2)                                                                \
       name(const float* __restrict__ queries, const RowState* __restrict__ rows,                                      \
            const SequenceView* __restrict__ sequences, int layer, int heads, int kv_heads, int window, float softcap, \
@@ -235,6 +232,7 @@ ATTN_DECODE_PLAIN(128)
 ATTN_DECODE_PLAIN(256)
 
 #define ATTN_COMBINE(name, ENTROPY)                                                                          \
+  SHARED_BYTES(name, 4 * (attn_decode::MAX_SPLITS + 1))                                                      \
   extern "C" __global__ void __launch_bounds__(128)                                                          \
       name(const float* __restrict__ partial_out, const HeadState* __restrict__ partial_states,              \
            const RowState* __restrict__ rows, int head_dim, int splits, int window, float* __restrict__ out, \

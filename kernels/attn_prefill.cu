@@ -16,8 +16,7 @@
 //   out        [n, heads, D] f32
 //   states     [n, heads]; the entropy states of rows before the sequence's first_traced_row stay empty
 // PRECOND: grid (ceil(n * heads / kv_heads / 64), kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared
-//   memory (TERMS * 64 + TILE * (planes of K + planes of V)) * (D + 8) * 2 bytes, where f32 has TERMS planes and 16-bit
-//   types have 1, and TILE is 16 for D > 128, else 32. At most 99 KB.
+//   memory NAME_shared_bytes, at most 99 KB.
 //   Keys and values beyond +-65504 give results that are not finite.
 //
 // The rows of all query heads of a key/value head are stacked: line i of a block is row i / group, head i % group. A
@@ -44,6 +43,7 @@ struct Tiling {
   static constexpr int K_PLANES = sizeof(K) == 4 ? TERMS : 1, V_PLANES = sizeof(V) == 4 ? TERMS : 1;
   static constexpr int TILE = D > 128 ? 16 : 32;
   static constexpr int STRIDE = D + 8;  // 16 bytes more than a line: eight lines' parts lie in different banks
+  static constexpr int BYTES = (TERMS * LINES + TILE * (K_PLANES + V_PLANES)) * STRIDE * 2;
 };
 
 struct Arguments {
@@ -321,6 +321,7 @@ __device__ __forceinline__ void prefill(const Arguments& a) {
 }  // namespace attn_prefill
 
 #define ATTN_PREFILL(name, K, V, D, TERMS)                                                                    \
+  SHARED_BYTES(name, (attn_prefill::Tiling<K, V, D, TERMS>::BYTES))                                            \
   extern "C" __global__ void __launch_bounds__(128, D > 128 ? 2 : 3)                                          \
       name(const float* __restrict__ queries, const RowState* __restrict__ rows,                              \
            const SequenceView* __restrict__ sequences, int n, int layer, int heads, int kv_heads, int window, \

@@ -7,18 +7,18 @@
 //   asked               [n] rows T, absolute; one before first_traced_row gives zeros
 //   windows             [layers]: positions a row of that layer attends to, itself included; 0: all
 //   softcap             s <- softcap tanh(s / softcap); 0: none
-//   keep                K of the trace, 1..=32
-//   out                 [n, stride] f32; positions behind T become 0
-// PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory 128 * keep bytes; pointers aligned to
+//   keep                K of the trace, 1..=MAX_KEEP
+//   out                 [n, stride] f32; positions after T become 0
+// PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory NAME_shared_bytes; pointers aligned to
 //   16 bytes.
 //
 // attn_rows_top: the M greatest weights of each row and where they are, greatest first, of equals the lower position;
 //   of all rows' sum (in float64, in the order of the rows) with merged = 1.
 //   weights, asked, n, stride   as above
-//   first_position      positions before it are not eligible, nor those behind the row (behind every row, if merged)
+//   first_position      positions before it are not eligible, nor those after the row (after every row, if merged)
 //   ineligible          [stride] bytes, not 0: not eligible; null: all are
 //   positions           [n or 1, M]; -1 where fewer are eligible      values  [n or 1, M] f64; 0 there
-// PRECOND: grid (merged ? 1 : n); block 1024; dynamic shared memory 1024 bytes; M >= 1.
+// PRECOND: grid (merged ? 1 : n); block 1024; dynamic shared memory attn_rows_top_shared_bytes; M >= 1.
 #include "softmax_state.cuh"
 
 namespace rows {
@@ -156,6 +156,7 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
 }  // namespace rows
 
 #define ATTN_ROWS(name, K, D)                                                                                  \
+  SHARED_BYTES(name, 4 * MAX_KEEP * rows::TILE)                                                                \
   extern "C" __global__ void __launch_bounds__(512, 1)                                                         \
       name(const SequenceView* __restrict__ sequences, int slot, const int* __restrict__ asked,                \
            const int* __restrict__ windows, float softcap, int heads, int kv_heads, int keep, int stride,      \
@@ -175,6 +176,7 @@ ATTN_ROWS_DIMS(kf32, float)
 ATTN_ROWS_DIMS(kf16, __half)
 ATTN_ROWS_DIMS(kbf16, __nv_bfloat16)
 
+SHARED_BYTES(attn_rows_top, 2 * 32 * sizeof(rows::Ranked))
 extern "C" __global__ void __launch_bounds__(1024, 1)
     attn_rows_top(const float* __restrict__ weights, const int* __restrict__ asked, int n, int stride, int merged,
                   int first_position, const unsigned char* __restrict__ ineligible, int wanted,

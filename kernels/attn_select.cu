@@ -10,13 +10,14 @@
 //   rows        [rows]; rows with a negative position, or before their sequence's first_traced_row, or of a sequence
 //               without a trace (heads null), leave nothing
 //   sequences   [slots]
-//   keep        K, 1..=32: entries of a trace row
+//   keep        K, 1..=MAX_KEEP: entries of a trace row
 //   regularized 1: the entropy rule of the authors' code (softmax_state.cuh)
 //   begin       1: the trace row is empty so far
 //   finish      1: nothing more is offered; gaps becomes the gap (until then it holds the lowest entropy not kept)
 //   Where fewer than K heads have been offered, the remaining heads are -1, their entropies infinite, the rest 0.
-// PRECOND: grid (rows); block 256; dynamic shared memory 128 + 4 * (layers * heads + 6 * K + 1) bytes, and, if begin is
-//   0, 4 * K * head_dim more.
+// PRECOND: grid (rows); block 256; dynamic shared memory attn_select_shared_bytes
+//   + layers * heads * attn_select_per_head_shared_bytes and, if begin is 0, + head_dim *
+//   attn_select_per_dim_shared_bytes.
 #include "softmax_state.cuh"
 
 namespace head_selection {
@@ -163,6 +164,10 @@ __device__ __forceinline__ void select(const Arguments& a, const Row& to, float&
 
 }  // namespace head_selection
 
+// the two scratch areas; keys, winners and four numbers of K earlier entries; a key of each head; the earlier queries
+SHARED_BYTES(attn_select, 2 * head_selection::WARPS * 8 + 4 * (6 * MAX_KEEP + 1))
+SHARED_BYTES(attn_select_per_head, 4)
+SHARED_BYTES(attn_select_per_dim, 4 * MAX_KEEP)
 extern "C" __global__ void __launch_bounds__(256, 1)
     attn_select(const HeadState* __restrict__ states, const float* __restrict__ queries,
                 const float* __restrict__ hidden, const RowState* __restrict__ rows,

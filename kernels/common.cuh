@@ -15,7 +15,7 @@ struct RowState {
   int slot, position, token, stream;
 };
 
-/// What the traced rows of a sequence left behind; row r = position - first_traced_row. K = heads kept per row.
+/// The trace of a sequence; row r = position - first_traced_row. K = heads kept per row.
 struct TraceView {
   int* heads;        // [rows, K] l * H + h, entropy ascending, of equals the lower id first; -1: none
   float* entropies;  // [rows, K] nats
@@ -31,17 +31,30 @@ struct SequenceView {
   void* k;
   void* v;
   unsigned capacity;     // positions, a multiple of 64
-  int first_traced_row;  // rows before it leave nothing
+  int first_traced_row;  // rows before it are not recorded
   TraceView trace;
 };
 
-/// What one head of one row leaves behind: softmax maximum and sum, and m', Z', S' of the reweighted attention.
+/// The state of one head of one row: softmax maximum and sum, and m', Z', S' of the reweighted attention.
 struct HeadState {
   float m, z, mw, zw, sw;
 };
 
 /// All dynamic shared memory; every kernel lays it out itself.
 extern __shared__ __align__(16) unsigned char dyn_smem[];
+
+/// Exports the dynamic shared memory of kernel `name`, in bytes, which the host reads when it loads the kernel: every
+/// kernel has one.
+#ifdef CUDA_HOST_SHIM
+#define SHARED_BYTES(name, bytes) CUDA_HOST_CONSTANT(name##_shared_bytes, bytes)
+#else
+#define SHARED_BYTES(name, bytes)                    \
+  extern "C" {                                       \
+  __device__ unsigned name##_shared_bytes = (bytes); \
+  }
+#endif
+
+constexpr int MAX_KEEP = 32;  // K at most: heads that a trace keeps per row
 
 constexpr unsigned FULL_WARP = 0xffffffffu;
 
@@ -208,7 +221,7 @@ __device__ __forceinline__ void cp_commit() {
 #endif
 }
 
-/// Waits until at most KEEP of this thread's groups are under way; other threads see the bytes after a barrier.
+/// Waits until at most KEEP of this thread's groups are in flight; other threads see the bytes after a barrier.
 template <int KEEP>
 __device__ __forceinline__ void cp_wait() {
 #ifdef CUDA_HOST_SHIM

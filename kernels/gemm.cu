@@ -5,7 +5,7 @@
 // fast option. rms_norm_* and gated_act_* (norm.cu) write terms themselves; split_* makes them of any f32.
 //
 // A block of 8 warps computes BM rows x 64 outputs, each warp 32 rows x 32 (BM = 128) or 16 (BM = 64) outputs. Slices
-// of 32 elements of k come through three shared-memory stages by cp.async, two of them under way. The tensor core's
+// of 32 elements of k come through three shared-memory stages by cp.async, two of them in flight. The tensor core's
 // accumulators truncate, so no chain there is longer than a slice: slices are added up in float32. The order of sums
 // depends on k alone: a row has the same bits in every chunk, at every place, with either BM.
 //
@@ -18,8 +18,7 @@
 //   terms       [term_count][count]
 //
 // PRECOND: gemm: grid (ceil(n / m), ceil(outs / 64)), block 256; k a multiple of 8; x and w aligned to 16 bytes.
-// PRECOND: gemm: dynamic shared memory 240 * (t * m + 64) bytes: m64: 30720 (t1), 46080 (t2); m128: 46080 (t1), 76800
-//   (t2: more than 48 KiB, so its limit must be raised).
+// PRECOND: gemm: dynamic shared memory NAME_shared_bytes (some more than 48 KiB, so that the limit must be raised).
 // m64 is for n <= 64; rows of a block that are not there cost time, not correctness.
 // PRECOND: split: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
 #include "dense.cuh"
@@ -39,6 +38,7 @@ struct Tile {
   static constexpr int OUTS = BN / WARPS_N;  // of a warp
   static constexpr int N_TILES = OUTS / 8;
   static constexpr int STAGE = (TERMS * BM + BN) * PITCH;  // elements: terms of x, then w
+  static constexpr int BYTES = STAGES * STAGE * 2;
 };
 
 /// Starts the copies of `rows` rows of one slice of k, from row `first` of [count, k]; zeros beyond `count` and k.
@@ -157,6 +157,7 @@ __device__ __forceinline__ void product(const unsigned short* x, const unsigned 
 }  // namespace gemm
 
 #define GEMM_KERNEL(name, T, TERMS, BM)                                                                             \
+  SHARED_BYTES(gemm_##name##_t##TERMS##_m##BM, (gemm::Tile<BM, TERMS>::BYTES))                                      \
   extern "C" __global__ void __launch_bounds__(256, 2)                                                              \
       gemm_##name##_t##TERMS##_m##BM(const unsigned short* x, const unsigned short* w, const float* bias, float* y, \
                                      int n, int outs, int k, int accumulate) {                                      \
@@ -167,6 +168,7 @@ __device__ __forceinline__ void product(const unsigned short* x, const unsigned 
   GEMM_KERNEL(name, T, 2, 64)                                                                                       \
   GEMM_KERNEL(name, T, 1, 128)                                                                                      \
   GEMM_KERNEL(name, T, 2, 128)                                                                                      \
+  SHARED_BYTES(split_##name, 0)                                                                                     \
   extern "C" __global__ void __launch_bounds__(256)                                                                 \
       split_##name(const float* x, unsigned short* terms, int count, int term_count) {                              \
     const size_t at = 4 * ((size_t)blockIdx.x * 256 + threadIdx.x);                                                 \

@@ -1,6 +1,6 @@
 // Products of a few activation rows with a weight matrix: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]), for
 // 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous 16-byte copies that are several steps
-// ahead of the arithmetic (24 to 48 KB under way a block, two or more blocks a multiprocessor).
+// ahead of the arithmetic (24 to 48 KB in flight a block, two or more blocks a multiprocessor).
 //
 // The arithmetic runs on the tensor cores, because at 8 or 16 rows the scalar units of a big GPU are slower than its
 // memory. It is still that of float32: activations are split into three 16-bit terms (exact for bf16 weights), products
@@ -31,7 +31,7 @@
 //
 // PRECOND: block 256. grid x = sum over jobs of ceil(outs / 16), in gemv_*_r16 and gemv_norm_*_r16 ceil(outs / 32);
 //   gated: ceil(outs / 16).
-// PRECOND: dynamic shared memory 32768 bytes in gemv_*_r8 and gemv_norm_*_r8, else 49152.
+// PRECOND: dynamic shared memory NAME_shared_bytes.
 // PRECOND: 1 <= rows <= 8 (r8) or 16 (r16); k a multiple of 8; x, w, norm_weight aligned to 16 bytes; y is not x.
 #include "dense.cuh"
 
@@ -338,6 +338,9 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
 }  // namespace gemv
 
 #define GEMV_KERNELS(name, W, BLOCKS, rows_name, BATCHES)                                                       \
+  SHARED_BYTES(gemv_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                        \
+  SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                   \
+  SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, 2>::BYTES))                        \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                     \
       gemv_##name##_##rows_name(const float* x, GemvJobs jobs, int k, int rows, int accumulate) {               \
     gemv::plain<W, BATCHES, BATCHES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);                 \

@@ -1,4 +1,4 @@
-// From logits to what a step tells, without a vocabulary going to the host: the next token (given, greedy or drawn),
+// From logits to what a step outputs, without a vocabulary going to the host: the next token (given, greedy or drawn),
 // its log-probability, the entropy of the whole distribution and the most probable alternatives; and the next row, so
 // that a decode step can be replayed.
 //
@@ -16,11 +16,11 @@
 //   log         HeadLog: a row's results go to entry slot * ring + position % ring, or, with ring 0, to entry row
 //   not_finite  [1] int or null: set to 1 if an entropy is not finite (then some logit is NaN or infinite)
 //
-// Greedy is the greatest logit, the lowest id of equals, never NaN. A draw is the CPU backend's: same generator, same
-// order of candidates, same cuts, from weights rounded to 2^-40 of the greatest. top_k is at most 128.
+// Greedy is the max logit, the lowest id of equals, never NaN. A draw is the CPU backend's: same generator, same
+// order of candidates, same cuts, from weights rounded to 2^-40 of the max. top_k is at most 128.
 //
 // PRECOND: head_partial and head_mass: grid (blocks, rows); head_finish: grid rows. Block 512, dynamic shared memory
-//   33152 bytes, all three. vocab <= 2^20.
+//   NAME_shared_bytes, all three. vocab <= 2^20.
 #include "sample.cuh"
 
 /// Of 4096 logits: the maximum, sum of e = exp(x - m), and sum of e (x - m).
@@ -42,14 +42,15 @@ struct HeadLog {
 namespace head {
 
 constexpr int THREADS = 512, CHUNK = 4096, RUNS = CHUNK / TOP;
-constexpr int MOST = 100;                           // fewer than 1 / 0.01 tokens can have p > 0.01
-constexpr int LEAST = 5;                            // alternatives reported in any case
+constexpr int MAX_TOP = 100;                           // fewer than 1 / 0.01 tokens can have p > 0.01
+constexpr int MIN_TOP = 5;                            // alternatives reported in any case
 constexpr double ALTERNATIVE = -4.605170185988091;  // ln 0.01
 
-/// Layout of shared memory: keys, and behind them what reductions need; 128-byte parts.
+/// Layout of shared memory: keys, then what reductions need; 128-byte parts.
 struct Shared {
   unsigned long long* keys = reinterpret_cast<unsigned long long*>(dyn_smem);  // [CHUNK]; or list, cumulative, locate's
-  double* reduce = reinterpret_cast<double*>(dyn_smem + CHUNK * 8);            // [3][16] and a spare
+  double* reduce = reinterpret_cast<double*>(dyn_smem + CHUNK * 8);            // [3][16]
+  static constexpr int BYTES = CHUNK * 8 + 3 * 16 * 8;
   __device__ __forceinline__ unsigned long long* cumulative() const { return keys + TOP; }
   __device__ __forceinline__ LocateScratch& locate() const { return *reinterpret_cast<LocateScratch*>(keys + 2 * TOP); }
 };
@@ -88,7 +89,7 @@ __device__ __forceinline__ RowStats row_stats(const HeadPartial* partials, int b
 /// The best TOP of all blocks' lists, to keys[0..TOP]. PRECOND: all threads; ends with a barrier.
 __device__ __forceinline__ void merge_lists(unsigned long long* keys, const unsigned long long* lists, int blocks) {
   for (int next = 0; next < blocks;) {
-    const int kept = next > 0;  // the first run is what earlier rounds left
+    const int kept = next > 0;  // the first run is the result of earlier rounds
     const int fresh = min(blocks - next, RUNS - kept);
     for (int i = threadIdx.x; i < fresh * TOP; i += THREADS) keys[kept * TOP + i] = lists[(size_t)next * TOP + i];
     __syncthreads();
@@ -101,17 +102,21 @@ __device__ __forceinline__ void merge_lists(unsigned long long* keys, const unsi
 __device__ __forceinline__ void write_alternatives(const unsigned long long* list, double lse, const HeadLog& log,
                                                    size_t entry) {
   const int i = threadIdx.x;
-  const unsigned long long key = i < MOST ? list[i] : 0ull;
+  const unsigned long long key = i < MAX_TOP ? list[i] : 0ull;
   const double logprob = key ? (double)key_value(key) - lse : 0.0;
-  const bool wanted = key && (i < LEAST || logprob > ALTERNATIVE);
+  const bool wanted = key && (i < MIN_TOP || logprob > ALTERNATIVE);
   const int count = __syncthreads_count(wanted);
   if (i == 0) log.counts[entry] = count;
   if (!wanted) return;
-  log.top_ids[entry * MOST + i] = key_id(key);
-  log.top_logprobs[entry * MOST + i] = (float)logprob;
+  log.top_ids[entry * MAX_TOP + i] = key_id(key);
+  log.top_logprobs[entry * MAX_TOP + i] = (float)logprob;
 }
 
 }  // namespace head
+
+SHARED_BYTES(head_partial, head::Shared::BYTES)
+SHARED_BYTES(head_mass, head::Shared::BYTES)
+SHARED_BYTES(head_finish, head::Shared::BYTES)
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     head_partial(float* logits, int vocab, float softcap, HeadPartial* partials, unsigned long long* lists) {

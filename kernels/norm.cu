@@ -17,7 +17,7 @@
 //   terms        [term_count][rows * width, or count] of the 16-bit type; term_count 1 or 2
 //   activation   0 SiLU, 1 GELU (tanh)
 //
-// PRECOND: the norms: grid rows, block 256, dynamic shared memory 32 bytes; width a multiple of 4.
+// PRECOND: the norms: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
 // PRECOND: gated_act*: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
 // PRECOND: all pointers but not_finite aligned to 16 bytes; width and count below 2^31.
 #include "dense.cuh"
@@ -71,6 +71,10 @@ __device__ __forceinline__ void gated_terms(const float* gate, const float* up, 
 
 }  // namespace rms
 
+SHARED_BYTES(rms_norm, rms::THREADS / 32 * 4)
+SHARED_BYTES(add_rms_norm, rms::THREADS / 32 * 4)
+SHARED_BYTES(gated_act, 0)
+
 extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float offset, float eps, int width, float* y, int* not_finite) {
   const float4* from = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
@@ -99,6 +103,8 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 #define TERM_KERNELS(name, T)                                                                                         \
+  SHARED_BYTES(rms_norm_##name, rms::THREADS / 32 * 4)                                                                \
+  SHARED_BYTES(gated_act_##name, 0)                                                                                   \
   extern "C" __global__ void __launch_bounds__(256)                                                                   \
       rms_norm_##name(const float* x, const float* weight, float offset, float eps, int width, unsigned short* terms, \
                       int term_count) {                                                                               \

@@ -3,8 +3,7 @@
 // argument, through the installed driver. The tests' device memory is the host's, page-locked, which a GPU reads and
 // writes where it is: slow, and enough for tests.
 #pragma once
-#define CUDA_HOST_SHIM_MAIN
-#include "shim.h"
+#include "shim/main.cpp"  // here, because ch_launch is another one below
 
 #include <dlfcn.h>
 

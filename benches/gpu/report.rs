@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use uqac::bench::Spread;
+use uqac::bench::MedianRange;
 
 /// What a measurement could reach at best, in its own unit, and why.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,14 +42,14 @@ pub struct Row {
 impl Row {
     /// `values`: one a round, at least one.
     pub fn new(shape: &str, what: impl Into<String>, unit: &str, values: &[f64]) -> Row {
-        let Spread { median, least, most } = Spread::of(values);
+        let MedianRange { median, min, max } = MedianRange::of(values);
         Row {
             shape: shape.to_owned(),
             what: what.into(),
             unit: unit.to_owned(),
             median,
-            least,
-            most,
+            least: min,
+            most: max,
             rounds: values.len(),
             floor: None,
             target: None,
@@ -101,7 +101,7 @@ impl Row {
 
 /// The middle value; of an even number, the mean of the middle two.
 pub fn median(values: &[f64]) -> f64 {
-    Spread::of(values).median
+    MedianRange::of(values).median
 }
 
 /// A measurement that was not made.

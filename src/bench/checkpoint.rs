@@ -1,7 +1,7 @@
 //! Random-weight checkpoints in Hugging Face layout: sharded safetensors in bf16, written by all cores at once, with a
 //! tokenizer that has a text for every id. No network, and no model that a machine might not have.
 
-use super::shapes::{Shape, Tensor};
+use super::shapes::{ModelShape, Tensor};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -18,7 +18,7 @@ const CHUNK: usize = 1 << 17;
 const MARKER: &str = "random-weights";
 
 /// Writes the whole folder, unless it is there already. `threads` 0: one per core.
-pub fn write(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
+pub fn write(folder: &Path, shape: &ModelShape, threads: usize) -> io::Result<()> {
     let config = shape.config().to_string();
     let marker = folder.join(MARKER);
     match std::fs::read_to_string(&marker) {
@@ -98,7 +98,7 @@ fn write_shard(path: &Path, tensors: &[Tensor], seed: u64) -> io::Result<()> {
 
 /// Uniform bf16 numbers in the tensor's range, four to a random word.
 fn fill(chunk: &mut [u16], counter: u64, tensor: &Tensor) {
-    let (center, step) = (tensor.center, tensor.spread / 32768.0);
+    let (center, step) = (tensor.center, tensor.half_width / 32768.0);
     for (i, four) in (counter..).zip(chunk.chunks_mut(4)) {
         let mut word = i.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         word = (word ^ (word >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);

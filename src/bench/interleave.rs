@@ -1,6 +1,6 @@
-//! Plain and traced work beside each other.
+//! Plain and traced work, interleaved in one run.
 
-/// Does it plain (`false`) and traced (`true`): [plain, traced]. Who goes first changes from round to round, so that a drift
+/// Does it plain (`false`) and traced (`true`): [plain, traced]. Which goes first changes from round to round, so that a drift
 /// of the clock favours neither.
 pub fn interleave<T, E>(round: usize, mut run: impl FnMut(bool) -> Result<T, E>) -> Result<[T; 2], E> {
     if round.is_multiple_of(2) {

@@ -1,4 +1,4 @@
-//! What the machine itself does, without the engine: the rates that floors are made of, and memory in use.
+//! What the machine itself does, without the engine: the rates of a roofline, and memory in use.
 
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
@@ -13,7 +13,7 @@ pub enum Machine {
     Cuda(Cuda),
 }
 
-/// Bytes a second are read by so many threads together.
+/// This many threads read together.
 pub struct Cpu {
     threads: usize,
     buffer: Vec<f32>,
@@ -145,7 +145,7 @@ impl Machine {
         }
     }
 
-    /// Begins to look for the most memory that is in use at a time.
+    /// Begins to watch for the maximum of memory in use.
     pub fn watch(&self) -> Result<Watch, MachineError> {
         match self {
             Machine::Cpu(_) => {
@@ -158,7 +158,7 @@ impl Machine {
     }
 }
 
-/// A look-out for the most memory in use.
+/// Watches for the maximum of memory in use.
 pub enum Watch {
     /// The kernel keeps this process's peak.
     Process,
@@ -183,7 +183,7 @@ impl Watch {
         Watch::Device { alive, thread }
     }
 
-    /// The most bytes in use since it began.
+    /// The maximum of bytes in use since it began.
     pub fn peak(self) -> Result<u64, MachineError> {
         match self {
             Watch::Process => status_bytes("VmHWM:"),
@@ -196,7 +196,7 @@ impl Watch {
     }
 }
 
-/// Bytes of the device's memory that are in use, by whomever.
+/// Bytes of the device's memory that are in use, by any process.
 fn in_use(context: &Arc<CudaContext>) -> Result<u64, DriverError> {
     let (free, total) = context.mem_get_info()?;
     Ok((total - free) as u64)
@@ -212,29 +212,29 @@ fn status_bytes(key: &str) -> Result<u64, MachineError> {
 }
 
 /// Times that [`MultiplyAdds`] goes round, some tens of milliseconds: beside them a thread's start is nothing.
-const TURNS: usize = 1 << 23;
+const ITERATIONS: usize = 1 << 23;
 
 /// Multiply-adds that do not wait for one another, all in registers: how many there were.
 pub struct MultiplyAdds {
     pub x: f32,
-    pub turns: usize,
+    pub iterations: usize,
 }
 
 impl Kernel for MultiplyAdds {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        if S::REGISTERS >= 32 { turns::<S, 24>(self) } else { turns::<S, 6>(self) }
+        if S::REGISTERS >= 32 { multiply_adds::<S, 24>(self) } else { multiply_adds::<S, 6>(self) }
     }
 }
 
 #[inline(always)]
-fn turns<S: Simd, const N: usize>(MultiplyAdds { x, turns }: MultiplyAdds) -> usize {
+fn multiply_adds<S: Simd, const N: usize>(MultiplyAdds { x, iterations }: MultiplyAdds) -> usize {
     // SAFETY: started by `Isa::run`.
     unsafe {
         let (a, b) = (S::splat(x), S::splat(1.0 - x));
         let mut sums = [S::splat(0.0); N];
-        for _ in 0..turns {
+        for _ in 0..iterations {
             for sum in &mut sums {
                 *sum = S::fma(a, *sum, b);
             }
@@ -243,12 +243,12 @@ fn turns<S: Simd, const N: usize>(MultiplyAdds { x, turns }: MultiplyAdds) -> us
             black_box(S::sum(sum));
         }
     }
-    turns * N * LANES
+    iterations * N * LANES
 }
 
 impl Cpu {
     fn arithmetic_peak(&self) -> f64 {
-        let run = || Isa::detect().run(MultiplyAdds { x: black_box(0.5), turns: TURNS });
+        let run = || Isa::detect().run(MultiplyAdds { x: black_box(0.5), iterations: ITERATIONS });
         let start = Instant::now();
         let done: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();

@@ -1,33 +1,24 @@
 //! The rounds: in each, every stage once, so that a drift of the machine's clock meets all of them; of plain and traced
-//! decoding, who goes first changes.
+//! decoding, which goes first changes.
 
+use super::decoding::{ANSWER, Decoding, prompt};
 use super::interleave::{added_percent, interleave};
-use super::report::{Report, Spread, Stage};
+use super::report::{MedianRange, Report, Stage};
 use super::{BenchError, roofline, sweep};
-use crate::backend::sampling::Sampling;
 use crate::bench::machine::Machine;
-use crate::engine::{Engine, GenerateOptions, Generation, HeadSelection, TracedSequence};
+use crate::engine::{Engine, HeadSelection, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Tokens of the answer at the response's end.
-pub const ANSWER: usize = 3;
-
-/// Tokens of the question how sure the model is, and of what it says to it.
+/// Tokens of the question how sure the model is, and of its reply.
 const QUESTION: usize = 48;
 const REPLY: usize = 24;
-
-/// What prompts are made of; every model's tokenizer knows such text.
-const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \
-                    A train leaves at 9 and runs 80 kilometres an hour; another follows an hour later at 100. \
-                    How many are left, and when do they meet? Think step by step. ";
 
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How the model is called in the report.
+    /// The model's name in the report.
     pub model: String,
     pub prompt_tokens: usize,
     /// Tokens of each response; the model's end tokens do not end it.
@@ -39,7 +30,7 @@ pub struct Settings {
     pub variants: usize,
     /// Samples of self-consistency.
     pub samples: usize,
-    /// Contexts behind which decoding is measured besides.
+    /// Contexts after which decoding is measured as well.
     pub sweep: Vec<usize>,
 }
 
@@ -53,7 +44,7 @@ impl Settings {
         if needed > context {
             return fail("the longest sequence", needed, format!("at most {context}, the model's context"));
         }
-        let least = [
+        let minimum = [
             ("the prompt", self.prompt_tokens, 2),
             ("the response", self.gen_tokens, ANSWER + 2),
             ("the batch", self.batch, 1),
@@ -62,87 +53,14 @@ impl Settings {
             ("the number of samples", self.samples, 1),
             ("a context of the sweep", self.sweep.iter().copied().min().unwrap_or(2), 2),
         ];
-        match least.into_iter().find(|(_, found, least)| found < least) {
-            Some((what, found, least)) => fail(what, found, format!("at least {least}")),
+        match minimum.into_iter().find(|(_, found, min)| found < min) {
+            Some((what, found, min)) => fail(what, found, format!("at least {min}")),
             None => Ok(()),
         }
     }
 }
 
-/// `tokens` tokens of text, each `stream`'s from another place of it.
-pub(super) fn prompt(engine: &Engine, tokens: usize, stream: usize) -> Result<Vec<u32>, BenchError> {
-    let text = engine.tokenizer().encode(TEXT, false)?;
-    Ok(text.iter().copied().cycle().skip(stream * 7 % text.len().max(1)).take(tokens).collect())
-}
-
-/// Units a second from seconds.
-pub(super) fn rate(units: f64, seconds: &[f64]) -> Spread {
-    Spread::of(&seconds.iter().map(|s| units / s).collect::<Vec<_>>())
-}
-
-/// Responses to prompts that begin as a cached sequence does.
-pub(super) struct Decoding {
-    pub prompts: Vec<Vec<u32>>,
-    pub tokens: usize,
-}
-
-/// Seconds of a decode step, all sequences together, and what was generated.
-pub(super) struct Decoded {
-    pub step: f64,
-    pub generations: Vec<Generation>,
-}
-
-impl Decoding {
-    /// Greedy, plain or with the trace.
-    pub fn greedy(&self, base: &mut TracedSequence, traced: bool) -> Result<Decoded, BenchError> {
-        self.run(base, traced.then(HeadSelection::default), 0.0)
-    }
-
-    fn run(
-        &self,
-        base: &mut TracedSequence,
-        trace: Option<HeadSelection>,
-        temperature: f32,
-    ) -> Result<Decoded, BenchError> {
-        let sampling = Sampling { temperature, ..Sampling::GREEDY };
-        let options = GenerateOptions {
-            max_tokens: self.tokens,
-            sampling,
-            trace,
-            ignore_ends: true,
-            ..GenerateOptions::default()
-        };
-        // the first token of each comes from a pass of its own
-        let (mut count, mut first, mut last) = (0, Instant::now(), Instant::now());
-        let generations = base.generate_sharing_with(&self.prompts, &options, 0.., &mut |_| {
-            last = Instant::now();
-            count += 1;
-            if count == self.prompts.len() {
-                first = last;
-            }
-            ControlFlow::Continue(())
-        })?;
-        check(&generations)?;
-        let steps = self.tokens.saturating_sub(1).max(1);
-        Ok(Decoded { step: (last - first).as_secs_f64() / steps as f64, generations })
-    }
-}
-
-/// A fast run that went wrong is no result.
-fn check(generations: &[Generation]) -> Result<(), BenchError> {
-    for generation in generations {
-        let response = generation.tokens.len() - generation.prompt_len;
-        for (index, step) in generation.steps.iter().take(response).enumerate() {
-            let logprob = step.logprob.unwrap_or(f64::NAN);
-            if !logprob.is_finite() {
-                return Err(BenchError::NotFinite { index, logprob });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Times and peaks as they come.
+/// Times and peaks, collected.
 #[derive(Default)]
 struct Times {
     /// Seconds by stage, a value a round.
@@ -158,14 +76,14 @@ impl Times {
         stage: &'static str,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        // where the system does not tell, there is no peak
+        // where the system does not say, there is no peak
         let watch = machine.watch().ok();
         let start = Instant::now();
         let done = work()?;
         self.push(stage, start.elapsed().as_secs_f64());
         if let Some(bytes) = watch.and_then(|watch| watch.peak().ok()) {
-            let most = self.peak.entry(stage).or_default();
-            *most = bytes.saturating_sub(machine.own_bytes()).max(*most);
+            let max = self.peak.entry(stage).or_default();
+            *max = bytes.saturating_sub(machine.own_bytes()).max(*max);
         }
         Ok(done)
     }
@@ -186,7 +104,7 @@ impl Times {
     }
 }
 
-/// Measures everything. `progress` is told what is being done.
+/// Measures everything. `progress` is called with what is being done.
 pub fn run(
     engine: &mut Engine,
     machine: &mut Machine,
@@ -206,8 +124,8 @@ pub fn run(
         links = round(engine, machine, settings, i, &mut times)?;
     }
     let sweep = sweep::sweep(engine, machine, settings, progress)?;
-    let bandwidth = Spread::of(&bandwidth);
-    let peak = (!peak.is_empty()).then(|| Spread::of(&peak));
+    let bandwidth = MedianRange::of(&bandwidth);
+    let peak = (!peak.is_empty()).then(|| MedianRange::of(&peak));
     let overhead = added_percent(times.of("decode"), times.of("decode, traced"));
     let (k_cache, v_cache) = engine.cache_types();
     let mut types: Vec<&str> = engine.weights().matrices().iter().map(|w| w.dtype.name()).collect();
@@ -232,7 +150,7 @@ pub fn run(
         bandwidth,
         arithmetic_peak: peak,
         stages: stages(engine, settings, &times, bandwidth, peak),
-        trace_overhead_percent: Spread::of(&overhead),
+        trace_overhead_percent: MedianRange::of(&overhead),
         chain_links: links,
         sweep,
     })
@@ -315,12 +233,18 @@ fn alternative(response: &Response, position: usize) -> Variant {
 }
 
 /// The stages in the order in which an answer meets them, with what they had to read or to compute.
-fn stages(engine: &Engine, settings: &Settings, times: &Times, bandwidth: Spread, peak: Option<Spread>) -> Vec<Stage> {
+fn stages(
+    engine: &Engine,
+    settings: &Settings,
+    times: &Times,
+    bandwidth: MedianRange,
+    peak: Option<MedianRange>,
+) -> Vec<Stage> {
     let Settings { prompt_tokens, gen_tokens, batch, samples, variants, .. } = *settings;
-    let generation = Spread::of(times.of("prefill")).median + Spread::of(times.of("decode")).median;
+    let generation = MedianRange::of(times.of("prefill")).median + MedianRange::of(times.of("decode")).median;
     let stage =
         |name: &'static str, what: String, tokens: Option<usize>, bytes: Option<f64>, operations: Option<f64>| {
-            let seconds = Spread::of(times.of(name));
+            let seconds = MedianRange::of(times.of(name));
             let (read, done) = (bytes.map(|b| b / seconds.median), operations.map(|o| o / seconds.median));
             Stage {
                 stage: name,

@@ -2,12 +2,13 @@
 //! same run.
 //!
 //! ```text
-//! machine ─ read bandwidth, arithmetic peak ─┐
-//! engine ── rounds of every stage in turns ──┴─ Report ─ table, JSON, picture   (uqac bench)
+//! machine ─ read bandwidth, arithmetic peak ────┐
+//! engine ── rounds of every stage, interleaved ──┴─ Report ─ table, JSON, picture   (uqac bench)
 //! shapes ── random checkpoints of published shapes
 //! ```
 
 pub mod checkpoint;
+mod decoding;
 pub mod device;
 mod interleave;
 pub mod machine;
@@ -19,7 +20,7 @@ mod sweep;
 
 pub use interleave::interleave;
 pub use measure::{Settings, run};
-pub use report::{Report, Spread, Stage, SweepRow};
+pub use report::{MedianRange, Report, Stage, SweepRow};
 
 use crate::engine::EngineError;
 use crate::model::tokenizer::TokenizerError;

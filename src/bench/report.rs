@@ -5,31 +5,34 @@ use serde::Serialize;
 
 /// Median and range of a figure's rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct MedianRange {
     pub median: f64,
-    pub least: f64,
-    pub most: f64,
+    #[serde(rename = "least")]
+    pub min: f64,
+    #[serde(rename = "most")]
+    pub max: f64,
 }
 
-impl Spread {
+impl MedianRange {
     /// Of at least one value; NaN of none.
-    pub fn of(values: &[f64]) -> Spread {
+    pub fn of(values: &[f64]) -> MedianRange {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let n = sorted.len();
         let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
         let median = if n % 2 == 1 { at(n / 2) } else { (at(n / 2) + at((n / 2).wrapping_sub(1))) / 2.0 };
-        Spread { median, least: at(0), most: at(n.wrapping_sub(1)) }
+        MedianRange { median, min: at(0), max: at(n.wrapping_sub(1)) }
     }
 }
 
 /// One stage.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
+    /// Its name in the table and in [`Report::stage`].
     pub stage: &'static str,
     /// What is done in the seconds.
     pub what: String,
-    pub seconds: Spread,
+    pub seconds: MedianRange,
     /// Tokens that go in or come out, all sequences together; `None` where the stage has none.
     pub tokens: Option<usize>,
     pub tokens_per_second: Option<f64>,
@@ -39,21 +42,22 @@ pub struct Stage {
     /// Operations that it has to do, where these bound it, and their share of the arithmetic peak.
     pub gflop_per_second: Option<f64>,
     pub share_of_arithmetic: Option<f64>,
-    /// Most memory in use while it ran, the model included.
+    /// Peak of the memory in use while it ran, the model included.
     pub peak_bytes: Option<u64>,
     /// Its seconds divided by those of plain generation, prompt included.
     pub relative_to_generation: f64,
 }
 
-/// Decoding behind a context of so many tokens.
+/// Decoding after a context of `context` tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepRow {
+    /// Tokens.
     pub context: usize,
     pub prefill_tokens_per_second: f64,
-    pub plain_tokens_per_second: Spread,
-    pub traced_tokens_per_second: Spread,
+    pub plain_tokens_per_second: MedianRange,
+    pub traced_tokens_per_second: MedianRange,
     /// What the trace adds to a step's time, in percent, round by round.
-    pub trace_overhead_percent: Spread,
+    pub trace_overhead_percent: MedianRange,
     pub gb_per_second: f64,
     pub share_of_bandwidth: f64,
     /// Bytes of a sequence's KV cache at its end.
@@ -65,39 +69,48 @@ pub struct SweepRow {
 /// A response that exists: its traced pass with every probability, the chain of its last tokens, and their similarity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Scoring {
-    pub seconds: Spread,
-    /// Most bytes in use meanwhile, less those in use before; `None` where the system does not tell.
+    pub seconds: MedianRange,
+    /// Peak of the bytes in use meanwhile, less those in use before; `None` where the system does not say.
     pub extra_bytes: Option<u64>,
 }
 
-/// Everything.
+/// Everything that a run of the bench measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     pub model: String,
+    /// As the engine names it.
     pub device: String,
     pub k_cache: &'static str,
     pub v_cache: &'static str,
+    /// The dtypes of the model's matrices, in their stored dtype or that of `--weights`.
     pub weights: String,
+    /// Tokens of each prompt.
     pub prompt_tokens: usize,
+    /// Tokens of each response.
     pub gen_tokens: usize,
+    /// Sequences that are decoded together.
     pub batch: usize,
     pub rounds: usize,
+    /// Variants of the ensemble.
     pub variants: usize,
+    /// Samples of self-consistency.
     pub samples: usize,
+    /// Bytes of weights that a decode step reads.
     pub weight_bytes_per_step: usize,
     /// Bytes a second.
-    pub bandwidth: Spread,
-    /// Operations a second; `None` on a device that is not asked.
-    pub arithmetic_peak: Option<Spread>,
+    pub bandwidth: MedianRange,
+    /// Operations a second; `None` on a GPU, where it is not measured.
+    pub arithmetic_peak: Option<MedianRange>,
     pub stages: Vec<Stage>,
     /// What the trace adds to a decode step's time, in percent, round by round.
-    pub trace_overhead_percent: Spread,
+    pub trace_overhead_percent: MedianRange,
     /// Links of the attention chain that was found.
     pub chain_links: usize,
     pub sweep: Vec<SweepRow>,
 }
 
 impl Report {
+    /// The stage of a name, if it was measured.
     pub fn stage(&self, name: &str) -> Option<&Stage> {
         self.stages.iter().find(|stage| stage.stage == name)
     }
@@ -132,9 +145,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spreads() {
-        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Spread { median: 2.0, least: 1.0, most: 3.0 });
-        assert_eq!(Spread::of(&[4.0, 1.0]).median, 2.5);
-        assert!(Spread::of(&[]).median.is_nan());
+    fn medians_and_ranges() {
+        assert_eq!(MedianRange::of(&[3.0, 1.0, 2.0]), MedianRange { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(MedianRange::of(&[4.0, 1.0]).median, 2.5);
+        assert!(MedianRange::of(&[]).median.is_nan());
     }
 }

@@ -20,7 +20,7 @@ pub fn cache_bytes_read(engine: &Engine, row: usize) -> f64 {
     (read * layer_position(engine)) as f64
 }
 
-/// Bytes of the KV cache that so many positions take.
+/// Bytes of the KV cache of `tokens` positions.
 pub fn cache_bytes(engine: &Engine, tokens: usize) -> f64 {
     (tokens * engine.spec().layers.len() * layer_position(engine)) as f64
 }

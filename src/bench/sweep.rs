@@ -1,8 +1,8 @@
 //! Decoding and scoring by the length of the context.
 
+use super::decoding::{ANSWER, Decoding, prompt, rate};
 use super::interleave::{added_percent, interleave};
-use super::measure::{ANSWER, Decoding, prompt, rate};
-use super::report::{Scoring, Spread, SweepRow};
+use super::report::{MedianRange, Scoring, SweepRow};
 use super::{BenchError, Settings, roofline};
 use crate::bench::machine::Machine;
 use crate::engine::{Engine, HeadSelection};
@@ -19,9 +19,9 @@ const PROMPT: usize = 64;
 const SCORED: usize = 3;
 
 /// Shortest context that is scored.
-const LEAST_SCORED: usize = 16;
+const MIN_SCORED: usize = 16;
 
-/// Plain and traced steps in turns behind contexts of `contexts` tokens.
+/// Plain and traced steps, interleaved, after contexts of the lengths in `settings.sweep`.
 pub fn sweep(
     engine: &mut Engine,
     machine: &mut Machine,
@@ -45,15 +45,15 @@ pub fn sweep(
         }
         drop(base);
         let bytes = roofline::step_bytes(engine, 1, context, STEPS);
-        let speed = bytes / Spread::of(&plain).median;
+        let speed = bytes / MedianRange::of(&plain).median;
         rows.push(SweepRow {
             context,
             prefill_tokens_per_second: prefill,
             plain_tokens_per_second: rate(1.0, &plain),
             traced_tokens_per_second: rate(1.0, &traced),
-            trace_overhead_percent: Spread::of(&added_percent(&plain, &traced)),
+            trace_overhead_percent: MedianRange::of(&added_percent(&plain, &traced)),
             gb_per_second: speed / 1e9,
-            share_of_bandwidth: speed / Spread::of(&bandwidth).median,
+            share_of_bandwidth: speed / MedianRange::of(&bandwidth).median,
             cache_bytes: roofline::cache_bytes(engine, context + STEPS) as u64,
             score: score(engine, machine, settings, &tokens)?,
         });
@@ -68,7 +68,7 @@ fn score(
     settings: &Settings,
     tokens: &[u32],
 ) -> Result<Option<Scoring>, BenchError> {
-    if tokens.len() < LEAST_SCORED {
+    if tokens.len() < MIN_SCORED {
         return Ok(None);
     }
     let parameters = Parameters::published(Profile::Corrected);
@@ -85,5 +85,5 @@ fn score(
         seconds.push(start.elapsed().as_secs_f64());
         extra = extra.max(watch.and_then(|watch| watch.peak().ok()).map(|peak| peak.saturating_sub(before)));
     }
-    Ok(Some(Scoring { seconds: Spread::of(&seconds), extra_bytes: extra }))
+    Ok(Some(Scoring { seconds: MedianRange::of(&seconds), extra_bytes: extra }))
 }

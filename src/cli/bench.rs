@@ -6,7 +6,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
-use uqac::bench::{Report, Settings, Spread, Stage, checkpoint, device, run as measure, shapes};
+use uqac::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
 use uqac::report::term::colour::{Style, TermStyle};
 use uqac::report::term::layout::{Align, TextTable};
 
@@ -38,7 +38,7 @@ pub struct BenchArgs {
     /// Samples of self-consistency
     #[arg(long, value_name = "N", default_value_t = 5)]
     samples: usize,
-    /// Contexts behind which decoding is measured as well, such as 512,1k,2k,4k,8k
+    /// Contexts at whose end decoding is measured as well, such as 512,1k,2k,4k,8k
     #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = length)]
     sweep: Vec<usize>,
     /// MiB of memory that the bandwidth is measured with: many times the caches
@@ -110,39 +110,39 @@ fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
     Ok(folder)
 }
 
-fn tables(report: &Report, look: TermStyle) -> String {
+fn tables(report: &Report, style: TermStyle) -> String {
     let peak =
         report.arithmetic_peak.map_or(String::new(), |peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
     let mut text = format!(
         "{}\n  {} · {} weights, {:.0} MB a decode step · K cache {}, V cache {}\n  reads at {:.1} GB/s ({:.1} to {:.1}){peak}\n\n",
-        look.paint(Style::BOLD, &report.model),
+        style.paint(Style::BOLD, &report.model),
         report.device,
         report.weights,
         report.weight_bytes_per_step as f64 / 1e6,
         report.k_cache,
         report.v_cache,
         report.bandwidth.median / 1e9,
-        report.bandwidth.least / 1e9,
-        report.bandwidth.most / 1e9,
+        report.bandwidth.min / 1e9,
+        report.bandwidth.max / 1e9,
     );
-    text += &stage_table(&report.stages, look);
+    text += &stage_table(&report.stages, style);
     text += &format!("\n  the trace adds {} to a decode step\n", percents(&report.trace_overhead_percent));
     text += &format!("  links of the chain: {}\n", report.chain_links);
     if !report.sweep.is_empty() {
-        text += &format!("\n{}", sweep_table(report, look));
+        text += &format!("\n{}", sweep_table(report, style));
     }
     text
 }
 
-fn percents(spread: &Spread) -> String {
-    format!("{:+.1} % ({:+.1} to {:+.1})", spread.median, spread.least, spread.most)
+fn percents(range: &MedianRange) -> String {
+    format!("{:+.1} % ({:+.1} to {:+.1})", range.median, range.min, range.max)
 }
 
 fn mib(bytes: u64) -> String {
     format!("{:.0}", bytes as f64 / f64::from(1 << 20))
 }
 
-fn stage_table(stages: &[Stage], look: TermStyle) -> String {
+fn stage_table(stages: &[Stage], style: TermStyle) -> String {
     let mut table = TextTable::new([
         ("stage", Align::Left),
         ("", Align::Left),
@@ -162,7 +162,7 @@ fn stage_table(stages: &[Stage], look: TermStyle) -> String {
             stage.stage.to_owned(),
             stage.what.clone(),
             format!("{:.4}", stage.seconds.median),
-            format!("{:.4} to {:.4}", stage.seconds.least, stage.seconds.most),
+            format!("{:.4} to {:.4}", stage.seconds.min, stage.seconds.max),
             number(stage.tokens_per_second),
             number(stage.gb_per_second),
             number(stage.gflop_per_second),
@@ -172,10 +172,10 @@ fn stage_table(stages: &[Stage], look: TermStyle) -> String {
         ];
         table.row(cells.map(|cell| (cell, Style::PLAIN)));
     }
-    table.render(look)
+    table.render(style)
 }
 
-fn sweep_table(report: &Report, look: TermStyle) -> String {
+fn sweep_table(report: &Report, style: TermStyle) -> String {
     let mut table = TextTable::new([
         ("context", Align::Right),
         ("prefill tokens/s", Align::Right),
@@ -204,5 +204,5 @@ fn sweep_table(report: &Report, look: TermStyle) -> String {
         ];
         table.row(cells.map(|cell| (cell, Style::PLAIN)));
     }
-    table.render(look)
+    table.render(style)
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cuda;
-use uqac::backend::cuda::error::gib;
 use uqac::report::term::sanitize::visible;
+use uqac::units;
 
 /// List the devices that models can run on
 #[derive(Args)]
@@ -53,7 +53,7 @@ fn lines(devices: &Value) -> String {
     let mut text = String::new();
     for device in devices["devices"].as_array().into_iter().flatten() {
         let word = |key: &str| device[key].as_str().unwrap_or_default();
-        let bytes = |key: &str| gib(device[key].as_u64().unwrap_or(0) as usize);
+        let bytes = |key: &str| units::bytes(device[key].as_u64().unwrap_or(0) as usize);
         let line = match device.get("threads") {
             _ if word("device") == "reference" => continue, // printed last
             Some(threads) => format!("cpu     {}, {threads} threads", word("name")),

@@ -9,7 +9,6 @@ use uqac::engine::{EngineError, LoadError};
 use uqac::eval::analysis::AnalysisError;
 use uqac::eval::run::RunError;
 use uqac::eval::run::folder::FolderError;
-use uqac::eval::run::methods::MethodKey;
 use uqac::eval::run::sweep::SweepError;
 use uqac::eval::tasks::TaskError;
 use uqac::io::jsonl::ReadError;
@@ -17,6 +16,7 @@ use uqac::io::jsonl::append::AppendError;
 use uqac::io::record::OutputError;
 use uqac::model::hub::LocateError;
 use uqac::model::tokenizer::TokenizerError;
+use uqac::report::html::HtmlError;
 use uqac::report::png::PngError;
 use uqac::uq::RuleError;
 
@@ -54,6 +54,8 @@ pub enum CliError {
     SameFile(PathBuf),
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
+    #[error(transparent)]
+    Html(#[from] HtmlError),
     #[error("the report as CSV: {0}")]
     Csv(#[from] csv::Error),
     #[error("the report as JSON: {0}")]
@@ -67,7 +69,7 @@ pub enum CliError {
     #[error("missing required {0}")]
     Missing(&'static str),
     #[error("--methods {0} asks further turns, which need a chat template: it cannot be used with --no-chat-template")]
-    NeedsChatTemplate(MethodKey),
+    NeedsChatTemplate(&'static str),
     #[error("--temperature {0}: expected a number above 0: samples must differ")]
     Temperature(f32),
     #[error(transparent)]

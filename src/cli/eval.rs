@@ -5,7 +5,7 @@ use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, SOME_FAILED, print};
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use uqac::engine::encode::EncodeError;
@@ -14,7 +14,7 @@ use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
 use uqac::eval::run::fingerprint::Fingerprint;
 use uqac::eval::run::folder::{RunFolder, Shard};
 use uqac::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
-use uqac::eval::run::methods::MethodKey;
+use uqac::eval::run::methods::{METHODS, Method, UQAC};
 use uqac::eval::run::sweep::{Setting, Sweep, settings};
 use uqac::eval::run::{RunOptions, run_task};
 use uqac::eval::tasks::{self, Task, TaskOptions};
@@ -24,15 +24,14 @@ use uqac::uq::{ChainRule, Parameters, Reading};
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
-/// Tasks are gsm8k, math, bbh, bbh:SUBTASK, abacus, or a FILE.jsonl of your own with {question, answer, grader}, where
-/// grader is number, math, choice or exact. What has been done is kept in the output folder item by item: the same
-/// command again goes on where a run ended. `uqac report` makes tables and pictures of the folder.
+/// A FILE.jsonl of your own has {question, answer, grader}, where grader is number, math, choice or exact. What has been
+/// done is kept in the output folder item by item: the same command again resumes where a run ended. `uqac report` makes
+/// tables and pictures of the folder.
 #[derive(Args)]
 pub struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tasks, separated by commas
-    #[arg(long, value_name = "TASK,..", value_delimiter = ',')]
+    #[arg(long, value_name = "TASK,..", value_delimiter = ',', help = format!("Tasks: {}", tasks::names()))]
     tasks: Vec<String>,
     /// The run's folder
     #[arg(long, value_name = "FOLDER")]
@@ -53,7 +52,7 @@ pub struct EvalArgs {
     reading: ReadingArgs,
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
-    methods: Vec<MethodKey>,
+    methods: Vec<String>,
     /// Max tokens of a response
     #[arg(long, value_name = "N", value_parser = positive, default_value = "1024")]
     max_tokens: usize,
@@ -95,23 +94,26 @@ fn positive(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number ≥ 1".to_owned())
 }
 
-/// Reads the methods' names, which `--help` shows with what they mean.
-fn methods() -> impl TypedValueParser<Value = MethodKey> {
-    let values = MethodKey::all().map(|method| PossibleValue::new(method.key()).help(method.about()));
-    PossibleValuesParser::new(values).try_map(|name| name.parse::<MethodKey>())
+/// The methods' names, which `--help` shows with what they mean.
+fn methods() -> PossibleValuesParser {
+    let uqac = PossibleValue::new(UQAC).help("UQAC with its baselines: always run");
+    let others = METHODS.iter().map(|method| PossibleValue::new(method.key()).help(method.about()));
+    PossibleValuesParser::new(std::iter::once(uqac).chain(others))
 }
 
 impl EvalArgs {
+    /// The methods with passes of their own that are asked for.
+    fn own_passes(&self) -> impl Iterator<Item = &'static dyn Method> {
+        METHODS.into_iter().filter(|method| self.methods.iter().any(|key| key == method.key()))
+    }
+
     fn options(&self, engine: &Engine, reading: Reading) -> EvalOptions {
-        let mut methods = self.methods.clone();
-        methods.push(MethodKey::UQAC);
-        methods.sort();
-        methods.dedup();
+        let keys = std::iter::once(UQAC).chain(self.own_passes().map(Method::key));
         EvalOptions {
             parameters: Parameters { chain: self.chain, ..Parameters::published(reading) },
             max_tokens: self.max_tokens,
             seed: self.seed,
-            methods,
+            methods: keys.map(str::to_owned).collect(),
             samples: self.samples,
             temperature: self.temperature,
             chat_template: !self.no_chat_template,
@@ -135,7 +137,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&model_folder)?;
     let options = args.options(&engine, reading);
-    check_template(&engine, &options)?;
+    check_template(&engine, args)?;
     let tasks = load_tasks(args, options.boxed_instruction)?;
     let manifest = manifest(&model_name, &model_folder, &engine, &options)?;
     let folder = RunFolder::open(&output, &manifest)?;
@@ -167,15 +169,12 @@ fn load_tasks(args: &EvalArgs, boxed_instruction: bool) -> Result<Vec<Task>, Cli
 }
 
 /// A chat template is needed where there are turns.
-fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), CliError> {
-    if options.chat_template && engine.chat_template().is_none() {
-        return Err(EncodeError::NoChatTemplate.into());
+fn check_template(engine: &Engine, args: &EvalArgs) -> Result<(), CliError> {
+    if !args.no_chat_template {
+        return engine.chat_template().map(|_| ()).ok_or(EncodeError::NoChatTemplate.into());
     }
-    let needs = |method: &MethodKey| method.method().is_some_and(|method| method.needs_chat_template());
-    match options.methods.iter().copied().find(needs) {
-        Some(method) if !options.chat_template => Err(CliError::NeedsChatTemplate(method)),
-        _ => Ok(()),
-    }
+    let method = args.own_passes().find(|method| method.needs_chat_template());
+    method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key())))
 }
 
 fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {

@@ -13,6 +13,7 @@ use uqac::model::hub::locate_model;
 use uqac::report::term::colour::{Style, TermStyle};
 use uqac::report::term::layout::{Align, TextTable};
 use uqac::report::term::sanitize::{quoted, visible};
+use uqac::units;
 
 /// Show what was understood of a model: shape, weights, tokenizer, chat template, memory
 #[derive(Args)]
@@ -20,7 +21,7 @@ pub struct InspectArgs {
     /// Model folder, or a name on the Hugging Face hub that has been downloaded
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Tokens for which memory is worked out [default: the model's context, at most 4096]
+    /// Tokens for which memory is computed [default: the model's context, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
     /// A JSON object instead of tables
@@ -144,7 +145,7 @@ fn run_facts(engine: &Engine) -> Value {
     })
 }
 
-/// Bytes at a context of so many tokens, all of them a traced response.
+/// Bytes at a context of n tokens, all of them a traced response.
 fn memory_facts(engine: &Engine, context: usize) -> Value {
     let (weights, memory) = (engine.weights().byte_len(), engine.expected_memory(context));
     json!({
@@ -166,7 +167,10 @@ fn tables(facts: &Value, look: TermStyle) -> String {
         let mut table = TextTable::new([("", Align::Left), ("", Align::Left)]);
         for (name, value) in entries.as_object().into_iter().flatten() {
             let bytes = group == "memory" && name != "tokens" || name.starts_with("bytes");
-            let text = if bytes && !value.is_null() { bytes_for_people(value) } else { plain(value) };
+            let text = match value.as_u64() {
+                Some(size) if bytes => units::bytes(size as usize),
+                _ => plain(value),
+            };
             if !text.is_empty() {
                 table.row([(name.replace('_', " "), Style::DIM), (visible(&text).into_owned(), Style::PLAIN)]);
             }
@@ -191,7 +195,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A whole number, its digits in threes if there are many.
+/// An integer, its digits in groups of three from six digits on.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     if digits.len() < 6 {
@@ -203,19 +207,8 @@ fn grouped(n: u64) -> String {
     std::iter::once(head.to_owned()).filter(|head| !head.is_empty()).chain(groups).collect::<Vec<_>>().join(" ")
 }
 
-/// Seven significant digits at most, which is what an f32 has.
+/// At most seven significant digits, which is what an f32 has.
 fn short_float(x: f64) -> String {
     let short = x as f32;
     if short != 0.0 && short.abs() < 1e-3 { format!("{short:e}") } else { format!("{short}") }
-}
-
-fn bytes_for_people(value: &Value) -> String {
-    let mut size = value.as_f64().unwrap_or(f64::NAN);
-    for unit in ["B", "KiB", "MiB"] {
-        if size < 1024.0 {
-            return if unit == "B" { format!("{size} B") } else { format!("{size:.1} {unit}") };
-        }
-        size /= 1024.0;
-    }
-    format!("{size:.2} GiB")
 }

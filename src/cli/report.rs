@@ -117,12 +117,12 @@ fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
 fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
     /// Columns of a table in a file.
     const FILE_WIDTH: usize = 120;
-    let look = match args.output {
+    let style = match args.output {
         Some(_) => TermStyle { colour: false, width: FILE_WIDTH },
         None => TermStyle::of_stdout(),
     };
     Ok(match args.format {
-        Format::Table => text(&tables(analysis), look),
+        Format::Table => text(&tables(analysis), style),
         Format::Markdown => markdown(&tables(analysis)),
         Format::Latex => latex(&tables(analysis)),
         Format::Csv => csv(analysis)?,

@@ -1,6 +1,7 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
-use super::{Engine, EngineError, HeadSelection, TracedSequence};
+use super::trace::{HeadSelection, TracedSequence};
+use super::{Engine, EngineError};
 use crate::backend::sampling::Sampling;
 use crate::backend::{SequenceId, Step, TokenLogprob};
 use std::ops::ControlFlow;
@@ -107,5 +108,55 @@ impl Engine {
             batch.start(prompt, stream, &mut on_token)?;
         }
         batch.finish(&mut on_token)
+    }
+}
+
+impl<'e> TracedSequence<'e> {
+    /// A generated response; one of no token is an error.
+    pub(super) fn of_generation(
+        engine: &'e mut Engine,
+        sequence: SequenceId,
+        generation: Generation,
+    ) -> Result<TracedSequence<'e>, EngineError> {
+        let Generation { tokens, prompt_len, steps, .. } = generation;
+        if tokens.len() == prompt_len {
+            engine.backend.close(sequence);
+            return Err(EngineError::NoResponse { prompt_len, tokens: prompt_len });
+        }
+        TracedSequence::new(engine, sequence, tokens, prompt_len, steps)
+    }
+
+    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
+    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
+    /// number them for the sampler.
+    pub fn generate_sharing(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+    ) -> Result<Vec<Generation>, EngineError> {
+        self.generate_sharing_with(prompts, options, streams, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// As [`generate_sharing`](Self::generate_sharing); `on_token` sees every token as it is chosen and may break off.
+    pub fn generate_sharing_with(
+        &mut self,
+        prompts: &[Vec<u32>],
+        options: &GenerateOptions,
+        streams: impl IntoIterator<Item = u64>,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Generation>, EngineError> {
+        self.parts().1.restore()?;
+        let mut batch = self.engine.batch(options);
+        for (prompt, stream) in prompts.iter().zip(streams) {
+            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
+        }
+        let finished = batch.finish(on_token)?;
+        let mut generations = Vec::with_capacity(finished.len());
+        for (id, generation) in finished {
+            self.engine.backend.close(id);
+            generations.push(generation);
+        }
+        Ok(generations)
     }
 }

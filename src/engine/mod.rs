@@ -4,11 +4,13 @@ pub mod batch;
 pub mod encode;
 pub mod generate;
 mod rescore;
+mod response;
 mod trace;
 
 pub use batch::Batch;
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
-pub use trace::{HeadSelection, Response, SELECTED_HEADS, TraceQueries, TracedSequence, Variant};
+pub use response::{Response, Variant};
+pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};

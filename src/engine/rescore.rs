@@ -1,7 +1,8 @@
 //! The ensemble's variants through the model: only rows after a replaced token are run, and of the last layer only those
 //! that a wanted probability comes from.
 
-use super::{EngineError, Response, Variant};
+use super::EngineError;
+use super::response::{Response, Variant};
 use crate::backend::forward;
 use crate::backend::{Backend, BackendError, Next, Pass, Prediction, Row, SequenceId};
 use std::ops::Range;

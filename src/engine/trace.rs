@@ -1,12 +1,12 @@
 //! A response whose KV cache and trace an engine holds, and the queries that it answers.
 
-use super::generate::{GenerateOptions, Generation, Progress};
 use super::rescore::{self, Rescored};
+use super::response::{Response, Variant};
 use super::{Engine, EngineError};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::{Backend, HeadRecord, SequenceId, Step, TraceOptions};
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 /// K, as published.
 pub const SELECTED_HEADS: usize = 16;
@@ -34,57 +34,11 @@ impl Default for HeadSelection {
     }
 }
 
-/// A response, and what its pass recorded of each step.
-#[derive(Clone, Copy, Debug)]
-pub struct Response<'a> {
-    /// The whole sequence: prompt, response, and the template's end tokens where it has them.
-    pub tokens: &'a [u32],
-    /// Where the response starts.
-    pub prompt_len: usize,
-    /// Text of each response token on its own: `token_texts[j]` belongs to `tokens[prompt_len + j]`.
-    pub token_texts: &'a [String],
-    /// `steps[j]` is row `prompt_len - 1 + j`, so it predicts response token j; one more than response tokens.
-    pub steps: &'a [Step],
-}
-
-/// The step of a row outside the response.
-static NO_STEP: Step = Step { logprob: None, entropy: 0.0, top: Vec::new() };
-
-impl Response<'_> {
-    /// The step at row T (absolute); an empty one outside `prompt_len - 1 .. tokens.len()`.
-    pub fn step(&self, row: usize) -> &Step {
-        (row + 1).checked_sub(self.prompt_len).and_then(|j| self.steps.get(j)).unwrap_or(&NO_STEP)
-    }
-
-    /// ln p(token at `position`), absolute, full vocabulary.
-    pub fn logprob_at(&self, position: usize) -> f64 {
-        position.checked_sub(1).and_then(|row| self.step(row).logprob).unwrap_or(f64::NEG_INFINITY)
-    }
-
-    /// The row, relative to `prompt_len`, that predicts the token at `position` (absolute): -1 for the first response token.
-    pub fn relative_row(&self, position: usize) -> i64 {
-        position as i64 - 1 - self.prompt_len as i64
-    }
-
-    /// The position (absolute) of the token that a row relative to `prompt_len` predicts; the inverse of `relative_row`.
-    pub fn position_after(&self, relative_row: i64) -> usize {
-        relative_row.saturating_add(1).saturating_add(self.prompt_len as i64).max(0) as usize
-    }
-}
-
-/// A copy of the response with one token replaced; later text is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Variant {
-    /// Absolute position of the replaced token.
-    pub position: usize,
-    pub token: u32,
-}
-
 /// A traced response. Dropping it frees the cache and the trace.
 pub struct TracedSequence<'e> {
-    engine: &'e mut Engine,
-    sequence: SequenceId,
-    tokens: Vec<u32>,
+    pub(super) engine: &'e mut Engine,
+    pub(super) sequence: SequenceId,
+    pub(super) tokens: Vec<u32>,
     prompt_len: usize,
     steps: Vec<Step>,
     token_texts: Vec<String>,
@@ -109,20 +63,6 @@ impl<'e> TracedSequence<'e> {
         Ok(traced)
     }
 
-    /// A generated response; one of no token is an error.
-    pub(super) fn of_generation(
-        engine: &'e mut Engine,
-        sequence: SequenceId,
-        generation: Generation,
-    ) -> Result<TracedSequence<'e>, EngineError> {
-        let Generation { tokens, prompt_len, steps, .. } = generation;
-        if tokens.len() == prompt_len {
-            engine.backend.close(sequence);
-            return Err(EngineError::NoResponse { prompt_len, tokens: prompt_len });
-        }
-        TracedSequence::new(engine, sequence, tokens, prompt_len, steps)
-    }
-
     /// Splits into what the pass recorded and the side that answers queries.
     pub fn parts(&mut self) -> (Response<'_>, TraceQueries<'_>) {
         let response = Response {
@@ -133,40 +73,6 @@ impl<'e> TracedSequence<'e> {
         };
         let (backend, stale_from) = (&mut *self.engine.backend, &mut self.stale_from);
         (response, TraceQueries { backend, sequence: self.sequence, response, stale_from })
-    }
-
-    /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from
-    /// its cache. More samples for its own prompt share the prompt; a next turn shares everything so far. `streams`
-    /// number them for the sampler.
-    pub fn generate_sharing(
-        &mut self,
-        prompts: &[Vec<u32>],
-        options: &GenerateOptions,
-        streams: impl IntoIterator<Item = u64>,
-    ) -> Result<Vec<Generation>, EngineError> {
-        self.generate_sharing_with(prompts, options, streams, &mut |_| ControlFlow::Continue(()))
-    }
-
-    /// As [`generate_sharing`](Self::generate_sharing); `on_token` sees every token as it is chosen and may break off.
-    pub fn generate_sharing_with(
-        &mut self,
-        prompts: &[Vec<u32>],
-        options: &GenerateOptions,
-        streams: impl IntoIterator<Item = u64>,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Vec<Generation>, EngineError> {
-        self.parts().1.restore()?;
-        let mut batch = self.engine.batch(options);
-        for (prompt, stream) in prompts.iter().zip(streams) {
-            batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
-        }
-        let finished = batch.finish(on_token)?;
-        let mut generations = Vec::with_capacity(finished.len());
-        for (id, generation) in finished {
-            self.engine.backend.close(id);
-            generations.push(generation);
-        }
-        Ok(generations)
     }
 
     /// The whole sequence, and where the response starts.
@@ -240,7 +146,7 @@ impl TraceQueries<'_> {
     }
 
     /// Runs the response's own rows again where the cache holds a variant's.
-    fn restore(&mut self) -> Result<(), EngineError> {
+    pub(super) fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);
         let Some(tokens) = self.response.tokens.get(stale..) else { return Ok(()) };
         let restored = forward::extend(

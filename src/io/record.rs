@@ -5,11 +5,11 @@
 
 use super::jsonl::append::{AppendError, Existing, Output};
 use crate::backend::WeightFormat;
+pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -25,20 +25,12 @@ pub enum Status {
     Error,
 }
 
-/// The final answer as it stands in the response.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
-    pub text: String,
-    /// `[start, end)`, positions over the whole sequence.
-    pub tokens: [usize; 2],
-}
-
 /// What `--trace` adds for one row of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowTrace {
     /// Relative to `prompt_len`, as in [`Link`].
     pub row: i64,
-    /// The heads with the least entropy, as layer · H + head, least entropy first.
+    /// The heads with the lowest entropy, as layer · H + head, lowest entropy first.
     pub heads: Vec<u32>,
     /// Their entropies of the reweighted attention, in nats.
     pub entropies: Vec<f32>,
@@ -90,10 +82,10 @@ pub struct Record {
 impl Record {
     /// An item that was scored; `text` is the answer's.
     pub fn ok(id: Value, reading: impl Into<Reading>, prompt_len: usize, text: String, outcome: Outcome) -> Record {
-        let Outcome { answer: Range { start, end }, chain, kept, ensemble, scores } = outcome;
+        let Outcome { answer: tokens, chain, kept, ensemble, scores } = outcome;
         Record {
             prompt_len: Some(prompt_len),
-            answer: Some(Answer { text, tokens: [start, end] }),
+            answer: Some(Answer { text, tokens }),
             chain,
             kept,
             scores: Some(scores),

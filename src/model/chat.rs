@@ -26,6 +26,7 @@ pub enum Conversation {
 }
 
 impl Conversation {
+    /// The messages; a prompt is one of the user.
     pub fn to_messages(&self) -> Vec<Message> {
         match self {
             Conversation::Messages(messages) => messages.clone(),
@@ -240,7 +241,7 @@ fn environment() -> Result<Environment<'static>, Error> {
     Ok(environment)
 }
 
-/// Marks an error as the template's own, so that it is told from a failure of the engine.
+/// Marks an error as the template's own, to distinguish it from a failure of the engine.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);

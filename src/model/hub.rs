@@ -1,6 +1,7 @@
 //! From what a person types (a folder, `abacus`, or a name on the Hugging Face hub) to a model folder on this machine.
 //!
-//! Nothing is downloaded: an error says how to.
+//! Nothing is downloaded: an error says how to. By hand: `hf-hub` looks up files, not folders, and knows neither folders
+//! of one's own nor what to say where a revision is missing.
 
 use super::demo::{self, DemoError};
 use std::ffi::OsString;

@@ -169,11 +169,6 @@ impl Tokenizer {
         TextStream::new(self)
     }
 
-    /// The id of a token, written as in the vocabulary (`<|im_end|>`, `Ġthe`).
-    pub fn token_id(&self, token: &str) -> Option<u32> {
-        self.inner.token_to_id(token)
-    }
-
     /// Number of tokens, added ones included. A model's logits may be wider: embeddings are often padded.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size

@@ -36,8 +36,8 @@ fn alternatives<'a>(
         .map(move |top| Variant { position, token: top.token })
 }
 
-/// [`Candidates::MostProbable`]: the 10 + n most probable (position, token) pairs over all n filtered positions together, originals
-/// included, then originals removed. A position's pairs are its top five; an original that is not among them takes its
+/// [`Candidates::MostProbable`]: the 10 + n most probable (position, token) pairs over all n filtered positions together,
+/// originals included, then originals removed. A position's pairs are its top five; an original that is not among them takes its
 /// row's most probable pair with it.
 fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> Vec<Variant> {
     struct Pair {

@@ -7,14 +7,31 @@ use super::scores::Found;
 use super::{Link, Outcome, Parameters, Response, Scores, Traced, chain, ensemble, similarity};
 use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::time::Instant;
 
-/// A response's answer: its text, and its tokens' positions in the sequence (absolute).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The final answer as it stands in the response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub text: String,
+    /// Positions over the whole sequence; in JSON `[start, end]`, the end exclusive.
+    #[serde(with = "pair")]
     pub tokens: Range<usize>,
+}
+
+/// A range as a pair.
+mod pair {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ops::Range;
+
+    pub fn serialize<S: Serializer>(range: &Range<usize>, serializer: S) -> Result<S::Ok, S::Error> {
+        [range.start, range.end].serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Range<usize>, D::Error> {
+        <[usize; 2]>::deserialize(deserializer).map(|[start, end]| start..end)
+    }
 }
 
 /// Seconds that a run of the method took.

@@ -128,7 +128,6 @@ static STOP: LazyLock<HashSet<String>> = LazyLock::new(|| {
 });
 
 /// Whether a token's text, without any whitespace and in lower case, is a stop word, a stop character or nothing.
-#[must_use]
 pub fn is_stop_word(token_text: &str) -> bool {
     STOP.contains(&folded(token_text))
 }
@@ -138,7 +137,6 @@ pub fn is_stop_word(token_text: &str) -> bool {
 ///
 /// The answer's own form is its text without brackets, quotes, punctuation and a `\text{…}` around it, or the letter
 /// that marks it as an option (`(A) the cat`).
-#[must_use]
 pub fn is_stop_word_for_answer(token_text: &str, answer_text: &str) -> bool {
     let token = folded(token_text);
     STOP.contains(&token) && !(is_word(&token) && is_own_form(&token, answer_text))

@@ -4,11 +4,12 @@
   build.py [options] lib              libcuda.so.1 with all kernels, a libnvrtc.so and a libcublasLt.so that go with it;
                                       prints their folder (for LD_LIBRARY_PATH)
   build.py [options] tests [NAME..]   tests/cuda_kernels/NAME.cpp (default: all), built and run
+  build.py [options] lab [NAME..]     kernels/lab/NAME.cpp (default: all): the same for the lab's checks
   build.py [options] selftest         the shim's and the driver's own tests
 
-A test that defines CUDA_HOST_SHIM_MAIN includes the .cu files it needs itself and exports their kernels; any other is
-linked with all kernels and finds them with ch_find. Both find shim.h and the kernels' files by their bare names.
-Objects are kept by the hash of their preprocessed source: nothing is compiled twice.
+A test that includes .cu files exports their kernels itself and is linked with the shim alone; any other is linked with
+all kernels and finds them with ch_find. Both find shim.h and the kernels' files by their bare names. Objects are kept by
+the hash of their preprocessed source: nothing is compiled twice. Programs run side by side, one a core.
 """
 
 import argparse
@@ -27,7 +28,10 @@ HERE = Path(__file__).resolve().parent
 # -fno-strict-aliasing: kernels read floats as 16-byte words. -fno-extern-tls-init: dyn_smem has no initialiser.
 FLAGS = """-std=c++17 -g1 -march=native -fno-strict-aliasing -fno-extern-tls-init -fPIC -pthread -fvisibility=hidden
            -Wall -Wno-unknown-pragmas""".split()
-PLAIN = ["-O2"]
+# Kernels and tests: -O2 compiles twice as long and runs no quicker, because the time goes into switching fibers.
+PLAIN = ["-O1"]
+# The shim's and the driver's own files, which do that.
+PLAIN_SHIM = ["-O2"]
 SANITIZED = "-O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined".split()
 
 
@@ -50,9 +54,9 @@ def compiler_id(cxx):
     return run([cxx, "--version"]).splitlines()[0] + target.stdout
 
 
-def brings_the_shim(test_object):
-    """Whether a test was compiled with CUDA_HOST_SHIM_MAIN, so that it brings the shim and includes its kernels."""
-    return any(line.endswith(b" T ch_launch") for line in run(["nm", test_object]).splitlines())
+def exports_kernels(test_object):
+    """Whether a test includes its kernels, so that it needs none linked to it."""
+    return b"cuda_host_kernel_" in run(["nm", test_object])
 
 
 class Builder:
@@ -60,6 +64,7 @@ class Builder:
         self.root = Path(options.root or HERE.parent.parent).resolve()
         self.kernels = Path(options.kernels or self.root / "kernels").resolve()
         self.tests = self.root / "tests" / "cuda_kernels"
+        self.lab = self.root / "kernels" / "lab"
         out = options.out or Path(os.environ.get("CARGO_TARGET_DIR", self.root / "target")) / "cuda_host"
         self.variant = "sanitized" if options.sanitize else "plain"
         self.folder = Path(out).resolve() / self.variant
@@ -68,6 +73,7 @@ class Builder:
             folder.mkdir(parents=True, exist_ok=True)
         self.cxx = os.environ.get("CXX", "g++")
         self.flags = FLAGS + (SANITIZED if options.sanitize else PLAIN)
+        self.shim_flags = FLAGS + (SANITIZED if options.sanitize else PLAIN_SHIM)
         self.compiler = compiler_id(self.cxx)
         self.jobs = options.jobs or os.cpu_count()
 
@@ -78,11 +84,12 @@ class Builder:
 
     # ---- objects ----
 
-    def object(self, source, includes=()):
+    def object(self, source, includes=(), flags=None):
         """A source file's object; compiled only if no object of the same preprocessed text is there."""
-        words = [self.cxx, *self.flags, *(word for folder in [HERE, *includes] for word in ("-I", folder))]
+        flags = flags or self.flags
+        words = [self.cxx, *flags, *(word for folder in [HERE, *includes] for word in ("-I", folder))]
         text = run([*words, "-E", "-x", "c++", source])
-        key = hashlib.sha256(self.compiler + " ".join(self.flags).encode() + text).hexdigest()[:32]
+        key = hashlib.sha256(self.compiler + " ".join(flags).encode() + text).hexdigest()[:32]
         made = self.objects / f"{key}.o"
         if not made.exists():
             part = self.objects / f"{key}.{os.getpid()}.part"
@@ -112,10 +119,14 @@ class Builder:
     def kernel_objects(self):
         return self.each(self.kernel_object, sorted(self.kernels.glob("*.cu")))
 
+    def shim_object(self, source=HERE / "shim" / "main.cpp"):
+        return self.object(source, flags=self.shim_flags)
+
     # ---- libcuda ----
 
     def inputs_hash(self):
-        digest = hashlib.sha256(self.compiler + " ".join([*self.flags, str(self.kernels)]).encode())
+        words = [*self.flags, *self.shim_flags, str(self.kernels)]
+        digest = hashlib.sha256(self.compiler + " ".join(words).encode())
         files = [*HERE.glob("*.*"), *HERE.glob("*/*.h"), *HERE.glob("*/*.cpp"), *self.kernels.glob("*.cu*")]
         for file in sorted(files):
             digest.update(str(file).encode() + file.read_bytes())
@@ -129,7 +140,7 @@ class Builder:
             inputs = self.inputs_hash()
             if library.exists() and stamp.exists() and stamp.read_text() == inputs:
                 return self.folder
-            own = self.each(self.object, [HERE / "shim" / "main.cpp", *sorted(HERE.glob("driver/*.cpp"))])
+            own = self.each(self.shim_object, [HERE / "shim" / "main.cpp", *sorted(HERE.glob("driver/*.cpp"))])
             part = self.folder / "libcuda.so.part"
             # Its soname is the first that a loader asks for, so that a process that has loaded it gets it again.
             run([self.cxx, *self.flags, "-shared", "-Wl,-soname,libcuda.so", "-o", part, *own, *self.kernel_objects()])
@@ -151,33 +162,38 @@ class Builder:
 
     def link(self, source, test_object, kernel_objects):
         program = self.folder / source.stem
-        run([self.cxx, *self.flags, "-o", program, test_object, *kernel_objects, "-ldl"])
+        run([self.cxx, *self.flags, "-o", program, test_object, self.shim_object(), *kernel_objects, "-ldl"])
         return program
 
-    def build_tests(self, names):
-        sources = [self.tests / f"{name}.cpp" for name in names] or sorted(self.tests.glob("*.cpp"))
+    def build_tests(self, names, folder=None):
+        folder = folder or self.tests
+        sources = [folder / f"{name}.cpp" for name in names] or sorted(folder.glob("*.cpp"))
         objects = self.each(self.test_object, sources)
-        alone = [brings_the_shim(test) for test in objects]
+        alone = [exports_kernels(test) for test in objects]
         kernels = [] if all(alone) else [self.object(HERE / "shim" / "main.cpp"), *self.kernel_objects()]
         tests = zip(sources, objects, alone)
         return self.each(lambda test: self.link(test[0], test[1], [] if test[2] else kernels), tests)
 
-    def run_program(self, program, arguments=(), timeout=None, quiet=False, environment={}):
-        """Its exit status; it ends at the first finding of a sanitizer."""
+    def run_program(self, program, arguments=(), timeout=None, environment={}):
+        """Its exit status, and what it printed; it ends at the first finding of a sanitizer."""
         environment = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1", **os.environ, **environment}
-        sink = subprocess.DEVNULL if quiet else None
+        command = [program, *arguments]
         try:
-            command = [program, *arguments]
-            return subprocess.run(command, env=environment, timeout=timeout, stdout=sink, stderr=sink).returncode
+            done = subprocess.run(command, env=environment, timeout=timeout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            return done.returncode, done.stdout.decode(errors="replace")
         except subprocess.TimeoutExpired:
-            return -1
+            return -1, ""
 
     def run_all(self, programs, arguments=()):
+        """Runs programs side by side and prints what each says, in their order."""
         failed = []
-        for program in programs:
-            print(f"== {program.name} ({self.variant})", flush=True)
-            if self.run_program(program, arguments) != 0:
-                failed.append(program.name)
+        with ThreadPoolExecutor(self.jobs) as pool:
+            runs = [(program, pool.submit(self.run_program, program, arguments)) for program in programs]
+            for program, done in runs:
+                status, said = done.result()
+                print(f"== {program.name} ({self.variant})\n{said}", end="", flush=True)
+                if status != 0:
+                    failed.append(program.name)
         for name in failed:
             print(f"FAILED: {name} ({self.variant})", file=sys.stderr)
         return not failed
@@ -196,7 +212,7 @@ def arguments():
     parser.add_argument("--kernels", help="the kernels' folder (default: ROOT/kernels)")
     parser.add_argument("--out", help="default: ROOT/target/cuda_host")
     parser.add_argument("--jobs", type=int, help="default: all cores")
-    parser.add_argument("what", choices=["lib", "tests", "selftest"])
+    parser.add_argument("what", choices=["lib", "tests", "lab", "selftest"])
     parser.add_argument("names", nargs="*")
     return parser.parse_args()
 
@@ -214,6 +230,8 @@ def main():
             print(builder.lib())
         elif options.what == "tests":
             return 0 if builder.run_all(builder.build_tests(options.names)) else 1
+        elif options.what == "lab":
+            return 0 if builder.run_all(builder.build_tests(options.names, builder.lab)) else 1
         else:
             return 0 if builder.selftest() else 1
     except BuildError as error:

@@ -5,10 +5,11 @@
 
 A mutant is the kernels without one statement that orders memory accesses: __syncthreads, __syncwarp, or a wait for
 asynchronous copies. All mutants are one program a test: the copy of the kernels that is built has a switch at each of
-these statements, and UQAC_HOST_CUDA_LEAVE_OUT says which is off. Of each mutant the tests that concern its file are run
-until one fails: those of the kernel files that are it or include it, the shortest first, each no longer than it takes
-on the whole kernels several times. Prints what becomes of every mutant, and exits with 1 if one survived: then a test is
-missing, or the barrier is not needed.
+these statements, and UQAC_HOST_CUDA_LEAVE_OUT says which is off. On the whole kernels each test writes down the barriers
+that it meets. Of a mutant only the tests that meet its barrier are run (no other can notice), the shortest first, until
+one fails; a test may take several times what it takes on the whole kernels. As many mutants as there are cores run side
+by side, those whose tests take longest first. Prints what becomes of every mutant, and exits with 1 if one survived:
+then a test is missing, or the barrier is not needed.
 """
 
 import argparse
@@ -76,19 +77,20 @@ class Mutation:
     def reaches(self, file, header):
         return file == header or any(self.reaches(inner, header) for inner in self.includes.get(file, []))
 
-    def concerning(self, file):
-        """The tests that run a kernel file, or one that includes it; the shortest first."""
-        tests = [test for test in self.seconds if self.reaches(f"{test.name}.cpp", file)]
+    def concerning(self, mutant):
+        """The tests that meet a mutant's barrier; the shortest first."""
+        tests = [test for test in self.seconds if mutant.number in self.met[test]]
         return sorted(tests, key=self.seconds.get)
 
-    def fails(self, program, mutant, timeout):
-        environment = {"UQAC_TEST_FIRST_FAILURE": "1", "UQAC_HOST_CUDA_LEAVE_OUT": str(mutant.number)}
-        return self.builder.run_program(program, timeout=timeout, quiet=True, environment=environment) != 0
+    def fails(self, program, mutant, timeout, **environment):
+        environment |= {"UQAC_TEST_FIRST_FAILURE": "1", "UQAC_HOST_CUDA_LEAVE_OUT": str(mutant.number)}
+        status, _ = self.builder.run_program(program, timeout=timeout, environment=environment)
+        return status != 0
 
     def killer(self, mutant):
         """(the first test that fails, or None; seconds that it took)."""
         start = time.monotonic()
-        for program in self.concerning(mutant.file):
+        for program in self.concerning(mutant):
             if self.fails(program, mutant, 10 + self.factor * self.seconds[program]):
                 return program.name, time.monotonic() - start
         return None, time.monotonic() - start
@@ -102,20 +104,27 @@ class Mutation:
         nothing = Mutant(-1, "", 0, "")
         def timed(program):
             start = time.monotonic()
-            return not self.fails(program, nothing, None), time.monotonic() - start
+            met = program.with_suffix(".met")
+            met.unlink(missing_ok=True)
+            passed = not self.fails(program, nothing, None, UQAC_HOST_CUDA_MET=str(met))
+            numbers = set(map(int, met.read_text().split())) if met.exists() else set()
+            return passed, time.monotonic() - start, numbers
         results = self.builder.each(timed, programs)
-        broken = [program.name for program, (passed, _) in zip(programs, results) if not passed]
-        self.seconds = {program: seconds for program, (_, seconds) in zip(programs, results)}
+        broken = [program.name for program, (passed, _, _) in zip(programs, results) if not passed]
+        self.seconds = {program: seconds for program, (_, seconds, _) in zip(programs, results)}
+        self.met = {program: numbers for program, (_, _, numbers) in zip(programs, results)}
         return broken
 
     def run(self):
         if broken := self.baseline():
             print(f"mutate.py: {', '.join(broken)} fails on the kernels as they are", file=sys.stderr)
             return 2
-        wanted = self.wanted
+        first = lambda mutant: max((self.seconds[test] for test in self.concerning(mutant)[:1]), default=0)  # noqa: E731
+        wanted = sorted(self.wanted, key=first, reverse=True)
         def verdict(mutant):
             killer, seconds = self.killer(mutant)
-            says = f"killed by {killer}" if killer else "SURVIVES"
+            unmet = "" if self.concerning(mutant) else ": no test meets it"
+            says = f"killed by {killer}" if killer else f"SURVIVES{unmet}"
             print(f"{mutant!s:<60} {says} ({seconds:.1f} s)", flush=True)
             return killer
         killers = self.builder.each(verdict, wanted)
@@ -133,7 +142,7 @@ def main():
     parser.add_argument("--root", help="the repository (default: this one)")
     parser.add_argument("--jobs", type=int, help="default: all cores")
     parser.add_argument("--factor", type=float, default=10,
-                        help="a test counts as failed when it takes so many times what it takes on the whole kernels")
+                        help="a test counts as failed when it takes this many times as long as on the whole kernels")
     options = parser.parse_args()
     options.files = [Path(file).name for file in options.files]
     try:

@@ -26,7 +26,7 @@ complete() {
 
 mkdir -p "$folder"
 exec 9> "$folder/lock"
-flock 9  # whoever comes second waits, and then finds it there
+flock 9  # a second run waits for the first, and then finds it there
 if ! complete; then
   python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
     --only-binary=:all: --no-compile --upgrade --target "$folder" "${packages[@]}" >&2

@@ -1,7 +1,7 @@
 // Compiles a plain CUDA kernel file as C++17 and runs it on the CPU, for tests.
 //
-// Include this first, then the .cu file; then name each kernel once with CUDA_HOST_EXPORT(name). Exactly one
-// translation unit of a program defines CUDA_HOST_SHIM_MAIN before including it. (build.sh writes such files.)
+// Include this first, then the .cu file; then name each kernel once with CUDA_HOST_EXPORT(name). build.sh writes such
+// files, and links shim/main.cpp to every program.
 //
 //   types.h         keywords, vector types, f16 and bf16
 //   device_math.h   intrinsics: maths, bits, integer atomics
@@ -12,7 +12,7 @@
 //   tensor_core.h   mma.m16n8k16, ldmatrix
 //   mutants.h       what mutate.py switches
 //   registry.h      kernels by name, launches, the C interface (ch_*)
-//   main.h          what exists once in a program
+//   main.cpp        what exists once in a program: workings of a block, launches
 #pragma once
 #ifndef CUDA_HOST_SHIM
 #define CUDA_HOST_SHIM 1
@@ -35,7 +35,3 @@
 #include "shim/mutants.h"
 
 #include "shim/registry.h"
-
-#ifdef CUDA_HOST_SHIM_MAIN
-#include "shim/main.h"
-#endif

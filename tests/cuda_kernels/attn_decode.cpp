@@ -1,6 +1,5 @@
 // attn_decode and attn_combine against float64: lengths, groups, head sizes, cache types, windows, softcaps, splits,
 // batches, sinks, schedules.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "attn_decode.cu"

@@ -1,5 +1,4 @@
 // attn_prefill against float64: chunks, groups, head sizes, cache types, windows, softcaps, sinks, schedules, one term.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "attn_prefill.cu"

@@ -1,5 +1,4 @@
 // attn_rows against the definition of alpha* in float64, and attn_rows_top against a full sort.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "attn_rows.cu"
@@ -140,7 +139,7 @@ static void test_top(int n, int stride, int wanted, int first, bool merged, bool
   std::uniform_real_distribution<float> uniform;
   std::vector<int> rows;
   for (int i = 0; i < n; ++i) rows.push_back(i == 0 ? stride - 1 : (int)(random() % stride));
-  std::vector<float> w((size_t)n * stride, NAN);  // behind a row's end nothing is read
+  std::vector<float> w((size_t)n * stride, NAN);  // nothing after a row's end is read
   for (int i = 0; i < n; ++i)
     for (int t = 0; t <= rows[i]; ++t) w[(size_t)i * stride + t] = equal ? (float)(random() % 3) / 4 : uniform(random);
   std::vector<unsigned char> mask(stride);

@@ -1,5 +1,4 @@
 // attn_select against a full sort: shapes, equal entropies, rows without attention, layer by layer and all at once.
-#define CUDA_HOST_SHIM_MAIN
 #include "attn_support.h"
 
 #include "attn_select.cu"
@@ -11,7 +10,7 @@ struct Case {
   std::vector<int> positions;  // -1: a row not in use
   int first_traced = 0;
   bool regularized = false;
-  int levels = 0;  // so many different entropies; 0: all different
+  int levels = 0;  // the number of different entropies; 0: all different
   int hidden = 20;
 };
 

@@ -1,5 +1,5 @@
 // What the tests of the attention kernels share: device buffers, launches by name, caches with random contents, and
-// attention in float64 and, naively, in float32. A test defines CUDA_HOST_SHIM_MAIN, includes this, then its .cu files.
+// attention in float64 and, naively, in float32. A test includes this, then its .cu files.
 #pragma once
 #include "shim.h"
 
@@ -103,7 +103,7 @@ struct Shape {
   int group() const { return heads / kv_heads; }
 };
 
-/// The cache of one sequence with `length` random positions; behind them NaN.
+/// The cache of one sequence with `length` random positions; after them NaN.
 struct Cache {
   Cache(const Shape& shape, Type k_type, Type v_type, int length, unsigned seed, float spread = 1.f)
       : shape(shape),
@@ -188,7 +188,7 @@ struct Naive {
   }
 };
 
-/// Greatest errors of the kernel and of the naive float32 version against float64.
+/// Largest errors of the kernel and of the naive float32 version against float64.
 struct Errors {
   double kernel = 0, naive = 0;
   void add(double got, double naive_value, double exact) {

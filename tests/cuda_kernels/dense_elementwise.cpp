@@ -1,5 +1,4 @@
 // norm.cu, embed.cu and rope.cu against float64. u = 2^-24.
-#define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
 #include "embed.cu"
@@ -47,7 +46,7 @@ static double restore(const Device<unsigned short>& terms, size_t at, size_t dis
   return sum;
 }
 
-/// Relative and absolute error of a value held in so many terms.
+/// Relative and absolute error of a value held in a number of terms.
 template <class T>
 static double term_error(double x, int count) {
   const bool f16 = Split<T>::NEXT != 1.0f;

@@ -3,7 +3,6 @@
 // Bound, u = 2^-24: per slice of 32 elements of k at most 64 products in the tensor core, ceil(k / 32) additions of
 // slices, three more for bias and residual; of the terms 2^-8 (bf16) or 2^-11 (f16) of |x| for one and its square for
 // two, and in f16 2^-19 or 2^-30 for tiny values. All relative to sum |x w|.
-#define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
 #include "gemm.cu"

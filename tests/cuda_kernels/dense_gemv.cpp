@@ -4,7 +4,6 @@
 // ceil(k / 1024) * 4 additions of partial sums in a lane, 8 of the warps, and 32 products (terms included: 3 times
 // that) inside the tensor core; 9 more u for norm factor, weight, bias and residual. In f16 the terms leave 2^-33 |x|,
 // nothing against that, or 2^-41 for tiny values.
-#define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
 #include "gemv.cu"

@@ -3,7 +3,6 @@
 // Bounds. exp has 2 u, its argument u |x - m|; sums of up to 8 in a lane, 5 + 15 additions of lanes and warps: z within
 // (2 + |x - m| + 28) u, where terms with large |x - m| weigh little: e^-d d <= 0.37, so 32 u. lse then errs by 32 u
 // (plus rounding of the result), the entropy by 2 * 32 u times (1 + entropy). Softcapping errs by 4 u * cap more.
-#define CUDA_HOST_SHIM_MAIN
 #include "dense_support.h"
 
 #include "head.cu"

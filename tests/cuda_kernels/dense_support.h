@@ -1,6 +1,5 @@
 // What the tests of the dense kernels share: buffers with guards, launches, random data, 16-bit floats.
-// A test file defines CUDA_HOST_SHIM_MAIN, includes this and its .cu files, and is built with the host shim and
-// kernels/ on the include path.
+// A test file includes this, then its .cu files, and is built with the host shim and kernels/ on the include path.
 #pragma once
 #include "shim.h"
 

@@ -93,6 +93,40 @@ fn score_writes_a_record_for_each_item_in_order() {
 }
 
 #[test]
+fn a_rule_can_be_set_alone_and_the_record_says_so() {
+    let folder = folder();
+    std::fs::write(folder.path().join("in.jsonl"), good_items(1)).unwrap();
+    let run = |more: &[&str]| {
+        let output = score(folder.path(), &[more, &["--overwrite"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        records(&std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap()).remove(0)
+    };
+    // what a rule is in the profile already is no difference
+    let plain = run(&["--rule", "threshold=at-least"]);
+    assert_eq!((plain.get("rules"), &plain["profile"]), (None, &json!("corrected")));
+    let rules = ["--rule", "threshold=above", "--rule", "response-end=sequence"];
+    let changed = run(&rules);
+    assert_eq!(changed["rules"], json!({"response-end": "sequence", "threshold": "above"}));
+    assert_ne!(changed["scores"]["trace_length"], plain["scores"]["trace_length"]);
+    // other rules are another output
+    let resumed = score(folder.path(), &["--resume"]);
+    assert_eq!(resumed.status.code(), Some(2));
+    let message = text(&resumed.stderr);
+    assert!(message.contains("found corrected response-end=sequence threshold=above"), "{message}");
+    assert_eq!(score(folder.path(), &[&rules[..], &["--resume"]].concat()).status.code(), Some(0));
+
+    for (rule, says) in
+        [("theta=1", "valid names: encoding"), ("threshold=no", "at-least or above"), ("x", "NAME=VALUE")]
+    {
+        let wrong = score(folder.path(), &["--overwrite", "--rule", rule]);
+        assert_eq!(wrong.status.code(), Some(2));
+        assert!(text(&wrong.stderr).contains(says), "{}", text(&wrong.stderr));
+    }
+    let help = uqac(folder.path(), &["score", "--help"]);
+    assert!(text(&help.stdout).contains("stop-words=answer-aware|list"), "{}", text(&help.stdout));
+}
+
+#[test]
 fn bad_items_get_a_status_and_the_others_go_on() {
     let folder = folder();
     let lines = [
@@ -168,7 +202,7 @@ fn a_killed_run_resumes_to_the_same_file() {
     assert_eq!(score(folder.path(), &[]).status.code(), Some(0));
     let whole = std::fs::read_to_string(&out).unwrap();
     for lines in [1, 5] {
-        // killed as soon as so many lines are in the file; a run that is faster than this loop ends by itself
+        // killed as soon as this many lines are in the file; a run that is faster than this loop ends by itself
         let mut child = command(folder.path(), &[&SCORE[..], &["--overwrite"]].concat()).spawn().unwrap();
         while child.try_wait().unwrap().is_none() {
             if std::fs::read_to_string(&out).unwrap().lines().count() == lines {

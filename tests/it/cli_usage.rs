@@ -62,7 +62,7 @@ fn wrong_usage_is_exit_code_2() {
     fails(&["ask"], &["QUESTION"]);
     fails(&["ask", "--profile", "mine", "1+1?"], &["mine", "reference", "paper", "corrected"]);
     fails(&["ask", "--temperature", "-1", "1+1?"], &["temperature"]);
-    fails(&["ask", "--temperature=NaN", "1+1?"], &["from 0 on"]);
+    fails(&["ask", "--temperature=NaN", "1+1?"], &["≥ 0"]);
     fails(&["ask", "--top-p", "0", "1+1?"], &["above 0 and at most 1"]);
     fails(&["ask", "--max-tokens", "0", "1+1?"], &["max-tokens"]);
     fails(&["ask", "--k-cache", "int8", "1+1?"], &["int8", "f32", "f16", "bf16"]);

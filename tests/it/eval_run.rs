@@ -1,4 +1,4 @@
-//! `uqac eval` as a person runs it: a folder that fills, is taken up again after a kill, and refuses to mix.
+//! `uqac eval` as a person runs it: a folder that fills, resumes after a kill, and refuses to mix.
 
 use crate::common;
 
@@ -169,6 +169,7 @@ fn other_options_or_questions_are_refused_with_the_difference() {
         parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
     };
     refused(&["--seed", "7"], &["options.seed: the folder has 0, this run 7", "new folder"]);
+    refused(&["--rule", "threshold=above"], &["options.rules.threshold: the folder has null, this run \"above\""]);
     refused(&["--profile", "paper"], &["options.profile", "\"corrected\"", "\"paper\""]);
     refused(&["--k-cache", "bf16"], &["model.k_cache: the folder has \"f32\", this run \"bf16\""]);
     refused(&ALL, &["options.methods"]);
@@ -185,20 +186,20 @@ fn other_options_or_questions_are_refused_with_the_difference() {
 fn sweeps_reuse_the_responses() {
     let setup = Setup::new(6);
     let folder = setup.path("run");
-    let sweep = ["--sweep", "k=4,16", "theta=0.9", "chain=none", "k-cache=bf16"];
+    let sweep = ["--sweep", "k=4,16", "theta=0.9", "chain=none", "k-cache=bf16", "response-end=answer,sequence"];
     setup.ok(&folder, &[]);
     let before = samples(&folder);
     setup.ok(&folder, &sweep);
     assert_eq!(samples(&folder), before, "a sweep adds, it changes nothing");
     let rows = lines(&folder.join("sweep_sums.jsonl"));
     let answered: Vec<&Value> = before.iter().filter(|s| s["uq"]["status"] == "ok").collect();
-    assert_eq!(rows.len(), 5 * answered.len());
+    assert_eq!(rows.len(), 7 * answered.len());
     for row in &rows {
         let sample = &before[row["doc_id"].as_u64().unwrap() as usize]["uq"];
         let chain: Vec<&Value> = sample["chain"].as_array().unwrap().iter().map(|link| &link["row"]).collect();
         match row["setting"].as_object().unwrap().iter().next().unwrap() {
             // the run's own parameters give the run's own results
-            (name, value) if name == "k" && value == 16 => {
+            (name, value) if name == "k" && value == 16 || value == "answer" => {
                 assert_eq!(row["scores"]["p"], sample["scores"]["p"]);
                 assert_eq!(row["chain"].as_array().unwrap().iter().collect::<Vec<_>>(), chain);
                 assert_eq!(row["kept"], sample["kept"]);
@@ -211,7 +212,7 @@ fn sweeps_reuse_the_responses() {
             _ => {}
         }
     }
-    // taken up again, nothing is done twice
+    // resumed, nothing is done twice
     setup.ok(&folder, &sweep);
     assert_eq!(lines(&folder.join("sweep_sums.jsonl")), rows);
 }

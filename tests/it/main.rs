@@ -4,6 +4,7 @@
 mod common;
 
 mod answer;
+mod architecture;
 mod bad_input;
 mod batch;
 mod bench_command;

@@ -374,9 +374,9 @@ fn abstention_and_calibration_are_tried_on_the_other_half() {
     spec(2000).write(folder.path());
     let options = AnalysisOptions { resamples: 0, target_risk: Some(0.2), calibrate: true, ..quick() };
     let analysis = analyse(&[folder.path().to_owned()], &options).unwrap();
-    let halves = analysis.runs[0].tasks[0].halves.as_ref().unwrap();
-    assert_eq!((halves.fitted, halves.held_out), (1000, 1000));
-    let of = |key: &str| halves.methods.iter().find(|method| method.method == key).unwrap();
+    let holdout = analysis.runs[0].tasks[0].holdout.as_ref().unwrap();
+    assert_eq!((holdout.fitted, holdout.held_out), (1000, 1000));
+    let of = |key: &str| holdout.methods.iter().find(|method| method.method == key).unwrap();
     let (p, length) = (of("p"), of("trace_length"));
     let chosen = p.abstention.as_ref().unwrap();
     assert!(chosen.fitted.risk.unwrap() <= 0.2 && chosen.fitted.coverage > 0.2, "{chosen:?}");
@@ -393,12 +393,12 @@ fn abstention_and_calibration_are_tried_on_the_other_half() {
     let risk_of = |risk: f64| {
         let options = AnalysisOptions { target_risk: Some(risk), calibrate: false, ..options.clone() };
         let analysis = analyse(&[folder.path().to_owned()], &options).unwrap();
-        let halves = analysis.runs[0].tasks[0].halves.clone().unwrap();
-        halves.methods.iter().find(|method| method.method == "p").unwrap().abstention.clone().unwrap()
+        let holdout = analysis.runs[0].tasks[0].holdout.clone().unwrap();
+        holdout.methods.iter().find(|method| method.method == "p").unwrap().abstention.clone().unwrap()
     };
     // a risk that all answers hold, and one that none does
     assert!(risk_of(0.99).threshold.unwrap() < chosen.threshold.unwrap());
-    let never = halves.methods.iter().map(|m| m.method.clone()).zip(std::iter::repeat(risk_of(1e-9)));
+    let never = holdout.methods.iter().map(|m| m.method.clone()).zip(std::iter::repeat(risk_of(1e-9)));
     assert!(never.into_iter().all(|(_, a)| a.threshold.is_some() || a.held_out.coverage == 0.0));
 }
 

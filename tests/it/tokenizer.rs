@@ -177,8 +177,6 @@ fn long_sequences_take_linear_time() {
 fn ids_and_tokens() {
     let tokenizer = byte_level();
     assert_eq!(tokenizer.vocab_size(), 261);
-    assert_eq!(tokenizer.token_id("<｜end｜>"), Some(260));
-    assert_eq!(tokenizer.token_id("absent"), None);
     assert_eq!(tokenizer.decode_token(260).unwrap(), "<｜end｜>");
     assert_eq!(tokenizer.decode_token(0xe6).unwrap(), "\u{fffd}");
     assert_eq!(tokenizer.decode(&[]).unwrap(), "");

@@ -1,10 +1,11 @@
-//! What the three profiles make of small hand-built responses: one test for each difference between them.
+//! What the three profiles make of small hand-built responses: one test for each difference between them, which the rule
+//! behind it makes alone, too.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Range;
 use uqac::uq::pipeline;
-use uqac::uq::{Link, Outcome, Parameters, Profile, Response, Step, TokenLogprob, Traced, Variant};
+use uqac::uq::{Link, Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
 
 use Profile::{Corrected, Paper, Reference};
 
@@ -67,28 +68,28 @@ impl Case {
         self
     }
 
-    fn assess(&mut self, profile: Profile) -> Outcome {
-        self.run(profile, None)
+    fn assess(&mut self, reading: impl Into<Reading>) -> Outcome {
+        self.run(reading, None)
     }
 
-    fn run(&mut self, profile: Profile, chain: Option<Vec<Link>>) -> Outcome {
+    fn run(&mut self, reading: impl Into<Reading>, chain: Option<Vec<Link>>) -> Outcome {
         let (tokens, texts, steps) = (self.tokens.clone(), self.texts.clone(), self.steps.clone());
         let response = Response { tokens: &tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
-        let parameters = Parameters { reading: profile.into(), ..self.parameters.clone() };
+        let parameters = Parameters { reading: reading.into(), ..self.parameters.clone() };
         let Ok((outcome, _)) = pipeline::run(&response, self.answer.clone(), chain, &parameters, self);
         outcome
     }
 
     /// Positions of the chain's tokens, the answer's left out.
-    fn chain(&mut self, profile: Profile) -> Vec<i64> {
+    fn chain(&mut self, reading: impl Into<Reading>) -> Vec<i64> {
         let (n, answer) = (self.prompt_len as i64, self.answer.clone());
-        let positions = self.assess(profile).chain.into_iter().map(|link| link.row + 1 + n);
+        let positions = self.assess(reading).chain.into_iter().map(|link| link.row + 1 + n);
         positions.filter(|&position| !answer.contains(&(position as usize))).collect()
     }
 
     /// (position, token) of the ensemble's members after the response itself.
-    fn alternatives(&mut self, profile: Profile) -> Vec<(usize, u32)> {
-        let members = self.assess(profile).ensemble;
+    fn alternatives(&mut self, reading: impl Into<Reading>) -> Vec<(usize, u32)> {
+        let members = self.assess(reading).ensemble;
         assert!(members[0].position.is_none() && members[0].token.is_none());
         members[1..].iter().map(|member| (member.position.unwrap(), member.token.unwrap())).collect()
     }
@@ -119,6 +120,11 @@ impl Traced for Case {
         self.scored.push((variants.to_vec(), positions.to_vec()));
         Ok(vec![vec![0.1f64.ln(); positions.len()]; variants.len()])
     }
+}
+
+/// The corrected profile with one rule set alone.
+fn only(rule: &str) -> Reading {
+    Reading::new(Corrected, rule.split_once('=')).unwrap()
 }
 
 fn assert_close(found: f64, expected: f64) {
@@ -155,6 +161,7 @@ fn reference_looks_at_five_positions_counted_before_the_filters() {
     let instruction = [(1, 0.95), (2, 0.94), (3, 0.93), (4, 0.92)];
     let mut case = case(&WORDS, 29..30).attends(29, &[&instruction[..], &[(22, 0.9), (23, 0.8), (24, 0.7)]].concat());
     assert_eq!(case.chain(Reference), [22]);
+    assert_eq!(case.chain(only("positions=top5")), [22]);
     assert_eq!(case.chain(Corrected), [22, 23, 24]);
     assert_eq!(case.chain(Paper), [22, 23, 24]);
 }
@@ -185,6 +192,7 @@ fn reference_counts_the_picks_of_a_step_twice() {
         .attends(29, &[(20, 0.4), (21, 0.3), (22, 0.2)])
         .attends(20, &[(15, 0.2), (14, 0.15), (13, 0.1)]);
     assert_eq!(case.chain(Reference), [15, 20, 21, 22]);
+    assert_eq!(case.chain(only("length-count=twice")), [15, 20, 21, 22]);
     assert_eq!(case.chain(Corrected), [14, 15, 20, 21, 22]);
     assert_eq!(case.chain(Paper), [14, 15, 20, 21, 22]);
 }
@@ -194,6 +202,7 @@ fn paper_needs_more_than_the_threshold() {
     let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.75), (21, 0.5), (22, 0.25)]);
     case.parameters.min_chain_length = 0;
     assert_eq!(case.chain(Paper), [20]);
+    assert_eq!(case.chain(only("threshold=above")), [20]);
     assert_eq!(case.chain(Corrected), [20, 21]);
     assert_eq!(case.chain(Reference), [20, 21]);
 }
@@ -204,6 +213,7 @@ fn paper_takes_the_top_targets_before_it_drops_stop_words() {
     (words[11], words[12]) = ("the", "the");
     let mut case = case(&words, 29..30).attends(29, &[(21, 0.95), (22, 0.9), (23, 0.8), (24, 0.7), (25, 0.6)]);
     assert_eq!(case.chain(Paper), [23]);
+    assert_eq!(case.chain(only("stop-filter=after-top")), [23]);
     assert_eq!(case.chain(Corrected), [23, 24, 25]);
     assert_eq!(case.chain(Reference), [23, 24, 25]);
 }
@@ -216,6 +226,7 @@ fn a_single_letter_is_no_stop_word_when_it_is_the_answers_form() {
     assert_eq!(case.chain(Corrected), [22]);
     assert_eq!(case.chain(Reference), [0; 0]);
     assert_eq!(case.chain(Paper), [0; 0]);
+    assert_eq!(case.chain(only("stop-words=list")), [0; 0]);
     case.texts[19] = " 42".into();
     assert_eq!(case.chain(Corrected), [0; 0]);
 }
@@ -231,6 +242,9 @@ fn the_first_response_token_is_reached_and_has_its_own_row() {
     assert_eq!((corrected.ensemble.len(), corrected.ensemble[1].token), (2, Some(77)));
     assert_eq!(reference.ensemble.len(), 1, "the only pair of the last row is taken for the original");
     assert_close(reference.ensemble[0].log_chain, 0.6f64.ln());
+    let wrapped = case.assess(only("first-row=wrapped"));
+    assert_close(wrapped.scores["p_sim"], 0.8 * 0.9);
+    assert_eq!(wrapped.ensemble[1].token, Some(7), "the last row's alternative");
 }
 
 // ── the similarity filter ────────────────────────────────────────────────────────────────────────────────────────────
@@ -264,6 +278,7 @@ fn every_alternative_joins_by_position_but_in_reference_the_likeliest_pairs_of_a
     assert_eq!(case.alternatives(Corrected), all);
     assert_eq!(case.alternatives(Paper), all);
     assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101), (20, 102), (20, 103), (20, 104)]);
+    assert_eq!(case.alternatives(only("candidates=most-probable")), case.alternatives(Reference));
     // of the 2 + 2 likeliest pairs, originals included, two are originals
     case.parameters.max_alternatives = 2;
     assert_eq!(case.alternatives(Reference), [(21, 201), (20, 101)]);
@@ -306,6 +321,7 @@ fn in_reference_a_token_outside_the_top_five_gets_the_top_ones_probability() {
     let top = [(101, 0.3), (102, 0.2), (103, 0.1), (104, 0.09), (105, 0.08), (29, 0.07)];
     let mut case = case(&WORDS, 29..30).predicted(29, 0.07, &top);
     assert_close(case.assess(Reference).scores["answer_prob"], 0.3);
+    assert_close(case.assess(only("probabilities=top5")).scores["answer_prob"], 0.3);
     assert_close(case.assess(Corrected).scores["answer_prob"], 0.07);
     assert_close(case.assess(Paper).scores["answer_prob"], 0.07);
     assert_close(case.assess(Reference).scores["p"], 0.07); // the ensemble is exact in every profile
@@ -328,6 +344,10 @@ fn reference_entropies_are_of_the_top_five_over_every_row() {
     let corrected = case.assess(Corrected).scores;
     assert_close(corrected["predictive_entropy"], -0.25 * 18.0);
     assert_close(corrected["answer_entropy"], -0.25);
+    assert_close(case.assess(only("entropies=top5")).scores["predictive_entropy"], -18.0 * h(0.9));
+    case.steps[0].entropy = 1.0; // of the row before the response
+    assert_close(case.assess(Corrected).scores["predictive_entropy"], -0.25 * 17.0 - 1.0);
+    assert_close(case.assess(only("entropy-rows=own")).scores["predictive_entropy"], -0.25 * 18.0);
 }
 
 #[test]
@@ -342,6 +362,19 @@ fn the_response_ends_at_the_answer_only_when_corrected_and_starts_late_in_refere
     assert_eq!([reference["trace_length"], paper["trace_length"], corrected["trace_length"]], [-20.0, -20.0, -18.0]);
     assert_close(paper["min_token_prob"], 0.01);
     assert_close(corrected["min_token_prob"], 0.9);
+    let [late, whole] = ["first-token=skipped", "response-end=sequence"].map(|rule| case.assess(only(rule)).scores);
+    assert_close(late["response_prob"], 0.9f64.powi(17));
+    assert_eq!((late["trace_length"], whole["trace_length"]), (-18.0, -20.0));
+    assert_close(whole["response_prob"], paper["response_prob"]);
+}
+
+#[test]
+fn in_reference_no_token_of_a_member_is_less_probable_than_1e_12() {
+    let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9)]).predicted(20, 1e-20, &[(101, 0.9)]);
+    let own = |outcome: Outcome| outcome.ensemble[0].log_chain;
+    assert_close(own(case.assess(Corrected)), 1e-20f64.ln());
+    assert_close(own(case.assess(Reference)), 1e-12f64.ln());
+    assert_close(own(case.assess(only("member-floor=1e-12"))), 1e-12f64.ln());
 }
 
 #[test]

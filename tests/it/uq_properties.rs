@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
 use uqac::uq::pipeline;
+use uqac::uq::rules::RULES;
 use uqac::uq::stopwords::{is_stop_word, is_stop_word_for_answer};
-use uqac::uq::{Outcome, Parameters, Profile, Response, Step, TokenLogprob, Traced, Variant};
+use uqac::uq::{Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
 
 /// Texts of the vocabulary; two of them are stop words.
 const VOCABULARY: [&str; 7] = [" zebra", " the", " cello", " 42", ".", " maple", " tundra"];
@@ -62,13 +63,13 @@ impl World {
         }
     }
 
-    fn assess(&self, profile: Profile) -> Outcome {
+    fn assess(&self, reading: impl Into<Reading>) -> Outcome {
         let texts: Vec<String> =
             self.tokens[self.prompt_len..].iter().map(|&token| VOCABULARY[token as usize].into()).collect();
         let steps: Vec<Step> = (self.prompt_len - 1..self.tokens.len()).map(|row| self.step(row)).collect();
         let response =
             Response { tokens: &self.tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
-        let parameters = Parameters::published(profile);
+        let parameters = Parameters::published(reading);
         let Ok((outcome, _)) = pipeline::run(&response, self.answer.clone(), None, &parameters, &mut self.clone());
         outcome
     }
@@ -188,5 +189,18 @@ proptest! {
             prop_assert!(score.as_f64().is_some_and(f64::is_finite), "{} is {}", name, score);
         }
         prop_assert!((0.0..=1.0).contains(&outcome.scores["p"]));
+    }
+
+    #[test]
+    fn every_rule_alone_computes_something_for_everything(world in world()) {
+        for rule in &RULES {
+            for value in (rule.values)() {
+                let outcome = world.assess(Reading::new(Profile::Corrected, [(rule.name, value)]).unwrap());
+                for (score, value) in outcome.scores.iter() {
+                    prop_assert!(value.is_finite(), "{}={}: {} is {}", rule.name, value, score.key, value);
+                }
+                prop_assert!((0.0..=1.0).contains(&outcome.scores.p()));
+            }
+        }
     }
 }

@@ -2,22 +2,25 @@
 //! where they are (`memory.rs`), and what they hold is spread over the new room. Kernels find them through an array of
 //! `SequenceView`s, so that a captured decode step stays valid.
 
-use super::decode::STEPS as DECODE_STEPS;
-use super::device::{Buffer, Device};
+use super::abi::{SequenceView, TraceView};
+use super::context::Device;
 use super::error::CudaError;
-use super::layout::{SequenceView, TraceView};
+use super::memory::{Buffer, DevicePtr};
 use crate::backend::{DType, ExpectedMemory, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
 
-/// Capacities are multiples of this, as the kernels ask.
-const STEP: usize = 64;
+/// Decode steps that are started at once. Two such batches are in flight at most.
+pub const DECODE_STEPS: usize = 4;
 
-/// Positions that there is room for at most beyond what is needed: a long limit is rarely used up. So a cache is spread
+/// Capacities are multiples of this, as the kernels require.
+const CAPACITY_STEP: usize = 64;
+
+/// Positions at most that there is room for beyond what is needed: a long limit is rarely used up. So a cache is spread
 /// every few thousand positions, which takes about as long as two decode steps.
-const MOST_AHEAD: usize = 4096;
+const MAX_AHEAD: usize = 4096;
 
-/// Rows behind the last one that are computed and dropped: those of the steps that are under way when a response ends.
-const BEYOND: usize = 2 * DECODE_STEPS;
+/// Rows after the last one that are computed and dropped: those of the steps that are in flight when a response ends.
+const OVERRUN: usize = 2 * DECODE_STEPS;
 
 /// Sequences that there is room for at first.
 const FIRST_SLOTS: usize = 16;
@@ -51,7 +54,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Bytes of keys or values of so many positions.
+    /// Bytes of keys or values of `capacity` positions.
     fn bytes(&self, capacity: usize, t: DType) -> usize {
         self.planes * capacity * self.head_dim * t.size()
     }
@@ -77,20 +80,20 @@ struct Sequence {
 /// The memory of one sequence.
 struct Room {
     /// `[layers][kv_heads][capacity][head_dim]`, both
-    keys: Buffer,
-    values: Buffer,
+    keys: Buffer<u8>,
+    values: Buffer<u8>,
     /// All arrays of the trace; empty if there is none.
-    trace: Buffer,
+    trace: Buffer<u8>,
     sections: Sections,
 }
 
 impl Room {
-    /// Nothing yet, and addresses for `most` positions.
-    fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, most: usize) -> Result<Room, CudaError> {
-        let trace = options.map_or(0, |options| Sections::new(most, options, shape).bytes);
+    /// Nothing yet, and addresses for `max` positions.
+    fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
+        let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
         Ok(Room {
-            keys: device.growing("the keys", shape.bytes(most, shape.k))?,
-            values: device.growing("the values", shape.bytes(most, shape.v))?,
+            keys: device.growing("the keys", shape.bytes(max, shape.k))?,
+            values: device.growing("the values", shape.bytes(max, shape.v))?,
             trace: device.growing("the trace", trace)?,
             sections: Sections::default(),
         })
@@ -108,7 +111,7 @@ struct Sections {
 }
 
 impl Sections {
-    /// For a sequence of so many positions.
+    /// For a sequence of `capacity` positions.
     fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
         let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
         let widths = [k, k, k, k, k * shape.head_dim, 4 * shape.hidden_size, 4];
@@ -140,10 +143,9 @@ pub struct Sequences {
     shape: Shape,
     sequences: Vec<Option<Sequence>>,
     /// `[slots]`
-    views: Buffer,
+    views: Buffer<SequenceView>,
     slots: usize,
-    /// Positions that a sequence can have.
-    most: usize,
+    max_positions: usize,
 }
 
 impl Sequences {
@@ -151,8 +153,8 @@ impl Sequences {
         let planes = spec.layers.len() * spec.num_key_value_heads;
         let shape = Shape { planes, head_dim: spec.head_dim, hidden_size: spec.hidden_size, k, v };
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
-        let most = (spec.max_position_embeddings + BEYOND).next_multiple_of(STEP);
-        Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, most })
+        let max_positions = (spec.max_position_embeddings + OVERRUN).next_multiple_of(CAPACITY_STEP);
+        Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
     }
 
     /// A new, empty sequence; memory is taken when its first row comes.
@@ -173,7 +175,7 @@ impl Sequences {
 
     pub fn hint(&mut self, id: SequenceId, positions: usize) -> Result<(), CudaError> {
         let Some(sequence) = self.get_mut(id) else { return Err(not_open(id)) };
-        sequence.hint = positions + BEYOND;
+        sequence.hint = positions + OVERRUN;
         Ok(())
     }
 
@@ -186,18 +188,18 @@ impl Sequences {
     }
 
     /// The array of views. Moves when slots are added: see [`Sequences::slots`].
-    pub fn views(&self) -> &Buffer {
+    pub fn views(&self) -> &Buffer<SequenceView> {
         &self.views
     }
 
     /// Positions that a sequence can have.
-    pub fn most_positions(&self) -> usize {
-        self.most
+    pub fn max_positions(&self) -> usize {
+        self.max_positions
     }
 
-    /// The capacity of a sequence that was announced to have so many positions.
+    /// The capacity of a sequence that was announced to have `positions` positions.
     pub fn capacity_for(&self, positions: usize) -> usize {
-        (positions + BEYOND).next_multiple_of(STEP)
+        (positions + OVERRUN).next_multiple_of(CAPACITY_STEP)
     }
 
     /// Sequences that the views have room for.
@@ -222,12 +224,12 @@ impl Sequences {
             return Ok(());
         }
         let wanted = match sequence.hint {
-            hint if hint >= len => hint.min(len + MOST_AHEAD),
-            _ => len.max(sequence.capacity + (sequence.capacity / 2).min(MOST_AHEAD)),
+            hint if hint >= len => hint.min(len + MAX_AHEAD),
+            _ => len.max(sequence.capacity + (sequence.capacity / 2).min(MAX_AHEAD)),
         };
-        match self.grow(id, wanted.next_multiple_of(STEP)) {
+        match self.grow(id, wanted.next_multiple_of(CAPACITY_STEP)) {
             // without the room ahead it may fit
-            Err(CudaError::OutOfMemory { .. }) if wanted > len => self.grow(id, len.next_multiple_of(STEP)),
+            Err(CudaError::OutOfMemory { .. }) if wanted > len => self.grow(id, len.next_multiple_of(CAPACITY_STEP)),
             result => result,
         }
     }
@@ -238,19 +240,19 @@ impl Sequences {
         }
         let slots = slots.next_power_of_two();
         let views = self.device.upload("sequences", &vec![SequenceView::default(); slots])?;
-        self.device.copy((&views, 0), (&self.views, 0), self.slots * size_of::<SequenceView>())?;
+        self.device.copy((&views, 0), (&self.views, 0), self.slots)?;
         self.device.synchronize()?;
         (self.views, self.slots) = (views, slots);
         Ok(())
     }
 
-    /// Makes the capacity greater. Fails without a change.
+    /// Raises the capacity. Fails without a change.
     fn grow(&mut self, id: SequenceId, capacity: usize) -> Result<(), CudaError> {
-        let (device, shape, most) = (self.device.clone(), self.shape, self.most.max(capacity));
+        let (device, shape, max) = (self.device.clone(), self.shape, self.max_positions.max(capacity));
         let Some(sequence) = self.get_mut(id) else { return Ok(()) };
         let Room { keys, values, trace, sections } = match &mut sequence.room {
             Some(room) => room,
-            none => none.insert(Room::new(&device, &shape, sequence.options, most)?),
+            none => none.insert(Room::new(&device, &shape, sequence.options, max)?),
         };
         let grown = sequence.options.map(|options| Sections::new(capacity, options, &shape));
         let wanted = [shape.bytes(capacity, shape.k), shape.bytes(capacity, shape.v), grown.map_or(0, |s| s.bytes)];
@@ -271,7 +273,7 @@ impl Sequences {
         }
         sequence.capacity = capacity;
         let view = sequence.view();
-        device.write(&self.views, id.0 * size_of::<SequenceView>(), &[view])
+        device.write(&self.views, id.0, &[view])
     }
 
     /// Copies the first `positions` keys and values of `from` to `to`, which has room for them.
@@ -282,7 +284,7 @@ impl Sequences {
         self.shape.copy(&self.device, to, from, positions.min(source.capacity))
     }
 
-    /// Notes that row `row` (absolute) is traced by the pass that has begun: the next one, or an earlier one anew. Whether
+    /// Notes that row `row` (absolute) is traced by the pass that has begun: the next one, or an earlier one again. Whether
     /// it is; others are ignored.
     pub fn note_traced(&mut self, id: SequenceId, row: usize) -> bool {
         let Some(sequence) = self.get_mut(id) else { return false };
@@ -313,7 +315,7 @@ impl Sequences {
     ) -> Result<Vec<T>, CudaError> {
         let Some(room) = self.get(id).and_then(|s| s.room.as_ref()) else { return Ok(Vec::new()) };
         let (start, width) = (room.sections.starts[array as usize], room.sections.widths[array as usize]);
-        self.device.read(&room.trace, start + index * width, count)
+        self.device.read_at(&room.trace, start + index * width, count)
     }
 
     /// Bytes held: (KV cache, trace).
@@ -322,7 +324,7 @@ impl Sequences {
         room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes()))
     }
 
-    /// Bytes that a sequence of so many positions will take, all traced with these options.
+    /// Bytes that a sequence of `positions` positions will take, all traced with these options.
     pub fn expected_bytes(&self, positions: usize, options: TraceOptions) -> ExpectedMemory {
         let (shape, capacity) = (&self.shape, self.capacity_for(positions));
         let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity().unwrap_or(1));
@@ -343,13 +345,21 @@ fn not_open(id: SequenceId) -> CudaError {
 
 impl Sequence {
     fn view(&self) -> SequenceView {
-        let (mut k, mut v, mut trace) = (0, 0, TraceView::default());
+        let (mut k, mut v, mut trace) = (DevicePtr::NULL, DevicePtr::NULL, TraceView::default());
         if let Some(room) = &self.room {
-            (k, v) = (room.keys.address(), room.values.address());
+            (k, v) = (room.keys.ptr().cast(), room.values.ptr().cast());
             if self.options.is_some() {
                 let [heads, entropies, maxima, sums, queries, hidden, gaps] =
-                    room.sections.starts.map(|start| room.trace.address() + start as u64);
-                trace = TraceView { heads, entropies, maxima, sums, queries, hidden, gaps };
+                    room.sections.starts.map(|start| room.trace.ptr().add(start));
+                trace = TraceView {
+                    heads: heads.cast(),
+                    entropies: entropies.cast(),
+                    maxima: maxima.cast(),
+                    sums: sums.cast(),
+                    queries: queries.cast(),
+                    hidden: hidden.cast(),
+                    gaps: gaps.cast(),
+                };
             }
         }
         let first_traced_row = self.options.map_or(i32::MAX, |o| i32::try_from(o.first_row).unwrap_or(i32::MAX));

@@ -2,16 +2,17 @@
 //!
 //! Why it is not the default, even where it is faster. What it multiplies with is chosen by a heuristic, and what is
 //! faster by a clock: two runs could differ in bits. It does not say in which order it adds, nor that a row's sum is the
-//! same in every company; and its sums may stay in the tensor core's truncating accumulators for the whole width of a
+//! same whatever the other rows are; and its sums may stay in the tensor core's truncating accumulators for the whole width of a
 //! product, where `gemm.cu` takes them out every 32 elements, which the two-term products live on.
 //!
 //! What is done about it where it is asked for: no split sums and no workspace; an algorithm is chosen once a shape, for
 //! a full pass, and used for every pass; and it is refused unless, on this device, rows have the same bits in passes of
 //! other widths and at other places.
 
-use super::device::Device;
+use super::context::Device;
 use super::error::CudaError;
-use super::variants::TERMS;
+use super::kernel_set::TERMS;
+use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
 use crate::model::weights::DType;
 use cudarc::cublaslt::result as blas;
@@ -22,13 +23,13 @@ use std::ffi::c_void;
 use std::fmt;
 use std::str::FromStr;
 
-/// Who multiplies in passes of more than 16 rows.
+/// Which multiplies in passes of more than 16 rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gemm {
     /// `gemm.cu`
     #[default]
     Own,
-    /// Of each shape, what is faster when the model is loaded.
+    /// For each shape, the faster one when the model is loaded.
     Auto,
     /// cuBLASLt wherever it can.
     CublasLt,
@@ -69,11 +70,11 @@ pub fn version() -> Option<String> {
 /// `CUBLAS_OP_T` of cublas_api.h.
 const OP_T: i32 = 1;
 
-/// The shape of a matrix: outputs, width, type.
+/// The shape of a matrix: out_features, in_features, dtype.
 pub type Shape = (usize, usize, DType);
 
 pub fn shape(w: &Matrix) -> Shape {
-    (w.rows, w.width, w.dtype)
+    (w.out_features, w.in_features, w.dtype)
 }
 
 /// The library, and the algorithms that it multiplies with.
@@ -85,12 +86,12 @@ pub struct CublasLt {
     algorithms: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
 }
 
-/// One product: y `[rows, outs]` (+)= the terms, `[TERMS][rows, width]`, times w.
+/// One product: y `[rows, out_features]` (+)= the terms, `[TERMS][rows, in_features]`, times w.
 #[derive(Clone, Copy)]
 pub struct WideProduct<'a> {
     pub w: &'a Matrix,
-    pub terms: u64,
-    pub y: u64,
+    pub terms: DevicePtr<u16>,
+    pub y: DevicePtr<f32>,
     pub rows: usize,
     pub accumulate: bool,
 }
@@ -140,8 +141,8 @@ impl CublasLt {
     pub fn choose(
         &mut self,
         w: &Matrix,
-        terms: u64,
-        y: &super::device::Buffer,
+        terms: DevicePtr<u16>,
+        y: &Buffer<f32>,
         rows: usize,
     ) -> Result<bool, CudaError> {
         for algorithm in self.candidates(w, rows)? {
@@ -169,11 +170,11 @@ impl CublasLt {
         ] {
             preference.set(operand, &16u32)?;
         }
-        const MOST: usize = 8;
+        const MAX_CANDIDATES: usize = 8;
         // SAFETY: numbers throughout, for which zero is a value.
-        let mut found: [sys::cublasLtMatmulHeuristicResult_t; MOST] = unsafe { std::mem::zeroed() };
+        let mut found: [sys::cublasLtMatmulHeuristicResult_t; MAX_CANDIDATES] = unsafe { std::mem::zeroed() };
         let mut count = 0;
-        // SAFETY: all descriptors live, and there is room for so many results.
+        // SAFETY: all descriptors live, and there is room for the results.
         let asked = unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
@@ -183,7 +184,7 @@ impl CublasLt {
                 y.0,
                 y.0,
                 preference.0,
-                MOST as i32,
+                MAX_CANDIDATES as i32,
                 found.as_mut_ptr(),
                 &mut count,
             )
@@ -197,15 +198,16 @@ impl CublasLt {
     }
 
     /// Whether rows have the same bits in other passes as in a full one.
-    fn same_bits(&self, w: &Matrix, terms: u64, y: &super::device::Buffer, rows: usize) -> Result<bool, CudaError> {
-        let multiply = |first: usize, count: usize| -> Result<Vec<u32>, CudaError> {
-            let from = terms + (2 * first * w.width) as u64;
-            self.multiply_term(w, from, y.address(), count, 1.0, 0.0)?;
-            self.device.read(y, 0, count * w.rows)
+    fn same_bits(&self, w: &Matrix, terms: DevicePtr<u16>, y: &Buffer<f32>, rows: usize) -> Result<bool, CudaError> {
+        let multiply = |first: usize, count: usize| -> Result<Vec<f32>, CudaError> {
+            let from = terms.add(first * w.in_features);
+            self.multiply_term(w, from, y.ptr(), count, 1.0, 0.0)?;
+            self.device.read(y, 0, count * w.out_features)
         };
         let full = multiply(0, rows)?;
         for (first, count) in [(rows - 17, 17), (1, 33), (5, rows / 2 + 2), (0, rows - 3)] {
-            if multiply(first, count)? != full[first * w.rows..(first + count) * w.rows] {
+            let part = &full[first * w.out_features..(first + count) * w.out_features];
+            if !multiply(first, count)?.iter().map(|y| y.to_bits()).eq(part.iter().map(|y| y.to_bits())) {
                 return Ok(false);
             }
         }
@@ -217,17 +219,25 @@ impl CublasLt {
         let WideProduct { w, terms, y, rows, accumulate } = product;
         let (next, restore) = scales(w.dtype);
         for term in (0..TERMS).rev() {
-            let from = terms + (2 * term * rows * w.width) as u64;
+            let from = terms.add(term * rows * w.in_features);
             let beta = if term + 1 == TERMS && !accumulate { 0.0 } else { 1.0 };
             self.multiply_term(w, from, y, rows, restore * next.powi(term as i32), beta)?;
         }
         Ok(())
     }
 
-    /// y = alpha · x wᵀ + beta · y, with x `[rows, width]` of w's type.
-    fn multiply_term(&self, w: &Matrix, x: u64, y: u64, rows: usize, alpha: f32, beta: f32) -> Result<(), CudaError> {
+    /// y = alpha · x wᵀ + beta · y, with x `[rows, in_features]` of w's type.
+    fn multiply_term(
+        &self,
+        w: &Matrix,
+        x: DevicePtr<u16>,
+        y: DevicePtr<f32>,
+        rows: usize,
+        alpha: f32,
+        beta: f32,
+    ) -> Result<(), CudaError> {
         let Some(algorithm) = self.algorithms.get(&shape(w)) else {
-            let (outs, width) = (w.rows, w.width);
+            let (outs, width) = (w.out_features, w.in_features);
             return Err(CudaError::Unsupported(format!("no algorithm of cuBLASLt for a matrix of {outs} x {width}")));
         };
         let (a, b, c) = layouts(w, rows)?;
@@ -241,13 +251,13 @@ impl CublasLt {
                 self.product,
                 scalar(&alpha),
                 scalar(&beta),
-                w.data.address() as *const c_void,
+                w.ptr().address() as *const c_void,
                 a.0,
-                x as *const c_void,
+                x.address() as *const c_void,
                 b.0,
-                y as *const c_void,
+                y.address() as *const c_void,
                 c.0,
-                y as *mut c_void,
+                y.address() as *mut c_void,
                 c.0,
                 algorithm,
                 std::ptr::null_mut(),
@@ -283,9 +293,9 @@ fn layouts(w: &Matrix, rows: usize) -> Result<(Layout, Layout, Layout), CudaErro
         DType::F16 => sys::cudaDataType::CUDA_R_16F,
         DType::F32 => sys::cudaDataType::CUDA_R_32F,
     };
-    let a = Layout::new(dtype, w.width, w.rows)?;
-    let b = Layout::new(dtype, w.width, rows)?;
-    Ok((a, b, Layout::new(sys::cudaDataType::CUDA_R_32F, w.rows, rows)?))
+    let a = Layout::new(dtype, w.in_features, w.out_features)?;
+    let b = Layout::new(dtype, w.in_features, rows)?;
+    Ok((a, b, Layout::new(sys::cudaDataType::CUDA_R_32F, w.out_features, rows)?))
 }
 
 /// A matrix, column after column.

@@ -1,15 +1,18 @@
 //! Decoding as one CUDA graph: a step is captured once per number of rows and replayed; position, token and sampler live
-//! on the device. Results come back a few steps late: while the device runs [`STEPS`] steps, the host reads the ones
-//! before. What was computed behind a stop token is dropped; the rows that it left in cache and trace lie behind the
-//! sequence's end.
+//! on the device. Results come back a few steps late: while the device runs [`DECODE_STEPS`] steps, the host reads the ones
+//! before. What was computed after a stop token is dropped; its rows in cache and trace lie beyond the sequence's
+//! end.
 
 use super::CudaBackend;
-use super::device::{Buffer, Device, Event, Pinned};
+use super::abi::{RowState, Sampler};
+use super::cache::DECODE_STEPS;
+use super::context::{Device, Event};
 use super::error::{Context, CudaError};
-use super::head::{HeadRun, Log, needs_mass, row_state, sampler};
-use super::layout::{RowState, Sampler};
+use super::kernel_set::NARROW_ROWS;
+use super::lm_head::{HeadRun, Log, needs_mass, row_state, sampler};
+use super::memory::{Buffer, DevicePtr, Pinned};
 use super::pass::{PassState, shared_trace};
-use super::variants::NARROW_ROWS;
+use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::{BackendError, DecodeOptions, DecodeRow, Row, Step, TraceOptions};
 use cudarc::driver::CudaGraph;
@@ -17,11 +20,8 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptu
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 
-/// Steps that are started at once. Two such batches are under way at most.
-pub const STEPS: usize = 4;
-
-/// Results that a slot keeps: more than are under way.
-const RING: usize = 4 * STEPS;
+/// Results that a slot keeps: more than are in flight.
+const RING: usize = 4 * DECODE_STEPS;
 
 /// What a captured step depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ struct Shape {
 }
 
 pub struct Decoder {
-    samplers: Buffer,
+    samplers: Buffer<Sampler>,
     log: Log,
     slots: usize,
     /// Where two batches' results arrive.
@@ -47,7 +47,7 @@ impl Decoder {
         let log = Log::new(device, slots * RING, RING)?;
         let arrival = || Ok((device.pinned(log.bytes())?, device.event()?));
         let arrivals = [arrival()?, arrival()?];
-        let samplers = device.allocate("samplers", NARROW_ROWS * size_of::<Sampler>())?;
+        let samplers = device.allocate("samplers", NARROW_ROWS)?;
         Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new() })
     }
 
@@ -70,7 +70,7 @@ struct Group<'a> {
     options: &'a DecodeOptions,
 }
 
-/// What is told of every step.
+/// Called with the result of every step.
 pub type OnStep<'a> = dyn FnMut(usize, Step, u32) -> ControlFlow<()> + 'a;
 
 impl CudaBackend {
@@ -130,7 +130,7 @@ impl CudaBackend {
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
         self.device.write(&self.scratch.rows, 0, &group.states)?;
         self.device.write(&self.decoder.samplers, 0, &samplers)?;
-        let regularized = |t: TraceOptions| t.rule == crate::backend::entropy::EntropyRule::Regularized;
+        let regularized = |t: TraceOptions| t.rule == EntropyRule::Regularized;
         let shape = Shape {
             rows: rows.len(),
             trace: trace.map(|t| (t.heads, regularized(t))),
@@ -146,14 +146,14 @@ impl CudaBackend {
             .states
             .iter()
             .zip(&self.pass.rows)
-            .map(|(state, row)| Row { position: state.position as usize + batch * STEPS, ..*row })
+            .map(|(state, row)| Row { position: state.position as usize + batch * DECODE_STEPS, ..*row })
             .collect();
-        self.make_room(&reached, STEPS)?;
+        self.make_room(&reached, DECODE_STEPS)?;
         if !self.decoder.graphs.contains_key(&shape) {
             let graph = self.capture(shape)?;
             self.decoder.graphs.insert(shape, graph);
         }
-        for _ in 0..STEPS {
+        for _ in 0..DECODE_STEPS {
             self.decoder.graphs[&shape].launch().during("replaying a decode step")?;
         }
         let Decoder { arrivals, log, .. } = &mut self.decoder;
@@ -163,12 +163,12 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Waits for batch `batch` and tells its results.
+    /// Waits for batch `batch` and passes its results on.
     fn finish_steps(&mut self, group: &mut Group, batch: usize, on_step: &mut OnStep) -> Result<(), BackendError> {
         let Decoder { arrivals, log, .. } = &self.decoder;
         let (arrival, event) = &arrivals[batch % 2];
         event.wait()?;
-        for step in batch * STEPS..(batch + 1) * STEPS {
+        for step in batch * DECODE_STEPS..(batch + 1) * DECODE_STEPS {
             for (entry, state) in group.rows.iter_mut().zip(&group.states) {
                 let Some((index, row)) = entry else { continue };
                 let position = state.position as usize + step;
@@ -215,13 +215,13 @@ impl CudaBackend {
     /// One step: the rows enter, and the next ones take their place.
     fn launch_step(&mut self, shape: Shape) -> Result<(), BackendError> {
         forward::run(self)?;
-        self.logits(self.scratch.h.address(), shape.rows)?;
+        self.logits(self.scratch.h.ptr(), shape.rows)?;
         self.read_logits(&HeadRun {
             n: shape.rows,
             rows: &self.scratch.rows,
             samplers: &self.decoder.samplers,
-            given: 0,
-            next_rows: self.scratch.rows.address(),
+            given: DevicePtr::NULL,
+            next_rows: self.scratch.rows.ptr(),
             mass: shape.mass,
             log: self.decoder.log.view(),
         })?;

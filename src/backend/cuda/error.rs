@@ -1,5 +1,6 @@
 //! What the CUDA backend can fail with.
 
+use crate::units::bytes;
 use cudarc::driver::DriverError;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,7 @@ pub enum CudaError {
     Arguments { name: String, reason: String },
     #[error(
         "out of device memory: {what} takes {}, {} of {} are free",
-        gib(*.wanted), gib(*.free), gib(*.total)
+        bytes(*.wanted), bytes(*.free), bytes(*.total)
     )]
     OutOfMemory { what: String, wanted: usize, free: usize, total: usize },
     #[error(
@@ -41,15 +42,6 @@ pub enum CudaError {
     Driver { call: String, cause: String },
     #[error("the CUDA backend cannot do this: {0}")]
     Unsupported(String),
-}
-
-/// Bytes for people.
-pub fn gib(bytes: usize) -> String {
-    match bytes {
-        0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
-    }
 }
 
 /// What the driver says about an error: its name and its text.

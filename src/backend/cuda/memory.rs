@@ -1,28 +1,41 @@
-//! Memory that frees itself: on the device, some of it growing at its end, and page-locked on the host.
+//! Memory that frees itself, and copies: on the device, some of it growing at its end, and page-locked on the host.
+//! Counts and offsets are in elements.
 //!
-//! A buffer that grows has a range of addresses for the most that it may ever need, and memory only behind the first of
+//! A buffer that grows has a range of addresses for the most that it may ever need, and memory only for the first of
 //! them: growing takes the difference and moves nothing, so the peak is what is held in the end. Where the driver cannot
 //! map memory (some virtual machines), growing is a new buffer and a copy.
 
-use super::device::{Argument, Device};
-use super::error::{Context, CudaError, describe, gib};
-use cudarc::driver::sys::{self, CUmemAllocationType, CUmemLocationType, CUresult};
+use super::context::{Device, allocation_properties};
+use super::error::{Context, CudaError, describe};
+use crate::units;
+use bytemuck::{Pod, Zeroable};
+use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Device memory.
-pub struct Buffer {
+/// The address of elements in device memory.
+#[repr(transparent)]
+pub struct DevicePtr<T> {
+    address: u64,
+    element: PhantomData<fn() -> T>,
+}
+
+/// Device memory with elements of type T.
+pub struct Buffer<T> {
     context: Arc<CudaContext>,
     address: u64,
     bytes: usize,
     store: Store,
+    element: PhantomData<fn() -> T>,
 }
 
 /// Where a buffer's memory comes from.
 enum Store {
     /// One allocation.
     Whole,
-    /// Parts behind each other in a range of so many addresses.
+    /// Parts one after the other in a range of `reserved` addresses.
     Mapped { reserved: usize, parts: Vec<Part> },
 }
 
@@ -33,37 +46,46 @@ struct Part {
 }
 
 impl Device {
-    /// `bytes` of device memory, not initialised; `what` is for the error.
-    pub fn allocate(&self, what: &str, bytes: usize) -> Result<Buffer, CudaError> {
+    /// Memory for `count` elements, not initialised; `what` is for the error.
+    pub fn allocate<T>(&self, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
         self.bind()?;
-        let bytes = bytes.max(16);
+        let bytes = (count * size_of::<T>()).max(16);
         // SAFETY: the context is current; the memory is freed once, by `Buffer`.
         let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| self.refused(error, what, bytes))?;
-        Ok(Buffer { context: self.context().clone(), address, bytes, store: Store::Whole })
+        Ok(Buffer { context: self.context().clone(), address, bytes, store: Store::Whole, element: PhantomData })
     }
 
-    /// An empty buffer that can grow to `most` bytes.
-    pub fn growing(&self, what: &str, most: usize) -> Result<Buffer, CudaError> {
+    /// Memory with these values.
+    pub fn upload<T: Pod>(&self, what: &str, values: &[T]) -> Result<Buffer<T>, CudaError> {
+        let buffer = self.allocate(what, values.len())?;
+        self.write(&buffer, 0, values)?;
+        Ok(buffer)
+    }
+
+    /// An empty buffer that can grow to `max` elements.
+    pub fn growing<T>(&self, what: &str, max: usize) -> Result<Buffer<T>, CudaError> {
         let Some(granularity) = self.granularity() else { return self.allocate(what, 0) };
         self.bind()?;
-        let (mut address, reserved) = (0, most.max(1).next_multiple_of(granularity));
+        let (mut address, reserved) = (0, (max * size_of::<T>()).max(1).next_multiple_of(granularity));
         // SAFETY: addresses only; freed once, by `Buffer`.
         unsafe { sys::cuMemAddressReserve(&mut address, reserved, 0, 0, 0) }
             .result()
             .map_err(|error| self.refused(error, &format!("the addresses of {what}"), reserved))?;
         let store = Store::Mapped { reserved, parts: Vec::new() };
-        Ok(Buffer { context: self.context().clone(), address, bytes: 0, store })
+        Ok(Buffer { context: self.context().clone(), address, bytes: 0, store, element: PhantomData })
     }
 
-    /// Gives a buffer at least `bytes`; what it holds stays. Its address may change. Fails without a change.
-    pub fn grow(&self, buffer: &mut Buffer, what: &str, bytes: usize) -> Result<(), CudaError> {
+    /// Gives a buffer room for at least `count` elements; what it holds stays. Its address may change. Fails without a
+    /// change.
+    pub fn grow<T>(&self, buffer: &mut Buffer<T>, what: &str, count: usize) -> Result<(), CudaError> {
+        let bytes = count * size_of::<T>();
         if bytes <= buffer.bytes {
             return Ok(());
         }
         match (&mut buffer.store, self.granularity()) {
             (Store::Mapped { reserved, .. }, _) if bytes > *reserved => {
-                let (bytes, most) = (gib(bytes), gib(*reserved));
-                Err(CudaError::Unsupported(format!("{what}: {bytes}, but there are addresses for {most} only")))
+                let (bytes, max) = (units::bytes(bytes), units::bytes(*reserved));
+                Err(CudaError::Unsupported(format!("{what}: {bytes}, but there are addresses for {max} only")))
             }
             (Store::Mapped { parts, .. }, Some(granularity)) => {
                 let more = (bytes - buffer.bytes).next_multiple_of(granularity);
@@ -73,17 +95,17 @@ impl Device {
                 Ok(())
             }
             _ => {
-                let new = self.allocate(what, bytes)?;
-                self.copy((&new, 0), (buffer, 0), buffer.bytes)?;
+                let new = self.allocate(what, count)?;
+                self.copy((&new, 0), (buffer, 0), buffer.bytes / size_of::<T>())?;
                 *buffer = new; // the old one waits for the copy before it goes
                 Ok(())
             }
         }
     }
 
-    /// Gives back what [`Device::grow`] has added to a buffer beyond `bytes`, as far as it is parts of their own. Nothing
-    /// may use it.
-    pub fn shrink(&self, buffer: &mut Buffer, bytes: usize) -> Result<(), CudaError> {
+    /// Gives back what [`Device::grow`] has added to a buffer beyond `bytes` bytes, as far as it is parts of their own.
+    /// Nothing may use it.
+    pub fn shrink<T>(&self, buffer: &mut Buffer<T>, bytes: usize) -> Result<(), CudaError> {
         let Store::Mapped { parts, .. } = &mut buffer.store else { return Ok(()) };
         self.bind()?;
         while let Some(part) = parts.pop_if(|part| buffer.bytes - part.bytes >= bytes) {
@@ -97,7 +119,7 @@ impl Device {
     /// Takes memory and maps it at an address.
     fn map(&self, at: u64, bytes: usize, what: &str) -> Result<sys::CUmemGenericAllocationHandle, CudaError> {
         self.bind()?;
-        let properties = properties(self.ordinal());
+        let properties = allocation_properties(self.ordinal());
         let mut handle = 0;
         // SAFETY: the properties live during the call; the handle is released once.
         unsafe { sys::cuMemCreate(&mut handle, bytes, &properties, 0) }
@@ -131,9 +153,84 @@ impl Device {
         }
     }
 
+    /// Copies values to a buffer, in stream order; they may be changed when this returns.
+    pub fn write<T: Pod>(&self, to: &Buffer<T>, offset: usize, values: &[T]) -> Result<(), CudaError> {
+        let at = to.range(offset, values.len())?;
+        self.bind()?;
+        if values.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the range is the buffer's. From pageable memory the driver has taken the values when it returns.
+        unsafe { result::memcpy_htod_async(at, values, self.raw_stream()) }.during("copying to the device")
+    }
+
+    /// Copies `bytes` of pinned memory to a buffer, in stream order. They must not be changed before an event after the
+    /// copy: hence the exclusive handle in [`Pinned::bytes_mut`] and the event that the caller waits for.
+    pub fn write_pinned(&self, to: &Buffer<u8>, offset: usize, from: &Pinned, bytes: usize) -> Result<(), CudaError> {
+        let at = to.range(offset, bytes)?;
+        self.bind()?;
+        // SAFETY: the range is the buffer's; pinned memory is freed after the stream's work (`Pinned::drop`).
+        unsafe { result::memcpy_htod_async(at, &from.bytes()[..bytes], self.raw_stream()) }
+            .during("copying to the device")
+    }
+
+    /// Values of a buffer, when all work before is done.
+    pub fn read<T: Pod>(&self, from: &Buffer<T>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
+        let mut values = vec![T::zeroed(); count];
+        self.read_into(from.range(offset, count)?, &mut values)?;
+        Ok(values)
+    }
+
+    /// As [`Device::read`], values that are `offset` bytes into a buffer of several arrays.
+    pub fn read_at<T: Pod>(&self, from: &Buffer<u8>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
+        let mut values = vec![T::zeroed(); count];
+        self.read_into(from.range(offset, size_of_val(&values[..]))?, &mut values)?;
+        Ok(values)
+    }
+
+    /// Reads as many values as there is room for. `at`: inside a buffer that is as long.
+    fn read_into<T: Pod>(&self, at: u64, values: &mut [T]) -> Result<(), CudaError> {
+        self.bind()?;
+        if values.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the caller's range is a buffer's, and `values` lives until the stream has been waited for.
+        unsafe { result::memcpy_dtoh_async(values, at, self.raw_stream()) }.during("copying from the device")?;
+        self.synchronize()
+    }
+
+    /// Starts a copy of a buffer's first bytes to pinned memory, which holds them after an event that follows.
+    pub fn read_pinned<T>(&self, to: &mut Pinned, from: &Buffer<T>, bytes: usize) -> Result<(), CudaError> {
+        let at = from.range(0, bytes.div_ceil(size_of::<T>()))?;
+        self.bind()?;
+        // SAFETY: both ranges are theirs; pinned memory is freed after the stream's work.
+        unsafe { result::memcpy_dtoh_async(&mut to.bytes_mut()[..bytes], at, self.raw_stream()) }
+            .during("copying from the device")
+    }
+
+    /// Copies between buffers, in stream order.
+    pub fn copy<T>(&self, to: (&Buffer<T>, usize), from: (&Buffer<T>, usize), count: usize) -> Result<(), CudaError> {
+        let (to, from) = (to.0.range(to.1, count)?, from.0.range(from.1, count)?);
+        self.bind()?;
+        if count == 0 {
+            return Ok(());
+        }
+        // SAFETY: both ranges are inside their buffers.
+        unsafe { result::memcpy_dtod_async(to, from, count * size_of::<T>(), self.raw_stream()) }
+            .during("copying on the device")
+    }
+
+    /// Fills a buffer with a byte, in stream order.
+    pub fn fill<T>(&self, buffer: &Buffer<T>, byte: u8) -> Result<(), CudaError> {
+        self.bind()?;
+        // SAFETY: the range is the buffer's.
+        unsafe { result::memset_d8_async(buffer.address, byte, buffer.bytes, self.raw_stream()) }
+            .during("filling device memory")
+    }
+
     /// Moves ranges of a buffer towards its end, in stream order: (from, to, bytes), in ascending order, apart from each
     /// other before and after, and none to before where it was.
-    pub fn spread(&self, buffer: &Buffer, ranges: &[(usize, usize, usize)]) -> Result<(), CudaError> {
+    pub fn spread(&self, buffer: &Buffer<u8>, ranges: &[(usize, usize, usize)]) -> Result<(), CudaError> {
         for &(from, to, bytes) in ranges.iter().rev() {
             let (distance, mut left) = (to - from, if to == from { 0 } else { bytes });
             while left > 0 {
@@ -151,33 +248,10 @@ impl Device {
         self.bind()?;
         // SAFETY: the context is current; the memory is freed once, by `Pinned`.
         let memory = unsafe { result::malloc_host(bytes.max(16), 0) }.during("allocating pinned memory")?;
-        // SAFETY: the driver gave so many writable bytes. Filled, because a slice must be initialised.
+        // SAFETY: the driver gave that many writable bytes. Filled, because a slice must be initialised.
         unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
         Ok(Pinned { context: self.context().clone(), memory: memory.cast(), bytes })
     }
-}
-
-/// Memory of one device, as `cuMemCreate` is asked for it.
-fn properties(ordinal: usize) -> sys::CUmemAllocationProp {
-    // SAFETY: numbers and null pointers throughout, for which zero is a value.
-    let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    properties.location.id = ordinal as i32;
-    properties
-}
-
-/// What mapped memory comes in multiples of; `None` where the device cannot map memory.
-pub(super) fn granularity(context: &CudaContext) -> Option<usize> {
-    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
-    if context.attribute(attribute) != Ok(1) {
-        return None;
-    }
-    let (mut granularity, properties) = (0, properties(context.ordinal()));
-    let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    // SAFETY: both live during the call.
-    let asked = unsafe { sys::cuMemGetAllocationGranularity(&mut granularity, &properties, minimum) };
-    asked.result().ok().map(|()| granularity).filter(|granularity| *granularity > 0)
 }
 
 /// Unmaps a part and gives its memory back.
@@ -192,32 +266,77 @@ unsafe fn unmap(at: u64, part: &Part) -> Result<(), DriverError> {
     }
 }
 
-impl Buffer {
+impl<T> DevicePtr<T> {
+    pub const NULL: DevicePtr<T> = DevicePtr { address: 0, element: PhantomData };
+
+    pub fn address(self) -> u64 {
+        self.address
+    }
+
+    /// The address `elements` further on.
+    pub fn add(self, elements: usize) -> DevicePtr<T> {
+        DevicePtr { address: self.address + (elements * size_of::<T>()) as u64, element: PhantomData }
+    }
+
+    /// The same address, of elements of another type.
+    pub fn cast<U>(self) -> DevicePtr<U> {
+        DevicePtr { address: self.address, element: PhantomData }
+    }
+}
+
+impl<T> Clone for DevicePtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for DevicePtr<T> {}
+
+impl<T> Default for DevicePtr<T> {
+    fn default() -> Self {
+        DevicePtr::NULL
+    }
+}
+
+impl<T> PartialEq for DevicePtr<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.address == other.address
+    }
+}
+
+impl<T> fmt::Debug for DevicePtr<T> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{:#x}", self.address)
+    }
+}
+
+// SAFETY: an integer and nothing else; 0 is null.
+unsafe impl<T> Zeroable for DevicePtr<T> {}
+// SAFETY: as above; every bit pattern is an integer.
+unsafe impl<T: 'static> Pod for DevicePtr<T> {}
+
+impl<T> Buffer<T> {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    pub fn address(&self) -> u64 {
-        self.address
+    pub fn ptr(&self) -> DevicePtr<T> {
+        DevicePtr { address: self.address, element: PhantomData }
     }
 
-    /// The address `elements` f32 into the buffer.
-    pub fn floats(&self, elements: usize) -> u64 {
-        self.address + 4 * elements as u64
-    }
-
-    pub(super) fn check(&self, offset: usize, bytes: usize) -> Result<(), CudaError> {
-        if offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
-            return Ok(());
+    /// The address of elements `offset .. offset + count`.
+    fn range(&self, offset: usize, count: usize) -> Result<u64, CudaError> {
+        if offset.checked_add(count).is_some_and(|end| end * size_of::<T>() <= self.bytes) {
+            return Ok(self.ptr().add(offset).address);
         }
-        let call = format!("using {bytes} bytes at {offset} of a buffer of {}", self.bytes);
+        let call = format!("using {count} elements at {offset} of a buffer of {}", self.bytes / size_of::<T>());
         Err(CudaError::Driver { call, cause: "beyond its end".to_owned() })
     }
 
     /// Gives everything back; what the driver says of it.
     fn free(&self) -> Result<(), DriverError> {
         self.context.bind_to_thread()?;
-        // work that uses the memory may be under way
+        // work that uses the memory may be in flight
         result::ctx::synchronize()?;
         match &self.store {
             // SAFETY: `Device::allocate` made it, and it is freed only here.
@@ -236,16 +355,10 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         // after a fault in a kernel nothing can be freed; the calls that noticed it have reported it
         let _ = self.free();
-    }
-}
-
-impl From<&Buffer> for Argument {
-    fn from(buffer: &Buffer) -> Argument {
-        Argument::Address(buffer.address)
     }
 }
 
@@ -258,7 +371,7 @@ pub struct Pinned {
 
 impl Pinned {
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: so many bytes, initialised by `Device::pinned`.
+        // SAFETY: `bytes` bytes, initialised by `Device::pinned`.
         unsafe { std::slice::from_raw_parts(self.memory, self.bytes) }
     }
 
@@ -272,7 +385,7 @@ impl Drop for Pinned {
     fn drop(&mut self) {
         let freed = self.context.bind_to_thread().and_then(|()| {
             result::ctx::synchronize()?;
-            // SAFETY: `Device::pinned` made it, and it is freed only here, when no copy is under way.
+            // SAFETY: `Device::pinned` made it, and it is freed only here, when no copy is in flight.
             unsafe { result::free_host(self.memory.cast()) }
         });
         let _ = freed;

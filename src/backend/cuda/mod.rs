@@ -4,20 +4,20 @@
 //! A pass of up to 16 rows and a wider one round differently (f32 arithmetic, and products of two 16-bit terms), each
 //! the same for a row whatever the others are.
 
-pub mod cache;
-mod choice;
+mod abi;
+mod cache;
+mod context;
 pub mod cublaslt;
 mod decode;
-pub mod device;
 pub mod error;
-mod head;
-mod kernels;
-mod layout;
+mod gemm;
+mod kernel_set;
+mod launch;
+mod lm_head;
+mod loader;
 mod memory;
 mod pass;
-mod products;
-mod questions;
-mod variants;
+mod trace;
 mod weights;
 
 use super::{
@@ -26,21 +26,23 @@ use super::{
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;
-use choice::Multiplier;
+use context::Device;
+pub use context::DeviceInfo;
+use cublaslt::CublasLt;
 pub use cublaslt::Gemm;
 use decode::Decoder;
-use device::{Buffer, Device, DeviceInfo};
 pub use error::CudaError;
-use head::{Head, row_state};
-use kernels::Kernels;
-use pass::{MAX_ROWS, PassState, Scratch, consecutive, shared_trace};
+use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_ROWS, MAX_SPLITS, NARROW_ROWS};
+use lm_head::{LmHead, row_state};
+use loader::KernelFiles;
+use memory::Buffer;
+use pass::{PassState, Scratch, consecutive, shared_trace};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use variants::{DECODE_GROUP, MOST_HEADS, MOST_SPLITS, NARROW_ROWS, Variants};
 use weights::DeviceWeights;
 
 /// Positions that rotary tables grow by.
-const MORE_ANGLES: usize = 4096;
+const ANGLE_STEP: usize = 4096;
 
 /// What can be chosen about the backend.
 #[derive(Clone, Copy, Debug)]
@@ -63,21 +65,24 @@ pub struct CudaBackend {
     device: Device,
     info: DeviceInfo,
     origin: String,
-    variants: Variants,
+    kernels: KernelSet,
     weights: DeviceWeights,
     /// Types of keys and values.
     cache: (DType, DType),
     sequences: Sequences,
     scratch: Scratch,
-    multiplier: Multiplier,
-    head: Head,
+    /// Where it was asked for.
+    cublaslt: Option<CublasLt>,
+    /// What multiplies in wide passes, for display; empty where nothing was asked for.
+    gemm_note: String,
+    head: LmHead,
     decoder: Decoder,
     /// One a rope table.
     angles: Vec<Angles>,
     /// Positions that the angles reach.
     angle_positions: usize,
     /// Window of every layer, 0: none.
-    windows: Buffer,
+    windows: Buffer<i32>,
     /// Parts that a row's positions are split into in a decode step; fixed, so that a row's bits are.
     splits: usize,
     pass: PassState,
@@ -85,8 +90,8 @@ pub struct CudaBackend {
 
 /// Cosines and sines of one rope table: `[positions, head_dim / 2]`.
 struct Angles {
-    cos: Buffer,
-    sin: Buffer,
+    cos: Buffer<f32>,
+    sin: Buffer<f32>,
 }
 
 /// A CUDA device, and where its kernels come from or why it cannot be used.
@@ -100,14 +105,15 @@ pub fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     let describe = |ordinal| {
         let device = Device::open(ordinal)?;
         let info = device.info()?;
-        let kernels = Kernels::new(&device, &info).map(|kernels| kernels.origin());
+        let kernels = KernelFiles::new(&device, &info).map(|files| files.origin());
         Ok(FoundDevice { info, kernels })
     };
-    (0..device::count()?).map(describe).collect()
+    (0..context::count()?).map(describe).collect()
 }
 
 impl CudaBackend {
-    /// Loads the kernels and copies the weights; `progress` is told the bytes done and those of all matrices.
+    /// Loads the kernels and copies the weights; `progress` is called with the bytes done and those of all
+    /// matrices.
     pub fn new(
         spec: ModelSpec,
         weights: Arc<Weights>,
@@ -117,25 +123,26 @@ impl CudaBackend {
         weights::check_shape(&spec, &weights)?;
         let device = Device::open(options.ordinal)?;
         let info = device.info()?;
-        let kernels = Kernels::new(&device, &info)?;
+        let files = KernelFiles::new(&device, &info)?;
         let cache = (options.k_cache.unwrap_or(DEFAULT_CACHE.0), options.v_cache.unwrap_or(DEFAULT_CACHE.1));
         let mut types: Vec<_> = weights.matrices().iter().map(|w| w.dtype).collect();
         types.sort_unstable_by_key(|t| t.name());
         types.dedup();
-        let variants = Variants::load(&kernels, &spec, &types, cache, weights.embedding.dtype)?;
+        let kernels = KernelSet::load(&files, &spec, &types, cache, weights.embedding.dtype)?;
         let device_weights = DeviceWeights::upload(&device, &weights, progress)?;
         let splits = splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
-            multiplier: Multiplier { library: None, says: String::new() },
-            head: Head::new(&device, &spec)?,
+            cublaslt: None,
+            gemm_note: String::new(),
+            head: LmHead::new(&device, &spec)?,
             decoder: Decoder::new(&device, sequences.slots())?,
             angles: Vec::new(),
             angle_positions: 0,
             windows: device.upload("windows", &windows)?,
-            origin: kernels.origin(),
+            origin: files.origin(),
             host_weights: weights,
             weights: device_weights,
             cache,
@@ -143,22 +150,22 @@ impl CudaBackend {
             spec,
             device,
             info,
-            variants,
+            kernels,
             sequences,
             splits,
         };
-        let most = backend.sequences.most_positions();
-        let table = || backend.device.growing("rotary tables", 2 * most * backend.spec.head_dim);
+        let max = backend.sequences.max_positions();
+        let table = || backend.device.growing("rotary tables", max * backend.spec.head_dim / 2);
         let angles = backend.spec.rope.iter().map(|_| Ok(Angles { cos: table()?, sin: table()? }));
         backend.angles = angles.collect::<Result<_, CudaError>>()?;
         backend.reserve_angles(1)?;
-        backend.choose_multiplier(options.gemm)?;
+        backend.gemm_note = backend.choose_gemm(options.gemm)?;
         Ok(backend)
     }
 
     /// Positions of rotary tables that reach position `len - 1`.
     fn angles_for(&self, len: usize) -> usize {
-        len.next_multiple_of(MORE_ANGLES).min(self.sequences.most_positions()).max(len)
+        len.next_multiple_of(ANGLE_STEP).min(self.sequences.max_positions()).max(len)
     }
 
     /// Rotary tables that reach position `len - 1`. Rounded as Hugging Face does: the angle is an f32 product.
@@ -167,16 +174,16 @@ impl CudaBackend {
         if len <= first {
             return Ok(());
         }
-        let row = 2 * self.spec.head_dim;
+        let row = self.spec.head_dim / 2;
         for (rope, table) in self.spec.rope.iter().zip(&mut self.angles) {
             let frequencies = rope.inverse_frequencies(self.spec.head_dim);
             let angles = (first..positions).flat_map(|p| frequencies.iter().map(move |w| f64::from(p as f32 * w)));
             let angles: Vec<f64> = angles.collect();
             for (buffer, function) in [(&mut table.cos, f64::cos as fn(f64) -> f64), (&mut table.sin, f64::sin)] {
-                let (old, values) = (buffer.address(), angles.iter().map(|a| function(*a) as f32).collect::<Vec<_>>());
+                let (old, values) = (buffer.ptr(), angles.iter().map(|a| function(*a) as f32).collect::<Vec<_>>());
                 self.device.grow(buffer, "rotary tables", positions * row)?;
                 self.device.write(buffer, first * row, &values)?;
-                if buffer.address() != old {
+                if buffer.ptr() != old {
                     self.decoder.forget();
                 }
             }
@@ -208,8 +215,8 @@ impl CudaBackend {
             self.reserve_positions(row.sequence, row.position + 1)?;
         }
         let trace = shared_trace(&mut self.sequences, rows, record)?;
-        if let Some(keep) = trace.map(|t| t.heads).filter(|keep| *keep > MOST_HEADS) {
-            return Err(CudaError::Unsupported(format!("{keep} heads a row: expected at most {MOST_HEADS}")));
+        if let Some(keep) = trace.map(|t| t.heads).filter(|keep| *keep > MAX_HEADS) {
+            return Err(CudaError::Unsupported(format!("{keep} heads a row: expected at most {MAX_HEADS}")));
         }
         let states: Vec<_> = rows.iter().map(|row| row_state(row, 0)).collect();
         self.device.write(&self.scratch.rows, 0, &states)?;
@@ -221,15 +228,14 @@ impl CudaBackend {
 /// Enough blocks for two a multiprocessor in a step of one row.
 fn splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
     let blocks = spec.num_key_value_heads * spec.group_size().div_ceil(DECODE_GROUP);
-    (2 * multiprocessors).div_ceil(blocks).clamp(1, MOST_SPLITS.min(32))
+    (2 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
 }
 
 impl Backend for CudaBackend {
     fn device(&self) -> String {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
-        let says = &self.multiplier.says;
-        let multiplier = if says.is_empty() { String::new() } else { format!(", {says}") };
-        format!("cuda:{ordinal} ({name}, {}, {}{multiplier})", error::gib(*total), self.origin)
+        let gemm = if self.gemm_note.is_empty() { String::new() } else { format!(", {}", self.gemm_note) };
+        format!("cuda:{ordinal} ({name}, {}, {}{gemm})", crate::units::bytes(*total), self.origin)
     }
 
     fn cache_types(&self) -> (DType, DType) {
@@ -297,16 +303,17 @@ impl Backend for CudaBackend {
     }
 
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
+        self.pass.row(row)?;
         let width = self.spec.hidden_size;
-        Ok(self.device.read(&self.scratch.h, 4 * row * width, width)?)
+        Ok(self.device.read(&self.scratch.h, row * width, width)?)
     }
 
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
-        Ok(self.record(sequence, row)?)
+        Ok(CudaBackend::head_record(self, sequence, row)?)
     }
 
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
-        Ok(self.aggregated_rows(sequence, rows)?)
+        Ok(CudaBackend::attention_rows(self, sequence, rows)?)
     }
 
     fn cosines(
@@ -315,7 +322,7 @@ impl Backend for CudaBackend {
         positions: &[usize],
         answer: Range<usize>,
     ) -> Result<Vec<f32>, BackendError> {
-        Ok(self.similarities(sequence, positions, answer)?)
+        Ok(CudaBackend::cosines(self, sequence, positions, answer)?)
     }
 
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {

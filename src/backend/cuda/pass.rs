@@ -1,65 +1,70 @@
-//! One pass on the device: the launches behind the operations of [`Backend`](crate::backend::Backend). A narrow pass (a
-//! decode step: up to 16 rows) multiplies with `gemv.cu`; a wide one with `gemm.cu` and, if its rows follow each other
-//! in one sequence, attends with `attn_prefill.cu`.
+//! One pass on the device: the launches of its [`Operations`]. A narrow pass (a decode step: up to 16 rows) multiplies with
+//! `gemv.cu`; a wide one with `gemm.cu` and, if its rows follow each other in one sequence, attends with
+//! `attn_prefill.cu`. A captured decode step is these operations as well, recorded by the stream that they run on.
 
 use super::CudaBackend;
+use super::abi::{
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPrefill, AttnSelect, Embed, GatedAct, GatedActTerms, GemvGated, HeadState,
+    RmsNorm, RopeCache, RowState, cache_type,
+};
 use super::cache::Sequences;
-use super::device::{Argument, Buffer, Device};
+use super::context::Device;
 use super::error::CudaError;
-use super::layout::{HEAD_STATE_BYTES, RowState};
-use super::products::{Job, Norm, address};
-use super::variants::{DECODE_GROUP, GATED_SHARED, NARROW_ROWS, TERMS, WideProducts, select_shared};
+use super::gemm::{Job, Norm, ptr_or_null};
+use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, TERMS, WideKernels};
+use super::launch::Int;
+use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
+use crate::backend::entropy::EntropyRule;
 use crate::backend::{BackendError, Operations, Row, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::Activation;
 
-/// Rows of a pass: enough for matrix products at full speed, few enough to bound scratch memory.
-pub const MAX_ROWS: usize = 256;
-
-/// Bytes of the struct that rows are described by.
-const ROW_BYTES: usize = size_of::<RowState>();
-
 /// What a pass works on; widths in [`ModelSpec`]'s terms, N = [`MAX_ROWS`].
 pub struct Scratch {
     /// `[N]`
-    pub rows: Buffer,
+    pub rows: Buffer<RowState>,
     /// Residual stream: `[N, hidden_size]`
-    pub x: Buffer,
+    pub x: Buffer<f32>,
     /// A block's output before its norm, and after the pass the normed hidden state: `[N, hidden_size]`
-    pub h: Buffer,
+    pub h: Buffer<f32>,
     /// Queries: narrow `[layers, rows, heads, head_dim]` (the trace takes them at the end), wide `[rows, heads, head_dim]`
-    pub q: Buffer,
+    pub q: Buffer<f32>,
     /// `[N, kv_heads, head_dim]`
-    pub k: Buffer,
-    pub v: Buffer,
+    pub k: Buffer<f32>,
+    pub v: Buffer<f32>,
     /// `[N, heads, head_dim]`
-    pub attended: Buffer,
+    pub attended: Buffer<f32>,
     /// As `q`, without the last axis.
-    pub states: Buffer,
+    pub states: Buffer<HeadState>,
     /// `[16, heads, splits, head_dim]` and `[16, heads, splits]`
-    pub partial_out: Buffer,
-    pub partial_states: Buffer,
+    pub partial_out: Buffer<f32>,
+    pub partial_states: Buffer<HeadState>,
     /// `[N, intermediate_size]`
-    pub gate: Buffer,
-    pub up: Buffer,
+    pub gate: Buffer<f32>,
+    pub up: Buffer<f32>,
     /// 16-bit terms of a product's input: `[TERMS][N, the widest input]`
-    pub terms: Buffer,
+    pub terms: Buffer<u16>,
     /// Not 0: something was not finite.
-    pub not_finite: Buffer,
+    pub not_finite: Buffer<i32>,
 }
 
-/// The pass that is under way, or the last one.
+/// The pass in flight, or the last one.
 #[derive(Clone, Debug, Default)]
 pub struct PassState {
     pub rows: Vec<Row>,
-    /// What the traced rows leave behind; `None` if no row is traced.
+    /// What is recorded of the traced rows; `None` if no row is traced.
     pub trace: Option<TraceOptions>,
     /// The rows follow each other in one sequence.
     pub consecutive: bool,
 }
 
 impl PassState {
+    /// A row of the pass, if it has as many.
+    pub fn row(&self, row: usize) -> Result<&Row, BackendError> {
+        self.rows.get(row).ok_or(BackendError::RowNotWanted { row })
+    }
+
     /// Up to 16 rows.
     pub fn narrow(&self) -> bool {
         self.rows.len() <= NARROW_ROWS
@@ -72,35 +77,34 @@ impl Scratch {
         let (q_width, kv_width) = (heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
         let widest = spec.hidden_size.max(q_width).max(spec.intermediate_size);
         let traced_rows = MAX_ROWS.max(layers * NARROW_ROWS);
-        let bytes = |what: &str, bytes: usize| device.allocate(&format!("scratch memory ({what})"), bytes);
-        let floats = |what: &str, rows: usize, width: usize| bytes(what, 4 * rows * width);
-        let not_finite = bytes("flag", 4)?;
+        let name = |what: &str| format!("scratch memory ({what})");
+        let floats = |what: &str, rows: usize, width: usize| device.allocate::<f32>(&name(what), rows * width);
+        let not_finite = device.allocate(&name("flag"), 1)?;
         device.fill(&not_finite, 0)?;
         Ok(Scratch {
-            rows: bytes("rows", MAX_ROWS * ROW_BYTES)?,
+            rows: device.allocate(&name("rows"), MAX_ROWS)?,
             x: floats("residual stream", MAX_ROWS, spec.hidden_size)?,
             h: floats("hidden states", MAX_ROWS, spec.hidden_size)?,
             q: floats("queries", traced_rows, q_width)?,
             k: floats("keys", MAX_ROWS, kv_width)?,
             v: floats("values", MAX_ROWS, kv_width)?,
             attended: floats("attention", MAX_ROWS, q_width)?,
-            states: bytes("head states", traced_rows * heads * HEAD_STATE_BYTES)?,
+            states: device.allocate(&name("head states"), traced_rows * heads)?,
             partial_out: floats("split attention", NARROW_ROWS * splits, q_width)?,
-            partial_states: bytes("split states", NARROW_ROWS * heads * splits * HEAD_STATE_BYTES)?,
+            partial_states: device.allocate(&name("split states"), NARROW_ROWS * heads * splits)?,
             gate: floats("gate", MAX_ROWS, spec.intermediate_size)?,
             up: floats("up", MAX_ROWS, spec.intermediate_size)?,
-            terms: bytes("terms", 2 * TERMS * MAX_ROWS * widest)?,
+            terms: device.allocate(&name("terms"), TERMS * MAX_ROWS * widest)?,
             not_finite,
         })
     }
-}
 
-impl Scratch {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let Scratch { rows, x, h, q, k, v, attended, states, partial_out, partial_states, gate, up, terms, .. } = self;
-        let all = [rows, x, h, q, k, v, attended, states, partial_out, partial_states, gate, up, terms];
-        all.iter().map(|buffer| buffer.bytes()).sum()
+        let floats = [x, h, q, k, v, attended, partial_out, gate, up].map(Buffer::bytes);
+        let others = [rows.bytes(), states.bytes(), partial_states.bytes(), terms.bytes()];
+        floats.iter().chain(&others).sum()
     }
 }
 
@@ -131,33 +135,33 @@ impl Operations for CudaBackend {
     }
 
     fn embed(&mut self) -> Result<(), BackendError> {
-        let (s, n) = (&self.spec, self.pass.rows.len());
-        let arguments = [
-            (&self.weights.embedding.data).into(),
-            (&self.scratch.rows).into(),
-            (&self.scratch.x).into(),
-            s.hidden_size.into(),
-            s.vocab_size.into(),
-            s.embedding_scale.unwrap_or(1.0).into(),
-        ];
-        Ok(self.device.launch(&self.variants.embed, [s.hidden_size.div_ceil(2048), n, 1], 256, 0, &arguments)?)
+        let s = &self.spec;
+        let parameters = Embed {
+            embedding: self.weights.embedding.ptr(),
+            rows: self.scratch.rows.ptr(),
+            x: self.scratch.x.ptr(),
+            width: s.hidden_size.into(),
+            vocab: s.vocab_size.into(),
+            scale: s.embedding_scale.unwrap_or(1.0),
+        };
+        let grid = [s.hidden_size.div_ceil(2048), self.pass.rows.len(), 1];
+        Ok(self.device.launch(&self.kernels.embed, grid, &parameters)?)
     }
 
-    /// norm(x) → q, k, v, normed per head, rotated; k and v to the cache.
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
-        let q = scratch.q.floats(self.layer_part(layer).0);
+        let q = self.queries(layer);
         let jobs = [
             Job { w: &w.q, bias: w.q_bias.as_ref(), y: q },
-            Job { w: &w.k, bias: w.k_bias.as_ref(), y: scratch.k.address() },
-            Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v.address() },
+            Job { w: &w.k, bias: w.k_bias.as_ref(), y: scratch.k.ptr() },
+            Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v.ptr() },
         ];
-        self.products(scratch.x.address(), Some(self.norm(&w.input_norm)), &jobs, false)?;
-        Ok(self.rope(layer, q)?)
+        self.matmul(scratch.x.ptr(), Some(self.norm(&w.input_norm)), &jobs, self.pass.rows.len(), false)?;
+        Ok(self.rotate_and_cache(layer, q)?)
     }
 
-    /// Attention over the cache; in a wide pass the layer's heads are offered to the traced rows' selections. The last
-    /// layer's are when the pass ends, with the hidden states.
+    /// In a wide pass the layer's heads are offered to the traced rows' selections here. The last layer's are when the
+    /// pass ends, with the hidden states.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         let n = self.pass.rows.len();
         if !self.pass.narrow() && self.pass.consecutive {
@@ -168,256 +172,259 @@ impl Operations for CudaBackend {
             }
         }
         if !self.pass.narrow() && layer + 1 < self.spec.layers.len() {
-            self.select(layer, 1, 0)?;
+            self.select_heads(layer, 1, DevicePtr::NULL)?;
         }
         Ok(())
     }
 
-    /// x += (norm of) W_o · attention.
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let w = &self.weights.layers[layer];
-        let (attended, bias) = (self.scratch.attended.address(), w.o_bias.as_ref());
-        Ok(self.add_residual(attended, &w.o, bias, w.post_attention_norm.as_ref())?)
+        let norm = w.post_attention_norm.as_ref();
+        Ok(self.add_residual(self.scratch.attended.ptr(), &w.o, w.o_bias.as_ref(), norm)?)
     }
 
-    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)).
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
-        let wide = self.products_of(&w.gate)?.wide.as_ref().filter(|_| !self.pass.narrow());
-        let down = self.products_of(&w.down)?.wide.as_ref();
+        let wide = self.matmul_kernels(&w.gate)?.wide.as_ref().filter(|_| !self.pass.narrow());
+        let down = self.matmul_kernels(&w.down)?.wide.as_ref();
         let norm = self.norm(&w.feed_forward_norm);
         match wide {
-            None => self.gated_narrow(layer, norm)?,
+            None => self.gate_narrow(layer, norm)?,
             Some(wide) => {
                 let jobs = [
-                    Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.address() },
-                    Job { w: &w.up, bias: w.up_bias.as_ref(), y: scratch.up.address() },
+                    Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.ptr() },
+                    Job { w: &w.up, bias: w.up_bias.as_ref(), y: scratch.up.ptr() },
                 ];
-                self.norm_terms(wide, scratch.x.address(), norm, w.gate.width)?;
-                jobs.iter().try_for_each(|job| self.gemm(wide, job, false))?;
+                self.norm_terms(wide, scratch.x.ptr(), norm, w.gate.in_features, n)?;
+                jobs.iter().try_for_each(|job| self.gemm(wide, job, n, false))?;
                 if let (Some(down), true, None) = (down, w.down.dtype == w.gate.dtype, &w.post_feed_forward_norm) {
-                    self.gated_terms(wide, n * w.gate.rows)?;
-                    let job = Job { w: &w.down, bias: w.down_bias.as_ref(), y: scratch.x.address() };
-                    return Ok(self.gemm(down, &job, true)?);
+                    self.gate_terms(wide, n * w.gate.out_features)?;
+                    let job = Job { w: &w.down, bias: w.down_bias.as_ref(), y: scratch.x.ptr() };
+                    return Ok(self.gemm(down, &job, n, true)?);
                 }
-                self.gated_floats(n * w.gate.rows)?;
+                self.gate_floats(n * w.gate.out_features)?;
             }
         }
         let norm = w.post_feed_forward_norm.as_ref();
-        Ok(self.add_residual(scratch.gate.address(), &w.down, w.down_bias.as_ref(), norm)?)
+        Ok(self.add_residual(scratch.gate.ptr(), &w.down, w.down_bias.as_ref(), norm)?)
     }
 
-    /// The final norm, and what the traced rows leave behind.
     fn final_norm(&mut self) -> Result<(), BackendError> {
         let (s, scratch) = (&self.spec, &self.scratch);
-        let arguments = [
-            (&scratch.x).into(),
-            (&self.weights.final_norm).into(),
-            s.norm_weight_offset.into(),
-            s.rms_norm_eps.into(),
-            s.hidden_size.into(),
-            (&scratch.h).into(),
-            (&scratch.not_finite).into(),
-        ];
-        self.device.launch(&self.variants.rms_norm, [self.pass.rows.len(), 1, 1], 256, 32, &arguments)?;
-        let (layers, hidden) = (s.layers.len(), scratch.h.address());
+        let parameters = RmsNorm {
+            x: scratch.x.ptr(),
+            weight: self.weights.final_norm.ptr(),
+            offset: s.norm_weight_offset,
+            eps: s.rms_norm_eps,
+            width: s.hidden_size.into(),
+            y: scratch.h.ptr(),
+            not_finite: scratch.not_finite.ptr(),
+        };
+        self.device.launch(&self.kernels.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)?;
+        let (layers, hidden) = (s.layers.len(), scratch.h.ptr());
         let (first, count) = if self.pass.narrow() { (0, layers) } else { (layers - 1, 1) };
-        Ok(self.select(first, count, hidden)?)
+        Ok(self.select_heads(first, count, hidden)?)
     }
 }
 
 impl CudaBackend {
-    /// Rows of the pass and bytes ahead of a layer's part of the queries and states: (query floats, state bytes).
-    fn layer_part(&self, layer: usize) -> (usize, usize) {
-        let heads = self.pass.rows.len() * self.spec.num_attention_heads;
-        let before = if self.pass.narrow() { layer * heads } else { 0 };
-        (before * self.spec.head_dim, before * HEAD_STATE_BYTES)
+    /// Heads of the pass before a layer's part of the queries and states.
+    fn heads_before(&self, layer: usize) -> usize {
+        if self.pass.narrow() { layer * self.pass.rows.len() * self.spec.num_attention_heads } else { 0 }
     }
 
-    fn rope(&self, layer: usize, q: u64) -> Result<(), CudaError> {
+    /// A layer's queries.
+    fn queries(&self, layer: usize) -> DevicePtr<f32> {
+        self.scratch.q.ptr().add(self.heads_before(layer) * self.spec.head_dim)
+    }
+
+    fn softcap(&self) -> f32 {
+        self.spec.attn_logit_softcapping.unwrap_or(0.0)
+    }
+
+    fn window(&self, layer: usize) -> Int {
+        self.spec.layers[layer].window.unwrap_or(0).into()
+    }
+
+    /// Norm per head, rotation and query scale; k and v to the cache.
+    fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>) -> Result<(), CudaError> {
         let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
         let table = &self.angles[s.layers[layer].rope];
-        let arguments = [
-            q.into(),
-            (&scratch.k).into(),
-            (&scratch.v).into(),
-            address(w.q_norm.as_ref()).into(),
-            address(w.k_norm.as_ref()).into(),
-            s.norm_weight_offset.into(),
-            s.rms_norm_eps.into(),
-            (&table.cos).into(),
-            (&table.sin).into(),
-            (&scratch.rows).into(),
-            self.sequences.views().into(),
-            layer.into(),
-            s.num_attention_heads.into(),
-            s.num_key_value_heads.into(),
-            s.head_dim.into(),
-            s.attention_scale.into(),
-            (self.cache.0 as usize).into(),
-            (self.cache.1 as usize).into(),
-        ];
+        let parameters = RopeCache {
+            q,
+            k: scratch.k.ptr(),
+            v: scratch.v.ptr(),
+            q_norm: ptr_or_null(w.q_norm.as_ref()),
+            k_norm: ptr_or_null(w.k_norm.as_ref()),
+            norm_offset: s.norm_weight_offset,
+            eps: s.rms_norm_eps,
+            cos: table.cos.ptr(),
+            sin: table.sin.ptr(),
+            rows: scratch.rows.ptr(),
+            sequences: self.sequences.views().ptr(),
+            layer: layer.into(),
+            heads: s.num_attention_heads.into(),
+            kv_heads: s.num_key_value_heads.into(),
+            head_dim: s.head_dim.into(),
+            query_scale: s.attention_scale,
+            k_type: cache_type(self.cache.0),
+            v_type: cache_type(self.cache.1),
+        };
         let heads = s.num_attention_heads + 2 * s.num_key_value_heads;
-        self.device.launch(&self.variants.rope, [heads.div_ceil(4), self.pass.rows.len(), 1], 128, 0, &arguments)
+        self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch, n) = (&self.spec, &self.scratch, self.pass.rows.len());
-        let arguments = [
-            (&scratch.q).into(),
-            (&scratch.rows).into(),
-            self.sequences.views().into(),
-            n.into(),
-            layer.into(),
-            s.num_attention_heads.into(),
-            s.num_key_value_heads.into(),
-            s.layers[layer].window.unwrap_or(0).into(),
-            s.attn_logit_softcapping.unwrap_or(0.0).into(),
-            (&scratch.attended).into(),
-            (&scratch.states).into(),
-        ];
+        let parameters = AttnPrefill {
+            queries: scratch.q.ptr(),
+            rows: scratch.rows.ptr(),
+            sequences: self.sequences.views().ptr(),
+            n: n.into(),
+            layer: layer.into(),
+            heads: s.num_attention_heads.into(),
+            kv_heads: s.num_key_value_heads.into(),
+            window: self.window(layer),
+            softcap: self.softcap(),
+            out: scratch.attended.ptr(),
+            states: scratch.states.ptr(),
+        };
         let grid = [(n * s.group_size()).div_ceil(64), s.num_key_value_heads, 1];
-        let prefill = &self.variants.prefill;
-        self.device.launch(&prefill.attend, grid, 128, prefill.shared, &arguments)
+        self.device.launch(&self.kernels.prefill, grid, &parameters)
     }
 
     /// Rows `first .. first + n` of the pass, at most 16, each by itself.
     fn attend_decode(&self, layer: usize, first: usize, n: usize) -> Result<(), CudaError> {
         let (s, scratch, splits) = (&self.spec, &self.scratch, self.splits);
-        let (heads, window) = (s.num_attention_heads, s.layers[layer].window.unwrap_or(0));
-        let (queries, states) = self.layer_part(layer);
-        let rows: Argument = (scratch.rows.address() + (first * ROW_BYTES) as u64).into();
-        let states = scratch.states.address() + (states + first * heads * HEAD_STATE_BYTES) as u64;
-        let decode = match (&self.variants.decode_plain, self.pass.trace) {
+        let (heads, before) = (s.num_attention_heads, first * s.num_attention_heads);
+        let kernels = match (&self.kernels.decode_plain, self.pass.trace) {
             (Some(plain), None) => plain,
-            _ => &self.variants.decode,
+            _ => &self.kernels.decode,
         };
-        let arguments = [
-            scratch.q.floats(queries + first * heads * s.head_dim).into(),
+        let rows = scratch.rows.ptr().add(first);
+        let parameters = AttnDecode {
+            queries: self.queries(layer).add(before * s.head_dim),
             rows,
-            self.sequences.views().into(),
-            layer.into(),
-            heads.into(),
-            s.num_key_value_heads.into(),
-            window.into(),
-            s.attn_logit_softcapping.unwrap_or(0.0).into(),
-            (&scratch.partial_out).into(),
-            (&scratch.partial_states).into(),
-        ];
+            sequences: self.sequences.views().ptr(),
+            layer: layer.into(),
+            heads: heads.into(),
+            kv_heads: s.num_key_value_heads.into(),
+            window: self.window(layer),
+            softcap: self.softcap(),
+            partial_out: scratch.partial_out.ptr(),
+            partial_states: scratch.partial_states.ptr(),
+        };
         let grid = [splits, s.num_key_value_heads * s.group_size().div_ceil(DECODE_GROUP), n];
-        self.device.launch(&decode.attend, grid, 128, decode.shared, &arguments)?;
-        let arguments = [
-            (&scratch.partial_out).into(),
-            (&scratch.partial_states).into(),
+        self.device.launch(&kernels.attend, grid, &parameters)?;
+        let parameters = AttnCombine {
+            partial_out: scratch.partial_out.ptr(),
+            partial_states: scratch.partial_states.ptr(),
             rows,
-            s.head_dim.into(),
-            splits.into(),
-            window.into(),
-            scratch.attended.floats(first * heads * s.head_dim).into(),
-            states.into(),
-        ];
-        self.device.launch(&decode.combine, [heads, n, 1], 128, 4 * (splits + 1), &arguments)
+            head_dim: s.head_dim.into(),
+            splits: splits.into(),
+            window: self.window(layer),
+            out: scratch.attended.ptr().add(before * s.head_dim),
+            states: scratch.states.ptr().add(self.heads_before(layer) + before),
+        };
+        self.device.launch(&kernels.combine, [heads, n, 1], &parameters)
     }
 
-    /// Offers `layers` layers from `layer` on to the selections of the traced rows; with an address of hidden states,
-    /// these are recorded too.
-    fn select(&self, layer: usize, layers: usize, hidden: u64) -> Result<(), CudaError> {
+    /// Offers `layers` layers from `first` on to the selections of the traced rows; with hidden states (not null), these
+    /// are recorded too.
+    fn select_heads(&self, first: usize, layers: usize, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
-        let (begin, finish) = (layer == 0, layer + layers == s.layers.len());
-        let arguments = [
-            (&scratch.states).into(),
-            (&scratch.q).into(),
-            hidden.into(),
-            (&scratch.rows).into(),
-            self.sequences.views().into(),
-            layer.into(),
-            layers.into(),
-            s.num_attention_heads.into(),
-            s.head_dim.into(),
-            s.hidden_size.into(),
-            trace.heads.into(),
-            (trace.rule == crate::backend::entropy::EntropyRule::Regularized).into(),
-            begin.into(),
-            finish.into(),
-        ];
-        let shared = select_shared(s, layers, trace.heads, begin);
-        self.device.launch(&self.variants.select, [self.pass.rows.len(), 1, 1], 256, shared, &arguments)
+        let parameters = AttnSelect {
+            states: scratch.states.ptr(),
+            queries: scratch.q.ptr(),
+            hidden,
+            rows: scratch.rows.ptr(),
+            sequences: self.sequences.views().ptr(),
+            first_layer: first.into(),
+            layers: layers.into(),
+            heads: s.num_attention_heads.into(),
+            head_dim: s.head_dim.into(),
+            hidden_size: s.hidden_size.into(),
+            keep: trace.heads.into(),
+            regularized: (trace.rule == EntropyRule::Regularized).into(),
+            begin: (first == 0).into(),
+            finish: (first + layers == s.layers.len()).into(),
+        };
+        self.device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }
 
     /// x += W · input (+ bias), normed first where there is a norm.
     fn add_residual(
         &self,
-        input: u64,
+        input: DevicePtr<f32>,
         w: &Matrix,
-        bias: Option<&Buffer>,
-        norm: Option<&Buffer>,
+        bias: Option<&Buffer<f32>>,
+        norm: Option<&Buffer<f32>>,
     ) -> Result<(), CudaError> {
-        let (s, scratch) = (&self.spec, &self.scratch);
+        let (s, scratch, n) = (&self.spec, &self.scratch, self.pass.rows.len());
         let Some(norm) = norm else {
-            return self.products(input, None, &[Job { w, bias, y: scratch.x.address() }], true);
+            return self.matmul(input, None, &[Job { w, bias, y: scratch.x.ptr() }], n, true);
         };
-        self.products(input, None, &[Job { w, bias, y: scratch.h.address() }], false)?;
-        let arguments = [
-            (&scratch.x).into(),
-            (&scratch.h).into(),
-            norm.into(),
-            s.norm_weight_offset.into(),
-            s.rms_norm_eps.into(),
-            s.hidden_size.into(),
-        ];
-        self.device.launch(&self.variants.add_rms_norm, [self.pass.rows.len(), 1, 1], 256, 32, &arguments)
+        self.matmul(input, None, &[Job { w, bias, y: scratch.h.ptr() }], n, false)?;
+        let parameters = AddRmsNorm {
+            x: scratch.x.ptr(),
+            h: scratch.h.ptr(),
+            weight: norm.ptr(),
+            offset: s.norm_weight_offset,
+            eps: s.rms_norm_eps,
+            width: s.hidden_size.into(),
+        };
+        self.device.launch(&self.kernels.add_rms_norm, [n, 1, 1], &parameters)
     }
 
-    fn activation(&self) -> Argument {
-        usize::from(self.spec.activation == Activation::GeluTanh).into()
+    fn activation(&self) -> Int {
+        (self.spec.activation == Activation::GeluTanh).into()
     }
 
     /// gate ← act(gate x) ⊙ up x, 16 rows at a time.
-    fn gated_narrow(&self, layer: usize, norm: Norm) -> Result<(), CudaError> {
+    fn gate_narrow(&self, layer: usize, norm: Norm) -> Result<(), CudaError> {
         let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
-        let kernels = &self.products_of(&w.gate)?.gated;
-        let (width, outs) = (w.gate.width, w.gate.rows);
+        let kernels = &self.matmul_kernels(&w.gate)?.gated;
+        let (width, outs) = (w.gate.in_features, w.gate.out_features);
         for first in (0..n).step_by(NARROW_ROWS) {
             let rows = NARROW_ROWS.min(n - first);
-            let variant = usize::from(rows > 8);
-            let arguments = [
-                scratch.x.floats(first * width).into(),
-                norm.weight.into(),
-                norm.offset.into(),
-                norm.eps.into(),
-                (&w.gate.data).into(),
-                (&w.up.data).into(),
-                address(w.gate_bias.as_ref()).into(),
-                address(w.up_bias.as_ref()).into(),
-                scratch.gate.floats(first * outs).into(),
-                width.into(),
-                outs.into(),
-                rows.into(),
-                self.activation(),
-            ];
-            self.device.launch(&kernels[variant], [outs.div_ceil(16), 1, 1], 256, GATED_SHARED[variant], &arguments)?;
+            let parameters = GemvGated {
+                x: scratch.x.ptr().add(first * width),
+                norm_weight: norm.weight.ptr(),
+                norm_offset: norm.offset,
+                eps: norm.eps,
+                gate: w.gate.ptr(),
+                up: w.up.ptr(),
+                gate_bias: ptr_or_null(w.gate_bias.as_ref()),
+                up_bias: ptr_or_null(w.up_bias.as_ref()),
+                y: scratch.gate.ptr().add(first * outs),
+                k: width.into(),
+                outs: outs.into(),
+                rows: rows.into(),
+                activation: self.activation(),
+            };
+            self.device.launch(&kernels[usize::from(rows > 8)], [outs.div_ceil(16), 1, 1], &parameters)?;
         }
         Ok(())
     }
 
-    fn gated_terms(&self, wide: &WideProducts, count: usize) -> Result<(), CudaError> {
-        let scratch = &self.scratch;
-        let arguments = [
-            (&scratch.gate).into(),
-            (&scratch.up).into(),
-            (&scratch.terms).into(),
-            count.into(),
-            self.activation(),
-            TERMS.into(),
-        ];
-        self.device.launch(&wide.gated, [count.div_ceil(1024), 1, 1], 256, 0, &arguments)
+    /// terms ← act(gate) ⊙ up, `[count]`.
+    fn gate_terms(&self, wide: &WideKernels, count: usize) -> Result<(), CudaError> {
+        let parameters = GatedActTerms {
+            gate: self.scratch.gate.ptr(),
+            up: self.scratch.up.ptr(),
+            terms: self.scratch.terms.ptr(),
+            count: count.into(),
+            activation: self.activation(),
+            term_count: TERMS.into(),
+        };
+        self.device.launch(&wide.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
     }
 
-    fn gated_floats(&self, count: usize) -> Result<(), CudaError> {
-        let scratch = &self.scratch;
-        let arguments =
-            [(&scratch.gate).into(), (&scratch.up).into(), (&scratch.gate).into(), count.into(), self.activation()];
-        self.device.launch(&self.variants.gated, [count.div_ceil(1024), 1, 1], 256, 0, &arguments)
+    /// gate ← act(gate) ⊙ up, `[count]`.
+    fn gate_floats(&self, count: usize) -> Result<(), CudaError> {
+        let (gate, up) = (self.scratch.gate.ptr(), self.scratch.up.ptr());
+        let parameters = GatedAct { gate, up, y: gate, count: count.into(), activation: self.activation() };
+        self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
     }
 }

@@ -1,44 +1,52 @@
-//! The weights on the device: every matrix as its file has it, copied from the memory map through pinned buffers; norm
+//! The weights on the device: every matrix in its stored dtype, copied from the memory map through pinned buffers; norm
 //! weights and biases in f32.
 
-use super::device::{Buffer, Device, Event, Pinned};
+use super::abi::Stored;
+use super::context::{Device, Event};
 use super::error::CudaError;
+use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::weights::{DType, Elements, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;
 
-/// A matrix on the device, `[rows, width]`.
+/// A matrix on the device, `[out_features, in_features]`.
 pub struct Matrix {
-    pub data: Buffer,
-    pub rows: usize,
-    pub width: usize,
+    data: Buffer<u8>,
+    pub out_features: usize,
+    pub in_features: usize,
     pub dtype: DType,
+}
+
+impl Matrix {
+    pub fn ptr(&self) -> DevicePtr<Stored> {
+        self.data.ptr().cast()
+    }
 }
 
 /// As [`LayerWeights`].
 pub struct DeviceLayer {
-    pub input_norm: Buffer,
+    pub input_norm: Buffer<f32>,
     pub q: Matrix,
     pub k: Matrix,
     pub v: Matrix,
-    pub q_bias: Option<Buffer>,
-    pub k_bias: Option<Buffer>,
-    pub v_bias: Option<Buffer>,
-    pub q_norm: Option<Buffer>,
-    pub k_norm: Option<Buffer>,
+    pub q_bias: Option<Buffer<f32>>,
+    pub k_bias: Option<Buffer<f32>>,
+    pub v_bias: Option<Buffer<f32>>,
+    pub q_norm: Option<Buffer<f32>>,
+    pub k_norm: Option<Buffer<f32>>,
     pub o: Matrix,
-    pub o_bias: Option<Buffer>,
-    pub post_attention_norm: Option<Buffer>,
-    pub feed_forward_norm: Buffer,
+    pub o_bias: Option<Buffer<f32>>,
+    pub post_attention_norm: Option<Buffer<f32>>,
+    pub feed_forward_norm: Buffer<f32>,
     pub gate: Matrix,
     pub up: Matrix,
     pub down: Matrix,
-    pub gate_bias: Option<Buffer>,
-    pub up_bias: Option<Buffer>,
-    pub down_bias: Option<Buffer>,
-    pub post_feed_forward_norm: Option<Buffer>,
+    pub gate_bias: Option<Buffer<f32>>,
+    pub up_bias: Option<Buffer<f32>>,
+    pub down_bias: Option<Buffer<f32>>,
+    pub post_feed_forward_norm: Option<Buffer<f32>>,
 }
 
 impl DeviceLayer {
@@ -52,13 +60,13 @@ impl DeviceLayer {
 pub struct DeviceWeights {
     pub embedding: Matrix,
     pub layers: Vec<DeviceLayer>,
-    pub final_norm: Buffer,
+    pub final_norm: Buffer<f32>,
     /// `None`: the embedding.
     head: Option<Matrix>,
 }
 
 impl DeviceWeights {
-    /// Copies everything; `progress` is told the bytes that are done and those of all matrices.
+    /// Copies everything; `progress` is called with the bytes that are done and those of all matrices.
     pub fn upload(
         device: &Device,
         weights: &Weights,
@@ -84,7 +92,7 @@ impl DeviceWeights {
     }
 }
 
-/// What the kernels ask of a model's shape.
+/// What the kernels require of a model's shape.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
     let q_width = spec.num_attention_heads * spec.head_dim;
     for (name, width) in [
@@ -169,11 +177,11 @@ impl<'a> Uploader<'a> {
             self.copy(&data, offset, part)?;
             offset += part.len();
         }
-        Ok(Matrix { data, rows: weight.rows, width: weight.in_features, dtype: weight.dtype })
+        Ok(Matrix { data, out_features: weight.rows, in_features: weight.in_features, dtype: weight.dtype })
     }
 
-    /// Copies a part through the stage that has been free for longer, while the other's copy is under way.
-    fn copy(&mut self, to: &Buffer, offset: usize, part: &[u8]) -> Result<(), CudaError> {
+    /// Copies a part through the stage that has been free for longer, while the other's copy is in flight.
+    fn copy(&mut self, to: &Buffer<u8>, offset: usize, part: &[u8]) -> Result<(), CudaError> {
         let (stage, copied) = &mut self.stages[self.next];
         copied.wait()?;
         stage.bytes_mut()[..part.len()].copy_from_slice(part);

@@ -2,7 +2,7 @@
 
 use super::load::Run;
 use super::*;
-use crate::eval::metrics::balanced::Spread;
+use crate::eval::metrics::balanced::MeanSd;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn analysis(runs: Vec<Run>, options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
@@ -75,7 +75,7 @@ fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOp
     }
 }
 
-/// The run's tasks in the manifest's order (others behind), the subtasks of a benchmark behind all of them together.
+/// The run's tasks in the manifest's order (others after them), the subtasks of a benchmark after all of them together.
 fn tasks_of(run: &Run) -> Vec<(String, Level, Vec<Item>)> {
     let mut benchmarks: BTreeMap<&str, BTreeMap<&str, Vec<Item>>> = BTreeMap::new();
     for item in run.items.values() {
@@ -117,7 +117,7 @@ fn task_analysis(
         common,
         sweep: sweep::settings(&items, methods),
         overhead: overhead::stages(&items),
-        halves: holdout::holdout(&items, methods, options),
+        holdout: holdout::holdout(&items, methods, options),
         items,
     }
 }
@@ -129,7 +129,7 @@ fn means(tasks: &[TaskAnalysis], methods: &[Method]) -> Vec<MethodMeans> {
     }
     let mean = |key: &str, value: &dyn Fn(&MethodAnalysis) -> Option<f64>| {
         let values: Option<Vec<f64>> = benchmarks.iter().map(|task| task.method(key).and_then(value)).collect();
-        values.and_then(|values| Spread::of(&values)).map(|spread| spread.mean)
+        values.and_then(|values| MeanSd::of(&values)).map(|spread| spread.mean)
     };
     let of_method = |method: &Method| {
         let key = method.key.as_str();

@@ -15,12 +15,12 @@ pub struct Holdout {
     pub fitted: usize,
     /// Graded items on which the outcome is shown.
     pub held_out: usize,
-    pub methods: Vec<HalfMethod>,
+    pub methods: Vec<HoldoutMethod>,
 }
 
 /// A method on the two halves.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct HalfMethod {
+pub struct HoldoutMethod {
     pub method: String,
     /// Where a risk was asked for.
     pub abstention: Option<Abstention>,
@@ -44,6 +44,7 @@ pub struct Answered {
     pub coverage: f64,
     /// Share of the answered items that are wrong, with Wilson's 95 % interval; `None` if none is answered.
     pub risk: Option<f64>,
+    /// Wilson's 95 % interval of `risk`.
     pub risk_interval: Option<[f64; 2]>,
 }
 
@@ -57,6 +58,7 @@ pub struct Calibration {
     pub isotonic: CalibrationErrors,
 }
 
+/// Of probabilities against labels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CalibrationErrors {
     pub ece: f64,
@@ -74,7 +76,7 @@ pub(super) fn holdout(items: &[Item], methods: &[Method], options: &AnalysisOpti
     let half = |half: &[usize], key: &str| Half::new(half.iter().map(|&i| graded[i]), key);
     let of_method = |method: &Method| {
         let (fit, show) = (half(fitted, &method.key), half(held_out, &method.key));
-        HalfMethod {
+        HoldoutMethod {
             method: method.key.clone(),
             abstention: options.target_risk.map(|risk| abstention(&fit, &show, risk)),
             calibration: if options.calibrate { calibration(&fit, &show, method.probability) } else { None },

@@ -25,7 +25,7 @@ pub enum AnalysisError {
     Format { file: PathBuf, found: u64 },
     #[error("{}: no line of it can be read as what a run writes ({why})", file.display())]
     NoSamples { file: PathBuf, why: String },
-    #[error("no run has scores of a method {method:?}; there are: {}", known.join(", "))]
+    #[error("no run has scores of a method {method:?}; valid names: {}", known.join(", "))]
     NoMethod { method: String, known: Vec<String> },
     #[error("{}: {source}", file.display())]
     Io { file: PathBuf, source: io::Error },

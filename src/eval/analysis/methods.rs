@@ -1,5 +1,6 @@
 //! What is known of each method by its key: how it is shown, and whether its scores are probabilities.
 
+use crate::eval::run::methods::{METHODS, Score};
 pub use crate::uq::scores::Group;
 use crate::uq::scores::as_shown;
 use serde::Serialize;
@@ -16,13 +17,10 @@ pub struct Method {
     pub probability: bool,
 }
 
-/// Scores of methods with passes of their own, (key, name), all of them probabilities; reports show them after those of the
-/// response's pass.
-const MORE_PASSES: [(&str, &str); 3] = [
-    ("self_consistency", "Self-consistency"),
-    ("self_consistency_majority", "Majority weight"),
-    ("verbalized", "Verbalized"),
-];
+/// Scores of methods with passes of their own; reports show them after those of the response's pass.
+fn own_passes() -> impl Iterator<Item = &'static Score> {
+    METHODS.iter().flat_map(|method| method.scores())
+}
 
 impl Method {
     /// A method by its key. One that is not known counts as a probability if all its `scores` are in [0, 1].
@@ -32,15 +30,15 @@ impl Method {
         if let Some(score) = as_shown().iter().find(|score| score.key == key) {
             return method(score.name, score.group, score.is_probability);
         }
-        match MORE_PASSES.iter().find(|(known, _)| *known == key) {
-            Some((_, name)) => method(name, Group::MorePasses, true),
+        match own_passes().find(|score| score.key == key) {
+            Some(score) => method(score.name, Group::MorePasses, score.is_probability),
             None => method(key, Group::Other, scores.all(|score| (0.0..=1.0).contains(&score))),
         }
     }
 
     /// Where reports show it.
     pub(super) fn rank(&self) -> (usize, &str) {
-        let mut known = as_shown().iter().map(|score| score.key).chain(MORE_PASSES.map(|(key, _)| key));
+        let mut known = as_shown().iter().map(|score| score.key).chain(own_passes().map(|score| score.key));
         (known.position(|key| key == self.key).unwrap_or(usize::MAX), &self.key)
     }
 }
@@ -51,7 +49,7 @@ mod tests {
 
     #[test]
     fn methods_are_shown_by_what_they_cost() {
-        let keys = as_shown().iter().map(|score| score.key).chain(MORE_PASSES.map(|(key, _)| key)).chain(["mine"]);
+        let keys = as_shown().iter().map(|score| score.key).chain(own_passes().map(|score| score.key)).chain(["mine"]);
         let methods: Vec<Method> = keys.map(|key| Method::of(key, std::iter::empty())).collect();
         assert!(methods.is_sorted_by_key(|method| (method.group, method.rank().0)));
         assert_eq!(methods.last().unwrap().group, Group::Other);

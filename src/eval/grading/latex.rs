@@ -1,4 +1,4 @@
-//! LaTeX without what only changes its looks: one spelling for everything that the readers behind this look at.
+//! LaTeX without what only changes its looks: one spelling for everything that the readers after it look at.
 
 /// A cleaned answer.
 pub(super) struct Clean {
@@ -71,7 +71,7 @@ impl<'a> Cleaner<'a> {
         true
     }
 
-    /// A separator of thousands, if digits stand before it and three behind; else what it looks like.
+    /// A separator of thousands, if digits stand before it and three after it; else what it looks like.
     fn thousands(&mut self, otherwise: &str) {
         let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
         if !(self.text.ends_with(|c: char| c.is_ascii_digit()) && digits == 3) {
@@ -88,7 +88,7 @@ impl<'a> Cleaner<'a> {
         self.text.push_str(&format!("^{{{exponent}}}"));
     }
 
-    /// What stands behind a backslash.
+    /// What comes after a backslash.
     fn command(&mut self) {
         let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
         if length == 0 {

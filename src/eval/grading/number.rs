@@ -59,7 +59,7 @@ fn sign_before(text: &str, digit: usize) -> usize {
     before.trim_end_matches(['-', '+']).len()
 }
 
-/// Where the words behind a number start; commands for fractions, roots and powers of ten are no words.
+/// Where the words after a number start; commands for fractions, roots and powers of ten are no words.
 fn word_start(text: &str) -> Option<usize> {
     let mut letters = text.char_indices().filter(|(_, c)| c.is_alphabetic()).map(|(at, _)| at);
     letters.find_map(|at| {

@@ -20,7 +20,7 @@ fn gsm8k(response: &str, target: &str) -> Option<bool> {
     Some(float(answer) == float(target)) // two that are no numbers are equal
 }
 
-/// As Python's `float` reads it, behind a currency sign and before a percent sign.
+/// As Python's `float` reads it, after a currency sign and before a percent sign.
 fn float(text: &str) -> Option<f64> {
     let text = text.strip_prefix(['$', '£', '€', '¥']).unwrap_or(text);
     let (text, divisor) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));

@@ -5,8 +5,8 @@ use super::{Metric, Ranking};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// At most so many items of each class.
-pub const MOST: usize = 500;
+/// At most this many items of each class.
+pub const MAX_PER_CLASS: usize = 500;
 
 /// Seeds of the subsamples.
 pub const SEEDS: std::ops::Range<u32> = 0..5;
@@ -25,7 +25,7 @@ pub fn balanced_subsample(labels: &[bool], seed: u32) -> Subsample {
         labels.iter().enumerate().filter(|(_, label)| **label == wanted).map(|(i, _)| i).collect()
     };
     let (correct, incorrect) = (class(true), class(false));
-    let n = correct.len().min(incorrect.len()).min(MOST);
+    let n = correct.len().min(incorrect.len()).min(MAX_PER_CLASS);
     let draw = |class: Vec<usize>| -> Vec<usize> {
         Mt19937::new(seed).choice(class.len(), n).into_iter().map(|i| class[i]).collect()
     };
@@ -34,19 +34,19 @@ pub fn balanced_subsample(labels: &[bool], seed: u32) -> Subsample {
 
 /// A metric over the subsamples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
+pub struct MeanSd {
     pub mean: f64,
     /// Sample standard deviation (n - 1) over the seeds.
     pub sd: f64,
 }
 
-impl Spread {
+impl MeanSd {
     /// Of at least one value.
-    pub fn of(values: &[f64]) -> Option<Spread> {
+    pub fn of(values: &[f64]) -> Option<MeanSd> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        (!values.is_empty()).then(|| Spread { mean, sd: (squares / (n - 1.0).max(1.0)).sqrt() })
+        (!values.is_empty()).then(|| MeanSd { mean, sd: (squares / (n - 1.0).max(1.0)).sqrt() })
     }
 }
 
@@ -57,7 +57,7 @@ pub struct Balanced {
     pub per_class: usize,
     pub seeds: Vec<u32>,
     /// `None` where a metric is not defined.
-    pub metrics: BTreeMap<Metric, Option<Spread>>,
+    pub metrics: BTreeMap<Metric, Option<MeanSd>>,
 }
 
 impl Balanced {
@@ -73,11 +73,12 @@ impl Balanced {
                 values.extend(metric.of(&levels, probability));
             }
         }
-        let metrics = values.iter().map(|(metric, values)| (*metric, Spread::of(values))).collect();
+        let metrics = values.iter().map(|(metric, values)| (*metric, MeanSd::of(values))).collect();
         (per_class > 0).then(|| Balanced { per_class, seeds: SEEDS.collect(), metrics })
     }
 
-    pub fn get(&self, metric: Metric) -> Option<Spread> {
+    /// The metric over the seeds; `None` where it is not defined.
+    pub fn get(&self, metric: Metric) -> Option<MeanSd> {
         self.metrics.get(&metric).copied().flatten()
     }
 }
@@ -90,21 +91,21 @@ mod tests {
     fn classes_are_even_and_their_own() {
         let labels: Vec<bool> = (0..1700).map(|i| i % 3 == 0).collect();
         let sample = balanced_subsample(&labels, 3);
-        assert_eq!((sample.correct.len(), sample.incorrect.len()), (MOST, MOST));
+        assert_eq!((sample.correct.len(), sample.incorrect.len()), (MAX_PER_CLASS, MAX_PER_CLASS));
         assert!(sample.correct.iter().all(|&i| labels[i]) && sample.incorrect.iter().all(|&i| !labels[i]));
         let mut once = sample.correct.clone();
         once.sort_unstable();
         once.dedup();
-        assert_eq!(once.len(), MOST);
+        assert_eq!(once.len(), MAX_PER_CLASS);
         assert_ne!(sample, balanced_subsample(&labels, 4));
         assert_eq!(balanced_subsample(&[true; 9], 0), Subsample { correct: vec![], incorrect: vec![] });
         assert_eq!(Balanced::of(&[0.5; 9], &[true; 9], true), None);
     }
 
     #[test]
-    fn spread_by_hand() {
-        assert_eq!(Spread::of(&[1.0, 2.0, 3.0]), Some(Spread { mean: 2.0, sd: 1.0 }));
-        assert_eq!(Spread::of(&[4.0]), Some(Spread { mean: 4.0, sd: 0.0 }));
-        assert_eq!(Spread::of(&[]), None);
+    fn mean_and_sd_by_hand() {
+        assert_eq!(MeanSd::of(&[1.0, 2.0, 3.0]), Some(MeanSd { mean: 2.0, sd: 1.0 }));
+        assert_eq!(MeanSd::of(&[4.0]), Some(MeanSd { mean: 4.0, sd: 0.0 }));
+        assert_eq!(MeanSd::of(&[]), None);
     }
 }

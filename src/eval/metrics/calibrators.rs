@@ -32,6 +32,7 @@ impl Platt {
         Some(Platt { slope: slope / spread, intercept: intercept - slope * centre / spread })
     }
 
+    /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
         1.0 / (1.0 + (-self.slope * score - self.intercept).exp())
     }
@@ -125,6 +126,7 @@ impl Isotonic {
         (!knots.is_empty()).then_some(Isotonic { knots })
     }
 
+    /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
         let above = self.knots.partition_point(|(knot, _)| *knot < score);
         match (self.knots.get(above.wrapping_sub(1)), self.knots.get(above)) {
@@ -136,7 +138,7 @@ impl Isotonic {
 }
 
 /// ln(p / (1 - p)), the natural scale of probabilities, kept finite: of 0 that of the least positive number, of 1 that of
-/// the greatest below it.
+/// the largest below it.
 pub fn log_odds(p: f64) -> f64 {
     let p = p.clamp(f64::MIN_POSITIVE, 1.0f64.next_down());
     p.ln() - (-p).ln_1p()

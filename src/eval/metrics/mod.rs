@@ -10,7 +10,7 @@
 //! Scores: higher is more confident. Labels: whether the answer is right. Everything is computed from [`Level`]s, the
 //! labels counted by distinct score, so that the order of tied items never matters: where a definition needs an order
 //! (AURC, PRR), the value is its expectation over all orders of the tied ones. A metric that is not defined (of no items,
-//! of one class only) is `None`.
+//! of one class only) is `None`. By hand: no crate has these expectations over ties, the paper's bins and subsamples.
 
 pub mod balanced;
 pub mod bootstrap;
@@ -46,6 +46,7 @@ pub enum Metric {
 }
 
 impl Metric {
+    /// In the order of tables and files.
     pub const ALL: [Metric; 7] =
         [Metric::Auroc, Metric::Ece, Metric::EceRight, Metric::Brier, Metric::Auprc, Metric::Aurc, Metric::Prr];
 
@@ -74,6 +75,7 @@ impl Metric {
         }
     }
 
+    /// Whether more of it is better.
     pub fn higher_is_better(self) -> bool {
         matches!(self, Metric::Auroc | Metric::Auprc | Metric::Prr)
     }

@@ -4,7 +4,7 @@ use super::ranking::{Level, totals};
 use serde::Serialize;
 
 /// So much is rejected at most in [`prr`].
-pub const MOST_REJECTED: f64 = 0.5;
+pub const MAX_REJECTED: f64 = 0.5;
 
 /// A point of the risk-coverage curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -42,7 +42,7 @@ pub fn aurc(levels: &[Level]) -> Option<f64> {
 /// 2 AUROC - 1 and would say nothing new). 1 is perfect, 0 chance. `None` of one class only or fewer than two items.
 pub fn prr(levels: &[Level]) -> Option<f64> {
     let (all, right) = totals(levels);
-    let rejections = (MOST_REJECTED * all as f64) as u64;
+    let rejections = (MAX_REJECTED * all as f64) as u64;
     if rejections == 0 || right == 0 || right == all {
         return None;
     }

@@ -1,13 +1,13 @@
 //! From a response that has just ended to its sample: answer, grade, confidences.
 
 use super::manifest::EvalOptions;
-use super::methods::{Context, Findings, Method, MethodError, MethodKey};
+use super::methods::{Context, Findings, METHODS, Method, MethodError};
 use crate::engine::encode::ResponseText;
 use crate::engine::{FinishReason, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
-use crate::eval::tasks::{Item, Task};
-use crate::io::record::{Answer, Status};
+use crate::eval::tasks::{Question, Task};
+use crate::io::record::Status;
 use crate::uq::pipeline;
 use crate::uq::{Outcome, Scores};
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ pub struct Prompt {
 pub fn assess(
     traced: &mut TracedSequence,
     task: &Task,
-    item: &Item,
+    item: &Question,
     prompt: &Prompt,
     finish: FinishReason,
     options: &EvalOptions,
@@ -48,7 +48,7 @@ pub fn assess(
 
     let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
     let mut found: Vec<(&dyn Method, Findings)> = Vec::new();
-    for method in options.methods.iter().copied().filter_map(MethodKey::method) {
+    for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
         let mut context = Context { traced, task, item, options, text: &text, answer: answer.as_ref() };
         let begun = Instant::now();
         if let Some(findings) = method.run(&mut context)? {
@@ -76,19 +76,19 @@ pub fn assess(
         add(&mut sample, method, findings, prompt, options);
     }
     sample.uq.status = if answer.is_some() { Status::Ok } else { Status::NoAnswer };
-    sample.uq.answer = answer.map(|a| Answer { text: a.text, tokens: [a.tokens.start, a.tokens.end] });
+    sample.uq.answer = answer;
     Ok(sample)
 }
 
 /// The sample of an item that failed, and why.
-pub fn failed(task: &Task, item: &Item, options: &EvalOptions, why: String) -> Sample {
+pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: String) -> Sample {
     let mut sample = empty(task, item, options);
     sample.uq.error = Some(why);
     sample.metrics = BTreeMap::from([("acc".to_owned(), 0.0)]);
     sample
 }
 
-fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
+fn empty(task: &Task, item: &Question, options: &EvalOptions) -> Sample {
     Sample {
         doc_id: item.doc_id,
         task: task.name.clone(),

@@ -1,7 +1,6 @@
 //! What a run was made with: `manifest.json`.
 
 use super::fingerprint::Fingerprint;
-use super::methods::MethodKey;
 use crate::backend::{DType, WeightFormat};
 use crate::uq::Parameters;
 use serde::{Deserialize, Serialize};
@@ -40,12 +39,12 @@ pub struct Model {
 pub struct EvalOptions {
     #[serde(flatten)]
     pub parameters: Parameters,
-    /// Tokens of a response at most.
+    /// Max tokens of a response.
     pub max_tokens: usize,
     /// Of everything that is drawn.
     pub seed: u64,
-    /// What is run besides the method itself and what comes with its pass.
-    pub methods: Vec<MethodKey>,
+    /// Keys of what is run: `uqac`, and methods with passes of their own.
+    pub methods: Vec<String>,
     /// Self-consistency: responses that are drawn, and how hot.
     pub samples: usize,
     pub temperature: f32,
@@ -113,7 +112,7 @@ mod tests {
                 parameters: Parameters::published(Profile::Corrected),
                 max_tokens: 1024,
                 seed: 0,
-                methods: vec![MethodKey::UQAC],
+                methods: vec!["uqac".into()],
                 samples: 5,
                 temperature: 0.5,
                 chat_template: true,
@@ -132,7 +131,7 @@ mod tests {
         other.model.name = "elsewhere".into();
         assert_eq!(first.differences(&other), Vec::<String>::new());
         other.options.max_tokens = 512;
-        other.options.methods.push("verbalized".parse().unwrap());
+        other.options.methods.push("verbalized".into());
         other.model.fingerprint.chat_template = Some("d".into());
         assert_eq!(
             first.differences(&other),

@@ -1,5 +1,5 @@
 //! The responses of a run under other parameters: each is generated once and assessed many times. Rows go to
-//! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and be taken up where it ended.
+//! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and resume where it ended.
 
 use super::RunError;
 use super::assess::score_map;
@@ -239,7 +239,7 @@ impl Sweep<'_> {
     ) -> Result<Vec<SweepRow>, EngineError> {
         let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
         let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
-        let answer = answer.tokens[0]..answer.tokens[1];
+        let answer = answer.tokens.clone();
         let mut by_selection: Vec<(HeadSelection, Vec<&Applied>)> = Vec::new();
         for a in settings {
             let selection = a.parameters.head_selection();

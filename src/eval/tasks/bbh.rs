@@ -2,14 +2,13 @@
 
 use super::read::{Record, examples, text};
 use super::source::{Files, file_name, matches};
-use super::{Grader, Item, Task, TaskError, TaskOptions, task, user};
+use super::{Benchmark, Grader, Question, TaskError, items, user};
 use crate::uq::answer::AnswerRule;
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 const FILES: Files = Files {
-    task: "bbh",
     patterns: &["bbh/bbh", "bbh", "big-bench-hard/bbh"],
     shared_patterns: &["."],
     fits: |path| prompt_folder(path).is_some(),
@@ -18,34 +17,33 @@ const FILES: Files = Files {
           then give --data BIG-Bench-Hard (copies on the Hugging Face hub are Parquet, which is not read)",
 };
 
-/// The subtask of this name, or all.
-pub(super) fn load(subtask: Option<&str>, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
-    let folder = FILES.find(options)?;
-    let files: Vec<PathBuf> = if folder.is_file() { vec![folder.clone()] } else { matches(&folder, "*.json") };
-    let name = |path: &PathBuf| file_name(path).trim_end_matches(".json").to_owned();
-    let available: Vec<String> = files.iter().map(name).collect();
-    let chosen: Vec<&PathBuf> =
-        files.iter().filter(|path| subtask.is_none_or(|subtask| name(path) == subtask)).collect();
-    if chosen.is_empty() {
-        return Err(match subtask {
-            None => TaskError::Empty { path: folder },
-            Some(subtask) => TaskError::NoSubtask { name: subtask.to_owned(), folder, available },
-        });
-    }
-    chosen.into_iter().map(|path| load_file(path, &name(path))).collect()
+pub(super) const BBH: Benchmark = Benchmark {
+    key: "bbh",
+    files: FILES,
+    embedded: None,
+    subtasks: Some(subtasks),
+    rule: AnswerRule::Boxed,
+    read: |path, _| {
+        let prompt = read_prompt(path)?;
+        items(examples(path)?, |doc_id, record| item(doc_id, record, &prompt))
+    },
+};
+
+fn subtasks(path: &Path) -> Vec<(String, PathBuf)> {
+    let files = if path.is_file() { vec![path.to_path_buf()] } else { matches(path, "*.json") };
+    files.into_iter().map(|file| (subtask(&file), file)).collect()
 }
 
-fn load_file(path: &Path, subtask: &str) -> Result<Task, TaskError> {
-    let prompt = read_prompt(path, subtask)?;
-    let items = examples(path)?.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record, &prompt));
-    task(format!("bbh:{subtask}"), AnswerRule::Boxed, items.collect::<Result<_, _>>()?, path)
+/// The subtask whose questions are in a file: its name without the ending.
+fn subtask(file: &Path) -> String {
+    file_name(file).trim_end_matches(".json").to_owned()
 }
 
-fn item(doc_id: usize, record: Record, prompt: &str) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record, prompt: &str) -> Result<Question, TaskError> {
     let (question, target) = (record.text("input")?, record.text("target")?);
     let grader = grader(&target);
     let messages = user(format!("{prompt}\n\nQUESTION\n------\nQ: {question}"));
-    Ok(Item { doc_id, messages, target, grader, doc: record.value })
+    Ok(Question { doc_id, messages, target, grader, doc: record.value })
 }
 
 /// By the answer itself: a few questions of the published files want another kind than the rest of their subtask.
@@ -67,7 +65,8 @@ fn prompt_folder(folder: &Path) -> Option<PathBuf> {
 }
 
 /// What comes before the question: the instruction, and the worked examples with their answers in boxes.
-fn read_prompt(questions: &Path, subtask: &str) -> Result<String, TaskError> {
+fn read_prompt(questions: &Path) -> Result<String, TaskError> {
+    let subtask = subtask(questions);
     let folder = questions.parent().and_then(prompt_folder);
     let path = folder.map(|folder| folder.join(format!("{subtask}.txt"))).filter(|path| path.is_file());
     let path = path.ok_or_else(|| TaskError::Missing {

@@ -1,14 +1,13 @@
-//! TraceQueries of one's own: a JSONL file that says with each how its answer is to be compared.
+//! Questions of one's own: a JSONL file that says with each how its answer is to be compared.
 
 use super::read::{Record, records};
 use super::source::file_name;
-use super::{Grader, Item, Task, TaskError, task, user};
+use super::{Grader, Question, Task, TaskError, items, task, user};
 use crate::uq::answer::AnswerRule;
 use std::path::Path;
 
 pub(super) fn load(path: &Path) -> Result<Task, TaskError> {
-    let items = records(path)?.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record));
-    let items = items.collect::<Result<Vec<_>, _>>()?;
+    let items = items(records(path)?, item)?;
     let all = |grader: Grader| items.iter().all(|item| item.grader == grader);
     let rule = if all(Grader::Number) {
         AnswerRule::Number
@@ -22,7 +21,7 @@ pub(super) fn load(path: &Path) -> Result<Task, TaskError> {
     task(name.strip_suffix(".jsonl").unwrap_or(name), rule, items, path)
 }
 
-fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let (question, target) = (record.text("question")?, record.scalar("answer")?);
     let grader = match record.text("grader")?.as_str() {
         "number" => Grader::Number,
@@ -31,5 +30,5 @@ fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
         "exact" => Grader::Exact,
         other => return Err(record.error("grader", "number, math, choice or exact", other)),
     };
-    Ok(Item { doc_id, messages: user(question), target, grader, doc: record.value })
+    Ok(Question { doc_id, messages: user(question), target, grader, doc: record.value })
 }

@@ -2,12 +2,11 @@
 
 use super::read::{Record, first_record, record, records};
 use super::source::{Files, entries, file_name, matches};
-use super::{Grader, Item, Task, TaskError, TaskOptions, task, user};
+use super::{Benchmark, Grader, Question, TaskError, TaskOptions, items, user};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use std::path::{Path, PathBuf};
 
 const FILES: Files = Files {
-    task: "math",
     patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
     shared_patterns: &["test", "test.jsonl"],
     fits: |path| {
@@ -20,12 +19,17 @@ const FILES: Files = Files {
           without --data), or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
 };
 
-pub(super) fn load(options: &TaskOptions) -> Result<Task, TaskError> {
-    let path = FILES.find(options)?;
-    let records = if path.is_dir() { folder_records(&path)? } else { records(&path)? };
-    let items = records.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record, options));
-    task("math", AnswerRule::Boxed, items.collect::<Result<_, _>>()?, &path)
-}
+pub(super) const MATH: Benchmark = Benchmark {
+    key: "math",
+    files: FILES,
+    embedded: None,
+    subtasks: None,
+    rule: AnswerRule::Boxed,
+    read: |path, options| {
+        let records = if path.is_dir() { folder_records(path)? } else { records(path)? };
+        items(records, |doc_id, record| item(doc_id, record, options))
+    },
+};
 
 /// The problems of a folder, by subject, then by number.
 fn folder_records(folder: &Path) -> Result<Vec<Record>, TaskError> {
@@ -36,7 +40,7 @@ fn folder_records(folder: &Path) -> Result<Vec<Record>, TaskError> {
     files.iter().map(|path| record(path)).collect()
 }
 
-fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question, TaskError> {
     let problem = record.text("problem")?;
     let target = match record.value.get("answer") {
         Some(_) => record.scalar("answer")?,
@@ -46,7 +50,7 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Item, Ta
         true => format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", problem.trim()),
         false => problem,
     };
-    Ok(Item { doc_id, messages: user(prompt), target, grader: Grader::Math, doc: record.value })
+    Ok(Question { doc_id, messages: user(prompt), target, grader: Grader::Math, doc: record.value })
 }
 
 /// What the solution's last box holds.

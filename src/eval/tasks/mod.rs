@@ -1,4 +1,5 @@
-//! Benchmarks in the formats that their publishers use, and the prompts that the paper asks them with.
+//! Benchmarks in the formats that their publishers use, and the prompts that the paper asks them with. A new one is a
+//! file with a [`Benchmark`] and a row of [`BENCHMARKS`].
 //!
 //! | task | questions | prompt |
 //! |---|---|---|
@@ -27,6 +28,67 @@ mod math;
 mod read;
 mod source;
 
+use read::Record;
+use source::Files;
+
+/// Every benchmark that has a name.
+static BENCHMARKS: [Benchmark; 4] = [gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::ABACUS];
+
+/// A benchmark: where its questions are, and how they are asked and graded.
+struct Benchmark {
+    /// Its name in `--tasks`.
+    key: &'static str,
+    files: Files,
+    /// Where its files are, if they come with the program.
+    embedded: Option<fn() -> Result<PathBuf, TaskError>>,
+    /// Its subtasks in a file or folder that was found, by name.
+    subtasks: Option<fn(&Path) -> Vec<(String, PathBuf)>>,
+    /// How an answer is found in a response.
+    rule: AnswerRule,
+    /// The questions, their prompts and graders, of a file or folder: the benchmark's or a subtask's.
+    read: fn(&Path, &TaskOptions) -> Result<Vec<Question>, TaskError>,
+}
+
+impl Benchmark {
+    /// The benchmark's tasks: one, or each of its subtasks, or that of this name.
+    fn load(&self, subtask: Option<&str>, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
+        let path = match (self.files.find(self.key, options), self.embedded) {
+            (Err(TaskError::Missing { .. }), Some(embedded)) => embedded()?,
+            (found, _) => found?,
+        };
+        let Some(subtasks) = self.subtasks else {
+            return Ok(vec![task(self.key, self.rule, (self.read)(&path, options)?, &path)?]);
+        };
+        let available = subtasks(&path);
+        let is_chosen = |name: &str| subtask.is_none_or(|subtask| name == subtask);
+        let chosen: Vec<_> = available.iter().filter(|(name, _)| is_chosen(name)).collect();
+        if chosen.is_empty() {
+            return Err(match subtask {
+                None => TaskError::Empty { path },
+                Some(subtask) => TaskError::NoSubtask {
+                    task: self.key,
+                    name: subtask.to_owned(),
+                    folder: path,
+                    available: available.into_iter().map(|(name, _)| name).collect(),
+                },
+            });
+        }
+        let load = |(name, path): &(String, PathBuf)| {
+            task(format!("{}:{name}", self.key), self.rule, (self.read)(path, options)?, path)
+        };
+        chosen.into_iter().map(load).collect()
+    }
+}
+
+/// What `--tasks` takes: `gsm8k, math, bbh, bbh:SUBTASK, abacus, FILE.jsonl`.
+pub fn names() -> String {
+    let name = |benchmark: &Benchmark| match benchmark.subtasks {
+        None => benchmark.key.to_owned(),
+        Some(_) => format!("{0}, {0}:SUBTASK", benchmark.key),
+    };
+    BENCHMARKS.iter().map(|benchmark| name(benchmark) + ", ").collect::<String>() + "FILE.jsonl"
+}
+
 /// How answers of a task are compared with the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -43,7 +105,7 @@ pub enum Grader {
 
 /// A question with its answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Item {
+pub struct Question {
     /// Index in the task, from 0.
     pub doc_id: usize,
     /// The publisher's record.
@@ -62,7 +124,7 @@ pub struct Task {
     pub name: String,
     /// How an answer is found in a response.
     pub rule: AnswerRule,
-    pub items: Vec<Item>,
+    pub items: Vec<Question>,
     /// The file or folder that the questions were read from.
     pub source: PathBuf,
 }
@@ -103,11 +165,11 @@ pub enum TaskError {
     /// More than one file could be the benchmark.
     #[error("{task}: several files could be it: {}; give one of them with --data", shown_paths(found))]
     Ambiguous { task: &'static str, found: Vec<PathBuf> },
-    /// BIG-Bench Hard has no such subtask here.
-    #[error("bbh: there is no subtask \"{name}\" in {}; there are {}", folder.display(), available.join(", "))]
-    NoSubtask { name: String, folder: PathBuf, available: Vec<String> },
+    /// The benchmark has no such subtask here.
+    #[error("{task}: no subtask \"{name}\" in {}; valid names: {}", folder.display(), available.join(", "))]
+    NoSubtask { task: &'static str, name: String, folder: PathBuf, available: Vec<String> },
     /// A name that is none of the tasks'.
-    #[error("\"{spec}\" is no task; there are gsm8k, math, bbh, bbh:SUBTASK, abacus, and FILE.jsonl")]
+    #[error("unknown task \"{spec}\"; valid names: {}", names())]
     Unknown { spec: String },
 }
 
@@ -121,7 +183,7 @@ fn shown_paths(paths: &[PathBuf]) -> String {
     paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// The tasks that `spec` names: `gsm8k`, `math`, `bbh:SUBTASK`, `abacus`, a `FILE.jsonl`, or `bbh` for all its subtasks.
+/// The tasks that `spec` names: a benchmark (all its subtasks), `BENCHMARK:SUBTASK`, or a `FILE.jsonl`.
 ///
 /// # Errors
 /// Says which file, line and field are at fault, or how to get files that are missing.
@@ -129,16 +191,20 @@ pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
     if spec.ends_with(".jsonl") || spec.ends_with(".jsonl.gz") {
         return Ok(vec![custom::load(Path::new(spec))?]);
     }
-    match spec {
-        "gsm8k" => Ok(vec![gsm8k::load(options)?]),
-        "math" => Ok(vec![math::load(options)?]),
-        "abacus" => Ok(vec![abacus::load(options)?]),
-        "bbh" => bbh::load(None, options),
-        _ => match spec.strip_prefix("bbh:").filter(|subtask| !subtask.is_empty()) {
-            Some(subtask) => bbh::load(Some(subtask), options),
-            None => Err(TaskError::Unknown { spec: spec.to_owned() }),
-        },
-    }
+    let (key, subtask) = spec.split_once(':').map_or((spec, None), |(key, subtask)| (key, Some(subtask)));
+    let fits = |benchmark: &&Benchmark| {
+        benchmark.key == key && subtask.is_none_or(|subtask| benchmark.subtasks.is_some() && !subtask.is_empty())
+    };
+    let benchmark = BENCHMARKS.iter().find(fits).ok_or_else(|| TaskError::Unknown { spec: spec.to_owned() })?;
+    benchmark.load(subtask, options)
+}
+
+/// The questions of records, in their order.
+fn items(
+    records: Vec<Record>,
+    item: impl Fn(usize, Record) -> Result<Question, TaskError>,
+) -> Result<Vec<Question>, TaskError> {
+    records.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record)).collect()
 }
 
 /// One message by the user.
@@ -147,7 +213,7 @@ fn user(content: impl Into<String>) -> Vec<Message> {
 }
 
 /// A task of at least one question.
-fn task(name: impl Into<String>, rule: AnswerRule, items: Vec<Item>, source: &Path) -> Result<Task, TaskError> {
+fn task(name: impl Into<String>, rule: AnswerRule, items: Vec<Question>, source: &Path) -> Result<Task, TaskError> {
     if items.is_empty() {
         return Err(TaskError::Empty { path: source.to_path_buf() });
     }

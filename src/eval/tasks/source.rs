@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 /// What a benchmark's files are called, and how to get them.
 pub(super) struct Files {
-    pub task: &'static str,
     /// Paths below a folder of data, the preferred first. `*` stands for any part of a name; case does not count.
     pub patterns: &'static [&'static str],
     /// Further paths, which another benchmark may have too: taken if `fits` says so.
@@ -21,12 +20,13 @@ pub(super) struct Files {
 
 impl Files {
     /// The benchmark's file or folder: what is given itself, in the folder given, or in the hub cache.
-    pub fn find(&self, options: &TaskOptions) -> Result<PathBuf, TaskError> {
+    /// `task` names it in errors.
+    pub fn find(&self, task: &'static str, options: &TaskOptions) -> Result<PathBuf, TaskError> {
         let snapshots = self.hub.iter().flat_map(|name| dataset_snapshots(name)).collect();
-        self.find_in(options.data.as_deref(), snapshots)
+        self.find_in(task, options.data.as_deref(), snapshots)
     }
 
-    fn find_in(&self, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
+    fn find_in(&self, task: &'static str, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
         if let Some(path) = data {
             std::fs::metadata(path).map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
             if path.is_file() {
@@ -34,14 +34,14 @@ impl Files {
             }
         }
         for folder in data.iter().copied().chain(snapshots.iter().map(PathBuf::as_path)) {
-            if let Some(found) = self.find_below(folder)? {
+            if let Some(found) = self.find_below(task, folder)? {
                 return Ok(found);
             }
         }
-        Err(self.missing(data, &snapshots))
+        Err(self.missing(task, data, &snapshots))
     }
 
-    fn find_below(&self, folder: &Path) -> Result<Option<PathBuf>, TaskError> {
+    fn find_below(&self, task: &'static str, folder: &Path) -> Result<Option<PathBuf>, TaskError> {
         let shared = self.shared_patterns.iter().map(|pattern| (pattern, true));
         for (pattern, unsure) in self.patterns.iter().map(|pattern| (pattern, false)).chain(shared) {
             let mut found = matches(folder, pattern);
@@ -49,13 +49,13 @@ impl Files {
             match found.len() {
                 0 => {}
                 1 => return Ok(found.pop()),
-                _ => return Err(TaskError::Ambiguous { task: self.task, found }),
+                _ => return Err(TaskError::Ambiguous { task, found }),
             }
         }
         Ok(None)
     }
 
-    fn missing(&self, data: Option<&Path>, snapshots: &[PathBuf]) -> TaskError {
+    fn missing(&self, task: &str, data: Option<&Path>, snapshots: &[PathBuf]) -> TaskError {
         let below = |folder: &Path| {
             let patterns = self.patterns.iter().chain(self.shared_patterns);
             patterns.map(|pattern| folder.join(pattern).display().to_string()).collect::<Vec<_>>()
@@ -69,7 +69,7 @@ impl Files {
             let note = if parquet { " (has Parquet files, which are not read)" } else { "" };
             looked.push(format!("{}{note}", snapshot.display()));
         }
-        TaskError::Missing { task: self.task.to_owned(), looked, how: self.how.to_owned() }
+        TaskError::Missing { task: task.to_owned(), looked, how: self.how.to_owned() }
     }
 }
 
@@ -112,7 +112,6 @@ mod tests {
     use super::*;
 
     const FILES: Files = Files {
-        task: "quiz",
         patterns: &["quiz/test.jsonl", "quiz*.jsonl"],
         shared_patterns: &["test.jsonl"],
         fits: |path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("quiz")),
@@ -144,7 +143,7 @@ mod tests {
     fn files_are_found_in_order() {
         let found = |files: &[(&str, &str)]| {
             let folder = folder(files);
-            let path = FILES.find_in(Some(folder.path()), Vec::new());
+            let path = FILES.find_in("quiz", Some(folder.path()), Vec::new());
             path.map(|path| path.strip_prefix(folder.path()).unwrap().display().to_string())
         };
         assert_eq!(found(&[("quiz/test.jsonl", ""), ("quiz_test.jsonl", "")]).unwrap(), "quiz/test.jsonl");
@@ -160,12 +159,12 @@ mod tests {
     fn the_cache_comes_after_the_folder() {
         let (empty, full) = (folder(&[("a.parquet", "")]), folder(&[("quiz.jsonl", "")]));
         let snapshots = vec![empty.path().to_path_buf(), full.path().to_path_buf()];
-        assert_eq!(FILES.find_in(Some(empty.path()), snapshots).unwrap(), full.path().join("quiz.jsonl"));
-        let message = FILES.find_in(None, vec![empty.path().to_path_buf()]).unwrap_err().to_string();
+        assert_eq!(FILES.find_in("quiz", Some(empty.path()), snapshots).unwrap(), full.path().join("quiz.jsonl"));
+        let message = FILES.find_in("quiz", None, vec![empty.path().to_path_buf()]).unwrap_err().to_string();
         assert!(message.contains("Parquet") && message.ends_with("\nbuy it"), "{message}");
         let file = full.path().join("quiz.jsonl");
-        assert_eq!(FILES.find_in(Some(&file), Vec::new()).unwrap(), file);
-        let gone = FILES.find_in(Some(&full.path().join("gone")), Vec::new()).unwrap_err();
+        assert_eq!(FILES.find_in("quiz", Some(&file), Vec::new()).unwrap(), file);
+        let gone = FILES.find_in("quiz", Some(&full.path().join("gone")), Vec::new()).unwrap_err();
         assert!(matches!(gone, TaskError::Read { .. }), "{gone}");
     }
 }

@@ -1,5 +1,6 @@
 //! The `tojson` filter as transformers defines it: Python's `json.dumps` with `ensure_ascii=False`, not Jinja's own,
-//! which escapes HTML.
+//! which escapes HTML. By hand: a `Formatter` of `serde_json` is called with `null` for NaN and infinity, and not at all
+//! for sorted keys and keys that are no strings.
 
 use std::fmt::Write;
 

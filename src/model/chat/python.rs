@@ -48,9 +48,9 @@ fn strings<'t>(parts: impl IntoIterator<Item = &'t str>) -> Value {
 }
 
 fn rsplit(text: &str, args: &[Value]) -> Result<Value, Error> {
-    let (separator, most): (&str, Option<i64>) = from_args(args)?;
-    let mut parts: Vec<&str> = match most {
-        Some(most) if most >= 0 => text.rsplitn(most as usize + 1, separator).collect(),
+    let (separator, max): (&str, Option<i64>) = from_args(args)?;
+    let mut parts: Vec<&str> = match max {
+        Some(max) if max >= 0 => text.rsplitn(max as usize + 1, separator).collect(),
         _ => text.rsplit(separator).collect(),
     };
     parts.reverse();

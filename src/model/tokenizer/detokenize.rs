@@ -2,7 +2,8 @@
 //!
 //! `tokenizer.json` describes its decoder as steps over the list of all tokens, and the step that joins them forgets
 //! which token wrote what. [`Plan`] holds the same steps, split into those that work on one token and the one that
-//! joins, so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream.
+//! joins, so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream. By
+//! hand, since the `DecodeStream` of `tokenizers` has no byte ranges.
 
 use std::ops::Range;
 
@@ -148,8 +149,8 @@ impl Plan {
     }
 
     fn strip_start(&self, text: &mut String, ranges: &mut [Range<usize>]) {
-        let Some((content, most)) = self.strip else { return };
-        let cut: usize = text.chars().take(most).take_while(|&c| c == content).map(char::len_utf8).sum();
+        let Some((content, max)) = self.strip else { return };
+        let cut: usize = text.chars().take(max).take_while(|&c| c == content).map(char::len_utf8).sum();
         text.drain(..cut);
         for range in ranges {
             *range = range.start.saturating_sub(cut)..range.end.saturating_sub(cut);

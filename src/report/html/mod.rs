@@ -24,8 +24,20 @@ use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, 
 /// Bytes of items that a page holds at most: what a browser still opens at once.
 const ITEMS_LIMIT: usize = 30 << 20;
 
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum HtmlError {
+    #[error(transparent)]
+    Analysis(#[from] AnalysisError),
+    #[error("the report as a page: {0}")]
+    Template(#[from] minijinja::Error),
+}
+
 /// The report of an analysis as a page; reads the runs' samples once more.
-pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
+///
+/// # Errors
+/// A samples file that cannot be read any more.
+pub fn render(analysis: &Analysis) -> Result<String, HtmlError> {
     let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
     let limit = ITEMS_LIMIT / benchmarks.max(1);
     let mut runs = Vec::with_capacity(benchmarks);
@@ -36,7 +48,7 @@ pub fn render(analysis: &Analysis) -> Result<String, AnalysisError> {
     models.dedup();
     let title = format!("Evaluation of {}", models.join(", "));
     let methods = analysis.methods.clone();
-    Ok(Page { title, runs, tables: tables(analysis), galleries: galleries(analysis), methods }.render())
+    Ok(Page { title, runs, tables: tables(analysis), galleries: galleries(analysis), methods }.render()?)
 }
 
 /// A run's benchmarks with their items.

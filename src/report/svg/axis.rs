@@ -10,7 +10,7 @@ pub struct Axis {
     pub ticks: Vec<(f64, String)>,
 }
 
-/// About so many ticks on an axis.
+/// About how many ticks an axis has.
 const TICKS: f64 = 5.0;
 
 impl Axis {
@@ -20,22 +20,22 @@ impl Axis {
         Axis { label: label.to_owned(), domain: (0.0, 1.0), ticks }
     }
 
-    /// Shares as percentages, from 0 to the first tick from `most` on.
-    pub fn percent(label: &str, most: f64) -> Axis {
-        let axis = Axis::to(label, (most * 100.0).min(100.0));
+    /// Shares as percentages, from 0 to the first tick at or above `max`.
+    pub fn percent(label: &str, max: f64) -> Axis {
+        let axis = Axis::to(label, (max * 100.0).min(100.0));
         let ticks = axis.ticks.into_iter().map(|(at, text)| (at / 100.0, format!("{text} %"))).collect();
         Axis { label: axis.label, domain: (0.0, axis.domain.1 / 100.0), ticks }
     }
 
-    /// From 0 to the first tick from `most` on.
-    pub fn to(label: &str, most: f64) -> Axis {
-        let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
-        let step = step(most);
-        let last = (most / step - 1e-9).ceil().max(1.0) * step;
+    /// From 0 to the first tick at or above `max`.
+    pub fn to(label: &str, max: f64) -> Axis {
+        let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
+        let step = step(max);
+        let last = (max / step - 1e-9).ceil().max(1.0) * step;
         Axis { label: label.to_owned(), domain: (0.0, last), ticks: ticks(0.0, last, step) }
     }
 
-    /// From the least to the largest of the finite numbers.
+    /// From the smallest to the largest of the finite numbers.
     pub fn around(label: &str, numbers: impl IntoIterator<Item = f64>) -> Axis {
         const FURTHEST: f64 = 1e300; // so that a difference is finite
         let finite = numbers.into_iter().filter(|x| x.is_finite()).map(|x| x.clamp(-FURTHEST, FURTHEST));
@@ -70,8 +70,8 @@ fn step(range: f64) -> f64 {
 }
 
 fn ticks(first: f64, last: f64, step: f64) -> Vec<(f64, String)> {
-    const MOST: f64 = 20.0;
-    let count = ((last - first) / step).round().min(MOST);
+    const MAX_TICKS: f64 = 20.0;
+    let count = ((last - first) / step).round().min(MAX_TICKS);
     let decimals = (-(step.log10() + 1e-9).floor()).clamp(0.0, 6.0) as usize;
     let scientific = first.abs().max(last.abs()) >= 1e6 || step < 1e-6;
     let text = |x: f64| match x {
@@ -123,8 +123,8 @@ mod tests {
                 assert!((0.0..=1.0).contains(&axis.share(*x)), "{numbers:?} at {x}");
             }
         }
-        for most in [0.0, f64::NAN, f64::INFINITY, 1e-300, -1.0] {
-            assert!(Axis::to("", most).domain.1 > 0.0, "{most}");
+        for max in [0.0, f64::NAN, f64::INFINITY, 1e-300, -1.0] {
+            assert!(Axis::to("", max).domain.1 > 0.0, "{max}");
         }
     }
 }

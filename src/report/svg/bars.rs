@@ -20,7 +20,7 @@ pub fn overhead(name: &str, of: &str, bars: &[Bar]) -> Picture {
     let mut drawing = Drawing::new(name, "Time per item by method", &format!("{of} · plain generation = 1"));
     let finite = bars.iter().map(|bar| bar.relative).filter(|x| x.is_finite());
     let names = bars.iter().map(|bar| text::width(&bar.method, SMALL)).fold(0.0, f64::max).min(110.0);
-    // Room for the value behind the longest bar.
+    // Room for the value after the longest bar.
     let x = Axis::to("time relative to plain generation (×)", finite.fold(1.0, f64::max) * 1.2);
     let rows = bars.len().max(3) as f64;
     let ticks = bars.iter().enumerate().map(|(i, bar)| (rows - i as f64 - 0.5, text::cut(&bar.method, SMALL, names)));

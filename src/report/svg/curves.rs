@@ -17,15 +17,15 @@ pub struct Curve {
     pub aurc: f64,
 }
 
-/// Risk against coverage, a line a method, the best (least area) first in the legend.
+/// Risk against coverage, a line a method, the best (smallest area) first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
     // A method keeps its colour whatever its rank, so that pictures of the same methods can be compared.
     let mut order: Vec<(usize, &Curve)> = curves.iter().enumerate().collect();
     let key = |curve: &Curve| if curve.aurc.is_finite() { curve.aurc } else { f64::INFINITY };
     order.sort_by(|(_, a), (_, b)| key(a).total_cmp(&key(b)));
-    let most = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).filter(|risk| risk.is_finite());
-    let y = Axis::percent("risk (wrong among the answered)", most.fold(0.0, f64::max));
+    let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).filter(|risk| risk.is_finite());
+    let y = Axis::percent("risk (wrong among the answered)", max.fold(0.0, f64::max));
     let panel = drawing.panel(240.0, Axis::percent("coverage (answered)", 1.0), y);
     // The best are drawn last, over the others.
     for &(i, curve) in order.iter().rev() {

@@ -54,9 +54,9 @@ fn panel(drawing: &mut Drawing, quantity: &Quantity) {
         false => Axis::around(&quantity.label, correct.iter().chain(incorrect).copied()),
     };
     let (up, down) = (shares(correct, &x), shares(incorrect, &x));
-    let most = up.iter().chain(&down).copied().fold(0.0, f64::max);
+    let max = up.iter().chain(&down).copied().fold(0.0, f64::max);
     let domain = x.domain;
-    let panel = drawing.panel(150.0, x, mirrored(Axis::percent("share of group", most)));
+    let panel = drawing.panel(150.0, x, mirrored(Axis::percent("share of group", max)));
     let width = (domain.1 - domain.0) / BINS as f64;
     let interval = |i: usize| (domain.0 + i as f64 * width, domain.0 + (i + 1) as f64 * width);
     for (i, share) in up.iter().enumerate() {
@@ -70,18 +70,18 @@ fn panel(drawing: &mut Drawing, quantity: &Quantity) {
         }
     }
     drawing.push(panel.line((domain.0, 0.0), (domain.1, 0.0)).attr("class", "l-axis"));
-    for (numbers, end, class) in [(correct, most, "l-ink"), (incorrect, -most, "l-s1")] {
+    for (numbers, end, class) in [(correct, max, "l-ink"), (incorrect, -max, "l-s1")] {
         if let Some(at) = median(numbers) {
             let line = panel.line((at, 0.0), (at, end)).attr("class", class);
             drawing.push(line.attr("stroke-width", "2").attr("stroke-dasharray", "4 3"));
         }
     }
-    if most == 0.0 {
+    if max == 0.0 {
         drawing.nothing(&panel, "no numbers");
     }
 }
 
-/// An axis from 0 on, continued downwards without signs.
+/// An axis of numbers ≥ 0, continued downwards without signs.
 fn mirrored(axis: Axis) -> Axis {
     let half: Vec<_> = axis.ticks.iter().step_by(axis.ticks.len().div_ceil(4)).cloned().collect();
     let below = half.iter().skip(1).rev().map(|(at, text)| (-at, text.clone()));

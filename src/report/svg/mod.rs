@@ -1,4 +1,5 @@
-//! Pictures as SVG, written by hand: no display, no fonts, no network.
+//! Pictures as SVG: no display, no fonts, no network. By hand: no plotting crate has light and dark by the viewer's
+//! setting, hatching, and a title and description for screen readers.
 //!
 //! ```text
 //! numbers ─ chart (reliability, curves, histogram, scatter, bars) ─ drawing (title, panels, axes, legend) ─ Picture

@@ -70,8 +70,8 @@ fn accuracy_panel(drawing: &mut Drawing, data: &Reliability) {
 
 fn histogram_panel(drawing: &mut Drawing, data: &Reliability, items: usize) {
     let share = |bin: &Bin| bin.items as f64 / items.max(1) as f64;
-    let most = data.bins.iter().map(share).fold(0.0, f64::max);
-    let panel = drawing.panel(90.0, Axis::unit("confidence"), Axis::percent("items", most));
+    let max = data.bins.iter().map(share).fold(0.0, f64::max);
+    let panel = drawing.panel(90.0, Axis::unit("confidence"), Axis::percent("items", max));
     for bin in &data.bins {
         if let Some(bar) = panel.rect(bin.interval, (0.0, share(bin))) {
             drawing.push(bar.attr("class", "f-s5 l-paper").attr("stroke-width", "0.5"));

@@ -19,8 +19,8 @@ pub fn ece_accuracy(name: &str, method: &str, points: &[Point]) -> Picture {
     let subtitle = format!("confidence: {method} · lower right is better");
     let mut drawing = Drawing::new(name, "Calibration error against accuracy", &subtitle);
     let shown: Vec<&Point> = points.iter().filter(|p| p.accuracy.is_finite() && p.ece.is_finite()).collect();
-    let most = shown.iter().map(|point| point.ece).fold(0.0, f64::max);
-    let panel = drawing.panel(240.0, Axis::percent("accuracy", 1.0), Axis::to("ECE", most * 1.05));
+    let max = shown.iter().map(|point| point.ece).fold(0.0, f64::max);
+    let panel = drawing.panel(240.0, Axis::percent("accuracy", 1.0), Axis::to("ECE", max * 1.05));
     let (models, tasks) = (distinct(points, |p| &p.model), distinct(points, |p| &p.task));
     let place = |among: &[&str], name: &str| among.iter().position(|other| *other == name).unwrap_or(0);
     for point in &shown {

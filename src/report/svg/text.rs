@@ -17,33 +17,33 @@ fn em(c: char) -> f64 {
     }
 }
 
-/// The text cut to so many units, with an ellipsis where something is missing.
-pub fn cut(text: &str, size: f64, most: f64) -> String {
-    if width(text, size) <= most {
+/// The text cut to `max` units, with an ellipsis where something is missing.
+pub fn cut(text: &str, size: f64, max: f64) -> String {
+    if width(text, size) <= max {
         return text.to_owned();
     }
     let mut used = width("…", size);
     let fits = |c: &char| {
         used += em(*c) * size;
-        used <= most
+        used <= max
     };
     let mut short: String = text.chars().take_while(fits).collect();
     short.push('…');
     short
 }
 
-/// Lines of at most so many units, broken at spaces; at most `lines` of them, the last one cut.
-pub fn wrap(text: &str, size: f64, most: f64, lines: usize) -> Vec<String> {
+/// Lines of at most `max` units, broken at spaces; at most `lines` of them, the last one cut.
+pub fn wrap(text: &str, size: f64, max: f64, lines: usize) -> Vec<String> {
     let mut wrapped: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         let full = wrapped.len() == lines;
-        let fits = |line: &String| width(line, size) + width(" ", size) + width(word, size) <= most;
+        let fits = |line: &String| width(line, size) + width(" ", size) + width(word, size) <= max;
         match wrapped.last_mut().filter(|line| full || fits(line)) {
             Some(line) => *line += &format!(" {word}"),
             None => wrapped.push(word.to_owned()),
         }
     }
-    wrapped.iter().map(|line| cut(line, size, most)).collect()
+    wrapped.iter().map(|line| cut(line, size, max)).collect()
 }
 
 /// A number for a person: three decimals, fewer for large ones; a dash where there is none.

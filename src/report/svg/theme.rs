@@ -77,13 +77,13 @@ mod tests {
     fn everything_can_be_seen_on_its_background() {
         let paper = ROLES[0];
         for (name, light, dark) in ROLES {
-            let least = match name {
+            let min = match name {
                 "paper" | "grid" => continue,
                 "ink" | "dim" => 4.5,
                 _ => 3.0,
             };
-            assert!(contrast(light, paper.1) >= least, "{name} light: {}", contrast(light, paper.1));
-            assert!(contrast(dark, paper.2) >= least, "{name} dark: {}", contrast(dark, paper.2));
+            assert!(contrast(light, paper.1) >= min, "{name} light: {}", contrast(light, paper.1));
+            assert!(contrast(dark, paper.2) >= min, "{name} dark: {}", contrast(dark, paper.2));
         }
     }
 

@@ -1,12 +1,13 @@
 //! What is in each table.
 
+use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_method};
 use super::{Align, Field, NONE, Section, Table, holdout};
 use crate::eval::analysis::{
     Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
     TaskAnalysis,
 };
 use crate::eval::metrics::Metric;
-use crate::eval::metrics::balanced::Spread;
+use crate::eval::metrics::balanced::MeanSd;
 use Align::{Left, Right};
 use std::borrow::Cow;
 
@@ -31,15 +32,6 @@ fn heads(columns: &[(&'static str, Align)]) -> Vec<(Cow<'static, str>, Align)> {
     columns.iter().map(|(head, align)| (Cow::Borrowed(*head), *align)).collect()
 }
 
-/// Three decimals.
-pub(super) fn number(value: Option<f64>) -> String {
-    value.map_or(NONE.to_owned(), |value| format!("{value:.3}"))
-}
-
-pub(super) fn percent(value: Option<f64>) -> String {
-    value.map_or(NONE.to_owned(), |value| format!("{:.1} %", 100.0 * value))
-}
-
 /// `0.712 [0.655, 0.770]`
 fn with_interval(estimate: Option<Estimate>) -> String {
     match estimate {
@@ -56,8 +48,8 @@ fn difference(estimate: Option<Estimate>) -> String {
     }
 }
 
-fn spread(spread: Option<Spread>) -> String {
-    spread.map_or(NONE.to_owned(), |Spread { mean, sd }| format!("{mean:.3} ± {sd:.3}"))
+fn mean_sd(value: Option<MeanSd>) -> String {
+    value.map_or(NONE.to_owned(), |MeanSd { mean, sd }| format!("{mean:.3} ± {sd:.3}"))
 }
 
 /// Items, accuracy and what went wrong, by run and task.
@@ -125,79 +117,6 @@ fn summary(analysis: &Analysis) -> Table {
     }
 }
 
-/// Marks, in a column of the rows, every one that has the best value.
-fn mark_best(rows: &mut [(&Method, Vec<Field>)], column: usize, values: &[Option<f64>], higher: bool) {
-    let better = |a: f64, b: f64| if higher { a.max(b) } else { a.min(b) };
-    let Some(best) = values.iter().copied().flatten().reduce(better) else { return };
-    for ((_, row), value) in rows.iter_mut().zip(values) {
-        row[column].best = *value == Some(best);
-    }
-}
-
-/// A column about methods: its head, each method's text, and by what the best is found.
-pub(super) struct MethodColumn<'a, T> {
-    head: Cow<'static, str>,
-    text: Box<dyn Fn(&T) -> String + 'a>,
-    best: Option<Best<'a, T>>,
-}
-
-/// A method's value, and whether a higher one is better.
-type Best<'a, T> = (Box<dyn Fn(&T) -> Option<f64> + 'a>, bool);
-
-pub(super) fn plain<'a, T>(
-    head: impl Into<Cow<'static, str>>,
-    text: impl Fn(&T) -> String + 'a,
-) -> MethodColumn<'a, T> {
-    MethodColumn { head: head.into(), text: Box::new(text), best: None }
-}
-
-pub(super) fn ranked<'a, T>(
-    head: impl Into<Cow<'static, str>>,
-    metric: Metric,
-    text: impl Fn(&T) -> String + 'a,
-    value: impl Fn(&T) -> Option<f64> + 'a,
-) -> MethodColumn<'a, T> {
-    MethodColumn { head: head.into(), text: Box::new(text), best: Some((Box::new(value), metric.higher_is_better())) }
-}
-
-/// A table with a row for each method, by groups.
-pub(super) fn method_sheet<T>(
-    title: String,
-    rows: &[(&Method, &T)],
-    columns: &[MethodColumn<'_, T>],
-    notes: Vec<String>,
-) -> Table {
-    let fields = |method: &Method, of: &T| {
-        let name = std::iter::once(Field::new(&*method.name));
-        name.chain(columns.iter().map(|column| Field::new((column.text)(of)))).collect::<Vec<Field>>()
-    };
-    let mut table: Vec<(&Method, Vec<Field>)> = rows.iter().map(|(method, of)| (*method, fields(method, of))).collect();
-    for (i, column) in columns.iter().enumerate() {
-        if let Some((value, higher)) = &column.best {
-            let values: Vec<Option<f64>> = rows.iter().map(|(_, of)| value(of)).collect();
-            mark_best(&mut table, i + 1, &values, *higher);
-        }
-    }
-    let groups = table.chunk_by(|(a, _), (b, _)| a.group == b.group);
-    let section = |group: &[(&Method, Vec<Field>)]| Section {
-        label: Some(group[0].0.group.name().to_owned()),
-        rows: group.iter().map(|(_, row)| row.clone()).collect(),
-    };
-    let heads =
-        std::iter::once((Cow::from("Method"), Left)).chain(columns.iter().map(|column| (column.head.clone(), Right)));
-    Table { title, columns: heads.collect(), sections: groups.map(section).collect(), notes }
-}
-
-/// Each of a list of things about methods with its method.
-pub(super) fn with_method<'a, T>(
-    analysis: &'a Analysis,
-    list: &'a [T],
-    key: impl Fn(&T) -> &str,
-) -> Vec<(&'a Method, &'a T)> {
-    let method = |of: &T| analysis.methods.iter().find(|method| method.key == key(of));
-    list.iter().filter_map(|of| Some((method(of)?, of))).collect()
-}
-
 fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
     let rows = with_method(analysis, &task.methods, |method| &method.method);
     let metric = |head, metric: Metric| {
@@ -210,7 +129,7 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Optio
     };
     let balanced = |head, metric: Metric| {
         let of = move |m: &MethodAnalysis| m.balanced.as_ref()?.get(metric);
-        ranked(head, metric, move |m| spread(of(m)), move |m| of(m).map(|spread| spread.mean))
+        ranked(head, metric, move |m| mean_sd(of(m)), move |m| of(m).map(|value| value.mean))
     };
     let auroc = |m: &MethodAnalysis| m.answered.get(Metric::Auroc);
     let columns = [
@@ -236,11 +155,7 @@ fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Optio
             |m| m.all.value(Metric::Auroc),
         ),
     ];
-    (!rows.is_empty()).then(|| method_sheet(title(run, task, "methods"), &rows, &columns, method_notes(run, task)))
-}
-
-pub(super) fn title(run: &RunAnalysis, task: &TaskAnalysis, what: &str) -> String {
-    format!("{} on {}: {what}", run.name, task.task)
+    (!rows.is_empty()).then(|| method_table(title(run, task, "methods"), &rows, &columns, method_notes(run, task)))
 }
 
 fn method_notes(run: &RunAnalysis, task: &TaskAnalysis) -> Vec<String> {
@@ -293,7 +208,7 @@ fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common:
         "Only the {} items of which every method here has a score. Difference: to {against}, paired bootstrap.",
         common.items
     )];
-    method_sheet(title(run, task, "methods compared"), &rows, &columns, notes)
+    method_table(title(run, task, "methods compared"), &rows, &columns, notes)
 }
 
 /// The paper's main table: every method on every task, AUROC and ECE on the balanced subsamples.
@@ -306,7 +221,7 @@ fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     fn column<'a>(task: &'a TaskAnalysis, metric: Metric) -> MethodColumn<'a, Method> {
         let of = move |method: &Method| task.method(&method.key)?.balanced.as_ref()?.get(metric);
         let head = format!("{}: {}", task.task, metric.name());
-        ranked(head, metric, move |m: &Method| spread(of(m)), move |m| of(m).map(|spread| spread.mean))
+        ranked(head, metric, move |m: &Method| mean_sd(of(m)), move |m| of(m).map(|value| value.mean))
     }
     let columns: Vec<_> =
         [Metric::Auroc, run.ece()].iter().flat_map(|metric| tasks.iter().map(|task| column(task, *metric))).collect();
@@ -319,7 +234,7 @@ fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
         "Mean ± sd over 5 balanced subsamples, items of each class at most: {}. Best: *.",
         classes.join(", ")
     )];
-    Some(method_sheet(format!("{}: methods over tasks", run.name), &rows, &columns, notes))
+    Some(method_table(format!("{}: methods over tasks", run.name), &rows, &columns, notes))
 }
 
 fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
@@ -350,7 +265,7 @@ fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     ];
     let tasks: Vec<&str> = run.benchmarks().map(|task| task.task.as_str()).collect();
     let notes = vec![format!("Every task counts the same: {}. Best: *.", tasks.join(", "))];
-    (!rows.is_empty()).then(|| method_sheet(format!("{}: means over tasks", run.name), &rows, &columns, notes))
+    (!rows.is_empty()).then(|| method_table(format!("{}: means over tasks", run.name), &rows, &columns, notes))
 }
 
 fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {

@@ -71,7 +71,7 @@ fn rows_of<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
             rows.extend(estimates(&method.difference, common.items, &Row { view: "difference", ..of }));
         }
     }
-    rows.extend(halves(task, base));
+    rows.extend(holdout(task, base));
     rows.extend(sweep(task, base));
     for stage in &task.overhead {
         let of = Row { view: "overhead", method: &stage.stage, items: Some(stage.items), ..base.clone() };
@@ -81,13 +81,13 @@ fn rows_of<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
     rows
 }
 
-fn halves<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
+fn holdout<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
     let mut rows = Vec::new();
-    let Some(halves) = &task.halves else { return rows };
-    for method in &halves.methods {
-        let of = Row { method: &method.method, items: Some(halves.held_out), ..base.clone() };
+    let Some(holdout) = &task.holdout else { return rows };
+    for method in &holdout.methods {
+        let of = Row { method: &method.method, items: Some(holdout.held_out), ..base.clone() };
         if let Some(abstention) = &method.abstention {
-            let fitted = Row { view: "fitted", items: Some(halves.fitted), ..of.clone() };
+            let fitted = Row { view: "fitted", items: Some(holdout.fitted), ..of.clone() };
             rows.push(Row { metric: "threshold", value: abstention.threshold, ..fitted.clone() });
             for (base, answered) in
                 [(fitted, abstention.fitted), (Row { view: "held_out", ..of.clone() }, abstention.held_out)]

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod build;
+mod columns;
 pub mod csv;
 pub mod holdout;
 pub mod latex;
@@ -16,13 +17,14 @@ pub mod text;
 
 pub use super::term::layout::Align;
 
+use serde::Serialize;
 use std::borrow::Cow;
 
 /// A table, whatever it is written as.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
     pub title: String,
-    /// Heads.
+    /// Head and alignment.
     pub columns: Vec<(Cow<'static, str>, Align)>,
     pub sections: Vec<Section>,
     /// What the reader must know to read it.
@@ -30,7 +32,7 @@ pub struct Table {
 }
 
 /// Rows that belong together.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Section {
     pub label: Option<String>,
     /// As many fields as there are columns.
@@ -38,7 +40,7 @@ pub struct Section {
 }
 
 /// A cell.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Field {
     pub text: String,
     /// The best of its column.
@@ -46,6 +48,7 @@ pub struct Field {
 }
 
 impl Field {
+    /// A cell that is not the best.
     pub fn new(text: impl Into<String>) -> Field {
         Field { text: text.into(), best: false }
     }
@@ -57,5 +60,5 @@ impl From<&str> for Field {
     }
 }
 
-/// What stands where there is no number.
+/// Shown where there is no number.
 pub const NONE: &str = "—";

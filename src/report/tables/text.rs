@@ -5,27 +5,27 @@ use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Cell, TextTable, paint, wrap};
 use crate::report::term::sanitize::{text_width, visible};
 
-/// Every table; columns that do not fit beside each other follow below, each time behind the first column. The best of a
+/// Every table; columns that do not fit beside each other follow below, each time after the first column. The best of a
 /// column has a star and, with colours, is bold.
-pub fn text(tables: &[Table], look: TermStyle) -> String {
-    tables.iter().map(|table| one(table, look)).collect::<Vec<_>>().join("\n")
+pub fn text(tables: &[Table], style: TermStyle) -> String {
+    tables.iter().map(|table| one(table, style)).collect::<Vec<_>>().join("\n")
 }
 
-fn one(table: &Table, look: TermStyle) -> String {
-    let mut text = look.paint(Style::BOLD, &visible(&table.title)) + "\n";
-    for columns in blocks(table, look.width) {
-        text += &block(table, &columns, look);
+fn one(table: &Table, style: TermStyle) -> String {
+    let mut text = style.paint(Style::BOLD, &visible(&table.title)) + "\n";
+    for columns in blocks(table, style.width) {
+        text += &block(table, &columns, style);
     }
     for note in &table.notes {
         let cells: Vec<Cell> = visible(note).chars().map(|c| Cell { c, style: Style::DIM, marked: false }).collect();
-        for line in wrap(&cells, look.width.saturating_sub(2)) {
-            text += &format!("  {}\n", paint(&line, look));
+        for line in wrap(&cells, style.width.saturating_sub(2)) {
+            text += &format!("  {}\n", paint(&line, style));
         }
     }
     text
 }
 
-/// What a field shows: in a column with a best one, room for the star behind the others.
+/// What a field shows: in a column with a best one, room for the star after the others.
 fn shown(field: &Field, starred: bool) -> String {
     let mark = match (field.best, starred) {
         (true, _) => "*",
@@ -66,7 +66,7 @@ fn blocks(table: &Table, width: usize) -> Vec<Vec<usize>> {
     blocks
 }
 
-fn block(table: &Table, columns: &[usize], look: TermStyle) -> String {
+fn block(table: &Table, columns: &[usize], style: TermStyle) -> String {
     let stars: Vec<bool> = columns.iter().map(|&column| starred(table, column)).collect();
     let mut lines = TextTable::new(columns.iter().map(|&column| table.columns[column].clone()));
     for section in &table.sections {
@@ -83,5 +83,5 @@ fn block(table: &Table, columns: &[usize], look: TermStyle) -> String {
             lines.row(columns.iter().zip(&stars).map(cell).collect::<Vec<_>>());
         }
     }
-    lines.render(look).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    lines.render(style).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }

@@ -1,4 +1,4 @@
-//! The response's text with some of its tokens marked: in colours, or with brackets where there are none.
+//! The response's text with some of its tokens marked: in colours, or with brackets without colours.
 
 use super::colour::{Style, TermStyle, ramp};
 use super::layout::Cell;
@@ -34,18 +34,18 @@ impl Mark {
     }
 }
 
-/// What the marks look like.
-pub fn legend(look: TermStyle) -> String {
+/// What the marks style like.
+pub fn legend(style: TermStyle) -> String {
     let entry = |mark: Mark, name: &str| {
         let (open, close) = mark.brackets();
-        if look.colour { mark.style(1.0).paint(name) } else { format!("{open}{name}{close}") }
+        if style.colour { mark.style(1.0).paint(name) } else { format!("{open}{name}{close}") }
     };
     let marks = [entry(Mark::Chain, "chain"), entry(Mark::Kept, "kept"), entry(Mark::Answer, "answer")];
     let mut legend = marks.join("  ");
-    if look.colour {
+    if style.colour {
         legend += "  p";
-        for (least, label) in [(0.0, "<0.5"), (0.5, "<0.8"), (0.8, "<0.95"), (0.95, "≥0.95")] {
-            legend += &format!(" {}", Style { colour: Some(ramp(least)), ..Style::PLAIN }.paint(label));
+        for (min, label) in [(0.0, "<0.5"), (0.5, "<0.8"), (0.8, "<0.95"), (0.95, "≥0.95")] {
+            legend += &format!(" {}", Style { colour: Some(ramp(min)), ..Style::PLAIN }.paint(label));
         }
     }
     legend

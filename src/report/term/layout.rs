@@ -2,6 +2,7 @@
 
 use super::colour::{Style, TermStyle};
 use super::sanitize::{text_width, width};
+use serde::Serialize;
 use std::borrow::Cow;
 
 /// A character and how it looks.
@@ -13,7 +14,7 @@ pub struct Cell {
     pub marked: bool,
 }
 
-/// Breaks text into lines of at most `columns`: at its newlines, else behind a space, else (a long word) anywhere.
+/// Breaks text into lines of at most `columns`: at its newlines, else after a space, else (a long word) anywhere.
 pub fn wrap(text: &[Cell], columns: usize) -> Vec<Vec<Cell>> {
     let paragraphs = text.split(|cell| cell.c == '\n');
     paragraphs.flat_map(|paragraph| wrap_paragraph(paragraph, columns.max(2))).collect()
@@ -49,9 +50,9 @@ fn trim_end(line: &[Cell]) -> Vec<Cell> {
 }
 
 /// A line as text; without colours the styles are dropped.
-pub fn paint(line: &[Cell], look: TermStyle) -> String {
+pub fn paint(line: &[Cell], style: TermStyle) -> String {
     let runs = line.chunk_by(|a, b| a.style == b.style);
-    runs.map(|run| look.paint(run[0].style, &run.iter().map(|cell| cell.c).collect::<String>())).collect()
+    runs.map(|run| style.paint(run[0].style, &run.iter().map(|cell| cell.c).collect::<String>())).collect()
 }
 
 /// What [`elide`] makes of lines: one of them, or how many were left out.
@@ -61,14 +62,14 @@ pub enum Shown<'a> {
     Omitted(usize),
 }
 
-/// Leaves out the lines that are further than one line from anything marked, if there are more than `most` lines.
-pub fn elide(lines: &[Vec<Cell>], most: usize) -> Vec<Shown<'_>> {
+/// Leaves out the lines that are further than one line from anything marked, if there are more than `max` lines.
+pub fn elide(lines: &[Vec<Cell>], max: usize) -> Vec<Shown<'_>> {
     let marked: Vec<bool> = lines.iter().map(|line| line.iter().any(|cell| cell.marked)).collect();
     let near = |i: usize| (i.saturating_sub(1)..=i + 1).any(|j| marked.get(j) == Some(&true));
     let mut shown = Vec::new();
     let mut omitted = 0;
     for (i, line) in lines.iter().enumerate() {
-        if lines.len() > most && !near(i) {
+        if lines.len() > max && !near(i) {
             omitted += 1;
             continue;
         }
@@ -84,7 +85,7 @@ pub fn elide(lines: &[Vec<Cell>], most: usize) -> Vec<Shown<'_>> {
 }
 
 /// Which side of its column a cell keeps to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Align {
     Left,
     Right,
@@ -97,6 +98,7 @@ pub struct TextTable {
 }
 
 impl TextTable {
+    /// An empty table; a header of empty names is not shown.
     pub fn new<S: Into<Cow<'static, str>>>(header: impl IntoIterator<Item = (S, Align)>) -> TextTable {
         TextTable { header: header.into_iter().map(|(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
     }
@@ -107,25 +109,25 @@ impl TextTable {
     }
 
     /// The table as lines, each ended with a newline and indented by two spaces.
-    pub fn render(&self, look: TermStyle) -> String {
+    pub fn render(&self, style: TermStyle) -> String {
         let column = |i: usize| self.rows.iter().filter_map(move |row| row.get(i)).map(|(text, _)| text_width(text));
         let widest = |(i, (name, _)): (usize, &(Cow<str>, Align))| column(i).max().unwrap_or(0).max(text_width(name));
         let widths: Vec<usize> = self.header.iter().enumerate().map(widest).collect();
         let mut lines = String::new();
         if self.header.iter().any(|(name, _)| !name.is_empty()) {
             let names: Vec<_> = self.header.iter().map(|(name, _)| (name.to_string(), Style::DIM)).collect();
-            lines += &self.line(&names, &widths, look);
+            lines += &self.line(&names, &widths, style);
         }
         for row in &self.rows {
-            lines += &self.line(row, &widths, look);
+            lines += &self.line(row, &widths, style);
         }
         lines
     }
 
-    fn line(&self, cells: &[(String, Style)], widths: &[usize], look: TermStyle) -> String {
+    fn line(&self, cells: &[(String, Style)], widths: &[usize], style: TermStyle) -> String {
         let mut line = String::new();
         let mut gap = 2; // spaces that are due before the next text, so that a line does not end with any
-        for (((text, style), (_, align)), &width) in cells.iter().zip(&self.header).zip(widths) {
+        for (((text, cell_style), (_, align)), &width) in cells.iter().zip(&self.header).zip(widths) {
             let fill = width - text_width(text);
             let (before, after) = if *align == Align::Right { (fill, 0) } else { (0, fill) };
             if text.is_empty() {
@@ -133,7 +135,7 @@ impl TextTable {
                 continue;
             }
             line += &" ".repeat(gap + before);
-            line += &look.paint(*style, text);
+            line += &style.paint(*cell_style, text);
             gap = after + 2;
         }
         line.push('\n');

@@ -45,28 +45,28 @@ const BAR: usize = 30;
 
 impl AskReport<'_> {
     /// The whole report, ended with a newline.
-    pub fn render(&self, look: TermStyle) -> String {
+    pub fn render(&self, style: TermStyle) -> String {
         let Some(outcome) = self.outcome else {
             return "No final answer was found in the response, so there is no confidence.\n".to_owned();
         };
         let parts = [
-            self.headline(outcome, look),
-            self.drawing(outcome, look),
-            self.chain_table(outcome, look),
-            scores_table(&outcome.scores, look),
+            self.headline(outcome, style),
+            self.drawing(outcome, style),
+            self.chain_table(outcome, style),
+            scores_table(&outcome.scores, style),
         ];
         parts.join("\n")
     }
 
-    fn headline(&self, outcome: &Outcome, look: TermStyle) -> String {
+    fn headline(&self, outcome: &Outcome, style: TermStyle) -> String {
         let p = outcome.scores.p();
         let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
         let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
-        let bar = look.paint(tint, &"█".repeat(filled)) + &look.paint(Style::DIM, &"░".repeat(BAR - filled));
-        let number = look.paint(tint, &confidence(p));
+        let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
+        let number = style.paint(tint, &confidence(p));
         let answer = visible(&self.answer_text(outcome)).replace(['\n', '\t'], " ");
-        let label = |name| look.paint(Style::BOLD, name);
-        let answer = look.paint(Style::BOLD, &cut(answer.trim(), look.width.saturating_sub(12)));
+        let label = |name| style.paint(Style::BOLD, name);
+        let answer = style.paint(Style::BOLD, &cut(answer.trim(), style.width.saturating_sub(12)));
         format!("{}  {number}  {bar}\n{}      {answer}\n", label("confidence"), label("answer"))
     }
 
@@ -92,7 +92,7 @@ impl AskReport<'_> {
     }
 
     /// The response with answer, kept and other chain tokens marked, and a legend.
-    fn drawing(&self, outcome: &Outcome, look: TermStyle) -> String {
+    fn drawing(&self, outcome: &Outcome, style: TermStyle) -> String {
         let mut marks = vec![None; self.ranges.len()];
         let mut mark = |token: Option<usize>, mark: Mark| {
             if let Some(slot) = token.and_then(|j| marks.get_mut(j)) {
@@ -102,21 +102,21 @@ impl AskReport<'_> {
         outcome.chain.iter().for_each(|link| mark(token_of(link.row), Mark::Chain));
         outcome.kept.iter().for_each(|row| mark(token_of(*row), Mark::Kept));
         self.answer_tokens(outcome).for_each(|j| mark(Some(j), Mark::Answer));
-        let cells = draw::cells(self.text, self.ranges, &marks, |j| self.p(Some(j)), look.colour);
-        let lines = wrap(&cells, look.width.saturating_sub(2));
-        let mut out = draw::legend(look) + "\n";
+        let cells = draw::cells(self.text, self.ranges, &marks, |j| self.p(Some(j)), style.colour);
+        let lines = wrap(&cells, style.width.saturating_sub(2));
+        let mut out = draw::legend(style) + "\n";
         for shown in elide(&lines, MAX_LINES) {
             match shown {
                 Shown::Line([]) => {}
-                Shown::Line(line) => out += &format!("  {}", paint(line, look)),
-                Shown::Omitted(lines) => out += &look.paint(Style::DIM, &format!("  ⋯ {lines} lines")),
+                Shown::Line(line) => out += &format!("  {}", paint(line, style)),
+                Shown::Omitted(lines) => out += &style.paint(Style::DIM, &format!("  ⋯ {lines} lines")),
             }
             out.push('\n');
         }
         out
     }
 
-    fn chain_table(&self, outcome: &Outcome, look: TermStyle) -> String {
+    fn chain_table(&self, outcome: &Outcome, style: TermStyle) -> String {
         let header = [
             ("row", Align::Right),
             ("token", Align::Left),
@@ -149,7 +149,7 @@ impl AskReport<'_> {
         }
         let left_out = outcome.chain.len() - shown.len();
         let more = if left_out == 0 { String::new() } else { format!("  and {left_out} that were not kept\n") };
-        table.render(look) + &look.paint(Style::DIM, &more)
+        table.render(style) + &style.paint(Style::DIM, &more)
     }
 
     /// The token that a row stands for, in quotes.
@@ -363,8 +363,8 @@ answer      48
         sample.outcome.chain.push(Link { row: 9999, score: 0.0, similarity: f64::NAN, from: Some(i64::MAX) });
         sample.ranges[3] = 4000..4100;
         sample.logprobs.truncate(2);
-        for look in [PLAIN, COLOUR, TermStyle { colour: true, width: 0 }] {
-            report(&sample).render(look);
+        for style in [PLAIN, COLOUR, TermStyle { colour: true, width: 0 }] {
+            report(&sample).render(style);
         }
         let none = AskReport { outcome: None, ..report(&sample) };
         assert!(none.render(PLAIN).contains("no confidence"));

@@ -22,7 +22,7 @@ pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
                     open.push((content, true));
                     at = content;
                 } else {
-                    // `\{` is no brace; but of `\\boxed` only the first backslash is left behind.
+                    // `\{` is no brace; but of `\\boxed` only the first backslash is skipped.
                     at += if box_opened_at(text, at + 1).is_some() { 1 } else { 2 };
                 }
                 continue;

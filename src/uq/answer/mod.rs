@@ -1,7 +1,7 @@
 //! Where the final answer stands in a response, as bytes of its text and as tokens.
 //!
 //! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. If the
-//! text holds `</think>`, [`find_answer`] looks behind the last one first, and in the whole text only if nothing is there.
+//! text holds `</think>`, [`find_answer`] looks after the last one first, and in the whole text only if nothing is there.
 //!
 //! | step | what counts | [`AnswerRule::Number`] takes | [`AnswerRule::Boxed`], [`AnswerRule::Auto`] take |
 //! |---|---|---|---|
@@ -16,10 +16,10 @@
 //! |---|---|
 //! | box content | without the whitespace at its ends; braces nest, `\{` and `\}` do not count; an inner `\text{…}` stays; `...` and `___` are empty; of brackets alone (`\boxed{] }}`), up to the last brace |
 //! | X | ends with its sentence, its line, or after 400 bytes; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it do not belong to it |
-//! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit behind it; what follows "because" or a comma and a letter does not count |
+//! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; what follows "because" or a comma and a letter does not count |
 //! | words of X | an option's letter (`(B) the cat` → `B`), a verdict (`yes, because …` → `yes`), else X up to "because" and the like |
 //! | number | sign, digits, thousands in groups of three (`,` `{,}` `\,` `,\!`), decimals (`.5` too), `3/4`, `\frac{3}{4}`, `2 1/2`, `3:30`, `1e5`, `3 \times 10^5` |
-//! | sign | `-`, `−` or `+` directly before the digits, and not behind a digit, a letter, a closing bracket or another sign |
+//! | sign | `-`, `−` or `+` directly before the digits, and not after a digit, a letter, a closing bracket or another sign |
 //! | currency, percent | outside of the span, except in `-$5`, where the sign stands before the currency |
 //! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only where there is no other number |
 
@@ -48,7 +48,6 @@ pub enum AnswerRule {
 
 impl AnswerRule {
     /// The rule that fits a dataset, known by a word of its name: `gsm8k`, `openai/GSM8K`, `math-500`, `bbh`.
-    #[must_use]
     pub fn for_dataset(dataset: Option<&str>) -> Self {
         let name = dataset.unwrap_or_default().to_lowercase();
         let has = |known: &[&str]| name.split(|c: char| !c.is_alphanumeric()).any(|word| known.contains(&word));
@@ -85,7 +84,6 @@ pub struct AnswerSpan {
 /// The answer of a response for the `corrected` and `paper` profiles; the module's table says how it is found.
 ///
 /// `text` is the response without the template's end tokens.
-#[must_use]
 pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
     const END_OF_THOUGHT: &str = "</think>";
     if let Some(at) = text.rfind(END_OF_THOUGHT) {

@@ -109,7 +109,7 @@ fn number_end(text: &str, start: usize) -> (usize, bool) {
     (power_end(text, exponent_end(text, end)), false)
 }
 
-/// End of an integer: digits, then groups of exactly three behind thousands separators.
+/// End of an integer: digits, then groups of exactly three after thousands separators.
 fn integer_end(text: &str, start: usize) -> usize {
     const SEPARATORS: [&str; 6] = [",\\!", "{,}", "\\,", ",", "\u{202f}", "\u{2009}"];
     let mut end = digits(text, start);
@@ -217,7 +217,7 @@ fn sign_start(text: &str, floor: usize, start: usize) -> usize {
     signed(start).or_else(|| before_currency(start)).unwrap_or(start)
 }
 
-/// Whether a `-` or `+` behind `before` is a sign, not an operator, a hyphen or the dash of a range.
+/// Whether a `-` or `+` after `before` is a sign, not an operator, a hyphen or the dash of a range.
 fn may_be_signed(before: &str) -> bool {
     before.chars().next_back().is_none_or(|c| {
         !(is_letter(c) || c.is_numeric() || is_sign(c) || matches!(c, ')' | ']' | '}' | '.' | '%' | '_' | '!' | '°'))

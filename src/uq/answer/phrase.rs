@@ -73,7 +73,7 @@ struct Statement {
 }
 
 impl Statement {
-    /// The statement that starts behind an announcement.
+    /// The statement that starts after an announcement.
     fn at(text: &str, start: usize) -> Self {
         let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | '>' | ':');
         let start = text.len() - text[start..].trim_start_matches(lead).len();
@@ -129,14 +129,14 @@ fn sentence_end(text: &str, range: Range<usize>) -> usize {
     inside.find(|(at, c)| ends(*at, *c)).map_or(range.end, |(at, _)| at)
 }
 
-/// Whether a point behind these words belongs to the last of them.
+/// Whether a point after these words belongs to the last of them.
 fn is_abbreviation(before: &str) -> bool {
     const KNOWN: [&str; 8] = ["approx", "ca", "dr", "mr", "mrs", "ms", "st", "vs"];
     let word = before.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     KNOWN.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// The number that a statement is: the only one, behind at most a few words that qualify it or the last `=`, and before
+/// The number that a statement is: the only one, after at most a few words that qualify it or the last `=`, and before
 /// at most a unit.
 fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
     static LEAD: LazyLock<Regex> = LazyLock::new(|| {

@@ -11,7 +11,6 @@ use std::sync::LazyLock;
 /// The number rule sees only the last line, knows no sign, and cuts digits without separators into threes (`2160` is
 /// `216`, then `0`); the box rule looks the box's content up in the whole text and takes its last occurrence there, in a
 /// box or not. Without a number the box decides; [`AnswerRule::Auto`] asks the box first.
-#[must_use]
 pub fn find_answer_reference(text: &str, rule: AnswerRule) -> Option<Range<usize>> {
     match rule {
         AnswerRule::Number => last_number(text).or_else(|| last_box(text)),

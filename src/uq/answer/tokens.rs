@@ -5,7 +5,6 @@ use std::ops::Range;
 /// Tokens from the first to the last that share a byte with `span`; `offsets[i]` are the bytes of token i in the text.
 ///
 /// `None` if no token does, as for an empty span.
-#[must_use]
 pub fn tokens_of_span(offsets: &[Range<usize>], span: &Range<usize>) -> Option<Range<usize>> {
     let overlaps = |token: &Range<usize>| token.start.max(span.start) < token.end.min(span.end);
     let first = offsets.iter().position(overlaps)?;
@@ -17,7 +16,6 @@ pub fn tokens_of_span(offsets: &[Range<usize>], span: &Range<usize>) -> Option<R
 /// were decoded one by one. `span` is in bytes of `text`; everything inside counts characters, as their code does.
 ///
 /// An end that falls on the seam of two tokens belongs to the first of them that contains or touches it.
-#[must_use]
 pub fn tokens_of_span_reference(token_texts: &[String], text: &str, span: &Range<usize>) -> Option<Range<usize>> {
     let chars_before = |byte: usize| text.char_indices().take_while(|(at, _)| *at < byte).count();
     let (span_start, span_end) = (chars_before(span.start), chars_before(span.end));
@@ -38,8 +36,8 @@ pub fn tokens_of_span_reference(token_texts: &[String], text: &str, span: &Range
 
 /// Range of every token in characters of `text`.
 ///
-/// A token that is not found (part of a character, decoded to U+FFFD) is put behind the one before it with its own
-/// length, and the next that is found behind the last found one ends the guessing; so guessed ranges may overlap others.
+/// A token that is not found (part of a character, decoded to U+FFFD) is put after the one before it with its own
+/// length, and the next that is found after the last found one ends the guessing; so guessed ranges may overlap others.
 fn token_ranges(token_texts: &[String], text: &str) -> Vec<Range<usize>> {
     let mut ranges = Vec::with_capacity(token_texts.len());
     let (mut cursor, mut cursor_chars) = (0, 0); // end of the last found token, in bytes and in characters

@@ -144,12 +144,12 @@ BLAS_CALL cublasLtMatmulPreferenceSetAttribute(Preference* preference, int attri
 BLAS_CALL cublasLtMatmulPreferenceDestroy(Preference* preference) { return delete preference, SUCCESS; }
 
 BLAS_CALL cublasLtMatmulAlgoGetHeuristic(void*, Product* product, Layout* a, Layout* b, Layout*, Layout* d,
-                                         Preference* preference, int most, Heuristic* results, int* count) {
+                                         Preference* preference, int max_results, Heuristic* results, int* count) {
   *count = 0;
   if (!fits(*product, *a, *b, *d)) return NOT_SUPPORTED;
   if (preference->workspace || preference->reductions) return NOT_SUPPORTED;  // what must not be asked of it here
   for (const uint64_t id : {UNSTEADY, MISSING, STEADY}) {
-    if (*count == most || (id != UNSTEADY && getenv("UQAC_HOST_CUBLASLT_UNSTEADY"))) break;
+    if (*count == max_results || (id != UNSTEADY && getenv("UQAC_HOST_CUBLASLT_UNSTEADY"))) break;
     results[*count] = Heuristic{{{id}}, 0, SUCCESS, 1.0f, {}};
     ++*count;
   }

@@ -7,7 +7,7 @@
 // Environment: UQAC_HOST_CUDA_MEMORY   the device's memory in bytes, or with K, M, G (default 8G)
 //              UQAC_HOST_CUDA_EAGER=1  run all work at once instead
 //              UQAC_HOST_CUDA_SEED     schedule seed (see shim/block.h); another one is made from it for every launch
-//              UQAC_HOST_CUDA_THREADS  OS threads for a launch's blocks (default 1)
+//              UQAC_HOST_CUDA_THREADS  OS threads for a launch's blocks (default: all cores)
 //              UQAC_HOST_CUDA_SMS      multiprocessors (default 4)
 //              UQAC_HOST_CUDA_CAPABILITY  default 9.0
 //              UQAC_HOST_CUDA_MAPPING=0   a device that cannot map memory

@@ -34,7 +34,8 @@ struct Launch {
   Result run() const {
     static uint64_t launches = 0;
     static const uint64_t seed = number_from_environment("UQAC_HOST_CUDA_SEED", 0);
-    static const unsigned threads = unsigned(number_from_environment("UQAC_HOST_CUDA_THREADS", 1));
+    static const unsigned threads = unsigned(
+        number_from_environment("UQAC_HOST_CUDA_THREADS", std::max(1u, std::thread::hardware_concurrency())));
     static const bool trace = number_from_environment("UQAC_HOST_CUDA_TRACE", 0) != 0;
     ch_configure(threads, seed ? seed + launches++ : 0);
     std::vector<void*> params;
@@ -113,6 +114,18 @@ CUDA_CALL cuModuleGetFunction(void** function, void* module, const char* name) {
     auto& made = functions[name];
     if (!made) made.reset(new Function{kernel});
     *function = made.get();
+    return SUCCESS;
+  });
+}
+
+// A number that a kernel file exports, where the linked kernels have it.
+CUDA_CALL cuModuleGetGlobal_v2(Address* address, size_t* bytes, void* module, const char* name) {
+  return call_in_context(__func__, [&] {
+    if (modules.find(module) == modules.end()) return INVALID_HANDLE;
+    const unsigned* value = ch_find_constant(name);
+    if (!value) return NOT_FOUND;
+    if (address) *address = reinterpret_cast<Address>(value);
+    if (bytes) *bytes = sizeof *value;
     return SUCCESS;
   });
 }

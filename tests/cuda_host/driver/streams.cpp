@@ -107,8 +107,8 @@ CUDA_CALL cuStreamCreate(void** handle, unsigned flags) {
   });
 }
 CUDA_CALL cuStreamCreateWithPriority(void** handle, unsigned flags, int) { return cuStreamCreate(handle, flags); }
-CUDA_CALL cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  return call_in_context(__func__, [&] { return *least = 0, *greatest = -5, SUCCESS; });
+CUDA_CALL cuCtxGetStreamPriorityRange(int* min, int* max) {
+  return call_in_context(__func__, [&] { return *min = 0, *max = -5, SUCCESS; });
 }
 CUDA_CALL cuStreamDestroy_v2(void* handle) {
   return call_in_context(__func__, [&] {

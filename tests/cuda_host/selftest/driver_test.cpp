@@ -53,7 +53,7 @@ static std::vector<float> read(Address from, size_t count) {  // waits for every
 }
 
 static void start() {
-  int version, count, major, least;
+  int version, count, major, min_priority;
   char name[64];
   check(cu("cuDeviceGetCount", &count) == 3, "before cuInit");
   check(cu("cuInit", 0u) == 0 && cu("cuDriverGetVersion", &version) == 0 && version == 13000, "init");
@@ -65,7 +65,7 @@ static void start() {
   check(cu("cuMemAlloc_v2", &memory, size_t(4)) == 201, "without a context");
   Handle context;
   check(cu("cuDevicePrimaryCtxRetain", &context, 0) == 0 && cu("cuCtxSetCurrent", context) == 0, "context");
-  check(cu("cuCtxGetStreamPriorityRange", &least, &count) == 0, "priorities");
+  check(cu("cuCtxGetStreamPriorityRange", &min_priority, &count) == 0, "priorities");
   check(dlsym(library, "cuMemAllocManaged") == nullptr, "what is not in use does not exist");
 
   const unsigned char fatbin[16] = {0x50, 0xED, 0x55, 0xBA}, other[16] = {1, 2, 3};

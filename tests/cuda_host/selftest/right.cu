@@ -37,11 +37,11 @@ extern "C" __global__ void right_votes(int* o) {  // PRECOND: block 40: the seco
   const unsigned odd = __ballot_sync(~0u, i & 1);
   const int any = __any_sync(~0u, i == 39), all = __all_sync(~0u, i < 39);
   const int count = __syncthreads_count(i % 3 == 0), some = __syncthreads_or(i == 7), every = __syncthreads_and(i < 39);
-  const int total = __reduce_add_sync(~0u, i), most = __reduce_max_sync(~0u, i);
+  const int total = __reduce_add_sync(~0u, i), largest = __reduce_max_sync(~0u, i);
   if (blockIdx.x) return;
   int* own = o + i * 8;
   own[0] = int(odd), own[1] = any, own[2] = all, own[3] = count, own[4] = some, own[5] = every, own[6] = total;
-  own[7] = most;
+  own[7] = largest;
 }
 
 extern "C" __global__ void right_last_block(int* counter, int* o) {  // the last block to finish sees all others' work

@@ -1,6 +1,7 @@
 // Tests of the shim itself: every deliberately wrong kernel is reported, every right one gives its result under all
 // schedules. Wrong kernels run in a child process each, because a sanitizer's report ends the process.
-#define CUDA_HOST_SHIM_MAIN
+#include <algorithm>
+
 #include "shim.h"
 
 #include "right.cu"

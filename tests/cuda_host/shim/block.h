@@ -46,16 +46,16 @@ struct Thread {
   unsigned open_group = 0;
 };
 
-// Picks the next thread. Seed 0 goes round robin. Other seeds are adversaries that look for missing barriers: each
-// thread has a fixed rank and the first ready rank always runs, so that it gets as far ahead as barriers allow.
+// Picks the next thread. Seed 0 is fair and quick: the lanes of a warp take turns, and a warp goes on as long as one of
+// its lanes can, so that few stacks are in use at a time. Other seeds are adversaries that look for missing barriers:
+// each thread has a fixed rank and the first ready rank always runs, so that it gets as far ahead as barriers allow.
 class Schedule {
  public:
   void begin(unsigned threads, uint64_t seed, uint64_t block);
   unsigned thread_at(unsigned rank) const { return order[rank]; }
   void ready(unsigned rank) { words[rank / 64] |= uint64_t(1) << (rank % 64); }
   int next() {  // a rank, no longer ready; -1 if there is none
-    int rank = round_robin ? first_from(last + 1) : first_from(0);
-    if (rank < 0) rank = first_from(0);
+    const int rank = fair ? next_of_warp() : first_from(0);
     if (rank >= 0) words[rank / 64] &= ~(uint64_t(1) << (rank % 64)), last = unsigned(rank);
     return rank;
   }
@@ -68,10 +68,17 @@ class Schedule {
     }
     return -1;
   }
+  int next_of_warp() const {
+    const unsigned warp = last / WARP;
+    const unsigned lanes = unsigned(words[warp / 2] >> warp % 2 * WARP), later = lanes & ~1u << last % WARP;
+    if (lanes) return int(warp * WARP + unsigned(__builtin_ctz(later ? later : lanes)));
+    const int rank = first_from((warp + 1) * WARP);
+    return rank >= 0 ? rank : first_from(0);
+  }
   uint64_t words[MAX_THREADS / 64] = {};
   uint16_t order[MAX_THREADS];
   unsigned last = 0;
-  bool round_robin = true;
+  bool fair = true;
 };
 
 struct Votes {  // of __syncthreads_or, _and, _count
@@ -114,7 +121,6 @@ class Block {  // reused from block to block by one OS thread at a time
   size_t shared_bytes = 0;
   void (*body)(void*) = nullptr;
   void* arguments = nullptr;
-  std::vector<std::pair<char*, size_t>> static_shared;  // of this OS thread
 };
 
 // The block that this OS thread runs.

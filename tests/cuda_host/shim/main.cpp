@@ -1,3 +1,447 @@
-// The shim's one translation unit with what exists once, for programs that link the kernels.
-#define CUDA_HOST_SHIM_MAIN
+// What exists once in a program that runs kernels: the stack switch, the block's workings, launching, the C interface.
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
 #include "../shim.h"
+
+#if defined(__x86_64__)
+__asm__(R"(
+.pushsection .text
+.hidden cuda_host_switch_stack
+.globl cuda_host_switch_stack
+.type cuda_host_switch_stack, @function
+cuda_host_switch_stack:
+    pushq %rbx
+    pushq %rbp
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbp
+    popq %rbx
+    ret
+.size cuda_host_switch_stack, . - cuda_host_switch_stack
+.popsection
+)");
+#endif
+
+CUDA_HOST_CONSTINIT thread_local __attribute__((aligned(1024)))
+unsigned char dyn_smem[cuda_host::MAX_DYNAMIC_SHARED + cuda_host::SHARED_CANARY];
+
+namespace cuda_host {
+CUDA_HOST_CONSTINIT thread_local Block* running = nullptr;
+
+std::vector<const ch_kernel*>& kernels() {
+  static std::vector<const ch_kernel*> all;
+  return all;
+}
+std::vector<const ch_constant*>& constants() {
+  static std::vector<const ch_constant*> all;
+  return all;
+}
+
+// ---- schedule ----
+inline uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// Seeds 1, 5, ...: the first thread first. 2, 6, ...: the last first. 3, 7, ...: warps shuffled, and lanes within each.
+// 4, 8, ...: all threads shuffled.
+void Schedule::begin(unsigned threads, uint64_t seed, uint64_t block) {
+  memset(words, 0, sizeof words);
+  fair = seed == 0;
+  last = WARP - 1;
+  for (unsigned i = 0; i < threads; ++i) order[i] = uint16_t(seed % 4 == 2 ? threads - 1 - i : i);
+  if (seed == 0 || seed % 4 == 1 || seed % 4 == 2) return;
+  uint64_t state = mixed(seed * 0x9E3779B97F4A7C15u + block);
+  auto key = [&](unsigned thread) { return mixed(state ^ mixed(thread + 1)); };
+  std::sort(order, order + threads, [&](unsigned a, unsigned b) {
+    if (seed % 4 == 3 && a / WARP != b / WARP) return key(MAX_THREADS + a / WARP) < key(MAX_THREADS + b / WARP);
+    return key(a) < key(b);
+  });
+}
+
+// ---- shared memory ----
+// The thread-local memory of the module that holds the kernels, without what belongs to the shim: __shared__ variables,
+// by their distance from dyn_smem, which is the same in all threads.
+inline std::vector<std::pair<ptrdiff_t, size_t>> find_static_shared() {
+  struct Search {
+    char *begin = nullptr, *end = nullptr;
+  } tls;
+  dl_iterate_phdr(
+      [](dl_phdr_info* module, size_t, void* found) {
+        char* base = static_cast<char*>(module->dlpi_tls_data);
+        for (int i = 0; base && i < module->dlpi_phnum; ++i) {
+          if (module->dlpi_phdr[i].p_type != PT_TLS) continue;
+          char* end = base + module->dlpi_phdr[i].p_memsz;
+          if (reinterpret_cast<char*>(dyn_smem) < base || reinterpret_cast<char*>(dyn_smem) >= end) continue;
+          *static_cast<Search*>(found) = {base, end};
+          return 1;
+        }
+        return 0;
+      },
+      &tls);
+  char* const origin = reinterpret_cast<char*>(dyn_smem);
+  std::pair<char*, size_t> own[] = {{origin, sizeof dyn_smem}, {reinterpret_cast<char*>(&running), sizeof running}};
+  std::sort(std::begin(own), std::end(own));
+  std::vector<std::pair<ptrdiff_t, size_t>> rest;
+  for (const auto& [begin, bytes] : own) {
+    if (begin > tls.begin) rest.push_back({tls.begin - origin, size_t(begin - tls.begin)});
+    tls.begin = begin + bytes;
+  }
+  if (tls.end > tls.begin) rest.push_back({tls.begin - origin, size_t(tls.end - tls.begin)});
+  return rest;
+}
+
+void Block::poison_shared() {  // all ones is NaN in every float type: what was not written shows in the results
+  memset(dyn_smem, 0xFF, shared_bytes + SHARED_CANARY);
+  static const auto static_shared = find_static_shared();
+  for (const auto& [distance, bytes] : static_shared) memset(dyn_smem + distance, 0xFF, bytes);
+#if CUDA_HOST_ASAN
+  ASAN_POISON_MEMORY_REGION(dyn_smem + shared_bytes, sizeof dyn_smem - shared_bytes);
+#endif
+}
+
+void Block::check_shared() {
+#if CUDA_HOST_ASAN
+  ASAN_UNPOISON_MEMORY_REGION(dyn_smem + shared_bytes, sizeof dyn_smem - shared_bytes);
+#endif
+  for (size_t i = 0; i < SHARED_CANARY && error.empty(); ++i) {
+    if (dyn_smem[shared_bytes + i] == 0xFF) continue;
+    char text[160];
+    snprintf(text, sizeof text, "dynamic shared memory written at byte %zu of %zu: block (%u,%u,%u)", shared_bytes + i,
+             shared_bytes, index.x, index.y, index.z);
+    error = text;
+  }
+}
+
+// ---- threads ----
+void Block::begin_launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, uint64_t schedule_seed,
+                         void (*kernel)(void*), void* kernel_arguments) {
+  if (!threads) threads.reset(new Thread[MAX_THREADS]);
+  grid_dim = grid;
+  block_dim = block;
+  thread_count = block.x * block.y * block.z;
+  shared_bytes = dynamic_shared_bytes;
+  seed = schedule_seed;
+  body = kernel;
+  arguments = kernel_arguments;
+  main_stack.forget_bounds();
+}
+
+bool Block::run(uint64_t block_number) {
+  index = {unsigned(block_number % grid_dim.x), unsigned(block_number / grid_dim.x % grid_dim.y),
+           unsigned(block_number / grid_dim.x / grid_dim.y)};
+  error.clear();
+  alive = thread_count;
+  at_barrier = 0;
+  gathering = {};
+  std::fill(std::begin(waiting_lanes), std::end(waiting_lanes), 0u);
+  std::fill(std::begin(exited_lanes), std::end(exited_lanes), 0u);
+  poison_shared();
+  schedule.begin(thread_count, seed, block_number);
+  for (unsigned rank = 0; rank < thread_count; ++rank) {
+    const unsigned i = schedule.thread_at(rank);
+    Thread& thread = threads[i];
+    thread.index = {i % block_dim.x, i / block_dim.x % block_dim.y, i / (block_dim.x * block_dim.y)};
+    thread.linear = i;
+    thread.rank = rank;
+    thread.copies.clear();
+    thread.open_group = 0;
+    thread.fiber.start_at(thread_entry, i);
+    release(thread);
+  }
+  current = &threads[schedule.thread_at(unsigned(schedule.next()))];
+  main_stack.switch_to(current->fiber);
+  check_shared();
+  return error.empty();
+}
+
+void Block::thread_entry() {
+  running->current->fiber.arrived(&running->main_stack);
+  running->run_thread();
+}
+
+void Block::run_thread() {
+  body(arguments);
+  Thread& me = *current;
+  me.state = State::EXITED;
+  exited_lanes[me.linear / WARP] |= 1u << me.linear % WARP;
+  --alive;
+  if (alive && at_barrier == alive) release_barrier();  // a block barrier waits for the threads that have not exited
+  const int rank = schedule.next();
+  if (rank < 0 && alive) fail("deadlock");
+  if (rank >= 0) current = &threads[schedule.thread_at(unsigned(rank))];
+  me.fiber.switch_to(rank < 0 ? main_stack : current->fiber, true);
+  abort();  // not reached
+}
+
+void Block::go_on_with_another() {
+  Thread& me = *current;
+  const int rank = schedule.next();
+  if (rank < 0) fail("deadlock");
+  current = &threads[schedule.thread_at(unsigned(rank))];
+  if (current != &me) me.fiber.switch_to(current->fiber);
+}
+
+void Block::barrier(Site site, int predicate) {
+  Thread& me = *current;
+  me.site = site;
+  if (at_barrier == 0) barrier_site = site;
+  if (!(barrier_site == site)) fail("divergent __syncthreads");
+  gathering.any |= predicate;
+  gathering.all &= predicate;
+  gathering.count += predicate;
+  me.state = State::AT_BLOCK_BARRIER;
+  if (++at_barrier == alive) release_barrier();
+  go_on_with_another();
+}
+
+void Block::release_barrier() {
+  votes = gathering;
+  gathering = {};
+  at_barrier = 0;
+  for (unsigned i = 0; i < thread_count; ++i)
+    if (threads[i].state == State::AT_BLOCK_BARRIER) release(threads[i]);
+}
+
+void Block::collective(unsigned mask, Site site, const void* in, void* out, Resolve resolve) {
+  Thread& me = *current;
+  const unsigned warp = me.linear / WARP, lane = me.linear % WARP, lanes_here = thread_count - warp * WARP;
+  Thread* lanes = &threads[warp * WARP];
+  if (lanes_here < WARP) {  // the last warp of a block may be partial
+    const unsigned here_mask = (1u << lanes_here) - 1;
+    if (mask == ~0u) mask = here_mask;
+    if (mask & ~here_mask) fail("warp collective names a lane that the block does not have");
+  }
+  me.site = site, me.mask = mask, me.in = in, me.out = out, me.resolve = resolve;
+  if (!(mask >> lane & 1)) fail("warp collective by a lane that is not in its mask");
+  if (mask & exited_lanes[warp]) fail("warp collective names a lane that has exited");
+  me.state = State::AT_WARP_COLLECTIVE;
+  waiting_lanes[warp] |= 1u << lane;
+  if (~waiting_lanes[warp] & mask) return go_on_with_another();
+  for (unsigned left = mask; left; left &= left - 1) {
+    const Thread& other = lanes[__builtin_ctz(left)];
+    if (other.mask != mask || !(other.site == site) || other.resolve != resolve) fail("divergent warp collective");
+  }
+  resolve(lanes, mask);
+  waiting_lanes[warp] &= ~mask;
+  for (unsigned left = mask; left; left &= left - 1) release(lanes[__builtin_ctz(left)]);
+  go_on_with_another();
+}
+
+void Block::fail(const char* what) {
+  char text[256];
+  const Thread& me = *current;
+  const char* name = me.site.file ? strrchr(me.site.file, '/') : nullptr;
+  snprintf(text, sizeof text, "%s: block (%u,%u,%u), thread %u, last seen at %s:%d", what, index.x, index.y, index.z,
+           me.linear, name ? name + 1 : me.site.file ? me.site.file : "its start", me.site.line);
+  error = text;
+  unsigned shown = 0;
+  for (unsigned i = 0; i < thread_count; ++i) {
+    const Thread& thread = threads[i];
+    const bool at_block = thread.state == State::AT_BLOCK_BARRIER;
+    if (!at_block && thread.state != State::AT_WARP_COLLECTIVE) continue;
+    if (++shown > 8) continue;
+    snprintf(text, sizeof text, "\n  thread %u waits at %s:%d, ", i, thread.site.file, thread.site.line);
+    error += text;
+    snprintf(text, sizeof text, at_block ? "a block barrier" : "a warp collective, mask %08x", thread.mask);
+    error += text;
+  }
+  if (shown > 8) error += "\n  and " + std::to_string(shown - 8) + " more";
+  current->fiber.switch_to(main_stack, true);
+  abort();  // not reached
+}
+
+// ---- launches ----
+struct Settings {
+  unsigned os_threads = 1;
+  uint64_t seed = 0;
+  std::string error;
+};
+inline Settings& settings() {
+  static Settings all;
+  return all;
+}
+
+class BlockPool {  // stacks are worth keeping
+ public:
+  std::unique_ptr<Block> take() {
+    std::lock_guard<std::mutex> hold(mutex);
+    if (free.empty()) return std::unique_ptr<Block>(new Block);
+    std::unique_ptr<Block> block = std::move(free.back());
+    free.pop_back();
+    return block;
+  }
+  void give(std::unique_ptr<Block> block) {
+    std::lock_guard<std::mutex> hold(mutex);
+    free.push_back(std::move(block));
+  }
+
+ private:
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Block>> free;
+};
+
+// OS threads that help with a launch's blocks. They live as long as the process: a launch is often shorter than the
+// start of a thread.
+class Helpers {
+ public:
+  static Helpers& ours() {
+    static Helpers* helpers = nullptr;
+    if (!helpers || helpers->process != getpid()) helpers = new Helpers;  // a forked child has none of its parent's
+    return *helpers;
+  }
+  // Runs `work` here and on up to `count` helpers; returns when all that began have ended. One call at a time.
+  void run(unsigned count, const std::function<void()>& work) {
+    {
+      std::lock_guard<std::mutex> hold(mutex);
+      for (; threads < count; ++threads) std::thread([this] { help(); }).detach();
+      job = &work;
+      seats = count;
+    }
+    for (unsigned i = 0; i < count; ++i) wake.notify_one();
+    work();
+    std::unique_lock<std::mutex> hold(mutex);
+    seats = 0;  // a helper that has not begun is not needed
+    idle.wait(hold, [&] { return busy == 0; });
+  }
+
+ private:
+  [[noreturn]] void help() {
+    std::unique_lock<std::mutex> hold(mutex);
+    for (;;) {
+      wake.wait(hold, [&] { return seats > 0; });
+      --seats, ++busy;
+      const std::function<void()>& work = *job;
+      hold.unlock();
+      work();
+      hold.lock();
+      if (--busy == 0) idle.notify_one();
+    }
+  }
+
+  const pid_t process = getpid();
+  std::mutex mutex;
+  std::condition_variable wake, idle;
+  const std::function<void()>* job = nullptr;
+  unsigned threads = 0, seats = 0, busy = 0;
+};
+
+inline const char* refusal(dim3 grid, dim3 block, unsigned shared_bytes) {
+  const uint64_t threads = uint64_t(block.x) * block.y * block.z;
+  if (!grid.x || !grid.y || !grid.z || !threads) return "an empty grid or block";
+  if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > MAX_THREADS) return "too large a block";
+  if (grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535) return "too large a grid";
+  if (shared_bytes > MAX_DYNAMIC_SHARED) return "too much dynamic shared memory";
+  return nullptr;
+}
+
+inline int launch(const ch_kernel& kernel, dim3 grid, dim3 block, unsigned shared_bytes, void** params) {
+  static BlockPool pool;
+  Settings& set = settings();
+  if (const char* why = refusal(grid, block, shared_bytes)) {
+    set.error = std::string(kernel.name) + ": " + why;
+    return 1;
+  }
+  struct Call {
+    const ch_kernel* kernel;
+    void** params;
+  } call{&kernel, params};
+  const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+  std::atomic<uint64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::mutex reporting;
+  uint64_t first_failed = blocks;  // of the blocks that fail, the first is reported, whichever thread ran it
+  const auto work = [&] {
+    std::unique_ptr<Block> mine = pool.take();
+    running = mine.get();
+    mine->begin_launch(grid, block, shared_bytes, set.seed, [](void* c) {
+      static_cast<Call*>(c)->kernel->call(static_cast<Call*>(c)->params);
+    }, &call);
+    for (uint64_t turn; !failed && (turn = next++) < blocks;) {
+      if (mine->run(set.seed % 2 ? blocks - 1 - turn : turn)) continue;
+      std::lock_guard<std::mutex> hold(reporting);
+      failed = true;
+      if (turn > first_failed) continue;
+      first_failed = turn;
+      set.error = std::string(kernel.name) + ": " + mine->error;
+    }
+    running = nullptr;
+    pool.give(std::move(mine));
+  };
+  const unsigned threads = unsigned(std::min<uint64_t>(set.os_threads, blocks));
+  if (threads > 1)
+    Helpers::ours().run(threads - 1, work);
+  else
+    work();
+  return failed ? 2 : 0;
+}
+}  // namespace cuda_host
+
+#define CUDA_HOST_VISIBLE __attribute__((visibility("default")))
+extern "C" {
+CUDA_HOST_VISIBLE const ch_kernel* ch_find(const char* name) {
+  for (const ch_kernel* kernel : cuda_host::kernels())
+    if (!strcmp(kernel->name, name)) return kernel;
+  return nullptr;
+}
+CUDA_HOST_VISIBLE int ch_kernel_count(void) { return int(cuda_host::kernels().size()); }
+CUDA_HOST_VISIBLE const char* ch_kernel_name(int i) { return cuda_host::kernels()[size_t(i)]->name; }
+CUDA_HOST_VISIBLE const unsigned* ch_find_constant(const char* name) {
+  for (const ch_constant* constant : cuda_host::constants())
+    if (!strcmp(constant->name, name)) return &constant->value;
+  return nullptr;
+}
+CUDA_HOST_VISIBLE bool ch_is_constant(const void* at, size_t bytes) {
+  for (const ch_constant* constant : cuda_host::constants())
+    if (at == &constant->value && bytes <= sizeof constant->value) return true;
+  return false;
+}
+CUDA_HOST_VISIBLE int ch_nparams(const ch_kernel* kernel) { return kernel->param_count; }
+CUDA_HOST_VISIBLE int ch_param_size(const ch_kernel* kernel, int i) { return kernel->param_sizes[i]; }
+CUDA_HOST_VISIBLE int ch_launch(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
+                                unsigned dynamic_shared_bytes, void** params) {
+  return cuda_host::launch(*kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, dynamic_shared_bytes,
+                           params);
+}
+CUDA_HOST_VISIBLE int ch_launch_checked(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
+                                        unsigned dynamic_shared_bytes, void** params, const int* sizes, int count) {
+  std::string& error = cuda_host::settings().error;
+  if (count != kernel->param_count) {
+    error = std::string(kernel->name) + ": takes " + std::to_string(kernel->param_count) + " parameters, got " +
+            std::to_string(count);
+    return 1;
+  }
+  for (int i = 0; i < count; ++i) {
+    if (sizes[i] == kernel->param_sizes[i]) continue;
+    error = std::string(kernel->name) + ": parameter " + std::to_string(i) + " has " +
+            std::to_string(kernel->param_sizes[i]) + " bytes, got " + std::to_string(sizes[i]);
+    return 1;
+  }
+  return ch_launch(kernel, grid, block, dynamic_shared_bytes, params);
+}
+CUDA_HOST_VISIBLE const char* ch_refusal(const unsigned* grid, const unsigned* block, unsigned dynamic_shared_bytes) {
+  return cuda_host::refusal({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, dynamic_shared_bytes);
+}
+CUDA_HOST_VISIBLE const char* ch_last_error(void) { return cuda_host::settings().error.c_str(); }
+CUDA_HOST_VISIBLE void ch_configure(unsigned os_threads, uint64_t seed) {
+  cuda_host::settings().os_threads = os_threads;
+  cuda_host::settings().seed = seed;
+}
+}

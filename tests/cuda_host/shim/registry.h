@@ -10,6 +10,9 @@ struct ch_kernel;  // one exported kernel
 const ch_kernel* ch_find(const char* name);
 int ch_kernel_count(void);
 const char* ch_kernel_name(int i);
+struct ch_constant;  // one number that a kernel file exports
+const unsigned* ch_find_constant(const char* name);  // null: there is none
+bool ch_is_constant(const void* at, size_t bytes);    // whether the bytes are inside one
 int ch_nparams(const ch_kernel* kernel);
 int ch_param_size(const ch_kernel* kernel, int i);
 // 0: done. 1: a launch the device would refuse. 2: a fault inside the kernel. ch_last_error() tells.
@@ -32,8 +35,14 @@ struct ch_kernel {
   const int* param_sizes;
 };
 
+struct ch_constant {
+  const char* name;
+  unsigned value;
+};
+
 namespace cuda_host {
 std::vector<const ch_kernel*>& kernels();
+std::vector<const ch_constant*>& constants();
 
 template <class... A>
 struct Signature {
@@ -51,6 +60,7 @@ Signature<A...> signature(void (*)(A...)) {
 
 struct Export {
   explicit Export(const ch_kernel* kernel) { kernels().push_back(kernel); }
+  explicit Export(const ch_constant* constant) { constants().push_back(constant); }
 };
 }  // namespace cuda_host
 
@@ -63,3 +73,7 @@ struct Export {
       },                                                                                                       \
       decltype(::cuda_host::signature(kernel))::count, decltype(::cuda_host::signature(kernel))::sizes};       \
   static const ::cuda_host::Export cuda_host_export_##kernel(&cuda_host_kernel_##kernel);
+
+#define CUDA_HOST_CONSTANT(name, value)                                                        \
+  static const ch_constant cuda_host_constant_##name = {#name, static_cast<unsigned>(value)}; \
+  static const ::cuda_host::Export cuda_host_export_##name(&cuda_host_constant_##name);

@@ -267,7 +267,7 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
     let said = serde_json::to_value(Verbalized { response: "I am fairly sure: 90 %".to_owned(), confidence }).unwrap();
     Uq {
         status: Status::Ok,
-        answer: Some(Answer { text: problem.said.to_string(), tokens: [end - 1, end] }),
+        answer: Some(Answer { text: problem.said.to_string(), tokens: end - 1..end }),
         chain,
         kept,
         ensemble,

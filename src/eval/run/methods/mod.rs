@@ -9,16 +9,16 @@ pub mod verbalized;
 use super::manifest::EvalOptions;
 use crate::engine::encode::EncodeError;
 use crate::engine::{EngineError, TracedSequence};
-use crate::eval::tasks::{Item, Task};
+use crate::eval::tasks::{Question, Task};
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline::Answer;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fmt;
-use std::str::FromStr;
 
 /// Every method with passes of its own, in the order in which they run.
 pub static METHODS: [&dyn Method; 2] = [&self_consistency::Drawn, &verbalized::Asked];
+
+/// UQAC with its baselines, which always runs: in `--methods` and in the manifest beside those of the table.
+pub const UQAC: &str = "uqac";
 
 /// A method that needs passes of its own.
 pub trait Method: Sync {
@@ -58,7 +58,7 @@ pub struct Context<'c, 'e> {
     /// The response with its cache, which prompts that begin alike can share.
     pub traced: &'c mut TracedSequence<'e>,
     pub task: &'c Task,
-    pub item: &'c Item,
+    pub item: &'c Question,
     pub options: &'c EvalOptions,
     /// The response up to its first end token.
     pub text: &'c str,
@@ -100,89 +100,15 @@ pub enum MethodError {
     Json(#[from] serde_json::Error),
 }
 
-/// A value of `--methods`: `uqac`, or a method of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct MethodKey {
-    /// 0: `uqac`; i + 1: `METHODS[i]`
-    index: usize,
-}
-
-impl MethodKey {
-    /// UQAC with its baselines: always run.
-    pub const UQAC: MethodKey = MethodKey { index: 0 };
-
-    /// Every value.
-    pub fn all() -> impl Iterator<Item = MethodKey> {
-        (0..=METHODS.len()).map(|index| MethodKey { index })
-    }
-
-    /// The method, if it needs passes of its own.
-    pub fn method(self) -> Option<&'static dyn Method> {
-        Some(METHODS[self.index.checked_sub(1)?])
-    }
-
-    pub fn key(self) -> &'static str {
-        self.method().map_or("uqac", Method::key)
-    }
-
-    /// What it is, in a line of help.
-    pub fn about(self) -> &'static str {
-        self.method().map_or("UQAC with its baselines: always run", Method::about)
-    }
-}
-
-/// A name that is no method's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no method {name:?}; valid names: {}", MethodKey::all().map(MethodKey::key).collect::<Vec<_>>().join(", "))]
-pub struct UnknownMethod {
-    name: String,
-}
-
-impl fmt::Display for MethodKey {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.key())
-    }
-}
-
-impl FromStr for MethodKey {
-    type Err = UnknownMethod;
-
-    fn from_str(name: &str) -> Result<MethodKey, UnknownMethod> {
-        MethodKey::all().find(|method| method.key() == name).ok_or_else(|| UnknownMethod { name: name.to_owned() })
-    }
-}
-
-impl From<MethodKey> for String {
-    fn from(method: MethodKey) -> String {
-        method.key().to_owned()
-    }
-}
-
-impl TryFrom<String> for MethodKey {
-    type Error = UnknownMethod;
-
-    fn try_from(name: String) -> Result<MethodKey, UnknownMethod> {
-        name.parse()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
 
     #[test]
-    fn keys_are_read_as_they_are_written() {
-        for method in MethodKey::all() {
-            assert_eq!(method.to_string().parse(), Ok(method));
-            let json = serde_json::to_string(&method).unwrap();
-            assert_eq!(serde_json::from_str::<MethodKey>(&json).unwrap(), method);
-        }
-        let keys: Vec<&str> = MethodKey::all().map(MethodKey::key).collect();
-        assert_eq!(keys, ["uqac", "self-consistency", "verbalized"]);
-        let error = "verbalised".parse::<MethodKey>().unwrap_err().to_string();
-        assert!(error.contains("\"verbalised\"") && error.contains("uqac, self-consistency, verbalized"), "{error}");
+    fn keys_are_unique() {
+        let keys: HashSet<&str> = METHODS.iter().map(|method| method.key()).chain([UQAC]).collect();
+        assert_eq!(keys.len(), METHODS.len() + 1);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 // Cosines between traced final hidden states, for the similarity filter.
 //
-// cosine_similarity: out[i, j] = cos(hidden(positions[i]), hidden(answer[j])), in float64 until the end; 0 where one of
+// cosines: out[i, j] = cos(hidden(positions[i]), hidden(answer[j])), in float64 until the end; 0 where one of
 //   the two was not traced.
 //   sequences, slot   the sequence; its trace holds `traced` rows from first_traced_row on
 //   positions         [n] absolute        answer  [m] absolute        out  [n, m] f32
-// PRECOND: grid (m, n); block 128; dynamic shared memory 96 bytes.
+// PRECOND: grid (m, n); block 128; dynamic shared memory cosines_shared_bytes.
 #include "common.cuh"
 
-namespace similarity {
+namespace cosine {
 
 constexpr int WARPS = 4;
 
@@ -27,10 +27,12 @@ __device__ __forceinline__ Products products(const float* x, const float* y, int
   return sums;
 }
 
-}  // namespace similarity
+}  // namespace cosine
+
+SHARED_BYTES(cosines, 3 * cosine::WARPS * 8)
 
 extern "C" __global__ void __launch_bounds__(128)
-    cosine_similarity(const SequenceView* __restrict__ sequences, int slot, int traced, int hidden_size,
+    cosines(const SequenceView* __restrict__ sequences, int slot, int traced, int hidden_size,
                       const int* __restrict__ positions, const int* __restrict__ answer, float* __restrict__ out) {
   const SequenceView& sequence = sequences[slot];
   const int a = positions[blockIdx.y] - sequence.first_traced_row, b = answer[blockIdx.x] - sequence.first_traced_row;
@@ -40,10 +42,10 @@ extern "C" __global__ void __launch_bounds__(128)
     return;
   }
   const float* hidden = sequence.trace.hidden;
-  const similarity::Products own =
-      similarity::products(hidden + (size_t)a * hidden_size, hidden + (size_t)b * hidden_size, hidden_size);
+  const cosine::Products own =
+      cosine::products(hidden + (size_t)a * hidden_size, hidden + (size_t)b * hidden_size, hidden_size);
   double* scratch = reinterpret_cast<double*>(dyn_smem);  // [3, WARPS]
-  const double xy = block_reduce<Sum>(own.xy, scratch), xx = block_reduce<Sum>(own.xx, scratch + similarity::WARPS),
-               yy = block_reduce<Sum>(own.yy, scratch + 2 * similarity::WARPS);
+  const double xy = block_reduce<Sum>(own.xy, scratch), xx = block_reduce<Sum>(own.xx, scratch + cosine::WARPS),
+               yy = block_reduce<Sum>(own.yy, scratch + 2 * cosine::WARPS);
   if (threadIdx.x == 0) to = (float)(xy / sqrt(xx * yy));
 }

@@ -1,17 +1,18 @@
-//! What the method asks of a traced response, answered from the KV cache and the trace on the device.
+//! What the method reads of a traced response, computed from the KV cache and the trace on the device.
 
 use super::CudaBackend;
+use super::abi::{AttnRows, Cosines};
 use super::cache::TraceArray;
 use super::error::CudaError;
 use crate::backend::{HeadRecord, SequenceId};
 use std::ops::Range;
 
-/// Rows of α* that exist at once, and cosines of so many positions.
+/// Rows of α* that exist at once, and positions whose cosines do.
 const ROWS: usize = 64;
 
 impl CudaBackend {
     /// α* of rows (absolute): row T gives T + 1 weights; zeros if it was not traced.
-    pub(super) fn aggregated_rows(&self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, CudaError> {
+    pub(super) fn attention_rows(&self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, CudaError> {
         let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
         let Some(options) = self.sequences.options(id) else { return Ok(result) };
         let traced: Vec<usize> =
@@ -31,26 +32,25 @@ impl CudaBackend {
     fn rows_on_device(&self, id: SequenceId, asked: &[i32], stride: usize, keep: usize) -> Result<Vec<f32>, CudaError> {
         let s = &self.spec;
         let rows = self.device.upload("rows", asked)?;
-        let out = self.device.allocate("attention rows", 4 * asked.len() * stride)?;
-        let arguments = [
-            self.sequences.views().into(),
-            id.0.into(),
-            (&rows).into(),
-            (&self.windows).into(),
-            s.attn_logit_softcapping.unwrap_or(0.0).into(),
-            s.num_attention_heads.into(),
-            s.num_key_value_heads.into(),
-            keep.into(),
-            stride.into(),
-            (&out).into(),
-        ];
-        let grid = [stride.div_ceil(32), asked.len(), 1];
-        self.device.launch(&self.variants.rows, grid, 512, 128 * keep, &arguments)?;
+        let out = self.device.allocate("attention rows", asked.len() * stride)?;
+        let parameters = AttnRows {
+            sequences: self.sequences.views().ptr(),
+            slot: id.0.into(),
+            asked: rows.ptr(),
+            windows: self.windows.ptr(),
+            softcap: s.attn_logit_softcapping.unwrap_or(0.0),
+            heads: s.num_attention_heads.into(),
+            kv_heads: s.num_key_value_heads.into(),
+            keep: keep.into(),
+            stride: stride.into(),
+            out: out.ptr(),
+        };
+        self.device.launch(&self.kernels.rows, [stride.div_ceil(32), asked.len(), 1], &parameters)?;
         self.device.read(&out, 0, asked.len() * stride)
     }
 
     /// Cosines of traced hidden states, `[positions, answer]`; 0 where a position was not traced.
-    pub(super) fn similarities(
+    pub(super) fn cosines(
         &self,
         id: SequenceId,
         positions: &[usize],
@@ -65,24 +65,24 @@ impl CudaBackend {
         let mut result = Vec::with_capacity(positions.len() * answer.len());
         for some in positions.chunks(ROWS) {
             let rows = self.device.upload("positions", &ints(&mut some.iter().copied()))?;
-            let out = self.device.allocate("cosines", 4 * some.len() * answer.len())?;
-            let arguments = [
-                self.sequences.views().into(),
-                id.0.into(),
-                traced.into(),
-                self.spec.hidden_size.into(),
-                (&rows).into(),
-                (&columns).into(),
-                (&out).into(),
-            ];
-            self.device.launch(&self.variants.cosine, [answer.len(), some.len(), 1], 128, 96, &arguments)?;
+            let out = self.device.allocate("cosines", some.len() * answer.len())?;
+            let parameters = Cosines {
+                sequences: self.sequences.views().ptr(),
+                slot: id.0.into(),
+                traced: traced.into(),
+                hidden_size: self.spec.hidden_size.into(),
+                positions: rows.ptr(),
+                answer: columns.ptr(),
+                out: out.ptr(),
+            };
+            self.device.launch(&self.kernels.cosines, [answer.len(), some.len(), 1], &parameters)?;
             result.extend(self.device.read::<f32>(&out, 0, some.len() * answer.len())?);
         }
         Ok(result)
     }
 
     /// The heads selected at a row (absolute).
-    pub(super) fn record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>, CudaError> {
+    pub(super) fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>, CudaError> {
         let (Some(index), Some(options)) = (self.sequences.trace_index(id, row), self.sequences.options(id)) else {
             return Ok(None);
         };

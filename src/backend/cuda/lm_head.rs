@@ -2,10 +2,12 @@
 //! log-probability, the entropy and the alternatives come back.
 
 use super::CudaBackend;
-use super::device::{Argument, Buffer, Device};
+use super::abi::{HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, RowState, Sampler};
+use super::context::Device;
 use super::error::CudaError;
-use super::layout::{HeadLog, RowState, Sampler};
-use super::variants::{HEAD_SHARED, NARROW_ROWS};
+use super::gemm::Job;
+use super::kernel_set::NARROW_ROWS;
+use super::memory::{Buffer, DevicePtr};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Next, Prediction, Row, Step, TokenLogprob};
 use crate::model::ModelSpec;
@@ -13,63 +15,66 @@ use crate::model::ModelSpec;
 /// Logits that one block reads.
 const CHUNK: usize = 4096;
 
-/// Alternatives of an entry.
-const MOST: usize = 100;
+/// Alternatives of an entry at most.
+const MAX_TOP: usize = 100;
 
-/// Entries of the sorted lists that `head_partial` leaves behind; also the most that top-k can be.
+/// Entries of the sorted lists that `head_partial` outputs, and the max of top-k.
 const LIST: usize = 128;
 
 /// `given`: the token is chosen here; there is none.
 const CHOOSE: i32 = -1;
 const NONE: i32 = -2;
 
-/// Buffers of the head, for [`NARROW_ROWS`] rows.
-pub struct Head {
+/// Buffers of the LM head, for [`NARROW_ROWS`] rows.
+pub struct LmHead {
     /// `[16, vocab_size]`
-    pub logits: Buffer,
-    partials: Buffer,
-    lists: Buffer,
-    masses: Buffer,
+    logits: Buffer<f32>,
+    /// `[16, blocks]`, lists `[16, blocks, LIST]`
+    partials: Buffer<LogitPart>,
+    lists: Buffer<u64>,
+    masses: Buffer<u64>,
     /// What the predictions of a pass are of: `[16]` each
-    rows: Buffer,
-    samplers: Buffer,
-    given: Buffer,
+    rows: Buffer<RowState>,
+    samplers: Buffer<Sampler>,
+    given: Buffer<i32>,
     /// `[16, hidden_size]`, for rows that are not neighbours
-    gathered: Buffer,
+    gathered: Buffer<f32>,
     log: Log,
     blocks: usize,
 }
 
-impl Head {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<Head, CudaError> {
+impl LmHead {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<LmHead, CudaError> {
         let blocks = spec.vocab_size.div_ceil(CHUNK);
-        let of = |what: &str, row: usize| device.allocate(&format!("scratch memory ({what})"), NARROW_ROWS * row);
-        Ok(Head {
-            logits: of("logits", 4 * spec.vocab_size)?,
-            partials: of("head", 12 * blocks)?,
-            lists: of("head", 8 * LIST * blocks)?,
-            masses: of("head", 8 * blocks)?,
-            rows: of("rows", size_of::<RowState>())?,
-            samplers: of("samplers", size_of::<Sampler>())?,
-            given: of("tokens", 4)?,
-            gathered: of("hidden states", 4 * spec.hidden_size)?,
+        fn of<T>(device: &Device, what: &str, row: usize) -> Result<Buffer<T>, CudaError> {
+            device.allocate(&format!("scratch memory ({what})"), NARROW_ROWS * row)
+        }
+        Ok(LmHead {
+            logits: of(device, "logits", spec.vocab_size)?,
+            partials: of(device, "head", blocks)?,
+            lists: of(device, "head", LIST * blocks)?,
+            masses: of(device, "head", blocks)?,
+            rows: of(device, "rows", 1)?,
+            samplers: of(device, "samplers", 1)?,
+            given: of(device, "tokens", 1)?,
+            gathered: of(device, "hidden states", spec.hidden_size)?,
             log: Log::new(device, NARROW_ROWS, 0)?,
             blocks,
         })
     }
 }
 
-impl Head {
+impl LmHead {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let Head { logits, partials, lists, masses, gathered, .. } = self;
-        [logits, partials, lists, masses, gathered].iter().map(|buffer| buffer.bytes()).sum()
+        let LmHead { logits, partials, lists, masses, gathered, .. } = self;
+        logits.bytes() + partials.bytes() + lists.bytes() + masses.bytes() + gathered.bytes()
     }
 }
 
-/// Results of predictions on the device: `[entries]` of each field of [`HeadLog`], one behind the other.
+/// Results of predictions on the device: `[entries]` of each field of [`HeadLog`], one after the other, in words.
 pub struct Log {
-    pub data: Buffer,
+    pub data: Buffer<u32>,
     entries: usize,
     ring: usize,
 }
@@ -77,23 +82,27 @@ pub struct Log {
 impl Log {
     /// With `ring` entries a slot, or, with 0, an entry a row.
     pub fn new(device: &Device, entries: usize, ring: usize) -> Result<Log, CudaError> {
-        let data = device.allocate("results", entries * (16 + 8 * MOST))?;
+        let data = device.allocate("results", entries * (4 + 2 * MAX_TOP))?;
         Ok(Log { data, entries, ring })
     }
 
+    fn words(&self) -> usize {
+        self.entries * (4 + 2 * MAX_TOP)
+    }
+
     pub fn bytes(&self) -> usize {
-        self.entries * (16 + 8 * MOST)
+        4 * self.words()
     }
 
     pub fn view(&self) -> HeadLog {
-        let at = |words: usize| self.data.address() + (4 * words * self.entries) as u64;
+        let at = |words: usize| self.data.ptr().add(words * self.entries);
         HeadLog {
-            tokens: at(0),
-            logprobs: at(1),
-            entropies: at(2),
-            counts: at(3),
-            top_ids: at(4),
-            top_logprobs: at(4 + MOST),
+            tokens: at(0).cast(),
+            logprobs: at(1).cast(),
+            entropies: at(2).cast(),
+            counts: at(3).cast(),
+            top_ids: at(4).cast(),
+            top_logprobs: at(4 + MAX_TOP).cast(),
             ring: self.ring as i32,
             padding: 0,
         }
@@ -110,9 +119,9 @@ impl Log {
             return None;
         }
         let logprob = token.map(|_| f64::from(float(1, entry)));
-        let count = if detail { usize::try_from(int(3, entry)).unwrap_or(0).min(MOST) } else { 0 };
-        let top = (entry * MOST..entry * MOST + count)
-            .map(|at| TokenLogprob { token: int(4, at) as u32, logprob: f64::from(float(4 + MOST, at)) })
+        let count = if detail { usize::try_from(int(3, entry)).unwrap_or(0).min(MAX_TOP) } else { 0 };
+        let top = (entry * MAX_TOP..entry * MAX_TOP + count)
+            .map(|at| TokenLogprob { token: int(4, at) as u32, logprob: f64::from(float(4 + MAX_TOP, at)) })
             .collect();
         Some((Step { logprob, entropy: if detail { f64::from(entropy) } else { 0.0 }, top }, token))
     }
@@ -141,48 +150,56 @@ pub fn needs_mass(sampler: &Sampler) -> bool {
     sampler.temperature > 0.0 && sampler.top_k == 0
 }
 
-/// Where the head finds its rows and leaves its results.
+/// Where the head finds its rows and puts its results.
 pub struct HeadRun<'a> {
     pub n: usize,
-    pub rows: &'a Buffer,
-    pub samplers: &'a Buffer,
+    pub rows: &'a Buffer<RowState>,
+    pub samplers: &'a Buffer<Sampler>,
     /// Null: all are chosen.
-    pub given: u64,
+    pub given: DevicePtr<i32>,
     /// Where the next step's rows go; null: nowhere.
-    pub next_rows: u64,
+    pub next_rows: DevicePtr<RowState>,
     pub mass: bool,
     pub log: HeadLog,
 }
 
 impl CudaBackend {
+    /// logits `[rows, vocab_size]` of at most 16 rows of hidden states.
+    pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
+        let w = self.weights.head();
+        let job = Job { w, bias: None, y: self.head.logits.ptr() };
+        self.gemv(self.matmul_kernels(w)?, hidden, None, &[job], rows, false)
+    }
+
     /// The launches from the logits of `run.n` rows on.
     pub(super) fn read_logits(&self, run: &HeadRun) -> Result<(), CudaError> {
-        let (s, head) = (&self.spec, &self.head);
-        let (blocks, vocab): (Argument, Argument) = (head.blocks.into(), s.vocab_size.into());
+        let (s, head, kernels) = (&self.spec, &self.head, &self.kernels);
+        let (logits, partials, lists) = (head.logits.ptr(), head.partials.ptr(), head.lists.ptr());
+        let (vocab, blocks, samplers, masses) =
+            (s.vocab_size.into(), head.blocks.into(), run.samplers.ptr(), head.masses.ptr());
         let grid = [head.blocks, run.n, 1];
-        let softcap = s.final_logit_softcapping.unwrap_or(0.0).into();
-        let arguments = [(&head.logits).into(), vocab, softcap, (&head.partials).into(), (&head.lists).into()];
-        self.device.launch(&self.variants.head_partial, grid, 512, HEAD_SHARED, &arguments)?;
+        let softcap = s.final_logit_softcapping.unwrap_or(0.0);
+        let parameters = HeadPartial { logits, vocab, softcap, partials, lists };
+        self.device.launch(&kernels.head_partial, grid, &parameters)?;
         if run.mass {
-            let (samplers, masses) = (run.samplers.into(), (&head.masses).into());
-            let arguments = [(&head.logits).into(), vocab, blocks, (&head.partials).into(), samplers, masses];
-            self.device.launch(&self.variants.head_mass, grid, 512, HEAD_SHARED, &arguments)?;
+            let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
+            self.device.launch(&kernels.head_mass, grid, &parameters)?;
         }
-        let arguments = [
-            (&head.logits).into(),
+        let parameters = HeadFinish {
+            logits,
             vocab,
             blocks,
-            (&head.partials).into(),
-            (&head.lists).into(),
-            (&head.masses).into(),
-            run.rows.into(),
-            run.samplers.into(),
-            run.given.into(),
-            run.next_rows.into(),
-            run.log.into(),
-            (&self.scratch.not_finite).into(),
-        ];
-        self.device.launch(&self.variants.head_finish, [run.n, 1, 1], 512, HEAD_SHARED, &arguments)
+            partials,
+            lists,
+            masses,
+            rows: run.rows.ptr(),
+            samplers,
+            given: run.given,
+            next_rows: run.next_rows,
+            log: run.log,
+            not_finite: self.scratch.not_finite.ptr(),
+        };
+        self.device.launch(&kernels.head_finish, [run.n, 1, 1], &parameters)
     }
 
     /// Predictions of at most 16 rows of the pass that has ended.
@@ -194,14 +211,14 @@ impl CudaBackend {
             n: requests.len(),
             rows: &head.rows,
             samplers: &head.samplers,
-            given: head.given.address(),
-            next_rows: 0,
+            given: head.given.ptr(),
+            next_rows: DevicePtr::NULL,
             mass,
             log: head.log.view(),
         };
         self.logits(hidden, requests.len())?;
         self.read_logits(&run)?;
-        let bytes: Vec<u8> = self.device.read(&head.log.data, 0, head.log.bytes())?;
+        let words: Vec<u32> = self.device.read(&head.log.data, 0, head.log.words())?;
         let flag: Vec<i32> = self.device.read(&self.scratch.not_finite, 0, 1)?;
         if flag != [0] {
             let position = self.first_bad_row()?;
@@ -209,16 +226,19 @@ impl CudaBackend {
         }
         let entry = |(index, request): (usize, &Prediction)| {
             let position = self.pass.rows[request.row].position;
-            self.head.log.entry(&bytes, index, request.detail).ok_or_else(|| self.not_finite(position))
+            self.head
+                .log
+                .entry(bytemuck::cast_slice(&words), index, request.detail)
+                .ok_or_else(|| self.not_finite(position))
         };
         requests.iter().enumerate().map(entry).collect()
     }
 
-    /// Writes what is asked; whether a draw needs the mass of the whole vocabulary.
+    /// Writes the requests; whether a draw needs the mass of the whole vocabulary.
     fn write_requests(&self, requests: &[Prediction]) -> Result<bool, BackendError> {
         let (mut rows, mut samplers, mut given) = (Vec::new(), Vec::new(), Vec::new());
         for request in requests {
-            let row = &self.pass.rows[request.row];
+            let row = self.pass.row(request.row)?;
             let (stream, sampler, token) = match request.next {
                 Next::Given(token) => (0, Sampler::default(), token.map_or(NONE, |t| t as i32)),
                 Next::Choose(choice) => (choice.stream, sampler(&choice, row.position)?, CHOOSE),
@@ -233,18 +253,18 @@ impl CudaBackend {
         Ok(samplers.iter().any(needs_mass))
     }
 
-    /// The address of the requests' hidden states, one behind the other.
-    fn gather(&self, requests: &[Prediction]) -> Result<u64, CudaError> {
+    /// The requests' hidden states, one after the other.
+    fn gather(&self, requests: &[Prediction]) -> Result<DevicePtr<f32>, CudaError> {
         let width = self.spec.hidden_size;
         let first = requests.first().map_or(0, |r| r.row);
         if requests.iter().enumerate().all(|(i, r)| r.row == first + i) {
-            return Ok(self.scratch.h.floats(first * width));
+            return Ok(self.scratch.h.ptr().add(first * width));
         }
         for (i, request) in requests.iter().enumerate() {
-            let (to, from) = ((&self.head.gathered, 4 * i * width), (&self.scratch.h, 4 * request.row * width));
-            self.device.copy(to, from, 4 * width)?;
+            let (to, from) = ((&self.head.gathered, i * width), (&self.scratch.h, request.row * width));
+            self.device.copy(to, from, width)?;
         }
-        Ok(self.head.gathered.address())
+        Ok(self.head.gathered.ptr())
     }
 
     /// The position of the pass's first row whose hidden state is not finite; clears the flag.

@@ -1,8 +1,9 @@
 //! Where kernels come from: fatbins that nvcc made when the crate was built, or NVRTC at first use, whose result is kept
 //! on disk under a hash of everything that went into it.
 
-use super::device::{Device, DeviceInfo, Kernel, Module};
+use super::context::{Device, DeviceInfo};
 use super::error::{CudaError, describe};
+use super::launch::{Kernel, Module, Parameters};
 use crate::cache;
 use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts, sys as nvrtc};
 use std::cell::RefCell;
@@ -23,7 +24,7 @@ const SOURCE_VARIABLE: &str = "UQAC_KERNELS";
 const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 
 /// The kernel files, each loaded when a kernel of it is first asked for.
-pub struct Kernels {
+pub struct KernelFiles {
     device: Device,
     source: Source,
     modules: RefCell<HashMap<&'static str, Rc<Module>>>,
@@ -43,8 +44,8 @@ struct Compiler {
     cache: Option<PathBuf>,
 }
 
-impl Kernels {
-    pub fn new(device: &Device, info: &DeviceInfo) -> Result<Kernels, CudaError> {
+impl KernelFiles {
+    pub fn new(device: &Device, info: &DeviceInfo) -> Result<KernelFiles, CudaError> {
         let (major, minor) = info.capability;
         if major < 8 {
             return Err(CudaError::TooOld { device: info.name.clone(), major, minor });
@@ -52,7 +53,7 @@ impl Kernels {
         let built = !table::KERNEL_FILES.is_empty() && table::KERNEL_FILES.iter().all(|file| file.fatbin.is_some());
         let built = built && std::env::var_os(SOURCE_VARIABLE).is_none_or(|source| source != "nvrtc");
         let source = if built { Source::Built } else { Source::Compiler(Compiler::new(info)?) };
-        Ok(Kernels { device: device.clone(), source, modules: RefCell::default() })
+        Ok(KernelFiles { device: device.clone(), source, modules: RefCell::default() })
     }
 
     /// Where they come from, for display.
@@ -63,17 +64,16 @@ impl Kernels {
         }
     }
 
-    /// The kernel `name` of `kernels/<file>.cu`, for launches with `shared` bytes of dynamic shared memory at most.
-    pub fn get(&self, file: &str, name: &str, shared: usize) -> Result<Kernel, CudaError> {
-        self.find(file, name, shared)?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
+    /// The kernel `name` of `kernels/<file>.cu`.
+    pub fn get<P: Parameters>(&self, file: &str, name: &str) -> Result<Kernel<P>, CudaError> {
+        self.find(file, name)?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
     }
 
-    /// As [`Kernels::get`]; `None` where there is no such kernel.
-    pub fn find(&self, file: &str, name: &str, shared: usize) -> Result<Option<Kernel>, CudaError> {
-        let file = table::KERNEL_FILES.iter().find(|f| f.name == file);
-        match file {
+    /// As [`KernelFiles::get`]; `None` where there is no such kernel.
+    pub fn find<P: Parameters>(&self, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
+        match table::KERNEL_FILES.iter().find(|f| f.name == file) {
             None => Ok(None),
-            Some(file) => self.module(file)?.kernel(name, shared),
+            Some(file) => self.module(file)?.kernel(name),
         }
     }
 
@@ -120,7 +120,7 @@ impl Compiler {
         })
     }
 
-    /// The PTX of a kernel file with a NUL behind it, from the cache if it is there.
+    /// The PTX of a kernel file with a NUL at its end, from the cache if it is there.
     fn image(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
         let cached =
             self.cache.as_ref().map(|folder| folder.join(format!("{}-{:016x}.ptx", file.name, self.key(file))));

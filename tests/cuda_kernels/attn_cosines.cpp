@@ -1,10 +1,9 @@
-// cosine_similarity against float64.
-#define CUDA_HOST_SHIM_MAIN
+// cosines against float64.
 #include "attn_support.h"
 
-#include "similarity.cu"
+#include "cosines.cu"
 
-CUDA_HOST_EXPORT(cosine_similarity)
+CUDA_HOST_EXPORT(cosines)
 
 static void test(int hidden_size, int traced, int first, const std::vector<int>& positions,
                  const std::vector<int>& answer, int seed) {
@@ -18,7 +17,7 @@ static void test(int hidden_size, int traced, int first, const std::vector<int>&
   const Device<SequenceView> sequences(std::vector<SequenceView>{SequenceView(), SequenceView(), view});
   const Device<int> p(positions), a(answer);
   ch_configure(1 + seed % 2, seed);
-  launch("cosine_similarity", dim3(answer.size(), positions.size()), dim3(128), 96,
+  launch("cosines", dim3(answer.size(), positions.size()), dim3(128), 96,
          (const SequenceView*)sequences.get(), 2, traced, hidden_size, (const int*)p.get(), (const int*)a.get(),
          out.get());
   ch_configure(1, 0);
@@ -45,5 +44,5 @@ int main() {
     test(1000, 4, 3, {3, 4}, {6}, seed);
     test(129, 2, 0, {0}, {0, 1}, seed);
   }
-  return report("attn_similarity");
+  return report("attn_cosines");
 }

@@ -1,0 +1,36 @@
+//! A question, its answer as it is written, and how far to trust it:
+//! `cargo run --release --example ask -- "Tom has 3 boxes with 12 pencils each. How many pencils are there?" [MODEL]`
+
+use std::error::Error;
+use std::io::{Write, stdout};
+use std::ops::ControlFlow;
+use uqac::{AnswerRule, Conversation, Engine, EngineOptions, GenerateOptions, Parameters, Profile};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let question = arguments.next().ok_or("usage: ask QUESTION [MODEL]")?;
+    let model = arguments.next().unwrap_or_else(|| "abacus".to_owned());
+
+    let mut engine = Engine::load(&uqac::locate_model(&model)?, EngineOptions::default())?;
+    let prompt = uqac::encode_prompt(&engine, &Conversation::Prompt(question), true)?;
+    let tokenizer = engine.tokenizer().clone();
+    let mut text = tokenizer.stream();
+    let options = GenerateOptions::default();
+    let (_, mut response) = engine.generate_traced(&prompt, &options, |progress| {
+        print!("{}", text.push(progress.token.token).unwrap_or_default());
+        match stdout().flush() {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()), // nobody reads any more
+        }
+    })?;
+    println!();
+
+    match uqac::assess(&mut response, AnswerRule::Auto, None, &Parameters::published(Profile::Corrected))? {
+        None => println!("no answer was found in the response"),
+        Some(found) => {
+            let scores = &found.outcome.scores;
+            println!("{} with P = {:.3} (P(answer) {:.3})", found.answer.text, scores["p"], scores["answer_prob"]);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,383 @@
+//! What host and kernels share: the structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
+//! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
+
+use super::launch::{Argument, Int, Parameters};
+use super::memory::DevicePtr;
+use crate::backend::DType;
+use bytemuck::{Pod, Zeroable};
+use std::ffi::c_void;
+
+/// One row of a pass.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct RowState {
+    pub slot: i32,
+    pub position: i32,
+    pub token: i32,
+    /// Numbers the sequence for the sampler.
+    pub stream: i32,
+}
+
+/// Where a sequence's trace is; null: there is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct TraceView {
+    /// `[rows, K]` each, lowest entropy first
+    pub heads: DevicePtr<i32>,
+    pub entropies: DevicePtr<f32>,
+    pub maxima: DevicePtr<f32>,
+    pub sums: DevicePtr<f32>,
+    /// `[rows, K, head_dim]`
+    pub queries: DevicePtr<f32>,
+    /// `[rows, hidden_size]`
+    pub hidden: DevicePtr<f32>,
+    /// `[rows]`
+    pub gaps: DevicePtr<f32>,
+}
+
+/// Where a sequence's cache and trace are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct SequenceView {
+    /// `[layers][kv_heads][capacity][head_dim]`, both
+    pub k: DevicePtr<Stored>,
+    pub v: DevicePtr<Stored>,
+    /// Positions, a multiple of 64.
+    pub capacity: u32,
+    pub first_traced_row: i32,
+    pub trace: TraceView,
+}
+
+/// The state of one head of one row: softmax maximum and sum, and m', Z', S' of the reweighted attention.
+pub type HeadState = [f32; 5];
+
+/// Of a part of the logits: the maximum, the sum of e = exp(x - m), and the sum of e (x - m).
+pub type LogitPart = [f32; 3];
+
+/// How a row's next token is chosen.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct Sampler {
+    pub seed: u64,
+    /// 0: greedy
+    pub temperature: f32,
+    pub top_p: f32,
+    pub top_k: i32,
+    /// The draw's number is the row's position less this.
+    pub first_position: i32,
+    /// Only ids below are chosen.
+    pub choosable: i32,
+    pub padding: i32,
+}
+
+/// One matrix of a `gemv` launch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct GemvJob {
+    pub w: DevicePtr<Stored>,
+    /// Null: none.
+    pub bias: DevicePtr<f32>,
+    pub y: DevicePtr<f32>,
+    pub outs: i32,
+    pub padding: i32,
+}
+
+/// Up to three matrices over the same input; unused ones have no outputs.
+pub type GemvJobs = [GemvJob; 3];
+
+/// Where the results of `head_finish` go.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct HeadLog {
+    pub tokens: DevicePtr<i32>,
+    pub logprobs: DevicePtr<f32>,
+    pub entropies: DevicePtr<f32>,
+    pub counts: DevicePtr<i32>,
+    pub top_ids: DevicePtr<i32>,
+    pub top_logprobs: DevicePtr<f32>,
+    /// Entries of a slot; 0: an entry a row.
+    pub ring: i32,
+    pub padding: i32,
+}
+
+/// An element in its stored dtype, which the name of the kernel says: f32, f16 or bf16.
+pub enum Stored {}
+
+/// A dtype of the cache as `rope_cache` takes it.
+pub fn cache_type(dtype: DType) -> Int {
+    match dtype {
+        DType::F32 => Int(0),
+        DType::F16 => Int(1),
+        DType::Bf16 => Int(2),
+    }
+}
+
+impl Argument for GemvJobs {}
+impl Argument for HeadLog {}
+
+/// Declares the parameters of kernels: the name, the threads of a block, and every parameter with its type. A launch with
+/// one too many, too few or of another type does not compile.
+macro_rules! kernels {
+    ($($(#[$doc:meta])* $name:ident($block:literal) { $($parameter:ident: $type:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub struct $name {
+            $(pub $parameter: $type,)*
+        }
+
+        impl Parameters for $name {
+            const BLOCK: u32 = $block;
+            const SIZES: &'static [usize] = &[$(size_of::<$type>()),*];
+
+            fn pointers(&self) -> Vec<*mut c_void> {
+                vec![$(argument(&self.$parameter)),*]
+            }
+        }
+    )*};
+}
+
+fn argument<T: Argument>(value: &T) -> *mut c_void {
+    std::ptr::from_ref(value).cast_mut().cast()
+}
+
+kernels! {
+    /// `embed.cu`: `embed_{w}`
+    Embed(256) {
+        embedding: DevicePtr<Stored>,
+        rows: DevicePtr<RowState>,
+        x: DevicePtr<f32>,
+        width: Int,
+        vocab: Int,
+        scale: f32,
+    }
+    /// `gemv.cu`: `gemv_{w}_{r8,r16}`
+    Gemv(256) {
+        x: DevicePtr<f32>,
+        jobs: GemvJobs,
+        k: Int,
+        rows: Int,
+        accumulate: Int,
+    }
+    /// `gemv.cu`: `gemv_norm_{w}_{r8,r16}`
+    GemvNorm(256) {
+        x: DevicePtr<f32>,
+        norm_weight: DevicePtr<f32>,
+        norm_offset: f32,
+        eps: f32,
+        jobs: GemvJobs,
+        k: Int,
+        rows: Int,
+        accumulate: Int,
+    }
+    /// `gemv.cu`: `gemv_gated_{w}_{r8,r16}`
+    GemvGated(256) {
+        x: DevicePtr<f32>,
+        norm_weight: DevicePtr<f32>,
+        norm_offset: f32,
+        eps: f32,
+        gate: DevicePtr<Stored>,
+        up: DevicePtr<Stored>,
+        gate_bias: DevicePtr<f32>,
+        up_bias: DevicePtr<f32>,
+        y: DevicePtr<f32>,
+        k: Int,
+        outs: Int,
+        rows: Int,
+        activation: Int,
+    }
+    /// `gemm.cu`: `gemm_{w}_t{terms}_m{rows}`
+    GemmTerms(256) {
+        x: DevicePtr<u16>,
+        w: DevicePtr<Stored>,
+        bias: DevicePtr<f32>,
+        y: DevicePtr<f32>,
+        n: Int,
+        outs: Int,
+        k: Int,
+        accumulate: Int,
+    }
+    /// `gemm.cu`: `split_{w}`
+    Split(256) {
+        x: DevicePtr<f32>,
+        terms: DevicePtr<u16>,
+        count: Int,
+        term_count: Int,
+    }
+    /// `norm.cu`: `rms_norm`
+    RmsNorm(256) {
+        x: DevicePtr<f32>,
+        weight: DevicePtr<f32>,
+        offset: f32,
+        eps: f32,
+        width: Int,
+        y: DevicePtr<f32>,
+        not_finite: DevicePtr<i32>,
+    }
+    /// `norm.cu`: `rms_norm_{w}`
+    RmsNormTerms(256) {
+        x: DevicePtr<f32>,
+        weight: DevicePtr<f32>,
+        offset: f32,
+        eps: f32,
+        width: Int,
+        terms: DevicePtr<u16>,
+        term_count: Int,
+    }
+    /// `norm.cu`: `add_rms_norm`
+    AddRmsNorm(256) {
+        x: DevicePtr<f32>,
+        h: DevicePtr<f32>,
+        weight: DevicePtr<f32>,
+        offset: f32,
+        eps: f32,
+        width: Int,
+    }
+    /// `norm.cu`: `gated_act`
+    GatedAct(256) {
+        gate: DevicePtr<f32>,
+        up: DevicePtr<f32>,
+        y: DevicePtr<f32>,
+        count: Int,
+        activation: Int,
+    }
+    /// `norm.cu`: `gated_act_{w}`
+    GatedActTerms(256) {
+        gate: DevicePtr<f32>,
+        up: DevicePtr<f32>,
+        terms: DevicePtr<u16>,
+        count: Int,
+        activation: Int,
+        term_count: Int,
+    }
+    /// `rope.cu`: `rope_cache`
+    RopeCache(128) {
+        q: DevicePtr<f32>,
+        k: DevicePtr<f32>,
+        v: DevicePtr<f32>,
+        q_norm: DevicePtr<f32>,
+        k_norm: DevicePtr<f32>,
+        norm_offset: f32,
+        eps: f32,
+        cos: DevicePtr<f32>,
+        sin: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        layer: Int,
+        heads: Int,
+        kv_heads: Int,
+        head_dim: Int,
+        query_scale: f32,
+        k_type: Int,
+        v_type: Int,
+    }
+    /// `attn_decode.cu`: `attn_decode_k{k}_v{v}_d{head_dim}[_plain]`
+    AttnDecode(128) {
+        queries: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        layer: Int,
+        heads: Int,
+        kv_heads: Int,
+        window: Int,
+        softcap: f32,
+        partial_out: DevicePtr<f32>,
+        partial_states: DevicePtr<HeadState>,
+    }
+    /// `attn_decode.cu`: `attn_combine[_plain]`
+    AttnCombine(128) {
+        partial_out: DevicePtr<f32>,
+        partial_states: DevicePtr<HeadState>,
+        rows: DevicePtr<RowState>,
+        head_dim: Int,
+        splits: Int,
+        window: Int,
+        out: DevicePtr<f32>,
+        states: DevicePtr<HeadState>,
+    }
+    /// `attn_prefill.cu`: `attn_prefill_k{k}_v{v}_d{head_dim}_t{terms}`
+    AttnPrefill(128) {
+        queries: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        n: Int,
+        layer: Int,
+        heads: Int,
+        kv_heads: Int,
+        window: Int,
+        softcap: f32,
+        out: DevicePtr<f32>,
+        states: DevicePtr<HeadState>,
+    }
+    /// `attn_select.cu`: `attn_select`
+    AttnSelect(256) {
+        states: DevicePtr<HeadState>,
+        queries: DevicePtr<f32>,
+        hidden: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        first_layer: Int,
+        layers: Int,
+        heads: Int,
+        head_dim: Int,
+        hidden_size: Int,
+        keep: Int,
+        regularized: Int,
+        begin: Int,
+        finish: Int,
+    }
+    /// `attn_rows.cu`: `attn_rows_k{k}_d{head_dim}`
+    AttnRows(512) {
+        sequences: DevicePtr<SequenceView>,
+        slot: Int,
+        asked: DevicePtr<i32>,
+        windows: DevicePtr<i32>,
+        softcap: f32,
+        heads: Int,
+        kv_heads: Int,
+        keep: Int,
+        stride: Int,
+        out: DevicePtr<f32>,
+    }
+    /// `cosines.cu`: `cosines`
+    Cosines(128) {
+        sequences: DevicePtr<SequenceView>,
+        slot: Int,
+        traced: Int,
+        hidden_size: Int,
+        positions: DevicePtr<i32>,
+        answer: DevicePtr<i32>,
+        out: DevicePtr<f32>,
+    }
+    /// `head.cu`: `head_partial`
+    HeadPartial(512) {
+        logits: DevicePtr<f32>,
+        vocab: Int,
+        softcap: f32,
+        partials: DevicePtr<LogitPart>,
+        lists: DevicePtr<u64>,
+    }
+    /// `head.cu`: `head_mass`
+    HeadMass(512) {
+        logits: DevicePtr<f32>,
+        vocab: Int,
+        blocks: Int,
+        partials: DevicePtr<LogitPart>,
+        samplers: DevicePtr<Sampler>,
+        masses: DevicePtr<u64>,
+    }
+    /// `head.cu`: `head_finish`
+    HeadFinish(512) {
+        logits: DevicePtr<f32>,
+        vocab: Int,
+        blocks: Int,
+        partials: DevicePtr<LogitPart>,
+        lists: DevicePtr<u64>,
+        masses: DevicePtr<u64>,
+        rows: DevicePtr<RowState>,
+        samplers: DevicePtr<Sampler>,
+        given: DevicePtr<i32>,
+        next_rows: DevicePtr<RowState>,
+        log: HeadLog,
+        not_finite: DevicePtr<i32>,
+    }
+}

@@ -1,0 +1,161 @@
+//! A device with the one stream on which everything runs. All of the backend's unsafe use of the driver is here, in
+//! `memory.rs`, `launch.rs`, `loader.rs` and `cublaslt.rs`.
+
+use super::error::{Context, CudaError, describe};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use std::sync::Arc;
+
+/// A device with the one stream that everything runs on, in order.
+#[derive(Clone)]
+pub struct Device {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    /// What mapped memory comes in multiples of, where memory can be mapped.
+    granularity: Option<usize>,
+}
+
+/// What is known of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceInfo {
+    pub ordinal: usize,
+    pub name: String,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    pub multiprocessors: usize,
+    /// Bytes.
+    pub free: usize,
+    pub total: usize,
+}
+
+/// Loads the driver; the number of devices.
+pub fn count() -> Result<usize, CudaError> {
+    // SAFETY: loading the driver runs its constructors, as every CUDA program does.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::NoDriver);
+    }
+    match CudaContext::device_count() {
+        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        Err(error) => Err(CudaError::Driver { call: "starting CUDA".to_owned(), cause: describe(error) }),
+    }
+}
+
+impl Device {
+    pub fn open(ordinal: usize) -> Result<Device, CudaError> {
+        let count = count()?;
+        if ordinal >= count {
+            return Err(CudaError::NoDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal).during("opening the device")?;
+        let stream = context.new_stream().during("creating a stream")?;
+        let granularity = granularity(&context);
+        Ok(Device { context, stream, granularity })
+    }
+
+    pub fn info(&self) -> Result<DeviceInfo, CudaError> {
+        let (free, total) = self.memory()?;
+        let multiprocessors = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        Ok(DeviceInfo {
+            ordinal: self.context.ordinal(),
+            name: self.context.name().during("asking for the device's name")?,
+            capability: self.context.compute_capability().during("asking for the compute capability")?,
+            multiprocessors: usize::try_from(multiprocessors.during("asking for multiprocessors")?).unwrap_or(1),
+            free,
+            total,
+        })
+    }
+
+    /// Bytes: (free, total).
+    pub fn memory(&self) -> Result<(usize, usize), CudaError> {
+        self.context.mem_get_info().during("asking for free memory")
+    }
+
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        self.stream.synchronize().during("waiting for the device")
+    }
+
+    /// Makes the context the thread's, as calls below cudarc's safe layer need.
+    pub(super) fn bind(&self) -> Result<(), CudaError> {
+        self.context.bind_to_thread().during("using the device")
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    pub(super) fn ordinal(&self) -> usize {
+        self.context.ordinal()
+    }
+
+    pub(super) fn granularity(&self) -> Option<usize> {
+        self.granularity
+    }
+
+    pub(super) fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    pub(super) fn raw_stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
+    }
+
+    /// Something to wait for: all work up to `Event::record`.
+    pub fn event(&self) -> Result<Event, CudaError> {
+        self.bind()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        Ok(Event { device: self.clone(), event: result::event::create(flags).during("creating an event")? })
+    }
+}
+
+/// Memory of one device, as `cuMemCreate` is asked for it.
+pub(super) fn allocation_properties(ordinal: usize) -> sys::CUmemAllocationProp {
+    // SAFETY: numbers and null pointers throughout, for which zero is a value.
+    let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type_ = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = ordinal as i32;
+    properties
+}
+
+/// What mapped memory comes in multiples of; `None` where the device cannot map memory.
+fn granularity(context: &CudaContext) -> Option<usize> {
+    let attribute = Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
+    if context.attribute(attribute) != Ok(1) {
+        return None;
+    }
+    let (mut granularity, properties) = (0, allocation_properties(context.ordinal()));
+    let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    // SAFETY: both live during the call.
+    let asked = unsafe { sys::cuMemGetAllocationGranularity(&mut granularity, &properties, minimum) };
+    asked.result().ok().map(|()| granularity).filter(|granularity| *granularity > 0)
+}
+
+/// A point in the stream's work.
+pub struct Event {
+    device: Device,
+    event: sys::CUevent,
+}
+
+impl Event {
+    pub fn record(&self) -> Result<(), CudaError> {
+        self.device.bind()?;
+        // SAFETY: event and stream live.
+        unsafe { result::event::record(self.event, self.device.raw_stream()) }.during("recording an event")
+    }
+
+    /// Waits until everything before [`Event::record`] is done.
+    pub fn wait(&self) -> Result<(), CudaError> {
+        self.device.bind()?;
+        // SAFETY: the event lives.
+        unsafe { result::event::synchronize(self.event) }.during("waiting for the device")
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        let destroyed = unsafe { result::event::destroy(self.event) };
+        let _ = destroyed;
+    }
+}

@@ -1,0 +1,158 @@
+//! Which kernels a model needs, and the limits that they set.
+
+use super::abi::{
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPrefill, AttnRows, AttnSelect, Cosines, Embed, GatedAct, GatedActTerms,
+    GemmTerms, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, RmsNorm, RmsNormTerms, RopeCache, Split,
+};
+use super::error::CudaError;
+use super::launch::{Kernel, Parameters};
+use super::loader::KernelFiles;
+use crate::model::ModelSpec;
+use crate::model::weights::DType;
+use std::collections::HashMap;
+
+/// Rows of a pass: enough for matrix products at full speed, few enough to bound scratch memory.
+pub const MAX_ROWS: usize = 256;
+
+/// Rows of a narrow pass: the most that `gemv.cu` takes.
+pub const NARROW_ROWS: usize = 16;
+
+/// K at most: heads that a trace keeps per row (`MAX_KEEP` of `common.cuh`).
+pub const MAX_HEADS: usize = 32;
+
+/// Parts that a row's positions are split into, at most: `attn_decode.cu` takes 128.
+pub const MAX_SPLITS: usize = 32;
+
+/// Query heads that a block of `attn_decode` computes together.
+pub const DECODE_GROUP: usize = 8;
+
+/// 16-bit terms that activations are split into for `gemm.cu`: two hold what float32 does, nearly.
+pub const TERMS: usize = 2;
+
+/// Rows of a block of `gemm.cu`, of its two variants.
+pub const GEMM_ROWS: [usize; 2] = [64, 128];
+
+/// Every kernel of the passes of one model.
+pub struct KernelSet {
+    pub embed: Kernel<Embed>,
+    pub matmul: HashMap<DType, MatmulKernels>,
+    pub rms_norm: Kernel<RmsNorm>,
+    pub add_rms_norm: Kernel<AddRmsNorm>,
+    pub gated_act: Kernel<GatedAct>,
+    pub rope_cache: Kernel<RopeCache>,
+    pub decode: DecodeKernels,
+    /// Without the entropy, where it is built.
+    pub decode_plain: Option<DecodeKernels>,
+    pub prefill: Kernel<AttnPrefill>,
+    pub select: Kernel<AttnSelect>,
+    pub rows: Kernel<AttnRows>,
+    pub cosines: Kernel<Cosines>,
+    pub head_partial: Kernel<HeadPartial>,
+    pub head_mass: Kernel<HeadMass>,
+    pub head_finish: Kernel<HeadFinish>,
+}
+
+/// Products with weights of one type.
+pub struct MatmulKernels {
+    /// `[up to 8 rows, up to 16]`
+    pub gemv: [Kernel<Gemv>; 2],
+    pub norm: [Kernel<GemvNorm>; 2],
+    pub gated: [Kernel<GemvGated>; 2],
+    /// For more rows; none for f32 weights, whose products are done 16 rows at a time.
+    pub wide: Option<WideKernels>,
+}
+
+/// Products of more than [`NARROW_ROWS`] rows, whose input comes as terms.
+pub struct WideKernels {
+    /// Of [`GEMM_ROWS`] rows a block.
+    pub gemm: [Kernel<GemmTerms>; 2],
+    pub split: Kernel<Split>,
+    pub rms_norm: Kernel<RmsNormTerms>,
+    pub gated_act: Kernel<GatedActTerms>,
+}
+
+/// `attn_decode.cu` with the merge of its splits.
+pub struct DecodeKernels {
+    pub attend: Kernel<AttnDecode>,
+    pub combine: Kernel<AttnCombine>,
+}
+
+impl KernelSet {
+    /// For weights of `types` and an embedding of type `embedding`, with (keys, values) cached in the types of `cache`.
+    ///
+    /// # Errors
+    /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
+    pub fn load(
+        files: &KernelFiles,
+        spec: &ModelSpec,
+        types: &[DType],
+        cache: (DType, DType),
+        embedding: DType,
+    ) -> Result<KernelSet, CudaError> {
+        let (k, v, head_dim) = (cache.0.name(), cache.1.name(), spec.head_dim);
+        let decode_name = format!("attn_decode_k{k}_v{v}_d{head_dim}");
+        let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
+        Ok(KernelSet {
+            embed: files.get("embed", &format!("embed_{}", embedding.name()))?,
+            matmul: matmul.collect::<Result<_, CudaError>>()?,
+            rms_norm: files.get("norm", "rms_norm")?,
+            add_rms_norm: files.get("norm", "add_rms_norm")?,
+            gated_act: files.get("norm", "gated_act")?,
+            rope_cache: files.get("rope", "rope_cache")?,
+            decode: DecodeKernels::load(files, &decode_name, "")?
+                .ok_or(CudaError::NoKernel { name: decode_name.clone() })?,
+            decode_plain: DecodeKernels::load(files, &decode_name, "_plain")?,
+            prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{TERMS}"))?,
+            select: load_select(files, spec)?,
+            rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
+            cosines: files.get("cosines", "cosines")?,
+            head_partial: files.get("head", "head_partial")?,
+            head_mass: files.get("head", "head_mass")?,
+            head_finish: files.get("head", "head_finish")?,
+        })
+    }
+}
+
+/// With shared memory for all layers at once (a narrow pass) and for one layer beside the queries that were kept before.
+fn load_select(files: &KernelFiles, spec: &ModelSpec) -> Result<Kernel<AttnSelect>, CudaError> {
+    let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
+    let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
+    let narrow = head * spec.total_heads();
+    let wide = head * spec.num_attention_heads + dim * spec.head_dim;
+    select.reserve_shared(narrow.max(wide))?;
+    Ok(select)
+}
+
+impl MatmulKernels {
+    fn load(files: &KernelFiles, dtype: DType) -> Result<MatmulKernels, CudaError> {
+        let w = dtype.name();
+        let wide = || -> Result<WideKernels, CudaError> {
+            let gemm = |rows: usize| files.get("gemm", &format!("gemm_{w}_t{TERMS}_m{rows}"));
+            Ok(WideKernels {
+                gemm: [gemm(GEMM_ROWS[0])?, gemm(GEMM_ROWS[1])?],
+                split: files.get("gemm", &format!("split_{w}"))?,
+                rms_norm: files.get("norm", &format!("rms_norm_{w}"))?,
+                gated_act: files.get("norm", &format!("gated_act_{w}"))?,
+            })
+        };
+        Ok(MatmulKernels {
+            gemv: gemv_pair(files, &format!("gemv_{w}"))?,
+            norm: gemv_pair(files, &format!("gemv_norm_{w}"))?,
+            gated: gemv_pair(files, &format!("gemv_gated_{w}"))?,
+            wide: (dtype != DType::F32).then(wide).transpose()?,
+        })
+    }
+}
+
+/// The variants for up to 8 and up to 16 rows.
+fn gemv_pair<P: Parameters>(files: &KernelFiles, name: &str) -> Result<[Kernel<P>; 2], CudaError> {
+    Ok([files.get("gemv", &format!("{name}_r8"))?, files.get("gemv", &format!("{name}_r16"))?])
+}
+
+impl DecodeKernels {
+    fn load(files: &KernelFiles, name: &str, suffix: &str) -> Result<Option<DecodeKernels>, CudaError> {
+        let Some(attend) = files.find("attn_decode", &format!("{name}{suffix}"))? else { return Ok(None) };
+        let combine = files.get("attn_decode", &format!("attn_combine{suffix}"))?;
+        Ok(Some(DecodeKernels { attend, combine }))
+    }
+}

@@ -1,0 +1,186 @@
+//! Kernels and their launches. What a kernel takes is its [`Parameters`] (`abi.rs`); what shared memory it needs is what its
+//! source exports (`SHARED_BYTES` in `kernels/common.cuh`).
+
+use super::context::Device;
+use super::error::{Context, CudaError, describe};
+use super::memory::DevicePtr;
+use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
+use cudarc::driver::{DriverError, result};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+/// Shared memory that a block can have without the opt-in, in bytes.
+const WITHOUT_OPT_IN: usize = 48 << 10;
+
+/// The parameters of a kernel, in its order.
+pub trait Parameters {
+    /// Threads of a block.
+    const BLOCK: u32;
+    /// Bytes of each parameter.
+    const SIZES: &'static [usize];
+
+    /// Where each parameter's value is.
+    fn pointers(&self) -> Vec<*mut c_void>;
+}
+
+/// What can be a parameter of a kernel, by value.
+pub trait Argument: Copy {}
+
+/// A kernel's `int`: sizes, counts and flags.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Int(pub c_int);
+
+impl From<usize> for Int {
+    fn from(size: usize) -> Int {
+        Int(size as c_int)
+    }
+}
+
+impl From<bool> for Int {
+    fn from(flag: bool) -> Int {
+        Int(flag.into())
+    }
+}
+
+impl Argument for Int {}
+impl Argument for f32 {}
+impl<T> Argument for DevicePtr<T> {}
+
+/// A loaded module; unloaded with the last kernel of it.
+pub struct Module {
+    device: Device,
+    module: sys::CUmodule,
+}
+
+impl Module {
+    /// Loads a fatbin or a cubin, or PTX that ends with a NUL.
+    pub fn load(device: &Device, image: &[u8]) -> Result<Module, DriverError> {
+        device.context().bind_to_thread()?;
+        // SAFETY: fatbins and cubins know their length, and PTX ends with a NUL.
+        let module = unsafe { result::module::load_data(image.as_ptr().cast()) }?;
+        Ok(Module { device: device.clone(), module })
+    }
+
+    /// The kernel of this name; `None` if there is none.
+    pub fn kernel<P: Parameters>(self: &Rc<Module>, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
+        self.device.bind()?;
+        // SAFETY: the module is loaded.
+        let function = match unsafe { result::module::get_function(self.module, c_string(name)) } {
+            Ok(function) => function,
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => return Ok(None),
+            Err(error) => {
+                return Err(CudaError::Driver { call: format!("looking for {name}"), cause: describe(error) });
+            }
+        };
+        let parameters = PhantomData;
+        let mut kernel = Kernel { module: self.clone(), function, name: name.to_owned(), shared: 0, parameters };
+        kernel.check()?;
+        kernel.reserve_shared(self.shared_bytes(name)?)?;
+        Ok(Some(kernel))
+    }
+
+    /// The number that `SHARED_BYTES(name, ..)` exports.
+    fn shared_bytes(&self, name: &str) -> Result<usize, CudaError> {
+        let variable = format!("{name}_shared_bytes");
+        // SAFETY: the module is loaded.
+        let found = unsafe { result::module::get_global(self.module, c_string(&variable)) };
+        let (address, bytes) = found.during(&format!("looking for {variable}"))?;
+        let mut value = [0u32];
+        if bytes != size_of_val(&value) {
+            let cause = format!("{bytes} bytes, not {}", size_of_val(&value));
+            return Err(CudaError::Driver { call: format!("reading {variable}"), cause });
+        }
+        // SAFETY: the variable has as many bytes as are read.
+        unsafe { result::memcpy_dtoh_sync(&mut value, address) }.during(&format!("reading {variable}"))?;
+        Ok(value[0] as usize)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let bound = self.device.context().bind_to_thread();
+        // SAFETY: loaded once, unloaded once, when no kernel of it can be launched any more.
+        let unloaded = bound.and_then(|()| unsafe { result::module::unload(self.module) });
+        let _ = unloaded;
+    }
+}
+
+/// A kernel, ready to be launched with its parameters.
+pub struct Kernel<P> {
+    module: Rc<Module>,
+    function: sys::CUfunction,
+    name: String,
+    /// Dynamic shared memory of a block, in bytes.
+    shared: usize,
+    parameters: PhantomData<P>,
+}
+
+impl<P: Parameters> Kernel<P> {
+    /// What the kernel's file exports as `SHARED_BYTES(<kernel>_<part>, ..)`.
+    pub fn shared_part(&self, part: &str) -> Result<usize, CudaError> {
+        self.module.shared_bytes(&format!("{}_{part}", self.name))
+    }
+
+    /// Launches have this many bytes of dynamic shared memory more.
+    pub fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
+        self.shared += more;
+        if self.shared > WITHOUT_OPT_IN {
+            let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is the loaded module's.
+            unsafe { result::function::set_function_attribute(self.function, attribute, self.shared as c_int) }
+                .during(&format!("asking for {} bytes of shared memory for {}", self.shared, self.name))?;
+        }
+        Ok(())
+    }
+
+    /// Compares the declared parameters with the kernel's, where the driver can tell (12.4 and newer).
+    fn check(&self) -> Result<(), CudaError> {
+        if !driver_has(c"cuFuncGetParamInfo") {
+            return Ok(());
+        }
+        let sizes: Vec<usize> = (0..).map_while(|index| self.parameter_size(index)).collect();
+        if sizes == P::SIZES {
+            return Ok(());
+        }
+        let reason = format!("bytes of each: the kernel has {sizes:?}, the host {:?}", P::SIZES);
+        Err(CudaError::Arguments { name: self.name.clone(), reason })
+    }
+
+    fn parameter_size(&self, index: usize) -> Option<usize> {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is a loaded module's, and the driver has the call.
+        unsafe { sys::cuFuncGetParamInfo(self.function, index, &mut offset, &mut size) }.result().ok().map(|()| size)
+    }
+}
+
+impl Device {
+    /// Starts a kernel. A grid that its header forbids is an error of the driver.
+    pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
+        self.bind()?;
+        let mut pointers = parameters.pointers();
+        let ([x, y, z], stream) = (grid.map(|n| n as u32), self.raw_stream());
+        let shared = kernel.shared;
+        // SAFETY: the parameters live during the call, which copies them; their number and sizes are the kernel's, and
+        // their types those that `abi.rs` declares. What the kernel does with addresses stays in device memory.
+        let launched = unsafe {
+            let (grid, block) = ((x, y, z), (P::BLOCK, 1, 1));
+            result::launch_kernel(kernel.function, grid, block, shared as u32, stream, &mut pointers)
+        };
+        launched.map_err(|error| CudaError::Driver {
+            call: format!("launching {} with grid ({x}, {y}, {z}) and {shared} bytes", kernel.name),
+            cause: describe(error),
+        })
+    }
+}
+
+fn c_string(name: &str) -> CString {
+    CString::new(name).unwrap_or_default()
+}
+
+/// Whether the driver has a call; cudarc panics over one that is missing.
+fn driver_has(name: &CStr) -> bool {
+    // SAFETY: the symbol is not called; the driver is loaded.
+    unsafe { sys::culib().get::<*const c_char>(name.to_bytes_with_nul()) }.is_ok()
+}

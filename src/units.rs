@@ -1,0 +1,21 @@
+//! Quantities as people read them.
+
+/// Bytes, in the largest unit that they fill: `12 B`, `1.5 KiB`, `8.00 GiB`.
+pub fn bytes(bytes: usize) -> String {
+    let size = bytes as f64;
+    match bytes {
+        0..0x400 => format!("{bytes} B"),
+        0x400..0x10_0000 => format!("{:.1} KiB", size / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", size / 1_048_576.0),
+        _ => format!("{:.2} GiB", size / 1_073_741_824.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_have_the_largest_unit_that_they_fill() {
+        let shown = [0, 1023, 1536, 5 << 20, 8 << 30].map(super::bytes);
+        assert_eq!(shown, ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "8.00 GiB"]);
+    }
+}
