@@ -92,8 +92,7 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// Every head takes the mean of the values, weighted by the softmax of its scores. In a traced row, the entropy of its
-    /// reweighted attention is noted too.
+    /// Every head takes the softmax-weighted mean of the values; of a traced row, its reweighted entropy is noted too.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         let model = &self.model;
         for PassRow { row, queries, attended, options, heads, .. } in &mut self.pass {

@@ -318,7 +318,7 @@ const RULES: [EntropyRule; 2] = [EntropyRule::Exact, EntropyRule::Regularized];
 #[test]
 fn the_cpu_backend_equals_the_reference_on_random_models_of_every_family() {
     for (i, family) in FAMILIES.into_iter().enumerate() {
-        for seed in 0..4 {
+        for seed in 0..3 {
             let model = RandomModel::new(family, seed, Shapes::Any);
             // the first of each family crosses the borders of the cache's chunks of 128 positions
             let len = if seed == 0 { 265 } else { 9 + pick(140, i, seed, 0) };
