@@ -1,10 +1,8 @@
 //! Six randomly initialised models, one per family, against Hugging Face in float64: logits, hidden states, entropies,
 //! selected heads and α*, prefilled in one pass, token by token, and in every cache type.
 
-use crate::common;
-
-use common::families::{FAMILIES, check};
-use common::{golden, read_json};
+use crate::common::families::{FAMILIES, check};
+use crate::common::{golden, read_json};
 use std::path::Path;
 use std::sync::Arc;
 use uqac::backend::cpu::simd::Isa;
