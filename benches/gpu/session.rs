@@ -75,7 +75,7 @@ enum Stage {
     Prefill,
     /// Sixteen sequences, plain and traced
     Batch,
-    /// Decoding behind a long prompt
+    /// Decoding after a long prompt
     Deep,
     /// Traced passes over sequences of growing length
     Lengths,
@@ -95,7 +95,7 @@ struct Task {
 }
 
 impl Task {
-    /// `stages` in order, that of several lengths as so many tasks.
+    /// `stages` in order, that of several lengths as one task each.
     fn list(stages: &[Stage], sizes: &Sizes) -> VecDeque<Task> {
         let lengths = |stage| if stage == Stage::Lengths { &sizes.lengths[..] } else { &[0] };
         stages.iter().flat_map(|&stage| lengths(stage).iter().map(move |&length| Task { stage, length })).collect()

@@ -37,6 +37,7 @@ fn help_names_commands_options_and_exit_codes() {
         ("score", &["--model", "--profile", "--device", "--input", "--output", "--trace", "--limit", "--resume"]),
         ("score", &["--overwrite", "--k-cache", "--v-cache", "--threads"]),
         ("inspect", &["--context", "--json"]),
+        ("eval", &["--tasks", "bbh:SUBTASK", "--methods", "Answers drawn again and counted", "--config", "--sweep"]),
     ] {
         let output = uqac(&[command, "--help"]);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -72,6 +73,12 @@ fn wrong_usage_is_exit_code_2() {
     fails(&["score", "--model", "m", "--output", "y"], &["--input"]);
     fails(&["score", "--model", "m", "--input", "x", "--output", "y", "--resume", "--overwrite"], &["cannot be used"]);
     fails(&["inspect", "m", "--context", "0"], &["context"]);
+    fails(&["eval"], &["missing required --output FOLDER"]);
+    fails(&["eval", "--output", "x"], &["missing required --tasks"]);
+    let tasks = "valid names: gsm8k, math, bbh, bbh:SUBTASK, abacus, FILE.jsonl";
+    fails(&["eval", "--output", "x", "--tasks", "mmlu"], &["unknown task \"mmlu\"", tasks]);
+    fails(&["eval", "--methods", "x"], &["uqac, self-consistency, verbalized"]);
+    fails(&["eval", "--batch-size", "0"], &["expected a number ≥ 1"]);
 }
 
 #[test]

@@ -37,6 +37,7 @@ CUDA_HOST_EXPORT(right_arguments)
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 

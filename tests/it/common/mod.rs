@@ -2,6 +2,7 @@
 
 pub mod cuda_host;
 pub mod families;
+pub mod random_models;
 pub mod runs;
 pub mod tiny;
 
