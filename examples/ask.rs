@@ -8,16 +8,19 @@ use uqac::{AnswerRule, Conversation, Engine, EngineOptions, GenerateOptions, Par
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let question = arguments.next().ok_or("usage: ask QUESTION [MODEL]")?;
+    let question = arguments.next().ok_or("expected QUESTION [MODEL]")?;
     let model = arguments.next().unwrap_or_else(|| "abacus".to_owned());
 
     let mut engine = Engine::load(&uqac::locate_model(&model)?, EngineOptions::default())?;
     let prompt = uqac::encode_prompt(&engine, &Conversation::Prompt(question), true)?;
-    let tokenizer = engine.tokenizer().clone();
+    let (tokenizer, ends) = (engine.tokenizer().clone(), engine.spec().eos_token_ids.clone());
     let mut text = tokenizer.stream();
     let options = GenerateOptions::default();
     let (_, mut response) = engine.generate_traced(&prompt, &options, |progress| {
-        print!("{}", text.push(progress.token.token).unwrap_or_default());
+        let token = progress.token.token;
+        if !ends.contains(&token) {
+            print!("{}", text.push(token).unwrap_or_default());
+        }
         match stdout().flush() {
             Ok(()) => ControlFlow::Continue(()),
             Err(_) => ControlFlow::Break(()), // nobody reads any more

@@ -32,14 +32,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "abacus".to_owned());
     let mut engine = Engine::load(&uqac::locate_model(&model)?, EngineOptions::default())?;
     let parameters = Parameters::published(Profile::Corrected);
-    for question in ["What is 17 + 25?", "Anna has 48 apples and gives away 19. How many are left?"] {
+    for question in ["What is 17 + 25?", "Tom has 3 boxes with 12 pencils each. He gives away 7. How many are left?"] {
         let prompt = uqac::encode_prompt(&engine, &Conversation::Prompt(question.to_owned()), true)?;
         let (_, mut traced) =
             engine.generate_traced(&prompt, &GenerateOptions::default(), |_| ControlFlow::Continue(()))?;
         let Some(found) = uqac::assess(&mut traced, AnswerRule::Auto, None, &parameters)? else { continue };
         let digits = digit_logprob(&traced.parts().0).map_or_else(|| "none".to_owned(), |mean| format!("{mean:.4}"));
         let share = prompt_share(&mut traced, found.answer.tokens.clone())?;
-        println!("{question}\n  {}: digits {digits}, attention to the prompt {share:.2}", found.answer.text);
+        let answer = found.answer.text;
+        println!("{question}\n  {answer}: mean ln p of numbers {digits}, attention to the prompt {share:.2}");
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! `cargo run --release --example score [MODEL]`
 
 use std::error::Error;
+use uqac::uq::scores::as_shown;
 use uqac::{AnswerRule, Conversation, Encoding, Engine, EngineOptions, Parameters, Profile};
 
 const QUESTION: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7. How many are left?";
@@ -21,8 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection())?;
         let found = uqac::assess(&mut traced, AnswerRule::Auto, None, &parameters)?.ok_or("no answer")?;
         println!("\nanswer {}", found.answer.text);
-        for (score, value) in found.outcome.scores.iter() {
-            println!("{:22} {value:10.4}  {}", score.key, score.meaning);
+        for score in as_shown() {
+            println!("{:22} {:10.4}  {}", score.key, found.outcome.scores[score.key], score.meaning);
         }
     }
     Ok(())
