@@ -38,7 +38,7 @@ pub struct BenchArgs {
     /// Samples of self-consistency
     #[arg(long, value_name = "N", default_value_t = 5)]
     samples: usize,
-    /// Contexts behind which decoding is measured as well, such as 512,1k,2k,4k,8k
+    /// Contexts at whose end decoding is measured as well, such as 512,1k,2k,4k,8k
     #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = length)]
     sweep: Vec<usize>,
     /// MiB of memory that the bandwidth is measured with: many times the caches

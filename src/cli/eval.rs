@@ -24,15 +24,14 @@ use uqac::uq::{ChainRule, Parameters, Reading};
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
-/// Tasks are gsm8k, math, bbh, bbh:SUBTASK, abacus, or a FILE.jsonl of your own with {question, answer, grader}, where
-/// grader is number, math, choice or exact. What has been done is kept in the output folder item by item: the same
-/// command again goes on where a run ended. `uqac report` makes tables and pictures of the folder.
+/// A FILE.jsonl of your own has {question, answer, grader}, where grader is number, math, choice or exact. What has been
+/// done is kept in the output folder item by item: the same command again resumes where a run ended. `uqac report` makes
+/// tables and pictures of the folder.
 #[derive(Args)]
 pub struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Tasks, separated by commas
-    #[arg(long, value_name = "TASK,..", value_delimiter = ',')]
+    #[arg(long, value_name = "TASK,..", value_delimiter = ',', help = format!("Tasks: {}", tasks::names()))]
     tasks: Vec<String>,
     /// The run's folder
     #[arg(long, value_name = "FOLDER")]

@@ -21,7 +21,7 @@ pub struct InspectArgs {
     /// Model folder, or a name on the Hugging Face hub that has been downloaded
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Tokens for which memory is worked out [default: the model's context, at most 4096]
+    /// Tokens for which memory is computed [default: the model's context, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
     /// A JSON object instead of tables
@@ -195,7 +195,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// A whole number, its digits in threes if there are many.
+/// An integer, its digits in groups of three from six digits on.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     if digits.len() < 6 {
@@ -207,7 +207,7 @@ fn grouped(n: u64) -> String {
     std::iter::once(head.to_owned()).filter(|head| !head.is_empty()).chain(groups).collect::<Vec<_>>().join(" ")
 }
 
-/// Seven significant digits at most, which is what an f32 has.
+/// At most seven significant digits, which is what an f32 has.
 fn short_float(x: f64) -> String {
     let short = x as f32;
     if short != 0.0 && short.abs() < 1e-3 { format!("{short:e}") } else { format!("{short}") }

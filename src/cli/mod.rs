@@ -88,7 +88,7 @@ struct RunArgs {
     /// Type of the cached values [default: f32; on CUDA f16]
     #[arg(long, value_name = "f32|f16|bf16")]
     v_cache: Option<DType>,
-    /// Who multiplies in wide passes on CUDA: own kernels; cuBLASLt; or what is faster at the start (whose bits may then
+    /// What multiplies in wide passes on CUDA: own kernels; cuBLASLt; or what is faster at the start (whose bits may then
     /// differ from run to run)
     #[arg(long, value_name = "own|auto|cublaslt", default_value_t = Gemm::Own)]
     gemm: Gemm,

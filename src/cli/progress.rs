@@ -66,8 +66,8 @@ impl Progress {
 
 fn bar(total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
-        Some(total) => (ProgressBar::new(total), "{bar:32} {pos}/{len} items  {elapsed} gone, {eta} left"),
-        None => (ProgressBar::new_spinner(), "{spinner} {pos} items  {elapsed} gone"),
+        Some(total) => (ProgressBar::new(total), "{bar:32} {pos}/{len} items  {elapsed} elapsed, {eta} left"),
+        None => (ProgressBar::new_spinner(), "{spinner} {pos} items  {elapsed} elapsed"),
     };
     bar.set_draw_target(ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -105,7 +105,7 @@ impl EvalProgress {
     pub fn new(total: usize) -> EvalProgress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = bar(Some(total as u64));
-            let template = "{bar:32} {pos}/{len} items  {msg}  {elapsed} gone, {eta} left";
+            let template = "{bar:32} {pos}/{len} items  {msg}  {elapsed} elapsed, {eta} left";
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }

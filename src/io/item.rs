@@ -76,7 +76,7 @@ impl Iterator for Items {
         if self.ended {
             return None;
         }
-        let next = match self.lines.next() {
+        let next = match self.lines.next_line() {
             Ok(None) => None,
             Ok(Some(line)) => Some(Ok(match line.over_limit {
                 None => Item::parse(line.bytes, line.number),

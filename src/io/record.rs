@@ -30,7 +30,7 @@ pub enum Status {
 pub struct RowTrace {
     /// Relative to `prompt_len`, as in [`Link`].
     pub row: i64,
-    /// The heads with the least entropy, as layer · H + head, least entropy first.
+    /// The heads with the lowest entropy, as layer · H + head, lowest entropy first.
     pub heads: Vec<u32>,
     /// Their entropies of the reweighted attention, in nats.
     pub entropies: Vec<f32>,

@@ -202,7 +202,7 @@ fn a_killed_run_resumes_to_the_same_file() {
     assert_eq!(score(folder.path(), &[]).status.code(), Some(0));
     let whole = std::fs::read_to_string(&out).unwrap();
     for lines in [1, 5] {
-        // killed as soon as so many lines are in the file; a run that is faster than this loop ends by itself
+        // killed as soon as this many lines are in the file; a run that is faster than this loop ends by itself
         let mut child = command(folder.path(), &[&SCORE[..], &["--overwrite"]].concat()).spawn().unwrap();
         while child.try_wait().unwrap().is_none() {
             if std::fs::read_to_string(&out).unwrap().lines().count() == lines {

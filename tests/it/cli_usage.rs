@@ -37,6 +37,7 @@ fn help_names_commands_options_and_exit_codes() {
         ("score", &["--model", "--profile", "--device", "--input", "--output", "--trace", "--limit", "--resume"]),
         ("score", &["--overwrite", "--k-cache", "--v-cache", "--threads"]),
         ("inspect", &["--context", "--json"]),
+        ("eval", &["--tasks", "bbh:SUBTASK", "--methods", "Answers drawn again and counted", "--config", "--sweep"]),
     ] {
         let output = uqac(&[command, "--help"]);
         let text = String::from_utf8(output.stdout).unwrap();
@@ -62,7 +63,7 @@ fn wrong_usage_is_exit_code_2() {
     fails(&["ask"], &["QUESTION"]);
     fails(&["ask", "--profile", "mine", "1+1?"], &["mine", "reference", "paper", "corrected"]);
     fails(&["ask", "--temperature", "-1", "1+1?"], &["temperature"]);
-    fails(&["ask", "--temperature=NaN", "1+1?"], &["from 0 on"]);
+    fails(&["ask", "--temperature=NaN", "1+1?"], &["≥ 0"]);
     fails(&["ask", "--top-p", "0", "1+1?"], &["above 0 and at most 1"]);
     fails(&["ask", "--max-tokens", "0", "1+1?"], &["max-tokens"]);
     fails(&["ask", "--k-cache", "int8", "1+1?"], &["int8", "f32", "f16", "bf16"]);
@@ -72,6 +73,12 @@ fn wrong_usage_is_exit_code_2() {
     fails(&["score", "--model", "m", "--output", "y"], &["--input"]);
     fails(&["score", "--model", "m", "--input", "x", "--output", "y", "--resume", "--overwrite"], &["cannot be used"]);
     fails(&["inspect", "m", "--context", "0"], &["context"]);
+    fails(&["eval"], &["missing required --output FOLDER"]);
+    fails(&["eval", "--output", "x"], &["missing required --tasks"]);
+    let tasks = "valid names: gsm8k, math, bbh, bbh:SUBTASK, abacus, FILE.jsonl";
+    fails(&["eval", "--output", "x", "--tasks", "mmlu"], &["unknown task \"mmlu\"", tasks]);
+    fails(&["eval", "--methods", "x"], &["uqac, self-consistency, verbalized"]);
+    fails(&["eval", "--batch-size", "0"], &["expected a number ≥ 1"]);
 }
 
 #[test]

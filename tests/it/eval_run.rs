@@ -1,8 +1,6 @@
-//! `uqac eval` as a person runs it: a folder that fills, is taken up again after a kill, and refuses to mix.
+//! `uqac eval` as a person runs it: a folder that fills, resumes after a kill, and refuses to mix.
 
-use crate::common;
-
-use common::tiny;
+use crate::common::tiny;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -212,7 +210,7 @@ fn sweeps_reuse_the_responses() {
             _ => {}
         }
     }
-    // taken up again, nothing is done twice
+    // resumed, nothing is done twice
     setup.ok(&folder, &sweep);
     assert_eq!(lines(&folder.join("sweep_sums.jsonl")), rows);
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::json;
 use uqac::eval::grading::{correct, correct_for, correct_reference, label_reference, normal_form, normal_form_for};
 use uqac::eval::tasks::Grader::{self, Choice, Exact, Math, Number};
-use uqac::eval::tasks::{Item, TaskOptions, load};
+use uqac::eval::tasks::{Question, TaskOptions, load};
 use uqac::uq::answer::{AnswerRule, find_answer};
 
 /// A response judged by hand: what its answer is, and whether it is right.
@@ -63,7 +63,7 @@ fn equality_has_two_sides() {
 
 #[test]
 fn an_options_words_stand_for_its_letter() {
-    let item = |question: &str| Item {
+    let item = |question: &str| Question {
         doc_id: 0,
         doc: json!({"input": question, "target": "(B)"}),
         messages: Vec::new(),

@@ -320,7 +320,7 @@ fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> R
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let (mut lines, mut good) = (Lines::open(file)?, 0);
     let (mut notes, mut bad): (Vec<String>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
-    while let Some(line) = lines.next()? {
+    while let Some(line) = lines.next_line()? {
         match line.parse() {
             Ok(found) => {
                 good += 1;

@@ -7,7 +7,7 @@
 //! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
 //! | [`Grader::Exact`] | the same words, whatever their case, quotes and punctuation; the same number |
 
-use super::tasks::{Grader, Item};
+use super::tasks::{Grader, Question};
 
 mod choice;
 mod expression;
@@ -54,13 +54,13 @@ fn exact(answer: &str) -> String {
 
 /// [`correct`] for a question, whose options' words stand for their letters.
 #[must_use]
-pub fn correct_for(item: &Item, answer: &str) -> bool {
+pub fn correct_for(item: &Question, answer: &str) -> bool {
     normal_form_for(item, answer) == normal_form_for(item, &item.target) || correct(answer, &item.target, item.grader)
 }
 
 /// [`normal_form`] for a question, whose options' words stand for their letters.
 #[must_use]
-pub fn normal_form_for(item: &Item, answer: &str) -> String {
+pub fn normal_form_for(item: &Question, answer: &str) -> String {
     if item.grader == Grader::Choice && choice::letter(answer).is_none() {
         let question = ["input", "question", "problem"].iter().find_map(|field| item.doc.get(field)?.as_str());
         if let Some(letter) = question.and_then(|question| choice::letter_of_text(answer, question)) {

@@ -6,7 +6,7 @@ use crate::engine::encode::ResponseText;
 use crate::engine::{FinishReason, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
-use crate::eval::tasks::{Item, Task};
+use crate::eval::tasks::{Question, Task};
 use crate::io::record::Status;
 use crate::uq::pipeline;
 use crate::uq::{Outcome, Scores};
@@ -26,7 +26,7 @@ pub struct Prompt {
 pub fn assess(
     traced: &mut TracedSequence,
     task: &Task,
-    item: &Item,
+    item: &Question,
     prompt: &Prompt,
     finish: FinishReason,
     options: &EvalOptions,
@@ -81,14 +81,14 @@ pub fn assess(
 }
 
 /// The sample of an item that failed, and why.
-pub fn failed(task: &Task, item: &Item, options: &EvalOptions, why: String) -> Sample {
+pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: String) -> Sample {
     let mut sample = empty(task, item, options);
     sample.uq.error = Some(why);
     sample.metrics = BTreeMap::from([("acc".to_owned(), 0.0)]);
     sample
 }
 
-fn empty(task: &Task, item: &Item, options: &EvalOptions) -> Sample {
+fn empty(task: &Task, item: &Question, options: &EvalOptions) -> Sample {
     Sample {
         doc_id: item.doc_id,
         task: task.name.clone(),

@@ -1,5 +1,5 @@
 //! The run folder: `manifest.json`, and files of JSON lines that only ever grow by whole lines, each on the disk before
-//! the next is begun. A run that died is taken up where its last whole line ends.
+//! the next is begun. A run that died resumes where its last whole line ends.
 
 use super::manifest::Manifest;
 use crate::cache;

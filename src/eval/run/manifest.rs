@@ -39,7 +39,7 @@ pub struct Model {
 pub struct EvalOptions {
     #[serde(flatten)]
     pub parameters: Parameters,
-    /// Tokens of a response at most.
+    /// Max tokens of a response.
     pub max_tokens: usize,
     /// Of everything that is drawn.
     pub seed: u64,

@@ -14,7 +14,7 @@ use crate::backend::sampling::Sampling;
 use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions};
 use crate::eval::sample::Sample;
-use crate::eval::tasks::{Item, Task};
+use crate::eval::tasks::{Question, Task};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::model::chat::Conversation;
@@ -41,14 +41,14 @@ pub enum RunError {
 pub struct RunOptions {
     /// Responses that are generated at once.
     pub batch_size: usize,
-    /// Only the first so many items of each task.
+    /// Only the first n items of each task.
     pub limit: Option<usize>,
     pub shard: Option<Shard>,
 }
 
 impl RunOptions {
     /// The items of a task that this run is about.
-    pub fn items<'t>(&self, task: &'t Task) -> impl Iterator<Item = &'t Item> + use<'t> {
+    pub fn items<'t>(&self, task: &'t Task) -> impl Iterator<Item = &'t Question> + use<'t> {
         let shard = self.shard;
         let limited = task.items.iter().take(self.limit.unwrap_or(usize::MAX));
         limited.filter(move |item| shard.is_none_or(|shard| shard.has(item.doc_id)))
@@ -84,7 +84,7 @@ struct EarlierUq {
     error: Option<String>,
 }
 
-/// Runs the items of `task` that the folder does not have yet. `on_item` is told of every item, earlier runs' first.
+/// Runs the items of `task` that the folder does not have yet. `on_item` is called with every item, earlier runs' first.
 pub fn run_task(
     engine: &mut Engine,
     task: &Task,
@@ -152,7 +152,7 @@ fn generate(
     task: &Task,
     options: &EvalOptions,
     batch_size: usize,
-    waiting: Vec<&Item>,
+    waiting: Vec<&Question>,
     done: &mut dyn FnMut(Sample) -> Result<(), FolderError>,
 ) -> Result<(), RunError> {
     let generate = GenerateOptions {
@@ -162,7 +162,7 @@ fn generate(
         ..GenerateOptions::default()
     };
     let mut waiting = waiting.into_iter();
-    let mut running: HashMap<u64, (&Item, Prompt)> = HashMap::new();
+    let mut running: HashMap<u64, (&Question, Prompt)> = HashMap::new();
     let mut clock = Clock::default();
     let mut batch = engine.batch(&generate);
     loop {
@@ -200,7 +200,7 @@ fn generate(
 }
 
 /// An item's prompt as text and as tokens.
-fn prompt(engine: &Engine, item: &Item, options: &EvalOptions) -> Result<Prompt, EncodeError> {
+fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<Prompt, EncodeError> {
     let conversation = Conversation::Messages(item.messages.clone());
     if options.chat_template {
         let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;

@@ -1,5 +1,5 @@
 //! The responses of a run under other parameters: each is generated once and assessed many times. Rows go to
-//! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and be taken up where it ended.
+//! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and resume where it ended.
 
 use super::RunError;
 use super::assess::score_map;

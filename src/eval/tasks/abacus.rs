@@ -2,7 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::source::Files;
-use super::{Benchmark, Grader, Item, TaskError, items, user};
+use super::{Benchmark, Grader, Question, TaskError, items, user};
 use crate::model::demo;
 use crate::uq::answer::AnswerRule;
 
@@ -23,7 +23,7 @@ pub(super) const ABACUS: Benchmark = Benchmark {
     read: |path, _| items(records(path)?, item),
 };
 
-fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let (question, target) = (record.text("question")?, record.scalar("answer")?);
-    Ok(Item { doc_id, messages: user(question), target, grader: Grader::Number, doc: record.value })
+    Ok(Question { doc_id, messages: user(question), target, grader: Grader::Number, doc: record.value })
 }

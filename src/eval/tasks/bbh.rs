@@ -2,7 +2,7 @@
 
 use super::read::{Record, examples, text};
 use super::source::{Files, file_name, matches};
-use super::{Benchmark, Grader, Item, TaskError, items, user};
+use super::{Benchmark, Grader, Question, TaskError, items, user};
 use crate::uq::answer::AnswerRule;
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
@@ -39,11 +39,11 @@ fn subtask(file: &Path) -> String {
     file_name(file).trim_end_matches(".json").to_owned()
 }
 
-fn item(doc_id: usize, record: Record, prompt: &str) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record, prompt: &str) -> Result<Question, TaskError> {
     let (question, target) = (record.text("input")?, record.text("target")?);
     let grader = grader(&target);
     let messages = user(format!("{prompt}\n\nQUESTION\n------\nQ: {question}"));
-    Ok(Item { doc_id, messages, target, grader, doc: record.value })
+    Ok(Question { doc_id, messages, target, grader, doc: record.value })
 }
 
 /// By the answer itself: a few questions of the published files want another kind than the rest of their subtask.

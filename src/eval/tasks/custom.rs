@@ -2,7 +2,7 @@
 
 use super::read::{Record, records};
 use super::source::file_name;
-use super::{Grader, Item, Task, TaskError, items, task, user};
+use super::{Grader, Question, Task, TaskError, items, task, user};
 use crate::uq::answer::AnswerRule;
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(super) fn load(path: &Path) -> Result<Task, TaskError> {
     task(name.strip_suffix(".jsonl").unwrap_or(name), rule, items, path)
 }
 
-fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let (question, target) = (record.text("question")?, record.scalar("answer")?);
     let grader = match record.text("grader")?.as_str() {
         "number" => Grader::Number,
@@ -30,5 +30,5 @@ fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
         "exact" => Grader::Exact,
         other => return Err(record.error("grader", "number, math, choice or exact", other)),
     };
-    Ok(Item { doc_id, messages: user(question), target, grader, doc: record.value })
+    Ok(Question { doc_id, messages: user(question), target, grader, doc: record.value })
 }

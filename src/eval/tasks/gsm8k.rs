@@ -2,7 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::source::Files;
-use super::{Benchmark, Grader, Item, TaskError, items, user};
+use super::{Benchmark, Grader, Question, TaskError, items, user};
 use crate::uq::answer::AnswerRule;
 
 const FILES: Files = Files {
@@ -27,10 +27,16 @@ pub(super) const GSM8K: Benchmark = Benchmark {
     read: |path, _| items(records(path)?, item),
 };
 
-fn item(doc_id: usize, record: Record) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let question = record.text("question")?;
     let answer = record.text("answer")?;
     let target = answer.rsplit_once("####").map(|(_, target)| target.trim()).filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| record.error("answer", "a text that ends in \"#### N\"", &answer))?;
-    Ok(Item { doc_id, messages: user(question), target: target.to_owned(), grader: Grader::Number, doc: record.value })
+    Ok(Question {
+        doc_id,
+        messages: user(question),
+        target: target.to_owned(),
+        grader: Grader::Number,
+        doc: record.value,
+    })
 }

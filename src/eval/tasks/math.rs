@@ -2,7 +2,7 @@
 
 use super::read::{Record, first_record, record, records};
 use super::source::{Files, entries, file_name, matches};
-use super::{Benchmark, Grader, Item, TaskError, TaskOptions, items, user};
+use super::{Benchmark, Grader, Question, TaskError, TaskOptions, items, user};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ fn folder_records(folder: &Path) -> Result<Vec<Record>, TaskError> {
     files.iter().map(|path| record(path)).collect()
 }
 
-fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Item, TaskError> {
+fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question, TaskError> {
     let problem = record.text("problem")?;
     let target = match record.value.get("answer") {
         Some(_) => record.scalar("answer")?,
@@ -50,7 +50,7 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Item, Ta
         true => format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", problem.trim()),
         false => problem,
     };
-    Ok(Item { doc_id, messages: user(prompt), target, grader: Grader::Math, doc: record.value })
+    Ok(Question { doc_id, messages: user(prompt), target, grader: Grader::Math, doc: record.value })
 }
 
 /// What the solution's last box holds.

@@ -46,7 +46,7 @@ struct Benchmark {
     /// How an answer is found in a response.
     rule: AnswerRule,
     /// The questions, their prompts and graders, of a file or folder: the benchmark's or a subtask's.
-    read: fn(&Path, &TaskOptions) -> Result<Vec<Item>, TaskError>,
+    read: fn(&Path, &TaskOptions) -> Result<Vec<Question>, TaskError>,
 }
 
 impl Benchmark {
@@ -105,7 +105,7 @@ pub enum Grader {
 
 /// A question with its answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Item {
+pub struct Question {
     /// Index in the task, from 0.
     pub doc_id: usize,
     /// The publisher's record.
@@ -124,7 +124,7 @@ pub struct Task {
     pub name: String,
     /// How an answer is found in a response.
     pub rule: AnswerRule,
-    pub items: Vec<Item>,
+    pub items: Vec<Question>,
     /// The file or folder that the questions were read from.
     pub source: PathBuf,
 }
@@ -202,8 +202,8 @@ pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
 /// The questions of records, in their order.
 fn items(
     records: Vec<Record>,
-    item: impl Fn(usize, Record) -> Result<Item, TaskError>,
-) -> Result<Vec<Item>, TaskError> {
+    item: impl Fn(usize, Record) -> Result<Question, TaskError>,
+) -> Result<Vec<Question>, TaskError> {
     records.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record)).collect()
 }
 
@@ -213,7 +213,7 @@ fn user(content: impl Into<String>) -> Vec<Message> {
 }
 
 /// A task of at least one question.
-fn task(name: impl Into<String>, rule: AnswerRule, items: Vec<Item>, source: &Path) -> Result<Task, TaskError> {
+fn task(name: impl Into<String>, rule: AnswerRule, items: Vec<Question>, source: &Path) -> Result<Task, TaskError> {
     if items.is_empty() {
         return Err(TaskError::Empty { path: source.to_path_buf() });
     }

@@ -67,7 +67,7 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 pub(super) fn records(path: &Path) -> Result<Vec<Record>, TaskError> {
     let mut lines = Lines::open(path)?;
     let mut records = Vec::new();
-    while let Some(line) = lines.next()? {
+    while let Some(line) = lines.next_line()? {
         records.push(line_record(path, &line)?);
     }
     Ok(records)
@@ -75,7 +75,7 @@ pub(super) fn records(path: &Path) -> Result<Vec<Record>, TaskError> {
 
 /// The first object of a JSONL file, if it can be read.
 pub(super) fn first_record(path: &Path) -> Option<Record> {
-    line_record(path, &Lines::open(path).ok()?.next().ok()??).ok()
+    line_record(path, &Lines::open(path).ok()?.next_line().ok()??).ok()
 }
 
 fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {

@@ -80,8 +80,7 @@ impl Lines {
     }
 
     /// The next line that is not blank. After an error the position is unknown.
-    #[expect(clippy::should_implement_trait, reason = "the line borrows the buffer, so this is no Iterator")]
-    pub fn next(&mut self) -> Result<Option<Line<'_>>, ReadError> {
+    pub fn next_line(&mut self) -> Result<Option<Line<'_>>, ReadError> {
         loop {
             let Some(over_limit) = self.read()? else { return Ok(None) };
             if over_limit.is_some() || !self.buffer.trim_ascii().is_empty() {
@@ -93,7 +92,7 @@ impl Lines {
     /// How many lines are left.
     pub fn count(mut self) -> Result<u64, ReadError> {
         let mut lines = 0;
-        while self.next()?.is_some() {
+        while self.next_line()?.is_some() {
             lines += 1;
         }
         Ok(lines)
@@ -144,7 +143,7 @@ mod tests {
     fn all(mut lines: Lines) -> Result<Vec<(u64, String)>, (usize, ReadError)> {
         let mut found = Vec::new();
         loop {
-            match lines.next() {
+            match lines.next_line() {
                 Ok(None) => return Ok(found),
                 Ok(Some(line)) => {
                     found.push((line.number, String::from_utf8_lossy(line.bytes).trim_end().to_owned()));
@@ -191,13 +190,13 @@ mod tests {
     fn only_the_start_of_a_line_over_the_limit_is_read() {
         let input = [&[b'x'; 5000][..], b"\n1\n"].concat();
         let mut limited = lines(&input).with_limit(100);
-        let long = limited.next().unwrap().unwrap();
+        let long = limited.next_line().unwrap().unwrap();
         assert_eq!((long.over_limit, long.bytes.len()), (Some(100), 101));
-        let next = limited.next().unwrap().unwrap();
+        let next = limited.next_line().unwrap().unwrap();
         assert_eq!((next.number, next.over_limit, next.parse::<u8>().unwrap()), (2, None, 1));
         assert_eq!(lines(&input).with_limit(100).count().unwrap(), 2);
         // as long as the limit fits
-        assert_eq!(lines(b"12345\n").with_limit(5).next().unwrap().unwrap().over_limit, None);
+        assert_eq!(lines(b"12345\n").with_limit(5).next_line().unwrap().unwrap().over_limit, None);
     }
 
     #[test]

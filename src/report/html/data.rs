@@ -22,6 +22,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// From the status and the `acc` metric of a sample.
     pub fn of(sample: &Sample) -> Outcome {
         match sample.uq.status {
             Status::Error => Outcome::Error,
@@ -43,7 +44,7 @@ pub fn truncated(sample: &Sample) -> bool {
 /// An item as the script reads it (`items.js` has the same names). Tokens are indices into `tokens`: row r of the chain
 /// is the token r + 1 that it predicts. All text is made harmless to show.
 #[derive(Serialize)]
-struct Item<'a> {
+struct PageItem<'a> {
     /// Where it is not the run's, but a subtask.
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<String>,
@@ -124,7 +125,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     let shown = |text: &str| visible(text).into_owned();
     let texts: Vec<String> =
         uq.ensemble.iter().map(|member| member.text.as_deref().map_or(String::new(), shown)).collect();
-    let item = Item {
+    let item = PageItem {
         task: (sample.task != task).then(|| shown(&sample.task)),
         id: sample.doc_id,
         outcome: Outcome::of(sample),

@@ -9,7 +9,7 @@ pub mod verbalized;
 use super::manifest::EvalOptions;
 use crate::engine::encode::EncodeError;
 use crate::engine::{EngineError, TracedSequence};
-use crate::eval::tasks::{Item, Task};
+use crate::eval::tasks::{Question, Task};
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline::Answer;
 use serde_json::Value;
@@ -58,7 +58,7 @@ pub struct Context<'c, 'e> {
     /// The response with its cache, which prompts that begin alike can share.
     pub traced: &'c mut TracedSequence<'e>,
     pub task: &'c Task,
-    pub item: &'c Item,
+    pub item: &'c Question,
     pub options: &'c EvalOptions,
     /// The response up to its first end token.
     pub text: &'c str,

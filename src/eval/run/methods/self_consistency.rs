@@ -6,7 +6,7 @@ use crate::engine::GenerateOptions;
 use crate::engine::encode::ResponseText;
 use crate::eval::grading;
 use crate::eval::run::manifest::EvalOptions;
-use crate::eval::tasks::Item;
+use crate::eval::tasks::Question;
 use crate::uq::pipeline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ fn as_written(x: f32) -> f64 {
 }
 
 /// The answer with the most weight (of equals the one drawn first), and that weight.
-fn majority(answers: &[Option<String>], weights: &[f64], item: &Item) -> (Option<String>, f64) {
+fn majority(answers: &[Option<String>], weights: &[f64], item: &Question) -> (Option<String>, f64) {
     let mut votes: BTreeMap<String, (f64, usize)> = BTreeMap::new();
     for (index, (answer, weight)) in answers.iter().zip(weights).enumerate() {
         if let Some(answer) = answer {
@@ -122,7 +122,7 @@ fn majority(answers: &[Option<String>], weights: &[f64], item: &Item) -> (Option
 }
 
 /// The weight of the samples that agree with an answer.
-fn support(answer: &str, samples: &SelfConsistency, item: &Item) -> f64 {
+fn support(answer: &str, samples: &SelfConsistency, item: &Question) -> f64 {
     let form = grading::normal_form_for(item, answer);
     let agrees = |other: &Option<String>| other.as_ref().is_some_and(|o| grading::normal_form_for(item, o) == form);
     let agreeing = samples.answers.iter().zip(&samples.weights).filter(|(other, _)| agrees(other));
@@ -140,9 +140,15 @@ fn stream(task: &str, doc_id: usize, sample: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn item() -> Item {
+    fn item() -> Question {
         let doc = serde_json::Value::Null;
-        Item { doc_id: 0, doc, messages: Vec::new(), target: "1000".into(), grader: crate::eval::tasks::Grader::Number }
+        Question {
+            doc_id: 0,
+            doc,
+            messages: Vec::new(),
+            target: "1000".into(),
+            grader: crate::eval::tasks::Grader::Number,
+        }
     }
 
     fn some(answers: &[&str]) -> Vec<Option<String>> {
