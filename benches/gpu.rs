@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a file, its folder too; who is cut off meanwhile leaves what was there.
+/// Writes a file, its folder too; an interruption leaves the old file as it was.
 pub fn write(path: PathBuf, text: &str) -> Result<(), Fatal> {
     let part = path.with_extension("part");
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);

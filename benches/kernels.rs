@@ -9,7 +9,7 @@ use uqac::backend::TraceOptions;
 use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
 use uqac::backend::cpu::cache::KvCache;
 use uqac::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
-use uqac::backend::cpu::simd::Level;
+use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::threads::ThreadPool;
 use uqac::backend::cpu::trace::Selection;
 use uqac::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};
@@ -34,7 +34,7 @@ fn pool() -> ThreadPool {
 /// Products with 1 row of activations (GEMV), 8 (a batch) and 256 (GEMM). For one row, copies of the matrix are taken in
 /// turn, more than the caches hold.
 fn products(c: &mut Criterion) {
-    let (pool, level) = (pool(), Level::detect());
+    let (pool, isa) = (pool(), Isa::detect());
     for rows in [1, 8, 256] {
         let mut group = c.benchmark_group(format!("product, {rows} rows, bf16"));
         group.sample_size(30);
@@ -54,7 +54,7 @@ fn products(c: &mut Criterion) {
                     let elements = Elements::Bf16(&weights[copy * outs * k..(copy + 1) * outs * k]);
                     matmul(
                         &pool,
-                        level,
+                        isa,
                         &Matrix { numbers: Numbers::File(elements), rows: outs, k },
                         &x,
                         rows,
@@ -87,7 +87,7 @@ fn cache(positions: usize) -> KvCache {
 
 /// One row of one layer, with the entropy and without: what the trace costs in the attention.
 fn attention(c: &mut Criterion) {
-    let (pool, level, shape) = (pool(), Level::detect(), shape());
+    let (pool, isa, shape) = (pool(), Isa::detect(), shape());
     let queries: Vec<f32> = (0..HEADS * HEAD_DIM).map(noise).collect();
     let mut out = vec![0.0; HEADS * HEAD_DIM];
     let mut states = vec![HeadState::EMPTY; HEADS];
@@ -99,7 +99,7 @@ fn attention(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, positions), |b| {
                 let rows = [AttentionRow { cache: &cache, position: positions - 1, entropy }];
                 b.iter(|| {
-                    attend(&pool, level, &shape, &rows, &queries, &mut out, &mut states);
+                    attend(&pool, isa, &shape, &rows, &queries, &mut out, &mut states);
                     black_box(&mut out);
                 });
             });
@@ -128,7 +128,7 @@ fn selection(c: &mut Criterion) {
 
 /// α* of a row from the cached keys of its 16 heads.
 fn reconstruction(c: &mut Criterion) {
-    let (level, shape) = (Level::detect(), shape());
+    let (isa, shape) = (Isa::detect(), shape());
     let query: Vec<f32> = (0..HEAD_DIM).map(|i| 0.1 * noise(i)).collect();
     let mut group = c.benchmark_group("reconstruction, a row of 16 heads");
     for positions in [512, 4096] {
@@ -138,7 +138,7 @@ fn reconstruction(c: &mut Criterion) {
             b.iter(|| {
                 for head in 0..16 {
                     let traced = TracedHead { head: head % HEADS, query: &query, max: 1.0, sum: 100.0 };
-                    accumulate_row(level, &shape, &cache, &traced, &mut row);
+                    accumulate_row(isa, &shape, &cache, &traced, &mut row);
                 }
                 black_box(&mut row);
             });
@@ -152,14 +152,14 @@ fn reconstruction(c: &mut Criterion) {
 #[cfg(target_arch = "x86_64")]
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;
-    const TURNS: usize = 1000;
+    const ITERATIONS: usize = 1000;
     const SUMS: usize = 24;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     fn in_bf16(x: f32) -> f32 {
         let a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(x), _mm512_set1_ps(1.0 - x));
         let mut sums = [_mm512_setzero_ps(); SUMS];
-        for _ in 0..TURNS {
+        for _ in 0..ITERATIONS {
             for sum in &mut sums {
                 *sum = _mm512_dpbf16_ps(*sum, a, a);
             }
@@ -168,12 +168,12 @@ fn rates(c: &mut Criterion) {
     }
 
     let mut group = c.benchmark_group("rate of one core");
-    let level = Level::detect();
-    let in_f32 = || level.run(MultiplyAdds { x: black_box(0.5), turns: TURNS });
+    let isa = Isa::detect();
+    let in_f32 = || isa.run(MultiplyAdds { x: black_box(0.5), iterations: ITERATIONS });
     group.throughput(Throughput::Elements(in_f32() as u64));
     group.bench_function("f32", |b| b.iter(in_f32));
     if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
-        group.throughput(Throughput::Elements((TURNS * SUMS * 32) as u64));
+        group.throughput(Throughput::Elements((ITERATIONS * SUMS * 32) as u64));
         // SAFETY: the CPU has the instructions.
         group.bench_function("bf16 pairs, 512 bits", |b| b.iter(|| unsafe { in_bf16(black_box(0.5)) }));
     }

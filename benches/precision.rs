@@ -1,5 +1,5 @@
 //! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type, by how
-//! products treat their inputs (in f32, or rounded to two 16-bit terms in wide passes, as CUDA's tensor cores do), and with
+//! input_rounding treat their inputs (in f32, or rounded to two 16-bit terms in wide passes, as CUDA's tensor cores do), and with
 //! weights in 8 bits. Beside it the changes against the first row: of ln p of the response's tokens, and of the confidence P.
 //! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
 //! MODELS_FOLDER the model folders those files name.
@@ -10,22 +10,22 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::WeightFormat::{self, File, Q8};
-use uqac::backend::cpu::Products;
+use uqac::backend::cpu::InputRounding;
 use uqac::engine::{Engine, EngineOptions};
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::pipeline;
 use uqac::uq::{Parameters, Profile};
 
-const CONFIGURATIONS: [(DType, DType, Products, WeightFormat); 9] = [
-    (F32, F32, Products::F32, File),
-    (F32, F16, Products::F32, File),
-    (F32, Bf16, Products::F32, File),
-    (F16, F16, Products::F32, File),
-    (F16, F32, Products::F32, File),
-    (Bf16, Bf16, Products::F32, File),
-    (F32, F16, Products::TwoTerms, File),
-    (F16, F16, Products::TwoTerms, File),
-    (F32, F32, Products::F32, Q8),
+const CONFIGURATIONS: [(DType, DType, InputRounding, WeightFormat); 9] = [
+    (F32, F32, InputRounding::F32, File),
+    (F32, F16, InputRounding::F32, File),
+    (F32, Bf16, InputRounding::F32, File),
+    (F16, F16, InputRounding::F32, File),
+    (F16, F32, InputRounding::F32, File),
+    (Bf16, Bf16, InputRounding::F32, File),
+    (F32, F16, InputRounding::TwoTerms, File),
+    (F16, F16, InputRounding::TwoTerms, File),
+    (F32, F32, InputRounding::F32, Q8),
 ];
 
 fn read_items(path: &Path) -> Vec<Value> {
@@ -74,7 +74,15 @@ fn main() {
     };
     println!(
         "{:<30} {:>7} {:>7} {:>9} {:>7} {:>10} {:>7} {:>20} {:>17}",
-        "model", "K", "V", "products", "weights", "same chain", "Jaccard", "|d ln p| mean, max", "|d P| mean, max"
+        "model",
+        "K",
+        "V",
+        "input_rounding",
+        "weights",
+        "same chain",
+        "Jaccard",
+        "|d ln p| mean, max",
+        "|d P| mean, max"
     );
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(golden).expect("a folder").map(|e| e.expect("a file").path()).collect();
@@ -83,9 +91,9 @@ fn main() {
         let items = read_items(file);
         let name = items[0]["model"].as_str().expect("a model's name").to_owned();
         let mut exact: Vec<Found> = Vec::new();
-        for (k_cache, v_cache, products, weights) in CONFIGURATIONS {
+        for (k_cache, v_cache, input_rounding, weights) in CONFIGURATIONS {
             let (k, v) = (Some(k_cache), Some(v_cache));
-            let options = EngineOptions { k_cache: k, v_cache: v, products, weights, ..EngineOptions::default() };
+            let options = EngineOptions { k_cache: k, v_cache: v, input_rounding, weights, ..EngineOptions::default() };
             let mut engine = match Engine::load(&models.join(&name), options) {
                 Ok(engine) => engine,
                 Err(error) => {
@@ -105,7 +113,7 @@ fn main() {
             let tokens = pairs().flat_map(|(a, b)| a.logprobs.iter().copied().zip(b.logprobs.iter().copied()));
             let moved =
                 (!exact.is_empty()).then(|| (differences(tokens), differences(pairs().map(|(a, b)| (a.p, b.p)))));
-            println!("{}", line(&name, (k_cache, v_cache, products, weights), same, items.len(), jaccard, moved));
+            println!("{}", line(&name, (k_cache, v_cache, input_rounding, weights), same, items.len(), jaccard, moved));
             if exact.is_empty() {
                 exact = found;
             }
@@ -118,17 +126,19 @@ type Moved = ((f64, f64), (f64, f64));
 
 fn line(
     name: &str,
-    (k, v, products, weights): (DType, DType, Products, WeightFormat),
+    (k, v, input_rounding, weights): (DType, DType, InputRounding, WeightFormat),
     same: usize,
     items: usize,
     jaccard: f64,
     moved: Option<Moved>,
 ) -> String {
     let (share, mean) = (format!("{same}/{items}"), jaccard / items as f64);
-    let products = if products == Products::F32 { "f32" } else { "two terms" };
+    let input_rounding = if input_rounding == InputRounding::F32 { "f32" } else { "two terms" };
     let moved = moved.map_or(String::new(), |((mean, most), (p_mean, p_most))| {
         format!("{:>20} {:>17}", format!("{mean:.1e}, {most:.1e}"), format!("{p_mean:.1e}, {p_most:.1e}"))
     });
     let (k, v, weights) = (k.name(), v.name(), weights.name());
-    format!("{name:<30} {k:>7} {v:>7} {products:>9} {weights:>7} {share:>10} {mean:>7.3} {moved}").trim_end().to_owned()
+    format!("{name:<30} {k:>7} {v:>7} {input_rounding:>9} {weights:>7} {share:>10} {mean:>7.3} {moved}")
+        .trim_end()
+        .to_owned()
 }

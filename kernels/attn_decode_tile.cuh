@@ -95,11 +95,11 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int g = threadIdx.x / 32; g < G; g += WARPS) {
-      float x[8] = {}, greatest = 0.f;
+      float x[8] = {}, max_abs = 0.f;
       if (lane < D / 8 && g < count) load8<float>(queries + g * D + lane * 8, x);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) greatest = fmaxf(greatest, fabsf(x[i]));
-      const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(greatest));
+      for (int i = 0; i < 8; ++i) max_abs = fmaxf(max_abs, fabsf(x[i]));
+      const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(max_abs));
 #pragma unroll
       for (int i = 0; i < 8; ++i) x[i] *= factor.scale;
       uint4 terms[COUNT];

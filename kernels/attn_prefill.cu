@@ -86,7 +86,7 @@ __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, c
 }
 
 /// The queries of a warp's lines as f16 terms [TERMS, LINES, STRIDE], each line multiplied by a power of two; zeros
-/// behind the last line. `inverse`: what takes the factor back for the lane's two lines.
+/// after the last line. `inverse`: what takes the factor back for the lane's two lines.
 template <int D, int TERMS, int STRIDE>
 __device__ __forceinline__ void stage_queries(__half* to, const Arguments& a, int group, int first_line,
                                               float (&inverse)[2]) {
@@ -95,11 +95,11 @@ __device__ __forceinline__ void stage_queries(__half* to, const Arguments& a, in
   for (int line = 0; line < WARP_LINES; ++line) {
     const int row = (first_line + line) / group;
     const size_t head = (size_t)row * a.heads + blockIdx.y * group + (first_line + line) % group;
-    float x[8] = {}, greatest = 0.f;
+    float x[8] = {}, max_abs = 0.f;
     if (lane < D / 8 && row < a.n) load8<float>(a.queries + head * D + lane * 8, x);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) greatest = fmaxf(greatest, fabsf(x[i]));
-    const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(greatest));
+    for (int i = 0; i < 8; ++i) max_abs = fmaxf(max_abs, fabsf(x[i]));
+    const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(max_abs));
 #pragma unroll
     for (int i = 0; i < 8; ++i) x[i] *= factor.scale;
     if (lane < D / 8) store_split<TERMS>(x, to + line * STRIDE + lane * 8, LINES * STRIDE);

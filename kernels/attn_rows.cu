@@ -12,7 +12,7 @@
 // PRECOND: grid (ceil(stride / 32), n); block 512; dynamic shared memory NAME_shared_bytes; pointers aligned to
 //   16 bytes.
 //
-// attn_rows_top: the M greatest weights of each row and where they are, greatest first, of equals the lower position;
+// attn_rows_top: the M largest weights of each row and where they are, largest first, of equals the lower position;
 //   of all rows' sum (in float64, in the order of the rows) with merged = 1.
 //   weights, asked, n, stride   as above
 //   first_position      positions before it are not eligible, nor those after the row (after every row, if merged)
@@ -83,12 +83,12 @@ __device__ __forceinline__ void aggregate(const SequenceView& sequence, int row,
   __syncthreads();  // all heads' weights are there
   const int t = start + threadIdx.x;
   if (threadIdx.x >= TILE || t >= stride) return;
-  float greatest = 0.f;
-  for (int i = 0; i < keep; ++i) greatest = fmaxf(greatest, weights[i * TILE + threadIdx.x]);
-  out[t] = greatest;
+  float best = 0.f;
+  for (int i = 0; i < keep; ++i) best = fmaxf(best, weights[i * TILE + threadIdx.x]);
+  out[t] = best;
 }
 
-/// A position and its weight, as ranked: the greater weight first, of equals the lower position.
+/// A position and its weight, as ranked: the larger weight first, of equals the lower position.
 struct Ranked {
   double weight;
   int position;

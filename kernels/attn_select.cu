@@ -39,7 +39,7 @@ __device__ __forceinline__ unsigned entropy_key(const HeadState& state, bool reg
   return ordered(entropy < infinity() ? entropy : infinity());
 }
 
-/// What a trace row says about its K heads.
+/// The entries of a trace row, of its K heads.
 struct Row {
   int* heads;        // [K]
   float* entropies;  // [K]

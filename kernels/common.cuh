@@ -43,12 +43,13 @@ struct HeadState {
 /// All dynamic shared memory; every kernel lays it out itself.
 extern __shared__ __align__(16) unsigned char dyn_smem[];
 
-/// Exports the dynamic shared memory of kernel `name`, in bytes: the host reads the variable before it launches.
+/// Exports the dynamic shared memory of kernel `name`, in bytes, which the host reads when it loads the kernel: every
+/// kernel has one.
 #ifdef CUDA_HOST_SHIM
 #define SHARED_BYTES(name, bytes) CUDA_HOST_CONSTANT(name##_shared_bytes, bytes)
 #else
-#define SHARED_BYTES(name, bytes) \
-  extern "C" {                    \
+#define SHARED_BYTES(name, bytes)                    \
+  extern "C" {                                       \
   __device__ unsigned name##_shared_bytes = (bytes); \
   }
 #endif

@@ -38,6 +38,7 @@ __device__ __forceinline__ void gather(const T* __restrict__ embedding, const Ro
 }  // namespace embed
 
 #define EMBED_KERNEL(name, T)                                                                               \
+  SHARED_BYTES(embed_##name, 0)                                                                             \
   extern "C" __global__ void __launch_bounds__(256)                                                         \
       embed_##name(const T* embedding, const RowState* rows, float* x, int width, int vocab, float scale) { \
     embed::gather(embedding, rows, x, width, vocab, scale);                                                 \

@@ -168,6 +168,7 @@ __device__ __forceinline__ void product(const unsigned short* x, const unsigned 
   GEMM_KERNEL(name, T, 2, 64)                                                                                       \
   GEMM_KERNEL(name, T, 1, 128)                                                                                      \
   GEMM_KERNEL(name, T, 2, 128)                                                                                      \
+  SHARED_BYTES(split_##name, 0)                                                                                     \
   extern "C" __global__ void __launch_bounds__(256)                                                                 \
       split_##name(const float* x, unsigned short* terms, int count, int term_count) {                              \
     const size_t at = 4 * ((size_t)blockIdx.x * 256 + threadIdx.x);                                                 \

@@ -72,9 +72,8 @@ __device__ __forceinline__ void gated_terms(const float* gate, const float* up, 
 }  // namespace rms
 
 SHARED_BYTES(rms_norm, rms::THREADS / 32 * 4)
-SHARED_BYTES(rms_norm_bf16, rms::THREADS / 32 * 4)
-SHARED_BYTES(rms_norm_f16, rms::THREADS / 32 * 4)
 SHARED_BYTES(add_rms_norm, rms::THREADS / 32 * 4)
+SHARED_BYTES(gated_act, 0)
 
 extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float offset, float eps, int width, float* y, int* not_finite) {
@@ -104,6 +103,8 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 #define TERM_KERNELS(name, T)                                                                                         \
+  SHARED_BYTES(rms_norm_##name, rms::THREADS / 32 * 4)                                                                \
+  SHARED_BYTES(gated_act_##name, 0)                                                                                   \
   extern "C" __global__ void __launch_bounds__(256)                                                                   \
       rms_norm_##name(const float* x, const float* weight, float offset, float eps, int width, unsigned short* terms, \
                       int term_count) {                                                                               \

@@ -93,6 +93,7 @@ __device__ __forceinline__ void store_head(const Head& head, void* to, size_t at
 
 }  // namespace rope
 
+SHARED_BYTES(rope_cache, 0)
 extern "C" __global__ void __launch_bounds__(128)
     rope_cache(float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float norm_offset,
                float eps, const float* cos, const float* sin, const RowState* rows, const SequenceView* sequences,

@@ -2,7 +2,7 @@
 // cut by top-k and top-p, and the draw is a place in their cumulative weight exp((x - max) / temperature).
 //
 // Weights are integers (2^40 times the weight), so that sums do not depend on the order of additions and every
-// candidate, however far down, can be found by a radix descent over the logits. The first 128 candidates are at hand as
+// candidate, however far down, can be found by a radix descent over the logits. The first 128 candidates are there as
 // a sorted list, and nearly every draw ends there.
 #pragma once
 #include "top_list.cuh"
@@ -68,7 +68,7 @@ struct LocateScratch {
   int bin;
 };
 
-/// Warp 0: the greatest bin such that `before` and all bins from the top down to it exceed `target`.
+/// Warp 0: the highest bin such that `before` and all bins from the top down to it exceed `target`.
 __device__ __forceinline__ void find_bin(LocateScratch& s, int bins, unsigned long long before,
                                          unsigned long long target) {
   if (threadIdx.x >= 32) return;

@@ -20,7 +20,7 @@ struct Span {
   __device__ __forceinline__ bool contains(int t) const { return t >= begin && t < end; }
 };
 
-/// Positions that row `row` attends to; `window`: at most so many, the row's own included; 0: all.
+/// Positions that row `row` attends to; `window`: at most this many, the row's own included; 0: all.
 __device__ __forceinline__ Span attended(int row, int window) {
   return {window > 0 && row + 1 > window ? row + 1 - window : 0, row + 1};
 }
@@ -28,7 +28,7 @@ __device__ __forceinline__ Span attended(int row, int window) {
 /// Whether w_t of row `row` is neither 0 nor 1, or the position has no part in the entropy: a rare case.
 __device__ __forceinline__ bool reweighted(int row, int t) { return t == 0 || row - t <= GAMMAS; }
 
-/// w_t > 0: not the first position, not the row's own, nothing behind it.
+/// w_t > 0: not the first position, not the row's own, nothing after it.
 __device__ __forceinline__ bool has_weight(int row, int t) { return t > 0 && t < row; }
 
 /// w_t of row T: 0 for the first position and for the row's own, gamma for the ten before it, 1 elsewhere.
@@ -84,7 +84,7 @@ __device__ __forceinline__ void add_sums(HeadState& state, const HeadState& othe
   state.sw += other.sw;
 }
 
-/// What a state says in the end: the part f of one that the normalized weights add up to, and their entropy in nats.
+/// The result of a state: the part f of one that the normalized weights add up to, and their entropy in nats.
 struct Finished {
   double f, entropy;
 };

@@ -34,7 +34,7 @@ __device__ __forceinline__ void compare_step(unsigned long long* keys, int runs,
   __syncthreads();
 }
 
-/// Sorts each of `runs` runs of TOP keys, greatest first (bitonic). PRECOND: all threads; keys are visible to all.
+/// Sorts each of `runs` runs of TOP keys, largest first (bitonic). PRECOND: all threads; keys are visible to all.
 __device__ __forceinline__ void sort_runs(unsigned long long* keys, int runs) {
   for (int size = 2; size <= TOP; size *= 2)
     for (int stride = size / 2; stride > 0; stride /= 2) compare_step(keys, runs, 1, size % TOP, stride);

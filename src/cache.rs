@@ -1,4 +1,4 @@
-//! The folder for what this program can make again: kernels compiled at first use, the model that comes with it.
+//! The cache folder: kernels compiled at first use, and the model that comes with the program.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -41,7 +41,7 @@ pub fn answered(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let shares: Vec<f64> = rounds.iter().map(|r| 100.0 * r.total() / r.generation).collect();
     let floor = floor(bench, prompt.len(), tokens, variants, bandwidth);
     let what = format!("chain + similarity + ensemble, {variants} variants, {tokens} tokens");
-    let because = "the rows behind each replaced token at the matrix rate, the weights once; of the generation's time";
+    let because = "the rows after each replaced token at the matrix rate, the weights once; of the generation's time";
     Ok(vec![
         Row::new(bench.shape, what, "%", &shares)
             .floor(Some(100.0 * floor / of(|r| r.generation)), because)

@@ -27,7 +27,7 @@ pub fn comparisons(rows: &[Row], counts: bool) -> Vec<Row> {
         .collect()
 }
 
-/// The memory that a row tells, beside its own figure or as that.
+/// The memory that a row reports, beside its own figure or as that.
 fn peak(row: &Row) -> Option<f64> {
     row.facts.get("peak MB").copied().or((row.unit == "MB").then_some(row.median))
 }

@@ -1,4 +1,4 @@
-//! The times at which kernels begin and end on the device, as CUPTI tells them. CUPTI comes with the CUDA toolkit and
+//! The times at which kernels begin and end on the device, as CUPTI reports them. CUPTI comes with the CUDA toolkit and
 //! with torch, and is loaded only when it is asked for.
 
 use libloading::Library;

@@ -26,7 +26,7 @@ pub enum FailureKind {
     /// There is no time for it, or the model has no such context.
     Skipped,
     Wrong,
-    /// The engine may be in any state: it is loaded anew.
+    /// The engine may be in any state: it is loaded again.
     Broken,
 }
 

@@ -75,7 +75,7 @@ impl Deadline {
         Deadline((seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds)))
     }
 
-    /// Fails where less than so many seconds are left.
+    /// Fails where less than this many seconds are left.
     pub fn need(&self, seconds: f64) -> Result<(), StageError> {
         let Some(end) = self.0 else { return Ok(()) };
         let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
@@ -130,7 +130,7 @@ impl Bench<'_> {
         (0..count).map(|stream| (0..tokens).map(|i| id(stream, i)).collect()).collect()
     }
 
-    /// Fails where the model's context is too short for a sequence of so many tokens.
+    /// Fails where the model's context is too short for a sequence of this many tokens.
     pub fn need_context(&self, needed: usize) -> Result<(), StageError> {
         let context = self.engine.spec().max_position_embeddings;
         if needed > context { Err(StageError::Context { context, needed }) } else { Ok(()) }

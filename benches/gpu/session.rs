@@ -6,7 +6,7 @@ use crate::log::{Failure, Log, caught};
 use crate::machine::Machine;
 use crate::measure::{Bench, Deadline, Sizes, StageError};
 use crate::report::{Report, Row};
-use crate::shapes::{SHAPES, Shape};
+use crate::shapes::{ModelShape, SHAPES};
 use crate::{Fatal, agreement, answered, checkpoint, stages, timeline};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ enum Stage {
     Prefill,
     /// Sixteen sequences, plain and traced
     Batch,
-    /// Decoding behind a long prompt
+    /// Decoding after a long prompt
     Deep,
     /// Traced passes over sequences of growing length
     Lengths,
@@ -95,7 +95,7 @@ struct Task {
 }
 
 impl Task {
-    /// `stages` in order, that of several lengths as so many tasks.
+    /// `stages` in order, that of several lengths as one task each.
     fn list(stages: &[Stage], sizes: &Sizes) -> VecDeque<Task> {
         let lengths = |stage| if stage == Stage::Lengths { &sizes.lengths[..] } else { &[0] };
         stages.iter().flat_map(|&stage| lengths(stage).iter().map(move |&length| Task { stage, length })).collect()
@@ -167,7 +167,7 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let rig = Rig { machine, options, sizes, matrix_rate, deadline, counts };
     let mut session = Session { arguments, rig, folder, log };
     session.describe()?;
-    let wanted = |shape: &&Shape| arguments.shapes.is_empty() || arguments.shapes.iter().any(|n| n == shape.name);
+    let wanted = |shape: &&ModelShape| arguments.shapes.is_empty() || arguments.shapes.iter().any(|n| n == shape.name);
     SHAPES.iter().filter(wanted).try_for_each(|shape| session.measure(shape))?;
     Ok(session.log.failures == 0)
 }
@@ -195,7 +195,7 @@ impl Session<'_> {
     }
 
     /// All stages of one shape.
-    fn measure(&mut self, shape: &Shape) -> Result<(), Fatal> {
+    fn measure(&mut self, shape: &ModelShape) -> Result<(), Fatal> {
         println!("{}", shape.name);
         let mut tasks = Task::list(&self.arguments.stages, &self.rig.sizes);
         if take(&mut tasks, Stage::Agreement) {
@@ -232,7 +232,7 @@ impl Session<'_> {
     }
 
     /// Loads the model and works tasks off until one breaks the engine. False: it cannot even be loaded.
-    fn work_off(&mut self, shape: &Shape, folder: &Path, tasks: &mut VecDeque<Task>) -> Result<bool, Fatal> {
+    fn work_off(&mut self, shape: &ModelShape, folder: &Path, tasks: &mut VecDeque<Task>) -> Result<bool, Fatal> {
         let start = Instant::now();
         let mut bench = match caught(|| self.rig.load(shape.name, folder)) {
             Ok(bench) => bench,
@@ -271,7 +271,7 @@ impl Session<'_> {
     }
 
     /// The shrunken shape on the device and on the CPU.
-    fn agreement(&mut self, shape: &Shape) -> Result<Vec<Row>, Failure> {
+    fn agreement(&mut self, shape: &ModelShape) -> Result<Vec<Row>, Failure> {
         self.rig.deadline.need(0.0)?;
         let folder = self.folder.join(format!("{}-shrunken", shape.name));
         checkpoint::write(&folder, shape, self.arguments.threads)?;

@@ -149,7 +149,7 @@ pub fn length(bench: &mut Bench, tokens: usize) -> Result<Vec<Row>, StageError> 
     Ok(vec![time, memory])
 }
 
-/// What the trace costs per step at the end of a long sequence: decode steps behind a prompt of that length.
+/// What the trace costs per step at the end of a long sequence: decode steps after a prompt of that length.
 pub fn deep(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let (long, steps) = (bench.sizes.long, bench.sizes.long_steps);
     bench.need_context(long)?;
@@ -185,7 +185,7 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     Ok(vec![speed, memory])
 }
 
-/// A traced response behind a prompt, after one to warm up; seconds of a decode step.
+/// A traced response to a prompt, after one to warm up; seconds of a decode step.
 pub fn traced_steps(bench: &mut Bench) -> Result<f64, StageError> {
     let prompts = bench.prompts(1, bench.sizes.prompt);
     bench.generate(&prompts, bench.sizes.response.min(8), true)?;

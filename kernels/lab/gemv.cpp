@@ -1,7 +1,7 @@
 // Checks the rivals of gemv.cu against float64 sums and against the kernel in use: same inputs, same jobs. Prints a line
 // a version that run.py reads:
 //
-//   lab VERSION max_error_of_bound MAX max_error ERR in_use ERR bits_equal 0|1
+//   lab VERSION max_error_of_bound MAX max_error ERR in_use ERR bits_equal 0|1 shared BYTES
 //
 // MAX is the largest error as a share of the derived bound; ERR are the largest errors as a share of the sum of |x w|, of
 // this version and of the one in use on the same inputs.
@@ -48,6 +48,13 @@ struct Case {
   }
 };
 
+/// Dynamic shared memory, as the version's file exports it.
+static unsigned shared_bytes(const std::string& version) {
+  const unsigned* bytes = ch_find_constant((version + "_shared_bytes").c_str());
+  check(bytes, "no shared_bytes of " + version);
+  return bytes ? *bytes : 0;
+}
+
 using Outputs = std::vector<std::vector<float>>;
 
 /// Runs a version on a case. A version that takes fragments gets x as such.
@@ -67,9 +74,9 @@ static Outputs run(const std::string& version, Case& c) {
     const unsigned lines = ceil_div(c.k, 64) * lab_gemv::fragment_chunks(c.rows) * 4;
     Device<uint4> terms(lines * 8);
     launch("lab_fragments_bf16", ceil_div(lines, 32), 256, 0, (const float*)x.get(), terms.get(), c.k, c.rows);
-    launch(version, grid, 256, 65536, (const uint4*)terms.get(), jobs, c.k, c.rows, (int)c.accumulate);
+    launch(version, grid, 256, shared_bytes(version), (const uint4*)terms.get(), jobs, c.k, c.rows, (int)c.accumulate);
   } else {
-    launch(version, grid, 256, 32768, (const float*)x.get(), jobs, c.k, c.rows, (int)c.accumulate);
+    launch(version, grid, 256, shared_bytes(version), (const float*)x.get(), jobs, c.k, c.rows, (int)c.accumulate);
   }
   Outputs result;
   for (const auto& values : y) result.push_back(values.host());
@@ -118,8 +125,8 @@ static void check_version(const std::string& version, int max_rows) {
   for (int outs : {1, 7, 15, 17, 50}) on(200, max_rows, {outs}, false, 0);
   on(1096, max_rows, {48, 16, 17}, false, 6);
   on(1096, 2, {5, 16, 33}, true, 2);
-  printf("lab %s max_error_of_bound %.4f max_error %.3e in_use %.3e bits_equal %d\n", version.c_str(), shown.of_bound,
-         shown.error, shown.in_use, shown.bits_equal);
+  printf("lab %s max_error_of_bound %.4f max_error %.3e in_use %.3e bits_equal %d shared %u\n", version.c_str(),
+         shown.of_bound, shown.error, shown.in_use, shown.bits_equal, shared_bytes(version));
 }
 
 /// A row has the same bits alone, in every batch, at every place, and in both variants.

@@ -1,6 +1,7 @@
 // A rival of gemv_bf16_r8: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]) for 1..=8 rows and bf16 weights, with
 // the same jobs, the same tail and the same arithmetic in float32 (activations as three bf16 terms, exact products, at
-// most 32 elements of k summed inside the tensor core), in a fifth (r5) to a third (r8) of the instructions per byte of weights.
+// most 32 elements of k summed inside the tensor core), in a fifth (r5) to a third (r8) of the instructions a byte of
+// weights.
 //
 // What differs from gemv.cu:
 // - The weights are mma's B operand: the 16 bytes that a lane loads are two B fragments as they are, where an A operand
@@ -27,7 +28,7 @@
 //
 // PRECOND: 1 <= rows <= 5 (r5) or 8 (r8); k a multiple of 8; w aligned to 16 bytes, fragments to 128.
 // PRECOND: lab_fragments_bf16: block 256, grid x = ceil(ceil(k / 64) * chunks / 8); no shared memory.
-// PRECOND: lab_gemv_bf16_*: block 256, grid x = sum over jobs of ceil(outs / 16); dynamic shared memory 65536 bytes.
+// PRECOND: lab_gemv_bf16_*: block 256, grid x = sum over jobs of ceil(outs / 16); dynamic shared memory NAME_shared_bytes.
 #include "../gemv.cu"
 
 namespace lab_gemv {
@@ -224,6 +225,7 @@ __device__ __forceinline__ void product(const uint4* __restrict__ fragments, con
 
 }  // namespace lab_gemv
 
+SHARED_BYTES(lab_fragments_bf16, 0)
 extern "C" __global__ void __launch_bounds__(256)
     lab_fragments_bf16(const float* __restrict__ x, uint4* __restrict__ fragments, int k, int rows) {
   const int chunks = lab_gemv::fragment_chunks(rows), i = blockIdx.x * 256 + threadIdx.x;
@@ -242,6 +244,8 @@ extern "C" __global__ void __launch_bounds__(256)
   fragments[i] = make_uint4(words[0][0], words[1][0], words[0][1], words[1][1]);
 }
 
+SHARED_BYTES(lab_gemv_bf16_r5, lab_gemv::WARPS * lab_gemv::WARP_BYTES)
+SHARED_BYTES(lab_gemv_bf16_r8, lab_gemv::WARPS * lab_gemv::WARP_BYTES)
 extern "C" __global__ void __launch_bounds__(256, 2)
     lab_gemv_bf16_r5(const uint4* fragments, GemvJobs jobs, int k, int rows, int accumulate) {
   lab_gemv::product<1>(fragments, jobs, k, rows, accumulate);

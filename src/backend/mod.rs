@@ -160,7 +160,7 @@ pub struct Pass<'a> {
     /// Whether the rows are recorded in their sequences' traces.
     pub record: bool,
     /// Rows (indices into `rows`) whose final hidden state is read, by [`Backend::predict`] or [`Backend::hidden`]. Of
-    /// the others only keys, values and the trace are needed: a backend may leave them out behind the last layer's cache.
+    /// the others only keys, values and the trace are needed: a backend may leave them out after the last layer's keys and values.
     pub wanted: &'a dyn Fn(usize) -> bool,
 }
 

@@ -1,7 +1,8 @@
 //! The forward pass to read: a transformer of the Llama, Qwen and Gemma families together with the trace that UQAC needs,
 //! one row, one head and one number at a time. No tiles, no threads, no vector instructions: every formula is written
-//! once, in the order in which a token meets it. The other backends compute the same, fast. [`Operations`] is the way of a token through the layers, from its embedding to its final hidden state; the formulas are
-//! the functions of [`Model`]; [`Backend`] says what follows a row, and what its trace says. Activations are f32, sums f64.
+//! once, in the order in which a token meets it. The other backends compute the same, fast. [`Operations`] is the way of a
+//! token through the layers, from its embedding to its final hidden state; the formulas are the functions of `Model` and
+//! those after it; [`Backend`] says what follows a row, and what its trace holds. Activations are f32, sums f64.
 //!
 //! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T is what is computed when the token at position
 //! T is the input. A **name** is that of the part of the method which a function implements.
@@ -21,16 +22,15 @@ pub struct ReferenceBackend {
     pass: Vec<PassRow>,
 }
 
-/// Keys or values by (layer, position), each `[G, head_dim]`.
+/// Keys (normed and rotated) or values by (layer, position), each `[G, head_dim]`.
 type Cache = HashMap<(usize, usize), Vec<f32>>;
 
+/// A sequence's KV cache, and its trace by position.
 #[derive(Clone, Default)]
 struct Sequence {
-    /// Normed and rotated.
     keys: Cache,
     values: Cache,
     options: Option<TraceOptions>,
-    /// By position.
     trace: HashMap<usize, TracedRow>,
 }
 
@@ -65,13 +65,12 @@ impl Operations for ReferenceBackend {
         &self.model.spec
     }
 
-    /// x = E[token], in Gemma times √hidden_size.
+    /// x = E\[token\], in Gemma times √hidden_size.
     fn embed(&mut self) -> Result<(), BackendError> {
-        let ModelSpec { hidden_size, embedding_scale, .. } = self.model.spec;
-        let embedding = self.model.weights.embedding.elements();
+        let (embedding, n) = (self.model.weights.embedding.elements(), self.model.spec.hidden_size);
+        let scale = self.model.spec.embedding_scale.unwrap_or(1.0);
         for PassRow { row, x, .. } in &mut self.pass {
-            let start = row.token as usize * hidden_size;
-            *x = (start..start + hidden_size).map(|i| embedding.get(i) * embedding_scale.unwrap_or(1.0)).collect();
+            *x = (row.token as usize * n..).take(n).map(|i| embedding.get(i) * scale).collect();
         }
         Ok(())
     }
@@ -86,16 +85,14 @@ impl Operations for ReferenceBackend {
             let v = model.linear(&w.v, w.v_bias.as_deref(), &h);
             *queries = model.rotate(layer, row.position, q, w.q_norm.as_deref());
             let k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
-            let sequence = &mut self.sequences[row.sequence.0];
-            let stored = |x: Vec<f32>, dtype: DType| x.into_iter().map(|x| dtype.round(x)).collect();
-            sequence.keys.insert((layer, row.position), stored(k, self.k_cache));
-            sequence.values.insert((layer, row.position), stored(v, self.v_cache));
+            let Sequence { keys, values, .. } = &mut self.sequences[row.sequence.0];
+            keys.insert((layer, row.position), k.iter().map(|x| self.k_cache.round(*x)).collect());
+            values.insert((layer, row.position), v.iter().map(|x| self.v_cache.round(*x)).collect());
         }
         Ok(())
     }
 
-    /// Every head takes the mean of the values, weighted by the softmax of its scores. In a traced row, the entropy of its
-    /// reweighted attention is noted too.
+    /// Every head takes the softmax-weighted mean of the values; of a traced row, its reweighted entropy is noted too.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         let model = &self.model;
         for PassRow { row, queries, attended, options, heads, .. } in &mut self.pass {
@@ -146,8 +143,8 @@ impl Operations for ReferenceBackend {
             let Some(options) = options else { continue };
             heads.sort_by(|a, b| a.0.total_cmp(&b.0)); // stable: of equals the lower id stays first
             let others = heads.split_off(options.heads.min(heads.len()));
-            let best_other = others.first().map_or(f32::INFINITY, |head| head.0);
-            let gap = best_other - heads.last().map_or(f32::NEG_INFINITY, |head| head.0);
+            let rejected = others.first().map_or(f32::INFINITY, |head| head.0);
+            let gap = rejected - heads.last().map_or(f32::NEG_INFINITY, |head| head.0);
             let (entropies, (heads, queries)) = heads.drain(..).unzip();
             let traced = TracedRow { selected: HeadRecord { heads, entropies, gap }, queries, hidden: x.clone() };
             self.sequences[row.sequence.0].trace.insert(row.position, traced);
@@ -196,8 +193,8 @@ impl Model {
             let (a, b) = head.split_at_mut(self.spec.head_dim / 2);
             for ((a, b), frequency) in a.iter_mut().zip(b).zip(&self.frequencies[self.spec.layers[layer].rope]) {
                 let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
-                let (sin, cos) = (sin as f32, cos as f32);
-                (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+                let (x, y) = (f64::from(*a), f64::from(*b));
+                (*a, *b) = ((x * cos - y * sin) as f32, (y * cos + x * sin) as f32);
             }
         }
         x
@@ -298,8 +295,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn fork(&mut self, id: SequenceId, _: usize, options: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
-        let fork = Sequence { options, trace: HashMap::new(), ..self.sequences[id.0].clone() };
-        self.sequences.push(fork);
+        self.sequences.push(Sequence { options, trace: HashMap::new(), ..self.sequences[id.0].clone() });
         Ok(SequenceId(self.sequences.len() - 1))
     }
 
@@ -356,12 +352,11 @@ impl Backend for ReferenceBackend {
 
     /// **Memory.** α' is exact from the KV cache: K·T dot products.
     fn head_rows(&mut self, id: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
-        let (model, Sequence { keys, trace, options, .. }) = (&self.model, &self.sequences[id.0]);
+        let (Sequence { keys, trace, options, .. }, heads) = (&self.sequences[id.0], self.spec().num_attention_heads);
         let (Some(traced), Some(options)) = (trace.get(&row), options) else { return Ok(Vec::new()) };
-        let heads = model.spec.num_attention_heads;
         let alpha = |(id, query): (&u32, &Vec<f32>)| {
             let (layer, h) = (*id as usize / heads, *id as usize % heads);
-            reweighted(&model.scores(layer, h, query, keys, row), options.rule).0
+            reweighted(&self.model.scores(layer, h, query, keys, row), options.rule).0
         };
         Ok(traced.selected.heads.iter().zip(&traced.queries).map(alpha).collect())
     }
@@ -385,8 +380,8 @@ impl Backend for ReferenceBackend {
     fn memory(&self, id: SequenceId) -> (usize, usize) {
         let Sequence { keys, values, trace, .. } = &self.sequences[id.0];
         let numbers = |row: &TracedRow| row.hidden.len() + row.queries.iter().map(|q| 2 + q.len()).sum::<usize>();
-        let cached: usize = keys.values().chain(values.values()).map(Vec::len).sum();
-        (4 * cached, 4 * trace.values().map(numbers).sum::<usize>())
+        let cached = keys.values().chain(values.values()).map(Vec::len);
+        (4 * cached.sum::<usize>(), 4 * trace.values().map(numbers).sum::<usize>())
     }
 }
 
@@ -398,7 +393,7 @@ impl ReferenceBackend {
         ReferenceBackend { model, k_cache, v_cache, sequences: Vec::new(), pass: Vec::new() }
     }
 
-    /// A row of the finished pass, which was to be wanted for it to be read.
+    /// A row of the finished pass.
     fn wanted(&self, row: usize) -> Result<&PassRow, BackendError> {
         self.pass.get(row).filter(|row| row.wanted).ok_or(BackendError::RowNotWanted { row })
     }

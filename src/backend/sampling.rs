@@ -1,16 +1,13 @@
 //! Choosing the next token. Every choice depends on (seed, stream, position) alone, so it is the same whatever the
 //! batch a sequence runs in.
 
-use crate::backend::cpu::norm;
-use crate::backend::cpu::simd::Level;
-
 /// How tokens are chosen. `temperature` 0 is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     pub temperature: f32,
     /// Only the most probable tokens whose probabilities first add up to this are drawn from; 1 keeps all.
     pub top_p: f32,
-    /// Only so many of the most probable tokens are drawn from; 0 keeps all.
+    /// Only this many of the most probable tokens are drawn from; 0 keeps all.
     pub top_k: usize,
     pub seed: u64,
 }
@@ -30,8 +27,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The token for these logits (softcapped). Greedy: the greatest, the lowest id of equals. Logits that are NaN are
-    /// never chosen.
+    /// The token for these logits `[vocab_size]` (softcapped). Greedy: the largest, the lowest id of equals. A NaN is never
+    /// chosen.
     pub fn token(&self, logits: &[f32]) -> u32 {
         let logits = &logits[..self.vocabulary.min(logits.len())];
         if self.sampling.temperature <= 0.0 {
@@ -87,11 +84,11 @@ struct Candidate {
     weight: f64,
 }
 
-/// Tokens by weight, greatest first, equal ones by id; sorted only as far as somebody looks, since almost every draw
+/// Tokens by weight, largest first, equal ones by id; sorted only as far as they are read, since almost every draw
 /// falls on one of a few tokens of the whole vocabulary.
 struct Candidates {
     all: Vec<Candidate>,
-    /// So many are at their places.
+    /// How many are in their places.
     sorted: usize,
 }
 
@@ -103,7 +100,7 @@ impl Candidates {
         self.all[rank]
     }
 
-    /// Brings the first `count` to their places.
+    /// Puts the first `count` in their places.
     fn sort(&mut self, count: usize) {
         let order = |a: &Candidate, b: &Candidate| b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token));
         let count = count.min(self.all.len());
@@ -117,9 +114,27 @@ impl Candidates {
     }
 }
 
-/// Index of the greatest value; the lowest of equals.
+/// Index of the largest value, the lowest of equals; NaN is skipped. A block's maximum is taken lane by lane, which the
+/// compiler turns into vector instructions; only the block that has the largest value is searched.
 pub fn argmax(values: &[f32]) -> u32 {
-    norm::greatest(Level::detect(), values).1 as u32
+    const BLOCK: usize = 512;
+    const LANES: usize = 16;
+    let block_max = |block: &[f32]| {
+        let (chunks, rest) = block.as_chunks::<LANES>();
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        for chunk in chunks {
+            lanes.iter_mut().zip(chunk).for_each(|(max, x)| *max = if *x > *max { *x } else { *max });
+        }
+        lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, x| if *x > max { *x } else { max })
+    };
+    let (mut max, mut start) = (f32::NEG_INFINITY, 0);
+    for (i, block) in values.chunks(BLOCK).enumerate() {
+        let found = block_max(block);
+        if found > max {
+            (max, start) = (found, i * BLOCK);
+        }
+    }
+    (start + values[start..].iter().position(|x| *x == max).unwrap_or(0)) as u32
 }
 
 /// A number in [0, 1) from three counters, chained through the finalizer of SplitMix64.
@@ -153,12 +168,12 @@ mod tests {
     }
 
     #[test]
-    fn argmax_of_a_long_row_is_the_first_greatest() {
+    fn argmax_of_a_long_row_is_the_first_of_the_largest() {
         let value = |i: usize| ((i * 7919) % 1000) as f32;
         for len in [1, 63, 64, 65, 3000] {
             let values: Vec<f32> = (0..len).map(value).collect();
-            let greatest = values.iter().copied().fold(0.0, f32::max);
-            assert_eq!(Some(argmax(&values) as usize), values.iter().position(|x| *x == greatest));
+            let max = values.iter().copied().fold(0.0, f32::max);
+            assert_eq!(Some(argmax(&values) as usize), values.iter().position(|x| *x == max));
         }
         assert_eq!(argmax(&[f32::NEG_INFINITY; 3]), 0);
     }

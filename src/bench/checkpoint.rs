@@ -1,7 +1,7 @@
 //! Random-weight checkpoints in Hugging Face layout: sharded safetensors in bf16, written by all cores at once, with a
 //! tokenizer that has a text for every id. No network, and no model that a machine might not have.
 
-use super::shapes::{Shape, Tensor};
+use super::shapes::{ModelShape, Tensor};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -18,7 +18,7 @@ const CHUNK: usize = 1 << 17;
 const MARKER: &str = "random-weights";
 
 /// Writes the whole folder, unless it is there already. `threads` 0: one per core.
-pub fn write(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
+pub fn write(folder: &Path, shape: &ModelShape, threads: usize) -> io::Result<()> {
     let config = shape.config().to_string();
     let marker = folder.join(MARKER);
     match std::fs::read_to_string(&marker) {

@@ -28,13 +28,16 @@ pub(super) fn rate(units: f64, seconds: &[f64]) -> MedianRange {
 
 /// Responses to prompts that begin as a cached sequence does.
 pub(super) struct Decoding {
+    /// One a sequence.
     pub prompts: Vec<Vec<u32>>,
+    /// Tokens that each response has.
     pub tokens: usize,
 }
 
 /// Seconds of a decode step, all sequences together, and what was generated.
 pub(super) struct Decoded {
     pub step: f64,
+    /// One a sequence.
     pub generations: Vec<Generation>,
 }
 
@@ -44,6 +47,7 @@ impl Decoding {
         self.run(base, traced.then(HeadSelection::default), 0.0)
     }
 
+    /// All sequences at once, with the trace of a profile or without.
     pub fn run(
         &self,
         base: &mut TracedSequence,

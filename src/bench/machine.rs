@@ -1,6 +1,6 @@
 //! What the machine itself does, without the engine: the rates of a roofline, and memory in use.
 
-use crate::backend::cpu::simd::{Kernel, LANES, Level, Simd};
+use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -212,29 +212,29 @@ fn status_bytes(key: &str) -> Result<u64, MachineError> {
 }
 
 /// Times that [`MultiplyAdds`] goes round, some tens of milliseconds: beside them a thread's start is nothing.
-const TURNS: usize = 1 << 23;
+const ITERATIONS: usize = 1 << 23;
 
 /// Multiply-adds that do not wait for one another, all in registers: how many there were.
 pub struct MultiplyAdds {
     pub x: f32,
-    pub turns: usize,
+    pub iterations: usize,
 }
 
 impl Kernel for MultiplyAdds {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        if S::REGISTERS >= 32 { turns::<S, 24>(self) } else { turns::<S, 6>(self) }
+        if S::REGISTERS >= 32 { multiply_adds::<S, 24>(self) } else { multiply_adds::<S, 6>(self) }
     }
 }
 
 #[inline(always)]
-fn turns<S: Simd, const N: usize>(MultiplyAdds { x, turns }: MultiplyAdds) -> usize {
-    // SAFETY: started by `Level::run`.
+fn multiply_adds<S: Simd, const N: usize>(MultiplyAdds { x, iterations }: MultiplyAdds) -> usize {
+    // SAFETY: started by `Isa::run`.
     unsafe {
         let (a, b) = (S::splat(x), S::splat(1.0 - x));
         let mut sums = [S::splat(0.0); N];
-        for _ in 0..turns {
+        for _ in 0..iterations {
             for sum in &mut sums {
                 *sum = S::fma(a, *sum, b);
             }
@@ -243,12 +243,12 @@ fn turns<S: Simd, const N: usize>(MultiplyAdds { x, turns }: MultiplyAdds) -> us
             black_box(S::sum(sum));
         }
     }
-    turns * N * LANES
+    iterations * N * LANES
 }
 
 impl Cpu {
     fn arithmetic_peak(&self) -> f64 {
-        let run = || Level::detect().run(MultiplyAdds { x: black_box(0.5), turns: TURNS });
+        let run = || Isa::detect().run(MultiplyAdds { x: black_box(0.5), iterations: ITERATIONS });
         let start = Instant::now();
         let done: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(run)).collect();
@@ -261,7 +261,7 @@ impl Cpu {
         let start = Instant::now();
         std::thread::scope(|scope| {
             for part in self.buffer.chunks(self.buffer.len().div_ceil(self.threads)) {
-                scope.spawn(move || black_box(Level::detect().run(ReadAll(part))));
+                scope.spawn(move || black_box(Isa::detect().run(ReadAll(part))));
             }
         });
         size_of_val(&self.buffer[..]) as f64 / start.elapsed().as_secs_f64()
@@ -279,7 +279,7 @@ impl Kernel for ReadAll<'_> {
         const LINES: usize = 2;
         const AHEAD: usize = 512;
         let length = self.0.len() / STREAMS;
-        // SAFETY: started by `Level::run`; every load ends within a stream.
+        // SAFETY: started by `Isa::run`; every load ends within a stream.
         unsafe {
             let mut sums = [[S::splat(0.0); LINES]; STREAMS];
             for i in 0..length / (LINES * LANES) {

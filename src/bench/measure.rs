@@ -11,14 +11,14 @@ use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similar
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Tokens of the question how sure the model is, and of what it says to it.
+/// Tokens of the question how sure the model is, and of its reply.
 const QUESTION: usize = 48;
 const REPLY: usize = 24;
 
 /// What is measured.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How the model is called in the report.
+    /// The model's name in the report.
     pub model: String,
     pub prompt_tokens: usize,
     /// Tokens of each response; the model's end tokens do not end it.
@@ -60,7 +60,7 @@ impl Settings {
     }
 }
 
-/// Times and peaks as they come.
+/// Times and peaks, collected.
 #[derive(Default)]
 struct Times {
     /// Seconds by stage, a value a round.
@@ -76,7 +76,7 @@ impl Times {
         stage: &'static str,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        // where the system does not tell, there is no peak
+        // where the system does not say, there is no peak
         let watch = machine.watch().ok();
         let start = Instant::now();
         let done = work()?;

@@ -28,6 +28,7 @@ impl MedianRange {
 /// One stage.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
+    /// Its name in the table and in [`Report::stage`].
     pub stage: &'static str,
     /// What is done in the seconds.
     pub what: String,
@@ -41,7 +42,7 @@ pub struct Stage {
     /// Operations that it has to do, where these bound it, and their share of the arithmetic peak.
     pub gflop_per_second: Option<f64>,
     pub share_of_arithmetic: Option<f64>,
-    /// Most memory in use while it ran, the model included.
+    /// Peak of the memory in use while it ran, the model included.
     pub peak_bytes: Option<u64>,
     /// Its seconds divided by those of plain generation, prompt included.
     pub relative_to_generation: f64,
@@ -50,6 +51,7 @@ pub struct Stage {
 /// Decoding after a context of `context` tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepRow {
+    /// Tokens.
     pub context: usize,
     pub prefill_tokens_per_second: f64,
     pub plain_tokens_per_second: MedianRange,
@@ -68,28 +70,36 @@ pub struct SweepRow {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Scoring {
     pub seconds: MedianRange,
-    /// Most bytes in use meanwhile, less those in use before; `None` where the system does not tell.
+    /// Peak of the bytes in use meanwhile, less those in use before; `None` where the system does not say.
     pub extra_bytes: Option<u64>,
 }
 
-/// Everything.
+/// Everything that a run of the bench measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     pub model: String,
+    /// As the engine names it.
     pub device: String,
     pub k_cache: &'static str,
     pub v_cache: &'static str,
+    /// The dtypes of the model's matrices, in their stored dtype or that of `--weights`.
     pub weights: String,
+    /// Tokens of each prompt.
     pub prompt_tokens: usize,
+    /// Tokens of each response.
     pub gen_tokens: usize,
+    /// Sequences that are decoded together.
     pub batch: usize,
     pub rounds: usize,
+    /// Variants of the ensemble.
     pub variants: usize,
+    /// Samples of self-consistency.
     pub samples: usize,
+    /// Bytes of weights that a decode step reads.
     pub weight_bytes_per_step: usize,
     /// Bytes a second.
     pub bandwidth: MedianRange,
-    /// Operations a second; `None` on a device that is not asked.
+    /// Operations a second; `None` on a GPU, where it is not measured.
     pub arithmetic_peak: Option<MedianRange>,
     pub stages: Vec<Stage>,
     /// What the trace adds to a decode step's time, in percent, round by round.
@@ -100,6 +110,7 @@ pub struct Report {
 }
 
 impl Report {
+    /// The stage of a name, if it was measured.
     pub fn stage(&self, name: &str) -> Option<&Stage> {
         self.stages.iter().find(|stage| stage.stage == name)
     }

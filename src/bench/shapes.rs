@@ -17,17 +17,24 @@ pub enum Family {
 
 /// One model's shape, in the terms of `config.json`.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct ModelShape {
     /// How it is named on the command line and in the results.
     pub name: &'static str,
     pub family: Family,
+    /// `num_hidden_layers`
     pub layers: usize,
+    /// `hidden_size`
     pub hidden: usize,
+    /// `intermediate_size`
     pub inner: usize,
+    /// `num_attention_heads`
     pub heads: usize,
+    /// `num_key_value_heads`
     pub kv_heads: usize,
     pub head_dim: usize,
+    /// `vocab_size`
     pub vocab: usize,
+    /// `max_position_embeddings`
     pub context: usize,
     pub rope_theta: f64,
     /// The head is the embedding.
@@ -35,8 +42,8 @@ pub struct Shape {
 }
 
 /// In the order in which they are measured.
-pub const SHAPES: [Shape; 4] = [
-    Shape {
+pub const SHAPES: [ModelShape; 4] = [
+    ModelShape {
         name: "llama-3.1-8b",
         family: Family::Llama { factor: 8.0 },
         layers: 32,
@@ -50,7 +57,7 @@ pub const SHAPES: [Shape; 4] = [
         rope_theta: 5e5,
         tied: false,
     },
-    Shape {
+    ModelShape {
         name: "llama-3.2-1b",
         family: Family::Llama { factor: 32.0 },
         layers: 16,
@@ -64,7 +71,7 @@ pub const SHAPES: [Shape; 4] = [
         rope_theta: 5e5,
         tied: true,
     },
-    Shape {
+    ModelShape {
         name: "qwen2.5-7b",
         family: Family::Qwen2,
         layers: 28,
@@ -78,7 +85,7 @@ pub const SHAPES: [Shape; 4] = [
         rope_theta: 1e6,
         tied: false,
     },
-    Shape {
+    ModelShape {
         name: "gemma-2-9b",
         family: Family::Gemma2 { window: 4096 },
         layers: 42,
@@ -95,7 +102,7 @@ pub const SHAPES: [Shape; 4] = [
 ];
 
 /// The shape of a name; `NAME/small` is it shrunken.
-pub fn find(name: &str) -> Option<Shape> {
+pub fn find(name: &str) -> Option<ModelShape> {
     let (name, small) = name.strip_suffix("/small").map_or((name, false), |name| (name, true));
     let shape = SHAPES.into_iter().find(|shape| shape.name == name)?;
     Some(if small { shape.shrunken() } else { shape })
@@ -105,6 +112,7 @@ pub fn find(name: &str) -> Option<Shape> {
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub name: String,
+    /// Row-major, as in the checkpoint.
     pub shape: Vec<usize>,
     pub center: f32,
     pub half_width: f32,
@@ -117,15 +125,15 @@ impl Tensor {
     }
 }
 
-impl Shape {
+impl ModelShape {
     /// The same family in a size that every device runs in a moment, kernels run on a CPU included.
-    pub fn shrunken(&self) -> Shape {
+    pub fn shrunken(&self) -> ModelShape {
         let family = match self.family {
             Family::Gemma2 { .. } => Family::Gemma2 { window: 64 },
             other => other,
         };
         let (heads, kv_heads) = (2 * self.heads / self.kv_heads, 2);
-        Shape { family, layers: 2, hidden: 256, inner: 512, heads, kv_heads, vocab: 512, ..self.clone() }
+        ModelShape { family, layers: 2, hidden: 256, inner: 512, heads, kv_heads, vocab: 512, ..self.clone() }
     }
 
     /// `config.json`. No token ends a response: every one runs to the length that is asked for.

@@ -5,7 +5,7 @@ use super::print;
 use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uqac::backend::cpu::simd::Level;
+use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cuda;
 use uqac::report::term::sanitize::visible;
 use uqac::units;
@@ -28,7 +28,7 @@ pub fn run(args: &DevicesArgs) -> Result<ExitCode, CliError> {
 /// The CPU, the CUDA devices (and why there are no more), and the reference.
 fn devices() -> Value {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let mut list = vec![json!({"device": "cpu", "name": Level::detect().name(), "threads": threads})];
+    let mut list = vec![json!({"device": "cpu", "name": Isa::detect().name(), "threads": threads})];
     let mut cuda_error = None;
     match cuda::devices() {
         Ok(devices) => list.extend(devices.into_iter().map(|cuda::FoundDevice { info, kernels }| {

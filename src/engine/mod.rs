@@ -12,8 +12,8 @@ pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
 pub use response::{Response, Variant};
 pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
 
-use crate::backend::cpu::simd::Level;
-use crate::backend::cpu::{CpuBackend, CpuOptions, Products};
+use crate::backend::cpu::simd::Isa;
+use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
@@ -38,9 +38,9 @@ pub struct EngineOptions {
     /// On CUDA: which library multiplies in wide passes.
     pub gemm: Gemm,
     /// Of the CPU.
-    pub level: Level,
+    pub isa: Isa,
     /// Of the CPU: how its products treat their inputs.
-    pub products: Products,
+    pub input_rounding: InputRounding,
     /// Of the CPU: how it holds the weights of products.
     pub weights: WeightFormat,
 }
@@ -53,8 +53,8 @@ impl Default for EngineOptions {
             k_cache: None,
             v_cache: None,
             gemm: Gemm::Own,
-            level: Level::detect(),
-            products: Products::F32,
+            isa: Isa::detect(),
+            input_rounding: InputRounding::F32,
             weights: WeightFormat::File,
         }
     }
@@ -202,7 +202,7 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, gemm, level, products, weights: format, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, gemm, isa, input_rounding, weights: format, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
         let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
@@ -226,7 +226,7 @@ fn open_backend(
     if device == DeviceChoice::Reference {
         return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), k_cache, v_cache)), None));
     }
-    let options = CpuOptions { threads, k_cache, v_cache, level, products, weights: format };
+    let options = CpuOptions { threads, k_cache, v_cache, isa, input_rounding, weights: format };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }
 

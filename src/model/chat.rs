@@ -26,6 +26,7 @@ pub enum Conversation {
 }
 
 impl Conversation {
+    /// The messages; a prompt is one of the user.
     pub fn to_messages(&self) -> Vec<Message> {
         match self {
             Conversation::Messages(messages) => messages.clone(),

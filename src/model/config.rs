@@ -33,6 +33,7 @@ pub enum RopeScaling {
 /// One rotary table; layers name it by index.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RopeSpec {
+    /// `rope_theta`
     pub theta: f32,
     pub scaling: RopeScaling,
 }
@@ -92,7 +93,9 @@ pub struct ModelSpec {
     pub num_key_value_heads: usize,
     pub head_dim: usize,
     pub intermediate_size: usize,
+    /// Rows of the embedding and of the head; a tokenizer may have fewer tokens.
     pub vocab_size: usize,
+    /// Longest sequence, in tokens.
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f32,
     /// Added to every norm weight: 1 in Gemma (which stores w - 1), else 0.
@@ -117,9 +120,11 @@ pub struct ModelSpec {
     /// The same on the logits.
     pub final_logit_softcapping: Option<f32>,
     pub tie_word_embeddings: bool,
+    /// One table, or the full and the sliding layers' ones.
     pub rope: Vec<RopeSpec>,
+    /// `num_hidden_layers` of them.
     pub layers: Vec<LayerSpec>,
-    /// Whether mathematical questions have to say that the answer belongs in a box; others' models put it there.
+    /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
     /// Every id that ends a generation, `generation_config.json` included.

@@ -23,10 +23,10 @@ static FILES: &[(&str, &[u8])] =
 /// Why the model could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// No environment variable says where there is room.
+    /// No environment variable names a cache folder.
     #[error("there is no folder to unpack the model {NAME} into: set UQAC_CACHE to one, or give another --model")]
     NoFolder,
-    /// The folder is there, but not for us.
+    /// The folder cannot be written.
     #[error("the model {NAME} could not be unpacked: {}: {source}\nset UQAC_CACHE to a folder that can be written", path.display())]
     Write { path: PathBuf, source: io::Error },
 }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_told() {
+    fn a_folder_that_cannot_be_written_is_an_error() {
         let cache = tempfile::tempdir().unwrap();
         let file = cache.path().join("file");
         std::fs::write(&file, "").unwrap();

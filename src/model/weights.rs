@@ -21,6 +21,7 @@ pub enum Elements<'a> {
 }
 
 impl Elements<'_> {
+    /// How many numbers there are.
     pub fn len(&self) -> usize {
         match self {
             Elements::F32(v) => v.len(),
@@ -29,10 +30,12 @@ impl Elements<'_> {
         }
     }
 
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// The i-th number, widened to f32 without loss.
     pub fn get(&self, i: usize) -> f32 {
         match self {
             Elements::F32(v) => v[i],
@@ -41,6 +44,7 @@ impl Elements<'_> {
         }
     }
 
+    /// All of them, widened to f32 without loss.
     pub fn to_vec(&self) -> Vec<f32> {
         (0..self.len()).map(|i| self.get(i)).collect()
     }
@@ -56,6 +60,7 @@ pub enum DType {
 }
 
 impl DType {
+    /// As on the command line and in results: `f32`, `f16`, `bf16`.
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",

@@ -1,8 +1,7 @@
-//! Outcomes for people (terminal) and for programs (JSON lines).
+//! Outcomes for people: one response in a terminal, an evaluation as tables, pictures and a page.
 //!
 //! ```text
-//! items (JSONL in) ─ scoring ─┬─ records ─ writer (JSONL out, resumable)
-//!                             └─ terminal (drawn with layout, colour and sanitize)
+//! response, outcome ─ term (drawn with layout, colour and sanitize)
 //! run folders ─ crate::eval::analysis ─┬─ tables (terminal, Markdown, LaTeX, CSV)
 //!                                      ├─ pictures (drawn by svg)
 //!                                      └─ html (both, and every item)

@@ -57,6 +57,7 @@ mod drawing {
         Ok(options)
     }
 
+    /// A picture's standalone SVG as PNG.
     pub fn png(svg: &str, options: &Options) -> Result<Vec<u8>, String> {
         let tree = Tree::from_str(svg, options).map_err(|error| error.to_string())?;
         let size = tree.size().to_int_size().scale_by(SCALE).ok_or("it has no size")?;

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+sys.dont_write_bytecode = True  # no __pycache__ among the sources
 import build
 
 # A call statement of one of these; template arguments and one level of parentheses inside the arguments are allowed.

@@ -1,8 +1,6 @@
 //! Broken models and impossible requests: a typed error that names the file, the tensor, what was expected and found.
 
-use crate::common;
-
-use common::tiny;
+use crate::common::tiny;
 use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;

@@ -1,8 +1,6 @@
 //! Sequences that join and leave a batch, share a prefix, or are asked twice, give what they give alone, bit for bit.
 
-use crate::common;
-
-use common::tiny;
+use crate::common::tiny;
 use std::ops::ControlFlow;
 use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation, HeadSelection, Progress};

@@ -1,8 +1,6 @@
 //! `uqac bench` on a tiny model: that every stage is there with figures that hang together. No time is tested.
 
-use crate::common;
-
-use common::tiny;
+use crate::common::tiny;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,13 +1,11 @@
 //! The fused attention kernel against two passes in float64: output, softmax state, reweighted entropy and the rows
 //! rebuilt from it, over odd lengths, group sizes, windows, softcaps and sinks; the same bits on any number of threads.
 
-use crate::common;
-
-use common::tiny::noise;
+use crate::common::tiny::noise;
 use uqac::backend::DType;
 use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
 use uqac::backend::cpu::cache::KvCache;
-use uqac::backend::cpu::simd::Level;
+use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::threads::ThreadPool;
 use uqac::backend::entropy::{EntropyRule, reweighting};
 
@@ -92,11 +90,11 @@ fn exact(case: &Case, data: &Data, head: usize) -> (Vec<f64>, Option<f64>, Vec<f
     (out, any.then_some(entropy), full)
 }
 
-fn run(case: &Case, cache: &KvCache, query: &[f32], threads: usize, level: Level) -> (Vec<f32>, Vec<HeadState>) {
+fn run(case: &Case, cache: &KvCache, query: &[f32], threads: usize, isa: Isa) -> (Vec<f32>, Vec<HeadState>) {
     let mut out = vec![f32::NAN; query.len()];
     let mut states = vec![HeadState::EMPTY; case.shape.heads];
     let rows = [AttentionRow { cache, position: case.len - 1, entropy: true }];
-    attend(&ThreadPool::new(threads), level, &case.shape, &rows, query, &mut out, &mut states);
+    attend(&ThreadPool::new(threads), isa, &case.shape, &rows, query, &mut out, &mut states);
     (out, states)
 }
 
@@ -108,9 +106,9 @@ fn check(case: &Case, seed: u64) {
     // head_dim · 2^-24 · Σ|q k|, which is what a weight's relative error is; the sums add as much again.
     let magnitude = 4.0 * s.head_dim as f64 + f64::from(case.sink);
     let bound = 4.0 * (s.head_dim as f64 + 16.0) * magnitude / f64::from(1u32 << 24);
-    for level in Level::available() {
-        let (out, states) = run(case, &cache, &data.query, 1, level);
-        let (shared, shared_states) = run(case, &cache, &data.query, 5, level);
+    for isa in Isa::available() {
+        let (out, states) = run(case, &cache, &data.query, 1, isa);
+        let (shared, shared_states) = run(case, &cache, &data.query, 5, isa);
         assert_eq!((&out, &states), (&shared, &shared_states), "{name}: threads");
         for head in 0..s.heads {
             let (expected, entropy, row) = exact(case, &data, head);
@@ -127,7 +125,7 @@ fn check(case: &Case, seed: u64) {
             let query = &data.query[head * s.head_dim..(head + 1) * s.head_dim];
             let traced = TracedHead { head, query, max: state.entropy.max, sum: state.entropy.sum };
             let mut rebuilt = vec![0.0; case.len];
-            accumulate_row(level, s, &cache, &traced, &mut rebuilt);
+            accumulate_row(isa, s, &cache, &traced, &mut rebuilt);
             for (found, expected) in rebuilt.iter().zip(&row) {
                 assert!((f64::from(*found) - expected).abs() <= 2.0 * bound, "{name}: alpha' {found} not {expected}");
             }
@@ -176,8 +174,8 @@ fn narrow_caches_round_the_inputs_and_nothing_else() {
             values: data.values.iter().map(round).collect(),
             query: data.query.clone(),
         };
-        let narrow = run(&case, &fill(&case, &data, dtype), &data.query, 2, Level::detect());
-        let wide = run(&case, &fill(&case, &rounded, DType::F32), &data.query, 2, Level::detect());
+        let narrow = run(&case, &fill(&case, &data, dtype), &data.query, 2, Isa::detect());
+        let wide = run(&case, &fill(&case, &rounded, DType::F32), &data.query, 2, Isa::detect());
         assert_eq!(narrow, wide);
     }
 }

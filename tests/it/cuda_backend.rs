@@ -1,10 +1,8 @@
 //! The CUDA backend, its kernels run on the CPU by `tests/cuda_host`: against Hugging Face in float64 on one small model
 //! per family, against the CPU backend in every cache type, and against itself: batches, captured steps.
 
-use crate::common;
-
-use common::families::{FAMILIES, check, run, trace};
-use common::{cuda_host, golden, read_json, tiny, token_ids};
+use crate::common::families::{FAMILIES, check, run, trace};
+use crate::common::{cuda_host, golden, long_tests, read_json, tiny, token_ids};
 use safetensors::Dtype;
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -199,7 +197,12 @@ fn wide_products_and_long_prompts_equal_the_cpu_backend() {
             config["num_key_value_heads"] = json!(if bias { 6 } else { 1 });
         });
         let (mut device, mut host) = (cuda(folder.path(), (F32, F32)), cpu(folder.path(), (F32, F32)));
-        for len in [17, 60, 100, 300] {
+        let lengths: &[usize] = match (long_tests(), bias) {
+            (true, _) => &[17, 60, 100, 300],
+            (false, true) => &[17, 300],
+            (false, false) => &[60],
+        };
+        for &len in lengths {
             let (tokens, width) = (text(len, len as u64), 256);
             let found = score(&mut device, &tokens, width, EntropyRule::Exact);
             let expected = score(&mut host, &tokens, width, EntropyRule::Exact);
@@ -285,12 +288,16 @@ fn batches_and_captured_steps_agree_bit_for_bit() {
     let hot = Sampling { temperature: 0.9, top_p: 0.95, seed: 3, ..Sampling::GREEDY };
     let tokens = |i: usize| 3 + 5 * (i % 4);
     let mut backend = cuda(folder.path(), (F32, F16));
+    let batches: &[(usize, bool)] = match long_tests() {
+        true => &[(1, true), (3, false), (8, false), (9, true), (16, false), (19, false)],
+        false => &[(1, true), (19, false)],
+    };
     for sampling in [Sampling::GREEDY, hot] {
         let alone: Vec<_> = prompts
             .iter()
             .map(|prompt| generate(&mut backend, std::slice::from_ref(prompt), sampling, false, tokens).remove(0))
             .collect();
-        for (n, both) in [(1, true), (3, false), (8, false), (9, true), (16, false), (19, false)] {
+        for &(n, both) in batches {
             for captured in [true, false].into_iter().filter(|captured| *captured || both) {
                 let found = generate(&mut backend, &prompts[..n], sampling, captured, tokens);
                 for (index, (found, alone)) in found.iter().zip(&alone).enumerate() {
@@ -332,9 +339,10 @@ fn choices_are_those_of_the_cpu_backend() {
         assert_eq!(found, expected, "{sampling:?}, {vocabulary} ids");
         assert!(found.iter().flatten().all(|token| (*token as usize) < vocabulary));
     };
+    let seeds = if long_tests() { 6 } else { 1 };
     for vocabulary in [257, 200, 40, 1] {
         choose(Sampling::GREEDY, vocabulary);
-        for seed in 0..6 {
+        for seed in 0..seeds {
             let hot = Sampling { temperature: 1.3, seed, ..Sampling::GREEDY };
             choose(hot, vocabulary);
             choose(Sampling { top_p: 0.7, ..hot }, vocabulary);

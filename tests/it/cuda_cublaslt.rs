@@ -1,9 +1,7 @@
 //! Wide products by cuBLASLt, here by `tests/cuda_host/cublaslt`: the same results, chosen and reported as asked, and
 //! never with bits that depend on the pass.
 
-use crate::common;
-
-use common::{cuda_host, tiny};
+use crate::common::{cuda_host, tiny};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::fs;

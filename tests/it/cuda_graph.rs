@@ -1,8 +1,6 @@
 //! What the CUDA backend asks of the driver in a decode step.
 
-use crate::common;
-
-use common::{cuda_host, tiny};
+use crate::common::{cuda_host, tiny};
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::Arc;

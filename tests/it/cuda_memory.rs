@@ -1,9 +1,7 @@
 //! Device memory, as the host-run driver counts it: what `uqac inspect` predicts is what a long sequence takes, and a
 //! cache that grows keeps what it holds.
 
-use crate::common;
-
-use common::{cuda_host, tiny};
+use crate::common::{cuda_host, long_tests, tiny};
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -44,8 +42,10 @@ fn model() -> tempfile::TempDir {
     folder
 }
 
-/// Long enough for a cache to grow twice, with the room ahead that it takes.
-const LONG: usize = 8192;
+/// Tokens of a long response: in the long variant enough for a cache to grow twice, with the room ahead that it takes.
+fn long_response() -> usize {
+    if long_tests() { 8192 } else { 2048 }
+}
 
 fn text(len: usize) -> Vec<u32> {
     let mut noise = tiny::noise(3);
@@ -67,15 +67,15 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
     if !cuda_host::alone("cuda_memory::a_long_response_takes_the_memory_that_is_predicted") {
         return;
     }
-    let folder = model();
+    let (folder, len) = (model(), long_response());
     cuda_host::peak_memory();
     let mut engine = engine(folder.path());
-    let parts = predicted(&engine, LONG);
+    let parts = predicted(&engine, len);
     let predicted: usize = parts.iter().sum();
     // 2 heads of 64, f32 and f16; a step beyond the end, and two granules of mapped memory
-    let exact = LONG * 2 * 64 * (4 + 2);
+    let exact = len * 2 * 64 * (4 + 2);
     assert!((exact..exact + (5 << 20)).contains(&parts[2]), "{parts:?}");
-    drop(engine.trace(&text(LONG), 1, HeadSelection::default()).unwrap());
+    drop(engine.trace(&text(len), 1, HeadSelection::default()).unwrap());
     let peak = cuda_host::peak_memory() as usize;
     // norms, and what is not worth a line: a few KiB
     assert!(peak.abs_diff(predicted) <= predicted / 200, "{peak} bytes, {predicted} predicted: {parts:?}");
@@ -90,14 +90,18 @@ fn a_growing_response_takes_what_its_limit_asks_for() {
     let folder = model();
     cuda_host::peak_memory();
     let mut engine = engine(folder.path());
-    let (prompt, max_tokens) = (text(4000), 600);
+    let (prompt, max_tokens) = if long_tests() { (text(4000), 600) } else { (text(400), 200) };
     let options = GenerateOptions { max_tokens, trace: None, ..GenerateOptions::default() };
+    let prompt_len = prompt.len();
     let generation = engine.generate(&[prompt], &options, |_| ControlFlow::Continue(())).unwrap().remove(0);
     let parts = predicted(&engine, generation.tokens.len());
     let untraced: usize = parts[..3].iter().sum();
     let peak = cuda_host::peak_memory() as usize;
     assert!(peak <= untraced + untraced / 200, "{peak} bytes, {untraced} predicted: {parts:?}");
-    assert!(generation.tokens.len() < 4600 || peak >= untraced - untraced / 200, "{peak}, {untraced}: {parts:?}");
+    assert!(
+        generation.tokens.len() < prompt_len + max_tokens || peak >= untraced - untraced / 200,
+        "{peak}, {untraced}: {parts:?}"
+    );
 }
 
 fn backend(folder: &Path) -> CudaBackend {

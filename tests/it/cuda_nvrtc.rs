@@ -1,9 +1,7 @@
 //! Kernels that NVRTC compiles at first use: where its headers are looked for, what is kept, and, where the real library
 //! is (`tests/cuda_host/nvrtc.sh` fetches it; it needs no GPU), that it takes every kernel file.
 
-use crate::common;
-
-use common::{cuda_host, tiny};
+use crate::common::{cuda_host, tiny};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs;

@@ -1,9 +1,7 @@
 //! The same input gives the same bits: whatever the batch, the thread count, the width of a pass, and whether a token
 //! was generated or only scored.
 
-use crate::common;
-
-use common::{model, tiny};
+use crate::common::{model, tiny};
 use std::ops::ControlFlow;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DType, Step, WeightFormat};

@@ -1,8 +1,6 @@
 //! `uqac eval` as a person runs it: a folder that fills, resumes after a kill, and refuses to mix.
 
-use crate::common;
-
-use common::tiny;
+use crate::common::tiny;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,6 @@
 //! Greedy generation from the golden prompts gives the golden text, all prompts in one batch.
 
-use crate::common;
-
-use common::{golden, model, read_lines, token_ids};
+use crate::common::{golden, model, read_lines, token_ids};
 use serde_json::Value;
 use std::ops::ControlFlow;
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation};

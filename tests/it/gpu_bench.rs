@@ -1,8 +1,6 @@
 //! `benches/gpu.sh` where there is no GPU: everything on the host-run driver in shrunken shapes, and what it says when
 //! something goes wrong. What its figures are made of, from numbers known beforehand.
 
-use crate::common;
-
 #[path = "../../benches/gpu/compare.rs"]
 mod compare;
 #[allow(dead_code, reason = "the library is loaded by the benchmark alone")]
@@ -14,7 +12,7 @@ mod report;
 #[path = "../../benches/gpu/timeline.rs"]
 mod timeline;
 
-use common::{cuda_host, read_json};
+use crate::common::{cuda_host, long_tests, read_json};
 use cupti::KernelRun;
 use report::{Report, Row};
 use serde_json::Value;
@@ -73,6 +71,9 @@ const ROWS: [&str; 17] = [
 
 #[test]
 fn every_figure_is_taken_on_the_host_run_driver() {
+    if !long_tests() {
+        return;
+    }
     let Some(driver) = cuda_host::library_folder() else { return };
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("results");

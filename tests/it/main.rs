@@ -30,6 +30,7 @@ mod metrics;
 mod model_files;
 mod pictures;
 mod records;
+mod reference;
 mod report;
 mod report_page;
 mod tasks;

@@ -1,8 +1,6 @@
 //! Metrics against scikit-learn's, the authors' code's and pandas' (golden/metrics.json), and their properties.
 
-use crate::common;
-
-use common::{golden, numbers, read_json};
+use crate::common::{golden, numbers, read_json};
 use serde_json::Value;
 use uqac::eval::metrics::{Binning, Metric, Ranking, auprc, auroc, balanced_subsample, brier, ece};
 

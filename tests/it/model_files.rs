@@ -1,9 +1,7 @@
 //! The forms that published checkpoints come in: shards, f32 and f16 beside bf16, an untied head. The same numbers give
 //! the same bits whatever file they come from.
 
-use crate::common;
-
-use common::tiny;
+use crate::common::tiny;
 use half::{bf16, f16};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};

@@ -1,13 +1,11 @@
 //! Six randomly initialised models, one per family, against Hugging Face in float64: logits, hidden states, entropies,
 //! selected heads and α*, prefilled in one pass, token by token, and in every cache type.
 
-use crate::common;
-
-use common::families::{FAMILIES, check};
-use common::{golden, read_json};
+use crate::common::families::{FAMILIES, check};
+use crate::common::{golden, read_json};
 use std::path::Path;
 use std::sync::Arc;
-use uqac::backend::cpu::simd::Level;
+use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::model::{ModelSpec, Weights};
 
@@ -23,10 +21,10 @@ fn every_family_equals_hugging_face() {
     for family in FAMILIES {
         let folder = golden.join(format!("tiny_{family}"));
         let expected = read_json(&folder.join("golden.json"));
-        for level in Level::available() {
-            let mut backend = backend(&folder, CpuOptions { level, threads: 2, ..CpuOptions::default() });
+        for isa in Isa::available() {
+            let mut backend = backend(&folder, CpuOptions { isa, threads: 2, ..CpuOptions::default() });
             for width in [1, 5, 48] {
-                check(&format!("{family}, {}, {width} rows a pass", level.name()), &expected, &mut backend, width);
+                check(&format!("{family}, {}, {width} rows a pass", isa.name()), &expected, &mut backend, width);
             }
         }
     }

@@ -9,7 +9,7 @@ mod trace_row;
 
 use super::cache::{CHUNK, KvCache, value_stride, with_block};
 use super::norm;
-use super::simd::{Kernel, LANES, Level, Simd};
+use super::simd::{Isa, Kernel, LANES, Simd};
 use super::threads::{Disjoint, ThreadPool};
 use crate::backend::entropy::{EntropyState, SoftmaxState};
 use scores::{Entropy, Reweighting, Scores, Softmax, Values};
@@ -50,7 +50,7 @@ pub struct AttentionRow<'a> {
     pub entropy: bool,
 }
 
-/// What one head of one row leaves behind.
+/// The state of one head of one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadState {
     pub softmax: SoftmaxState,
@@ -67,7 +67,7 @@ impl HeadState {
 /// The caches hold every position up to each row's own.
 pub fn attend(
     pool: &ThreadPool,
-    level: Level,
+    isa: Isa,
     shape: &AttentionShape,
     rows: &[AttentionRow],
     queries: &[f32],
@@ -91,8 +91,8 @@ pub fn attend(
             let queries = task.queries(queries);
             let (mut total, mut part) = (Partial::empty(&task), Partial::empty(&task));
             for chunk in task.chunks() {
-                part.compute(level, &task, chunk, &queries);
-                total.merge(level, &part);
+                part.compute(isa, &task, chunk, &queries);
+                total.merge(isa, &part);
             }
             // SAFETY: one task for each row and key/value head.
             unsafe { task.finish(&total, &out, &states) };
@@ -106,7 +106,7 @@ pub fn attend(
         let (item, chunk) = work[index];
         let task = task(item);
         let mut part = Partial::empty(&task);
-        part.compute(level, &task, chunk, &task.queries(queries));
+        part.compute(isa, &task, chunk, &task.queries(queries));
         // SAFETY: one task per slot.
         unsafe { slots.slice(index..index + 1)[0] = Some(part) };
     });
@@ -115,7 +115,7 @@ pub fn attend(
         let task = task(item);
         let mut total = Partial::empty(&task);
         while let Some((_, part)) = work.next_if(|((of, _), _)| *of == item) {
-            part.iter().for_each(|part| total.merge(level, part));
+            part.iter().for_each(|part| total.merge(isa, part));
         }
         // SAFETY: no thread works on the outputs any more.
         unsafe { task.finish(&total, &out, &states) };
@@ -210,7 +210,7 @@ struct Partial {
     out: Vec<f32>,
     /// `[rows, group, CHUNK]`, scratch
     scores: Vec<f32>,
-    /// Query rows of which this is the attention: the first so many.
+    /// Query rows that this is the attention of: the first `len`.
     len: usize,
 }
 
@@ -226,7 +226,7 @@ impl Partial {
     }
 
     /// The attention to one chunk, of the rows that attend to it at all.
-    fn compute(&mut self, level: Level, task: &Task, chunk_index: usize, queries: &[f32]) {
+    fn compute(&mut self, isa: Isa, task: &Task, chunk_index: usize, queries: &[f32]) {
         let (shape, start) = (task.shape, chunk_index * CHUNK);
         let (group, head_dim, stride) = (shape.group(), shape.head_dim, value_stride(shape.head_dim));
         let rows = task.rows.partition_point(|row| shape.positions(row.position).start / CHUNK <= chunk_index);
@@ -235,10 +235,10 @@ impl Partial {
         let scores = &mut self.scores[..self.len * CHUNK];
         with_block!(&chunk.keys, keys => {
             let keys = &keys[task.kv_head * head_dim * CHUNK..(task.kv_head + 1) * head_dim * CHUNK];
-            level.run(Scores { queries: &queries[..self.len * head_dim], keys, head_dim, scores });
+            isa.run(Scores { queries: &queries[..self.len * head_dim], keys, head_dim, scores });
         });
         if let Some(cap) = shape.softcap {
-            norm::softcap(level, scores, cap);
+            norm::softcap(isa, scores, cap);
         }
         let (mut from, mut to) = (CHUNK, 0);
         let parts = scores.chunks_exact_mut(group * CHUNK).zip(self.states.chunks_exact_mut(group));
@@ -252,20 +252,20 @@ impl Partial {
                 None => Entropy::Plain,
                 Some(weights) => Entropy::Reweighted(weights),
             };
-            level.run(Softmax { scores, states, valid, entropy });
+            isa.run(Softmax { scores, states, valid, entropy });
         }
         with_block!(&chunk.values, values => {
             let values = &values[task.kv_head * CHUNK * stride..(task.kv_head + 1) * CHUNK * stride];
-            level.run(Values { scores, values, valid: from..to, out: &mut self.out[..self.len * stride] });
+            isa.run(Values { scores, values, valid: from..to, out: &mut self.out[..self.len * stride] });
         });
     }
 
-    fn merge(&mut self, level: Level, part: &Partial) {
+    fn merge(&mut self, isa: Isa, part: &Partial) {
         let stride = self.out.len() / self.states.len();
         let outs = self.out.chunks_exact_mut(stride).zip(part.out.chunks_exact(stride));
         for ((state, other), (x, y)) in self.states.iter_mut().zip(&part.states).zip(outs).take(part.len) {
             let (a, b) = state.softmax.scales(&other.softmax);
-            level.run(Mix { x, a, y, b });
+            isa.run(Mix { x, a, y, b });
             state.softmax = state.softmax.merge(&other.softmax);
             state.entropy = state.entropy.merge(&other.entropy);
         }
@@ -286,7 +286,7 @@ impl Kernel for Mix<'_> {
     fn run<S: Simd>(self) {
         assert!(self.x.len() == self.y.len() && self.x.len().is_multiple_of(LANES));
         for i in (0..self.x.len()).step_by(LANES) {
-            // SAFETY: started by `Level::run`; within the lengths just compared.
+            // SAFETY: started by `Isa::run`; within the lengths just compared.
             unsafe {
                 let (x, y) = (self.x.as_mut_ptr().add(i), self.y.as_ptr().add(i));
                 let scaled = S::mul(S::load(x), S::splat(self.a));

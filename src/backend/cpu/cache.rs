@@ -1,5 +1,5 @@
 //! The KV cache of one sequence: chunks of [`CHUNK`] positions that are added as the sequence grows. A copy of a prefix
-//! shares its chunks; who writes to a shared chunk gets one of its own.
+//! shares its chunks; a write to a shared chunk copies it first.
 
 use crate::backend::DType;
 use crate::backend::cpu::simd::{LANES, Simd};

@@ -9,8 +9,8 @@
 //! |y - exact| ≤ γ(⌈k/16⌉ + 4) Σ|w||x| with γ(m) = m·2^-24 / (1 - m·2^-24), that is at most γ(k) for k ≥ 5: the usual
 //! forward bound of a dot product, with fewer roundings because the lanes share them. A bias rounds once more.
 //!
-//! Weights stay as they are in the file, or in 8 bits ([`q8`]), and are widened in registers (`narrow`, for a few rows, which memory bounds) or
-//! a strip of a few outputs at a time (`wide`, which arithmetic bounds).
+//! Weights stay in their stored dtype, or in 8 bits ([`q8`]), and are widened in registers (`narrow`, for a few rows, which
+//! memory bounds) or a strip of a few outputs at a time (`wide`, which arithmetic bounds).
 
 mod narrow;
 pub mod q8;
@@ -18,7 +18,7 @@ pub mod q8;
 mod tests;
 mod wide;
 
-use super::simd::{LANES, Level, Simd};
+use super::simd::{Isa, LANES, Simd};
 use super::threads::{Disjoint, ThreadPool};
 use half::{bf16, f16};
 use std::cell::Cell;
@@ -38,7 +38,7 @@ pub struct Matrix<'a> {
 /// How a matrix's weights are stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
-    /// As a checkpoint has them.
+    /// In their stored dtype.
     File(Elements<'a>),
     /// In blocks of [`LANES`] along k, of which k is a multiple.
     Q8(&'a [Q8Block]),
@@ -81,7 +81,7 @@ pub struct Job<'a> {
 #[allow(clippy::too_many_arguments)] // a product has this many parts
 pub fn matmul(
     pool: &ThreadPool,
-    level: Level,
+    isa: Isa,
     w: &Matrix,
     x: &[f32],
     n: usize,
@@ -89,25 +89,25 @@ pub fn matmul(
     y_stride: usize,
     bias: Option<&[f32]>,
 ) {
-    matmul_many(pool, level, &mut [Job { w: *w, bias, y, y_stride }], x, n);
+    matmul_many(pool, isa, &mut [Job { w: *w, bias, y, y_stride }], x, n);
 }
 
 /// [`matmul`] of several matrices with the same x [n, k] in one parallel region (query, key and value; gate and up).
-pub fn matmul_many(pool: &ThreadPool, level: Level, jobs: &mut [Job], x: &[f32], n: usize) {
+pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: usize) {
     let Some(k) = jobs.first().map(|job| job.w.k) else { return };
     assert_eq!(x.len(), n * k, "x is not [n = {n}, k = {k}]");
     if n == 0 {
         return;
     }
     let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
-    if n <= level.run(narrow::MostRows) {
+    if n <= isa.run(narrow::MaxRows) {
         let outs = products.iter().map(|product| product.w.rows).sum();
         let panel = narrow::panel(k, outs, pool.threads());
         return with_lines(n * k.div_ceil(LANES), |lines| {
-            level.run(narrow::Arrange { x, n, k, lines });
+            isa.run(narrow::Arrange { x, n, k, lines });
             let lines = &*lines;
             for_panels(pool, &products, panel, n, n, &|product, _, outs| {
-                level.run(narrow::Narrow { product, lines, n, outs });
+                isa.run(narrow::Narrow { product, lines, n, outs });
             });
         });
     }
@@ -115,11 +115,11 @@ pub fn matmul_many(pool: &ThreadPool, level: Level, jobs: &mut [Job], x: &[f32],
         let parts = Disjoint::new(lines);
         pool.run(n.div_ceil(wide::GROUP), &|group| {
             let rows = group * wide::GROUP..n.min((group + 1) * wide::GROUP);
-            level.run(wide::Arrange { x, k, rows, lines: &parts });
+            isa.run(wide::Arrange { x, k, rows, lines: &parts });
         });
         let lines = &*lines;
         for_panels(pool, &products, wide::PANEL, n, wide::row_block(k), &|product, rows, outs| {
-            level.run(wide::Wide { product, lines, rows, outs });
+            isa.run(wide::Wide { product, lines, rows, outs });
         });
     });
 }

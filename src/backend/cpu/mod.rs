@@ -8,7 +8,7 @@ mod packed;
 mod pass;
 mod predict;
 pub mod simd;
-mod terms;
+mod split_bf16;
 pub mod threads;
 pub mod trace;
 
@@ -24,10 +24,10 @@ use cache::KvCache;
 use matmul::{Job, matmul, matmul_many};
 use packed::Packed;
 use pass::PassState;
-use simd::Level;
+use simd::Isa;
+pub use split_bf16::InputRounding;
 use std::ops::Range;
 use std::sync::Arc;
-pub use terms::Products;
 use threads::{Disjoint, ThreadPool};
 use trace::{Selected, Selection, Trace};
 
@@ -44,8 +44,8 @@ pub struct CpuOptions {
     pub threads: usize,
     pub k_cache: DType,
     pub v_cache: DType,
-    pub level: Level,
-    pub products: Products,
+    pub isa: Isa,
+    pub input_rounding: InputRounding,
     pub weights: WeightFormat,
 }
 
@@ -55,8 +55,8 @@ impl Default for CpuOptions {
             threads: 0,
             k_cache: DType::F32,
             v_cache: DType::F32,
-            level: Level::detect(),
-            products: Products::F32,
+            isa: Isa::detect(),
+            input_rounding: InputRounding::F32,
             weights: WeightFormat::File,
         }
     }
@@ -107,7 +107,7 @@ impl CpuBackend {
         let heads = self.spec.num_attention_heads;
         let (layer, head) = (selected.head as usize / heads, selected.head as usize % heads);
         let traced = TracedHead { head, query: selected.query, max: selected.max, sum: selected.sum };
-        attention::accumulate_row(self.options.level, &self.shape(layer), cache, &traced, row);
+        attention::accumulate_row(self.options.isa, &self.shape(layer), cache, &traced, row);
     }
 
     fn shape(&self, layer: usize) -> AttentionShape {
@@ -138,12 +138,12 @@ impl CpuBackend {
         let (x, width) = (&self.pass.x, spec.hidden_size);
         each_row(&self.pool, &mut self.pass.h, width, &|row, h| {
             let x = &x[row * width..(row + 1) * width];
-            norm::rms_norm(self.options.level, x, weight, spec.norm_weight_offset, spec.rms_norm_eps, h);
+            norm::rms_norm(self.options.isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps, h);
         });
     }
 
     /// x ← x + (norm of) h, every row.
-    fn join(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+    fn add_residual(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
         let (spec, weight) = (&self.spec, post_norm(&self.weights.layers[layer]));
         let (h, width) = (&self.pass.h, spec.hidden_size);
         each_row(&self.pool, &mut self.pass.x, width, &|row, x| {
@@ -154,7 +154,7 @@ impl CpuBackend {
                 Some(weight) => {
                     normed.resize(width, 0.0);
                     norm::rms_norm(
-                        self.options.level,
+                        self.options.isa,
                         h,
                         weight,
                         spec.norm_weight_offset,
@@ -172,7 +172,7 @@ impl CpuBackend {
 
     /// Norm per head, rotation, and for queries the attention scale: `x` is `[rows, heads, head_dim]`.
     fn rotate_heads(&self, x: &mut [f32], heads: usize, norm_weight: Option<&[f32]>, layer: usize, scale: f32) {
-        let (spec, level) = (&self.spec, self.options.level);
+        let (spec, isa) = (&self.spec, self.options.isa);
         let (head_dim, half) = (spec.head_dim, spec.head_dim / 2);
         let table = spec.layers[layer].rope;
         let (cos, sin) = (&self.pass.cos[table], &self.pass.sin[table]);
@@ -180,7 +180,7 @@ impl CpuBackend {
             for head in x.chunks_exact_mut(head_dim) {
                 if let Some(weight) = norm_weight {
                     let copy = head.to_vec();
-                    norm::rms_norm(level, &copy, weight, spec.norm_weight_offset, spec.rms_norm_eps, head);
+                    norm::rms_norm(isa, &copy, weight, spec.norm_weight_offset, spec.rms_norm_eps, head);
                 }
                 let angles = row * half..(row + 1) * half;
                 norm::rotate(head, &cos[angles.clone()], &sin[angles]);
@@ -193,7 +193,7 @@ impl CpuBackend {
 
     /// Whether the inputs of this pass's products are rounded.
     fn rounds(&self) -> bool {
-        self.options.products.rounds(self.pass.width)
+        self.options.input_rounding.applies(self.pass.width)
     }
 
     /// Offers every head of a layer to the traced rows' selections.
@@ -239,26 +239,26 @@ impl Operations for CpuBackend {
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         self.norm_input(|l| &l.input_norm, layer);
-        let (level, n) = (self.options.level, self.pass.rows.len());
+        let (isa, n) = (self.options.isa, self.pass.rows.len());
         let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
         let [mut q, mut k, mut v] = [&mut self.pass.q, &mut self.pass.k, &mut self.pass.v].map(std::mem::take);
         let (l, rounds) = (&self.weights.layers[layer], self.rounds());
         if rounds {
-            terms::round_inputs(&mut self.pass.h, l.q.elements());
+            split_bf16::round_inputs(&mut self.pass.h, l.q.elements());
         }
         let mut jobs = [
             Job { w: self.packed.matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
             Job { w: self.packed.matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
             Job { w: self.packed.matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
         ];
-        matmul_many(&self.pool, level, &mut jobs, &self.pass.h, n);
+        matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n);
         let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
         self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
         self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
         if rounds {
-            terms::round_operands(&mut q);
+            split_bf16::round_operands(&mut q);
             if self.options.k_cache == DType::F32 {
-                terms::round_operands(&mut k);
+                split_bf16::round_operands(&mut k);
             }
         }
         for (i, row) in self.pass.rows.iter().enumerate() {
@@ -283,60 +283,51 @@ impl Operations for CpuBackend {
             })
             .collect();
         let pass = &mut self.pass;
-        attention::attend(&self.pool, self.options.level, &shape, &rows, &pass.q, &mut pass.attended, &mut pass.states);
+        attention::attend(&self.pool, self.options.isa, &shape, &rows, &pass.q, &mut pass.attended, &mut pass.states);
         self.select_heads(layer);
         Ok(())
     }
 
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let (l, rounds) = (&self.weights.layers[layer], self.rounds());
-        let (level, n, width) = (self.options.level, self.pass.rows.len(), self.spec.hidden_size);
+        let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let pass = &mut self.pass;
         if rounds {
-            terms::round_inputs(&mut pass.attended, l.o.elements());
+            split_bf16::round_inputs(&mut pass.attended, l.o.elements());
         }
-        matmul(
-            &self.pool,
-            level,
-            &self.packed.matrix(&l.o),
-            &pass.attended,
-            n,
-            &mut pass.h,
-            width,
-            l.o_bias.as_deref(),
-        );
-        self.join(|l| l.post_attention_norm.as_deref(), layer);
+        matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
+        self.add_residual(|l| l.post_attention_norm.as_deref(), layer);
         Ok(())
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         self.norm_input(|l| &l.feed_forward_norm, layer);
         let (l, rounds) = (&self.weights.layers[layer], self.rounds());
-        let (level, n, inner) = (self.options.level, self.pass.rows.len(), self.spec.intermediate_size);
+        let (isa, n, inner) = (self.options.isa, self.pass.rows.len(), self.spec.intermediate_size);
         let pass = &mut self.pass;
         if rounds {
-            terms::round_inputs(&mut pass.h, l.gate.elements());
+            split_bf16::round_inputs(&mut pass.h, l.gate.elements());
         }
         let mut jobs = [
             Job { w: self.packed.matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
             Job { w: self.packed.matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
         ];
-        matmul_many(&self.pool, level, &mut jobs, &pass.h, n);
+        matmul_many(&self.pool, isa, &mut jobs, &pass.h, n);
         let up = &pass.up;
         let activate = match self.spec.activation {
             Activation::Silu => norm::silu_mul,
             Activation::GeluTanh => norm::gelu_tanh_mul,
         };
         each_row(&self.pool, &mut pass.gate, inner, &|row, gate| {
-            activate(level, gate, &up[row * inner..(row + 1) * inner]);
+            activate(isa, gate, &up[row * inner..(row + 1) * inner]);
         });
         if rounds {
-            terms::round_inputs(&mut pass.gate, l.down.elements());
+            split_bf16::round_inputs(&mut pass.gate, l.down.elements());
         }
         let width = self.spec.hidden_size;
         matmul(
             &self.pool,
-            level,
+            isa,
             &self.packed.matrix(&l.down),
             &pass.gate,
             n,
@@ -344,7 +335,7 @@ impl Operations for CpuBackend {
             width,
             l.down_bias.as_deref(),
         );
-        self.join(|l| l.post_feed_forward_norm.as_deref(), layer);
+        self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
         Ok(())
     }
 
@@ -356,7 +347,7 @@ impl Operations for CpuBackend {
             let part = i * width..(i + 1) * width;
             let (from, to) = (&pass.h[part.clone()], &mut pass.x[part]);
             let offset = spec.norm_weight_offset;
-            let mean_square = norm::rms_norm(self.options.level, from, weight, offset, spec.rms_norm_eps, to);
+            let mean_square = norm::rms_norm(self.options.isa, from, weight, offset, spec.rms_norm_eps, to);
             if !mean_square.is_finite() {
                 let position = row.position;
                 return Err(BackendError::not_finite(&self.weights, position));
@@ -375,7 +366,7 @@ impl Operations for CpuBackend {
 impl Backend for CpuBackend {
     fn device(&self) -> String {
         let weights = if self.options.weights.is_file() { "" } else { ", q8 weights" };
-        format!("cpu ({}, {} threads{weights})", self.options.level.name(), self.pool.threads())
+        format!("cpu ({}, {} threads{weights})", self.options.isa.name(), self.pool.threads())
     }
 
     fn cache_types(&self) -> (DType, DType) {
@@ -448,7 +439,7 @@ impl Backend for CpuBackend {
     }
 
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError> {
-        let (level, width, vocab) = (self.options.level, self.spec.hidden_size, self.spec.vocab_size);
+        let (isa, width, vocab) = (self.options.isa, self.spec.hidden_size, self.spec.vocab_size);
         let mut results = Vec::with_capacity(requests.len());
         for requests in requests.chunks(LOGIT_ROWS) {
             let n = requests.len();
@@ -459,7 +450,7 @@ impl Backend for CpuBackend {
             }
             let mut logits = std::mem::take(&mut self.pass.logits);
             logits.resize(n * vocab, 0.0);
-            matmul(&self.pool, level, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
+            matmul(&self.pool, isa, &self.packed.matrix(&self.weights.head), &x, n, &mut logits, vocab, None);
             let mut steps = vec![None; n];
             let slots = Disjoint::new(&mut steps);
             let rows = Disjoint::new(&mut logits);
@@ -468,9 +459,9 @@ impl Backend for CpuBackend {
                 // SAFETY: one task per row and result.
                 let (row, slot) = unsafe { (rows.slice(i * vocab..(i + 1) * vocab), &mut slots.slice(i..i + 1)[0]) };
                 if let Some(cap) = cap {
-                    norm::softcap(level, row, cap);
+                    norm::softcap(isa, row, cap);
                 }
-                *slot = predict::read_logits(level, row, &requests[i]);
+                *slot = predict::read_logits(isa, row, &requests[i]);
             });
             self.pass.logits = logits;
             for (request, step) in requests.iter().zip(steps) {

@@ -6,25 +6,25 @@ mod logits;
 #[cfg(test)]
 mod tests;
 
-pub use logits::{LogitStats, greatest, log_sum_exp, softmax_stats, top_k};
+pub use logits::{LogitStats, argmax, log_sum_exp, softmax_stats, top_k};
 
-use super::simd::{Kernel, LANES, Level, Simd};
+use super::simd::{Isa, Kernel, LANES, Simd};
 
 /// Squares that are added up in f32 before they go to the f64 sum.
 const BLOCK: usize = 16 * LANES;
 
 /// out = x / √(mean(x²) + eps) · (offset + weight), all `[width]`; `offset` is 1 for Gemma, whose weights are stored less
-/// one, else 0. Returns mean(x²), which shows a value that is not finite.
-pub fn rms_norm(level: Level, x: &[f32], weight: &[f32], offset: f32, eps: f32, out: &mut [f32]) -> f32 {
+/// one, else 0. Returns mean(x²), which is not finite where a value of x is not.
+pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], offset: f32, eps: f32, out: &mut [f32]) -> f32 {
     assert_eq!(x.len(), out.len());
     out.copy_from_slice(x);
-    rms_norm_in_place(level, out, weight, offset, eps)
+    rms_norm_in_place(isa, out, weight, offset, eps)
 }
 
 /// [`rms_norm`] with x as its output.
-pub fn rms_norm_in_place(level: Level, x: &mut [f32], weight: &[f32], offset: f32, eps: f32) -> f32 {
+pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], offset: f32, eps: f32) -> f32 {
     assert_eq!(x.len(), weight.len());
-    let mean = (level.run(SumOfSquares(x)) / x.len().max(1) as f64) as f32;
+    let mean = (isa.run(SumOfSquares(x)) / x.len().max(1) as f64) as f32;
     let scale = 1.0 / (mean + eps).sqrt();
     for (x, w) in x.iter_mut().zip(weight) {
         *x = *x * scale * (offset + w);
@@ -40,7 +40,7 @@ impl Kernel for SumOfSquares<'_> {
     fn run<S: Simd>(self) -> f64 {
         let mut sum = 0.0;
         for block in self.0.chunks(BLOCK) {
-            // SAFETY: started by `Level::run`.
+            // SAFETY: started by `Isa::run`.
             unsafe {
                 let mut acc = S::splat(0.0);
                 for i in 0..block.len().div_ceil(LANES) {
@@ -115,16 +115,16 @@ impl Elementwise for Capped {
 }
 
 /// gate = silu(gate)·up, where silu(x) = x / (1 + e^-x).
-pub fn silu_mul(level: Level, gate: &mut [f32], up: &[f32]) {
+pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
-    level.run(Update { x: gate, with: Some(up), f: SiluMul });
+    isa.run(Update { x: gate, with: Some(up), f: SiluMul });
 }
 
 /// gate = gelu(gate)·up with the tanh form of Hugging Face's `gelu_pytorch_tanh`:
 /// gelu(x) = x/2·(1 + tanh u) = x / (1 + e^-2u), where u = √(2/π)·(x + 0.044715 x³).
-pub fn gelu_tanh_mul(level: Level, gate: &mut [f32], up: &[f32]) {
+pub fn gelu_tanh_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
-    level.run(Update { x: gate, with: Some(up), f: GeluMul });
+    isa.run(Update { x: gate, with: Some(up), f: GeluMul });
 }
 
 /// x / (1 + e^-z). Below z = -87 the exponential stays at e^87, so that the result is ±1e-38·x and never NaN.
@@ -160,7 +160,7 @@ impl<F: Elementwise> Kernel for Update<'_, F> {
     fn run<S: Simd>(self) {
         let Update { x, with, f } = self;
         for i in 0..x.len().div_ceil(LANES) {
-            // SAFETY: started by `Level::run`; a full vector is stored only where x has one.
+            // SAFETY: started by `Isa::run`; a full vector is stored only where x has one.
             unsafe {
                 let with = match with {
                     Some(with) => vector::<S>(with, i, 0.0),
@@ -179,8 +179,8 @@ impl<F: Elementwise> Kernel for Update<'_, F> {
 }
 
 /// x = cap·tanh(x / cap), in place.
-pub fn softcap(level: Level, x: &mut [f32], cap: f32) {
-    level.run(Update { x, with: None, f: Capped(cap) });
+pub fn softcap(isa: Isa, x: &mut [f32], cap: f32) {
+    isa.run(Update { x, with: None, f: Capped(cap) });
 }
 
 /// cap·tanh(x / cap) = x · 2q / (2 + m) with y = 2|x| / cap, m = e^y - 1 and q = m / y.

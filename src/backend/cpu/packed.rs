@@ -8,7 +8,7 @@ use crate::model::Weights;
 use crate::model::weights::Weight;
 use std::collections::HashMap;
 
-/// The matrices that are held anew, by name; the others are taken from their files. Rows of the embedding always are.
+/// The matrices that are held in another format, by name; the others are taken from their files. Rows of the embedding always are.
 #[derive(Default)]
 pub struct Packed {
     q8: HashMap<String, Vec<Q8Block>>,

@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 /// Lanes of a vector, in every instruction set.
 pub const LANES: usize = 16;
 
-/// An instruction set that [`Level::run`] can compile a kernel for.
+/// An instruction set that [`Isa::run`] can compile a kernel for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum Isa {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -20,64 +20,64 @@ pub enum Level {
     Avx512,
 }
 
-/// Code that is compiled for every [`Level`]. Mark `run` and all that it calls `#[inline(always)]`, and
+/// Code that is compiled for every [`Isa`]. Mark `run` and all that it calls `#[inline(always)]`, and
 /// keep arithmetic out of closures, which cannot be marked and are compiled without the instruction set.
 pub trait Kernel {
     type Output;
     fn run<S: Simd>(self) -> Self::Output;
 }
 
-impl Level {
-    /// The best level of this machine. `UQAC_SIMD=portable|avx2|avx512` lowers it (a level the CPU lacks is not taken).
-    pub fn detect() -> Level {
-        static LEVEL: OnceLock<Level> = OnceLock::new();
-        *LEVEL.get_or_init(|| {
+impl Isa {
+    /// The best instruction set of this machine. `UQAC_SIMD=portable|avx2|avx512` chooses another one that the CPU has.
+    pub fn detect() -> Isa {
+        static ISA: OnceLock<Isa> = OnceLock::new();
+        *ISA.get_or_init(|| {
             let wanted = std::env::var("UQAC_SIMD").unwrap_or_default().to_lowercase();
-            let available = Level::available();
+            let available = Isa::available();
             available.iter().copied().find(|l| l.name() == wanted).unwrap_or(available[0])
         })
     }
 
-    /// All levels of this machine, best first.
-    pub fn available() -> Vec<Level> {
-        let mut levels = Vec::new();
+    /// All instruction sets of this machine, best first.
+    pub fn available() -> Vec<Isa> {
+        let mut sets = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512vl")
             {
-                levels.push(Level::Avx512);
+                sets.push(Isa::Avx512);
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
-                levels.push(Level::Avx2);
+                sets.push(Isa::Avx2);
             }
         }
-        levels.push(Level::Portable);
-        levels
+        sets.push(Isa::Portable);
+        sets
     }
 
     pub fn name(self) -> &'static str {
         match self {
-            Level::Portable => "portable",
+            Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => "avx2",
+            Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => "avx512",
+            Isa::Avx512 => "avx512",
         }
     }
 
-    /// Runs `kernel` compiled for this level.
+    /// Runs `kernel` compiled for this instruction set.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Level::Portable => kernel.run::<Portable>(),
-            // SAFETY: `Level::available` and `detect`, the only sources of these two values outside tests, have
+            Isa::Portable => kernel.run::<Portable>(),
+            // SAFETY: `Isa::available` and `detect`, the only sources of these two values outside tests, have
             // checked that the CPU has the features.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { run_avx2(kernel) },
+            Isa::Avx2 => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => unsafe { run_avx512(kernel) },
+            Isa::Avx512 => unsafe { run_avx512(kernel) },
         }
     }
 }
@@ -97,7 +97,7 @@ fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
 /// Sixteen f32 lanes.
 ///
 /// # Safety
-/// Every function may only be called from a [`Kernel`] that [`Level::run`] has started at this type's level, and
+/// Every function may only be called from a [`Kernel`] that [`Isa::run`] has started with this type, and
 /// pointers must be valid for 16 elements (no alignment needed).
 #[allow(clippy::missing_safety_doc)] // said once, above
 pub trait Simd: Copy + 'static {
@@ -161,9 +161,9 @@ pub trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
-    /// Greatest lane.
+    /// The largest lane.
     #[inline(always)]
-    unsafe fn greatest(v: Self::V) -> f32 {
+    unsafe fn max_lane(v: Self::V) -> f32 {
         // SAFETY: as the trait's contract.
         unsafe { Self::to_array(v) }.into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
@@ -293,14 +293,14 @@ mod tests {
         type Output = ([f32; LANES], f32, f32, [f32; 4]);
         #[inline(always)]
         fn run<S: Simd>(self) -> Self::Output {
-            // SAFETY: started by `Level::run`; the array has 16 elements.
+            // SAFETY: started by `Isa::run`; the array has 16 elements.
             unsafe {
                 let x = S::load(self.0.as_ptr());
                 let e = S::exp(x);
                 let four = [x, e, S::sub(e, x), S::add(x, x)];
                 let sums = S::sum_four(four);
                 assert_eq!(sums, four.map(|v| S::sum(v)));
-                (S::to_array(e), S::sum(x), S::greatest(x), sums)
+                (S::to_array(e), S::sum(x), S::max_lane(x), sums)
             }
         }
     }
@@ -309,22 +309,22 @@ mod tests {
     fn exp_is_within_two_ulp_and_levels_agree() {
         for step in 0..20_000 {
             let x: [f32; LANES] = each(|i| -90.0 + (step * LANES + i) as f32 * (178.0 / 320_000.0));
-            let reference = Level::available()[0].run(Exp(x));
-            for level in Level::available() {
-                let (e, sum, greatest, sums) = level.run(Exp(x));
+            let reference = Isa::available()[0].run(Exp(x));
+            for isa in Isa::available() {
+                let (e, sum, max, sums) = isa.run(Exp(x));
                 for i in 0..LANES {
                     let exact = if x[i] < -87.0 { 0.0 } else { (x[i] as f64).exp() };
                     // 2 ulp relative: 2 · 2^-23; one more where the portable code rounds products on their own
                     let bound = exact * 3.0 / (1u64 << 23) as f64;
-                    assert!((e[i] as f64 - exact).abs() <= bound, "{level:?}: e^{} = {} not {exact}", x[i], e[i]);
+                    assert!((e[i] as f64 - exact).abs() <= bound, "{isa:?}: e^{} = {} not {exact}", x[i], e[i]);
                 }
-                assert_eq!((sum, greatest), (reference.1, reference.2), "{level:?}");
-                if level != Level::Portable || cfg!(target_arch = "aarch64") {
-                    assert_eq!((e, sums), (reference.0, reference.3), "{level:?}");
+                assert_eq!((sum, max), (reference.1, reference.2), "{isa:?}");
+                if isa != Isa::Portable || cfg!(target_arch = "aarch64") {
+                    assert_eq!((e, sums), (reference.0, reference.3), "{isa:?}");
                 }
             }
         }
-        let (e, ..) = Level::detect().run(Exp([f32::NEG_INFINITY; LANES]));
+        let (e, ..) = Isa::detect().run(Exp([f32::NEG_INFINITY; LANES]));
         assert_eq!(e, [0.0; LANES]);
     }
 }

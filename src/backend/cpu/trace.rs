@@ -1,5 +1,5 @@
-//! What a traced response leaves behind per row, O(1) each: the K heads of lowest reweighted entropy (id, query, m',
-//! Z') and the final hidden state.
+//! What is kept of each traced row, O(1) each: the K heads of lowest reweighted entropy (id, query, m', Z') and the final
+//! hidden state.
 
 use super::attention::HeadState;
 use crate::backend::{HeadRecord, TraceOptions};
@@ -35,7 +35,7 @@ impl Selection {
     }
 
     /// Offers head `head` (l·H + h) with its rotated and scaled query `[head_dim]`. Keeps it if fewer than K are kept
-    /// or its entropy is below the greatest kept; of equals the earlier, lower id stays.
+    /// or its entropy is below the highest kept; of equals the earlier, lower id stays.
     pub fn offer(&mut self, head: u32, state: &HeadState, query: &[f32]) {
         let (f, entropy) = state.entropy.finish(&state.softmax, self.options.rule);
         let sum = if f > 0.0 { (f64::from(state.entropy.sum) / f) as f32 } else { 0.0 };
@@ -54,7 +54,7 @@ impl Selection {
                 entry.slot = self.entries[worst].slot;
                 self.rejected = self.rejected.min(self.entries[worst].entropy);
                 self.queries[entry.slot * query.len()..(entry.slot + 1) * query.len()].copy_from_slice(query);
-                // at the end, so that ids stay ascending and the last of equal worst entries has the greatest id
+                // at the end, so that ids stay ascending and the last of equal worst entries has the highest id
                 self.entries.remove(worst);
                 self.entries.push(entry);
             }
@@ -105,7 +105,7 @@ impl Trace {
         self.options
     }
 
-    /// Records row `row` (absolute): the next one, or an earlier one anew. Others are ignored.
+    /// Records row `row` (absolute): the next one, or an earlier one again. Others are ignored.
     pub fn record(&mut self, row: usize, mut selection: Selection, hidden: &[f32]) {
         let Some(index) = row.checked_sub(self.options.first_row).filter(|i| *i <= self.entries.len()) else { return };
         selection.entries.sort_by(|a, b| a.entropy.total_cmp(&b.entropy).then(a.head.cmp(&b.head)));

@@ -81,17 +81,12 @@ impl Module {
         Ok(Some(kernel))
     }
 
-    /// The number that `SHARED_BYTES(name, ..)` exports; 0 if there is none.
+    /// The number that `SHARED_BYTES(name, ..)` exports.
     fn shared_bytes(&self, name: &str) -> Result<usize, CudaError> {
         let variable = format!("{name}_shared_bytes");
         // SAFETY: the module is loaded.
-        let (address, bytes) = match unsafe { result::module::get_global(self.module, c_string(&variable)) } {
-            Ok(found) => found,
-            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => return Ok(0),
-            Err(error) => {
-                return Err(CudaError::Driver { call: format!("looking for {variable}"), cause: describe(error) });
-            }
-        };
+        let found = unsafe { result::module::get_global(self.module, c_string(&variable)) };
+        let (address, bytes) = found.during(&format!("looking for {variable}"))?;
         let mut value = [0u32];
         if bytes != size_of_val(&value) {
             let cause = format!("{bytes} bytes, not {}", size_of_val(&value));

@@ -44,6 +44,7 @@ pub struct Answered {
     pub coverage: f64,
     /// Share of the answered items that are wrong, with Wilson's 95 % interval; `None` if none is answered.
     pub risk: Option<f64>,
+    /// Wilson's 95 % interval of `risk`.
     pub risk_interval: Option<[f64; 2]>,
 }
 
@@ -57,6 +58,7 @@ pub struct Calibration {
     pub isotonic: CalibrationErrors,
 }
 
+/// Of probabilities against labels.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CalibrationErrors {
     pub ece: f64,

@@ -1,6 +1,6 @@
-//! What is known of each method by its key: how it is shown, and whether its scores are probabilities.
+//! What is known of each score by its key: how it is shown, and whether it is a probability.
 
-use crate::eval::run::methods::{METHODS, Score};
+use crate::eval::run::methods::METHODS;
 pub use crate::uq::scores::Group;
 use crate::uq::scores::as_shown;
 use serde::Serialize;
@@ -17,42 +17,40 @@ pub struct Method {
     pub probability: bool,
 }
 
-/// Scores of methods with passes of their own; reports show them after those of the response's pass.
-fn own_passes() -> impl Iterator<Item = &'static Score> {
-    METHODS.iter().flat_map(|method| method.scores())
+/// (key, name, group, whether it is a probability) of all scores, in the order in which reports show them.
+fn known() -> impl Iterator<Item = (&'static str, &'static str, Group, bool)> {
+    let single_pass = as_shown().iter().map(|score| (score.key, score.name, score.group, score.is_probability));
+    let more_passes = METHODS.iter().flat_map(|method| method.scores());
+    single_pass.chain(more_passes.map(|score| (score.key, score.name, Group::MorePasses, score.is_probability)))
 }
 
 impl Method {
     /// A method by its key. One that is not known counts as a probability if all its `scores` are in [0, 1].
     pub fn of(key: &str, mut scores: impl Iterator<Item = f64>) -> Method {
-        let method =
-            |name: &str, group, probability| Method { key: key.to_owned(), name: name.to_owned(), group, probability };
-        if let Some(score) = as_shown().iter().find(|score| score.key == key) {
-            return method(score.name, score.group, score.is_probability);
-        }
-        match own_passes().find(|score| score.key == key) {
-            Some(score) => method(score.name, Group::MorePasses, score.is_probability),
-            None => method(key, Group::Other, scores.all(|score| (0.0..=1.0).contains(&score))),
-        }
+        let (name, group, probability) = match known().find(|(known, ..)| *known == key) {
+            Some((_, name, group, probability)) => (name, group, probability),
+            None => (key, Group::Other, scores.all(|score| (0.0..=1.0).contains(&score))),
+        };
+        Method { key: key.to_owned(), name: name.to_owned(), group, probability }
     }
 
     /// Where reports show it.
     pub(super) fn rank(&self) -> (usize, &str) {
-        let mut known = as_shown().iter().map(|score| score.key).chain(own_passes().map(|score| score.key));
-        (known.position(|key| key == self.key).unwrap_or(usize::MAX), &self.key)
+        (known().position(|(key, ..)| key == self.key).unwrap_or(usize::MAX), &self.key)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn methods_are_shown_by_what_they_cost() {
-        let keys = as_shown().iter().map(|score| score.key).chain(own_passes().map(|score| score.key)).chain(["mine"]);
-        let methods: Vec<Method> = keys.map(|key| Method::of(key, std::iter::empty())).collect();
-        assert!(methods.is_sorted_by_key(|method| (method.group, method.rank().0)));
-        assert_eq!(methods.last().unwrap().group, Group::Other);
+    fn every_score_has_a_key_of_its_own_and_is_shown_by_what_it_costs() {
+        let keys: BTreeSet<&str> = known().map(|(key, ..)| key).collect();
+        assert_eq!(keys.len(), known().count());
+        let groups: Vec<Group> = known().map(|(key, ..)| Method::of(key, std::iter::empty()).group).collect();
+        assert!(groups.is_sorted() && !groups.contains(&Group::Other));
     }
 
     #[test]

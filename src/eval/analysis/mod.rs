@@ -141,6 +141,7 @@ pub struct TaskAnalysis {
 }
 
 impl TaskAnalysis {
+    /// What was found of the method with this key.
     pub fn method(&self, key: &str) -> Option<&MethodAnalysis> {
         self.methods.iter().find(|method| method.method == key)
     }
@@ -197,10 +198,12 @@ pub struct Measures {
 }
 
 impl Measures {
+    /// The metric with its interval; `None` where it is not defined.
     pub fn get(&self, metric: Metric) -> Option<Estimate> {
         self.metrics.get(&metric).copied().flatten()
     }
 
+    /// The metric alone; `None` where it is not defined.
     pub fn value(&self, metric: Metric) -> Option<f64> {
         self.get(metric).map(|estimate| estimate.value)
     }

@@ -83,6 +83,7 @@ impl Form {
     /// More terms than an answer has.
     const MAX_TERMS: usize = 200;
 
+    /// The constant form.
     pub fn number(value: Rational) -> Self {
         Self::constant(Exact(value))
     }
@@ -137,6 +138,7 @@ impl Form {
         })
     }
 
+    /// The sum; `None` where it would have more than `MAX_TERMS` terms or a number overflows.
     pub fn add(mut self, other: Self) -> Option<Self> {
         for (monomial, coefficient) in other.terms {
             let before = self.terms.remove(&monomial).unwrap_or(Exact(Rational::ZERO));
@@ -148,6 +150,7 @@ impl Form {
         (self.terms.len() <= Self::MAX_TERMS).then_some(self)
     }
 
+    /// The form times -1; `None` where a number overflows.
     pub fn negated(self) -> Option<Self> {
         self.scaled(Exact(Rational::integer(-1)))
     }
@@ -158,6 +161,7 @@ impl Form {
         Some(Self { terms: terms.into_iter().filter(|(_, value)| !value.is_zero()).collect() })
     }
 
+    /// The product; `None` as for a sum.
     pub fn mul(self, other: Self) -> Option<Self> {
         if let Some(factor) = other.as_constant() {
             return self.scaled(factor);
@@ -176,10 +180,12 @@ impl Form {
         Some(Self::term(factors, a.mul(b)?))
     }
 
+    /// The quotient; `None` if the divisor has no inverse as a form.
     pub fn divided_by(self, other: Self) -> Option<Self> {
         self.mul(other.power(Self::number(Rational::integer(-1)))?)
     }
 
+    /// The power; `None` where it is no form.
     pub fn power(self, exponent: Self) -> Option<Self> {
         if let (Some(base), Some(exponent)) = (self.as_constant(), exponent.as_constant()) {
             return base.power(exponent).map(Self::constant);

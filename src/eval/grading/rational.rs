@@ -11,13 +11,17 @@ pub(super) struct Rational {
 }
 
 impl Rational {
+    /// 0
     pub const ZERO: Self = Self { numerator: 0, denominator: 1 };
+    /// 1
     pub const ONE: Self = Self { numerator: 1, denominator: 1 };
 
+    /// value / 1
     pub fn integer(value: i128) -> Self {
         Self { numerator: value, denominator: 1 }
     }
 
+    /// In lowest terms, the denominator positive; `None` if it is 0 or a number overflows.
     pub fn new(numerator: i128, denominator: i128) -> Option<Self> {
         let divisor = i128::try_from(gcd(numerator.unsigned_abs(), denominator.unsigned_abs())).ok()?;
         if denominator == 0 {
@@ -51,6 +55,7 @@ impl Rational {
         Self::decimal(whole)?.add(tail)
     }
 
+    /// Whether it is 0.
     pub fn is_zero(self) -> bool {
         self.numerator == 0
     }
@@ -65,22 +70,26 @@ impl Rational {
         self.denominator
     }
 
+    /// The nearest double, up to the rounding of numerator and denominator.
     pub fn to_f64(self) -> f64 {
         self.numerator as f64 / self.denominator as f64
     }
 
+    /// The sum; `None` where a number overflows.
     pub fn add(self, other: Self) -> Option<Self> {
         let left = self.numerator.checked_mul(other.denominator)?;
         let right = other.numerator.checked_mul(self.denominator)?;
         Self::new(left.checked_add(right)?, self.denominator.checked_mul(other.denominator)?)
     }
 
+    /// The product; `None` where a number overflows.
     pub fn mul(self, other: Self) -> Option<Self> {
         // Crosswise in lowest terms first, so that what fits is not lost on the way.
         let (a, b) = (Self::new(self.numerator, other.denominator)?, Self::new(other.numerator, self.denominator)?);
         Self::new(a.numerator.checked_mul(b.numerator)?, a.denominator.checked_mul(b.denominator)?)
     }
 
+    /// The power; `None` for 0 to a negative one and where a number overflows.
     pub fn power(self, exponent: i128) -> Option<Self> {
         let times = u32::try_from(exponent.unsigned_abs()).ok()?;
         let (numerator, denominator) = (self.numerator.checked_pow(times)?, self.denominator.checked_pow(times)?);

@@ -77,6 +77,7 @@ impl Balanced {
         (per_class > 0).then(|| Balanced { per_class, seeds: SEEDS.collect(), metrics })
     }
 
+    /// The metric over the seeds; `None` where it is not defined.
     pub fn get(&self, metric: Metric) -> Option<MeanSd> {
         self.metrics.get(&metric).copied().flatten()
     }

@@ -11,9 +11,9 @@ pub struct Resampling {
 }
 
 impl Resampling {
-    /// Draws `items` of `items` with replacement, `resamples` times, and returns what `evaluate` makes of each, in
-    /// order. `evaluate` gets how often each item was drawn, and everything that is to be compared must be evaluated on
-    /// the same draw. Each resample has its own stream, so the result does not depend on the number of threads.
+    /// Draws `items` of `items` with replacement, `resamples` times, and returns the values of `evaluate`, in
+    /// order. `evaluate` is called with how often each item was drawn; what is to be compared must be evaluated on the
+    /// same draw. Each resample has its own stream, so the result does not depend on the number of threads.
     pub fn run<T: Send>(&self, items: usize, evaluate: impl Fn(&[u16]) -> T + Sync) -> Vec<T> {
         let one = |resample: usize, counts: &mut [u16]| {
             counts.fill(0);

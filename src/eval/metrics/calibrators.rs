@@ -32,6 +32,7 @@ impl Platt {
         Some(Platt { slope: slope / spread, intercept: intercept - slope * centre / spread })
     }
 
+    /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
         1.0 / (1.0 + (-self.slope * score - self.intercept).exp())
     }
@@ -125,6 +126,7 @@ impl Isotonic {
         (!knots.is_empty()).then_some(Isotonic { knots })
     }
 
+    /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
         let above = self.knots.partition_point(|(knot, _)| *knot < score);
         match (self.knots.get(above.wrapping_sub(1)), self.knots.get(above)) {

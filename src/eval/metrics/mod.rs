@@ -46,6 +46,7 @@ pub enum Metric {
 }
 
 impl Metric {
+    /// In the order of tables and files.
     pub const ALL: [Metric; 7] =
         [Metric::Auroc, Metric::Ece, Metric::EceRight, Metric::Brier, Metric::Auprc, Metric::Aurc, Metric::Prr];
 
@@ -74,6 +75,7 @@ impl Metric {
         }
     }
 
+    /// Whether more of it is better.
     pub fn higher_is_better(self) -> bool {
         matches!(self, Metric::Auroc | Metric::Auprc | Metric::Prr)
     }

@@ -10,6 +10,7 @@ pub struct Level {
 }
 
 impl Level {
+    /// Items with a wrong answer.
     pub fn wrong(&self) -> u32 {
         self.items - self.correct
     }
@@ -49,10 +50,12 @@ impl Ranking {
         Ranking::new(scores.iter().zip(labels).enumerate().map(|(i, (score, label))| (i, *score, *label)))
     }
 
+    /// Items with a score.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
+    /// Whether no item has a score.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

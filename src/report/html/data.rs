@@ -22,6 +22,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// From the status and the `acc` metric of a sample.
     pub fn of(sample: &Sample) -> Outcome {
         match sample.uq.status {
             Status::Error => Outcome::Error,

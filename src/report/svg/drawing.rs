@@ -14,8 +14,10 @@ const SIZE: f64 = 12.0;
 const TITLE: f64 = 14.0;
 /// How much wider bold text is.
 const BOLD: f64 = 1.1;
+/// Size of the small text, in units of the picture.
 pub const SMALL: f64 = 11.0;
 
+/// A picture in the making: title, panels and legend from top to bottom.
 pub struct Drawing {
     name: String,
     title: String,
@@ -36,10 +38,12 @@ pub struct Panel {
 }
 
 impl Panel {
+    /// The place of a value on the horizontal axis, in units of the picture.
     pub fn x(&self, value: f64) -> f64 {
         self.left + self.x.share(value) * self.width
     }
 
+    /// The place of a value on the vertical axis, in units of the picture.
     pub fn y(&self, value: f64) -> f64 {
         self.top + (1.0 - self.y.share(value)) * self.height
     }
@@ -52,6 +56,7 @@ impl Panel {
         (x1 - x0 >= 0.01 && y1 - y0 >= 0.01).then_some(rect)
     }
 
+    /// A line between two points in data coordinates.
     pub fn line(&self, from: (f64, f64), to: (f64, f64)) -> Element {
         let (x1, y1, x2, y2) = (self.x(from.0), self.y(from.1), self.x(to.0), self.y(to.1));
         Element::new("line").num("x1", x1).num("y1", y1).num("x2", x2).num("y2", y2)
@@ -96,10 +101,12 @@ impl Drawing {
         drawing
     }
 
+    /// Adds an element on top of those before it.
     pub fn push(&mut self, element: Element) {
         self.body += &element.into_xml();
     }
 
+    /// Adds text on top; `anchor` is SVG's `text-anchor`.
     pub fn write(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
         let element = Element::new("text").num("x", x).num("y", y).attr("text-anchor", anchor).attr("class", class);
         self.push(element.text(text));
@@ -225,6 +232,7 @@ pub fn line_class(i: usize) -> String {
     format!("l-s{}", theme::series(i).0)
 }
 
+/// The class that fills the i-th area.
 pub fn area_class(i: usize) -> String {
     format!("f-s{}", theme::series(i).0)
 }

@@ -12,10 +12,12 @@ pub struct Element {
 }
 
 impl Element {
+    /// An element without attributes or children.
     pub fn new(tag: &'static str) -> Element {
         Element { tag, attributes: String::new(), content: String::new() }
     }
 
+    /// With an attribute; the value is escaped.
     pub fn attr(mut self, name: &str, value: &str) -> Element {
         self.attributes += &format!(" {name}=\"{}\"", escape(value));
         self
@@ -38,6 +40,7 @@ impl Element {
         self
     }
 
+    /// The element and its children as XML.
     pub fn into_xml(self) -> String {
         let Element { tag, attributes, content } = self;
         if content.is_empty() {

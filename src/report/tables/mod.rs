@@ -24,7 +24,7 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
     pub title: String,
-    /// Heads.
+    /// Head and alignment.
     pub columns: Vec<(Cow<'static, str>, Align)>,
     pub sections: Vec<Section>,
     /// What the reader must know to read it.
@@ -48,6 +48,7 @@ pub struct Field {
 }
 
 impl Field {
+    /// A cell that is not the best.
     pub fn new(text: impl Into<String>) -> Field {
         Field { text: text.into(), best: false }
     }
@@ -59,5 +60,5 @@ impl From<&str> for Field {
     }
 }
 
-/// What stands where there is no number.
+/// Shown where there is no number.
 pub const NONE: &str = "—";

@@ -16,8 +16,11 @@ pub struct Style {
 }
 
 impl Style {
+    /// No style at all.
     pub const PLAIN: Style = Style { bold: false, dim: false, underline: false, inverse: false, colour: None };
+    /// Bold.
     pub const BOLD: Style = Style { bold: true, ..Style::PLAIN };
+    /// Dim.
     pub const DIM: Style = Style { dim: true, ..Style::PLAIN };
 
     /// The escape sequence that changes from no style to this one; nothing for plain text.

@@ -98,6 +98,7 @@ pub struct TextTable {
 }
 
 impl TextTable {
+    /// An empty table; a header of empty names is not shown.
     pub fn new<S: Into<Cow<'static, str>>>(header: impl IntoIterator<Item = (S, Align)>) -> TextTable {
         TextTable { header: header.into_iter().map(|(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
     }

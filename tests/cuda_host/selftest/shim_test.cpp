@@ -1,5 +1,7 @@
 // Tests of the shim itself: every deliberately wrong kernel is reported, every right one gives its result under all
 // schedules. Wrong kernels run in a child process each, because a sanitizer's report ends the process.
+#include <algorithm>
+
 #include "shim.h"
 
 #include "right.cu"
@@ -35,6 +37,7 @@ CUDA_HOST_EXPORT(right_arguments)
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <random>
 

@@ -124,7 +124,7 @@ class Block {  // reused from block to block by one OS thread at a time
 };
 
 // The block that this OS thread runs.
-CUDA_HOST_CONSTINIT extern CUDA_HOST_NEAR_TLS thread_local Block* running;
+CUDA_HOST_CONSTINIT extern thread_local Block* running;
 }  // namespace cuda_host
 
 // Dynamic shared memory has one name everywhere, declared at FILE scope in the kernels:

@@ -42,7 +42,7 @@ CUDA_HOST_CONSTINIT thread_local __attribute__((aligned(1024)))
 unsigned char dyn_smem[cuda_host::MAX_DYNAMIC_SHARED + cuda_host::SHARED_CANARY];
 
 namespace cuda_host {
-CUDA_HOST_CONSTINIT CUDA_HOST_NEAR_TLS thread_local Block* running = nullptr;
+CUDA_HOST_CONSTINIT thread_local Block* running = nullptr;
 
 std::vector<const ch_kernel*>& kernels() {
   static std::vector<const ch_kernel*> all;

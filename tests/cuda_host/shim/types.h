@@ -32,10 +32,6 @@
 #define CUDA_HOST_CONSTINIT __constinit  // no call of a TLS initialiser on each access
 #endif
 
-// A thread-local variable without a call for its address, even in a library that is loaded late: for a few bytes, there
-// is room.
-#define CUDA_HOST_NEAR_TLS __attribute__((tls_model("initial-exec")))
-
 // ---- vector types, aligned as on the device, so that a misaligned vector access is undefined here too ----
 #define CUDA_HOST_VECTOR2(name, type, bytes)    \
   struct alignas(bytes) name {                  \

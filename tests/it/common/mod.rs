@@ -2,6 +2,7 @@
 
 pub mod cuda_host;
 pub mod families;
+pub mod random_models;
 pub mod runs;
 pub mod tiny;
 
@@ -41,6 +42,16 @@ pub fn model(name: &str) -> Option<PathBuf> {
     }
     eprintln!("SKIPPED: no model in {}", path.display());
     None
+}
+
+/// Whether the long variants of tests are to run, as they do where .ci/run sets $UQAC_LONG_TESTS to 1; false (said plainly)
+/// where it is not set.
+pub fn long_tests() -> bool {
+    let wanted = std::env::var("UQAC_LONG_TESTS").is_ok_and(|value| value == "1");
+    if !wanted {
+        eprintln!("SKIPPED: long variant; set UQAC_LONG_TESTS=1");
+    }
+    wanted
 }
 
 pub fn read_json(path: &Path) -> Value {

@@ -30,26 +30,51 @@ pub fn noise(seed: u64) -> impl FnMut() -> f32 {
     }
 }
 
-/// Names and shapes of every tensor of `config`.
+/// Names and shapes of every tensor that a model of `config` has.
 fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
     let n = |key: &str| config[key].as_u64().unwrap() as usize;
+    let family = config["architectures"][0].as_str().unwrap();
+    let flag = |key: &str| config[key] == json!(true);
     let (hidden, inner, head) = (n("hidden_size"), n("intermediate_size"), n("head_dim"));
     let (q, kv) = (n("num_attention_heads") * head, n("num_key_value_heads") * head);
-    let mut list = vec![("embed_tokens".to_owned(), vec![VOCAB, hidden]), ("norm".to_owned(), vec![hidden])];
+    let (gemma, llama_bias) = (family.starts_with("Gemma"), flag("attention_bias"));
+    let qkv_bias = family.starts_with("Qwen2") || llama_bias;
+    let head_norms = family.starts_with("Qwen3") || family.starts_with("Gemma3");
+    let mut list = vec![
+        ("embed_tokens.weight".to_owned(), vec![n("vocab_size"), hidden]),
+        ("norm.weight".to_owned(), vec![hidden]),
+    ];
     for layer in 0..n("num_hidden_layers") {
-        for (name, shape) in [
-            ("input_layernorm", vec![hidden]),
-            ("self_attn.q_proj", vec![q, hidden]),
-            ("self_attn.k_proj", vec![kv, hidden]),
-            ("self_attn.v_proj", vec![kv, hidden]),
-            ("self_attn.o_proj", vec![hidden, q]),
-            ("post_attention_layernorm", vec![hidden]),
-            ("mlp.gate_proj", vec![inner, hidden]),
-            ("mlp.up_proj", vec![inner, hidden]),
-            ("mlp.down_proj", vec![hidden, inner]),
+        for (name, shape, present) in [
+            ("input_layernorm.weight", vec![hidden], true),
+            ("self_attn.q_proj.weight", vec![q, hidden], true),
+            ("self_attn.k_proj.weight", vec![kv, hidden], true),
+            ("self_attn.v_proj.weight", vec![kv, hidden], true),
+            ("self_attn.o_proj.weight", vec![hidden, q], true),
+            ("post_attention_layernorm.weight", vec![hidden], true),
+            ("mlp.gate_proj.weight", vec![inner, hidden], true),
+            ("mlp.up_proj.weight", vec![inner, hidden], true),
+            ("mlp.down_proj.weight", vec![hidden, inner], true),
+            ("self_attn.q_proj.bias", vec![q], qkv_bias),
+            ("self_attn.k_proj.bias", vec![kv], qkv_bias),
+            ("self_attn.v_proj.bias", vec![kv], qkv_bias),
+            ("self_attn.o_proj.bias", vec![hidden], llama_bias),
+            ("mlp.gate_proj.bias", vec![inner], flag("mlp_bias")),
+            ("mlp.up_proj.bias", vec![inner], flag("mlp_bias")),
+            ("mlp.down_proj.bias", vec![hidden], flag("mlp_bias")),
+            ("self_attn.q_norm.weight", vec![head], head_norms),
+            ("self_attn.k_norm.weight", vec![head], head_norms),
+            ("pre_feedforward_layernorm.weight", vec![hidden], gemma),
+            ("post_feedforward_layernorm.weight", vec![hidden], gemma),
         ] {
-            list.push((format!("layers.{layer}.{name}"), shape));
+            if present {
+                list.push((format!("layers.{layer}.{name}"), shape));
+            }
         }
+    }
+    list.iter_mut().for_each(|(name, _)| name.insert_str(0, "model."));
+    if !flag("tie_word_embeddings") {
+        list.push(("lm_head.weight".to_owned(), vec![n("vocab_size"), hidden]));
     }
     list
 }
@@ -60,22 +85,39 @@ pub fn write_weights(folder: &Path, config: &Value, edit: impl FnMut(&str, &mut 
 }
 
 /// The same in bf16, f16 or f32.
-pub fn write_weights_as(folder: &Path, config: &Value, dtype: Dtype, mut edit: impl FnMut(&str, &mut Vec<f32>)) {
-    let mut random = noise(7);
+pub fn write_weights_as(folder: &Path, config: &Value, dtype: Dtype, edit: impl FnMut(&str, &mut Vec<f32>)) {
+    write_random_weights(folder, config, dtype, 7, edit);
+}
+
+/// The same from another seed.
+pub fn write_random_weights(
+    folder: &Path,
+    config: &Value,
+    dtype: Dtype,
+    seed: u64,
+    mut edit: impl FnMut(&str, &mut Vec<f32>),
+) {
+    let mut random = noise(seed);
     let mut data = BTreeMap::new();
-    for (name, shape) in tensors(config) {
+    // Gemma stores norm weights less one
+    let norm = if config["architectures"][0].as_str().unwrap().starts_with("Gemma") { 0.0 } else { 1.0 };
+    for (file_name, shape) in tensors(config) {
+        let name = file_name.trim_start_matches("model.").trim_end_matches(".weight");
         let len: usize = shape.iter().product();
-        let scale = if shape.len() == 1 { 0.1 } else { 3.0 / (shape[1] as f32).sqrt() };
-        let shift = if shape.len() == 1 { 1.0 } else { 0.0 };
+        let (shift, scale) = match shape[..] {
+            [_] if name.ends_with("bias") => (0.0, 1.0),
+            [_] => (norm, 0.1),
+            _ => (0.0, 3.0 / (shape[1] as f32).sqrt()),
+        };
         let mut values: Vec<f32> = (0..len).map(|_| shift + scale * random()).collect();
-        edit(&name, &mut values);
+        edit(name, &mut values);
         let bytes = |x: &f32| match dtype {
             Dtype::BF16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
             Dtype::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
             _ => x.to_le_bytes().to_vec(),
         };
         let bytes: Vec<u8> = values.iter().flat_map(bytes).collect();
-        data.insert(format!("model.{name}.weight"), (shape, bytes));
+        data.insert(file_name, (shape, bytes));
     }
     let views = data.iter().map(|(k, (shape, b))| (k.clone(), TensorView::new(dtype, shape.clone(), b).unwrap()));
     serialize_to_file(views, None, &folder.join("model.safetensors")).unwrap();

@@ -92,13 +92,13 @@ impl Kernel for Softmax<'_> {
         for (state, scores) in self.states.iter_mut().zip(self.scores.chunks_exact_mut(CHUNK)) {
             scores[..self.valid.start].fill(MASKED);
             scores[self.valid.end..].fill(MASKED);
-            // SAFETY: started by `Level::run`; `scores` has CHUNK elements.
+            // SAFETY: started by `Isa::run`; `scores` has CHUNK elements.
             unsafe {
-                let mut greatest = S::load(scores.as_ptr());
+                let mut lanes = S::load(scores.as_ptr());
                 for i in (LANES..CHUNK).step_by(LANES) {
-                    greatest = S::max(greatest, S::load(scores.as_ptr().add(i)));
+                    lanes = S::max(lanes, S::load(scores.as_ptr().add(i)));
                 }
-                let max = S::greatest(greatest);
+                let max = S::max_lane(lanes);
                 // reads the scores that `exponentials` replaces
                 let special = match self.entropy {
                     Entropy::Reweighted(w) => reweighted::<S>(scores, w),
@@ -146,12 +146,12 @@ unsafe fn reweighted<S: Simd>(scores: &[f32], w: &Reweighting) -> EntropyState {
     // SAFETY: all arrays have CHUNK elements.
     unsafe {
         let kept = |i: usize| (scores.as_ptr().add(i), w.masks.as_ptr().add(i));
-        let mut greatest = S::splat(MASKED);
+        let mut lanes = S::splat(MASKED);
         for i in (0..CHUNK).step_by(LANES) {
             let (score, mask) = kept(i);
-            greatest = S::max(S::add(S::load(score), S::load(mask)), greatest);
+            lanes = S::max(S::add(S::load(score), S::load(mask)), lanes);
         }
-        let max = S::greatest(greatest);
+        let max = S::max_lane(lanes);
         if max <= MASKED {
             return EntropyState::EMPTY;
         }

@@ -4,7 +4,7 @@ use super::scores::{CHUNK, Scores};
 use super::{AttentionShape, chunks};
 use crate::backend::cpu::cache::{KvCache, with_block};
 use crate::backend::cpu::norm;
-use crate::backend::cpu::simd::{Kernel, LANES, Level, Simd};
+use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
 use crate::backend::entropy::reweighting;
 
 /// A selected head of a traced row, as [`accumulate_row`] needs it.
@@ -22,7 +22,7 @@ pub struct TracedHead<'a> {
 
 /// α*_t ← max(α*_t, α'_t) over the positions of one row: α'_t = w_t e^{s_t - m'} / Z', from the cached keys.
 /// `row` is `[position + 1]`.
-pub fn accumulate_row(level: Level, shape: &AttentionShape, cache: &KvCache, head: &TracedHead, row: &mut [f32]) {
+pub fn accumulate_row(isa: Isa, shape: &AttentionShape, cache: &KvCache, head: &TracedHead, row: &mut [f32]) {
     if head.sum <= 0.0 {
         return;
     }
@@ -33,12 +33,12 @@ pub fn accumulate_row(level: Level, shape: &AttentionShape, cache: &KvCache, hea
     for index in chunks(shape, position) {
         with_block!(&cache.chunk(shape.layer, index).keys, keys => {
             let keys = &keys[kv_head * shape.head_dim * CHUNK..(kv_head + 1) * shape.head_dim * CHUNK];
-            level.run(Scores { queries: head.query, keys, head_dim: shape.head_dim, scores: &mut scores });
+            isa.run(Scores { queries: head.query, keys, head_dim: shape.head_dim, scores: &mut scores });
         });
         if let Some(cap) = shape.softcap {
-            norm::softcap(level, &mut scores, cap);
+            norm::softcap(isa, &mut scores, cap);
         }
-        level.run(Weights { scores: &mut scores, max: head.max, sum: head.sum });
+        isa.run(Weights { scores: &mut scores, max: head.max, sum: head.sum });
         let start = index * CHUNK;
         for t in attended.start.max(start)..attended.end.min(start + CHUNK) {
             row[t] = row[t].max(reweighting(position, t) * scores[t - start]);

@@ -5,23 +5,23 @@ use super::wide::{Line, arrange_row};
 use super::{Product, Weight, with_weights};
 use std::ops::Range;
 
-/// Most rows of activations for which streaming is the faster way.
-pub struct MostRows;
+/// The largest number of rows of activations for which streaming is faster.
+pub struct MaxRows;
 
-impl Kernel for MostRows {
+impl Kernel for MaxRows {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        2 * most_at_once::<S>()
+        2 * max_at_once::<S>()
     }
 }
 
-/// Most rows of a register tile: with fewer outputs than three beside them, every weight is widened too often.
-const fn most_at_once<S: Simd>() -> usize {
+/// The largest number of rows of a register tile: with fewer outputs than three beside them, every weight is widened too often.
+const fn max_at_once<S: Simd>() -> usize {
     if S::REGISTERS >= 32 { 8 } else { 4 }
 }
 
-/// Outputs of one task: some tasks for every thread, of 256 KiB at most as long as the file has 16 bits a weight.
+/// Outputs of one task: some tasks for every thread, of 256 KiB at most where a weight has 16 bits.
 /// A multiple of every tile's outputs.
 pub fn panel(k: usize, outs: usize, threads: usize) -> usize {
     outs.div_ceil(8 * threads).min((1 << 17) / k.max(1)).max(1).next_multiple_of(24)
@@ -33,7 +33,7 @@ const AHEAD: usize = 2048;
 
 /// The rows of each tile.
 fn tiles<S: Simd>(n: usize) -> impl Iterator<Item = Range<usize>> {
-    let tiles = n.div_ceil(most_at_once::<S>());
+    let tiles = n.div_ceil(max_at_once::<S>());
     (0..tiles).map(move |i| i * n / tiles..(i + 1) * n / tiles)
 }
 
@@ -55,7 +55,7 @@ impl Kernel for Arrange<'_> {
             let tile = &mut self.lines[rows.start * steps..rows.end * steps];
             for row in rows.clone() {
                 let x = &self.x[row * self.k..(row + 1) * self.k];
-                // SAFETY: started by `Level::run`.
+                // SAFETY: started by `Isa::run`.
                 unsafe { arrange_row::<S>(x, tile, row - rows.start, rows.len()) };
             }
         }
@@ -65,7 +65,7 @@ impl Kernel for Arrange<'_> {
 /// y[0..n, outs], n ≤ [`MostRows`].
 pub struct Narrow<'a> {
     pub product: &'a Product<'a>,
-    /// x, from [`Arrange`] at the same level.
+    /// x, from [`Arrange`] with the same instruction set.
     pub lines: &'a [Line],
     pub n: usize,
     pub outs: Range<usize>,
@@ -76,7 +76,7 @@ impl Kernel for Narrow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         for rows in tiles::<S>(self.n) {
-            // SAFETY: `Product::new` has checked the sizes; started by `Level::run`.
+            // SAFETY: `Product::new` has checked the sizes; started by `Isa::run`.
             unsafe { with_weights!(self.product.w.numbers, w => self.group::<S, _>(w, rows)) }
         }
     }

@@ -1,8 +1,8 @@
 //! Weights in 8 bits: blocks of sixteen along k, each with its own scale. A block takes 18 bytes instead of 32 in bf16, so
 //! a decode step reads 56 % of the bytes.
 //!
-//! *Error.* w is rounded to a multiple of s, the least bf16 number with 127 s ≥ max |w| of the block: |w - w'| ≤ s/2, and
-//! s ≤ (1 + 2^-7) max |w| / 127, so at most 0.4 % of the greatest weight of the block.
+//! *Error.* w is rounded to a multiple of s, the smallest bf16 number with 127 s ≥ max |w| of the block: |w - w'| ≤ s/2, and
+//! s ≤ (1 + 2^-7) max |w| / 127, so at most 0.4 % of the largest weight of the block.
 
 use super::super::simd::Simd;
 use super::{Elements, LANES, Weight};
@@ -18,12 +18,12 @@ pub struct Q8Block {
 
 impl Q8Block {
     fn of(weights: [f32; LANES]) -> Q8Block {
-        let greatest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
-        let mut scale = bf16::from_f32(greatest / 127.0);
-        if scale.to_f32() * 127.0 < greatest {
+        let max_abs = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+        let mut scale = bf16::from_f32(max_abs / 127.0);
+        if scale.to_f32() * 127.0 < max_abs {
             scale = bf16::from_bits(scale.to_bits() + 1); // upwards: scales are not negative
         }
-        let inverse = if greatest > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
+        let inverse = if max_abs > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
         Q8Block { scale, quants: weights.map(|w| (w * inverse).round_ties_even() as i8) }
     }
 }
@@ -68,9 +68,9 @@ mod tests {
         let weights: Vec<f32> = (0..64).map(|i| ((i * 37 % 64) as f32 - 31.0) * 0.01 * (1 + i / 16) as f32).collect();
         let blocks = quantize(Elements::F32(&weights), 32).unwrap();
         for (block, weights) in blocks.iter().zip(weights.chunks(LANES)) {
-            let greatest = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
+            let max_abs = weights.iter().fold(0.0f32, |m, w| m.max(w.abs()));
             let scale = block.scale.to_f32();
-            assert!(scale <= greatest / 127.0 * (1.0 + 1.0 / 128.0) && scale * 127.0 >= greatest);
+            assert!(scale <= max_abs / 127.0 * (1.0 + 1.0 / 128.0) && scale * 127.0 >= max_abs);
             for (q, w) in block.quants.iter().zip(weights) {
                 // and what the product with the inverse rounds
                 assert!((f32::from(*q) * scale - w).abs() <= 0.5 * scale * (1.0 + 1e-4), "{w}");

@@ -74,10 +74,10 @@ fn by_definition(w: impl Fn(usize) -> f32, x: &[f32], bias: Option<f32>) -> f32 
     bias.map_or(lanes[0], |b| lanes[0] + b)
 }
 
-fn run(pool: &ThreadPool, level: Level, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
+fn run(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
     let stride = w.rows + 3;
     let mut y = vec![7.0f32; n * stride];
-    matmul(pool, level, w, x, n, &mut y, stride, bias);
+    matmul(pool, isa, w, x, n, &mut y, stride, bias);
     let mut bits = Vec::new();
     for row in y.chunks(stride) {
         assert_eq!(row[w.rows..], [7.0; 3], "written beyond the row");
@@ -86,8 +86,8 @@ fn run(pool: &ThreadPool, level: Level, w: &Matrix, x: &[f32], n: usize, bias: O
     bits
 }
 
-fn fused(level: Level) -> bool {
-    level != Level::Portable || cfg!(target_arch = "aarch64")
+fn fused(isa: Isa) -> bool {
+    isa != Isa::Portable || cfg!(target_arch = "aarch64")
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn every_element_is_as_defined_in_every_shape() {
                         by_definition(|i| owned.get(o * k + i), &x[r * k..][..k], bias.map(|b| b[o])).to_bits()
                     })
                     .collect();
-                for level in Level::available().into_iter().filter(|&l| fused(l)) {
+                for isa in Isa::available().into_iter().filter(|&l| fused(l)) {
                     let pool = &pools[(n + rows) % 4];
-                    let got = run(pool, level, &owned.matrix(rows, k), &x, n, bias);
-                    assert!(got == expected, "{level:?} n {n} rows {rows} k {k} type {i}");
+                    let got = run(pool, isa, &owned.matrix(rows, k), &x, n, bias);
+                    assert!(got == expected, "{isa:?} n {n} rows {rows} k {k} type {i}");
                 }
             }
         }
@@ -139,11 +139,11 @@ fn bits_do_not_depend_on_the_rows_beside_nor_on_threads() {
         let x = numbers.take(300 * k);
         for owned in Owned::all(&values, k) {
             let w = owned.matrix(rows, k);
-            for level in Level::available() {
-                let all = run(&pools[0], level, &w, &x, 300, None);
+            for isa in Isa::available() {
+                let all = run(&pools[0], isa, &w, &x, 300, None);
                 for (n, first) in [(1, 0), (1, 299), (2, 17), (3, 254), (4, 100), (5, 31), (33, 99), (300, 0)] {
-                    let got = run(&pools[n % 4], level, &w, &x[first * k..][..n * k], n, None);
-                    assert!(got == all[first * rows..][..n * rows], "{level:?} rows {rows} k {k} n {n} from {first}");
+                    let got = run(&pools[n % 4], isa, &w, &x[first * k..][..n * k], n, None);
+                    assert!(got == all[first * rows..][..n * rows], "{isa:?} rows {rows} k {k} n {n} from {first}");
                 }
             }
         }
@@ -157,16 +157,16 @@ fn error_is_within_the_bound() {
     for (rows, k, n) in [(9, 896, 1), (9, 896, 8), (5, 4864, 5), (40, 130, 30), (6, 7, 2)] {
         let (values, x) = (numbers.take(rows * k), numbers.take(n * k));
         for owned in Owned::all(&values, k) {
-            for level in Level::available() {
-                let got = run(&pool, level, &owned.matrix(rows, k), &x, n, None);
+            for isa in Isa::available() {
+                let got = run(&pool, isa, &owned.matrix(rows, k), &x, n, None);
                 for (e, &bits) in got.iter().enumerate() {
                     let (r, o) = (e / rows, e % rows);
                     let products = (0..k).map(|i| owned.get(o * k + i) as f64 * x[r * k + i] as f64);
                     let (exact, size) = products.fold((0.0, 0.0), |(e, s), p| (e + p, s + p.abs()));
                     // The portable code rounds each product too, once more each: hence twice the steps.
-                    let roundings = (k.div_ceil(LANES) * if fused(level) { 1 } else { 2 } + 4) as f64;
+                    let roundings = (k.div_ceil(LANES) * if fused(isa) { 1 } else { 2 } + 4) as f64;
                     let bound = 1.001 * roundings / (1u64 << 24) as f64 * size;
-                    assert!((f32::from_bits(bits) as f64 - exact).abs() <= bound, "{level:?} k {k} element {e}");
+                    assert!((f32::from_bits(bits) as f64 - exact).abs() <= bound, "{isa:?} k {k} element {e}");
                 }
             }
         }
@@ -188,14 +188,14 @@ fn several_products_share_a_region() {
         let mut jobs: Vec<Job> = (weights.iter().zip(&mut outputs))
             .map(|(w, y)| Job { w: matrix(w), bias: None, y, y_stride: w.0 })
             .collect();
-        matmul_many(&pool, Level::detect(), &mut jobs, &x, n);
+        matmul_many(&pool, Isa::detect(), &mut jobs, &x, n);
         for (w, together) in weights.iter().zip(&outputs) {
             let mut alone = vec![0.0; together.len()];
-            matmul(&pool, Level::detect(), &matrix(w), &x, n, &mut alone, w.0, None);
+            matmul(&pool, Isa::detect(), &matrix(w), &x, n, &mut alone, w.0, None);
             assert_eq!(&alone, together);
         }
     }
-    matmul_many(&pool, Level::detect(), &mut [], &[], 5);
+    matmul_many(&pool, Isa::detect(), &mut [], &[], 5);
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn no_rows_and_no_inputs() {
     let w = Matrix { numbers: Numbers::File(Elements::F32(&[])), rows: 3, k: 0 };
     for n in [1, 6, 40] {
         let mut y = vec![9.0; 3 * n];
-        matmul(&pool, Level::detect(), &w, &[], n, &mut y, 3, Some(&[1.0, 2.0, 3.0]));
+        matmul(&pool, Isa::detect(), &w, &[], n, &mut y, 3, Some(&[1.0, 2.0, 3.0]));
         assert!(y.chunks(3).all(|row| row == [1.0, 2.0, 3.0]));
     }
-    matmul(&pool, Level::detect(), &w, &[], 0, &mut [], 3, None);
+    matmul(&pool, Isa::detect(), &w, &[], 0, &mut [], 3, None);
 }

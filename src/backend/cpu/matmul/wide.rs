@@ -105,7 +105,7 @@ pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, hei
 /// y[rows, outs].
 pub struct Wide<'a> {
     pub product: &'a Product<'a>,
-    /// All of x, from [`Arrange`] at the same level.
+    /// All of x, from [`Arrange`] with the same instruction set.
     pub lines: &'a [Line],
     /// At most [`row_block`], from a multiple of it.
     pub rows: Range<usize>,
@@ -140,7 +140,7 @@ impl Kernel for Wide<'_> {
         let cuts = self.outs.len().div_ceil(strip) * self.product.w.k.div_ceil(CUT).max(1);
         for i in 0..cuts {
             let cut = self.cut(i, strip);
-            // SAFETY: `Product::new` has checked the sizes; started by `Level::run`.
+            // SAFETY: `Product::new` has checked the sizes; started by `Isa::run`.
             unsafe {
                 with_weights!(self.product.w.numbers, w => self.widen::<S, _>(w, &cut, &mut scratch));
                 if S::REGISTERS >= 32 {

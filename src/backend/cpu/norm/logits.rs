@@ -1,6 +1,6 @@
 //! Statistics of a row of logits over the full vocabulary.
 
-use super::super::simd::{Kernel, LANES, Level, Simd};
+use super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::vector;
 
 /// Logits whose exponentials are added up in f32, 32 to a lane, before they go to the f64 sums.
@@ -13,47 +13,47 @@ pub struct LogitStats {
     pub lse: f64,
     /// -Σ p ln p in nats.
     pub entropy: f64,
-    /// The greatest logit; of equal ones, the lowest index.
+    /// The index of the largest logit; of equal ones, the lowest.
     pub argmax: usize,
 }
 
-/// The greatest logit and ln Σ e^logit.
-pub fn log_sum_exp(level: Level, x: &[f32]) -> (f32, f64) {
-    let (max, _) = greatest(level, x);
-    (max, from_greatest(level, x, max).0)
+/// The largest logit and ln Σ e^logit.
+pub fn log_sum_exp(isa: Isa, x: &[f32]) -> (f32, f64) {
+    let (max, _) = argmax(isa, x);
+    (max, from_max(isa, x, max).0)
 }
 
 /// [`LogitStats`] of a row in two passes. Logits of -∞ have probability 0. A NaN makes `lse` and `entropy` NaN; when no
 /// logit is above -∞, `lse` is -∞ and the entropy 0.
-pub fn softmax_stats(level: Level, logits: &[f32]) -> LogitStats {
-    let (max, argmax) = greatest(level, logits);
-    let (lse, entropy) = from_greatest(level, logits, max);
+pub fn softmax_stats(isa: Isa, logits: &[f32]) -> LogitStats {
+    let (max, argmax) = argmax(isa, logits);
+    let (lse, entropy) = from_max(isa, logits, max);
     LogitStats { lse, entropy, argmax }
 }
 
-/// The greatest logit and its (lowest) index; NaN is passed over.
-pub fn greatest(level: Level, x: &[f32]) -> (f32, usize) {
-    let (max, start) = level.run(Greatest(x));
+/// The largest logit and its (lowest) index; NaN is skipped.
+pub fn argmax(isa: Isa, x: &[f32]) -> (f32, usize) {
+    let (max, start) = isa.run(Max(x));
     let offset = x[start..].iter().position(|&v| v == max).unwrap_or(0);
     (max, start + offset)
 }
 
-/// The greatest logit and where the block starts that has it first.
-struct Greatest<'a>(&'a [f32]);
+/// The largest logit, and the start of the first block that has it.
+struct Max<'a>(&'a [f32]);
 
-impl Kernel for Greatest<'_> {
+impl Kernel for Max<'_> {
     type Output = (f32, usize);
     #[inline(always)]
     fn run<S: Simd>(self) -> (f32, usize) {
         let mut best = (f32::NEG_INFINITY, 0);
         for (i, block) in self.0.chunks(BLOCK).enumerate() {
-            // SAFETY: started by `Level::run`. `max` keeps its second argument when one is NaN.
+            // SAFETY: started by `Isa::run`. `max` keeps its second argument when one is NaN.
             let max = unsafe {
                 let mut max = S::splat(f32::NEG_INFINITY);
                 for i in 0..block.len().div_ceil(LANES) {
                     max = S::max(vector::<S>(block, i, f32::NEG_INFINITY), max);
                 }
-                S::greatest(max)
+                S::max_lane(max)
             };
             if max > best.0 {
                 best = (max, i * BLOCK);
@@ -67,19 +67,19 @@ impl Kernel for Greatest<'_> {
 ///
 /// Within a block a lane takes 32 roundings and the sum of the lanes 4, so Z and T have relative errors below
 /// 36·2^-24 + those of the exponentials, in the worst case: 3e-6; rounding to nearest makes it some 1e-7.
-fn from_greatest(level: Level, x: &[f32], max: f32) -> (f64, f64) {
+fn from_max(isa: Isa, x: &[f32], max: f32) -> (f64, f64) {
     if max == f32::NEG_INFINITY {
         let lse = if x.iter().any(|v| v.is_nan()) { f64::NAN } else { f64::NEG_INFINITY };
         return (lse, if lse.is_nan() { lse } else { 0.0 });
     }
-    let (z, t) = level.run(Sums { x, max });
+    let (z, t) = isa.run(Sums { x, max });
     if t.is_nan() {
         return (f64::NAN, f64::NAN);
     }
     (max as f64 + z.ln(), z.ln() - t / z)
 }
 
-/// Z and T of [`from_greatest`].
+/// Z and T of [`from_max`].
 struct Sums<'a> {
     x: &'a [f32],
     max: f32,
@@ -91,7 +91,7 @@ impl Kernel for Sums<'_> {
     fn run<S: Simd>(self) -> (f64, f64) {
         let (mut z, mut t) = (0.0, 0.0);
         for block in self.x.chunks(BLOCK) {
-            // SAFETY: started by `Level::run`.
+            // SAFETY: started by `Isa::run`.
             unsafe {
                 let (mut lanes_z, mut lanes_t) = (S::splat(0.0), S::splat(0.0));
                 for i in 0..block.len().div_ceil(LANES) {
@@ -110,15 +110,15 @@ impl Kernel for Sums<'_> {
     }
 }
 
-/// The k greatest values with their indices, greatest first, equal ones by index; NaN is passed over. One pass: almost
+/// The k largest values with their indices, largest first, equal ones by index; NaN is skipped. One pass: almost
 /// all values of a long row are below the k-th so far, and only the others cost more than a comparison.
 pub fn top_k(x: &[f32], k: usize) -> Vec<(u32, f32)> {
     const SKIP: usize = 64;
     let mut top: Vec<(u32, f32)> = Vec::with_capacity(k + 1);
     for (chunk, values) in x.chunks(SKIP).enumerate() {
         if k > 0 && top.len() == k {
-            let least = top[k - 1].1;
-            if !values.iter().fold(false, |any, &v| any | (v > least)) {
+            let min = top[k - 1].1;
+            if !values.iter().fold(false, |any, &v| any | (v > min)) {
                 continue;
             }
         }

@@ -18,21 +18,21 @@ fn close(got: f32, exact: f64, relative: f64, absolute: f64) -> bool {
 fn rms_norm_is_exact_to_a_few_roundings() {
     for (width, scale) in [(1, 1.0), (15, 0.1), (16, 3.0), (576, 1.0), (897, 1e-3), (5376, 2e3)] {
         let (x, weight) = (numbers(1, width, scale), numbers(2, width, 2.0));
-        for level in Level::available() {
+        for isa in Isa::available() {
             for (offset, eps) in [(0.0f32, 1e-5f32), (1.0, 1e-6)] {
                 let mut out = vec![0.0; width];
-                let mean = rms_norm(level, &x, &weight, offset, eps, &mut out);
+                let mean = rms_norm(isa, &x, &weight, offset, eps, &mut out);
                 let exact_mean = x.iter().map(|&v| v as f64 * v as f64).sum::<f64>() / width as f64;
-                assert!(close(mean, exact_mean, 1e-6, 0.0), "{level:?} {width}: {mean} not {exact_mean}");
+                assert!(close(mean, exact_mean, 1e-6, 0.0), "{isa:?} {width}: {mean} not {exact_mean}");
                 for ((&x, &w), &out) in x.iter().zip(&weight).zip(&out) {
                     let exact = x as f64 / (exact_mean + eps as f64).sqrt() * (offset + w) as f64;
-                    assert!(close(out, exact, 1e-6, 0.0), "{level:?} {width}: {out} not {exact}");
+                    assert!(close(out, exact, 1e-6, 0.0), "{isa:?} {width}: {out} not {exact}");
                 }
             }
         }
     }
-    assert!(rms_norm(Level::detect(), &[1.0, f32::NAN], &[1.0; 2], 0.0, 0.0, &mut [0.0; 2]).is_nan());
-    assert_eq!(rms_norm(Level::detect(), &[], &[], 0.0, 1e-6, &mut []), 0.0);
+    assert!(rms_norm(Isa::detect(), &[1.0, f32::NAN], &[1.0; 2], 0.0, 0.0, &mut [0.0; 2]).is_nan());
+    assert_eq!(rms_norm(Isa::detect(), &[], &[], 0.0, 1e-6, &mut []), 0.0);
 }
 
 /// Values of every size up to 1e4, both signs, and zeros.
@@ -51,20 +51,20 @@ fn activations_are_exact_to_1e_6() {
     let x = all_sizes();
     let up = numbers(3, x.len(), 2.0);
     let c = (2.0 / std::f64::consts::PI).sqrt();
-    for level in Level::available() {
+    for isa in Isa::available() {
         let (mut silu, mut gelu) = (x.clone(), x.clone());
-        silu_mul(level, &mut silu, &up);
-        gelu_tanh_mul(level, &mut gelu, &up);
+        silu_mul(isa, &mut silu, &up);
+        gelu_tanh_mul(isa, &mut gelu, &up);
         for i in 0..x.len() {
             let (x, up) = (x[i] as f64, up[i] as f64);
             let exact = x / (1.0 + (-x).exp()) * up;
             // e^-87 instead of less: at 1e4 that is 1e-33
-            assert!(close(silu[i], exact, 1e-6, 1e-33), "{level:?} silu {x}: {} not {exact}", silu[i]);
+            assert!(close(silu[i], exact, 1e-6, 1e-33), "{isa:?} silu {x}: {} not {exact}", silu[i]);
             let u = c * (x + 0.044715 * x * x * x);
             let exact = x / (1.0 + (-2.0 * u).exp()) * up;
             // e^2u has the rounding errors of its argument, as many as the argument has units
             let relative = 1e-6 + 2e-7 * (-2.0 * u).clamp(0.0, 88.0);
-            assert!(close(gelu[i], exact, relative, 1e-33), "{level:?} gelu {x}: {} not {exact}", gelu[i]);
+            assert!(close(gelu[i], exact, relative, 1e-33), "{isa:?} gelu {x}: {} not {exact}", gelu[i]);
         }
     }
 }
@@ -73,15 +73,15 @@ fn activations_are_exact_to_1e_6() {
 fn softcap_keeps_the_digits_of_small_values() {
     for cap in [30.0f32, 50.0, 1.0] {
         let x = all_sizes();
-        for level in Level::available() {
+        for isa in Isa::available() {
             let mut capped = x.clone();
-            softcap(level, &mut capped, cap);
+            softcap(isa, &mut capped, cap);
             for (&x, &capped) in x.iter().zip(&capped) {
                 let exact = cap as f64 * (x as f64 / cap as f64).tanh();
-                assert!(close(capped, exact, 6e-7, 1e-44), "{level:?} cap {cap}: {x} -> {capped} not {exact}");
+                assert!(close(capped, exact, 6e-7, 1e-44), "{isa:?} cap {cap}: {x} -> {capped} not {exact}");
             }
             let mut special = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-            softcap(level, &mut special, cap);
+            softcap(isa, &mut special, cap);
             assert!(close(special[0], cap as f64, 6e-7, 0.0) && special[1] == -special[0] && special[2].is_nan());
         }
     }
@@ -121,16 +121,16 @@ fn softmax_statistics_are_exact_to_1e_6() {
             x.iter_mut().for_each(|v| *v += shift);
             x.iter_mut().skip(1).step_by(7).for_each(|v| *v = f32::NEG_INFINITY);
             let (lse, entropy) = exact_stats(&x);
-            for level in Level::available() {
-                let got = softmax_stats(level, &x);
+            for isa in Isa::available() {
+                let got = softmax_stats(isa, &x);
                 let best = (0..len).rev().max_by(|&a, &b| x[a].total_cmp(&x[b])).unwrap();
                 assert_eq!(got.argmax, best);
-                assert!((got.lse - lse).abs() < 1e-6, "{level:?} {len} {scale}: {} not {lse}", got.lse);
+                assert!((got.lse - lse).abs() < 1e-6, "{isa:?} {len} {scale}: {} not {lse}", got.lse);
                 assert!(
                     (got.entropy - entropy).abs() < 1e-6 * entropy.max(1.0),
-                    "{level:?} {len} {scale} {shift}: {got:?} not {entropy}"
+                    "{isa:?} {len} {scale} {shift}: {got:?} not {entropy}"
                 );
-                assert_eq!(log_sum_exp(level, &x), (x[best], got.lse));
+                assert_eq!(log_sum_exp(isa, &x), (x[best], got.lse));
             }
         }
     }
@@ -138,18 +138,18 @@ fn softmax_statistics_are_exact_to_1e_6() {
 
 #[test]
 fn odd_logits_do_no_harm() {
-    let none = softmax_stats(Level::detect(), &[f32::NEG_INFINITY; 20]);
+    let none = softmax_stats(Isa::detect(), &[f32::NEG_INFINITY; 20]);
     assert_eq!(none, LogitStats { lse: f64::NEG_INFINITY, entropy: 0.0, argmax: 0 });
-    assert_eq!(softmax_stats(Level::detect(), &[]).argmax, 0);
-    for level in Level::available() {
+    assert_eq!(softmax_stats(Isa::detect(), &[]).argmax, 0);
+    for isa in Isa::available() {
         for at in [0, 5, 16, 700] {
             let mut x = numbers(7, 1000, 3.0);
             x[at] = f32::NAN;
-            let stats = softmax_stats(level, &x);
-            assert!(stats.lse.is_nan() && stats.entropy.is_nan() && stats.argmax != at, "{level:?} {at}");
+            let stats = softmax_stats(isa, &x);
+            assert!(stats.lse.is_nan() && stats.entropy.is_nan() && stats.argmax != at, "{isa:?} {at}");
         }
-        assert!(softmax_stats(level, &[f32::NAN; 40]).lse.is_nan());
-        assert!(!softmax_stats(level, &[1.0, f32::INFINITY]).entropy.is_finite());
+        assert!(softmax_stats(isa, &[f32::NAN; 40]).lse.is_nan());
+        assert!(!softmax_stats(isa, &[1.0, f32::INFINITY]).entropy.is_finite());
     }
 }
 

@@ -6,10 +6,10 @@
 use super::matmul::Elements;
 use half::{bf16, f16};
 
-/// How products of many rows treat their inputs.
+/// How matrix products of many rows treat their inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Products {
-    /// As they are.
+pub enum InputRounding {
+    /// As they are, in f32.
     #[default]
     F32,
     /// In passes of more than 16 rows, rounded to what two terms hold, as on CUDA: inputs of products with bf16 weights
@@ -18,10 +18,10 @@ pub enum Products {
     TwoTerms,
 }
 
-impl Products {
-    /// Whether a pass of so many rows is rounded.
-    pub fn rounds(self, rows: usize) -> bool {
-        self == Products::TwoTerms && rows > 16
+impl InputRounding {
+    /// Whether the inputs of a pass of `rows` rows are rounded.
+    pub fn applies(self, rows: usize) -> bool {
+        self == InputRounding::TwoTerms && rows > 16
     }
 }
 
@@ -29,7 +29,7 @@ impl Products {
 pub fn round_inputs(x: &mut [f32], weights: Elements) {
     match weights {
         Elements::F32(_) => {}
-        Elements::Bf16(_) => x.iter_mut().for_each(|x| *x = two_terms(*x, |x| bf16::from_f32(x).to_f32())),
+        Elements::Bf16(_) => x.iter_mut().for_each(|x| *x = split(*x, |x| bf16::from_f32(x).to_f32())),
         Elements::F16(_) => round_operands(x),
     }
 }
@@ -37,10 +37,10 @@ pub fn round_inputs(x: &mut [f32], weights: Elements) {
 /// Rounds queries or keys. The kernels scale queries by powers of two first, so that no term is subnormal; here the lower
 /// term may lose a few bits more.
 pub fn round_operands(x: &mut [f32]) {
-    x.iter_mut().for_each(|x| *x = two_terms(*x, |x| f16::from_f32(x).to_f32()));
+    x.iter_mut().for_each(|x| *x = split(*x, |x| f16::from_f32(x).to_f32()));
 }
 
-fn two_terms(x: f32, round: impl Fn(f32) -> f32) -> f32 {
+fn split(x: f32, round: impl Fn(f32) -> f32) -> f32 {
     let hi = round(x);
     hi + round(x - hi)
 }

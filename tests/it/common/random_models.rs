@@ -1,0 +1,121 @@
+//! Small models of every family with random shapes and weights, made on the spot: what backends are compared on where
+//! there is no oracle.
+
+use super::tiny;
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+use uqac::backend::DType;
+use uqac::model::{ModelSpec, Weights};
+
+/// A model's description; its weights follow from it.
+#[derive(Clone, Debug)]
+pub struct RandomModel {
+    pub config: Value,
+    /// Of the weights.
+    pub dtype: DType,
+    seed: u64,
+}
+
+/// Which shapes are drawn.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Shapes {
+    /// Odd sizes, any even head_dim.
+    Any,
+    /// Those that there are CUDA kernels for.
+    Cuda,
+}
+
+impl RandomModel {
+    /// Sizes, ratios, windows, biases, a tied or untied head and the weights' type follow from `seed`.
+    pub fn new(family: &str, seed: u64, shapes: Shapes) -> RandomModel {
+        let mut noise = tiny::noise(seed + 1);
+        let mut pick = |from: usize, to: usize| from + ((noise() + 1.0) / 2.0 * (to + 1 - from) as f32) as usize;
+        let (kv_heads, group, layers) = (pick(1, if shapes == Shapes::Cuda { 2 } else { 3 }), pick(1, 4), pick(2, 4));
+        let (hidden, inner, head_dim) = match shapes {
+            Shapes::Any => (pick(9, 70), pick(9, 90), 2 * pick(1, 17)),
+            Shapes::Cuda => (8 * pick(2, 9), 8 * pick(2, 9), 16 * pick(1, 2)),
+        };
+        let mut config = json!({
+            "hidden_size": hidden, "intermediate_size": inner, "vocab_size": pick(30, 200), "head_dim": head_dim,
+            "num_attention_heads": kv_heads * group, "num_key_value_heads": kv_heads, "num_hidden_layers": layers,
+            "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+            "tie_word_embeddings": pick(0, 1) == 1
+        });
+        let gemma = json!({
+            "hidden_act": "gelu_pytorch_tanh", "query_pre_attn_scalar": pick(4, 40), "sliding_window": pick(1, 40)
+        });
+        let flag = pick(0, 1) == 1;
+        let (architecture, own, common) = match family {
+            "llama" => ("Llama", json!({"attention_bias": flag, "mlp_bias": !flag}), json!({})),
+            "llama3" => (
+                "Llama",
+                json!({"rope_theta": 5e5, "rope_scaling": {
+                    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 32
+                }}),
+                json!({}),
+            ),
+            "qwen2" => {
+                ("Qwen2", json!({"use_sliding_window": flag, "max_window_layers": 1, "sliding_window": 21}), json!({}))
+            }
+            "qwen3" => ("Qwen3", json!({"rope_theta": 1e6}), json!({})),
+            "gemma2" => ("Gemma2", json!({"attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}), gemma),
+            "gemma3" => (
+                "Gemma3",
+                json!({
+                    "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 2,
+                    "rope_scaling": {"rope_type": "linear", "factor": 8.0}
+                }),
+                gemma,
+            ),
+            other => panic!("no family {other}"),
+        };
+        config["architectures"] = json!([format!("{architecture}ForCausalLM")]);
+        for (key, value) in common.as_object().unwrap().iter().chain(own.as_object().unwrap()) {
+            config[key] = value.clone();
+        }
+        RandomModel { config, dtype: [DType::F32, DType::Bf16, DType::F16][pick(0, 2)], seed }
+    }
+
+    /// The model's folder, without a tokenizer.
+    pub fn write(&self) -> TempDir {
+        let dtype = match self.dtype {
+            DType::F32 => Dtype::F32,
+            DType::Bf16 => Dtype::BF16,
+            DType::F16 => Dtype::F16,
+        };
+        self.write_as(dtype, |_, _| ())
+    }
+
+    /// The same model, but each weight changed by up to `relative` of its size, which takes f32 to hold.
+    pub fn write_perturbed(&self, relative: f64) -> TempDir {
+        let mut noise = tiny::noise(self.seed + 1000);
+        self.write_as(Dtype::F32, |_, values| {
+            for x in values {
+                *x = (f64::from(self.dtype.round(*x)) * (1.0 + relative * f64::from(noise()))) as f32;
+            }
+        })
+    }
+
+    fn write_as(&self, dtype: Dtype, edit: impl FnMut(&str, &mut Vec<f32>)) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), self.config.to_string()).unwrap();
+        tiny::write_random_weights(folder.path(), &self.config, dtype, self.seed, edit);
+        folder
+    }
+
+    /// Random tokens.
+    pub fn tokens(&self, len: usize, seed: u64) -> Vec<u32> {
+        let (mut noise, vocab) = (tiny::noise(seed + 1), self.config["vocab_size"].as_u64().unwrap() as f32);
+        (0..len).map(|_| ((noise() + 1.0) / 2.0 * vocab) as u32).collect()
+    }
+}
+
+pub fn open(folder: &Path) -> (ModelSpec, Arc<Weights>) {
+    let spec = ModelSpec::from_folder(folder).unwrap();
+    let weights = Weights::open(folder, &spec).unwrap();
+    (spec, Arc::new(weights))
+}

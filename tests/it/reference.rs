@@ -1,0 +1,353 @@
+//! Every backend against the reference on small random models of all families, which needs no data from outside; and the
+//! reference itself against Hugging Face in float64, where that oracle's data is.
+//!
+//! How far a backend may be off is derived, not tuned. A sum of n terms in f32 equals the exact sum of terms that are each
+//! changed by at most n · 2^-24 of their size (its backward error), and a product of operands that were rounded to 2^-p of
+//! their size changes them by as much. So the reference is run a second time on the same model with every weight changed at
+//! random by up to that size, n being the longest sum of the model, and no result may be further from the reference than
+//! twice the largest such change of its kind: once for the backend's errors, once for the reference's own activations,
+//! which are f32 too.
+
+use crate::common;
+
+use common::families::{FAMILIES, check};
+use common::random_models::{RandomModel, Shapes, open};
+use common::{cuda_host, golden, read_json};
+use std::ops::ControlFlow;
+use std::path::Path;
+use uqac::backend::DType::{self, Bf16, F16, F32};
+use uqac::backend::cpu::simd::Isa;
+use uqac::backend::cpu::{CpuBackend, CpuOptions};
+use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
+use uqac::backend::entropy::EntropyRule;
+use uqac::backend::forward::forward;
+use uqac::backend::reference::ReferenceBackend;
+use uqac::backend::sampling::Sampling;
+use uqac::backend::{
+    Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId,
+    TraceOptions,
+};
+
+type CacheTypes = (DType, DType);
+
+fn reference(folder: &Path, (k, v): CacheTypes) -> ReferenceBackend {
+    let (spec, weights) = open(folder);
+    ReferenceBackend::new(spec, weights, k, v)
+}
+
+fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, isa: Isa) -> CpuBackend {
+    let (spec, weights) = open(folder);
+    CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, isa, threads: 2, ..CpuOptions::default() })
+}
+
+fn cuda(folder: &Path, (k, v): CacheTypes) -> CudaBackend {
+    let (spec, weights) = open(folder);
+    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v), gemm: Gemm::Own };
+    CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
+}
+
+#[test]
+fn the_reference_equals_hugging_face() {
+    let Some(golden) = golden() else { return };
+    for family in FAMILIES {
+        let folder = golden.join(format!("tiny_{family}"));
+        let expected = read_json(&folder.join("golden.json"));
+        for width in [5, 48] {
+            let mut backend = reference(&folder, (F32, F32));
+            check(&format!("{family}, {width} rows a pass"), &expected, &mut backend, width);
+        }
+    }
+}
+
+/// A sequence, the widths of the passes it is prefilled in (the last one again and again), and the trace's rule.
+struct Run {
+    tokens: Vec<u32>,
+    widths: Vec<usize>,
+    rule: EntropyRule,
+}
+
+/// All numbers that a backend gives for a run, by kind.
+#[derive(Default)]
+struct Numbers {
+    logprobs: Vec<f64>,
+    token_entropies: Vec<f64>,
+    hidden: Vec<f64>,
+    /// Of every head of every row, in the order of l·H + h.
+    head_entropies: Vec<f64>,
+    /// α' of every head of some rows.
+    head_rows: Vec<f64>,
+    /// α* of every row.
+    attention_rows: Vec<f64>,
+    cosines: Vec<f64>,
+}
+
+impl Numbers {
+    fn kinds(&self) -> [(&'static str, &[f64]); 7] {
+        [
+            ("log-probabilities", &self.logprobs),
+            ("entropies of predictions", &self.token_entropies),
+            ("hidden states", &self.hidden),
+            ("entropies of heads", &self.head_entropies),
+            ("attention of single heads", &self.head_rows),
+            ("attention rows", &self.attention_rows),
+            ("cosines", &self.cosines),
+        ]
+    }
+
+    /// Largest distance of each kind.
+    fn distances(&self, other: &Numbers) -> [f64; 7] {
+        let distance = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() }; // ∞ where a row has no attention
+        let mut of_kind = [0.0; 7];
+        for (largest, ((kind, a), (_, b))) in of_kind.iter_mut().zip(self.kinds().into_iter().zip(other.kinds())) {
+            assert_eq!(a.len(), b.len(), "{kind}");
+            *largest = a.iter().zip(b).map(distance).fold(0.0, f64::max);
+        }
+        of_kind
+    }
+}
+
+fn wide(x: &[f32]) -> impl Iterator<Item = f64> + '_ {
+    x.iter().map(|x| f64::from(*x))
+}
+
+/// Runs a sequence with `heads` heads a row; `after` sees the backend after every pass, with the positions it covered.
+fn prefill(
+    backend: &mut dyn Backend,
+    run: &Run,
+    heads: usize,
+    mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>),
+) -> SequenceId {
+    let id = backend.open(Some(TraceOptions { first_row: 0, heads, rule: run.rule })).unwrap();
+    let (mut start, mut widths) = (0, run.widths.iter().copied());
+    let mut width = 1;
+    while start < run.tokens.len() {
+        width = widths.next().unwrap_or(width);
+        let end = (start + width.min(backend.max_rows())).min(run.tokens.len());
+        let row = |position: usize| Row { sequence: id, position, token: run.tokens[position] };
+        forward(backend, &Pass::all(&(start..end).map(row).collect::<Vec<_>>(), true)).unwrap();
+        after(backend, start..end);
+        start = end;
+    }
+    id
+}
+
+/// Everything that `backend` says of a run when all heads are selected.
+fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
+    let (total, vocab, len) = (backend.spec().total_heads(), backend.spec().vocab_size as u32, run.tokens.len());
+    let mut found = Numbers::default();
+    let few = [2, len / 2, len - 1];
+    let id = prefill(backend, run, total, |backend, positions| {
+        for (row, position) in positions.enumerate() {
+            let given = |token| Prediction { row, next: Next::Given(token), detail: true };
+            // of a few rows every token's, of the others the next one's
+            let mut requests = vec![given(run.tokens.get(position + 1).copied())];
+            requests.extend((0..vocab).filter(|_| few.contains(&position)).map(|token| given(Some(token))));
+            let steps = backend.predict(&requests).unwrap();
+            found.logprobs.extend(steps.iter().filter_map(|(step, _)| step.logprob));
+            found.logprobs.extend(steps[0].0.top.iter().take(5).map(|top| top.logprob));
+            found.token_entropies.push(steps[0].0.entropy);
+            found.hidden.extend(wide(&backend.hidden(row).unwrap()));
+        }
+    });
+    for position in 0..len {
+        let record = backend.head_record(id, position).unwrap().unwrap();
+        assert!(record.entropies.is_sorted() && record.heads.len() == total);
+        let mut by_head: Vec<(u32, f32)> = record.heads.iter().copied().zip(record.entropies).collect();
+        by_head.sort_by_key(|(head, _)| *head);
+        found.head_entropies.extend(by_head.iter().map(|(_, h)| f64::from(*h)));
+        if few.contains(&position) {
+            let mut rows = match backend.head_rows(id, position) {
+                Ok(rows) => rows.into_iter().zip(&record.heads).collect(),
+                Err(BackendError::Unsupported { .. }) => Vec::new(),
+                Err(error) => panic!("{error}"),
+            };
+            rows.sort_by_key(|(_, head)| **head);
+            found.head_rows.extend(rows.iter().flat_map(|(row, _)| wide(row)));
+        }
+    }
+    let rows: Vec<usize> = (0..len).collect();
+    found.attention_rows = backend.attention_rows(id, &rows).unwrap().iter().flat_map(|row| wide(row)).collect();
+    found.cosines = wide(&backend.cosines(id, &rows, len - 3..len).unwrap()).collect();
+    backend.close(id);
+    found
+}
+
+/// The heads selected in every row, and α* of each.
+fn selection(backend: &mut dyn Backend, run: &Run, heads: usize) -> Vec<(HeadRecord, Vec<f32>)> {
+    let id = prefill(backend, run, heads, |_, _| ());
+    let rows: Vec<usize> = (0..run.tokens.len()).collect();
+    let attention = backend.attention_rows(id, &rows).unwrap();
+    let record = |row: usize| backend.head_record(id, row).unwrap().unwrap();
+    rows.into_iter().map(record).zip(attention).collect()
+}
+
+/// A model, a run of it, what the reference says of it, and by how much of each kind a backend may differ.
+struct Case {
+    name: String,
+    folder: tempfile::TempDir,
+    cache: CacheTypes,
+    run: Run,
+    expected: Numbers,
+    bounds: [f64; 7],
+    heads: usize,
+    selected: Vec<(HeadRecord, Vec<f32>)>,
+}
+
+impl Case {
+    /// `operands`: to which part of their size the backend rounds the operands of its products.
+    fn new(model: &RandomModel, cache: CacheTypes, run: Run, operands: f64) -> Case {
+        let folder = model.write();
+        let mut backend = reference(folder.path(), cache);
+        let spec = backend.spec();
+        let name = format!(
+            "{}, {:?} weights, {cache:?} cache, {} tokens in passes of {:?}, {:?}",
+            model.config,
+            model.dtype,
+            run.tokens.len(),
+            run.widths,
+            run.rule
+        );
+        let longest =
+            [spec.hidden_size, spec.intermediate_size, spec.num_attention_heads * spec.head_dim, run.tokens.len()];
+        let change = longest.into_iter().max().unwrap() as f64 / f64::from(1 << 24) + operands;
+        let heads = spec.total_heads() / 3;
+        let expected = numbers(&mut backend, &run);
+        let perturbed = model.write_perturbed(change);
+        let bounds = numbers(&mut reference(perturbed.path(), cache), &run).distances(&expected).map(|d| 2.0 * d);
+        let selected = selection(&mut backend, &run, heads);
+        Case { name, folder, cache, run, expected, bounds, heads, selected }
+    }
+
+    fn check(&self, backend: &mut dyn Backend) {
+        let (name, device) = (&self.name, backend.device());
+        let mut found = numbers(backend, &self.run);
+        if found.head_rows.is_empty() {
+            found.head_rows.clone_from(&self.expected.head_rows); // the device does not have them
+        }
+        let kinds = self.expected.kinds();
+        for ((kind, _), (found, bound)) in
+            kinds.iter().zip(found.distances(&self.expected).into_iter().zip(self.bounds))
+        {
+            assert!(found <= bound, "{device}: {kind} differ by {found:e}, bound {bound:e}: {name}");
+        }
+        let (near, attention) = (self.bounds[3] as f32, self.bounds[4] as f32);
+        let rows = selection(backend, &self.run, self.heads);
+        for (row, ((found, alpha), (expected, expected_alpha))) in rows.iter().zip(&self.selected).enumerate() {
+            // whether no head could be in the place of another
+            let clear = |record: &HeadRecord| {
+                record.gap > 2.0 * near && record.entropies.windows(2).all(|pair| pair[1] - pair[0] > 2.0 * near)
+            };
+            assert!(found.heads == expected.heads || !clear(expected), "{device}: heads of row {row}: {name}");
+            if found.heads == expected.heads {
+                let error = alpha.iter().zip(expected_alpha).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(error <= attention, "{device}: α* of row {row} differs by {error:e}: {name}");
+            }
+        }
+        self.check_fork(backend);
+        self.check_decode(backend);
+    }
+
+    /// A copy of a prefix that goes on with other tokens gives what a sequence of its own gives, bit for bit, and leaves the
+    /// first one as it was.
+    fn check_fork(&self, backend: &mut dyn Backend) {
+        let shared = self.run.tokens.len() / 2;
+        let others: Vec<u32> = self.run.tokens.iter().rev().take(7).copied().collect();
+        let options = Some(TraceOptions { first_row: shared, heads: self.heads, rule: self.run.rule });
+        let tail = |backend: &mut dyn Backend, id: SequenceId| {
+            let row = |(i, token): (usize, &u32)| Row { sequence: id, position: shared + i, token: *token };
+            let rows: Vec<Row> = others.iter().enumerate().map(row).collect();
+            forward(backend, &Pass::all(&rows, true)).unwrap();
+            let positions: Vec<usize> = (shared..shared + others.len()).collect();
+            (backend.hidden(others.len() - 1).unwrap(), backend.attention_rows(id, &positions).unwrap())
+        };
+        let first = prefill(backend, &self.run, self.heads, |_, _| ());
+        let before = backend.attention_rows(first, &[self.run.tokens.len() - 1]).unwrap();
+        let fork = backend.fork(first, shared, options).unwrap();
+        let forked = tail(backend, fork);
+        assert_eq!(backend.attention_rows(first, &[self.run.tokens.len() - 1]).unwrap(), before, "{}", self.name);
+        // the same rows in place of the first sequence's own
+        let in_place = tail(backend, first);
+        assert_eq!(forked, in_place, "{}: {}", backend.device(), self.name);
+        backend.close(fork);
+        backend.close(first);
+    }
+
+    /// Greedy decoding chooses, at every step, a token that the reference finds as probable as its own choice.
+    fn check_decode(&self, backend: &mut dyn Backend) {
+        let prompt = &self.run.tokens[..self.run.tokens.len() / 3 + 1];
+        let run = Run { tokens: prompt[..prompt.len() - 1].to_vec(), widths: vec![16], rule: self.run.rule };
+        let id = prefill(backend, &run, self.heads, |_, _| ());
+        let row = Row { sequence: id, position: prompt.len() - 1, token: prompt[prompt.len() - 1] };
+        let vocabulary = backend.spec().vocab_size;
+        let options = DecodeOptions { sampling: Sampling::GREEDY, vocabulary, detail: false };
+        let mut tokens = prompt.to_vec();
+        backend
+            .decode(&[DecodeRow { row, stream: 0 }], &options, &mut |_, _, token| {
+                tokens.push(token);
+                if tokens.len() < prompt.len() + 9 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })
+            .unwrap();
+        backend.close(id);
+        let run = Run { widths: vec![64], rule: self.run.rule, tokens };
+        let mut oracle = reference(self.folder.path(), self.cache);
+        prefill(&mut oracle, &run, self.heads, |oracle, positions| {
+            for (row, position) in
+                positions.enumerate().filter(|(_, p)| (prompt.len() - 1..run.tokens.len() - 1).contains(p))
+            {
+                let next = Next::Given(Some(run.tokens[position + 1]));
+                let (step, _) = oracle.predict(&[Prediction { row, next, detail: true }]).unwrap().remove(0);
+                let short = step.top[0].logprob - step.logprob.unwrap();
+                assert!(
+                    short <= 2.0 * self.bounds[0],
+                    "decoded at {position}: short of the best by {short:e}: {}",
+                    self.name
+                );
+            }
+        });
+    }
+}
+
+/// A number of [0, n) that depends on the test's parameters alone.
+fn pick(n: usize, family: usize, seed: u64, of: u64) -> usize {
+    let mut noise = common::tiny::noise(1 + of + 17 * (seed + 31 * family as u64));
+    ((0..9).map(|_| noise()).last().unwrap() / 2.0 * n as f32 + n as f32 / 2.0) as usize
+}
+
+const RULES: [EntropyRule; 2] = [EntropyRule::Exact, EntropyRule::Regularized];
+
+#[test]
+fn the_cpu_backend_equals_the_reference_on_random_models_of_every_family() {
+    for (i, family) in FAMILIES.into_iter().enumerate() {
+        for seed in 0..3 {
+            let model = RandomModel::new(family, seed, Shapes::Any);
+            // the first of each family crosses the borders of the cache's chunks of 128 positions
+            let len = if seed == 0 { 265 } else { 9 + pick(140, i, seed, 0) };
+            let widths = [vec![256, 3, 1], vec![1], vec![17, 64, 1, 1, 30], vec![130, 1]][pick(4, i, seed, 1)].clone();
+            let cache = [(F32, F32), (F32, F16), (F16, F16), (Bf16, F32)][pick(4, i, seed, 2)];
+            let run = Run { tokens: model.tokens(len, seed), widths, rule: RULES[pick(2, i, seed, 3)] };
+            let case = Case::new(&model, cache, run, 0.0);
+            for isa in Isa::available() {
+                case.check(&mut cpu(case.folder.path(), cache, isa));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_cuda_backend_equals_the_reference_on_random_models_of_every_family() {
+    if !cuda_host::load() {
+        return;
+    }
+    for (i, family) in FAMILIES.into_iter().enumerate() {
+        let seed = 100;
+        let model = RandomModel::new(family, seed, Shapes::Cuda);
+        let widths = [vec![40, 1], vec![5], vec![17, 16, 1]][pick(3, i, seed, 1)].clone();
+        let run = Run { tokens: model.tokens(24 + pick(24, i, seed, 0), seed), widths, rule: RULES[i % 2] };
+        // passes of more than 16 rows split the inputs of products with bf16 weights into two bf16 terms: 2^-17 of their
+        // size is lost at most
+        let operands = if model.dtype == Bf16 { 1.0 / f64::from(1 << 17) } else { 0.0 };
+        let cache = [(F32, F32), (F32, F16)][i % 2];
+        let case = Case::new(&model, cache, run, operands);
+        case.check(&mut cuda(case.folder.path(), cache));
+    }
+}
