@@ -144,30 +144,31 @@ struct Family {
     tied: bool,
 }
 
-fn family(architecture: &str) -> Option<Family> {
-    let base = Family {
-        norm_weight_offset: 0.0,
-        gemma: false,
-        qkv_bias: None,
-        qk_norm: false,
-        local_rope: false,
-        sliding_pattern: None,
-        tied: false,
-    };
-    let gemma = Family { norm_weight_offset: 1.0, gemma: true, tied: true, ..base };
-    match architecture {
-        "LlamaForCausalLM" => Some(base),
-        "Qwen2ForCausalLM" => Some(Family { qkv_bias: Some(true), ..base }),
-        "Qwen3ForCausalLM" => Some(Family { qk_norm: true, ..base }),
-        "Gemma2ForCausalLM" => Some(Family { sliding_pattern: Some(2), ..gemma }),
-        "Gemma3ForCausalLM" => Some(Family { qk_norm: true, local_rope: true, sliding_pattern: Some(6), ..gemma }),
-        _ => None,
-    }
-}
+const LLAMA: Family = Family {
+    norm_weight_offset: 0.0,
+    gemma: false,
+    qkv_bias: None,
+    qk_norm: false,
+    local_rope: false,
+    sliding_pattern: None,
+    tied: false,
+};
+
+const GEMMA: Family = Family { norm_weight_offset: 1.0, gemma: true, tied: true, ..LLAMA };
+
+/// Every family by its name in `architectures`.
+const FAMILIES: &[(&str, Family)] = &[
+    ("LlamaForCausalLM", LLAMA),
+    ("Qwen2ForCausalLM", Family { qkv_bias: Some(true), ..LLAMA }),
+    ("Qwen3ForCausalLM", Family { qk_norm: true, ..LLAMA }),
+    ("Gemma2ForCausalLM", Family { sliding_pattern: Some(2), ..GEMMA }),
+    ("Gemma3ForCausalLM", Family { qk_norm: true, local_rope: true, sliding_pattern: Some(6), ..GEMMA }),
+];
 
 /// The architectures that [`ModelSpec::from_folder`] understands.
-pub const ARCHITECTURES: [&str; 5] =
-    ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"];
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|(name, _)| *name)
+}
 
 impl ModelSpec {
     /// Reads `config.json` and, where there is one, `generation_config.json`.

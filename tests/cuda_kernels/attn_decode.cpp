@@ -45,27 +45,10 @@ static std::string describe(const Case& c) {
   return s;
 }
 
-// As in the header comment of attn_decode.cu; [(K, V)][head_dim].
-constexpr int DIMS[6] = {16, 32, 64, 96, 128, 256};
-constexpr int BYTES[4][6] = {
-    {23360, 40256, 74048, 55616, 73024, 75584},
-    {35648, 32064, 57664, 43328, 56640, 59200},
-    {35648, 24128, 41536, 31296, 40512, 77376},
-    {35648, 25408, 43840, 34624, 44864, 85824},
-};
-template <class K, class V>
-constexpr bool documented(int pair) {
-  using namespace attn_decode;
-  const int* row = BYTES[pair];
-  return row[0] == Tiling<K, V, 16>::BYTES && row[1] == Tiling<K, V, 32>::BYTES && row[2] == Tiling<K, V, 64>::BYTES &&
-         row[3] == Tiling<K, V, 96>::BYTES && row[4] == Tiling<K, V, 128>::BYTES && row[5] == Tiling<K, V, 256>::BYTES;
-}
-static_assert(documented<float, float>(0) && documented<float, __half>(1) && documented<__half, __half>(2) &&
-              documented<__nv_bfloat16, __nv_bfloat16>(3));
-
-static unsigned shared_bytes(const Case& c) {
-  const int pair = c.k == F32 ? c.v == F32 ? 0 : 1 : c.k == F16 ? 2 : 3;
-  return BYTES[pair][std::find(DIMS, DIMS + 6, c.head_dim) - DIMS];
+/// As the kernel's file exports it.
+static unsigned shared_bytes(const std::string& kernel) {
+  const unsigned* bytes = ch_find_constant((kernel + "_shared_bytes").c_str());
+  return bytes ? *bytes : 0;
 }
 
 struct Results {
@@ -112,9 +95,9 @@ struct Run {
     const Device<SequenceView> sequences(views);
     const std::string name = std::string("attn_decode_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
                              std::to_string(c.head_dim) + (c.plain ? "_plain" : "");
-    launch(name, dim3(c.splits, c.kv_heads * ((c.group + 7) / 8), n), dim3(128), shared_bytes(c), (const float*)q.get(),
-           (const RowState*)row_states.get(), (const SequenceView*)sequences.get(), shape.layer, shape.heads,
-           shape.kv_heads, shape.window, shape.softcap, partial.get(), parts.get());
+    launch(name, dim3(c.splits, c.kv_heads * ((c.group + 7) / 8), n), dim3(128), shared_bytes(name),
+           (const float*)q.get(), (const RowState*)row_states.get(), (const SequenceView*)sequences.get(), shape.layer,
+           shape.heads, shape.kv_heads, shape.window, shape.softcap, partial.get(), parts.get());
     launch(c.plain ? "attn_combine_plain" : "attn_combine", dim3(shape.heads, n), dim3(128), 4 * (c.splits + 1),
            (const float*)partial.get(), (const HeadState*)parts.get(), (const RowState*)row_states.get(), c.head_dim,
            c.splits, shape.window, out.get(), states.get());

@@ -1,6 +1,6 @@
 //! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] that they make.
 
-use super::{ARCHITECTURES, Activation, Family, LayerSpec, RopeScaling, RopeSpec, family};
+use super::{Activation, FAMILIES, Family, LayerSpec, RopeScaling, RopeSpec, architectures};
 use crate::model::{ModelError, ModelSpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -14,7 +14,7 @@ pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
     let error = |(key, message): Wrong| ModelError::Config { path: path.clone(), key: key.to_owned(), message };
     // first, since other architectures have other keys
     let (architecture, family) = typed::<Named>(&path, &tree)?.family().map_err(error)?;
-    let mut spec = typed::<Config>(&path, &tree)?.spec(architecture, &family).map_err(error)?;
+    let mut spec = typed::<Config>(&path, &tree)?.spec(architecture, family).map_err(error)?;
     let generation = folder.join("generation_config.json");
     if generation.is_file() {
         for id in typed::<Generation>(&generation, &read_tree(&generation)?)?.eos_token_id.0 {
@@ -165,13 +165,13 @@ struct Rope {
 type Wrong = (&'static str, String);
 
 impl Named {
-    fn family(self) -> Result<(String, Family), Wrong> {
+    fn family(self) -> Result<(String, &'static Family), Wrong> {
         let name = self.architectures.and_then(|names| names.into_iter().next());
         let name = name.ok_or(("architectures", "expected a list with one name, found none".to_owned()))?;
-        match family(&name) {
-            Some(family) => Ok((name, family)),
+        match FAMILIES.iter().find(|(known, _)| *known == name) {
+            Some((_, family)) => Ok((name, family)),
             None => {
-                let known = ARCHITECTURES.join(", ");
+                let known = architectures().collect::<Vec<_>>().join(", ");
                 Err(("architectures", format!("{name} is not supported (supported: {known})")))
             }
         }

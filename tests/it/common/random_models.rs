@@ -10,6 +10,9 @@ use tempfile::TempDir;
 use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 
+/// What [`RandomModel::new`] knows.
+pub const RANDOM_FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", "gemma3"];
+
 /// A model's description; its weights follow from it.
 #[derive(Clone, Debug)]
 pub struct RandomModel {
