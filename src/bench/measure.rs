@@ -4,6 +4,7 @@
 use super::decoding::{ANSWER, Decoding, prompt};
 use super::interleave::{added_percent, interleave};
 use super::report::{MedianRange, Report, Stage};
+use super::settings::Settings;
 use super::{BenchError, roofline, sweep};
 use crate::bench::machine::Machine;
 use crate::engine::{Engine, HeadSelection, TracedSequence};
@@ -14,25 +15,6 @@ use std::time::Instant;
 /// Tokens of the question how sure the model is, and of its reply.
 const QUESTION: usize = 48;
 const REPLY: usize = 24;
-
-/// What is measured.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The model's name in the report.
-    pub model: String,
-    pub prompt_tokens: usize,
-    /// Tokens of each response; the model's end tokens do not end it.
-    pub gen_tokens: usize,
-    /// Sequences that are decoded together.
-    pub batch: usize,
-    pub rounds: usize,
-    /// Variants of the ensemble: as many tokens, evenly spread over the response, are replaced, each once.
-    pub variants: usize,
-    /// Samples of self-consistency.
-    pub samples: usize,
-    /// Contexts after which decoding is measured as well.
-    pub sweep: Vec<usize>,
-}
 
 impl Settings {
     /// Fails where something cannot be measured.

@@ -15,12 +15,14 @@ pub mod machine;
 mod measure;
 mod report;
 pub mod roofline;
+mod settings;
 pub mod shapes;
 mod sweep;
 
 pub use interleave::interleave;
-pub use measure::{Settings, run};
+pub use measure::run;
 pub use report::{MedianRange, Report, Stage, SweepRow};
+pub use settings::Settings;
 
 use crate::engine::EngineError;
 use crate::model::tokenizer::TokenizerError;

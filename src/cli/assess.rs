@@ -29,12 +29,12 @@ impl ReadingArgs {
 }
 
 /// A profile with the rules that were set alone.
-pub fn reading(profile: Profile, rules: &[RuleSetting]) -> Result<Reading, CliError> {
+fn reading(profile: Profile, rules: &[RuleSetting]) -> Result<Reading, CliError> {
     Ok(Reading::new(profile, rules.iter().map(|rule| (&rule.name, &rule.value)))?)
 }
 
 /// The rules and their values, for the end of a command's help.
-pub fn rules_help() -> String {
+fn rules_help() -> String {
     format!("Rules (--rule NAME=VALUE):\n{}", rules::help())
 }
 

@@ -72,7 +72,7 @@ mod tests {
         Command::new("uqac").subcommand(Command::new("eval").args([
             option("config").value_parser(value_parser!(PathBuf)),
             option("max-tokens").value_parser(value_parser!(usize)).default_value("7"),
-            option("sweep").num_args(1..),
+            option("sweep").num_args(1..).action(ArgAction::Append),
             option("tasks").value_delimiter(',').action(ArgAction::Append),
             option("json").action(ArgAction::SetTrue),
             option("grid").action(ArgAction::SetTrue),
@@ -95,9 +95,9 @@ mod tests {
     fn flags_beat_the_file() {
         let file =
             "max-tokens = 5\ntasks = [\"a\", \"b\"]\nsweep = [\"k=8,16\", \"theta=0.5\"]\njson = true\ngrid = false\n";
-        let all = "uqac eval --max-tokens=5 --tasks=a --tasks=b --sweep=k=8,16 --sweep=theta=0.5 --json";
+        let all = "uqac eval --json --max-tokens=5 --sweep=k=8,16 --sweep=theta=0.5 --tasks=a --tasks=b";
         assert_eq!(joined(file, &[]).unwrap(), all);
-        let beaten = "uqac eval --sweep=k=8,16 --sweep=theta=0.5 --json --max-tokens 9 --tasks c";
+        let beaten = "uqac eval --json --sweep=k=8,16 --sweep=theta=0.5 --max-tokens 9 --tasks c";
         assert_eq!(joined(file, &["--max-tokens", "9", "--tasks", "c"]).unwrap(), beaten);
     }
 

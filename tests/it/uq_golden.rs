@@ -26,6 +26,7 @@ struct Item {
     id: String,
     model: String,
     input_ids: Vec<u32>,
+    #[serde(rename = "n_instr")]
     prompt_len: usize,
     ans_src: Vec<i64>,
     chain_src: Vec<i64>,
