@@ -32,7 +32,7 @@
 //!    this program; [`uq::scores`] every confidence.
 //! 3. [`engine`] generates, keeps the trace, and answers the method's three queries from it.
 //! 4. [`backend`] is the contract that a device fulfils, with its one layer loop; then [`backend::cpu`] and [`backend::cuda`].
-//! 5. [`model`] reads what is published of a model. [`io`], [`eval`], [`report`] and [`bench`] are files, benchmarks, tables and
+//! 5. [`model`] reads what is published of a model. [`io`], [`eval`], [`report`] and [`mod@bench`] are files, benchmarks, tables and
 //!    measurements around it.
 //!
 //! Imports only point down the list `bench, report, eval, io, uq, engine, backend, model`. Positions are 0-based over the whole

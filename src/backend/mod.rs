@@ -2,7 +2,7 @@
 //!
 //! [`Operations`] are the steps of one pass, which [`forward`] runs layer by layer; [`Backend`] adds the sequences that
 //! passes extend, and what is read from them. An operation has the same name here and in every backend.
-//! [`reference`] is the one to read, and what the others are checked against.
+//! [`mod@reference`] is the one to read, and what the others are checked against.
 
 pub mod cpu;
 pub mod cuda;

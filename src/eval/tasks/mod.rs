@@ -1,5 +1,5 @@
 //! Benchmarks in the formats that their publishers use, and the prompts that the paper asks them with. A new one is a
-//! file with a [`Benchmark`] and a row of [`BENCHMARKS`].
+//! file with a `Benchmark` and a row of `BENCHMARKS`.
 //!
 //! | task | questions | prompt |
 //! |---|---|---|
