@@ -34,6 +34,9 @@ use source::Files;
 /// Every benchmark that has a name.
 static BENCHMARKS: [Benchmark; 4] = [gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::ABACUS];
 
+/// The subtasks in a file or folder, by name.
+type Subtasks = fn(&Path) -> Vec<(String, PathBuf)>;
+
 /// A benchmark: where its questions are, and how they are asked and graded.
 struct Benchmark {
     /// Its name in `--tasks`.
@@ -42,7 +45,7 @@ struct Benchmark {
     /// Where its files are, if they come with the program.
     embedded: Option<fn() -> Result<PathBuf, TaskError>>,
     /// Its subtasks in a file or folder that was found, by name.
-    subtasks: Option<fn(&Path) -> Vec<(String, PathBuf)>>,
+    subtasks: Option<Subtasks>,
     /// How an answer is found in a response.
     rule: AnswerRule,
     /// The questions, their prompts and graders, of a file or folder: the benchmark's or a subtask's.

@@ -70,7 +70,10 @@ impl Output {
             (None | Some(0), _) | (_, Existing::Overwrite) => 0,
             (_, Existing::Refuse) => return Err(AppendError::NotEmpty(path.to_owned())),
             (_, Existing::Resume) => {
-                let mut on_line = |number, line: &[u8]| Ok(on_line(number, serde_json::from_slice(line)?));
+                let mut on_line = |number, line: &[u8]| {
+                    on_line(number, serde_json::from_slice(line)?);
+                    Ok(())
+                };
                 Earlier { path, start: start.as_bytes(), lines: 0, on_line: &mut on_line }.read(gzip)?
             }
         };

@@ -187,7 +187,7 @@ impl Config {
             let message = format!("{kv_heads} does not divide num_attention_heads ({heads})");
             return Err(("num_key_value_heads", message));
         }
-        if head_dim == 0 || head_dim % 2 != 0 {
+        if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(("head_dim", format!("expected an even number, found {head_dim}")));
         }
         let attention_bias = self.attention_bias.unwrap_or(false);
