@@ -10,17 +10,17 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
-use uqac::backend::sampling::Sampling;
-use uqac::engine::encode::{ResponseText, encode_prompt};
-use uqac::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
-use uqac::io::record::Record;
-use uqac::model::chat::Conversation;
-use uqac::model::chat::Message;
-use uqac::model::tokenizer::Tokenizer;
-use uqac::report::term::AskReport;
-use uqac::report::term::colour::TermStyle;
-use uqac::report::term::sanitize::visible;
-use uqac::uq::Parameters;
+use crate::backend::sampling::Sampling;
+use crate::engine::encode::{ResponseText, encode_prompt};
+use crate::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
+use crate::io::record::Record;
+use crate::model::chat::Conversation;
+use crate::model::chat::Message;
+use crate::model::tokenizer::{TextStream, Tokenizer};
+use crate::report::term::AskReport;
+use crate::report::term::colour::TermStyle;
+use crate::report::term::sanitize::visible;
+use crate::uq::Parameters;
 
 /// Answer a question, with the confidence of the answer
 #[derive(Args)]
@@ -168,7 +168,7 @@ fn generate_options(args: &AskArgs, parameters: &Parameters) -> GenerateOptions 
 
 /// The response on its way to standard output.
 struct Stream<'t> {
-    text: Option<uqac::model::tokenizer::TextStream<'t>>,
+    text: Option<TextStream<'t>>,
     ends: Vec<u32>,
     error: Option<CliError>,
     /// When the first and the last token came, and how many there were.

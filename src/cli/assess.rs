@@ -4,11 +4,11 @@ use super::error::CliError;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::ops::Range;
-use uqac::engine::{EngineError, TracedSequence};
-use uqac::io::record::{Record, RowTrace, top_entries};
-use uqac::uq::answer::AnswerRule;
-use uqac::uq::rules::{self, FirstRow, Named};
-use uqac::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, RuleSetting, pipeline};
+use crate::engine::{EngineError, TracedSequence};
+use crate::io::record::{Record, RowTrace, top_entries};
+use crate::uq::answer::AnswerRule;
+use crate::uq::rules::{self, FirstRow, Named};
+use crate::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, RuleSetting, pipeline};
 
 /// Which reading of the method is computed.
 #[derive(Args)]

@@ -5,10 +5,10 @@ use super::{ModelArgs, note, print};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use uqac::backend::DeviceChoice;
-use uqac::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
-use uqac::report::term::colour::{Style, TermStyle};
-use uqac::report::term::layout::{Align, TextTable};
+use crate::backend::DeviceChoice;
+use crate::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
+use crate::report::term::colour::{Style, TermStyle};
+use crate::report::term::layout::{Align, TextTable};
 
 /// Measure what the method costs: decoding with and without the trace, prefill, and what follows the answer
 ///
@@ -77,7 +77,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
     // a device's buffers hold what its memory allows beside a model
     let bytes = (args.buffer as usize) << 20;
     let bytes = if let DeviceChoice::Cuda(_) = run.device { bytes.min(1 << 30) } else { bytes };
-    let mut machine = device::machine(run.device, run.threads, bytes).map_err(uqac::bench::BenchError::from)?;
+    let mut machine = device::machine(run.device, run.threads, bytes).map_err(crate::bench::BenchError::from)?;
     let settings = Settings {
         model: args.random_weights.as_ref().map_or(name, |shape| format!("{shape}, random weights")),
         prompt_tokens: args.prompt_tokens,

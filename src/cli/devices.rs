@@ -5,10 +5,10 @@ use super::print;
 use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uqac::backend::cpu::simd::Isa;
-use uqac::backend::cuda;
-use uqac::report::term::sanitize::visible;
-use uqac::units;
+use crate::backend::cpu::simd::Isa;
+use crate::backend::cuda;
+use crate::report::term::sanitize::visible;
+use crate::units;
 
 /// List the devices that models can run on
 #[derive(Args)]

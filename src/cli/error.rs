@@ -3,22 +3,22 @@
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
-use uqac::bench::BenchError;
-use uqac::engine::encode::EncodeError;
-use uqac::engine::{EngineError, LoadError};
-use uqac::eval::analysis::AnalysisError;
-use uqac::eval::run::RunError;
-use uqac::eval::run::folder::FolderError;
-use uqac::eval::run::sweep::SweepError;
-use uqac::eval::tasks::TaskError;
-use uqac::io::jsonl::ReadError;
-use uqac::io::jsonl::append::AppendError;
-use uqac::io::record::OutputError;
-use uqac::model::hub::LocateError;
-use uqac::model::tokenizer::TokenizerError;
-use uqac::report::html::HtmlError;
-use uqac::report::png::PngError;
-use uqac::uq::RuleError;
+use crate::bench::BenchError;
+use crate::engine::encode::EncodeError;
+use crate::engine::{EngineError, LoadError};
+use crate::eval::analysis::AnalysisError;
+use crate::eval::run::RunError;
+use crate::eval::run::folder::FolderError;
+use crate::eval::run::sweep::SweepError;
+use crate::eval::tasks::TaskError;
+use crate::io::jsonl::ReadError;
+use crate::io::jsonl::append::AppendError;
+use crate::io::record::OutputError;
+use crate::model::hub::LocateError;
+use crate::model::tokenizer::TokenizerError;
+use crate::report::html::HtmlError;
+use crate::report::png::PngError;
+use crate::uq::RuleError;
 
 #[derive(Debug, Error)]
 pub enum CliError {

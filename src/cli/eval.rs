@@ -8,19 +8,19 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use uqac::engine::encode::EncodeError;
-use uqac::engine::{Engine, EngineOptions};
-use uqac::eval::analysis::{AnalysisOptions, analyse, results_json};
-use uqac::eval::run::fingerprint::Fingerprint;
-use uqac::eval::run::folder::{RunFolder, Shard};
-use uqac::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
-use uqac::eval::run::methods::{METHODS, Method, UQAC};
-use uqac::eval::run::sweep::{Setting, Sweep, settings};
-use uqac::eval::run::{RunOptions, run_task};
-use uqac::eval::tasks::{self, Task, TaskOptions};
-use uqac::report::tables::{build::tables, text::text};
-use uqac::report::term::colour::TermStyle;
-use uqac::uq::{ChainRule, Parameters, Reading};
+use crate::engine::encode::EncodeError;
+use crate::engine::{Engine, EngineOptions};
+use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
+use crate::eval::run::fingerprint::Fingerprint;
+use crate::eval::run::folder::{RunFolder, Shard};
+use crate::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
+use crate::eval::run::methods::{METHODS, Method, UQAC};
+use crate::eval::run::sweep::{Setting, Sweep, settings};
+use crate::eval::run::{RunOptions, run_task};
+use crate::eval::tasks::{self, Task, TaskOptions};
+use crate::report::tables::{build::tables, text::text};
+use crate::report::term::colour::TermStyle;
+use crate::uq::{ChainRule, Parameters, Reading};
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///

@@ -6,11 +6,11 @@ use super::{ModelArgs, note, print};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use uqac::backend::DeviceChoice;
-use uqac::engine::{Engine, EngineError, EngineOptions, HeadSelection};
-use uqac::eval::analysis::{for_each_sample, sample_files};
-use uqac::eval::sample::Sample;
-use uqac::uq::gamma::{AttentionByDistance, GammaFit};
+use crate::backend::DeviceChoice;
+use crate::engine::{Engine, EngineError, EngineOptions, HeadSelection};
+use crate::eval::analysis::{for_each_sample, sample_files};
+use crate::eval::sample::Sample;
+use crate::uq::gamma::{AttentionByDistance, GammaFit};
 
 /// Measure γ, the discount of the nearest ten positions, on a model's own responses
 ///

@@ -5,15 +5,15 @@ use super::{RunArgs, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use uqac::engine::{Engine, SELECTED_HEADS};
-use uqac::model::ModelSpec;
-use uqac::model::chat::Message;
-use uqac::model::config::{Activation, RopeScaling};
-use uqac::model::hub::locate_model;
-use uqac::report::term::colour::{Style, TermStyle};
-use uqac::report::term::layout::{Align, TextTable};
-use uqac::report::term::sanitize::{quoted, visible};
-use uqac::units;
+use crate::engine::{Engine, SELECTED_HEADS};
+use crate::model::ModelSpec;
+use crate::model::chat::Message;
+use crate::model::config::{Activation, RopeScaling};
+use crate::model::hub::locate_model;
+use crate::report::term::colour::{Style, TermStyle};
+use crate::report::term::layout::{Align, TextTable};
+use crate::report::term::sanitize::{quoted, visible};
+use crate::units;
 
 /// Show what was understood of a model: shape, weights, tokenizer, chat template, memory
 #[derive(Args)]

@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand, and here what they share.
+//! The command line, all of the program: one file per subcommand, and here what they share.
 
 mod ask;
 mod assess;
@@ -18,12 +18,12 @@ use error::CliError;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use uqac::backend::cuda::Gemm;
-use uqac::backend::{DType, DeviceChoice, WeightFormat};
-use uqac::engine::{Engine, EngineOptions};
-use uqac::model::demo;
-use uqac::model::hub::locate_model;
-use uqac::report::term::sanitize::visible;
+use crate::backend::cuda::Gemm;
+use crate::backend::{DType, DeviceChoice, WeightFormat};
+use crate::engine::{Engine, EngineOptions};
+use crate::model::demo;
+use crate::model::hub::locate_model;
+use crate::report::term::sanitize::visible;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;

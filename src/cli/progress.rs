@@ -4,9 +4,9 @@ use super::note;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
-use uqac::engine::FinishReason;
-use uqac::eval::run::Event;
-use uqac::io::record::Status;
+use crate::engine::FinishReason;
+use crate::eval::run::Event;
+use crate::io::record::Status;
 
 /// Time between lines where there is no bar.
 const INTERVAL: Duration = Duration::from_secs(10);

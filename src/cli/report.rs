@@ -5,13 +5,13 @@ use super::{note, print};
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use uqac::eval::analysis::{Analysis, AnalysisOptions, analyse};
-use uqac::report::html;
-use uqac::report::pictures::galleries;
-use uqac::report::png::pngs;
-use uqac::report::svg::Picture;
-use uqac::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
-use uqac::report::term::colour::TermStyle;
+use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
+use crate::report::html;
+use crate::report::pictures::galleries;
+use crate::report::png::pngs;
+use crate::report::svg::Picture;
+use crate::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
+use crate::report::term::colour::TermStyle;
 
 /// Tables and pictures of what evaluations found
 ///

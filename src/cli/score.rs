@@ -8,13 +8,13 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
-use uqac::engine::Engine;
-use uqac::engine::encode::encode;
-use uqac::io::item::{BadItem, Content, Item, Items};
-use uqac::io::jsonl::Lines;
-use uqac::io::jsonl::append::Existing;
-use uqac::io::record::{Done, Record, Status};
-use uqac::uq::{Parameters, Reading};
+use crate::engine::Engine;
+use crate::engine::encode::encode;
+use crate::io::item::{BadItem, Content, Item, Items};
+use crate::io::jsonl::Lines;
+use crate::io::jsonl::append::Existing;
+use crate::io::record::{Done, Record, Status};
+use crate::uq::{Parameters, Reading};
 
 /// Score responses that already exist
 ///

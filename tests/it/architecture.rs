@@ -3,7 +3,7 @@
 //! * The layers are [`LAYERS`], the highest first; a file may use its own layer and those below it.
 //! * A circle is one among the modules of one folder, each taken with everything inside it. What a folder's `mod.rs`
 //!   holds is the folder's own: it may use its children, and they may use it.
-//! * Every path counts that starts with `crate`, `super` or `self` (in the binary also `uqac`), in `use` or elsewhere, in
+//! * Every path counts that starts with `crate`, `super` or `self`, in `use` or elsewhere, in
 //!   unit tests too; names that a module passes on by `pub use` count as what they stand for.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -251,7 +251,7 @@ fn paths_of(tokens: &[Token], module: &Module) -> Vec<Found> {
         let is_public_use = is_use && at > 1 && (word(at - 2) == "pub" || word(at - 2) == ")");
         let is_start = word(at + 1) == "::" && (at == 0 || word(at - 1) != "::");
         let (start, is_child) = match word(at) {
-            "crate" | "uqac" if is_start => (Vec::new(), false),
+            "crate" if is_start => (Vec::new(), false),
             "self" if is_start => (module.clone(), false),
             "super" if is_start && at > inline => (module.clone(), false),
             "super" if is_start => (module[..module.len().saturating_sub(1)].to_vec(), false),

@@ -191,33 +191,40 @@ impl<'a> Product<'a> {
         outs: usize,
     ) {
         let mut sums = [[0.0; C]; R];
-        let at = |i: usize| acc[i % C][i / C];
         let mut i = 0;
         // SAFETY: the caller's promise; `sums` has R·C elements.
         unsafe {
             let flat = sums.as_mut_ptr().cast::<f32>();
             while i + 4 <= R * C {
-                let four = S::sum_four([at(i), at(i + 1), at(i + 2), at(i + 3)]);
-                flat.add(i).cast::<[f32; 4]>().write(four);
+                let mut four = [S::splat(0.0); 4];
+                for (j, v) in four.iter_mut().enumerate() {
+                    *v = acc[(i + j) % C][(i + j) / C];
+                }
+                flat.add(i).cast::<[f32; 4]>().write(S::sum_four(four));
                 i += 4;
             }
             while i < R * C {
-                flat.add(i).write(S::sum(at(i)));
+                flat.add(i).write(S::sum(acc[i % C][i / C]));
                 i += 1;
             }
         }
         for (r, sums) in sums.iter_mut().enumerate() {
             if let Some(bias) = self.bias {
-                sums.iter_mut().zip(bias[out..].iter().step_by(apart)).take(outs).for_each(|(s, b)| *s += b);
+                for (sum, b) in sums.iter_mut().zip(bias[out..].iter().step_by(apart)).take(outs) {
+                    *sum += b;
+                }
             }
             let start = (row + r) * self.y_stride + out;
             // SAFETY: the caller's promise.
-            let y = |range| unsafe { self.y.slice(range) };
-            if apart == 1 && outs == C {
-                y(start..start + C).iter_mut().zip(&*sums).for_each(|(y, sum)| *y = *sum);
-            } else {
-                let at = |c: usize| start + c * apart;
-                (0..outs).for_each(|c| y(at(c)..at(c) + 1)[0] = sums[c]);
+            unsafe {
+                if apart == 1 && outs == C {
+                    self.y.slice(start..start + C).copy_from_slice(sums);
+                } else {
+                    for (c, sum) in sums.iter().enumerate().take(outs) {
+                        let at = start + c * apart;
+                        self.y.slice(at..at + 1)[0] = *sum;
+                    }
+                }
             }
         }
     }

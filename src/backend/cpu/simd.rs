@@ -20,8 +20,8 @@ pub enum Isa {
     Avx512,
 }
 
-/// Code that is compiled for every [`Isa`]. Mark `run` and all that it calls `#[inline(always)]`, and
-/// keep arithmetic out of closures, which cannot be marked and are compiled without the instruction set.
+/// Code that is compiled for every [`Isa`]. Mark `run` and all that it calls `#[inline(always)]`, and write loops, not
+/// closures: they cannot be marked, and may be compiled in another codegen unit, without the instruction set.
 pub trait Kernel {
     type Output;
     fn run<S: Simd>(self) -> Self::Output;
@@ -143,7 +143,7 @@ pub trait Simd: Copy + 'static {
     #[inline(always)]
     unsafe fn sum_four(v: [Self::V; 4]) -> [f32; 4] {
         // SAFETY: as the trait's contract.
-        v.map(|v| unsafe { Self::sum(v) })
+        unsafe { [Self::sum(v[0]), Self::sum(v[1]), Self::sum(v[2]), Self::sum(v[3])] }
     }
 
     /// The first `len` < 16 elements at `p`, then zeros. Nothing beyond them is read.
@@ -196,9 +196,15 @@ pub trait Simd: Copy + 'static {
 #[derive(Clone, Copy)]
 pub struct Portable;
 
-#[inline(always)]
-fn each(f: impl FnMut(usize) -> f32) -> [f32; LANES] {
-    std::array::from_fn(f)
+/// An array of what `$lane` is for each `$i`. A macro, for the reason that [`Kernel`] gives.
+macro_rules! each {
+    ($i:ident => $lane:expr) => {{
+        let mut lanes = [0.0; LANES];
+        for ($i, lane) in lanes.iter_mut().enumerate() {
+            *lane = $lane;
+        }
+        lanes
+    }};
 }
 
 impl Simd for Portable {
@@ -216,17 +222,17 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> Self::V {
         let v = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
-        each(|i| v[i].to_f32())
+        each!(i => v[i].to_f32())
     }
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self::V {
         let v = unsafe { p.cast::<[f16; LANES]>().read_unaligned() };
-        each(|i| v[i].to_f32())
+        each!(i => v[i].to_f32())
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self::V {
         let v = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
-        each(|i| f32::from(v[i]))
+        each!(i => f32::from(v[i]))
     }
     #[inline(always)]
     unsafe fn store(p: *mut f32, v: Self::V) {
@@ -234,40 +240,40 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        each(|i| a[i] + b[i])
+        each!(i => a[i] + b[i])
     }
     #[inline(always)]
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        each(|i| a[i] - b[i])
+        each!(i => a[i] - b[i])
     }
     #[inline(always)]
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        each(|i| a[i] * b[i])
+        each!(i => a[i] * b[i])
     }
     #[inline(always)]
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        each(|i| a[i] / b[i])
+        each!(i => a[i] / b[i])
     }
     #[inline(always)]
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        each(|i| if a[i] > b[i] { a[i] } else { b[i] })
+        each!(i => if a[i] > b[i] { a[i] } else { b[i] })
     }
     #[inline(always)]
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // Without the instruction `mul_add` would be a library call per lane.
         if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-            each(|i| a[i].mul_add(b[i], c[i]))
+            each!(i => a[i].mul_add(b[i], c[i]))
         } else {
-            each(|i| a[i] * b[i] + c[i])
+            each!(i => a[i] * b[i] + c[i])
         }
     }
     #[inline(always)]
     unsafe fn round(a: Self::V) -> Self::V {
-        each(|i| a[i].round_ties_even())
+        each!(i => a[i].round_ties_even())
     }
     #[inline(always)]
     unsafe fn pow2(n: Self::V) -> Self::V {
-        each(|i| f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
+        each!(i => f32::from_bits(((n[i] as i32 + 127) as u32) << 23))
     }
     #[inline(always)]
     unsafe fn to_array(v: Self::V) -> [f32; LANES] {
@@ -275,7 +281,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn zero_below(x: Self::V, limit: Self::V, v: Self::V) -> Self::V {
-        each(|i| if x[i] >= limit[i] { v[i] } else { 0.0 })
+        each!(i => if x[i] >= limit[i] { v[i] } else { 0.0 })
     }
 }
 
@@ -308,7 +314,7 @@ mod tests {
     #[test]
     fn exp_is_within_two_ulp_and_levels_agree() {
         for step in 0..20_000 {
-            let x: [f32; LANES] = each(|i| -90.0 + (step * LANES + i) as f32 * (178.0 / 320_000.0));
+            let x: [f32; LANES] = each!(i => -90.0 + (step * LANES + i) as f32 * (178.0 / 320_000.0));
             let reference = Isa::available()[0].run(Exp(x));
             for isa in Isa::available() {
                 let (e, sum, max, sums) = isa.run(Exp(x));

@@ -145,11 +145,9 @@ unsafe fn reweighted<S: Simd>(scores: &[f32], w: &Reweighting) -> EntropyState {
     assert!(scores.len() == CHUNK);
     // SAFETY: all arrays have CHUNK elements.
     unsafe {
-        let kept = |i: usize| (scores.as_ptr().add(i), w.masks.as_ptr().add(i));
         let mut lanes = S::splat(MASKED);
         for i in (0..CHUNK).step_by(LANES) {
-            let (score, mask) = kept(i);
-            lanes = S::max(S::add(S::load(score), S::load(mask)), lanes);
+            lanes = S::max(S::add(S::load(scores.as_ptr().add(i)), S::load(w.masks.as_ptr().add(i))), lanes);
         }
         let max = S::max_lane(lanes);
         if max <= MASKED {
@@ -157,8 +155,8 @@ unsafe fn reweighted<S: Simd>(scores: &[f32], w: &Reweighting) -> EntropyState {
         }
         let (mut sum, mut weighted) = (S::splat(0.0), S::splat(0.0));
         for i in (0..CHUNK).step_by(LANES) {
-            let (score, mask) = kept(i);
-            let shifted = S::sub(S::add(S::load(score), S::load(mask)), S::splat(max));
+            let kept = S::add(S::load(scores.as_ptr().add(i)), S::load(w.masks.as_ptr().add(i)));
+            let shifted = S::sub(kept, S::splat(max));
             let e = S::mul(S::load(w.weights.as_ptr().add(i)), S::exp(shifted));
             sum = S::add(sum, e);
             weighted = S::fma(e, S::add(shifted, S::load(w.logs.as_ptr().add(i))), weighted);

@@ -89,15 +89,15 @@ impl Kernel for Arrange<'_> {
 pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, height: usize) {
     let (full, rest) = x.as_chunks::<LANES>();
     assert!(row < height && tile.len() == x.len().div_ceil(LANES) * height);
-    let first = tile.as_mut_ptr();
-    let at = |step: usize| first.wrapping_add(step * height + row).cast::<f32>();
+    let mut to = tile.as_mut_ptr().wrapping_add(row).cast::<f32>();
     // SAFETY: chunks have 16 elements; the tile has `height` lines a step.
     unsafe {
-        for (step, x) in full.iter().enumerate() {
-            S::store(at(step), S::load(x.as_ptr()));
+        for x in full {
+            S::store(to, S::load(x.as_ptr()));
+            to = to.wrapping_add(height * LANES);
         }
         if !rest.is_empty() {
-            S::store(at(full.len()), S::load_part(rest.as_ptr(), rest.len()));
+            S::store(to, S::load_part(rest.as_ptr(), rest.len()));
         }
     }
 }
@@ -176,18 +176,21 @@ impl Wide<'_> {
             // SAFETY: row `cut.outs.start + c` has k weights, of which the cut is a part; `weights` holds CUT/16 steps
             // of `strip` lines.
             unsafe {
-                let to = scratch.weights.as_mut_ptr().add(c);
-                let at = |step: usize| to.add(step * strip).cast::<f32>();
+                let mut to = scratch.weights.as_mut_ptr().add(c).cast::<f32>();
                 if c >= cut.outs.len() {
-                    (0..cut.k.len().div_ceil(LANES)).for_each(|step| S::store(at(step), S::splat(0.0)));
+                    for _ in 0..cut.k.len().div_ceil(LANES) {
+                        S::store(to, S::splat(0.0));
+                        to = to.wrapping_add(strip * LANES);
+                    }
                     continue;
                 }
                 let w = W::at(w.as_ptr(), (cut.outs.start + c) * self.product.w.k + cut.k.start);
                 for step in 0..full {
-                    S::store(at(step), W::load::<S>(W::at(w, step * LANES)));
+                    S::store(to, W::load::<S>(W::at(w, step * LANES)));
+                    to = to.wrapping_add(strip * LANES);
                 }
                 if full * LANES < cut.k.len() {
-                    S::store(at(full), W::load_part::<S>(W::at(w, full * LANES), cut.k.len() - full * LANES));
+                    S::store(to, W::load_part::<S>(W::at(w, full * LANES), cut.k.len() - full * LANES));
                 }
             }
         }
@@ -235,12 +238,16 @@ impl Wide<'_> {
             let between = scratch.accumulators.as_mut_ptr().wrapping_add((row - self.rows.start) * C).cast::<f32>();
             let mut acc = [[S::splat(0.0); R]; C];
             if cut.k.start > 0 {
-                acc = std::array::from_fn(|c| std::array::from_fn(|r| S::load(between.add((c * R + r) * LANES))));
+                for i in 0..R * C {
+                    acc[i / R][i % R] = S::load(between.add(i * LANES));
+                }
             }
             for i in 0..steps {
-                (0..R).for_each(|r| S::prefetch(x.wrapping_add((i + AHEAD) * R + r).cast()));
-                let x = std::array::from_fn(|r| S::load(x.add(i * R + r).cast()));
-                step::<S, R, C>(&mut acc, x, |c| S::load(w.add(i * C + c).cast()));
+                let ahead = x.wrapping_add((i + AHEAD) * R);
+                for r in 0..R {
+                    S::prefetch(ahead.wrapping_add(r).cast());
+                }
+                step::<S, R, C>(&mut acc, x.add(i * R).cast(), w.add(i * C).cast());
             }
             if cut.k.end < k {
                 for i in 0..R * C {
@@ -253,21 +260,23 @@ impl Wide<'_> {
     }
 }
 
-/// One step of a register tile: sixteen inputs of R rows meet those of C outputs, acc[c][r] += w(c)·x[r].
+/// One step of a register tile: sixteen inputs of R rows at x meet those of C outputs at w, acc[c][r] += w[c]·x[r].
 ///
 /// # Safety
-/// As for [`Simd`].
+/// As for [`Simd`]; R vectors at x and C at w.
 #[inline(always)]
-unsafe fn step<S: Simd, const R: usize, const C: usize>(
-    acc: &mut [[S::V; R]; C],
-    x: [S::V; R],
-    w: impl Fn(usize) -> S::V,
-) {
-    for (c, acc) in acc.iter_mut().enumerate() {
-        let w = w(c);
-        for (acc, x) in acc.iter_mut().zip(x) {
-            // SAFETY: the caller's promise.
-            *acc = unsafe { S::fma(w, x, *acc) };
+unsafe fn step<S: Simd, const R: usize, const C: usize>(acc: &mut [[S::V; R]; C], x: *const f32, w: *const f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut rows = [S::splat(0.0); R];
+        for (r, row) in rows.iter_mut().enumerate() {
+            *row = S::load(x.add(r * LANES));
+        }
+        for (c, acc) in acc.iter_mut().enumerate() {
+            let w = S::load(w.add(c * LANES));
+            for (acc, x) in acc.iter_mut().zip(rows) {
+                *acc = S::fma(w, x, *acc);
+            }
         }
     }
 }
