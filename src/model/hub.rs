@@ -51,8 +51,9 @@ pub enum LocateError {
 
 /// The folder of a model.
 ///
-/// An existing folder is taken as it is; [`demo::NAME`] is the model that comes with the program. Anything else is a name on the Hugging Face hub, `org/name` or
-/// `org/name@revision` (a branch, a tag or a commit; `main` if not given), looked up in the local cache:
+/// [`demo::NAME`] is always the model that comes with the program (a folder of that name is `./abacus`). Another existing
+/// folder is taken as it is. Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch,
+/// a tag or a commit; `main` if not given), looked up in the local cache:
 /// `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else `~/.cache/huggingface/hub`.
 ///
 /// # Errors
@@ -63,12 +64,12 @@ pub fn locate_model(name: &str) -> Result<PathBuf, LocateError> {
 
 /// [`locate_model`] with the environment as a function, so that tests need not change the process's own.
 fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, LocateError> {
+    if name == demo::NAME {
+        return Ok(demo::folder()?);
+    }
     let path = Path::new(name);
     if !name.is_empty() && path.is_dir() {
         return with_config(path.to_path_buf());
-    }
-    if name == demo::NAME {
-        return Ok(demo::folder()?);
     }
     if path.is_file() {
         return Err(LocateError::NotAFolder { path: path.to_path_buf() });

@@ -88,3 +88,18 @@ fn without_a_folder_for_caches_it_says_what_to_set() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("UQAC_CACHE"), "{said}");
 }
+
+/// A folder of its name, as training leaves one, is not taken for it.
+#[test]
+fn its_name_is_its_own_beside_a_folder_of_that_name() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::create_dir(elsewhere.path().join("abacus")).unwrap();
+    let inspect = |model: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_uqac"));
+        command.current_dir(elsewhere.path()).args(["inspect", model]).output().unwrap()
+    };
+    let embedded = inspect("abacus");
+    assert!(embedded.status.success(), "{}", String::from_utf8_lossy(&embedded.stderr));
+    let folder = inspect("./abacus");
+    assert!(String::from_utf8_lossy(&folder.stderr).contains("config.json is missing"));
+}
