@@ -168,7 +168,7 @@ fn generate_options(args: &AskArgs, parameters: &Parameters) -> GenerateOptions 
 
 /// The response on its way to standard output.
 struct Stream<'t> {
-    text: Option<TextStream<'t>>,
+    text: Option<TextStream<&'t Tokenizer>>,
     ends: Vec<u32>,
     error: Option<CliError>,
     /// When the first and the last token came, and how many there were.

@@ -2,11 +2,13 @@
 //! same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, Progress};
+use super::stop::StopText;
 use super::{Engine, EngineError, TracedSequence};
 use crate::backend::forward;
 use crate::backend::sampling::Choice;
 use crate::backend::{DecodeOptions, DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
@@ -14,6 +16,8 @@ pub struct Batch<'e> {
     options: GenerateOptions,
     /// The model's end tokens and the options'.
     stop_ids: Vec<u32>,
+    /// As in the options, shared by the sequences.
+    stop: Arc<[String]>,
     running: Vec<Running>,
 }
 
@@ -22,6 +26,8 @@ struct Running {
     id: SequenceId,
     stream: u64,
     generation: Generation,
+    /// Where there are stop strings.
+    text: Option<StopText>,
     /// Set once the response has ended.
     finished: bool,
 }
@@ -31,7 +37,8 @@ impl Engine {
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let mut stop_ids = if options.ignore_ends { Vec::new() } else { self.spec().eos_token_ids.clone() };
         stop_ids.extend(&options.stop_ids);
-        Batch { engine: self, options: options.clone(), stop_ids, running: Vec::new() }
+        let stop = options.stop.clone().into();
+        Batch { engine: self, options: options.clone(), stop_ids, stop, running: Vec::new() }
     }
 }
 
@@ -124,7 +131,8 @@ impl Batch<'_> {
         let prompt_len = prompt.len();
         let generation =
             Generation { tokens: prompt.to_vec(), prompt_len, finish: FinishReason::Length, steps: Vec::new() };
-        self.running.push(Running { id, stream, generation, finished: false });
+        let text = StopText::new(&self.engine.tokenizer, &self.stop);
+        self.running.push(Running { id, stream, generation, text, finished: false });
     }
 
     /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none if no token is
@@ -223,6 +231,7 @@ impl Batch<'_> {
             max_tokens: self.options.max_tokens,
             context: self.engine.spec().max_position_embeddings,
             stop_ids: self.stop_ids.clone(),
+            traced: self.options.trace.is_some(),
         }
     }
 }
@@ -240,6 +249,8 @@ struct Limits {
     max_tokens: usize,
     context: usize,
     stop_ids: Vec<u32>,
+    /// Whether responses are traced, so that their last rows are run.
+    traced: bool,
 }
 
 impl Running {
@@ -252,7 +263,12 @@ impl Running {
         };
         let token = TokenLogprob { token: *last, logprob: step.logprob.unwrap_or(f64::NEG_INFINITY) };
         let flow = on_token(Progress { stream: self.stream, token });
+        // a token without text cannot complete a stop string
+        let stopped_after = self.text.as_mut().and_then(|text| text.push(*last).ok().flatten());
         let finish = if limits.stop_ids.contains(last) {
+            FinishReason::Stop
+        } else if let Some(kept) = stopped_after {
+            self.generation.cut(kept, limits.traced);
             FinishReason::Stop
         } else if flow.is_break() {
             FinishReason::Interrupted

@@ -15,6 +15,9 @@ pub struct GenerateOptions {
     pub trace: Option<HeadSelection>,
     /// Ids that end a response besides the model's own.
     pub stop_ids: Vec<u32>,
+    /// Texts that end a response: it is cut before the first token that lies wholly in one or after it (its first token
+    /// stays). What such tokens recorded is dropped with them.
+    pub stop: Vec<String>,
     /// The model's own end tokens do not end a response: for measurements of a given length.
     pub ignore_ends: bool,
 }
@@ -26,6 +29,7 @@ impl Default for GenerateOptions {
             sampling: Sampling::GREEDY,
             trace: Some(HeadSelection::default()),
             stop_ids: Vec::new(),
+            stop: Vec::new(),
             ignore_ends: false,
         }
     }
@@ -35,7 +39,7 @@ impl Default for GenerateOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
-    /// The model wrote an end token, which is the response's last.
+    /// The model wrote an end token, which is the response's last, or a stop string, before which it was cut.
     Stop,
     /// `max_tokens`, or the model's context, was reached.
     Length,
@@ -43,7 +47,7 @@ pub enum FinishReason {
     Interrupted,
 }
 
-/// A token as it is chosen, for streaming.
+/// A token as it is chosen, for streaming; a stop string may yet cut it off.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Number of the sequence: the index of its prompt, or what it was started with.
@@ -61,6 +65,18 @@ pub struct Generation {
     /// Row `prompt_len - 1 + j` at j; when traced, one more than response tokens (the last token's row predicts nothing).
     /// Without a trace they hold only log-probabilities.
     pub steps: Vec<Step>,
+}
+
+impl Generation {
+    /// Drops the response's tokens after the first `kept`. Where it is traced the step of the last one stays: its row has
+    /// been run, but what it predicted is no longer part of the sequence.
+    pub(super) fn cut(&mut self, kept: usize, traced: bool) {
+        self.tokens.truncate(self.prompt_len + kept);
+        self.steps.truncate(kept + usize::from(traced));
+        if let Some(last) = self.steps.get_mut(kept) {
+            last.logprob = None;
+        }
+    }
 }
 
 impl Engine {

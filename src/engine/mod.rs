@@ -5,6 +5,7 @@ pub mod encode;
 pub mod generate;
 mod rescore;
 mod response;
+mod stop;
 mod trace;
 
 pub use batch::Batch;

@@ -165,7 +165,7 @@ impl Tokenizer {
     }
 
     /// A decoder to be fed one id at a time; see [`TextStream`].
-    pub fn stream(&self) -> TextStream<'_> {
+    pub fn stream(&self) -> TextStream<&Tokenizer> {
         TextStream::new(self)
     }
 

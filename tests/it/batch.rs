@@ -98,3 +98,49 @@ fn questions_may_be_asked_twice() {
     let first = ask(&mut queries);
     assert_eq!(first, ask(&mut queries));
 }
+
+/// A stop string cuts the response before it, whatever the batch; what is left is what scoring it finds.
+#[test]
+fn a_stop_string_cuts_the_response_before_it() {
+    let (_folder, mut engine) = engine();
+    let prompts = prompts(&engine);
+    let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
+    let free = alone(&mut engine, &prompts[3], &whole);
+    let text = |engine: &Engine, generation: &Generation| {
+        engine.tokenizer().decode(&generation.tokens[generation.prompt_len..]).unwrap()
+    };
+    let written = text(&engine, &free);
+    // three characters from the middle, the first of which occurs before only together with others
+    let stop = written.chars().skip(12).take(3).collect::<String>();
+    let at = written.find(&stop).unwrap();
+    assert!(at > 0, "the test needs text before the stop string: {written:?}");
+    let stopping = GenerateOptions { stop: vec!["never written".to_owned(), stop.clone(), String::new()], ..whole };
+    for trace in [stopping.trace, None] {
+        let options = GenerateOptions { trace, ..stopping.clone() };
+        let all = engine.generate(&prompts, &options, |_| ControlFlow::Continue(())).unwrap();
+        for (prompt, generation) in prompts.iter().zip(&all) {
+            assert_eq!(alone(&mut engine, prompt, &options), *generation);
+            assert!(!text(&engine, generation).contains(&stop));
+        }
+        let cut = &all[3];
+        let kept = cut.tokens.len() - cut.prompt_len;
+        assert_eq!((cut.finish, &cut.tokens[..]), (FinishReason::Stop, &free.tokens[..cut.tokens.len()]));
+        assert!(written.starts_with(&text(&engine, cut)) && text(&engine, cut).len() <= at);
+        assert_eq!(cut.steps.len(), kept + usize::from(trace.is_some()));
+        assert_eq!(cut.steps[..kept], free.steps[..kept].iter().map(|s| alone_step(s, trace.is_some())).collect::<Vec<_>>());
+        if trace.is_some() {
+            assert_eq!(cut.steps[kept].logprob, None);
+        }
+    }
+    // the first token stays, even of a response that begins with a stop string
+    let first = written.chars().next().unwrap().to_string();
+    let options = GenerateOptions { stop: vec![first], ..stopping };
+    let one = alone(&mut engine, &prompts[3], &options);
+    assert_eq!((one.tokens.len() - one.prompt_len, one.finish), (1, FinishReason::Stop));
+    assert_eq!(one.steps.len(), 2);
+}
+
+/// A step as a traced generation has it, or one that is not.
+fn alone_step(step: &Step, traced: bool) -> Step {
+    if traced { step.clone() } else { Step { logprob: step.logprob, ..Step::default() } }
+}

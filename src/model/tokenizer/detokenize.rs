@@ -5,7 +5,7 @@
 //! joins, so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream. By
 //! hand, since the `DecodeStream` of `tokenizers` has no byte ranges.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 
 use tokenizers::Decoder;
 use tokenizers::decoders::DecoderWrapper;
@@ -163,8 +163,9 @@ impl Plan {
 /// What [`push`](Self::push) and [`finish`](Self::finish) return, put together, is
 /// [`Tokenizer::decode_with_offsets`]'s text. (One exception: where a run of `<0xNN>` tokens is in the end no UTF-8,
 /// the characters in it that were complete are already out, while the whole run decodes to U+FFFD.)
-pub struct TextStream<'t> {
-    tokenizer: &'t Tokenizer,
+pub struct TextStream<T> {
+    /// A reference to a tokenizer, or an owner of it.
+    tokenizer: T,
     previous: Option<String>,
     /// Up to three bytes: the beginning of a character.
     held: Vec<u8>,
@@ -172,8 +173,8 @@ pub struct TextStream<'t> {
     strip_left: usize,
 }
 
-impl<'t> TextStream<'t> {
-    pub(super) fn new(tokenizer: &'t Tokenizer) -> Self {
+impl<T: Deref<Target = Tokenizer>> TextStream<T> {
+    pub fn new(tokenizer: T) -> Self {
         let strip_left = tokenizer.plan.strip.map_or(0, |(_, most)| most);
         Self { tokenizer, previous: None, held: Vec::new(), strip_left }
     }
