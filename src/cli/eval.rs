@@ -17,7 +17,7 @@ use crate::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
 use crate::eval::run::methods::{METHODS, Method, UQAC};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
-use crate::eval::tasks::{self, Task, TaskOptions};
+use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
 use crate::uq::{ChainRule, Parameters, Reading};
@@ -53,9 +53,12 @@ pub struct EvalArgs {
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
-    /// Max tokens of a response
-    #[arg(long, value_name = "N", value_parser = positive, default_value = "1024")]
-    max_tokens: usize,
+    /// Max tokens of a response [default: as published for the task and the model: 1024, of BBH 1536]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    max_tokens: Option<usize>,
+    /// A text that ends a response, which is cut before it; can be repeated [default: the task's own]
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
     /// Seed of everything drawn
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -68,7 +71,7 @@ pub struct EvalArgs {
     /// Where the chain comes from; none: all tokens of the response, an ablation
     #[arg(long, value_parser = chain_rule(), default_value_t = ChainRule::Attention)]
     chain: ChainRule,
-    /// Whether questions of GSM8K and MATH ask for a \boxed{} answer [default: what suits the model]
+    /// Whether questions of GSM8K and MATH ask for a \boxed{} answer [default: those of MATH do for Gemma, as published]
     #[arg(long, value_name = "BOOL")]
     boxed_instruction: Option<bool>,
     /// Take prompts as they are, for base models
@@ -111,14 +114,24 @@ impl EvalArgs {
         let keys = std::iter::once(UQAC).chain(self.own_passes().map(Method::key));
         EvalOptions {
             parameters: Parameters { chain: self.chain, ..Parameters::published(reading) },
-            max_tokens: self.max_tokens,
+            max_tokens: self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
+            stop: self.stop(),
             seed: self.seed,
             methods: keys.map(str::to_owned).collect(),
             samples: self.samples,
             temperature: self.temperature,
             chat_template: !self.no_chat_template,
-            boxed_instruction: self.boxed_instruction.unwrap_or(engine.spec().boxed_instruction),
+            boxed_instruction: match self.boxed_instruction {
+                Some(true) => BoxedInstruction::All,
+                None if engine.spec().boxed_instruction => BoxedInstruction::Math,
+                _ => BoxedInstruction::None,
+            },
         }
+    }
+
+    /// What takes the place of the tasks' own stop strings, if any was given.
+    fn stop(&self) -> Option<Vec<String>> {
+        (!self.stop.is_empty()).then(|| self.stop.clone())
     }
 }
 
@@ -133,12 +146,14 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     if !(args.temperature.is_finite() && args.temperature > 0.0) {
         return Err(CliError::Temperature(args.temperature));
     }
-    load_tasks(args, false)?;
+    load_tasks(args, TaskOptions::default())?;
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&model_folder)?;
     let options = args.options(&engine, reading);
     check_template(&engine, args)?;
-    let tasks = load_tasks(args, options.boxed_instruction)?;
+    let thinking = engine.chat_template().is_some_and(|template| template.source().contains("</think>"));
+    let boxed_instruction = options.boxed_instruction;
+    let tasks = load_tasks(args, TaskOptions { boxed_instruction, thinking, ..TaskOptions::default() })?;
     let manifest = manifest(&model_name, &model_folder, &engine, &options)?;
     let folder = RunFolder::open(&output, &manifest)?;
     let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
@@ -154,8 +169,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::from(if errors > 0 { SOME_FAILED } else { 0 }))
 }
 
-fn load_tasks(args: &EvalArgs, boxed_instruction: bool) -> Result<Vec<Task>, CliError> {
-    let options = TaskOptions { data: args.data.clone(), boxed_instruction };
+fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, CliError> {
+    let options =
+        TaskOptions { data: args.data.clone(), max_tokens: args.max_tokens, stop: args.stop(), ..options };
     let mut all: Vec<Task> = Vec::new();
     for spec in &args.tasks {
         for task in tasks::load(spec, &options)? {

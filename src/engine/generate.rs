@@ -68,6 +68,11 @@ pub struct Generation {
 }
 
 impl Generation {
+    /// Whether the response ends because it was as long as it was allowed to be.
+    pub fn is_cut_off(&self) -> bool {
+        self.finish == FinishReason::Length
+    }
+
     /// Drops the response's tokens after the first `kept`. Where it is traced the step of the last one stays: its row has
     /// been run, but what it predicted is no longer part of the sequence.
     pub(super) fn cut(&mut self, kept: usize, traced: bool) {
@@ -134,12 +139,15 @@ impl<'e> TracedSequence<'e> {
         sequence: SequenceId,
         generation: Generation,
     ) -> Result<TracedSequence<'e>, EngineError> {
+        let cut_off = generation.is_cut_off();
         let Generation { tokens, prompt_len, steps, .. } = generation;
         if tokens.len() == prompt_len {
             engine.backend.close(sequence);
             return Err(EngineError::NoResponse { prompt_len, tokens: prompt_len });
         }
-        TracedSequence::new(engine, sequence, tokens, prompt_len, steps)
+        let mut traced = TracedSequence::new(engine, sequence, tokens, prompt_len, steps)?;
+        traced.cut_off = cut_off;
+        Ok(traced)
     }
 
     /// Generates further responses, to prompts that begin as this sequence does: what they share with it is taken from

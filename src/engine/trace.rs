@@ -40,6 +40,8 @@ pub struct TracedSequence<'e> {
     pub(super) sequence: SequenceId,
     pub(super) tokens: Vec<u32>,
     prompt_len: usize,
+    /// Whether it was generated up to a limit of its length, and would have gone on.
+    pub(super) cut_off: bool,
     steps: Vec<Step>,
     token_texts: Vec<String>,
     /// From this position on the cache holds a variant's rows.
@@ -56,7 +58,7 @@ impl<'e> TracedSequence<'e> {
     ) -> Result<TracedSequence<'e>, EngineError> {
         let stale_from = usize::MAX;
         let mut traced =
-            TracedSequence { engine, sequence, tokens, prompt_len, steps, token_texts: Vec::new(), stale_from };
+            TracedSequence { engine, sequence, tokens, prompt_len, cut_off: false, steps, token_texts: Vec::new(), stale_from };
         for token in &traced.tokens[prompt_len..] {
             traced.token_texts.push(traced.engine.tokenizer.decode_token(*token)?);
         }
@@ -78,6 +80,11 @@ impl<'e> TracedSequence<'e> {
     /// The whole sequence, and where the response starts.
     pub fn tokens(&self) -> (&[u32], usize) {
         (&self.tokens, self.prompt_len)
+    }
+
+    /// Whether the response ends because it was as long as it was allowed to be.
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off
     }
 
     /// The heads selected at row `row` (absolute).

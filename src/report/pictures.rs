@@ -5,7 +5,7 @@ use super::svg::{
     reliability, risk_coverage,
 };
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, TaskAnalysis};
-use crate::eval::metrics::{self, Binning, Level, Metric, Ranking};
+use crate::eval::metrics::{self, Level, Ranking};
 
 /// Pictures that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -131,7 +131,7 @@ fn levels(task: &TaskAnalysis, method: &Method) -> Vec<Level> {
 }
 
 fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Reliability {
-    let binning = if run.ece() == Metric::EceRight { Binning::Right } else { Binning::Left };
+    let binning = run.ece().binning();
     let levels = levels(task, method);
     let bin = |bin: metrics::Bin| Bin {
         interval: (bin.low, bin.high),

@@ -48,10 +48,11 @@ pub fn attention_chain<T: Traced>(
     Ok(search.chain)
 }
 
-/// [`ChainRule::None`]: every token that counts as the response, and the answer's.
+/// [`ChainRule::None`]: every token that counts as the response, up to the answer's last, where the authors' ablation
+/// without attention ends, too (whatever [`ResponseEnd`](super::rules::ResponseEnd) says of other scores).
 fn whole_response(response: &Response, answer: &Range<usize>, parameters: &Parameters) -> Vec<Link> {
     let counted = counted_span(response, answer, parameters.rules());
-    let positions = counted.start.min(answer.start)..counted.end.max(answer.end);
+    let positions = counted.start.min(answer.start)..answer.end;
     let link = |position| Link { row: response.relative_row(position), score: 0.0, similarity: 0.0, from: None };
     positions.map(link).collect()
 }

@@ -1,7 +1,7 @@
 //! The one path from a traced response to its confidence, for every command, bench and test: find the answer → follow the
 //! attention chain → finish with similarity filter, ensemble and scores.
 
-use super::answer::{self, AnswerRule};
+use super::answer::{self, AnswerForm, AnswerRule, AnswerSpan};
 use super::rules::{Extraction, Rules};
 use super::scores::Found;
 use super::{Link, Outcome, Parameters, Response, Scores, Traced, chain, ensemble, similarity};
@@ -141,7 +141,8 @@ pub fn find(
     rules: &Rules,
 ) -> Result<Option<Answer>, TokenizerError> {
     let ((tokens, prompt_len), engine) = (traced.tokens(), traced.engine());
-    let Some(span) = given else { return find_in(engine, tokens, prompt_len, rule, rules) };
+    let cut_off = traced.is_cut_off();
+    let Some(span) = given else { return find_in(engine, tokens, prompt_len, cut_off, rule, rules) };
     if span.start < prompt_len || span.end > tokens.len() || span.is_empty() {
         return Ok(None);
     }
@@ -149,7 +150,8 @@ pub fn find(
     Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }))
 }
 
-/// The answer that is found by `rule` in the response `tokens[prompt_len..]`.
+/// The answer that is found by `rule` in the response `tokens[prompt_len..]`. One that was `cut_off` has an answer only if
+/// that is boxed or announced, and not if the announced text may go on after the end: its last number is a step on the way.
 ///
 /// # Errors
 /// Tokens that the tokenizer cannot decode.
@@ -157,6 +159,7 @@ pub fn find_in(
     engine: &Engine,
     tokens: &[u32],
     prompt_len: usize,
+    cut_off: bool,
     rule: AnswerRule,
     rules: &Rules,
 ) -> Result<Option<Answer>, TokenizerError> {
@@ -165,7 +168,8 @@ pub fn find_in(
         Extraction::Published => find_published(tokenizer, response, rule)?,
         Extraction::Full => {
             let ends = |id: &u32| engine.spec().eos_token_ids.contains(id);
-            find_full(tokenizer, &response[..response.iter().position(ends).unwrap_or(response.len())], rule)?
+            let end = response.iter().position(ends).unwrap_or(response.len());
+            find_full(tokenizer, &response[..end], cut_off, rule)?
         }
     };
     Ok(found.map(|(text, span)| Answer { text, tokens: prompt_len + span.start..prompt_len + span.end }))
@@ -175,12 +179,23 @@ pub fn find_in(
 fn find_full(
     tokenizer: &Tokenizer,
     response: &[u32],
+    cut_off: bool,
     rule: AnswerRule,
 ) -> Result<Option<(String, Range<usize>)>, TokenizerError> {
     let (text, offsets) = tokenizer.decode_with_offsets(response)?;
-    let Some(span) = answer::find_answer(&text, rule) else { return Ok(None) };
+    let is_final = |span: &AnswerSpan| !cut_off || is_final(&text, span);
+    let Some(span) = answer::find_answer(&text, rule).filter(is_final) else { return Ok(None) };
     let tokens = answer::tokens_of_span(&offsets, &span.bytes);
     Ok(tokens.map(|tokens| (text[span.bytes].to_owned(), tokens)))
+}
+
+/// Whether the answer found in a text that was cut off is the response's final one.
+fn is_final(text: &str, span: &AnswerSpan) -> bool {
+    match span.form {
+        AnswerForm::Boxed => true,
+        AnswerForm::Phrase => span.bytes.end < text.trim_end().len(),
+        AnswerForm::Number => false,
+    }
 }
 
 /// [`Extraction::Published`]: the decoded response, template end included, is tokenized again, and the answer's characters
@@ -196,4 +211,24 @@ fn find_published(
     let texts: Vec<String> = again.iter().map(|id| tokenizer.decode_token(*id)).collect::<Result<_, _>>()?;
     let tokens = answer::tokens_of_span_reference(&texts, &text, &span);
     Ok(tokens.filter(|t| t.end <= response.len()).map(|tokens| (text[span].to_owned(), tokens)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_that_was_cut_off_has_an_answer_only_if_it_says_so() {
+        let cases = [
+            ("5 + 7 = 12, and then 12 + 3", None),
+            ("So it is \\boxed{15}, which we check: 15 - 3 = 12 and", Some("15")),
+            ("The answer is 15. To check: 15 - 3 = 12 and", Some("15")),
+            ("The answer is 15", None), // or 150
+            ("yes", None),
+        ];
+        for (text, expected) in cases {
+            let found = answer::find_answer(text, AnswerRule::Auto).filter(|span| is_final(text, span));
+            assert_eq!(found.map(|span| &text[span.bytes]), expected, "{text}");
+        }
+    }
 }

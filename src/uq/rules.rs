@@ -223,7 +223,6 @@ pub const PAPER: Rules = Rules {
     stop_words: StopWords::List,
     stop_filter: StopFilter::AfterTop,
     threshold: Threshold::Above,
-    response_end: ResponseEnd::Sequence,
     ..CORRECTED
 };
 

@@ -166,6 +166,7 @@ fn other_options_or_questions_are_refused_with_the_difference() {
         assert_eq!(ran.status.code(), Some(2), "{message}");
         parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
     };
+    refused(&["--stop", "x"], &["options.stop: the folder has null, this run [\"x\"]"]);
     refused(&["--seed", "7"], &["options.seed: the folder has 0, this run 7", "new folder"]);
     refused(&["--rule", "threshold=above"], &["options.rules.threshold: the folder has null, this run \"above\""]);
     refused(&["--profile", "paper"], &["options.profile", "\"corrected\"", "\"paper\""]);
@@ -178,6 +179,21 @@ fn other_options_or_questions_are_refused_with_the_difference() {
     setup.write_task(3, "left");
     setup.ok(&folder, &["--batch-size", "2"]);
     assert_eq!(samples(&folder), before);
+}
+
+/// What an earlier version had cut at another length is not mixed with this one's.
+#[test]
+fn responses_that_end_elsewhere_are_refused() {
+    let setup = Setup::new(2);
+    let folder = setup.path("run");
+    setup.ok(&folder, &[]);
+    let file = folder.join("samples_sums.jsonl");
+    let edited = std::fs::read_to_string(&file).unwrap().replace("\"max_gen_toks\":24", "\"max_gen_toks\":25");
+    std::fs::write(&file, edited).unwrap();
+    let ran = setup.eval(&folder, &[]);
+    let message = text(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(2), "{message}");
+    assert!(message.contains("{\"max_gen_toks\":25}") && message.contains("--max-tokens"), "{message}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::common;
 use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
-use uqac::eval::tasks::{Grader, Task, TaskError, TaskOptions, load};
+use uqac::eval::tasks::{BoxedInstruction, Grader, Task, TaskError, TaskOptions, load};
 use uqac::uq::answer::AnswerRule;
 
 fn options(data: &Path) -> TaskOptions {
@@ -134,7 +134,7 @@ fn math_is_read_as_a_folder_and_as_lines() {
         assert_eq!((task.rule, task.items[2].grader), (AnswerRule::Boxed, Grader::Math));
         assert_eq!(prompt(&task, 0), " What is 2? ");
     }
-    let boxed = TaskOptions { boxed_instruction: true, ..options(data.path()) };
+    let boxed = TaskOptions { boxed_instruction: BoxedInstruction::Math, ..options(data.path()) };
     assert_eq!(prompt(&one("math", &boxed), 0), "What is 2?\n\nPut your final answer in `\\boxed{ }`.");
 
     let mut line = problem(3, "(3, \\frac{\\pi}{2})");
@@ -148,6 +148,55 @@ fn math_is_read_as_a_folder_and_as_lines() {
         assert!(task.source.ends_with(name));
         assert_eq!(one("math", &options(&task.source)).items, task.items);
     }
+}
+
+#[test]
+fn an_instruction_that_is_asked_for_is_gsm8ks_too() {
+    let line = json!({"question": " Two and two? ", "answer": "4\n#### 4"}).to_string();
+    let data = folder(&[("gsm8k.jsonl", &line)]);
+    let asked = |boxed_instruction| {
+        let options = TaskOptions { boxed_instruction, ..options(data.path()) };
+        prompt(&one("gsm8k", &options), 0).to_owned()
+    };
+    assert_eq!(asked(BoxedInstruction::None), " Two and two? ");
+    // Gemma's default, as published: only MATH's
+    assert_eq!(asked(BoxedInstruction::Math), " Two and two? ");
+    assert_eq!(asked(BoxedInstruction::All), "Two and two?\n\nPut your final answer in `\\boxed{ }`.");
+    for (instruction, written) in
+        [(BoxedInstruction::None, json!(false)), (BoxedInstruction::Math, json!(true)), (BoxedInstruction::All, json!("all"))]
+    {
+        assert_eq!(serde_json::to_value(instruction).unwrap(), written);
+        assert_eq!(serde_json::from_value::<BoxedInstruction>(written).unwrap(), instruction);
+    }
+    assert!(serde_json::from_value::<BoxedInstruction>(json!("math")).is_err());
+}
+
+/// The limits of the authors' scripts: 1,024 tokens, for BBH 1,536, for a model that thinks at length 1,536 for MATH, too.
+#[test]
+fn responses_end_where_they_did_when_published() {
+    let gsm8k = json!({"question": "q", "answer": "#### 1"}).to_string();
+    let (math, own) = (problem(1, "7").to_string(), json!({"question": "q", "answer": 1, "grader": "number"}).to_string());
+    let bbh = json!({"examples": [{"input": "a", "target": "b"}]}).to_string();
+    let data = folder(&[
+        ("gsm8k.jsonl", &gsm8k),
+        ("math_500.jsonl", &math),
+        ("own.jsonl", &own),
+        ("bbh/a.json", &bbh),
+        ("cot-prompts/a.txt", "Do.\n\nQ: a\nA: So the answer is b.\n"),
+    ]);
+    let own = data.path().join("own.jsonl").display().to_string();
+    let limits = |options: TaskOptions| {
+        let options = TaskOptions { data: Some(data.path().to_path_buf()), ..options };
+        ["gsm8k", "math", "bbh", &own].map(|spec| {
+            let task = one(spec, &options);
+            (task.max_tokens, task.stop.len())
+        })
+    };
+    assert_eq!(limits(TaskOptions::default()), [(1024, 0), (1024, 0), (1536, 2), (1024, 0)]);
+    let thinking = TaskOptions { thinking: true, ..TaskOptions::default() };
+    assert_eq!(limits(thinking), [(1024, 0), (1536, 0), (1536, 2), (1024, 0)]);
+    let given = TaskOptions { max_tokens: Some(7), stop: Some(vec!["x".into()]), ..TaskOptions::default() };
+    assert_eq!(limits(given), [(7, 1); 4]);
 }
 
 #[test]

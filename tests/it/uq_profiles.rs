@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Range;
 use uqac::uq::pipeline;
-use uqac::uq::{Link, Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
+use uqac::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
 
 use Profile::{Corrected, Paper, Reference};
 
@@ -339,7 +339,7 @@ fn reference_entropies_are_of_the_top_five_over_every_row() {
     assert_close(reference["answer_entropy"], -h(0.9));
     assert_close(reference["ln_answer_entropy"], 1.0 - h(0.9));
     let paper = case.assess(Paper).scores;
-    assert_close(paper["predictive_entropy"], -0.25 * 20.0);
+    assert_close(paper["predictive_entropy"], -0.25 * 18.0);
     assert_close(paper["ln_predictive_entropy"], 0.75);
     let corrected = case.assess(Corrected).scores;
     assert_close(corrected["predictive_entropy"], -0.25 * 18.0);
@@ -351,21 +351,33 @@ fn reference_entropies_are_of_the_top_five_over_every_row() {
 }
 
 #[test]
-fn the_response_ends_at_the_answer_only_when_corrected_and_starts_late_in_reference() {
+fn the_response_ends_at_the_answer_except_in_reference_where_it_starts_late() {
     let mut case = case(&WORDS, 27..28).predicted(28, 0.01, &[(28, 0.01)]);
     let [reference, paper, corrected] = [Reference, Paper, Corrected].map(|profile| case.assess(profile).scores);
     assert_close(reference["response_prob"], 0.9f64.powi(18) * 0.01);
-    assert_close(paper["response_prob"], 0.9f64.powi(19) * 0.01);
+    assert_close(paper["response_prob"], 0.9f64.powi(18));
     assert_close(corrected["response_prob"], 0.9f64.powi(18));
     assert_close(reference["response_mean"], (18.0 * 0.9 + 0.01) / 19.0);
     assert_close(corrected["response_mean"], 0.9);
-    assert_eq!([reference["trace_length"], paper["trace_length"], corrected["trace_length"]], [-20.0, -20.0, -18.0]);
-    assert_close(paper["min_token_prob"], 0.01);
+    assert_eq!([reference["trace_length"], paper["trace_length"], corrected["trace_length"]], [-20.0, -18.0, -18.0]);
+    assert_close(paper["min_token_prob"], 0.9);
     assert_close(corrected["min_token_prob"], 0.9);
     let [late, whole] = ["first-token=skipped", "response-end=sequence"].map(|rule| case.assess(only(rule)).scores);
     assert_close(late["response_prob"], 0.9f64.powi(17));
     assert_eq!((late["trace_length"], whole["trace_length"]), (-18.0, -20.0));
-    assert_close(whole["response_prob"], paper["response_prob"]);
+    assert_close(whole["response_prob"], 0.9f64.powi(19) * 0.01);
+}
+
+/// The ablation without attention: the authors' ends with the answer's last token, whatever follows.
+#[test]
+fn without_a_chain_every_token_up_to_the_answers_last_is_in_it() {
+    let mut case = case(&WORDS, 27..28).predicted(29, 0.01, &[(29, 0.01)]);
+    case.parameters.chain = ChainRule::None;
+    for (profile, first) in [(Reference, 0), (Paper, -1), (Corrected, -1)] {
+        let rows: Vec<i64> = case.assess(profile).chain.iter().map(|link| link.row).collect();
+        assert_eq!(rows, (first..=16).collect::<Vec<i64>>(), "{profile}");
+    }
+    assert!(case.rows_asked.is_empty());
 }
 
 #[test]

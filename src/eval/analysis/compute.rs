@@ -2,6 +2,7 @@
 
 use super::load::Run;
 use super::*;
+use crate::eval::metrics::Binning;
 use crate::eval::metrics::balanced::MeanSd;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,15 +58,17 @@ fn model_name(run: &Run) -> String {
 fn run_analysis(run: Run, name: String, methods: &[Method], options: &AnalysisOptions) -> RunAnalysis {
     let model = model_name(&run);
     let text = |value: &Value| value.as_str().map(str::to_owned);
+    let profile = text(&run.manifest["options"]["profile"]);
+    let binning = ece_of(profile.as_deref()).binning();
     let tasks: Vec<TaskAnalysis> = tasks_of(&run)
         .into_iter()
-        .map(|(task, level, items)| task_analysis(task, level, items, methods, options))
+        .map(|(task, level, items)| task_analysis(task, level, items, methods, options, binning))
         .collect();
     let means = means(&tasks, methods);
     RunAnalysis {
         name,
         model,
-        profile: text(&run.manifest["options"]["profile"]),
+        profile,
         device: text(&run.manifest["device"]),
         folders: run.folders,
         manifest: run.manifest,
@@ -107,6 +110,7 @@ fn task_analysis(
     items: Vec<Item>,
     methods: &[Method],
     options: &AnalysisOptions,
+    binning: Binning,
 ) -> TaskAnalysis {
     let (methods_here, common) = compare::methods(&items, methods, options);
     TaskAnalysis {
@@ -117,7 +121,7 @@ fn task_analysis(
         common,
         sweep: sweep::settings(&items, methods),
         overhead: overhead::stages(&items),
-        holdout: holdout::holdout(&items, methods, options),
+        holdout: holdout::holdout(&items, methods, options, binning),
         items,
     }
 }

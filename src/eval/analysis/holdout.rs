@@ -66,7 +66,12 @@ pub struct CalibrationErrors {
 }
 
 /// Both halves of a task; `None` if nothing of them was asked for or there are fewer than two graded items.
-pub(super) fn holdout(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Option<Holdout> {
+pub(super) fn holdout(
+    items: &[Item],
+    methods: &[Method],
+    options: &AnalysisOptions,
+    binning: Binning,
+) -> Option<Holdout> {
     let graded: Vec<&Item> = items.iter().filter(|item| item.correct.is_some()).collect();
     if graded.len() < 2 || (options.target_risk.is_none() && !options.calibrate) {
         return None;
@@ -79,7 +84,7 @@ pub(super) fn holdout(items: &[Item], methods: &[Method], options: &AnalysisOpti
         HoldoutMethod {
             method: method.key.clone(),
             abstention: options.target_risk.map(|risk| abstention(&fit, &show, risk)),
-            calibration: if options.calibrate { calibration(&fit, &show, method.probability) } else { None },
+            calibration: if options.calibrate { calibration(&fit, &show, method.probability, binning) } else { None },
         }
     };
     let known = |method: &&Method| graded.iter().any(|item| item.answered() && item.score(&method.key).is_some());
@@ -134,12 +139,12 @@ fn abstention(fit: &Half, show: &Half, target: f64) -> Abstention {
     Abstention { threshold, fitted: fit.answered_from(threshold), held_out: show.answered_from(threshold) }
 }
 
-fn calibration(fit: &Half, show: &Half, probability: bool) -> Option<Calibration> {
+fn calibration(fit: &Half, show: &Half, probability: bool, binning: Binning) -> Option<Calibration> {
     let platt = Platt::fit(&fit.transformed(probability), &fit.labels)?;
     let isotonic = Isotonic::fit(&fit.scores, &fit.labels)?;
     let errors = |scores: &[f64]| {
         let levels = Ranking::of(scores, &show.labels).levels();
-        Some(CalibrationErrors { ece: ece(&levels, Binning::Left)?, brier: brier(&levels)? })
+        Some(CalibrationErrors { ece: ece(&levels, binning)?, brier: brier(&levels)? })
     };
     let platt: Vec<f64> = show.transformed(probability).iter().map(|score| platt.at(*score)).collect();
     let isotonic: Vec<f64> = show.scores.iter().map(|score| isotonic.at(*score)).collect();

@@ -106,8 +106,13 @@ impl RunAnalysis {
 
     /// The expected calibration error that this run's profile means.
     pub fn ece(&self) -> Metric {
-        if self.profile.as_deref() == Some("paper") { Metric::EceRight } else { Metric::Ece }
+        ece_of(self.profile.as_deref())
     }
+}
+
+/// The expected calibration error that a profile means.
+fn ece_of(profile: Option<&str>) -> Metric {
+    if profile == Some("paper") { Metric::EceRight } else { Metric::Ece }
 }
 
 /// Whether a task stands for itself.

@@ -36,7 +36,7 @@ pub fn balanced_subsample(labels: &[bool], seed: u32) -> Subsample {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MeanSd {
     pub mean: f64,
-    /// Sample standard deviation (n - 1) over the seeds.
+    /// Standard deviation over the seeds, of the n values themselves (over n, as the authors' `numpy.std`).
     pub sd: f64,
 }
 
@@ -46,7 +46,7 @@ impl MeanSd {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        (!values.is_empty()).then(|| MeanSd { mean, sd: (squares / (n - 1.0).max(1.0)).sqrt() })
+        (!values.is_empty()).then(|| MeanSd { mean, sd: (squares / n).sqrt() })
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn mean_and_sd_by_hand() {
-        assert_eq!(MeanSd::of(&[1.0, 2.0, 3.0]), Some(MeanSd { mean: 2.0, sd: 1.0 }));
+        assert_eq!(MeanSd::of(&[1.0, 3.0, 5.0, 7.0]), Some(MeanSd { mean: 4.0, sd: 5f64.sqrt() }));
         assert_eq!(MeanSd::of(&[4.0]), Some(MeanSd { mean: 4.0, sd: 0.0 }));
         assert_eq!(MeanSd::of(&[]), None);
     }

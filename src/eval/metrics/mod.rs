@@ -80,6 +80,11 @@ impl Metric {
         matches!(self, Metric::Auroc | Metric::Auprc | Metric::Prr)
     }
 
+    /// The bins of this calibration error; of other metrics the authors' code's.
+    pub fn binning(self) -> Binning {
+        if self == Metric::EceRight { Binning::Right } else { Binning::Left }
+    }
+
     /// Whether it takes the score for a probability; the others only rank by it.
     pub fn needs_probability(self) -> bool {
         matches!(self, Metric::Ece | Metric::EceRight | Metric::Brier)

@@ -44,7 +44,7 @@ pub fn assess(
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
     (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, finish);
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
-    sample.arguments = vec![(prompt.text.clone(), arguments(options, None))];
+    sample.arguments = vec![(prompt.text.clone(), arguments(task, options, None))];
 
     let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
     let mut found: Vec<(&dyn Method, Findings)> = Vec::new();
@@ -73,7 +73,7 @@ pub fn assess(
     sample.resps.push(vec![text]);
     sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
     for (method, findings) in found {
-        add(&mut sample, method, findings, prompt, options);
+        add(&mut sample, method, findings, prompt, (task, options));
     }
     sample.uq.status = if answer.is_some() { Status::Ok } else { Status::NoAnswer };
     sample.uq.answer = answer;
@@ -118,12 +118,18 @@ fn empty(task: &Task, item: &Question, options: &EvalOptions) -> Sample {
 }
 
 /// What a method with passes of its own found.
-fn add(sample: &mut Sample, method: &dyn Method, findings: Findings, prompt: &Prompt, options: &EvalOptions) {
+fn add(
+    sample: &mut Sample,
+    method: &dyn Method,
+    findings: Findings,
+    prompt: &Prompt,
+    (task, options): (&Task, &EvalOptions),
+) {
     sample.uq.details.insert(field(method), findings.details);
     sample.uq.scores.extend(findings.scores.into_iter().map(|(key, score)| (key.to_owned(), score)));
     sample.metrics.extend(findings.metrics.into_iter().map(|(key, value)| (key.to_owned(), value)));
     if let Some(drawn) = findings.drawn {
-        sample.arguments.push((prompt.text.clone(), arguments(options, Some(drawn.temperature))));
+        sample.arguments.push((prompt.text.clone(), arguments(task, options, Some(drawn.temperature))));
         sample.resps.push(drawn.texts);
         sample.filtered_resps.push(drawn.answer);
     }
@@ -153,9 +159,8 @@ pub fn score_map(scores: &Scores) -> ScoreMap {
 }
 
 /// How a request was generated, in lm-evaluation-harness's terms.
-fn arguments(options: &EvalOptions, temperature: Option<f32>) -> Map<String, Value> {
-    let mut fields = Map::new();
-    fields.insert("max_gen_toks".to_owned(), json!(options.max_tokens));
+fn arguments(task: &Task, options: &EvalOptions, temperature: Option<f32>) -> Map<String, Value> {
+    let mut fields = super::limits(task);
     fields.insert("do_sample".to_owned(), json!(temperature.is_some()));
     fields.insert("temperature".to_owned(), json!(temperature.unwrap_or(0.0)));
     if temperature.is_some() {

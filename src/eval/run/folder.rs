@@ -23,6 +23,8 @@ pub enum FolderError {
     Append(#[from] AppendError),
     #[error("{}: item {doc_id} is another question than in an earlier run: the task's data has changed; give a new folder to --output", path.display())]
     OtherQuestion { path: PathBuf, doc_id: usize },
+    #[error("{}: its responses end elsewhere than this run's would: the folder has {found}, this run {expected}; give its --max-tokens and --stop, or a new folder to --output", path.display())]
+    OtherLimits { path: PathBuf, found: String, expected: String },
 }
 
 /// A folder that a run writes to.

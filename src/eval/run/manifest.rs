@@ -2,6 +2,7 @@
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, WeightFormat};
+use crate::eval::tasks::BoxedInstruction;
 use crate::uq::Parameters;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -39,8 +40,11 @@ pub struct Model {
 pub struct EvalOptions {
     #[serde(flatten)]
     pub parameters: Parameters,
-    /// Max tokens of a response.
+    /// Max tokens of a response, where the task has no limit of its own.
     pub max_tokens: usize,
+    /// Texts that end a response in place of the task's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Vec<String>>,
     /// Of everything that is drawn.
     pub seed: u64,
     /// Keys of what is run: `uqac`, and methods with passes of their own.
@@ -49,8 +53,7 @@ pub struct EvalOptions {
     pub samples: usize,
     pub temperature: f32,
     pub chat_template: bool,
-    /// Whether GSM8K's and MATH's questions say that the answer belongs in a box.
-    pub boxed_instruction: bool,
+    pub boxed_instruction: BoxedInstruction,
 }
 
 impl Manifest {
@@ -111,12 +114,13 @@ mod tests {
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),
                 max_tokens: 1024,
+                stop: None,
                 seed: 0,
                 methods: vec!["uqac".into()],
                 samples: 5,
                 temperature: 0.5,
                 chat_template: true,
-                boxed_instruction: false,
+                boxed_instruction: BoxedInstruction::Math,
             },
             device: "cpu".into(),
         }

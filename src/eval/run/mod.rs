@@ -22,7 +22,8 @@ use assess::{Prompt, assess, failed};
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -73,6 +74,8 @@ pub struct Event<'a> {
 struct Earlier {
     doc_id: usize,
     doc: Value,
+    /// Each request's prompt and settings.
+    arguments: Vec<(IgnoredAny, Map<String, Value>)>,
     metrics: BTreeMap<String, f64>,
     uq: EarlierUq,
 }
@@ -126,7 +129,7 @@ pub fn run_task(
     generate(engine, task, options, run.batch_size.max(1), waiting, &mut done)
 }
 
-/// The task's samples in the folder, and what is there; its questions must be the task's.
+/// The task's samples in the folder, and what is there; its questions, and where its responses end, must be the task's.
 fn open_samples(
     folder: &RunFolder,
     task: &Task,
@@ -140,10 +143,31 @@ fn open_samples(
     let same = |e: &Earlier| task.items.iter().find(|i| i.doc_id == e.doc_id).is_none_or(|item| item.doc == e.doc);
     let mut other: Vec<usize> = earlier.values().filter(|e| !same(e)).map(|e| e.doc_id).collect();
     other.sort_unstable();
-    match other.first() {
-        Some(doc_id) => Err(FolderError::OtherQuestion { path, doc_id: *doc_id }),
+    if let Some(doc_id) = other.first() {
+        return Err(FolderError::OtherQuestion { path, doc_id: *doc_id });
+    }
+    let ours = Value::from(limits(task));
+    let greedy = earlier.values().filter_map(|e| e.arguments.first());
+    let mut theirs = greedy.map(|(_, found)| Value::from(only_limits(found)));
+    match theirs.find(|theirs| *theirs != ours) {
+        Some(found) => Err(FolderError::OtherLimits { path, found: found.to_string(), expected: ours.to_string() }),
         None => Ok((lines, earlier)),
     }
+}
+
+/// Where a task's responses end, in lm-evaluation-harness's terms.
+fn limits(task: &Task) -> Map<String, Value> {
+    let mut fields = Map::from_iter([("max_gen_toks".to_owned(), task.max_tokens.into())]);
+    if !task.stop.is_empty() {
+        fields.insert("until".to_owned(), task.stop.clone().into());
+    }
+    fields
+}
+
+/// A request's limits.
+fn only_limits(arguments: &Map<String, Value>) -> Map<String, Value> {
+    let limits = arguments.iter().filter(|(key, _)| ["max_gen_toks", "until"].contains(&key.as_str()));
+    limits.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// Responses to the items, in a batch that is kept full; each is assessed when it ends.
@@ -156,7 +180,8 @@ fn generate(
     done: &mut dyn FnMut(Sample) -> Result<(), FolderError>,
 ) -> Result<(), RunError> {
     let generate = GenerateOptions {
-        max_tokens: options.max_tokens,
+        max_tokens: task.max_tokens,
+        stop: task.stop.clone(),
         sampling: Sampling::GREEDY,
         trace: Some(options.parameters.head_selection()),
         ..GenerateOptions::default()

@@ -2,7 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::source::Files;
-use super::{Benchmark, Grader, Question, TaskError, items, user};
+use super::{Benchmark, Grader, MAX_TOKENS, Question, TaskError, items, user};
 use crate::model::demo;
 use crate::uq::answer::AnswerRule;
 
@@ -20,6 +20,8 @@ pub(super) const ABACUS: Benchmark = Benchmark {
     embedded: Some(|| Ok(demo::folder()?.join(demo::TEST_SET))),
     subtasks: None,
     rule: AnswerRule::Number,
+    max_tokens: MAX_TOKENS,
+    stop: &[],
     read: |path, _| items(records(path)?, item),
 };
 

@@ -2,7 +2,7 @@
 
 use super::read::{Record, examples, text};
 use super::source::{Files, file_name, matches};
-use super::{Benchmark, Grader, Question, TaskError, items, user};
+use super::{Benchmark, Grader, MaxTokens, Question, TaskError, items, user};
 use crate::uq::answer::AnswerRule;
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
@@ -23,6 +23,9 @@ pub(super) const BBH: Benchmark = Benchmark {
     embedded: None,
     subtasks: Some(subtasks),
     rule: AnswerRule::Boxed,
+    max_tokens: MaxTokens { usual: 1536, thinking: 1536 },
+    // after its answer a model goes on with a question of its own, as the worked examples do
+    stop: &["\nQ:", "\nQUESTION"],
     read: |path, _| {
         let prompt = read_prompt(path)?;
         items(examples(path)?, |doc_id, record| item(doc_id, record, &prompt))

@@ -2,11 +2,11 @@
 
 use super::read::{Record, records};
 use super::source::file_name;
-use super::{Grader, Question, Task, TaskError, items, task, user};
+use super::{Grader, MAX_TOKENS, Question, Task, TaskError, TaskOptions, items, user};
 use crate::uq::answer::AnswerRule;
 use std::path::Path;
 
-pub(super) fn load(path: &Path) -> Result<Task, TaskError> {
+pub(super) fn load(path: &Path, options: &TaskOptions) -> Result<Task, TaskError> {
     let items = items(records(path)?, item)?;
     let all = |grader: Grader| items.iter().all(|item| item.grader == grader);
     let rule = if all(Grader::Number) {
@@ -18,7 +18,15 @@ pub(super) fn load(path: &Path) -> Result<Task, TaskError> {
     };
     let name = file_name(path);
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    task(name.strip_suffix(".jsonl").unwrap_or(name), rule, items, path)
+    let task = Task {
+        name: name.strip_suffix(".jsonl").unwrap_or(name).to_owned(),
+        rule,
+        items,
+        source: path.to_path_buf(),
+        max_tokens: MAX_TOKENS.of(options),
+        stop: options.stop.clone().unwrap_or_default(),
+    };
+    task.not_empty()
 }
 
 fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {

@@ -2,7 +2,9 @@
 
 use super::read::{Record, first_record, records};
 use super::source::Files;
-use super::{Benchmark, Grader, Question, TaskError, items, user};
+use super::{
+    Benchmark, BoxedInstruction, Grader, MAX_TOKENS, Question, TaskError, TaskOptions, items, user, with_boxed_instruction,
+};
 use crate::uq::answer::AnswerRule;
 
 const FILES: Files = Files {
@@ -24,17 +26,23 @@ pub(super) const GSM8K: Benchmark = Benchmark {
     embedded: None,
     subtasks: None,
     rule: AnswerRule::Number,
-    read: |path, _| items(records(path)?, item),
+    max_tokens: MAX_TOKENS,
+    stop: &[],
+    read: |path, options| items(records(path)?, |doc_id, record| item(doc_id, record, options)),
 };
 
-fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
+fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question, TaskError> {
     let question = record.text("question")?;
     let answer = record.text("answer")?;
     let target = answer.rsplit_once("####").map(|(_, target)| target.trim()).filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| record.error("answer", "a text that ends in \"#### N\"", &answer))?;
+    let prompt = match options.boxed_instruction {
+        BoxedInstruction::All => with_boxed_instruction(&question),
+        BoxedInstruction::None | BoxedInstruction::Math => question,
+    };
     Ok(Question {
         doc_id,
-        messages: user(question),
+        messages: user(prompt),
         target: target.to_owned(),
         grader: Grader::Number,
         doc: record.value,

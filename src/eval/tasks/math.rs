@@ -2,7 +2,9 @@
 
 use super::read::{Record, first_record, record, records};
 use super::source::{Files, entries, file_name, matches};
-use super::{Benchmark, Grader, Question, TaskError, TaskOptions, items, user};
+use super::{
+    Benchmark, BoxedInstruction, Grader, MaxTokens, Question, TaskError, TaskOptions, items, user, with_boxed_instruction,
+};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,8 @@ pub(super) const MATH: Benchmark = Benchmark {
     embedded: None,
     subtasks: None,
     rule: AnswerRule::Boxed,
+    max_tokens: MaxTokens { usual: 1024, thinking: 1536 },
+    stop: &[],
     read: |path, options| {
         let records = if path.is_dir() { folder_records(path)? } else { records(path)? };
         items(records, |doc_id, record| item(doc_id, record, options))
@@ -47,8 +51,8 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
         None => boxed_answer(&record)?,
     };
     let prompt = match options.boxed_instruction {
-        true => format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", problem.trim()),
-        false => problem,
+        BoxedInstruction::Math | BoxedInstruction::All => with_boxed_instruction(&problem),
+        BoxedInstruction::None => problem,
     };
     Ok(Question { doc_id, messages: user(prompt), target, grader: Grader::Math, doc: record.value })
 }

@@ -48,8 +48,29 @@ struct Benchmark {
     subtasks: Option<Subtasks>,
     /// How an answer is found in a response.
     rule: AnswerRule,
+    max_tokens: MaxTokens,
+    /// Texts with which a model goes on after its answer: they end the response.
+    stop: &'static [&'static str],
     /// The questions, their prompts and graders, of a file or folder: the benchmark's or a subtask's.
     read: fn(&Path, &TaskOptions) -> Result<Vec<Question>, TaskError>,
+}
+
+/// Max tokens of a response, as published.
+struct MaxTokens {
+    usual: usize,
+    /// Of models that think at length before they answer (DeepSeek-R1-Distill-Llama-8B).
+    thinking: usize,
+}
+
+/// Of tasks without a limit of their own.
+pub const DEFAULT_MAX_TOKENS: usize = 1024;
+
+const MAX_TOKENS: MaxTokens = MaxTokens { usual: DEFAULT_MAX_TOKENS, thinking: DEFAULT_MAX_TOKENS };
+
+impl MaxTokens {
+    fn of(&self, options: &TaskOptions) -> usize {
+        options.max_tokens.unwrap_or(if options.thinking { self.thinking } else { self.usual })
+    }
 }
 
 impl Benchmark {
@@ -60,7 +81,7 @@ impl Benchmark {
             (found, _) => found?,
         };
         let Some(subtasks) = self.subtasks else {
-            return Ok(vec![task(self.key, self.rule, (self.read)(&path, options)?, &path)?]);
+            return Ok(vec![self.task(self.key.to_owned(), &path, options)?]);
         };
         let available = subtasks(&path);
         let is_chosen = |name: &str| subtask.is_none_or(|subtask| name == subtask);
@@ -76,10 +97,22 @@ impl Benchmark {
                 },
             });
         }
-        let load = |(name, path): &(String, PathBuf)| {
-            task(format!("{}:{name}", self.key), self.rule, (self.read)(path, options)?, path)
-        };
+        let load = |(name, path): &(String, PathBuf)| self.task(format!("{}:{name}", self.key), path, options);
         chosen.into_iter().map(load).collect()
+    }
+
+    /// The task of this name, whose questions are in this file or folder.
+    fn task(&self, name: String, path: &Path, options: &TaskOptions) -> Result<Task, TaskError> {
+        let own_stop = || self.stop.iter().map(|stop| (*stop).to_owned()).collect();
+        let task = Task {
+            name,
+            rule: self.rule,
+            items: (self.read)(path, options)?,
+            source: path.to_path_buf(),
+            max_tokens: self.max_tokens.of(options),
+            stop: options.stop.clone().unwrap_or_else(own_stop),
+        };
+        task.not_empty()
     }
 }
 
@@ -130,6 +163,17 @@ pub struct Task {
     pub items: Vec<Question>,
     /// The file or folder that the questions were read from.
     pub source: PathBuf,
+    /// Max tokens of a response.
+    pub max_tokens: usize,
+    /// Texts that end a response.
+    pub stop: Vec<String>,
+}
+
+impl Task {
+    /// Itself, if it has a question.
+    fn not_empty(self) -> Result<Task, TaskError> {
+        if self.items.is_empty() { Err(TaskError::Empty { path: self.source }) } else { Ok(self) }
+    }
 }
 
 /// How tasks are found and asked.
@@ -137,8 +181,51 @@ pub struct Task {
 pub struct TaskOptions {
     /// Folder with the benchmarks' files, in any of the layouts that their publishers use.
     pub data: Option<PathBuf>,
-    /// MATH asks for the answer in a `\boxed{ }`: the paper does so for Gemma, which would not by itself.
-    pub boxed_instruction: bool,
+    pub boxed_instruction: BoxedInstruction,
+    /// Max tokens of a response; `None`: the task's own.
+    pub max_tokens: Option<usize>,
+    /// Texts that end a response; `None`: the task's own.
+    pub stop: Option<Vec<String>>,
+    /// Whether the model thinks at length before it answers, for which longer responses were published.
+    pub thinking: bool,
+}
+
+/// Which questions say that the answer belongs in a `\boxed{ }`, besides those that always do. In JSON `false`, `true`
+/// (MATH's) and `"all"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Value", try_from = "Value")]
+pub enum BoxedInstruction {
+    #[default]
+    None,
+    /// MATH's: the paper has it for Gemma, which would not use a box by itself.
+    Math,
+    /// GSM8K's and MATH's.
+    All,
+}
+
+impl From<BoxedInstruction> for Value {
+    fn from(instruction: BoxedInstruction) -> Value {
+        match instruction {
+            BoxedInstruction::None => false.into(),
+            BoxedInstruction::Math => true.into(),
+            BoxedInstruction::All => "all".into(),
+        }
+    }
+}
+
+impl TryFrom<Value> for BoxedInstruction {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<BoxedInstruction, String> {
+        let known = [BoxedInstruction::None, BoxedInstruction::Math, BoxedInstruction::All];
+        let found = known.into_iter().find(|instruction| Value::from(*instruction) == value);
+        found.ok_or_else(|| format!("boxed_instruction: expected false, true or \"all\", found {value}"))
+    }
+}
+
+/// The question with the instruction after it.
+fn with_boxed_instruction(question: &str) -> String {
+    format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", question.trim())
 }
 
 /// Why a task could not be read.
@@ -192,7 +279,7 @@ fn shown_paths(paths: &[PathBuf]) -> String {
 /// Says which file, line and field are at fault, or how to get files that are missing.
 pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
     if spec.ends_with(".jsonl") || spec.ends_with(".jsonl.gz") {
-        return Ok(vec![custom::load(Path::new(spec))?]);
+        return Ok(vec![custom::load(Path::new(spec), options)?]);
     }
     let (key, subtask) = spec.split_once(':').map_or((spec, None), |(key, subtask)| (key, Some(subtask)));
     let fits = |benchmark: &&Benchmark| {
@@ -213,12 +300,4 @@ fn items(
 /// One message by the user.
 fn user(content: impl Into<String>) -> Vec<Message> {
     vec![Message::new("user", content)]
-}
-
-/// A task of at least one question.
-fn task(name: impl Into<String>, rule: AnswerRule, items: Vec<Question>, source: &Path) -> Result<Task, TaskError> {
-    if items.is_empty() {
-        return Err(TaskError::Empty { path: source.to_path_buf() });
-    }
-    Ok(Task { name: name.into(), rule, items, source: source.to_path_buf() })
 }

@@ -75,11 +75,12 @@ impl Method for Drawn {
 /// The samples' texts, and what they answer.
 fn draw(context: &mut Context) -> Result<(Vec<String>, SelfConsistency), MethodError> {
     let Context { traced, task, item, options, .. } = context;
-    let EvalOptions { samples, temperature, seed, max_tokens, .. } = **options;
+    let EvalOptions { samples, temperature, seed, .. } = **options;
     let (tokens, prompt_len) = traced.tokens();
     let prompts = vec![tokens[..prompt_len].to_vec(); samples];
     let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
-    let generate = GenerateOptions { max_tokens, sampling, trace: None, ..GenerateOptions::default() };
+    let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
+    let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
     let streams = (0..samples).map(|sample| stream(&task.name, item.doc_id, sample));
     let generations = traced.generate_sharing(&prompts, &generate, streams)?;
 
@@ -88,7 +89,7 @@ fn draw(context: &mut Context) -> Result<(Vec<String>, SelfConsistency), MethodE
     let mut response_tokens = Vec::new();
     for generation in &generations {
         let response = &generation.tokens[prompt_len..];
-        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, task.rule, rules)?;
+        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, generation.is_cut_off(), task.rule, rules)?;
         let logprob = |position: usize| generation.steps.get(position - prompt_len).and_then(|step| step.logprob);
         let weight = answer.as_ref().map_or(0.0, |answer| {
             let sum: f64 = answer.tokens.clone().map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();

@@ -4,15 +4,18 @@ use super::{Context, Findings, Method, MethodError, Score};
 use crate::engine::GenerateOptions;
 use crate::engine::encode::{ResponseText, encode_next_turn};
 use crate::model::chat::Conversation;
-use crate::uq::answer::{AnswerRule, find_answer};
+use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use serde::{Deserialize, Serialize};
 
-/// Tokens that the model may spend on saying how sure it is.
-const MAX_TOKENS: usize = 128;
+/// Tokens that the model may spend on saying how sure it is, as published.
+const MAX_TOKENS: usize = 1024;
 
-/// The question after the answer. Our own words; the scale and the box are the authors'.
-const QUESTION: &str = "How likely is it that your final answer is correct? Give a whole number from 0 (certainly wrong) \
-                        to 10 (certainly right), in \\boxed{}.";
+/// The question after the answer, as published, line breaks included.
+const QUESTION: &str = "
+Please rate your confidence to your previous answer on a scale of 0-10.
+0 being not confident at all, 10 being very confident.
+Put your confidence score in `\\boxed{ }`.
+";
 
 /// What the model says of its own confidence when asked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,14 +69,11 @@ impl Method for Asked {
     }
 }
 
-/// The confidence that a text states on a scale from 0 to 10, or in percent, as a number in [0, 1].
+/// The number from 0 to 10 that the last box of a text holds, over 10. Without a box nothing was stated.
 fn stated_confidence(text: &str) -> Option<f64> {
-    let span = find_answer(text, AnswerRule::Number)?.bytes;
-    let rest = text[span.end..].trim_start_matches(['}', ' ', '\\', '$']);
-    let number: f64 = text[span].replace(',', "").parse().ok()?;
-    let scale = if rest.starts_with('%') || rest.starts_with("percent") { 100.0 } else { 10.0 };
-    let confidence = number / scale;
-    (0.0..=1.0).contains(&confidence).then_some(confidence)
+    let boxed = find_answer(text, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed)?;
+    let number: f64 = text[boxed.bytes].trim().parse().ok()?;
+    Some(number / 10.0).filter(|confidence| (0.0..=1.0).contains(confidence))
 }
 
 #[cfg(test)]
@@ -86,9 +86,12 @@ mod tests {
             ("\\boxed{8}", Some(0.8)),
             ("I am quite sure: \\boxed{10}.", Some(1.0)),
             ("\\boxed{7.5}", Some(0.75)),
-            ("I would say 90%.", Some(0.9)),
-            ("\\boxed{85\\%}", Some(0.85)),
+            ("Step 1: \\boxed{3}, no: \\boxed{ 4 }", Some(0.4)),
             ("\\boxed{0}", Some(0.0)),
+            ("I would say 90%.", None),
+            ("My confidence is 9.", None),
+            ("\\boxed{85\\%}", None),
+            ("\\boxed{nan}", None),
             ("\\boxed{42}", None),
             ("\\boxed{-1}", None),
             ("I am sure.", None),
