@@ -35,7 +35,7 @@ pub struct ReportArgs {
     /// The pictures as PNG, too (in builds with the feature png)
     #[arg(long)]
     png: bool,
-    /// Only these methods, by their keys in the samples' uq.scores; they are compared on the items that all of them have
+    /// Only these methods, by their keys in the samples' uq.scores
     #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
     methods: Vec<String>,
     /// The method that the others are compared with
@@ -44,10 +44,13 @@ pub struct ReportArgs {
     /// Resamples of the bootstrap; 0: no intervals
     #[arg(long, value_name = "N", default_value_t = 1000)]
     resamples: usize,
-    /// Find the threshold that holds this share of wrong answers by not answering below it, on a random half of the items,
-    /// and show what comes of it on the other half
+    /// Find the threshold above which at most this share of the answers is wrong, by an exact bound (Clopper-Pearson over 20
+    /// thresholds) on a random half of the items, and show what comes of it on the other half
     #[arg(long, value_name = "SHARE", value_parser = share)]
     target_risk: Option<f64>,
+    /// With what probability --target-risk is to hold
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "0.95")]
+    risk_confidence: f64,
     /// Fit Platt's sigmoid and isotonic regression on a random half of the items, and show the errors on the other half
     #[arg(long)]
     calibrate: bool,
@@ -78,6 +81,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
         methods: args.methods.clone(),
         against: args.against.clone(),
         target_risk: args.target_risk,
+        risk_confidence: args.risk_confidence,
         calibrate: args.calibrate,
     };
     let analysis = analyse(&args.folders, &options)?;

@@ -5,7 +5,7 @@ use super::svg::{
     reliability, risk_coverage,
 };
 use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, TaskAnalysis};
-use crate::eval::metrics::{self, Level, Ranking};
+use crate::eval::metrics::{self, Confidence, Level, Ranking};
 
 /// Pictures that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,14 +120,12 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
 }
 
 /// The answered items that have a grade, and a score of the method.
-fn scored<'a>(task: &'a TaskAnalysis, method: &'a Method) -> impl Iterator<Item = (f64, bool)> + 'a {
-    let answered = task.items.iter().filter(|item| item.answered());
-    answered.filter_map(|item| Some((item.score(&method.key)?, item.correct?)))
+fn scored<'a>(task: &'a TaskAnalysis, method: &'a Method) -> impl Iterator<Item = (Confidence, bool)> + 'a {
+    task.items.iter().filter_map(|item| item.judged(method))
 }
 
 fn levels(task: &TaskAnalysis, method: &Method) -> Vec<Level> {
-    let (scores, labels): (Vec<f64>, Vec<bool>) = scored(task, method).unzip();
-    Ranking::of(&scores, &labels).levels()
+    Ranking::new(scored(task, method).enumerate().map(|(i, (found, correct))| (i, found, correct))).levels()
 }
 
 fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Reliability {
@@ -154,7 +152,7 @@ fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Re
 fn scores_of(task: &TaskAnalysis, method: &Method) -> Quantity {
     let of = |wanted: bool| {
         let scored = scored(task, method).filter(|(_, correct)| *correct == wanted);
-        scored.map(|(score, _)| score).collect()
+        scored.map(|(found, _)| found.score).collect()
     };
     let numbers = ByCorrectness { correct: of(true), incorrect: of(false) };
     Quantity { label: method.name.clone(), unit_interval: method.probability, numbers }

@@ -83,7 +83,10 @@ fn nothing_is_dropped_in_silence() {
     let verbalized = task.method("verbalized").unwrap();
     assert_eq!((verbalized.answered.items, verbalized.missing), (said, 287 - said));
     assert!(verbalized.missing > 0);
-    assert_eq!(task.common.as_ref().unwrap().items, said);
+    // what one method does not say takes nothing from the others' comparison
+    let common = task.common.as_ref().unwrap();
+    let compared = |key: &str| common.methods.iter().find(|method| method.method == key).unwrap().measures.items;
+    assert_eq!((common.items, compared("verbalized"), compared("answer_prob")), (287, said, 287));
     // unanswered items are wrong and rank lowest, so ranking them too can only help
     assert!(p.all.value(Metric::Auroc) > p.answered.value(Metric::Auroc));
 }
@@ -377,11 +380,12 @@ fn abstention_and_calibration_are_tried_on_the_other_half() {
     let of = |key: &str| holdout.methods.iter().find(|method| method.method == key).unwrap();
     let (p, length) = (of("p"), of("trace_length"));
     let chosen = p.abstention.as_ref().unwrap();
-    assert!(chosen.fitted.risk.unwrap() <= 0.2 && chosen.fitted.coverage > 0.2, "{chosen:?}");
-    // the two halves are alike: the held-out risk is 0.2 but for the noise of n answers, four deviations at most
+    assert!(chosen.fitted.risk.unwrap() < chosen.bound.unwrap() && chosen.fitted.coverage > 0.2, "{chosen:?}");
+    assert!(chosen.bound.unwrap() <= 0.2);
+    // the two halves are alike: the held-out risk is at most 0.2 but for the noise of n answers, four deviations at most
     let answers = chosen.held_out.coverage * 1000.0;
     let noise = 4.0 * (0.2 * 0.8 / answers).sqrt();
-    assert!((chosen.held_out.risk.unwrap() - 0.2).abs() < noise, "{chosen:?}");
+    assert!(chosen.held_out.risk.unwrap() < 0.2 + noise, "{chosen:?}");
     // p is calibrated as it is made up; what is no probability becomes one
     let calibrated = p.calibration.as_ref().unwrap();
     assert!(calibrated.platt.brier < calibrated.as_is.unwrap().brier + 0.01, "{calibrated:?}");

@@ -25,7 +25,7 @@ fn methods_of(runs: &[Run]) -> Vec<Method> {
         .flat_map(|item| item.scores.iter().filter(|(_, score)| score.is_some()).map(|(key, _)| key.as_str()))
         .collect();
     let mut methods: Vec<Method> =
-        keys.into_iter().map(|key| Method::of(key, items().filter_map(|item| item.score(key)))).collect();
+        keys.iter().map(|key| Method::among(key, &keys, items().filter_map(|item| item.score(key)))).collect();
     methods.sort_by(|a, b| a.rank().cmp(&b.rank()));
     methods
 }

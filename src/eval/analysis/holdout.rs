@@ -5,7 +5,8 @@ use super::summary::wilson;
 use super::{AnalysisOptions, Item, Method};
 use crate::eval::metrics::calibrators::{Isotonic, Platt, log_odds};
 use crate::eval::metrics::mt19937::Mt19937;
-use crate::eval::metrics::{Binning, Ranking, brier, ece, risk_coverage};
+use crate::eval::metrics::risk::RiskControl;
+use crate::eval::metrics::{Binning, Confidence, Ranking, brier, ece};
 use serde::Serialize;
 
 /// A task's items cut in two at random.
@@ -28,11 +29,17 @@ pub struct HoldoutMethod {
     pub calibration: Option<Calibration>,
 }
 
-/// Answering only from a threshold on: the lowest one that holds the target risk on the fitted half.
+/// Answering only above a threshold: the lowest one of which the fitted half shows, at the confidence asked for, that it holds
+/// the target risk ([`risk`](crate::eval::metrics::risk)).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Abstention {
-    /// Scores from here on are answered; `None`: no threshold holds the risk, nothing is answered.
+    /// Scores above it are answered; `None`: no threshold can be shown to hold the risk, nothing is answered.
     pub threshold: Option<f64>,
+    /// Its logarithm, by which answers are told apart where the method has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_threshold: Option<f64>,
+    /// The upper bound on the risk, of all thresholds that were tried together.
+    pub bound: Option<f64>,
     pub fitted: Answered,
     pub held_out: Answered,
 }
@@ -78,16 +85,17 @@ pub(super) fn holdout(
     }
     let order = Mt19937::new(options.seed).permutation(graded.len());
     let (fitted, held_out) = order.split_at(graded.len().div_ceil(2));
-    let half = |half: &[usize], key: &str| Half::new(half.iter().map(|&i| graded[i]), key);
+    let half = |half: &[usize], method: &Method| Half::new(half.iter().map(|&i| graded[i]), method);
+    let control = options.target_risk.map(|target| RiskControl { target, confidence: options.risk_confidence });
     let of_method = |method: &Method| {
-        let (fit, show) = (half(fitted, &method.key), half(held_out, &method.key));
+        let (fit, show) = (half(fitted, method), half(held_out, method));
         HoldoutMethod {
             method: method.key.clone(),
-            abstention: options.target_risk.map(|risk| abstention(&fit, &show, risk)),
+            abstention: control.map(|control| abstention(&fit, &show, method, control)),
             calibration: if options.calibrate { calibration(&fit, &show, method.probability, binning) } else { None },
         }
     };
-    let known = |method: &&Method| graded.iter().any(|item| item.answered() && item.score(&method.key).is_some());
+    let known = |method: &&Method| graded.iter().any(|item| item.judged(method).is_some());
     let methods = methods.iter().filter(known).map(of_method).collect();
     Some(Holdout { fitted: fitted.len(), held_out: held_out.len(), methods })
 }
@@ -96,29 +104,23 @@ pub(super) fn holdout(
 struct Half {
     /// All graded items.
     items: usize,
-    /// Of those with an answer and a score.
-    scores: Vec<f64>,
-    labels: Vec<bool>,
+    /// Of those with an answer and a score: that, and whether the answer is right.
+    judged: Vec<(Confidence, bool)>,
 }
 
 impl Half {
-    fn new<'a>(items: impl Iterator<Item = &'a Item>, key: &str) -> Half {
-        let mut half = Half { items: 0, scores: Vec::new(), labels: Vec::new() };
+    fn new<'a>(items: impl Iterator<Item = &'a Item>, method: &Method) -> Half {
+        let mut half = Half { items: 0, judged: Vec::new() };
         for item in items {
             half.items += 1;
-            let score = item.score(key).filter(|score| item.answered() && score.is_finite());
-            if let (Some(score), Some(correct)) = (score, item.correct) {
-                half.scores.push(score);
-                half.labels.push(correct);
-            }
+            half.judged.extend(item.judged(method));
         }
         half
     }
 
-    fn answered_from(&self, threshold: Option<f64>) -> Answered {
-        let answered = |score: f64| threshold.is_some_and(|threshold| score >= threshold);
-        let labels: Vec<bool> =
-            self.scores.iter().zip(&self.labels).filter(|(score, _)| answered(**score)).map(|(_, l)| *l).collect();
+    fn answered_above(&self, threshold: Option<Confidence>) -> Answered {
+        let answered = |found: &Confidence| threshold.is_some_and(|threshold| found.rank > threshold.rank);
+        let labels: Vec<bool> = self.judged.iter().filter(|(found, _)| answered(found)).map(|(_, label)| *label).collect();
         let wrong = labels.iter().filter(|label| !**label).count();
         Answered {
             coverage: labels.len() as f64 / self.items.max(1) as f64,
@@ -127,30 +129,45 @@ impl Half {
         }
     }
 
+    fn scores(&self) -> Vec<f64> {
+        self.judged.iter().map(|(found, _)| found.score).collect()
+    }
+
+    fn labels(&self) -> Vec<bool> {
+        self.judged.iter().map(|(_, label)| *label).collect()
+    }
+
     /// The scores in the form that suits a sigmoid: of probabilities their log-odds.
     fn transformed(&self, probability: bool) -> Vec<f64> {
-        self.scores.iter().map(|score| if probability { log_odds(*score) } else { *score }).collect()
+        self.scores().into_iter().map(|score| if probability { log_odds(score) } else { score }).collect()
     }
 }
 
-fn abstention(fit: &Half, show: &Half, target: f64) -> Abstention {
-    let levels = Ranking::of(&fit.scores, &fit.labels).levels();
-    let threshold = risk_coverage(&levels).iter().rfind(|point| point.risk <= target).map(|point| point.threshold);
-    Abstention { threshold, fitted: fit.answered_from(threshold), held_out: show.answered_from(threshold) }
+fn abstention(fit: &Half, show: &Half, method: &Method, control: RiskControl) -> Abstention {
+    let found = control.threshold(&fit.judged);
+    let above = found.map(|found| found.above);
+    Abstention {
+        threshold: above.map(|above| above.score),
+        log_threshold: above.map(|above| above.rank).filter(|rank| method.log.is_some() && rank.is_finite()),
+        bound: found.map(|found| found.bound),
+        fitted: fit.answered_above(above),
+        held_out: show.answered_above(above),
+    }
 }
 
 fn calibration(fit: &Half, show: &Half, probability: bool, binning: Binning) -> Option<Calibration> {
-    let platt = Platt::fit(&fit.transformed(probability), &fit.labels)?;
-    let isotonic = Isotonic::fit(&fit.scores, &fit.labels)?;
+    let platt = Platt::fit(&fit.transformed(probability), &fit.labels())?;
+    let isotonic = Isotonic::fit(&fit.scores(), &fit.labels())?;
+    let labels = show.labels();
     let errors = |scores: &[f64]| {
-        let levels = Ranking::of(scores, &show.labels).levels();
+        let levels = Ranking::of(scores, &labels).levels();
         Some(CalibrationErrors { ece: ece(&levels, binning)?, brier: brier(&levels)? })
     };
     let platt: Vec<f64> = show.transformed(probability).iter().map(|score| platt.at(*score)).collect();
-    let isotonic: Vec<f64> = show.scores.iter().map(|score| isotonic.at(*score)).collect();
+    let isotonic: Vec<f64> = show.scores().into_iter().map(|score| isotonic.at(score)).collect();
     Some(Calibration {
-        items: show.scores.len(),
-        as_is: if probability { errors(&show.scores) } else { None },
+        items: show.judged.len(),
+        as_is: if probability { errors(&show.scores()) } else { None },
         platt: errors(&platt)?,
         isotonic: errors(&isotonic)?,
     })

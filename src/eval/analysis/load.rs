@@ -1,6 +1,8 @@
 //! Run folders in, runs of items out.
 
+use super::Method;
 use crate::engine::FinishReason;
+use crate::eval::metrics::Confidence;
 use crate::eval::run::sweep::SweepRow;
 use crate::eval::sample::{Sample, ScoreMap, SweepPoint};
 use crate::io::jsonl::{Lines, ReadError};
@@ -98,6 +100,29 @@ impl Item {
     pub fn score(&self, method: &str) -> Option<f64> {
         finite(&self.scores, method)
     }
+
+    /// Whether the answer that the method scores is right; `None`: not graded.
+    pub fn label(&self, method: &Method) -> Option<bool> {
+        if method.own_answer { self.majority_correct } else { self.correct }
+    }
+
+    /// The method's confidence in the answer that it scores; `None` where there is no such answer or no score of it.
+    pub fn confidence(&self, method: &Method) -> Option<Confidence> {
+        let there = self.answered() || method.own_answer;
+        if there { confidence(&self.scores, method) } else { None }
+    }
+
+    /// The confidence, and whether the answer is right; `None` where one of them is not known.
+    pub fn judged(&self, method: &Method) -> Option<(Confidence, bool)> {
+        Some((self.confidence(method)?, self.label(method)?))
+    }
+}
+
+/// A method's confidence among scores, with its logarithm as the rank where the method has one.
+pub(super) fn confidence(scores: &ScoreMap, method: &Method) -> Option<Confidence> {
+    let score = finite(scores, &method.key)?;
+    let rank = method.log.map_or(score, |log| finite(scores, log).unwrap_or_else(|| score.ln()));
+    Some(Confidence { score, rank })
 }
 
 /// A method's score if it is a number.

@@ -4,6 +4,7 @@ use crate::eval::run::methods::METHODS;
 pub use crate::uq::scores::Group;
 use crate::uq::scores::as_shown;
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// A method, as reports name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -15,41 +16,76 @@ pub struct Method {
     pub group: Group,
     /// Whether its scores claim to be probabilities, so that calibration can be measured.
     pub probability: bool,
+    /// Whether it scores an answer of its own, the samples' majority's, and not the response's.
+    #[serde(skip)]
+    pub own_answer: bool,
+    /// The score that holds its logarithm, if any item has it: by that it ranks.
+    #[serde(skip)]
+    pub log: Option<&'static str>,
 }
 
-/// (key, name, group, whether it is a probability) of all scores, in the order in which reports show them.
-fn known() -> impl Iterator<Item = (&'static str, &'static str, Group, bool)> {
-    let single_pass = as_shown().iter().map(|score| (score.key, score.name, score.group, score.is_probability));
+/// Products of probabilities, and the scores that hold their logarithms.
+const LOGARITHMS: [(&str, &str); 5] = [
+    ("answer_prob", "answer_logprob"),
+    ("response_prob", "response_logprob"),
+    ("p_attn", "attn_logprob"),
+    ("p_sim", "sim_logprob"),
+    ("p", "p_logprob"),
+];
+
+/// All scores, in the order in which reports show them.
+fn known() -> impl Iterator<Item = Method> {
+    let method = |key: &str, name: &str, group, probability, own_answer| Method {
+        key: key.to_owned(),
+        name: name.to_owned(),
+        group,
+        probability,
+        own_answer,
+        log: None,
+    };
+    let single_pass =
+        as_shown().iter().map(move |score| method(score.key, score.name, score.group, score.is_probability, false));
     let more_passes = METHODS.iter().flat_map(|method| method.scores());
-    single_pass.chain(more_passes.map(|score| (score.key, score.name, Group::MorePasses, score.is_probability)))
+    single_pass.chain(more_passes.map(move |score| {
+        method(score.key, score.name, Group::MorePasses, score.is_probability, score.of_majority)
+    }))
 }
 
 impl Method {
     /// A method by its key. One that is not known counts as a probability if all its `scores` are in [0, 1].
     pub fn of(key: &str, mut scores: impl Iterator<Item = f64>) -> Method {
-        let (name, group, probability) = match known().find(|(known, ..)| *known == key) {
-            Some((_, name, group, probability)) => (name, group, probability),
-            None => (key, Group::Other, scores.all(|score| (0.0..=1.0).contains(&score))),
-        };
-        Method { key: key.to_owned(), name: name.to_owned(), group, probability }
+        known().find(|known| known.key == key).unwrap_or_else(|| Method {
+            key: key.to_owned(),
+            name: key.to_owned(),
+            group: Group::Other,
+            probability: scores.all(|score| (0.0..=1.0).contains(&score)),
+            own_answer: false,
+            log: None,
+        })
+    }
+
+    /// As [`of`](Self::of), over items that have the scores `keys`.
+    pub(super) fn among(key: &str, keys: &BTreeSet<&str>, scores: impl Iterator<Item = f64>) -> Method {
+        let log = LOGARITHMS.iter().find(|(product, log)| *product == key && keys.contains(log));
+        Method { log: log.map(|(_, log)| *log), ..Method::of(key, scores) }
     }
 
     /// Where reports show it.
     pub(super) fn rank(&self) -> (usize, &str) {
-        (known().position(|(key, ..)| key == self.key).unwrap_or(usize::MAX), &self.key)
+        (known().position(|known| known.key == self.key).unwrap_or(usize::MAX), &self.key)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
 
     #[test]
     fn every_score_has_a_key_of_its_own_and_is_shown_by_what_it_costs() {
-        let keys: BTreeSet<&str> = known().map(|(key, ..)| key).collect();
+        let keys: BTreeSet<String> = known().map(|method| method.key).collect();
         assert_eq!(keys.len(), known().count());
-        let groups: Vec<Group> = known().map(|(key, ..)| Method::of(key, std::iter::empty()).group).collect();
+        assert!(LOGARITHMS.iter().all(|(product, _)| keys.contains(*product)));
+        let groups: Vec<Group> = known().map(|method| method.group).collect();
         assert!(groups.is_sorted() && !groups.contains(&Group::Other));
     }
 

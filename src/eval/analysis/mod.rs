@@ -44,8 +44,10 @@ pub struct AnalysisOptions {
     pub methods: Vec<String>,
     /// The method that the others are compared with.
     pub against: String,
-    /// Share of wrong answers to be held by not answering below a threshold.
+    /// Share of wrong answers to be held by answering only above a threshold.
     pub target_risk: Option<f64>,
+    /// With what probability it is to be held.
+    pub risk_confidence: f64,
     /// Whether to fit maps to calibrated probabilities.
     pub calibrate: bool,
 }
@@ -58,6 +60,7 @@ impl Default for AnalysisOptions {
             methods: Vec::new(),
             against: "p".to_owned(),
             target_risk: None,
+            risk_confidence: 0.95,
             calibrate: false,
         }
     }
@@ -228,21 +231,22 @@ pub struct MethodAnalysis {
     pub length_controlled_auroc: Option<f64>,
 }
 
-/// Methods on the items of which all of them have a score.
+/// Methods beside one of them, each on the items of which both have a score.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Common {
     /// The method that the differences are to.
     pub against: String,
+    /// Of which `against` has a score.
     pub items: usize,
     pub methods: Vec<CommonMethod>,
 }
 
-/// A method on the common items.
+/// A method on the items of which it and [`Common::against`] have a score.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CommonMethod {
     pub method: String,
     pub measures: Measures,
-    /// Its metric minus that of `against`, with the paired bootstrap's interval.
+    /// Its metric minus that of `against` on the same items, with the paired bootstrap's interval.
     pub difference: BTreeMap<Metric, Option<Estimate>>,
 }
 

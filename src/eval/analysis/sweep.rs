@@ -1,8 +1,8 @@
 //! The responses under other parameters: how far chains, confidences and metrics move.
 
-use super::load::{SweepItem, finite};
+use super::load::{SweepItem, confidence};
 use super::*;
-use crate::eval::metrics::Ranking;
+use crate::eval::metrics::{Confidence, Ranking};
 use crate::eval::sample::ScoreMap;
 use std::cmp::Ordering;
 
@@ -76,14 +76,14 @@ fn of_setting(setting: BTreeMap<String, Value>, points: &[(&Item, Point)], metho
 }
 
 fn of_method(method: &Method, points: &[(&Item, Point)]) -> Option<SweepMethod> {
-    let scored: Vec<(&Item, f64)> = points
+    let scored: Vec<(&Item, Confidence)> = points
         .iter()
-        .filter(|(item, _)| item.correct.is_some())
-        .filter_map(|(item, point)| Some((*item, finite(point.scores, &method.key)?)))
+        .filter(|(item, _)| item.label(method).is_some())
+        .filter_map(|(item, point)| Some((*item, confidence(point.scores, method)?)))
         .collect();
-    let entries = scored.iter().enumerate().map(|(i, (item, score))| (i, *score, item.correct == Some(true)));
+    let entries = scored.iter().enumerate().map(|(i, (item, found))| (i, *found, item.label(method) == Some(true)));
     let levels = Ranking::new(entries).levels();
-    let changes = || scored.iter().filter_map(|(item, score)| Some((score - item.score(&method.key)?).abs()));
+    let changes = || scored.iter().filter_map(|(item, found)| Some((found.score - item.score(&method.key)?).abs()));
     (!scored.is_empty()).then(|| SweepMethod {
         method: method.key.clone(),
         items: scored.len(),

@@ -1,7 +1,7 @@
 //! The paper's evaluation sets: as many right answers as wrong ones, at most 500 of each.
 
 use super::mt19937::Mt19937;
-use super::{Metric, Ranking};
+use super::{Confidence, Metric, Ranking};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -61,8 +61,8 @@ pub struct Balanced {
 }
 
 impl Balanced {
-    /// Of scores (none NaN) and labels, in the data's order; `None` if a class has no item.
-    pub fn of(scores: &[f64], labels: &[bool], probability: bool) -> Option<Balanced> {
+    /// Of confidences (none NaN) and labels, in the data's order; `None` if a class has no item.
+    pub fn of(scores: &[Confidence], labels: &[bool], probability: bool) -> Option<Balanced> {
         let mut values: BTreeMap<Metric, Vec<f64>> = Metric::ALL.into_iter().map(|metric| (metric, vec![])).collect();
         let mut per_class = 0;
         for seed in SEEDS {
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(once.len(), MAX_PER_CLASS);
         assert_ne!(sample, balanced_subsample(&labels, 4));
         assert_eq!(balanced_subsample(&[true; 9], 0), Subsample { correct: vec![], incorrect: vec![] });
-        assert_eq!(Balanced::of(&[0.5; 9], &[true; 9], true), None);
+        assert_eq!(Balanced::of(&[0.5.into(); 9], &[true; 9], true), None);
     }
 
     #[test]

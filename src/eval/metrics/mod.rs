@@ -19,13 +19,14 @@ pub mod calibrators;
 pub mod discrimination;
 pub mod mt19937;
 pub mod ranking;
+pub mod risk;
 pub mod selective;
 
 pub use balanced::{Balanced, Subsample, balanced_subsample};
 pub use bootstrap::{Resampling, interval};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
 pub use discrimination::{auprc, auroc, length_controlled_auroc};
-pub use ranking::{Level, Ranking};
+pub use ranking::{Confidence, Level, Ranking};
 pub use selective::{CurvePoint, aurc, prr, risk_coverage};
 
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! Items in the order of their scores.
 
-/// The items of one score. Metrics take them as [`Ranking`] gives them: scores distinct and descending.
+/// The items of one rank. Metrics take them as [`Ranking`] gives them: ranks distinct and descending, so scores never
+/// ascend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
     pub score: f64,
@@ -13,6 +14,21 @@ impl Level {
     /// Items with a wrong answer.
     pub fn wrong(&self) -> u32 {
         self.items - self.correct
+    }
+}
+
+/// A score, and what items are ranked by: the score itself, or of a product of probabilities its logarithm, which tells
+/// apart what underflows to 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Confidence {
+    pub score: f64,
+    /// Not decreasing in `score`.
+    pub rank: f64,
+}
+
+impl From<f64> for Confidence {
+    fn from(score: f64) -> Confidence {
+        Confidence { score, rank: score }
     }
 }
 
@@ -33,15 +49,19 @@ struct Entry {
     item: u32,
     correct: bool,
     score: f64,
+    rank: f64,
 }
 
 impl Ranking {
-    /// Of (item's index, score, whether its answer is right); an item whose score is NaN has none and is left out.
-    pub fn new(items: impl IntoIterator<Item = (usize, f64, bool)>) -> Ranking {
-        let entry = |(item, score, correct)| Entry { item: item as u32, correct, score: score + 0.0 }; // -0 is 0
-        let scored = items.into_iter().filter(|(_, score, _)| !score.is_nan());
-        let mut entries: Vec<Entry> = scored.map(entry).collect();
-        entries.sort_by(|a, b| b.score.total_cmp(&a.score));
+    /// Of (item's index, confidence, whether its answer is right); an item whose confidence is NaN has none and is left
+    /// out.
+    pub fn new<C: Into<Confidence>>(items: impl IntoIterator<Item = (usize, C, bool)>) -> Ranking {
+        let entry = |(item, confidence, correct): (usize, C, bool)| {
+            let Confidence { score, rank } = confidence.into();
+            Entry { item: item as u32, correct, score: score + 0.0, rank: rank + 0.0 } // -0 is 0
+        };
+        let mut entries: Vec<Entry> = items.into_iter().map(entry).filter(|entry| !entry.rank.is_nan()).collect();
+        entries.sort_by(|a, b| b.rank.total_cmp(&a.rank));
         Ranking { entries }
     }
 
@@ -72,9 +92,10 @@ impl Ranking {
         self.count(|item| u32::from(counts[item as usize]), levels);
     }
 
-    /// Descending by score; levels without an item are left out.
+    /// Descending by rank; levels without an item are left out.
     fn count(&self, times: impl Fn(u32) -> u32, levels: &mut Vec<Level>) {
         levels.clear();
+        let mut rank = f64::NAN;
         for entry in &self.entries {
             let n = times(entry.item);
             if n == 0 {
@@ -82,12 +103,13 @@ impl Ranking {
             }
             let correct = n * u32::from(entry.correct);
             match levels.last_mut() {
-                Some(level) if level.score == entry.score => {
+                Some(level) if rank == entry.rank => {
                     level.items += n;
                     level.correct += correct;
                 }
                 _ => levels.push(Level { score: entry.score, items: n, correct }),
             }
+            rank = entry.rank;
         }
     }
 }
@@ -106,5 +128,22 @@ mod tests {
         ranking.resampled(&[3, 9, 0, 0, 1, 1], &mut levels);
         assert_eq!(levels, [level(0.5, 4, 3), level(0.0, 1, 0)]);
         assert_eq!(ranking.len(), 5);
+    }
+
+    #[test]
+    fn logarithms_rank_what_underflows() {
+        let log = |rank: f64| Confidence { score: rank.exp(), rank };
+        let items = [(0, log(-900.0), false), (1, log(-800.0), true), (2, log(-0.5), true), (3, log(f64::NEG_INFINITY), false)];
+        let levels = Ranking::new(items).levels();
+        assert_eq!(levels.iter().map(|level| (level.score, level.correct)).collect::<Vec<_>>(), [
+            ((-0.5f64).exp(), 1),
+            (0.0, 1),
+            (0.0, 0),
+            (0.0, 0),
+        ]);
+        assert_eq!(super::super::auroc(&levels), Some(1.0));
+        // what only reads scores reads probabilities
+        let by_score = Ranking::new(items.map(|(i, confidence, correct)| (i, confidence.score, correct))).levels();
+        assert_eq!(super::super::brier(&levels), super::super::brier(&by_score));
     }
 }

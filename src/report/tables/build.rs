@@ -194,6 +194,7 @@ fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common:
     };
     let value = |metric: Metric| move |m: &CommonMethod| m.measures.value(metric);
     let columns = [
+        plain("n", |m: &CommonMethod| m.measures.items.to_string()),
         ranked(
             "AUROC [95 %]",
             Metric::Auroc,
@@ -205,7 +206,8 @@ fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common:
         plain("Difference [95 %]", change(ece)),
     ];
     let notes = vec![format!(
-        "Only the {} items of which every method here has a score. Difference: to {against}, paired bootstrap.",
+        "n: items of which the method and {against} (which has {}) have a score. Difference: to {against} on these, paired \
+         bootstrap.",
         common.items
     )];
     method_table(title(run, task, "methods compared"), &rows, &columns, notes)

@@ -68,7 +68,7 @@ fn rows_of<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
         for method in &common.methods {
             let of = Row { method: &method.method, ..base.clone() };
             rows.extend(measures(&method.measures, &Row { view: "common", ..of.clone() }));
-            rows.extend(estimates(&method.difference, common.items, &Row { view: "difference", ..of }));
+            rows.extend(estimates(&method.difference, method.measures.items, &Row { view: "difference", ..of }));
         }
     }
     rows.extend(holdout(task, base));

@@ -14,8 +14,10 @@ pub fn tables(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Ve
     let abstain = analysis.options.target_risk.map(|risk| {
         let notes = vec![
             format!(
-                "The lowest threshold with a share of wrong answers of at most {} on one half, tried on the other ({split}).",
-                shown(risk)
+                "The lowest threshold above which at most {} of the answers are wrong with a probability of {}, by Clopper-Pearson \
+                 bounds on one half (20 thresholds, Bonferroni), tried on the other ({split}).",
+                shown(risk),
+                shown(analysis.options.risk_confidence)
             ),
             "Coverage: answered, of all the half's questions; Best: most on the held-out half.".to_owned(),
         ];
@@ -54,6 +56,7 @@ fn abstention() -> Vec<MethodColumn<'static, HoldoutMethod>> {
         plain("Threshold", threshold),
         plain("Coverage, chosen on", text(|a| a.fitted, |answered| percent(Some(answered.coverage)))),
         plain("Risk", text(|a| a.fitted, |answered| percent(answered.risk))),
+        plain("Bound", move |m| percent(of(m).and_then(|a| a.bound))),
         // more coverage is better, as with AUROC
         ranked(
             "Coverage, held out",

@@ -51,6 +51,9 @@ pub struct Score {
     pub meaning: &'static str,
     /// Whether it claims to be a probability, so that calibration can be measured.
     pub is_probability: bool,
+    /// Whether it scores the answer that the drawn responses agree on (`acc_majority` says whether that is right), and
+    /// not the response's.
+    pub of_majority: bool,
 }
 
 /// What a method may use.

@@ -45,12 +45,14 @@ impl Method for Drawn {
                 name: "Self-consistency",
                 meaning: "the weight of the samples that give the same answer",
                 is_probability: true,
+                of_majority: false,
             },
             Score {
                 key: "self_consistency_majority",
                 name: "Majority weight",
                 meaning: "the weight of the answer that most samples give",
                 is_probability: true,
+                of_majority: true,
             },
         ]
     }

@@ -43,6 +43,7 @@ impl Method for Asked {
             name: "Verbalized",
             meaning: "the confidence that the model states when asked",
             is_probability: true,
+            of_majority: false,
         }]
     }
 

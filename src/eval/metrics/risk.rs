@@ -1,0 +1,201 @@
+//! Answering only above a threshold, with a bound on the share of wrong answers that holds.
+//!
+//! **What is promised.** Items are drawn independently from one distribution, those that the threshold is chosen on and those
+//! to come. With probability at least 1 - δ over the former, the risk R(λ) = P(wrong | confidence above λ) of the chosen
+//! threshold is at most the target r; if no threshold can be shown to hold it, nothing is answered.
+//!
+//! **Why it holds.** Let λ be the m-th highest of the n confidences, m fixed beforehand, and a the number of items strictly
+//! above it. Given λ and a, these a items are independent draws from the items above λ (ties included: how many lie at λ says
+//! nothing of the labels above it), so k, the wrong ones of them, is binomial: k ~ Bin(a, R(λ)). If R(λ) > r, then
+//! P(Bin(a, R(λ)) ≤ k) ≤ α has probability at most α, and since that tail falls with R(λ) so has P(Bin(a, r) ≤ k) ≤ α, which is
+//! the same as a Clopper-Pearson upper bound U(k, a, α) ≤ r. So one λ that passes this test exceeds r with probability at most
+//! α, and by Bonferroni's inequality any of [`LEVELS`] of them does with at most δ where α = δ / [`LEVELS`]. This is
+//! learn-then-test (Angelopoulos et al. 2021) with exact binomial p-values; of the thresholds that pass, the one that answers
+//! most is taken. Testing them in a fixed order, each with all of δ, would need thresholds that do not depend on the items.
+
+use super::Confidence;
+
+/// Thresholds that are tried: the confidences at ranks n/20, 2n/20, ..., n. Bonferroni's price grows with their logarithm.
+pub const LEVELS: usize = 20;
+
+/// P(Bin(n, p) ≤ k), for 0 < p < 1.
+pub fn binomial_cdf(k: usize, n: usize, p: f64) -> f64 {
+    if k >= n {
+        return 1.0;
+    }
+    // ln of the terms, each from the one before, added relative to the largest
+    let odds = p.ln() - (-p).ln_1p();
+    let mut log = n as f64 * (-p).ln_1p();
+    let mut logs = vec![log];
+    for i in 0..k {
+        log += ((n - i) as f64 / (i + 1) as f64).ln() + odds;
+        logs.push(log);
+    }
+    let max = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = logs.iter().map(|log| (log - max).exp()).sum();
+    (max + sum.ln()).exp().min(1.0)
+}
+
+/// The upper confidence bound of a proportion by Clopper and Pearson (1934), one-sided: the p with P(Bin(n, p) ≤ k) = α,
+/// and 1 where every one of the n counts (or there is none).
+pub fn clopper_pearson_upper(k: usize, n: usize, alpha: f64) -> f64 {
+    if k >= n {
+        return 1.0;
+    }
+    let (mut low, mut high) = (k as f64 / n as f64, 1.0);
+    while high - low > 1e-12 {
+        let middle = 0.5 * (low + high);
+        if middle <= 0.0 || binomial_cdf(k, n, middle) > alpha { low = middle } else { high = middle }
+    }
+    high
+}
+
+/// A risk that is not to be exceeded, and how surely.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RiskControl {
+    /// r: the share of wrong answers among those given, in (0, 1).
+    pub target: f64,
+    /// 1 - δ, in (0, 1).
+    pub confidence: f64,
+}
+
+/// A threshold that holds a risk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Controlled {
+    /// What ranks above it is answered.
+    pub above: Confidence,
+    /// The upper bound on the risk at confidence 1 - δ, of all thresholds together.
+    pub bound: f64,
+}
+
+impl RiskControl {
+    /// The lowest of the thresholds that pass, from confidences (none NaN) and whether the answers are right; `None`: none does.
+    pub fn threshold(&self, items: &[(Confidence, bool)]) -> Option<Controlled> {
+        let alpha = (1.0 - self.confidence) / LEVELS as f64;
+        let mut sorted = items.to_vec();
+        sorted.sort_by(|a, b| b.0.rank.total_cmp(&a.0.rank));
+        let wrong_before: Vec<usize> = std::iter::once(0)
+            .chain(sorted.iter().scan(0, |wrong, (_, right)| {
+                *wrong += usize::from(!right);
+                Some(*wrong)
+            }))
+            .collect();
+        let passes = |level: usize| {
+            let above = sorted.get((level * sorted.len()).div_ceil(LEVELS).checked_sub(1)?)?.0;
+            let answered = sorted.partition_point(|(found, _)| found.rank > above.rank);
+            let bound = clopper_pearson_upper(wrong_before[answered], answered, alpha);
+            (bound <= self.target).then_some(Controlled { above, bound })
+        };
+        (1..=LEVELS).rev().find_map(passes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mt19937::Mt19937;
+    use super::*;
+
+    #[test]
+    fn tails_and_bounds_as_in_tables() {
+        // by hand: (1-p)^n, and (1-p)^3 + 3p(1-p)^2
+        assert!((binomial_cdf(0, 10, 0.3) - 0.7f64.powi(10)).abs() < 1e-15);
+        assert!((binomial_cdf(1, 3, 0.2) - 0.896).abs() < 1e-15);
+        assert_eq!(binomial_cdf(3, 3, 0.2), 1.0);
+        // no failures in n: 1 - α^(1/n); scipy 1.16: beta.ppf(0.975, k + 1, n - k) of (10, 100) and (3, 20)
+        assert!((clopper_pearson_upper(0, 29, 0.05) - (1.0 - 0.05f64.powf(1.0 / 29.0))).abs() < 1e-11);
+        assert!((clopper_pearson_upper(10, 100, 0.025) - 0.176_222_598).abs() < 1e-8);
+        assert!((clopper_pearson_upper(3, 20, 0.025) - 0.378_926_829).abs() < 1e-8);
+        assert_eq!((clopper_pearson_upper(0, 0, 0.05), clopper_pearson_upper(4, 4, 0.05)), (1.0, 1.0));
+        // far tails do not underflow to nonsense
+        let bound = clopper_pearson_upper(500, 20_000, 1e-6);
+        assert!(bound > 0.025 && bound < 0.032, "{bound}");
+    }
+
+    /// Uniform in [0, 1).
+    fn uniform(random: &mut Mt19937) -> f64 {
+        f64::from(random.next_u32()) / 4_294_967_296.0
+    }
+
+    /// n items with confidence u, uniform (in steps of 1/`steps`, so that there are ties), wrong with chance `wrong(u)`.
+    fn items(random: &mut Mt19937, n: usize, steps: f64, wrong: impl Fn(f64) -> f64) -> Vec<(Confidence, bool)> {
+        let item = |_| {
+            let u = (uniform(random) * steps).floor() / steps;
+            (u.into(), uniform(random) >= wrong(u))
+        };
+        (0..n).map(item).collect()
+    }
+
+    /// How often, of 2,000 sets of 200 items, the true risk above the threshold that `choose` takes exceeds r = 0.2.
+    fn exceeded(
+        steps: f64,
+        wrong: impl Fn(f64) -> f64 + Copy,
+        choose: impl Fn(&[(Confidence, bool)]) -> Option<f64>,
+    ) -> (usize, usize) {
+        let risk_above = |threshold: f64| {
+            let above = (0..steps as u32).map(|i| f64::from(i) / steps).filter(|u| *u > threshold);
+            let (n, sum) = above.fold((0.0, 0.0), |(n, sum), u| (n + 1.0, sum + wrong(u)));
+            if n > 0.0 { sum / n } else { 0.0 }
+        };
+        let (mut too_high, mut answered) = (0, 0);
+        for set in 0..SETS {
+            let mut random = Mt19937::new(set as u32 + 7);
+            if let Some(threshold) = choose(&items(&mut random, 200, steps, wrong)) {
+                answered += 1;
+                too_high += usize::from(risk_above(threshold) > TARGET + 1e-12);
+            }
+        }
+        (too_high, answered)
+    }
+
+    const SETS: usize = 2000;
+    const TARGET: f64 = 0.2;
+    const DELTA: f64 = 0.1;
+
+    /// The number of sets in which the bound fails is at most binomial with chance δ: 200 of 2,000 expected, with a standard
+    /// deviation of √(2000 · 0.1 · 0.9) = 13.4; five of them are not exceeded by chance but once in three million.
+    #[test]
+    fn the_risk_is_held_as_often_as_promised() {
+        let control = RiskControl { target: TARGET, confidence: 1.0 - DELTA };
+        let controlled = |items: &[(Confidence, bool)]| control.threshold(items).map(|found| found.above.rank);
+        let at_most = (SETS as f64 * DELTA + 5.0 * (SETS as f64 * DELTA * (1.0 - DELTA)).sqrt()) as usize;
+        // falling risk, with few ties and with many; a risk just too high everywhere; one that rises with confidence
+        let falling = |u: f64| 0.6 * (1.0 - u);
+        for (steps, answers) in [(1000.0, SETS / 2), (8.0, SETS / 4)] {
+            let (too_high, answered) = exceeded(steps, falling, controlled);
+            assert!(too_high <= at_most, "{steps}: {too_high} of {answered}");
+            assert!(answered > answers, "{steps}: the bound must be of use: {answered}");
+        }
+        let (too_high, answered) = exceeded(1000.0, |_| TARGET + 0.001, controlled);
+        assert!(too_high <= at_most, "{too_high} of {answered}");
+        let (too_high, _) = exceeded(1000.0, |u| 0.1 + 0.3 * u, controlled);
+        assert!(too_high <= at_most, "{too_high}");
+        // the lowest threshold whose share of wrong answers among the items themselves is at most r holds nothing
+        let empirical = |items: &[(Confidence, bool)]| {
+            let held = |threshold: f64| {
+                let above: Vec<bool> = items.iter().filter(|(c, _)| c.rank > threshold).map(|(_, right)| *right).collect();
+                let wrong = above.iter().filter(|right| !**right).count();
+                !above.is_empty() && wrong as f64 <= TARGET * above.len() as f64
+            };
+            items.iter().map(|(found, _)| found.rank).filter(|rank| held(*rank)).reduce(f64::min)
+        };
+        let (too_high, _) = exceeded(1000.0, falling, empirical);
+        assert!(too_high > 2 * at_most, "the simulation must be able to fail: {too_high}");
+    }
+
+    #[test]
+    fn the_threshold_that_answers_most_is_taken() {
+        let control = RiskControl { target: 0.3, confidence: 0.9 };
+        let ranked = |right: &dyn Fn(usize) -> bool| -> Vec<(Confidence, bool)> {
+            (0..400).map(|i| ((400.0 - i as f64).into(), right(i))).collect()
+        };
+        // all right: everything but the last is answered
+        assert_eq!(control.threshold(&ranked(&|_| true)).unwrap().above.rank, 1.0);
+        // right above, wrong below: as far as the bound lets it
+        let found = control.threshold(&ranked(&|i| i < 200)).unwrap();
+        assert!(found.above.rank < 200.0 && found.bound <= 0.3, "{found:?}");
+        assert_eq!(control.threshold(&ranked(&|_| false)), None);
+        assert_eq!(control.threshold(&[]), None);
+        // nothing lies above what all have
+        assert_eq!(control.threshold(&vec![(0.5.into(), true); 100]), None);
+    }
+}
