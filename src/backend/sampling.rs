@@ -138,7 +138,7 @@ pub fn argmax(values: &[f32]) -> u32 {
 }
 
 /// A number in [0, 1) from three counters, chained through the finalizer of SplitMix64.
-fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
+pub fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
     let mix = |mut x: u64| {
         x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
         x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

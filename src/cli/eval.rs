@@ -68,9 +68,13 @@ pub struct EvalArgs {
     /// Self-consistency: temperature
     #[arg(long, value_name = "T", default_value_t = 0.5)]
     temperature: f32,
-    /// Where the chain comes from; none: all tokens of the response, an ablation
+    /// Where the chain comes from; all but attention are controls
     #[arg(long, value_parser = chain_rule(), default_value_t = ChainRule::Attention)]
     chain: ChainRule,
+    /// Draws of the random controls that every response's P_attn and P_sim are reported beside, and of each
+    /// --sweep chain=random..; 0: no controls
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    draws: usize,
     /// Whether questions of GSM8K and MATH ask for a \boxed{} answer [default: those of MATH do for Gemma, as published]
     #[arg(long, value_name = "BOOL")]
     boxed_instruction: Option<bool>,
@@ -120,6 +124,7 @@ impl EvalArgs {
             methods: keys.map(str::to_owned).collect(),
             samples: self.samples,
             temperature: self.temperature,
+            draws: self.draws,
             chat_template: !self.no_chat_template,
             boxed_instruction: match self.boxed_instruction {
                 Some(true) => BoxedInstruction::All,
@@ -137,7 +142,7 @@ impl EvalArgs {
 
 pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     // what can be wrong with the command line is found before the model is loaded
-    let settings = settings(&args.sweep, args.grid)?;
+    let settings = settings(&args.sweep, args.grid, args.draws)?;
     let reading = args.reading.reading()?;
     let output = args.output.clone().ok_or(CliError::Missing("--output FOLDER"))?;
     if args.tasks.is_empty() {

@@ -75,7 +75,7 @@ pub struct Uq {
     /// What methods with passes of their own tell, by their keys: `self_consistency`, `verbalized` ...
     #[serde(flatten)]
     pub details: Map<String, Value>,
-    /// The same response under other parameters.
+    /// The same response under other parameters: its [controls](crate::eval::run::controls).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sweep: Vec<SweepPoint>,
     /// Seconds by stage: `generate` (of its batch, by tokens), `chain`, `ensemble`, `self_consistency`, `verbalized` ...
@@ -105,7 +105,8 @@ pub struct EnsembleMember {
 /// The response's confidences under other parameters than the run's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepPoint {
-    /// What differs, by its name on the command line: `k`, `theta`, `kept`, `tau`, `targets`, `k-cache`, `v-cache`.
+    /// What differs, by its name on the command line: `k`, `theta`, `kept`, `tau`, `targets`, `chain` (with the number of the
+    /// `draw` of one that is drawn), `k-cache`, `v-cache`.
     pub setting: BTreeMap<String, Value>,
     /// Rows of the chain, and of what was kept of it.
     pub chain: Vec<i64>,

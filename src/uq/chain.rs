@@ -6,7 +6,7 @@
 use super::predictions::counted_span;
 use super::rules::{FirstRow, LengthCount, Positions, StopFilter, StopWords, Threshold};
 use super::stopwords::{is_stop_word, is_stop_word_for_answer};
-use super::{ChainRule, Link, Parameters, Response, Traced};
+use super::{ChainRule, Link, Parameters, Response, Traced, control};
 use std::ops::Range;
 
 /// Backtracking ends after this many steps; real chains end by themselves long before.
@@ -20,7 +20,8 @@ const TOP: usize = 5;
 /// targets t become the next sources as rows t - 1, until nothing is chosen.
 ///
 /// Returns the chain ascending by row, the answer's own rows included with score 0; similarities are not yet measured
-/// (0). Asks for α* once per step. With [`ChainRule::None`] the chain is the whole response, and nothing is asked.
+/// (0). Asks for α* once per step. With [`ChainRule::None`] the chain is the whole response, and nothing is asked; the other
+/// [controls](control) are as long as what is found.
 pub fn attention_chain<T: Traced>(
     response: &Response,
     answer: Range<usize>,
@@ -31,7 +32,7 @@ pub fn attention_chain<T: Traced>(
         return Ok(whole_response(response, &answer, parameters));
     }
     let mut search = Backtracking::new(response, answer.clone(), parameters);
-    let mut sources: Vec<usize> = answer.collect();
+    let mut sources: Vec<usize> = answer.clone().collect();
     for _ in 0..MAX_STEPS {
         if sources.is_empty() {
             break;
@@ -45,6 +46,10 @@ pub fn attention_chain<T: Traced>(
         search.chain.extend(picks.iter().map(|target| target.link(response)));
     }
     search.chain.sort_by_key(|link| link.row);
+    if parameters.chain != ChainRule::Attention {
+        let size = search.chain.len() - search.answer_length;
+        return control::chain(response, &answer, size, parameters, traced);
+    }
     Ok(search.chain)
 }
 

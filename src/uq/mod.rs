@@ -8,6 +8,7 @@
 
 pub mod answer;
 pub mod chain;
+pub mod control;
 pub mod ensemble;
 pub mod gamma;
 mod parameters;

@@ -48,17 +48,32 @@ impl Profile {
 
 /// Where the chain comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum ChainRule {
     /// Backtracking along the attention.
     #[default]
     Attention,
+    /// [Controls](super::control): as many tokens of the response, at random,
+    Random,
+    /// among those with a digit,
+    RandomDigits,
+    /// among those that are no stop words,
+    RandomContent,
+    /// or the most similar to the answer.
+    Similarity,
     /// An ablation: every token of the response is in the chain.
     None,
 }
 
 impl Named for ChainRule {
-    const VALUES: &'static [(Self, &'static str)] = &[(ChainRule::Attention, "attention"), (ChainRule::None, "none")];
+    const VALUES: &'static [(Self, &'static str)] = &[
+        (ChainRule::Attention, "attention"),
+        (ChainRule::Random, "random"),
+        (ChainRule::RandomDigits, "random-digits"),
+        (ChainRule::RandomContent, "random-content"),
+        (ChainRule::Similarity, "similarity"),
+        (ChainRule::None, "none"),
+    ];
 }
 
 impl ChainRule {
@@ -66,8 +81,17 @@ impl ChainRule {
     pub fn meaning(self) -> &'static str {
         match self {
             ChainRule::Attention => "Backtracking along the attention",
+            ChainRule::Random => "A control: as many tokens of the response, at random",
+            ChainRule::RandomDigits => "A control: as many tokens with a digit, at random",
+            ChainRule::RandomContent => "A control: as many tokens that are no stop words, at random",
+            ChainRule::Similarity => "A control: as many tokens, those most similar to the answer",
             ChainRule::None => "An ablation: every token of the response is in the chain",
         }
+    }
+
+    /// Whether it is drawn, so that one draw says little.
+    pub fn is_random(self) -> bool {
+        matches!(self, ChainRule::Random | ChainRule::RandomDigits | ChainRule::RandomContent)
     }
 }
 
@@ -218,6 +242,9 @@ pub struct Parameters {
     #[serde(flatten)]
     pub reading: Reading,
     pub chain: ChainRule,
+    /// Which draw it is, of a chain that is drawn: a seed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub draw: u64,
     /// L_tgt: the max number of targets chosen in one backtracking step.
     pub targets_per_step: usize,
     /// θ: a target needs this score, once the chain is long enough.
@@ -237,12 +264,17 @@ pub struct Parameters {
     pub selected_heads: usize,
 }
 
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 impl Parameters {
     /// The published values: L_tgt = 3, θ = 0.5, L' = 10, τ = 0.01, K = 16.
     pub fn published(reading: impl Into<Reading>) -> Self {
         Parameters {
             reading: reading.into(),
             chain: ChainRule::Attention,
+            draw: 0,
             targets_per_step: 3,
             score_threshold: 0.5,
             min_chain_length: 5,

@@ -4,16 +4,16 @@ use super::*;
 use crate::eval::metrics::{Confidence, Ranking, interval, length_controlled_auroc, ranking};
 
 /// The value of each of [`Metric::ALL`].
-type Row = [Option<f64>; Metric::ALL.len()];
+pub(super) type Row = [Option<f64>; Metric::ALL.len()];
 
 /// A method over a choice of items, sorted.
-struct View {
-    ranking: Ranking,
-    probability: bool,
+pub(super) struct View {
+    pub ranking: Ranking,
+    pub probability: bool,
 }
 
 impl View {
-    fn row(&self, levels: &[ranking::Level]) -> Row {
+    pub fn row(&self, levels: &[ranking::Level]) -> Row {
         Metric::ALL.map(|metric| metric.of(levels, self.probability))
     }
 
@@ -25,7 +25,7 @@ impl View {
     }
 }
 
-fn estimates(row: &Row, resampled: &[Row]) -> BTreeMap<Metric, Option<Estimate>> {
+pub(super) fn estimates(row: &Row, resampled: &[Row]) -> BTreeMap<Metric, Option<Estimate>> {
     let estimate = |i: usize| {
         let values: Vec<Option<f64>> = resampled.iter().map(|row| row[i]).collect();
         row[i].map(|value| Estimate { value, interval: interval(&values) })
@@ -33,7 +33,7 @@ fn estimates(row: &Row, resampled: &[Row]) -> BTreeMap<Metric, Option<Estimate>>
     Metric::ALL.into_iter().enumerate().map(|(i, metric)| (metric, estimate(i))).collect()
 }
 
-fn minus(a: &Row, b: &Row) -> Row {
+pub(super) fn minus(a: &Row, b: &Row) -> Row {
     std::array::from_fn(|i| Some(a[i]? - b[i]?))
 }
 

@@ -1,12 +1,14 @@
 //! Runs of items in, an [`Analysis`] out.
 
 use super::load::Run;
+use super::methods::TASK_IDENTITY;
 use super::*;
 use crate::eval::metrics::Binning;
 use crate::eval::metrics::balanced::MeanSd;
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) fn analysis(runs: Vec<Run>, options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
+pub(super) fn analysis(mut runs: Vec<Run>, options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
+    runs.iter_mut().for_each(score_task_identity);
     let mut methods = methods_of(&runs);
     if let Some(unknown) = options.methods.iter().find(|key| !methods.iter().any(|method| method.key == **key)) {
         let known = methods.into_iter().map(|method| method.key).collect();
@@ -16,6 +18,24 @@ pub(super) fn analysis(runs: Vec<Run>, options: &AnalysisOptions) -> Result<Anal
     let names = names_of(&runs);
     let runs = runs.into_iter().zip(names).map(|(run, name)| run_analysis(run, name, &methods, options)).collect();
     Ok(Analysis { format: FORMAT, options: options.clone(), methods, runs })
+}
+
+/// Gives every answered item of a benchmark with several subtasks the accuracy of its own as a score: what knowing the subtask
+/// alone is worth, at best, since the item itself is counted in it.
+fn score_task_identity(run: &mut Run) {
+    let mut subtasks: BTreeMap<String, BTreeMap<String, (f64, f64)>> = BTreeMap::new();
+    let benchmark = |item: &Item| item.task.split(':').next().unwrap_or_default().to_owned();
+    for item in run.items.values() {
+        let Some(correct) = item.correct else { continue };
+        let counts = subtasks.entry(benchmark(item)).or_default().entry(item.task.clone()).or_default();
+        *counts = (counts.0 + f64::from(u8::from(correct)), counts.1 + 1.0);
+    }
+    for item in run.items.values_mut().filter(|item| item.answered()) {
+        let among = subtasks.get(&benchmark(item)).filter(|among| among.len() > 1);
+        if let Some((correct, all)) = among.and_then(|among| among.get(&item.task)) {
+            item.scores.insert(TASK_IDENTITY.to_owned(), Some(correct / all));
+        }
+    }
 }
 
 /// Every method that any item has a score of.
@@ -119,6 +139,7 @@ fn task_analysis(
         summary: summary::summary(&items),
         methods: methods_here,
         common,
+        controls: controls::controls(&items, methods, options),
         sweep: sweep::settings(&items, methods),
         overhead: overhead::stages(&items),
         holdout: holdout::holdout(&items, methods, options, binning),

@@ -24,6 +24,9 @@ pub struct Method {
     pub log: Option<&'static str>,
 }
 
+/// The baseline that knows an item's subtask and nothing else.
+pub const TASK_IDENTITY: &str = "task_identity";
+
 /// Products of probabilities, and the scores that hold their logarithms.
 const LOGARITHMS: [(&str, &str); 5] = [
     ("answer_prob", "answer_logprob"),
@@ -56,9 +59,9 @@ impl Method {
     pub fn of(key: &str, mut scores: impl Iterator<Item = f64>) -> Method {
         known().find(|known| known.key == key).unwrap_or_else(|| Method {
             key: key.to_owned(),
-            name: key.to_owned(),
+            name: if key == TASK_IDENTITY { "Task identity".to_owned() } else { key.to_owned() },
             group: Group::Other,
-            probability: scores.all(|score| (0.0..=1.0).contains(&score)),
+            probability: key != TASK_IDENTITY && scores.all(|score| (0.0..=1.0).contains(&score)),
             own_answer: false,
             log: None,
         })

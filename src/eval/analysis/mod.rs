@@ -13,6 +13,7 @@
 
 mod compare;
 mod compute;
+pub mod controls;
 pub mod holdout;
 pub mod load;
 pub mod methods;
@@ -23,6 +24,7 @@ mod sweep;
 pub use load::{AnalysisError, Item, for_each_sample, sample_files};
 pub use methods::{Group, Method};
 
+use controls::Control;
 use holdout::Holdout;
 
 use super::metrics::{Balanced, Metric, Resampling};
@@ -138,6 +140,9 @@ pub struct TaskAnalysis {
     pub methods: Vec<MethodAnalysis>,
     /// `None` with fewer than two methods.
     pub common: Option<Common>,
+    /// Where the run drew them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub controls: Vec<Control>,
     pub sweep: Vec<SweepSetting>,
     pub overhead: Vec<Stage>,
     /// Where abstention or calibration was asked for.

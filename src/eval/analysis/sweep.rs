@@ -1,5 +1,6 @@
 //! The responses under other parameters: how far chains, confidences and metrics move.
 
+use super::controls::is_control;
 use super::load::{SweepItem, confidence};
 use super::*;
 use crate::eval::metrics::{Confidence, Ranking};
@@ -9,9 +10,11 @@ use std::cmp::Ordering;
 /// One entry for the run's own parameters, over the items that have a sweep, then one for each setting; nothing where no
 /// item has one.
 pub(super) fn settings(items: &[Item], methods: &[Method]) -> Vec<SweepSetting> {
-    let swept: Vec<&Item> = items.iter().filter(|item| item.answered() && !item.sweep.is_empty()).collect();
+    let points = |item: &'_ Item| item.sweep.iter().any(|point| !is_control(point));
+    let swept: Vec<&Item> = items.iter().filter(|item| item.answered() && points(item)).collect();
     let mut found: Vec<&BTreeMap<String, Value>> = Vec::new();
-    for setting in swept.iter().flat_map(|item| &item.sweep).map(|point| &point.setting) {
+    let all = swept.iter().flat_map(|item| &item.sweep).filter(|point| !is_control(point));
+    for setting in all.map(|point| &point.setting) {
         if !found.contains(&setting) {
             found.push(setting);
         }

@@ -1,5 +1,6 @@
 //! From a response that has just ended to its sample: answer, grade, confidences.
 
+use super::controls::controls;
 use super::manifest::EvalOptions;
 use super::methods::{Context, Findings, METHODS, Method, MethodError};
 use crate::engine::encode::ResponseText;
@@ -60,6 +61,11 @@ pub fn assess(
         let (response, mut queries) = traced.parts();
         let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
         sample.uq.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
+        let begun = Instant::now();
+        sample.uq.sweep = controls(traced, &outcome, options)?;
+        if !sample.uq.sweep.is_empty() {
+            sample.uq.seconds.insert("controls".to_owned(), begun.elapsed().as_secs_f64());
+        }
         fill_outcome(&mut sample.uq, traced, outcome)?;
     }
 

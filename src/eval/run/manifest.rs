@@ -52,8 +52,15 @@ pub struct EvalOptions {
     /// Self-consistency: responses that are drawn, and how hot.
     pub samples: usize,
     pub temperature: f32,
+    /// Draws of every random control of a response's chain; 0: no controls.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub draws: usize,
     pub chat_template: bool,
     pub boxed_instruction: BoxedInstruction,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 impl Manifest {
@@ -119,6 +126,7 @@ mod tests {
                 methods: vec!["uqac".into()],
                 samples: 5,
                 temperature: 0.5,
+                draws: 0,
                 chat_template: true,
                 boxed_instruction: BoxedInstruction::Math,
             },

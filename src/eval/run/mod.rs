@@ -4,6 +4,7 @@
 //! question takes its place. A run that is killed loses the responses in flight.
 
 pub mod assess;
+pub mod controls;
 pub mod fingerprint;
 pub mod folder;
 pub mod manifest;

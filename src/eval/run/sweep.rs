@@ -3,6 +3,7 @@
 
 use super::RunError;
 use super::assess::score_map;
+use super::controls::draw_number;
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::{EvalOptions, Model};
 use crate::backend::DType;
@@ -52,10 +53,26 @@ pub enum SweepError {
 /// | `kept` | L', kept by the similarity filter | ≥ 0 |
 /// | `tau` | τ, min probability of an alternative | 0.01 to 1: less is not recorded |
 /// | `targets` | L_tgt, targets per step | ≥ 1 |
-/// | `chain` | where the chain comes from | `attention`, `none` |
+/// | `chain` | where the chain comes from; random ones as often as `draws` says | [`ChainRule`]'s names |
 /// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16` |
 /// | a rule | one of [`RULES`], but not how the responses and answers came about | its values |
-pub fn settings(arguments: &[String], grid: bool) -> Result<Vec<Setting>, SweepError> {
+pub fn settings(arguments: &[String], grid: bool, draws: usize) -> Result<Vec<Setting>, SweepError> {
+    let drawn = |setting: Setting| {
+        let chain = setting.get("chain").and_then(|name| serde_json::from_value::<ChainRule>(name.clone()).ok());
+        let draws = if chain.is_some_and(ChainRule::is_random) { draws.max(1) } else { 0 };
+        let numbered = (0..draws).map(|draw| {
+            let mut setting = setting.clone();
+            setting.insert("draw".to_owned(), json!(draw));
+            setting
+        });
+        let numbered: Vec<Setting> = numbered.collect();
+        if numbered.is_empty() { vec![setting] } else { numbered }
+    };
+    Ok(axes(arguments, grid)?.into_iter().flat_map(drawn).collect())
+}
+
+/// The settings, of random chains one that stands for all draws.
+fn axes(arguments: &[String], grid: bool) -> Result<Vec<Setting>, SweepError> {
     let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
     for argument in arguments {
         let Some((name, values)) = argument.split_once('=') else { return Err(SweepError::Shape(argument.clone())) };
@@ -106,7 +123,7 @@ fn value(name: &str, text: &str) -> Result<Value, SweepError> {
         "kept" => whole(0, usize::MAX, "a number of tokens"),
         "tau" => real(0.01, 1.0, "a probability ≥ 0.01"),
         "targets" => whole(1, usize::MAX, "a number of targets ≥ 1"),
-        "chain" => text.parse::<ChainRule>().map(|c| json!(c)).map_err(|_| wrong("attention or none")),
+        "chain" => text.parse::<ChainRule>().map(|c| json!(c)).map_err(|_| wrong("attention, random, random-digits, random-content, similarity or none")),
         "k-cache" | "v-cache" => cache(),
         _ if rules().contains(&name) => Ok(Reading::new(Profile::Corrected, [(name, text)]).map(|_| json!(text))?),
         _ => Err(SweepError::Name(name.to_owned())),
@@ -142,6 +159,7 @@ fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Appl
             "tau" => parameters.min_alternative = value.as_f64().unwrap_or(parameters.min_alternative),
             "targets" => parameters.targets_per_step = whole(value).unwrap_or(parameters.targets_per_step),
             "chain" => parameters.chain = serde_json::from_value(value.clone()).unwrap_or(parameters.chain),
+            "draw" => parameters.draw = draw_number(options.seed, value.as_u64().unwrap_or_default()),
             "k-cache" => caches.0 = serde_json::from_value(value.clone()).unwrap_or(caches.0),
             "v-cache" => caches.1 = serde_json::from_value(value.clone()).unwrap_or(caches.1),
             // its value was checked when it was read
@@ -274,7 +292,7 @@ mod tests {
 
     fn parsed(arguments: &[&str], grid: bool) -> Result<Vec<String>, SweepError> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
-        Ok(settings(&arguments, grid)?.iter().map(key).collect())
+        Ok(settings(&arguments, grid, 2)?.iter().map(key).collect())
     }
 
     #[test]
@@ -284,6 +302,8 @@ mod tests {
         let grid = parsed(&["k-cache=f32,bf16", "chain=none"], true).unwrap();
         assert_eq!(grid, [r#"{"chain":"none","k-cache":"f32"}"#, r#"{"chain":"none","k-cache":"bf16"}"#]);
         assert_eq!(parsed(&[], true).unwrap(), Vec::<String>::new());
+        let drawn = parsed(&["chain=none,random"], false).unwrap();
+        assert_eq!(drawn, [r#"{"chain":"none"}"#, r#"{"chain":"random","draw":0}"#, r#"{"chain":"random","draw":1}"#]);
     }
 
     #[test]
@@ -296,7 +316,7 @@ mod tests {
             ("tau=0.001", "≥ 0.01"),
             ("theta=nan", "≥ 0"),
             ("k-cache=f8", "f32, f16 or bf16"),
-            ("chain=all", "attention or none"),
+            ("chain=all", "similarity or none"),
             ("threshold=over", "at-least or above"),
             ("extraction=full", "cannot be swept"),
         ] {

@@ -2,14 +2,17 @@
 
 use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_method};
 use super::{Align, Field, NONE, Section, Table, holdout};
+use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::{
     Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
     TaskAnalysis,
 };
+use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
 use Align::{Left, Right};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Every table of a report, in its order.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
@@ -18,6 +21,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
         for task in run.benchmarks() {
             tables.extend(methods(analysis, run, task));
             tables.extend(task.common.as_ref().map(|common| compared(analysis, run, task, common)));
+            tables.extend(controls(analysis, run, task));
             tables.extend(holdout::tables(analysis, run, task));
         }
         tables.extend(over_tasks(analysis, run));
@@ -174,6 +178,12 @@ fn method_notes(run: &RunAnalysis, task: &TaskAnalysis) -> Vec<String> {
         format!("ECE: 20 bins {ends}, only of probabilities. Balanced: {balanced}."),
         "By length: AUROC among responses of like length (fifths). Best: *.".to_owned(),
     ];
+    if task.controls.is_empty() {
+        notes.push("No control chains were drawn: what the chain adds to as many random tokens is not known.".to_owned());
+    }
+    if task.method(TASK_IDENTITY).is_some() {
+        notes.push("Task identity: the accuracy of the item's subtask, all that a method can gain from telling these apart.".to_owned());
+    }
     if let Some(method) = task.methods.iter().max_by_key(|method| method.missing).filter(|method| method.missing > 0) {
         notes.push(format!("{} has no score of {} answered items.", method.method, method.missing));
     }
@@ -211,6 +221,50 @@ fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common:
         common.items
     )];
     method_table(title(run, task, "methods compared"), &rows, &columns, notes)
+}
+
+/// The run's chain beside chains that attention has no part in.
+fn controls(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
+    let columns = [
+        ("Score", Left),
+        ("n", Right),
+        ("Draws", Right),
+        ("AUROC, chain's", Right),
+        ("Control's [95 %]", Right),
+        ("Chain's - control's [95 %]", Right),
+        ("ECE, chain's", Right),
+        ("Control's [95 %]", Right),
+        ("Chain's - control's [95 %]", Right),
+    ];
+    let ece = run.ece();
+    let section = |control: &Control| {
+        let row = |found: &ControlMethod| -> Vec<Field> {
+            let name = analysis.methods.iter().find(|method| method.key == found.method);
+            let name = name.map_or(found.method.as_str(), |method| &method.name);
+            let get = |of: &BTreeMap<Metric, Option<Estimate>>, metric| of.get(&metric).copied().flatten();
+            let mut texts = vec![name.to_owned(), found.items.to_string(), control.draws.to_string()];
+            for metric in [Metric::Auroc, ece] {
+                texts.push(number(get(&found.own, metric).map(|estimate| estimate.value)));
+                texts.push(with_interval(get(&found.control, metric)));
+                texts.push(difference(get(&found.difference, metric)));
+            }
+            texts.into_iter().map(Field::new).collect()
+        };
+        Section { label: Some(control.chain.clone()), rows: control.methods.iter().map(row).collect() }
+    };
+    let notes = vec![
+        "The same scores of the same responses over other tokens than the chain's, as many (random: any; random-digits: with a \
+         digit; random-content: no stop words; similarity: those most like the answer; none: all). Of several draws each is \
+         measured by itself, and the mean is shown. Paired bootstrap over items; an interval that holds 0 shows no use of the \
+         attention."
+            .to_owned(),
+    ];
+    (!task.controls.is_empty()).then(|| Table {
+        title: title(run, task, "the chain beside its controls"),
+        columns: heads(&columns),
+        sections: task.controls.iter().map(section).collect(),
+        notes,
+    })
 }
 
 /// The paper's main table: every method on every task, AUROC and ECE on the balanced subsamples.

@@ -71,6 +71,15 @@ fn rows_of<'a>(task: &'a TaskAnalysis, base: &Row<'a>) -> Vec<Row<'a>> {
             rows.extend(estimates(&method.difference, method.measures.items, &Row { view: "difference", ..of }));
         }
     }
+    for control in &task.controls {
+        for method in &control.methods {
+            let setting = format!("chain={}", control.chain);
+            let of = |view| Row { method: &method.method, setting: setting.clone(), view, ..base.clone() };
+            rows.extend(estimates(&method.own, method.items, &of("control_own")));
+            rows.extend(estimates(&method.control, method.items, &of("control")));
+            rows.extend(estimates(&method.difference, method.items, &of("control_difference")));
+        }
+    }
     rows.extend(holdout(task, base));
     rows.extend(sweep(task, base));
     for stage in &task.overhead {

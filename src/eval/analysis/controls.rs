@@ -1,0 +1,118 @@
+//! The run's chain beside its controls: the same scores of the same responses over chains that attention has no part in.
+
+use super::compare::{Row, View, estimates, minus};
+use super::load::{SweepItem, confidence};
+use super::*;
+use crate::eval::metrics::{Confidence, Ranking};
+
+/// A control of the chain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Control {
+    /// `random`, `random-digits`, `random-content`, `similarity`, `none`.
+    pub chain: String,
+    /// Draws over which its metrics are means.
+    pub draws: usize,
+    pub methods: Vec<ControlMethod>,
+}
+
+/// A score over the run's chain and over the control's, on the items that have both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ControlMethod {
+    pub method: String,
+    pub items: usize,
+    /// Over the run's own chain.
+    pub own: BTreeMap<Metric, Option<Estimate>>,
+    /// Over the control's: the mean over its draws, each of which is measured by itself.
+    pub control: BTreeMap<Metric, Option<Estimate>>,
+    /// The first minus the second, with the paired bootstrap's interval: every resample is of items, with all their draws.
+    pub difference: BTreeMap<Metric, Option<Estimate>>,
+}
+
+/// A control's name and draw, if that is all in which a setting differs.
+fn control_of(setting: &BTreeMap<String, Value>) -> Option<(&str, u64)> {
+    let only = setting.keys().all(|key| key == "chain" || key == "draw");
+    let chain = setting.get("chain").filter(|_| only)?.as_str().filter(|chain| *chain != "attention")?;
+    Some((chain, setting.get("draw").and_then(Value::as_u64).unwrap_or(0)))
+}
+
+/// Whether a point of an item is one of its controls, which other settings are not shown among.
+pub(super) fn is_control(point: &SweepItem) -> bool {
+    control_of(&point.setting).is_some()
+}
+
+/// Every control that any item has, in the order of [`ChainRule`](crate::uq::ChainRule).
+pub(super) fn controls(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Vec<Control> {
+    use crate::uq::{ChainRule, rules::Named};
+    let of_chain = |(_, chain): &(ChainRule, &'static str)| {
+        let draws: std::collections::BTreeSet<u64> = items
+            .iter()
+            .flat_map(|item| &item.sweep)
+            .filter_map(|point| control_of(&point.setting).filter(|(name, _)| name == chain))
+            .map(|(_, draw)| draw)
+            .collect();
+        let draws: Vec<u64> = draws.into_iter().collect();
+        let uqac = methods.iter().filter(|method| method.group == Group::Uqac);
+        let methods: Vec<ControlMethod> =
+            uqac.filter_map(|method| of_method(items, method, chain, &draws, options)).collect();
+        (!methods.is_empty()).then(|| Control { chain: (*chain).to_owned(), draws: draws.len(), methods })
+    };
+    ChainRule::VALUES.iter().filter_map(of_chain).collect()
+}
+
+fn of_method(
+    items: &[Item],
+    method: &Method,
+    chain: &str,
+    draws: &[u64],
+    options: &AnalysisOptions,
+) -> Option<ControlMethod> {
+    let drawn = |item: &Item, draw: u64| -> Option<Confidence> {
+        let point = item.sweep.iter().find(|point| control_of(&point.setting) == Some((chain, draw)))?;
+        confidence(&point.scores, method)
+    };
+    // (item, own, by draw, whether it is right) of those that have all draws
+    let found: Vec<(usize, Confidence, Vec<Confidence>, bool)> = items
+        .iter()
+        .enumerate()
+        .filter_map(|(i, item)| {
+            let (own, correct) = item.judged(method)?;
+            let all: Option<Vec<Confidence>> = draws.iter().map(|draw| drawn(item, *draw)).collect();
+            all.filter(|all| !all.is_empty()).map(|all| (i, own, all, correct))
+        })
+        .collect();
+    if found.is_empty() {
+        return None;
+    }
+    let view = |ranking| View { ranking, probability: method.probability };
+    let own = view(Ranking::new(found.iter().map(|(i, own, _, correct)| (*i, *own, *correct))));
+    let each: Vec<View> = (0..draws.len())
+        .map(|d| view(Ranking::new(found.iter().map(|(i, _, all, correct)| (*i, all[d], *correct)))))
+        .collect();
+    let resampled: Vec<(Row, Row)> = options.resampling().run(items.len(), |counts| {
+        let mut levels = Vec::new();
+        let mut row = |view: &View| {
+            view.ranking.resampled(counts, &mut levels);
+            view.row(&levels)
+        };
+        (row(&own), mean(&each.iter().map(row).collect::<Vec<Row>>()))
+    });
+    let own_row = own.row(&own.ranking.levels());
+    let control_row = mean(&each.iter().map(|view| view.row(&view.ranking.levels())).collect::<Vec<Row>>());
+    let (own_rows, control_rows): (Vec<Row>, Vec<Row>) = resampled.iter().copied().unzip();
+    let differences: Vec<Row> = resampled.iter().map(|(own, control)| minus(own, control)).collect();
+    Some(ControlMethod {
+        method: method.key.clone(),
+        items: found.len(),
+        own: estimates(&own_row, &own_rows),
+        control: estimates(&control_row, &control_rows),
+        difference: estimates(&minus(&own_row, &control_row), &differences),
+    })
+}
+
+/// The mean of each metric, where all rows have it.
+fn mean(rows: &[Row]) -> Row {
+    std::array::from_fn(|i| {
+        let values: Option<Vec<f64>> = rows.iter().map(|row| row[i]).collect();
+        values.map(|values| values.iter().sum::<f64>() / values.len().max(1) as f64)
+    })
+}

@@ -1,0 +1,74 @@
+//! Controls of every response: what P_attn and P_sim would be of chains that attention has no part in
+//! ([`crate::uq::control`]). They cost no pass of the model; P's ensemble, which does, is for `--sweep chain=random,..`.
+
+use super::manifest::EvalOptions;
+use super::methods::MethodError;
+use crate::engine::TracedSequence;
+use crate::eval::sample::{ScoreMap, SweepPoint};
+use crate::uq::{ChainRule, Outcome, Parameters, chain, control, pipeline};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What is drawn for every response; those that are not drawn once.
+const CONTROLS: [ChainRule; 5] = [
+    ChainRule::Random,
+    ChainRule::RandomDigits,
+    ChainRule::RandomContent,
+    ChainRule::Similarity,
+    ChainRule::None,
+];
+
+/// The scores that a chain decides without an ensemble, and their logarithms.
+const SCORES: [&str; 4] = ["p_attn", "p_sim", "attn_logprob", "sim_logprob"];
+
+/// The number of a draw: [`Parameters::draw`] of the `index`-th under a seed.
+pub fn draw_number(seed: u64, index: u64) -> u64 {
+    (seed << 16).wrapping_add(index)
+}
+
+/// How a control is named in samples: `{"chain": "random", "draw": 0}`.
+pub fn setting(rule: ChainRule, draw: u64) -> BTreeMap<String, Value> {
+    let mut setting = BTreeMap::from([("chain".to_owned(), json!(rule))]);
+    if rule.is_random() {
+        setting.insert("draw".to_owned(), json!(draw));
+    }
+    setting
+}
+
+/// The controls of a response whose chain has been found; none where its own chain is one.
+pub fn controls(
+    traced: &mut TracedSequence,
+    outcome: &Outcome,
+    options: &EvalOptions,
+) -> Result<Vec<SweepPoint>, MethodError> {
+    let mut points = Vec::new();
+    if options.parameters.chain != ChainRule::Attention || options.draws == 0 {
+        return Ok(points);
+    }
+    let size = outcome.chain.iter().filter(|link| link.from.is_some()).count();
+    let (response, mut queries) = traced.parts();
+    for rule in CONTROLS {
+        let draws = if rule.is_random() { options.draws as u64 } else { 1 };
+        for index in 0..draws {
+            // no alternative is above this τ: no ensemble
+            let (draw, min_alternative) = (draw_number(options.seed, index), f64::INFINITY);
+            let parameters = Parameters { chain: rule, draw, min_alternative, ..options.parameters.clone() };
+            let answer = outcome.answer.clone();
+            let chain = match rule {
+                ChainRule::None => chain::attention_chain(&response, answer, &parameters, &mut queries)?,
+                _ => control::chain(&response, &answer, size, &parameters, &mut queries)?,
+            };
+            let (found, _) =
+                pipeline::run(&response, outcome.answer.clone(), Some(chain), &parameters, &mut queries)?;
+            let mut scores: ScoreMap = super::assess::score_map(&found.scores);
+            scores.retain(|key, _| SCORES.contains(&key.as_str()));
+            points.push(SweepPoint {
+                setting: setting(rule, index),
+                chain: found.chain.iter().map(|link| link.row).collect(),
+                kept: found.kept,
+                scores,
+            });
+        }
+    }
+    Ok(points)
+}

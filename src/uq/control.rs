@@ -1,0 +1,82 @@
+//! Controls: chains that attention has no part in. What a chain found by backtracking is worth is what it is worth beyond
+//! as many tokens chosen by a coin.
+//!
+//! | rule | its chain |
+//! |---|---|
+//! | `random` | as many tokens, any |
+//! | `random-digits` | as many tokens with a digit (all of them where there are fewer) |
+//! | `random-content` | as many tokens that are no stop words (likewise) |
+//! | `similarity` | as many tokens, those whose final hidden states lie closest to the answer's |
+//! | `none` | every token up to the answer's last |
+//!
+//! As many: as backtracking finds. All are tokens of the response before the answer, and the answer's own join them. A draw
+//! depends on its number and on the response's tokens alone.
+
+use super::stopwords::{is_stop_word, is_stop_word_for_answer};
+use super::rules::StopWords;
+use super::{ChainRule, Link, Parameters, Response, Traced, similarity};
+use crate::backend::sampling::uniform;
+use std::ops::Range;
+
+/// The chain of [`Parameters::chain`], a control, with `size` tokens beside the answer's; ascending by row. The links of the
+/// chosen tokens name the answer's first token as where they came from.
+///
+/// # Errors
+/// Only where a query fails: [`ChainRule::Similarity`] asks for cosines, the others for nothing.
+pub fn chain<T: Traced>(
+    response: &Response,
+    answer: &Range<usize>,
+    size: usize,
+    parameters: &Parameters,
+    traced: &mut T,
+) -> Result<Vec<Link>, T::Error> {
+    let before = response.prompt_len..answer.start.max(response.prompt_len);
+    let text = |position: usize| response.token_texts.get(position - response.prompt_len).map_or("", String::as_str);
+    let chosen: Vec<usize> = match parameters.chain {
+        ChainRule::Attention | ChainRule::None => before.collect(),
+        ChainRule::Random => draw(response, before.collect(), size, parameters.draw),
+        ChainRule::RandomDigits => {
+            let digits = before.filter(|at| text(*at).contains(|c: char| c.is_ascii_digit()));
+            draw(response, digits.collect(), size, parameters.draw)
+        }
+        ChainRule::RandomContent => {
+            let answer_text: String = answer.clone().map(text).collect();
+            let is_stop = |token: &str| match parameters.rules().stop_words {
+                StopWords::List => is_stop_word(token),
+                StopWords::AnswerAware => is_stop_word_for_answer(token, answer_text.trim()),
+            };
+            draw(response, before.filter(|at| !is_stop(text(*at))).collect(), size, parameters.draw)
+        }
+        ChainRule::Similarity => {
+            let link = |position| Link { row: response.relative_row(position), ..START };
+            let mut links: Vec<Link> = before.map(link).collect();
+            similarity::measure(response, answer.clone(), &mut links, traced)?;
+            links.sort_by(|a, b| b.similarity.total_cmp(&a.similarity).then(a.row.cmp(&b.row)));
+            links.iter().take(size).map(|link| response.position_after(link.row)).collect()
+        }
+    };
+    let from = Some(response.relative_row(answer.start));
+    let links = chosen.into_iter().map(|position| Link { row: response.relative_row(position), from, ..START });
+    let own = answer.clone().map(|position| Link { row: response.relative_row(position), ..START });
+    let mut chain: Vec<Link> = links.chain(own).collect();
+    chain.sort_by_key(|link| link.row);
+    Ok(chain)
+}
+
+/// A link of which nothing is known.
+const START: Link = Link { row: 0, score: 0.0, similarity: 0.0, from: None };
+
+/// `size` of the positions, each choice of them as likely (Fisher and Yates); all where there are fewer.
+fn draw(response: &Response, mut pool: Vec<usize>, size: usize, number: u64) -> Vec<usize> {
+    // FNV-1a: another response, another draw
+    let stream = response.tokens.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, token| {
+        (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let size = size.min(pool.len());
+    for i in 0..size {
+        let left = (pool.len() - i) as f64;
+        pool.swap(i, i + (uniform(number, stream, i as u64) * left) as usize);
+    }
+    pool.truncate(size);
+    pool
+}
