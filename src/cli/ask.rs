@@ -1,6 +1,6 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
-use super::assess::{Assessed, ReadingArgs, Request, assess};
+use super::assess::{Assessed, ReadingArgs, Request, assess, calibration};
 use super::error::CliError;
 use super::{ModelArgs, note, print};
 use clap::Args;
@@ -13,6 +13,7 @@ use std::time::Instant;
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
 use crate::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
+use crate::eval::calibration::Calibration;
 use crate::io::record::Record;
 use crate::model::chat::Conversation;
 use crate::model::chat::Message;
@@ -85,6 +86,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&folder)?;
+    let calibration = calibration(&folder, &engine, &parameters.reading)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let mut stream = Stream::new(&tokenizer, &engine, args.json);
@@ -92,13 +94,13 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let generated = engine.generate_traced(&prompt, &options, |progress| stream.token(progress.token.token));
     let speed = stream.finish()?;
     let (finish, mut traced) = generated?;
-    answer(args, &parameters, &question, finish, speed, &mut traced)
+    answer(args, (&parameters, calibration.as_ref()), &question, finish, speed, &mut traced)
 }
 
 /// Everything after the last token: the method, and the report.
 fn answer(
     args: &AskArgs,
-    parameters: &Parameters,
+    (parameters, calibration): (&Parameters, Option<&Calibration>),
     question: &str,
     finish: FinishReason,
     tokens_per_second: Option<f64>,
@@ -110,7 +112,7 @@ fn answer(
     let token_texts = response.token_texts.to_vec();
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
-    let request = Request { parameters, dataset: None, answer: None, trace: false };
+    let request = Request { parameters, calibration, dataset: None, answer: None, trace: false };
     let assessed = assess(traced, &request)?;
     if args.json {
         let record = assessed.map_or_else(
@@ -130,6 +132,7 @@ fn answer(
         logprobs: &logprobs,
         prompt_len,
         outcome: assessed.as_ref().map(|Assessed { outcome, .. }| outcome),
+        confidence: assessed.as_ref().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
     };
     print(&format!("\n{}", report.render(TermStyle::of_stdout())))?;
     if finish == FinishReason::Length {

@@ -4,8 +4,11 @@ use super::error::CliError;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::ops::Range;
-use crate::engine::{EngineError, TracedSequence};
-use crate::io::record::{Record, RowTrace, top_entries};
+use std::path::Path;
+use crate::engine::{Engine, EngineError, TracedSequence};
+use crate::eval::calibration::Calibration;
+use crate::eval::run::fingerprint::Fingerprint;
+use crate::io::record::{Calibrated, Record, RowTrace, top_entries};
 use crate::uq::answer::AnswerRule;
 use crate::uq::rules::{self, FirstRow, Named};
 use crate::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, RuleSetting, pipeline};
@@ -54,9 +57,21 @@ fn named<T: Named + Send + Sync>(meaning: fn(T) -> &'static str) -> impl TypedVa
     names.try_map(|name| T::named(&name).ok_or("not one of the possible values"))
 }
 
+/// The calibration of a model under a reading of the method, if there is one.
+pub fn calibration(folder: &Path, engine: &Engine, reading: &Reading) -> Result<Option<Calibration>, CliError> {
+    if !Calibration::may_exist(folder) {
+        return Ok(None);
+    }
+    let template = engine.chat_template().map(|template| template.source());
+    let model =
+        Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
+    Ok(Calibration::find(folder, &model, reading)?)
+}
+
 /// What is to be found out about a response.
 pub struct Request<'a> {
     pub parameters: &'a Parameters,
+    pub calibration: Option<&'a Calibration>,
     pub dataset: Option<&'a str>,
     /// The answer's positions (absolute, within the response) if they are known.
     pub answer: Option<Range<usize>>,
@@ -68,6 +83,8 @@ pub struct Request<'a> {
 pub struct Assessed {
     pub answer_text: String,
     pub outcome: Outcome,
+    /// Where there is a calibration.
+    pub confidence: Option<Calibrated>,
     pub trace: Option<Vec<RowTrace>>,
 }
 
@@ -77,7 +94,8 @@ pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<
     let assessed = pipeline::assess(traced, rule, request.answer.clone(), parameters)?;
     let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else { return Ok(None) };
     let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters)?) } else { None };
-    Ok(Some(Assessed { answer_text: answer.text, outcome, trace }))
+    let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
+    Ok(Some(Assessed { answer_text: answer.text, outcome, confidence, trace }))
 }
 
 /// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
@@ -109,6 +127,6 @@ fn row_traces(
 impl Assessed {
     /// As a line of output.
     pub fn into_record(self, id: serde_json::Value, reading: Reading, prompt_len: usize) -> Record {
-        Record { trace: self.trace, ..Record::ok(id, reading, prompt_len, self.answer_text, self.outcome) }
+        Record { confidence: self.confidence, trace: self.trace, ..Record::ok(id, reading, prompt_len, self.answer_text, self.outcome) }
     }
 }

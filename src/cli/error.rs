@@ -7,6 +7,8 @@ use crate::bench::BenchError;
 use crate::engine::encode::EncodeError;
 use crate::engine::{EngineError, LoadError};
 use crate::eval::analysis::AnalysisError;
+use crate::eval::analysis::calibrate::CalibrateError;
+use crate::eval::calibration::CalibrationError;
 use crate::eval::run::RunError;
 use crate::eval::run::folder::FolderError;
 use crate::eval::run::sweep::SweepError;
@@ -54,6 +56,10 @@ pub enum CliError {
     SameFile(PathBuf),
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
     #[error(transparent)]
     Html(#[from] HtmlError),
     #[error("the report as CSV: {0}")]

@@ -3,6 +3,7 @@
 mod ask;
 mod assess;
 mod bench;
+mod calibrate;
 mod config;
 mod devices;
 mod error;
@@ -57,6 +58,7 @@ enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
     Eval(eval::EvalArgs),
+    Calibrate(calibrate::CalibrateArgs),
     FitGamma(fit_gamma::FitGammaArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
@@ -161,6 +163,7 @@ fn run() -> Result<ExitCode, CliError> {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Eval(args) => eval::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::FitGamma(args) => fit_gamma::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),

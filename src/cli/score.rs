@@ -1,6 +1,6 @@
 //! `uqac score`: confidences for responses that already exist.
 
-use super::assess::{ReadingArgs, Request, assess};
+use super::assess::{ReadingArgs, Request, assess, calibration};
 use super::error::CliError;
 use super::progress::Progress;
 use super::{ModelArgs, SOME_FAILED, note};
@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use crate::engine::Engine;
 use crate::engine::encode::encode;
+use crate::eval::calibration::Calibration;
 use crate::io::item::{BadItem, Content, Item, Items};
 use crate::io::jsonl::Lines;
 use crate::io::jsonl::append::Existing;
@@ -68,11 +69,12 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
     let parameters = Parameters::published(reading);
+    let calibration = calibration(&folder, &engine, &reading)?;
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
         let item = item?;
         let skipped = is_done(&mut done, &item);
         if !skipped {
-            let record = score_line(&mut engine, item, args, &parameters, &mut tally);
+            let record = score_line(&mut engine, item, args, (&parameters, calibration.as_ref()), &mut tally);
             output.append(&record)?;
             tally.count(&record);
         }
@@ -112,7 +114,7 @@ fn score_line(
     engine: &mut Engine,
     item: Result<Item, BadItem>,
     args: &ScoreArgs,
-    parameters: &Parameters,
+    (parameters, calibration): (&Parameters, Option<&Calibration>),
     tally: &mut Tally,
 ) -> Record {
     let reading: Reading = parameters.reading;
@@ -130,7 +132,7 @@ fn score_line(
         }
     };
     tally.tokens += tokens.len();
-    let request = Request { parameters, dataset: item.dataset.as_deref(), answer, trace: args.trace };
+    let request = Request { parameters, calibration, dataset: item.dataset.as_deref(), answer, trace: args.trace };
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.head_selection())
         .and_then(|mut traced| assess(&mut traced, &request));

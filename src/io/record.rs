@@ -52,6 +52,18 @@ pub fn top_entries(weights: &[f32]) -> Vec<(usize, f32)> {
     entries
 }
 
+/// The probability that an answer is right, by a calibration of its model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibrated {
+    pub value: f64,
+    /// The score that it is a map of, by its key.
+    pub score: String,
+    /// Answers that the map was fitted on, the tasks that they are of, and its calibration error on others.
+    pub items: usize,
+    pub tasks: Vec<String>,
+    pub ece: f64,
+}
+
 /// One line of the output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Record {
@@ -71,6 +83,9 @@ pub struct Record {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub scores: Option<Scores>,
+    /// Where there is a calibration of the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Calibrated>,
     pub ensemble: Vec<Member>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Vec<RowTrace>>,
@@ -115,6 +130,7 @@ impl Record {
             chain: Vec::new(),
             kept: Vec::new(),
             scores: None,
+            confidence: None,
             ensemble: Vec::new(),
             trace: None,
             weights: WeightFormat::File,

@@ -11,6 +11,7 @@
 //! method has a score) and **all** (every graded item; one without a score ranks lowest, as probability 0). An item
 //! without an answer is wrong in both the accuracy and the second view.
 
+pub mod calibrate;
 mod compare;
 mod compute;
 pub mod controls;

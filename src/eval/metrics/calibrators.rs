@@ -1,5 +1,7 @@
 //! From scores to probabilities, by maps that are fitted on labelled items and applied to others.
 
+use serde::{Deserialize, Serialize};
+
 /// Newton's steps at most; a handful will do.
 const STEPS: usize = 100;
 
@@ -94,7 +96,8 @@ fn newton_step(points: &[(f64, f64)], [a, b]: [f64; 2]) -> [f64; 2] {
 
 /// Isotonic regression (Zadrozny and Elkan 2002): the non-decreasing map of least squared error, linear between the scores
 /// that it was fitted on and constant beyond them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Vec<(f64, f64)>", try_from = "Vec<(f64, f64)>")]
 pub struct Isotonic {
     /// (score, probability), scores ascending.
     knots: Vec<(f64, f64)>,
@@ -107,24 +110,31 @@ impl Isotonic {
         struct Pool {
             right: f64,
             items: f64,
-            scores: Vec<f64>,
+            /// The lowest and the highest.
+            scores: [f64; 2],
         }
         let mut sorted: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
         sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut pools: Vec<Pool> = Vec::new();
         for equal in sorted.chunk_by(|a, b| a.0 == b.0) {
             let right = equal.iter().filter(|(_, label)| *label).count() as f64;
-            let mut pool = Pool { right, items: equal.len() as f64, scores: vec![equal[0].0] };
-            while let Some(mut before) = pools.pop_if(|before| before.right * pool.items >= pool.right * before.items) {
-                before.scores.append(&mut pool.scores);
-                pool = Pool { right: pool.right + before.right, items: pool.items + before.items, ..before };
+            let mut pool = Pool { right, items: equal.len() as f64, scores: [equal[0].0; 2] };
+            while let Some(before) = pools.pop_if(|before| before.right * pool.items >= pool.right * before.items) {
+                let scores = [before.scores[0], pool.scores[1]];
+                pool = Pool { right: pool.right + before.right, items: pool.items + before.items, scores };
             }
             pools.push(pool);
         }
-        let knots: Vec<(f64, f64)> =
-            pools.iter().flat_map(|pool| pool.scores.iter().map(|score| (*score, pool.right / pool.items))).collect();
+        // within a pool the map is constant, so its ends say all
+        let ends = |pool: &Pool| {
+            let [low, high] = pool.scores;
+            let at = pool.right / pool.items;
+            if low == high { vec![(low, at)] } else { vec![(low, at), (high, at)] }
+        };
+        let knots: Vec<(f64, f64)> = pools.iter().flat_map(ends).collect();
         (!knots.is_empty()).then_some(Isotonic { knots })
     }
+
 
     /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
@@ -137,11 +147,34 @@ impl Isotonic {
     }
 }
 
+impl From<Isotonic> for Vec<(f64, f64)> {
+    fn from(map: Isotonic) -> Vec<(f64, f64)> {
+        map.knots
+    }
+}
+
+impl TryFrom<Vec<(f64, f64)>> for Isotonic {
+    type Error = &'static str;
+
+    fn try_from(knots: Vec<(f64, f64)>) -> Result<Isotonic, &'static str> {
+        let ascending = knots.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1);
+        let within = knots.iter().all(|(score, p)| score.is_finite() && (0.0..=1.0).contains(p));
+        let valid = ascending && within && !knots.is_empty();
+        if valid { Ok(Isotonic { knots }) } else { Err("knots: expected pairs of ascending numbers, the second from 0 to 1") }
+    }
+}
+
 /// ln(p / (1 - p)), the natural scale of probabilities, kept finite: of 0 that of the least positive number, of 1 that of
 /// the largest below it.
 pub fn log_odds(p: f64) -> f64 {
     let p = p.clamp(f64::MIN_POSITIVE, 1.0f64.next_down());
     p.ln() - (-p).ln_1p()
+}
+
+/// The log-odds of a probability whose logarithm is known; at most those of the largest number below 1.
+pub fn log_odds_of_log(log: f64) -> f64 {
+    let log = log.min((1.0f64.next_down()).ln());
+    log - (-log.exp_m1()).ln()
 }
 
 #[cfg(test)]
@@ -231,6 +264,10 @@ mod tests {
     fn log_odds_are_finite() {
         assert_eq!(log_odds(0.5), 0.0);
         assert!((log_odds(0.9) - 9f64.ln()).abs() < 1e-12);
+        for p in [0.5, 1e-9, 0.999] {
+            assert!((log_odds_of_log(f64::ln(p)) - log_odds(p)).abs() < 1e-9 * log_odds(p).abs().max(1.0), "{p}");
+        }
+        assert!(log_odds_of_log(0.0).is_finite() && log_odds_of_log(-5000.0) == -5000.0);
         assert!(log_odds(0.0).is_finite() && log_odds(1.0).is_finite() && log_odds(1e-200) > log_odds(0.0));
     }
 }

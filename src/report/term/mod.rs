@@ -5,6 +5,7 @@ pub mod draw;
 pub mod layout;
 pub mod sanitize;
 
+use crate::io::record::Calibrated;
 use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
@@ -29,6 +30,8 @@ pub struct AskReport<'a> {
     pub prompt_len: usize,
     /// `None` where no final answer was found.
     pub outcome: Option<&'a Outcome>,
+    /// Where there is a calibration of the model.
+    pub confidence: Option<&'a Calibrated>,
 }
 
 /// Response lines up to which the text is shown as a whole; beyond it only what is near the chain.
@@ -42,6 +45,15 @@ const TOKEN_COLUMNS: usize = 18;
 
 /// Columns of the confidence's bar.
 const BAR: usize = 30;
+
+/// What a person can do about a number that is no probability of being right.
+const HOW_TO_CALIBRATE: &str = "for a probability of being right: uqac eval --output RUN, then uqac calibrate RUN";
+
+/// What a calibrated confidence rests on.
+fn origin(calibrated: &Calibrated) -> String {
+    let Calibrated { score, items, tasks, ece, .. } = calibrated;
+    format!("calibrated on {items} answers of {}: off by {ece:.3} on others (ECE); from {score}", tasks.join(", "))
+}
 
 impl AskReport<'_> {
     /// The whole report, ended with a newline.
@@ -59,7 +71,7 @@ impl AskReport<'_> {
     }
 
     fn headline(&self, outcome: &Outcome, style: TermStyle) -> String {
-        let p = outcome.scores.p();
+        let p = self.confidence.map_or_else(|| outcome.scores.p(), |calibrated| calibrated.value);
         let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
         let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
         let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
@@ -67,7 +79,22 @@ impl AskReport<'_> {
         let answer = visible(&self.answer_text(outcome)).replace(['\n', '\t'], " ");
         let label = |name| style.paint(Style::BOLD, name);
         let answer = style.paint(Style::BOLD, &cut(answer.trim(), style.width.saturating_sub(12)));
-        format!("{}  {number}  {bar}\n{}      {answer}\n", label("confidence"), label("answer"))
+        match self.confidence {
+            Some(calibrated) => format!(
+                "{}  {number}  {bar}\n            {}\n{}      {answer}\n",
+                label("confidence"),
+                style.paint(Style::DIM, &cut(&origin(calibrated), style.width.saturating_sub(12))),
+                label("answer")
+            ),
+            None => format!(
+                "{}  {number}  {bar}\n{}  {}\n{}  {answer}\n{}\n",
+                label("UQAC P, uncalibrated"),
+                label("least token p       "),
+                confidence(outcome.scores["min_token_prob"]),
+                label("answer              "),
+                style.paint(Style::DIM, &cut(HOW_TO_CALIBRATE, style.width))
+            ),
+        }
     }
 
     /// The answer as it stands in the text.
@@ -255,6 +282,7 @@ mod tests {
             logprobs: &sample.logprobs,
             prompt_len: 10,
             outcome: Some(&sample.outcome),
+            confidence: None,
         }
     }
 

@@ -1,0 +1,238 @@
+//! `uqac calibrate`: of graded runs, the score and the map whose probabilities are best, and how good they are on answers that
+//! took no part in the choice.
+//!
+//! ```text
+//! answers ─┬─ 5 folds ─ on 4: best of every score and map by 5-fold Brier, fitted ─ the 5th predicted ─ held-out figures
+//!          └─ best of every score and map by 5-fold Brier, fitted on all ─ the calibration
+//! ```
+
+use super::load::{self, Item};
+use super::{AnalysisError, Method};
+use crate::eval::calibration::{Calibration, FORMAT, HeldOut, Input, Map};
+use crate::eval::metrics::calibrators::{Isotonic, Platt};
+use crate::eval::metrics::mt19937::Mt19937;
+use crate::eval::metrics::{Binning, Ranking, auroc, brier, ece};
+use crate::eval::run::fingerprint::Fingerprint;
+use crate::uq::Reading;
+use crate::uq::scores::Group;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Parts of a cross-validation.
+pub const FOLDS: usize = 5;
+
+/// Fewest answers, and fewest right and wrong ones, that a map is fitted on: a map of two parameters, cross-validated twice.
+const MIN_ITEMS: usize = 50;
+const MIN_OF_CLASS: usize = 10;
+
+/// Why runs cannot be calibrated on.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    #[error(transparent)]
+    Analysis(#[from] AnalysisError),
+    #[error("{name}: the manifest has no {what}; run `uqac eval` with this version")]
+    Manifest { name: String, what: &'static str },
+    #[error("{first} and {other} are of different {what}: a calibration is for one")]
+    Different { first: String, other: String, what: &'static str },
+    #[error("{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones")]
+    TooFew { items: usize, correct: usize },
+    #[error("no score \"{score}\" of every answer from one pass; valid names: auto, {}", known.join(", "))]
+    NoScore { score: String, known: Vec<String> },
+}
+
+/// Answers with what a map needs of them.
+struct Answers {
+    /// By candidate score: (score, its logarithm) of each answer.
+    scores: Vec<(Method, Vec<(f64, Option<f64>)>)>,
+    correct: Vec<bool>,
+}
+
+/// A score and a kind of map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Candidate {
+    /// Which of [`Answers::scores`].
+    score: usize,
+    input: Input,
+    isotonic: bool,
+}
+
+/// The calibration of a model from its runs: of the score with this key, or with `None` of the best one from the responses' own
+/// passes (others would cost `ask` more of them).
+///
+/// # Errors
+/// Runs that cannot be read, are of different models or readings, or have too few answers; a score that they do not have.
+pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<Calibration, CalibrateError> {
+    let runs = load::load(folders)?;
+    let name = |run: &load::Run| run.folders.first().map_or(String::new(), |folder| folder.display().to_string());
+    let mut found: Option<(String, Fingerprint, Reading)> = None;
+    for run in &runs {
+        let missing = |what| CalibrateError::Manifest { name: name(run), what };
+        let model: Fingerprint = parsed(&run.manifest["model"]).ok_or_else(|| missing("hashes of the model"))?;
+        let reading: Reading = parsed(&run.manifest["options"]).ok_or_else(|| missing("profile"))?;
+        let different = |what| {
+            let first = found.as_ref().map_or(String::new(), |(first, ..)| first.clone());
+            CalibrateError::Different { first, other: name(run), what }
+        };
+        match &found {
+            Some((_, first, _)) if *first != model => return Err(different("models")),
+            Some((_, _, first)) if *first != reading => return Err(different("profiles or rules")),
+            Some(_) => {}
+            None => found = Some((name(run), model, reading)),
+        }
+    }
+    let items: Vec<&Item> =
+        runs.iter().flat_map(|run| run.items.values()).filter(|item| item.answered() && item.correct.is_some()).collect();
+    let Some((_, model, reading)) = found else { return Err(CalibrateError::TooFew { items: 0, correct: 0 }) };
+    let answers = Answers::of(&items, score)?;
+    let tasks: BTreeSet<String> = items.iter().map(|item| item.task.clone()).collect();
+    answers.calibration(model, reading, tasks.into_iter().collect(), seed)
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
+    serde_json::from_value(value.clone()).ok()
+}
+
+impl Answers {
+    fn of(items: &[&Item], score: Option<&str>) -> Result<Answers, CalibrateError> {
+        let correct: Vec<bool> = items.iter().map(|item| item.correct == Some(true)).collect();
+        let right = correct.iter().filter(|correct| **correct).count();
+        if items.len() < MIN_ITEMS || right.min(items.len() - right) < MIN_OF_CLASS {
+            return Err(CalibrateError::TooFew { items: items.len(), correct: right });
+        }
+        let keys: BTreeSet<&str> = items.iter().flat_map(|item| item.scores.keys().map(String::as_str)).collect();
+        let methods = keys.iter().map(|key| Method::among(key, &keys, std::iter::empty()));
+        let mut scores = Vec::new();
+        for method in methods.filter(|method| matches!(method.group, Group::Uqac | Group::SinglePass)) {
+            let of = |item: &&Item| {
+                let log = method.log.and_then(|log| item.score(log));
+                item.score(&method.key).map(|score| (score, log))
+            };
+            let values: Option<Vec<(f64, Option<f64>)>> = items.iter().map(of).collect();
+            scores.extend(values.map(|values| (method, values)));
+        }
+        if let Some(score) = score {
+            let known = scores.iter().map(|(method, _)| method.key.clone()).collect();
+            scores.retain(|(method, _)| method.key == score);
+            if scores.is_empty() {
+                return Err(CalibrateError::NoScore { score: score.to_owned(), known });
+            }
+        }
+        Ok(Answers { scores, correct })
+    }
+
+    fn calibration(
+        &self,
+        model: Fingerprint,
+        reading: Reading,
+        tasks: Vec<String>,
+        seed: u32,
+    ) -> Result<Calibration, CalibrateError> {
+        let items = self.correct.len();
+        let right = self.correct.iter().filter(|correct| **correct).count();
+        let too_few = || CalibrateError::TooFew { items, correct: right };
+        let all = Mt19937::new(seed).permutation(items);
+        let held_out = self.held_out(&all).ok_or_else(too_few)?;
+        let (candidate, map) = self.best(&all).ok_or_else(too_few)?;
+        let (method, _) = &self.scores[candidate.score];
+        Ok(Calibration {
+            format: FORMAT,
+            model,
+            reading,
+            tasks,
+            items,
+            correct: right,
+            score: method.key.clone(),
+            log: method.log.map(str::to_owned),
+            map,
+            held_out,
+        })
+    }
+
+    /// Every score with every map that suits it.
+    fn candidates(&self) -> impl Iterator<Item = Candidate> + use<'_> {
+        let of_score = |(score, (method, _)): (usize, &(Method, Vec<(f64, Option<f64>)>))| {
+            let inputs: &[Input] = if method.probability { &[Input::LogOdds, Input::Log] } else { &[Input::Score] };
+            let platt = inputs.iter().map(move |input| Candidate { score, input: *input, isotonic: false });
+            // isotonic regression depends on the order alone, but for what lies between two knots
+            platt.chain([Candidate { score, input: inputs[0], isotonic: true }])
+        };
+        self.scores.iter().enumerate().flat_map(of_score)
+    }
+
+    fn input(&self, candidate: Candidate, item: usize) -> f64 {
+        let (score, log) = self.scores[candidate.score].1[item];
+        candidate.input.of(score, log)
+    }
+
+    /// The candidate fitted on these answers.
+    fn fit(&self, candidate: Candidate, answers: &[usize]) -> Option<Map> {
+        let inputs: Vec<f64> = answers.iter().map(|item| self.input(candidate, *item)).collect();
+        let labels: Vec<bool> = answers.iter().map(|item| self.correct[*item]).collect();
+        let input = candidate.input;
+        if candidate.isotonic {
+            return Isotonic::fit(&inputs, &labels).map(|knots| Map::Isotonic { input, knots });
+        }
+        let Platt { slope, intercept } = Platt::fit(&inputs, &labels)?;
+        // a score is higher for more confidence: a map that says otherwise has found noise
+        (slope > 0.0).then_some(Map::Platt { input, slope, intercept })
+    }
+
+    /// The probabilities of answers by a map of a candidate's score.
+    fn predict(&self, candidate: Candidate, map: &Map, answers: &[usize]) -> Vec<f64> {
+        let at = |item: &usize| {
+            let (score, log) = self.scores[candidate.score].1[*item];
+            map.at(score, log)
+        };
+        answers.iter().map(at).collect()
+    }
+
+    /// The candidate of the least cross-validated Brier score on these answers (of equals the first), fitted on all of them.
+    fn best(&self, answers: &[usize]) -> Option<(Candidate, Map)> {
+        let brier_of = |candidate: &Candidate| {
+            let mut sum = 0.0;
+            for fold in 0..FOLDS {
+                let (rest, part) = split(answers, fold);
+                let map = self.fit(*candidate, &rest)?;
+                let predicted = self.predict(*candidate, &map, &part);
+                sum += part.iter().zip(predicted).map(|(item, p)| (p - f64::from(u8::from(self.correct[*item]))).powi(2)).sum::<f64>();
+            }
+            Some(sum)
+        };
+        let scored = self.candidates().filter_map(|candidate| Some((brier_of(&candidate)?, candidate)));
+        let (_, candidate) = scored.min_by(|a, b| a.0.total_cmp(&b.0))?;
+        Some((candidate, self.fit(candidate, answers)?))
+    }
+
+    /// The procedure on parts that it has not seen.
+    fn held_out(&self, answers: &[usize]) -> Option<HeldOut> {
+        let (mut predicted, mut labels, mut base) = (Vec::new(), Vec::new(), Vec::new());
+        let mut chosen: BTreeMap<String, usize> = BTreeMap::new();
+        for fold in 0..FOLDS {
+            let (rest, part) = split(answers, fold);
+            let (candidate, map) = self.best(&rest)?;
+            let right = rest.iter().filter(|item| self.correct[**item]).count();
+            *chosen.entry(format!("{}, {}", self.scores[candidate.score].0.key, map.name())).or_default() += 1;
+            predicted.extend(self.predict(candidate, &map, &part));
+            base.extend(part.iter().map(|_| right as f64 / rest.len() as f64));
+            labels.extend(part.iter().map(|item| self.correct[*item]));
+        }
+        let levels = Ranking::of(&predicted, &labels).levels();
+        Some(HeldOut {
+            folds: FOLDS,
+            ece: ece(&levels, Binning::Left)?,
+            brier: brier(&levels)?,
+            auroc: auroc(&levels),
+            brier_of_base_rate: brier(&Ranking::of(&base, &labels).levels())?,
+            chosen,
+        })
+    }
+}
+
+/// Answers without a fold's, and the fold's: every [`FOLDS`]th.
+fn split(answers: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
+    let (part, rest): (Vec<(usize, usize)>, Vec<(usize, usize)>) =
+        answers.iter().copied().enumerate().partition(|(i, _)| i % FOLDS == fold);
+    let items = |list: Vec<(usize, usize)>| list.into_iter().map(|(_, item)| item).collect();
+    (items(rest), items(part))
+}

@@ -1,0 +1,214 @@
+//! A calibration: the map from one score of a model to the probability that its answer is right, in a small file. `uqac
+//! calibrate` fits it ([`super::analysis::calibrate`]); `ask` and `score` find it by the hashes of the model's files and show
+//! that probability as the confidence.
+//!
+//! It is looked for beside the model, then in the folder for caches. One that was fitted on another model, another reading of
+//! the method or by another version of the format does not count.
+
+use super::metrics::calibrators::{Isotonic, Platt, log_odds, log_odds_of_log};
+use super::run::fingerprint::Fingerprint;
+use crate::cache;
+use crate::io::record::Calibrated;
+use crate::uq::Reading;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Version of the file's format.
+pub const FORMAT: u32 = 1;
+
+/// The file's name beside a model.
+pub const FILE: &str = "uqac-calibration.json";
+
+/// The folder of calibrations in the folder for caches.
+const CACHED: &str = "calibrations";
+
+/// A fitted map, and what it was fitted on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    pub format: u32,
+    /// Of the model that it is for.
+    pub model: Fingerprint,
+    /// The reading of the method that the scores are of.
+    #[serde(flatten)]
+    pub reading: Reading,
+    pub tasks: Vec<String>,
+    /// Answers that it was fitted on, and the right ones of them.
+    pub items: usize,
+    pub correct: usize,
+    /// The score that is mapped, by its key.
+    pub score: String,
+    /// The score that holds its logarithm, where one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    pub map: Map,
+    pub held_out: HeldOut,
+}
+
+/// What the whole procedure, the choice of score and map included, comes to on answers that it has not seen: by
+/// cross-validation in which each part is predicted by what was chosen and fitted on the others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldOut {
+    pub folds: usize,
+    pub ece: f64,
+    pub brier: f64,
+    pub auroc: Option<f64>,
+    /// Brier score of the share of right answers, which knows nothing of the single answer.
+    pub brier_of_base_rate: f64,
+    /// What was chosen on each fold: `response_prob, platt on the logarithm`, and how often.
+    pub chosen: BTreeMap<String, usize>,
+}
+
+/// From a score to a probability.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Map {
+    /// σ(slope · x + intercept), where x is the score in this form.
+    Platt { input: Input, slope: f64, intercept: f64 },
+    /// Linear between knots (score in this form, probability), constant beyond them.
+    Isotonic { input: Input, knots: Isotonic },
+}
+
+/// In what form a map takes a score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// As it is.
+    Score,
+    /// ln of a probability.
+    Log,
+    /// ln(p / (1 - p)) of a probability p.
+    LogOdds,
+}
+
+/// The least logarithm of a probability that a map takes: that of the least positive number in f64, so that a probability of 0
+/// has a finite one; logarithms that are known may be lower.
+const LEAST_LOG: f64 = -745.2;
+
+impl Input {
+    /// A score in this form, finite; `log` is its logarithm where that is known better than from the score.
+    pub fn of(self, score: f64, log: Option<f64>) -> f64 {
+        let log = log.filter(|log| log.is_finite());
+        match self {
+            Input::Score => score,
+            Input::Log => log.unwrap_or_else(|| score.ln().max(LEAST_LOG)).min(0.0),
+            Input::LogOdds => log.map_or_else(|| log_odds(score), log_odds_of_log),
+        }
+    }
+
+    /// Its name in a sentence.
+    fn name(self) -> &'static str {
+        match self {
+            Input::Score => "the score",
+            Input::Log => "its logarithm",
+            Input::LogOdds => "its log-odds",
+        }
+    }
+}
+
+impl Map {
+    /// The probability for a score; see [`Input::of`].
+    pub fn at(&self, score: f64, log: Option<f64>) -> f64 {
+        match self {
+            Map::Platt { input, slope, intercept } => {
+                Platt { slope: *slope, intercept: *intercept }.at(input.of(score, log))
+            }
+            Map::Isotonic { input, knots } => knots.at(input.of(score, log)),
+        }
+    }
+
+    /// What it is, for people: `Platt's sigmoid of its log-odds`.
+    pub fn name(&self) -> String {
+        match self {
+            Map::Platt { input, .. } => format!("Platt's sigmoid of {}", input.name()),
+            Map::Isotonic { input, .. } => format!("isotonic regression on {}", input.name()),
+        }
+    }
+}
+
+/// A calibration cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrationError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: not a calibration: {why}; make it again with `uqac calibrate`, or remove it", path.display())]
+    Invalid { path: PathBuf, why: String },
+    #[error("there is no folder for caches to write the calibration into: give --output FILE, or set UQAC_CACHE")]
+    NoFolder,
+}
+
+impl Calibration {
+    /// The calibrated confidence of an answer from its scores by key; `None` where the score is not among them.
+    pub fn confidence(&self, score: impl Fn(&str) -> Option<f64>) -> Option<Calibrated> {
+        let log = self.log.as_deref().and_then(&score);
+        let value = self.map.at(score(&self.score).filter(|score| !score.is_nan())?, log);
+        value.is_finite().then(|| Calibrated {
+            value,
+            score: self.score.clone(),
+            items: self.items,
+            tasks: self.tasks.clone(),
+            ece: self.held_out.ece,
+        })
+    }
+
+    /// The calibration of this model and reading, if there is one: beside the model, else in the folder for caches.
+    ///
+    /// # Errors
+    /// A file that is there but is no calibration.
+    pub fn find(folder: &Path, model: &Fingerprint, reading: &Reading) -> Result<Option<Calibration>, CalibrationError> {
+        let places = [Some(folder.join(FILE)), cached(model)];
+        for path in places.into_iter().flatten() {
+            let text = match std::fs::read_to_string(&path) {
+                Ok(text) => text,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(CalibrationError::Io { path, source }),
+            };
+            let found = Calibration::parse(&text).map_err(|why| CalibrationError::Invalid { path, why })?;
+            if found.as_ref().is_some_and(|found| found.model == *model && found.reading == *reading) {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether there is any file that could be a calibration of the model in this folder; to find out which it is takes the
+    /// model's hashes.
+    pub fn may_exist(folder: &Path) -> bool {
+        folder.join(FILE).is_file() || cache::folder().is_some_and(|folder| folder.join(CACHED).is_dir())
+    }
+
+    /// A file's text; `None` of another format.
+    fn parse(text: &str) -> Result<Option<Calibration>, String> {
+        let value: serde_json::Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        if value["format"].as_u64().is_some_and(|format| format != u64::from(FORMAT)) {
+            return Ok(None);
+        }
+        serde_json::from_value(value).map(Some).map_err(|error| error.to_string())
+    }
+
+    /// Writes it to a file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), CalibrationError> {
+        let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        cache::write(path, text.as_bytes()).map_err(|source| CalibrationError::Io { path: path.to_owned(), source })
+    }
+
+    /// Where it is found without being beside the model.
+    ///
+    /// # Errors
+    /// There is no folder for caches.
+    pub fn cache_path(&self) -> Result<PathBuf, CalibrationError> {
+        cached(&self.model).ok_or(CalibrationError::NoFolder)
+    }
+}
+
+/// `<cache>/calibrations/<hash of the model's hashes>.json`
+fn cached(model: &Fingerprint) -> Option<PathBuf> {
+    let text = serde_json::to_string(model).unwrap_or_default();
+    let name: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Some(cache::folder()?.join(CACHED).join(format!("{name}.json")))
+}
