@@ -2,7 +2,7 @@
 //! calibrate` fits it ([`super::analysis::calibrate`]); `ask` and `score` find it by the hashes of the model's files and show
 //! that probability as the confidence.
 //!
-//! It is looked for beside the model, then in the folder for caches. One that was fitted on another model, another reading of
+//! It is looked for in the folder for caches, then beside the model. One that was fitted on another model, another reading of
 //! the method or by another version of the format does not count.
 
 use super::metrics::calibrators::{Isotonic, Platt, log_odds, log_odds_of_log};
@@ -153,12 +153,12 @@ impl Calibration {
         })
     }
 
-    /// The calibration of this model and reading, if there is one: beside the model, else in the folder for caches.
+    /// The calibration of this model and reading, if there is one: in the folder for caches (one's own), else beside the model.
     ///
     /// # Errors
     /// A file that is there but is no calibration.
     pub fn find(folder: &Path, model: &Fingerprint, reading: &Reading) -> Result<Option<Calibration>, CalibrationError> {
-        let places = [Some(folder.join(FILE)), cached(model)];
+        let places = [cached(model), Some(folder.join(FILE))];
         for path in places.into_iter().flatten() {
             let text = match std::fs::read_to_string(&path) {
                 Ok(text) => text,

@@ -231,6 +231,39 @@ fn sweeps_reuse_the_responses() {
     assert_eq!(lines(&folder.join("sweep_sums.jsonl")), rows);
 }
 
+/// Every answered response has its controls, and a finished run is given those with an ensemble later.
+#[test]
+fn responses_have_controls() {
+    let setup = Setup::new(6);
+    let folder = setup.path("run");
+    setup.ok(&folder, &["--draws", "2"]);
+    let all = samples(&folder);
+    let answered: Vec<&Value> = all.iter().filter(|s| s["uq"]["status"] == "ok").collect();
+    assert!(!answered.is_empty(), "the test needs answers");
+    for sample in &answered {
+        let uq = &sample["uq"];
+        let points = uq["sweep"].as_array().unwrap();
+        let names: Vec<String> = points.iter().map(|p| p["setting"].to_string()).collect();
+        assert_eq!(names.len(), 2 * 3 + 2, "{names:?}");
+        assert_eq!((&points[0]["setting"]["chain"], &points[1]["setting"]["draw"]), (&json!("random"), &json!(1)));
+        let chain = uq["chain"].as_array().unwrap().len();
+        assert!(points[..2].iter().all(|p| p["chain"].as_array().unwrap().len() == chain), "as many tokens");
+        assert!(points.iter().all(|p| p["scores"]["p_attn"].is_f64() && p["scores"].get("p").is_none()));
+    }
+    setup.ok(&folder, &["--draws", "2", "--sweep", "chain=random,none"]);
+    let rows = lines(&folder.join("sweep_sums.jsonl"));
+    assert_eq!(rows.len(), 3 * answered.len());
+    // the same draw is the same chain
+    for row in rows.iter().filter(|row| row["setting"]["draw"] == 1) {
+        let own = &all[row["doc_id"].as_u64().unwrap() as usize]["uq"]["sweep"][1];
+        assert_eq!((&row["chain"], &row["scores"]["p_attn"]), (&own["chain"], &own["scores"]["p_attn"]));
+        assert!(row["scores"]["p"].is_f64());
+    }
+    let none = setup.path("none");
+    setup.ok(&none, &["--draws", "0"]);
+    assert!(samples(&none).iter().all(|sample| sample["uq"].get("sweep").is_none()));
+}
+
 #[test]
 fn options_may_come_from_a_file() {
     let setup = Setup::new(3);

@@ -8,6 +8,7 @@ mod architecture;
 mod bad_input;
 mod batch;
 mod bench_command;
+mod calibrate;
 mod chat_templates;
 mod cli_run;
 mod cli_usage;

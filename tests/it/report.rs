@@ -1,13 +1,13 @@
 //! `uqac report` and the analysis behind it, on made-up runs: known numbers, every format, damaged and partial folders.
 
 use crate::common::runs::{RunSpec, lines};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use uqac::eval::analysis::{Analysis, AnalysisOptions, Level, analyse, results_json};
 use uqac::eval::metrics::Metric;
-use uqac::eval::sample::Sample;
+use uqac::eval::sample::{Sample, SweepPoint};
 use uqac::report::term::sanitize::text_width;
 
 const MODEL: &str = "org/Small-1B";
@@ -89,6 +89,104 @@ fn nothing_is_dropped_in_silence() {
     assert_eq!((common.items, compared("verbalized"), compared("answer_prob")), (287, said, 287));
     // unanswered items are wrong and rank lowest, so ranking them too can only help
     assert!(p.all.value(Metric::Auroc) > p.answered.value(Metric::Auroc));
+}
+
+/// The same samples with controls: p_attn of `random` is the run's own on every draw, that of `random-digits` tells nothing.
+#[test]
+fn controls_are_rows_with_paired_intervals() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = RunSpec { sweep: false, ..spec(400) };
+    made.write(folder.path());
+    let mut samples = made.samples("gsm8k");
+    for sample in samples.iter_mut().filter(|sample| sample.uq.answer.is_some()) {
+        let own = sample.uq.scores["p_attn"];
+        let mut point = |chain: &str, draw: Option<u64>, p_attn| {
+            let mut setting = BTreeMap::from([("chain".to_owned(), json!(chain))]);
+            setting.extend(draw.map(|draw| ("draw".to_owned(), json!(draw))));
+            let scores = BTreeMap::from([("p_attn".to_owned(), p_attn)]);
+            sample.uq.sweep.push(SweepPoint { setting, chain: vec![], kept: vec![], scores });
+        };
+        (0..3).for_each(|draw| point("random", Some(draw), own));
+        (0..3).for_each(|draw| point("random-digits", Some(draw), Some(0.5)));
+        point("none", None, own.map(|p| p * 0.5));
+    }
+    std::fs::write(folder.path().join("samples_gsm8k.jsonl"), lines(&samples)).unwrap();
+    let analysis = analysis(&[folder.path()]);
+    let task = &analysis.runs[0].tasks[0];
+    assert!(task.sweep.is_empty(), "controls are not other parameters");
+    let found: Vec<(&str, usize, usize)> =
+        task.controls.iter().map(|c| (c.chain.as_str(), c.draws, c.methods.len())).collect();
+    assert_eq!(found, [("random", 3, 1), ("random-digits", 3, 1), ("none", 1, 1)]);
+    let of = |i: usize| &task.controls[i].methods[0];
+    let own = task.method("p_attn").unwrap();
+    for i in 0..3 {
+        assert_eq!((of(i).method.as_str(), of(i).items), ("p_attn", own.answered.items));
+        assert_eq!(of(i).own[&Metric::Auroc], own.answered.get(Metric::Auroc));
+    }
+    let same = of(0).difference[&Metric::Auroc].unwrap();
+    assert_eq!((same.value, same.interval), (0.0, Some([0.0, 0.0])));
+    assert_eq!(of(1).control[&Metric::Auroc].unwrap().value, 0.5);
+    let better = of(1).difference[&Metric::Auroc].unwrap();
+    assert!(better.interval.unwrap()[0] > 0.0, "{better:?}");
+    // half of every probability ranks the same, and is another calibration
+    assert_eq!(of(2).difference[&Metric::Auroc].unwrap().value, 0.0);
+    assert!(of(2).difference[&Metric::Ece].unwrap().value != 0.0);
+    let path = folder.path().to_str().unwrap();
+    let shown = stdout(&[path]);
+    assert!(shown.contains("the chain beside its controls") && shown.contains("random-digits"), "{shown}");
+    let csv = stdout(&[path, "--format", "csv"]);
+    assert!(csv.contains(",control_difference,chain=random-digits,p_attn,auroc,"), "{csv}");
+}
+
+/// A majority's weight is judged by whether the majority is right, also of responses without an answer of their own.
+#[test]
+fn the_majoritys_weight_is_judged_by_its_own_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(200).write(folder.path());
+    let mut samples = spec(200).samples("gsm8k");
+    for (i, sample) in samples.iter_mut().enumerate() {
+        let right = i % 3 == 0;
+        sample.metrics.insert("acc_majority".to_owned(), f64::from(u8::from(right)));
+        let weight = if right { 0.9 } else { 0.2 };
+        sample.uq.scores.insert("self_consistency_majority".to_owned(), Some(weight));
+    }
+    std::fs::write(folder.path().join("samples_gsm8k.jsonl"), lines(&samples)).unwrap();
+    let analysis = analysis(&[folder.path()]);
+    let majority = analysis.runs[0].tasks[0].method("self_consistency_majority").unwrap();
+    assert_eq!((majority.answered.items, majority.answered.correct), (200, 67));
+    assert_eq!(majority.answered.value(Metric::Auroc), Some(1.0));
+}
+
+/// Products of probabilities rank by their logarithms where samples have them: what underflows to 0 is told apart.
+#[test]
+fn what_underflows_ranks_by_its_logarithm() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(200).write(folder.path());
+    let mut samples = spec(200).samples("gsm8k");
+    for sample in samples.iter_mut().filter(|sample| sample.uq.answer.is_some()) {
+        let log = if sample.metrics["acc"] == 1.0 { -800.0 } else { -900.0 };
+        sample.uq.scores.insert("response_prob".to_owned(), Some(f64::exp(log)));
+        sample.uq.scores.insert("response_logprob".to_owned(), Some(log));
+    }
+    let file = folder.path().join("samples_gsm8k.jsonl");
+    std::fs::write(&file, lines(&samples)).unwrap();
+    let auroc = || {
+        let found = analysis(&[folder.path()]).runs[0].tasks[0].method("response_prob").unwrap().answered.clone();
+        (found.value(Metric::Auroc).unwrap(), found.value(Metric::Ece).unwrap())
+    };
+    let accuracy = {
+        let answered: Vec<f64> = samples.iter().filter(|s| s.uq.answer.is_some()).map(|s| s.metrics["acc"]).collect();
+        answered.iter().sum::<f64>() / answered.len() as f64
+    };
+    let (ranked, ece) = auroc();
+    assert_eq!(ranked, 1.0);
+    assert!((ece - accuracy).abs() < 1e-12, "a probability of 0 is still what is calibrated");
+    // samples of earlier versions have none
+    for sample in &mut samples {
+        sample.uq.scores.remove("response_logprob");
+    }
+    std::fs::write(&file, lines(&samples)).unwrap();
+    assert_eq!(auroc().0, 0.5);
 }
 
 #[test]

@@ -380,6 +380,41 @@ fn without_a_chain_every_token_up_to_the_answers_last_is_in_it() {
     assert!(case.rows_asked.is_empty());
 }
 
+/// Controls are as long as the chain that backtracking finds, of tokens before the answer, and a draw is repeatable.
+#[test]
+fn controls_choose_as_many_tokens_without_attention() {
+    let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9), (21, 0.8), (22, 0.7)]);
+    case.texts[2] = " 7".to_owned();
+    case.texts[5] = " x12".to_owned();
+    for j in [0, 1, 3, 4, 6, 7] {
+        case.texts[j] = " the".to_owned();
+    }
+    case.similarity = (10..29).map(|at| (at, if [13, 17, 28].contains(&at) { 0.8 } else { 0.1 })).collect();
+    assert_eq!(case.chain(Corrected), [20, 21, 22]);
+    let mut draw = |chain, draw| {
+        (case.parameters.chain, case.parameters.draw) = (chain, draw);
+        case.chain(Corrected)
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for number in 0..200 {
+        let random = draw(ChainRule::Random, number);
+        assert_eq!((random.len(), random.is_sorted()), (3, true));
+        assert!(random.iter().all(|at| (10..29).contains(at)));
+        assert_eq!(random, draw(ChainRule::Random, number));
+        seen.extend(random);
+        assert_eq!(draw(ChainRule::RandomDigits, number), [12, 15], "all there are");
+        let content = draw(ChainRule::RandomContent, number);
+        assert!(content.len() == 3 && content.iter().all(|at| ![10, 11, 13, 14, 16, 17].contains(at)), "{content:?}");
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<i64>>(), (10..29).collect::<Vec<i64>>(), "each may be drawn");
+    assert_eq!(draw(ChainRule::Similarity, 0), [13, 17, 28]);
+    // the answer's own tokens are in every chain
+    case.parameters.chain = ChainRule::Random;
+    let outcome = case.assess(Corrected);
+    assert!(outcome.chain.iter().any(|link| link.row == 18 && link.from.is_none()));
+    assert!(outcome.chain.iter().filter(|link| link.row != 18).all(|link| link.from == Some(18)));
+}
+
 #[test]
 fn in_reference_no_token_of_a_member_is_less_probable_than_1e_12() {
     let mut case = case(&WORDS, 29..30).attends(29, &[(20, 0.9)]).predicted(20, 1e-20, &[(101, 0.9)]);

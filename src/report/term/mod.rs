@@ -292,8 +292,10 @@ mod tests {
     fn without_colour() {
         let sample = sample(&TOKENS, 0.87);
         let expected = "\
-confidence  0.87  ██████████████████████████░░░░
-answer      48
+UQAC P, uncalibrated  0.87  ██████████████████████████░░░░
+least token p         –
+answer                48
+for a probability of being right: uqac eval --output RUN, t…
 
 ‹chain›  «kept»  ⟦answer⟧
   ‹Carl› has 4 «marbles».
@@ -315,6 +317,22 @@ answer      48
         );
         assert!(rendered.contains("min_token_prob              –  "));
         assert!(!rendered.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_calibrated_confidence_says_what_it_rests_on() {
+        let (score, tasks) = ("response_prob".to_owned(), vec!["gsm8k".to_owned()]);
+        let calibrated = Calibrated { value: 0.42, score, items: 400, tasks, ece: 0.0312 };
+        let sample = sample(&TOKENS, 0.87);
+        let wide = TermStyle { colour: false, width: 100 };
+        let rendered = AskReport { confidence: Some(&calibrated), ..report(&sample) }.render(wide);
+        let expected = "\
+confidence  0.42  █████████████░░░░░░░░░░░░░░░░░
+            calibrated on 400 answers of gsm8k: off by 0.031 on others (ECE); from response_prob
+answer      48
+
+";
+        assert!(rendered.starts_with(expected), "{rendered}");
     }
 
     #[test]
@@ -356,7 +374,7 @@ answer      48
         let rendered = report(&sample(&hostile, 0.5)).render(PLAIN);
         assert!(rendered.chars().all(|c| c == '\n' || !c.is_control()), "{rendered:?}");
         assert!(!rendered.contains('\u{202e}'));
-        assert!(rendered.contains("‹␛[2J›") && rendered.contains("answer      ␛[5m7"), "{rendered}");
+        assert!(rendered.contains("‹␛[2J›") && rendered.contains("answer                ␛[5m7"), "{rendered}");
     }
 
     #[test]

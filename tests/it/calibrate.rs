@@ -1,0 +1,127 @@
+//! `uqac calibrate` on made-up runs, and what `ask` makes of the file.
+
+use crate::common::runs::RunSpec;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output};
+use uqac::eval::analysis::calibrate::calibrate;
+use uqac::eval::calibration::{Calibration, FILE};
+use uqac::eval::run::fingerprint::Fingerprint;
+use uqac::model::ModelSpec;
+use uqac::uq::{Profile, Reading};
+
+/// A run of a model with these hashes.
+fn write_run(folder: &Path, items: usize, model: &Fingerprint) {
+    let spec = RunSpec { sweep: false, ..RunSpec::new("abacus", &["sums"], items) };
+    spec.write(folder);
+    let mut manifest = spec.manifest();
+    manifest["model"] = serde_json::to_value(model).unwrap();
+    manifest["model"]["name"] = json!("abacus");
+    std::fs::write(folder.join("manifest.json"), manifest.to_string()).unwrap();
+}
+
+fn some_model() -> Fingerprint {
+    Fingerprint {
+        architecture: "LlamaForCausalLM".into(),
+        config: "a".into(),
+        weights: "b".into(),
+        tokenizer: "c".into(),
+        chat_template: None,
+    }
+}
+
+fn uqac(cache: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+    command.env("UQAC_CACHE", cache).env_remove("UQAC_MODEL").env("COLUMNS", "120").args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `p` is the chance of being right, of which the other scores know less: it is chosen, and the map leaves it as it is.
+#[test]
+fn the_best_score_is_chosen_and_calibrated_on_what_it_has_not_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    write_run(folder.path(), 2000, &some_model());
+    let runs = [folder.path().to_path_buf()];
+    let found = calibrate(&runs, None, 0).unwrap();
+    assert_eq!((found.score.as_str(), &found.tasks[..], &found.model), ("p", &["sums".to_owned()][..], &some_model()));
+    assert_eq!(found.held_out.chosen.values().sum::<usize>(), 5);
+    // 20 bins of about 100 items: the mean of |error| is √(2/π) · √(p(1-p)/100) ≤ 0.04
+    assert!(found.held_out.ece < 0.05, "{:?}", found.held_out);
+    assert!(found.held_out.brier < found.held_out.brier_of_base_rate - 0.01, "{:?}", found.held_out);
+    for p in [0.2, 0.5, 0.9] {
+        // a chance estimated from 2,000 items: four standard deviations of a share among the 400 nearest, 0.1
+        let calibrated = found.confidence(|key| (key == "p").then_some(p)).unwrap();
+        assert!((calibrated.value - p).abs() < 0.1, "{p}: {calibrated:?}");
+    }
+    assert_eq!(found.confidence(|_| None), None);
+    assert_eq!(calibrate(&runs, None, 0).unwrap(), found, "the same input, the same file");
+    // a score on another scale becomes a probability, too
+    let length = calibrate(&runs, Some("trace_length"), 0).unwrap();
+    assert_eq!((length.score.as_str(), length.held_out.ece < 0.05), ("trace_length", true), "{:?}", length.held_out);
+    assert_eq!(serde_json::from_str::<Calibration>(&serde_json::to_string(&found).unwrap()).unwrap(), found);
+}
+
+#[test]
+fn runs_that_do_not_belong_together_and_too_few_answers_are_refused() {
+    let [one, other, few] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    write_run(one.path(), 200, &some_model());
+    write_run(other.path(), 200, &Fingerprint { weights: "d".into(), ..some_model() });
+    write_run(few.path(), 30, &some_model());
+    let message = |folders: &[&Path], score: Option<&str>| {
+        let folders: Vec<_> = folders.iter().map(|folder| folder.to_path_buf()).collect();
+        calibrate(&folders, score, 0).unwrap_err().to_string()
+    };
+    assert!(message(&[one.path(), other.path()], None).contains("different models"));
+    assert!(message(&[few.path()], None).contains("expected at least 50"));
+    let unknown = message(&[one.path()], Some("nonsense"));
+    assert!(unknown.contains("no score \"nonsense\"") && unknown.contains("auto, ") && unknown.contains("min_token_prob"));
+    assert!(message(&[one.path()], Some("self_consistency")).contains("no score"), "ask does not draw samples");
+    let plain = tempfile::tempdir().unwrap();
+    RunSpec::new("m", &["sums"], 200).write(plain.path());
+    assert!(message(&[plain.path()], None).contains("hashes of the model"));
+}
+
+/// From a run to the headline of `ask`: the file is found by the model's hashes, in the folder for caches.
+#[test]
+fn ask_shows_the_calibrated_confidence() {
+    let (cache, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/abacus");
+    let template = uqac::model::tokenizer::Tokenizer::from_folder(&folder).unwrap();
+    let template = uqac::model::chat::ChatTemplate::from_folder(&folder, &template).unwrap();
+    let spec = ModelSpec::from_folder(&folder).unwrap();
+    let model = Fingerprint::of(&folder, &spec, template.as_ref().map(|template| template.source())).unwrap();
+    write_run(run.path(), 300, &model);
+    let fitted = uqac(cache.path(), &["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob"]);
+    let shown = text(&fitted.stdout);
+    assert_eq!(fitted.status.code(), Some(0), "{}", text(&fitted.stderr));
+    assert!(shown.contains("of answer_prob, fitted on") && shown.contains("held out    ECE"), "{shown}");
+
+    let ask = |more: &[&str]| {
+        let output = uqac(cache.path(), &[&["ask", "--model", "abacus", "--device", "cpu", "What is 17 + 25?"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let reported = ask(&[]);
+    assert!(reported.contains("confidence  0.") && reported.contains("answers of sums: off by"), "{reported}");
+    let json: Value = serde_json::from_str(&ask(&["--json"])).unwrap();
+    let (value, p) = (json["confidence"]["value"].as_f64().unwrap(), json["scores"]["answer_prob"].as_f64().unwrap());
+    let file = std::fs::read_dir(cache.path().join("calibrations")).unwrap().next().unwrap().unwrap().path();
+    let calibration: Calibration = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(value, calibration.map.at(p, json["scores"]["answer_logprob"].as_f64().filter(|_| calibration.log.is_some())));
+    assert_eq!(json["confidence"]["score"], "answer_prob");
+    // of another reading of the method it says nothing
+    let corrected = Reading::from(Profile::Corrected);
+    assert_eq!(calibration.reading, corrected);
+    let json: Value = serde_json::from_str(&ask(&["--json", "--profile", "paper"])).unwrap();
+    assert!(json.get("confidence").is_none());
+    assert!(ask(&["--profile", "paper"]).contains("UQAC P, uncalibrated"));
+    // a damaged one is an error that says which file
+    std::fs::write(&file, "{\"format\": 1}").unwrap();
+    let broken = uqac(cache.path(), &["ask", "--model", "abacus", "What is 17 + 25?"]);
+    assert_eq!(broken.status.code(), Some(2));
+    assert!(text(&broken.stderr).contains("not a calibration"), "{}", text(&broken.stderr));
+    assert!(!folder.join(FILE).exists() || Calibration::find(&folder, &model, &corrected).unwrap().is_some());
+}
