@@ -10,12 +10,13 @@ use crate::backend::DeviceChoice;
 use crate::engine::{Engine, EngineError, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_sample, sample_files};
 use crate::eval::sample::Sample;
-use crate::uq::gamma::{AttentionByDistance, GammaFit};
+use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
 
 /// Measure γ, the discount of the nearest ten positions, on a model's own responses
 ///
-/// Prints the mean attention by distance, over all heads and the responses of a run of `uqac eval`, and the γ that makes
-/// the nearest ten positions count as much as the eleventh, beside the published γ that the method uses. Runs on the CPU.
+/// Prints the mean attention by distance, over all heads and the responses of a run of `uqac eval`, and the γ that brings
+/// the nearest C positions to the line through those at C + 1 and 20, as published, beside the published γ that the method
+/// uses. Runs on the CPU.
 #[derive(Args)]
 pub struct FitGammaArgs {
     #[command(flatten)]
@@ -26,6 +27,9 @@ pub struct FitGammaArgs {
     /// Responses that are measured
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
+    /// C: positions that are discounted
+    #[arg(long, value_name = "C", default_value_t = NEAREST as u8, value_parser = clap::value_parser!(u8).range(1..=MAX_NEAREST as i64))]
+    nearest: u8,
     /// Print only a JSON object
     #[arg(long)]
     json: bool,
@@ -47,7 +51,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
         progress.advance(false);
     }
     progress.finish();
-    let fit = attention.fit().ok_or(CliError::NoResponses(args.run.clone()))?;
+    let fit = attention.fit(args.nearest.into()).ok_or(CliError::NoResponses(args.run.clone()))?;
     if args.json {
         print(&format!("{}\n", serde_json::to_string(&fit).map_err(|e| CliError::Stdout(e.into()))?))?;
     } else {
@@ -80,14 +84,16 @@ fn table(fit: &GammaFit, responses: usize) -> String {
     );
     for (i, attention) in fit.attention.iter().enumerate() {
         let bar = "█".repeat((attention / max * WIDTH).round() as usize);
-        let gammas = fit.gamma.get(i).zip(fit.published.get(i));
-        let gammas = gammas.map_or(" ".repeat(20), |(g, p)| format!("{g:>9.4}  {p:>9.4}"));
+        let column = |gamma: Option<&f64>| gamma.map_or(" ".repeat(9), |gamma| format!("{gamma:>9.4}"));
+        let gammas = format!("{}  {}", column(fit.gamma.get(i)), column(fit.published.get(i)));
         text += &format!("{:>8}  {attention:>9.5}  {gammas}  {bar}\n", i + 1);
     }
     text + &format!(
-        "\nlevel after the nearest {}: {:.5}; rms difference from the published γ: {:.3}\n",
-        fit.gamma.len(),
-        fit.level,
+        "\nthe line through distances {} and {}: {:.5} to {:.5}; rms difference from the published γ: {:.3}\n",
+        fit.gamma.len() + 1,
+        fit.attention.len(),
+        fit.line.first().copied().unwrap_or_default(),
+        fit.line.last().copied().unwrap_or_default(),
         fit.difference
     )
 }

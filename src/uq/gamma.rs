@@ -1,9 +1,10 @@
 //! γ, the reweighting of the nearest positions, from a model's own attention.
 //!
 //! A row attends most to what it has just written, whatever that says. The method discounts the C = 10 nearest positions
-//! by γ so that they count as much as those farther away. Here γ is measured: the mean attention at each distance, over
-//! rows and heads, first token and own position left out (as the method leaves them out), and
-//! γ_i = (mean attention at distance C + 1) / (mean attention at distance i), at most 1.
+//! by γ so that they count as much as those farther away. Here γ is measured as in the paper: the mean attention a at each
+//! distance, over rows and heads, first token and own position left out (as the method leaves them out); a line through a at
+//! the distances C + 1 and 20, which says what the nearest ones would have were they like the others; and
+//! γ_i = line(i) / a_i, from 0 to 1.
 
 use crate::backend::entropy::{GAMMA, reweighting};
 
@@ -11,7 +12,10 @@ use crate::backend::entropy::{GAMMA, reweighting};
 pub const NEAREST: usize = GAMMA.len();
 
 /// Distances that are measured.
-const SPAN: usize = 2 * NEAREST;
+const SPAN: usize = 20;
+
+/// The largest C that leaves a line to be drawn.
+pub const MAX_NEAREST: usize = SPAN - 2;
 
 /// Attention by distance, summed over rows and heads.
 #[derive(Clone, Debug)]
@@ -29,13 +33,13 @@ pub struct GammaFit {
     pub rows: usize,
     /// Mean share of a row's attention at distance i + 1.
     pub attention: Vec<f64>,
-    /// Mean share at distance C + 1, the first that is not discounted.
-    pub level: f64,
-    /// γ_i, nearest first.
+    /// The line at distance i + 1, through the mean shares at C + 1 and 20.
+    pub line: Vec<f64>,
+    /// γ_i, nearest first: C of them.
     pub gamma: Vec<f64>,
     /// The published γ_i.
     pub published: Vec<f64>,
-    /// Root mean square of their difference.
+    /// Root mean square of their difference, over those that both have.
     pub difference: f64,
 }
 
@@ -63,17 +67,20 @@ impl AttentionByDistance {
         }
     }
 
-    /// γ, if anything was added.
-    pub fn fit(&self) -> Option<GammaFit> {
-        if self.rows == 0 {
+    /// γ of the `nearest` C positions (1 to [`MAX_NEAREST`]), if anything was added.
+    pub fn fit(&self, nearest: usize) -> Option<GammaFit> {
+        if self.rows == 0 || !(1..=MAX_NEAREST).contains(&nearest) {
             return None;
         }
         let attention: Vec<f64> = self.sums.iter().map(|sum| sum / self.rows as f64).collect();
-        let level = attention[NEAREST];
-        let gamma: Vec<f64> = attention[..NEAREST].iter().map(|a| if *a > level { level / a } else { 1.0 }).collect();
-        let squares: f64 = gamma.iter().zip(GAMMA).map(|(ours, theirs)| (ours - theirs).powi(2)).sum();
-        let difference = (squares / NEAREST as f64).sqrt();
-        Some(GammaFit { rows: self.rows, attention, level, gamma, published: GAMMA.to_vec(), difference })
+        let (first, last) = (attention[nearest], attention[SPAN - 1]);
+        let slope = (last - first) / (SPAN - 1 - nearest) as f64;
+        let line: Vec<f64> = (0..SPAN).map(|i| first + slope * (i as f64 - nearest as f64)).collect();
+        let ratio = |(line, a): (&f64, &f64)| if *a > 0.0 { (line / a).clamp(0.0, 1.0) } else { 1.0 };
+        let gamma: Vec<f64> = line.iter().zip(&attention).take(nearest).map(ratio).collect();
+        let squares: Vec<f64> = gamma.iter().zip(GAMMA).map(|(ours, theirs)| (ours - theirs).powi(2)).collect();
+        let difference = (squares.iter().sum::<f64>() / squares.len() as f64).sqrt();
+        Some(GammaFit { rows: self.rows, attention, line, gamma, published: GAMMA.to_vec(), difference })
     }
 }
 
@@ -95,10 +102,28 @@ mod tests {
         for row in [25, 60, 300] {
             attention.add(&reweighted(row, |d| d.checked_sub(1).and_then(|i| GAMMA.get(i)).map_or(1.0, |g| 1.0 / g)));
         }
-        let fit = attention.fit().unwrap();
+        let fit = attention.fit(NEAREST).unwrap();
         assert_eq!(fit.rows, 3);
         // α' is in f32: relative errors of 2^-24 per share and of their sum
         assert!(fit.difference < 1e-6, "{fit:?}");
+    }
+
+    /// a falls along a line from distance C + 1 on, and before that it is the line over γ: the line is not flat, and γ is
+    /// measured against it.
+    #[test]
+    fn the_nearest_are_measured_against_the_line_through_the_others() {
+        let line = |d: usize| 3.0 - 0.05 * d as f64;
+        for nearest in [1, 4, NEAREST, MAX_NEAREST] {
+            let gamma: Vec<f64> = (0..nearest).map(|i| (i as f64 + 1.0) / (nearest as f64 + 1.0)).collect();
+            let mut attention = AttentionByDistance::default();
+            let at = |d: usize| if d > SPAN { 0.0 } else { line(d) / d.checked_sub(1).and_then(|i| gamma.get(i)).unwrap_or(&1.0) };
+            [30, 200].map(|row| attention.add(&reweighted(row, at)));
+            let fit = attention.fit(nearest).unwrap();
+            assert_eq!(fit.gamma.len(), nearest);
+            // f32 shares: 2^-24 each, over a line that is extrapolated nine of its own lengths at most
+            assert!(fit.gamma.iter().zip(&gamma).all(|(found, wanted)| (found - wanted).abs() < 1e-5), "{fit:?}");
+        }
+        assert_eq!(AttentionByDistance::default().fit(NEAREST), None);
     }
 
     #[test]
@@ -107,9 +132,11 @@ mod tests {
         attention.add(&[]);
         attention.add(&[0.0; 21]);
         attention.add(&[0.0; 200]);
-        assert_eq!(attention.fit(), None);
-        // attention that grows with distance needs no discount
+        assert_eq!(attention.fit(NEAREST), None);
+        // attention that lies on the line needs no discount
         attention.add(&reweighted(50, |d| d as f64));
-        assert!(attention.fit().unwrap().gamma.iter().all(|g| *g == 1.0));
+        let fit = attention.fit(NEAREST).unwrap();
+        assert!(fit.gamma.iter().all(|g| (*g - 1.0).abs() < 1e-5), "{fit:?}");
+        assert!(attention.fit(0).is_none() && attention.fit(MAX_NEAREST + 1).is_none());
     }
 }
