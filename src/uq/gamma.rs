@@ -117,7 +117,9 @@ mod tests {
             let gamma: Vec<f64> = (0..nearest).map(|i| (i as f64 + 1.0) / (nearest as f64 + 1.0)).collect();
             let mut attention = AttentionByDistance::default();
             let at = |d: usize| if d > SPAN { 0.0 } else { line(d) / d.checked_sub(1).and_then(|i| gamma.get(i)).unwrap_or(&1.0) };
-            [30, 200].map(|row| attention.add(&reweighted(row, at)));
+            for row in [30, 200] {
+                attention.add(&reweighted(row, at));
+            }
             let fit = attention.fit(nearest).unwrap();
             assert_eq!(fit.gamma.len(), nearest);
             // f32 shares: 2^-24 each, over a line that is extrapolated nine of its own lengths at most

@@ -2,8 +2,9 @@
 
 use crate::common::tiny;
 use std::ops::ControlFlow;
+use uqac::backend::Step;
 use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation, HeadSelection, Progress};
+use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection, Progress};
 use uqac::uq::Variant;
 
 fn engine() -> (tempfile::TempDir, Engine) {
