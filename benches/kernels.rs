@@ -12,7 +12,7 @@ use uqac::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::threads::ThreadPool;
 use uqac::backend::cpu::trace::Selection;
-use uqac::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};
+use uqac::backend::entropy::{EntropyRule, EntropyState, Gamma, SoftmaxState};
 use uqac::bench::machine::MultiplyAdds;
 
 /// Outputs and inputs of the feed-forward network's matrices and of an attention's output.
@@ -71,7 +71,7 @@ fn products(c: &mut Criterion) {
 }
 
 fn shape() -> AttentionShape {
-    AttentionShape { layer: 0, heads: HEADS, kv_heads: KV_HEADS, head_dim: HEAD_DIM, window: None, softcap: None }
+    AttentionShape { layer: 0, heads: HEADS, kv_heads: KV_HEADS, head_dim: HEAD_DIM, window: None, softcap: None, gamma: Gamma::PUBLISHED }
 }
 
 fn cache(positions: usize) -> KvCache {

@@ -7,13 +7,54 @@ pub const GAMMA: [f64; 10] = [
     0.93925344,
 ];
 
-/// w_t of row T: 0 for the first position and for the row's own, γ for the ten before it, 1 elsewhere.
-pub fn reweighting(row: usize, t: usize) -> f32 {
-    match row.checked_sub(t) {
-        None | Some(0) => 0.0,
-        _ if t == 0 => 0.0,
-        Some(distance) => GAMMA.get(distance - 1).map_or(1.0, |gamma| *gamma as f32),
+/// The γ of a run: the published one, or one that was fitted to a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gamma {
+    weights: [f32; Gamma::MAX_NEAREST],
+    nearest: usize,
+}
+
+impl Gamma {
+    /// The largest C.
+    pub const MAX_NEAREST: usize = 18;
+
+    /// [`GAMMA`]
+    pub const PUBLISHED: Gamma = {
+        let mut weights = [1.0; Gamma::MAX_NEAREST];
+        let mut i = 0;
+        while i < GAMMA.len() {
+            weights[i] = GAMMA[i] as f32;
+            i += 1;
+        }
+        Gamma { weights, nearest: GAMMA.len() }
+    };
+
+    /// γ nearest first, of C positions; `None` of more than [`MAX_NEAREST`](Self::MAX_NEAREST) or of one that is not in [0, 1].
+    pub fn new(gamma: &[f64]) -> Option<Gamma> {
+        let valid = gamma.len() <= Gamma::MAX_NEAREST && gamma.iter().all(|gamma| (0.0..=1.0).contains(gamma));
+        let mut weights = [1.0; Gamma::MAX_NEAREST];
+        weights.iter_mut().zip(gamma).for_each(|(weight, gamma)| *weight = *gamma as f32);
+        valid.then_some(Gamma { weights, nearest: gamma.len() })
     }
+
+    /// C values, nearest first.
+    pub fn values(&self) -> &[f32] {
+        &self.weights[..self.nearest]
+    }
+
+    /// w_t of row T: 0 for the first position and for the row's own, γ for the C before it, 1 elsewhere.
+    pub fn weight(&self, row: usize, t: usize) -> f32 {
+        match row.checked_sub(t) {
+            None | Some(0) => 0.0,
+            _ if t == 0 => 0.0,
+            Some(distance) => self.values().get(distance - 1).copied().unwrap_or(1.0),
+        }
+    }
+}
+
+/// [`Gamma::weight`] of the published γ.
+pub fn reweighting(row: usize, t: usize) -> f32 {
+    Gamma::PUBLISHED.weight(row, t)
 }
 
 /// Σ e^{s-m} with its m; `max = -∞, sum = 0` is the empty state.
@@ -135,6 +176,16 @@ impl EntropyState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gamma_of_its_own_has_its_own_length() {
+        let gamma = Gamma::new(&[0.25, 0.5]).unwrap();
+        let weights: Vec<f32> = (0..=5).map(|t| gamma.weight(5, t)).collect();
+        assert_eq!(weights, [0.0, 1.0, 1.0, 0.5, 0.25, 0.0]);
+        assert_eq!(Gamma::new(&GAMMA), Some(Gamma::PUBLISHED));
+        assert_eq!(Gamma::new(&[]).unwrap().weight(9, 8), 1.0);
+        assert_eq!((Gamma::new(&[1.5]), Gamma::new(&[f64::NAN]), Gamma::new(&[0.5; 19])), (None, None, None));
+    }
     use proptest::prelude::*;
 
     /// Entropy of the reweighted row in f64, two passes.

@@ -7,7 +7,7 @@
 //! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T is what is computed when the token at position
 //! T is the input. A **name** is that of the part of the method which a function implements.
 
-use super::entropy::{EntropyRule, reweighting};
+use super::entropy::{EntropyRule, Gamma};
 use super::{Backend, BackendError, DType, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId};
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::{ModelSpec, Weights, config::Activation, weights::Weight};
@@ -18,6 +18,7 @@ pub struct ReferenceBackend {
     model: Model,
     k_cache: DType,
     v_cache: DType,
+    gamma: Gamma,
     sequences: Vec<Sequence>,
     pass: Vec<PassRow>,
 }
@@ -103,7 +104,7 @@ impl Operations for ReferenceBackend {
                 attended.extend(model.weighted_mean(layer, h, &scores, values));
                 if let Some(options) = options {
                     let id = (layer * model.spec.num_attention_heads + h) as u32;
-                    heads.push((reweighted(&scores, options.rule).1, (id, query.to_vec())));
+                    heads.push((reweighted(&scores, options.rule, &self.gamma).1, (id, query.to_vec())));
                 }
             }
         }
@@ -249,8 +250,8 @@ fn log_sum_exp(x: &[f64]) -> f64 {
 /// **Reweighted attention.** α'_t = w_t α_t / Σ w α, the softmax of s_t + ln w_t, and its entropy H = -Σ α' ln α' in
 /// nats; `scores` and α' are [T + 1]. A row without attention (T < 2) "must not win the head selection with entropy 0";
 /// under the authors' rule, [`EntropyRule::Regularized`], it does, and α' adds up to f = σ / (σ + 1e-12), σ = Σ w α.
-fn reweighted(scores: &[f64], rule: EntropyRule) -> (Vec<f32>, f32) {
-    let ln_weight = |t: usize| f64::from(reweighting(scores.len() - 1, t)).ln();
+fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f32) {
+    let ln_weight = |t: usize| f64::from(gamma.weight(scores.len() - 1, t)).ln();
     let s: Vec<f64> = scores.iter().enumerate().map(|(t, s)| s + ln_weight(t)).collect();
     let z = log_sum_exp(&s);
     if z == f64::NEG_INFINITY {
@@ -356,7 +357,7 @@ impl Backend for ReferenceBackend {
         let (Some(traced), Some(options)) = (trace.get(&row), options) else { return Ok(Vec::new()) };
         let alpha = |(id, query): (&u32, &Vec<f32>)| {
             let (layer, h) = (*id as usize / heads, *id as usize % heads);
-            reweighted(&self.model.scores(layer, h, query, keys, row), options.rule).0
+            reweighted(&self.model.scores(layer, h, query, keys, row), options.rule, &self.gamma).0
         };
         Ok(traced.selected.heads.iter().zip(&traced.queries).map(alpha).collect())
     }
@@ -390,7 +391,11 @@ impl ReferenceBackend {
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, k_cache: DType, v_cache: DType) -> ReferenceBackend {
         let frequencies = spec.rope.iter().map(|rope| rope.inverse_frequencies(spec.head_dim)).collect();
         let model = Model { spec, weights, frequencies };
-        ReferenceBackend { model, k_cache, v_cache, sequences: Vec::new(), pass: Vec::new() }
+        ReferenceBackend { model, k_cache, v_cache, gamma: Gamma::PUBLISHED, sequences: Vec::new(), pass: Vec::new() }
+    }
+
+    pub fn with_gamma(self, gamma: Gamma) -> ReferenceBackend {
+        ReferenceBackend { gamma, ..self }
     }
 
     /// A row of the finished pass.

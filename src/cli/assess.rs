@@ -5,6 +5,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::ops::Range;
 use std::path::Path;
+use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::eval::calibration::Calibration;
 use crate::eval::run::fingerprint::Fingerprint;
@@ -59,7 +60,7 @@ fn named<T: Named + Send + Sync>(meaning: fn(T) -> &'static str) -> impl TypedVa
 
 /// The calibration of a model under a reading of the method, if there is one.
 pub fn calibration(folder: &Path, engine: &Engine, reading: &Reading) -> Result<Option<Calibration>, CliError> {
-    if !Calibration::may_exist(folder) {
+    if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
         return Ok(None);
     }
     let template = engine.chat_template().map(|template| template.source());

@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use crate::backend::entropy::Gamma;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
@@ -216,6 +217,7 @@ fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) 
             k_cache,
             v_cache,
             weight_format: engine.options().weights,
+            gamma: Some(engine.options().gamma).filter(|gamma| *gamma != Gamma::PUBLISHED).map(|gamma| gamma.values().to_vec()),
         },
         options: options.clone(),
         device: engine.device(),

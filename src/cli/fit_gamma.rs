@@ -7,6 +7,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use crate::backend::DeviceChoice;
+use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineError, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_sample, sample_files};
 use crate::eval::sample::Sample;
@@ -42,7 +43,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
     }
     samples.truncate(args.limit);
     let folder = args.model.folder()?;
-    let options = EngineOptions { device: DeviceChoice::Cpu, ..args.model.run.options() };
+    let options = EngineOptions { device: DeviceChoice::Cpu, gamma: Gamma::PUBLISHED, ..args.model.run.options() };
     let mut engine = Engine::load(&folder, options)?;
     let mut attention = AttentionByDistance::default();
     let mut progress = Progress::new(Some(samples.len() as u64));

@@ -20,6 +20,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use crate::backend::cuda::Gemm;
+use crate::backend::entropy::Gamma;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
 use crate::model::demo;
@@ -97,9 +98,23 @@ struct RunArgs {
     /// Threads on the CPU; 0: one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// γ, the discount of the nearest positions: a file that `fit-gamma --json` has written, or a JSON list, nearest first
+    /// [default: the published one]. Not on CUDA
+    #[arg(long, value_name = "FILE", value_parser = gamma)]
+    gamma: Option<Gamma>,
     /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little
     #[arg(long, value_name = "file|q8", default_value_t = WeightFormat::File)]
     weights: WeightFormat,
+}
+
+/// γ from a file.
+fn gamma(path: &str) -> Result<Gamma, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let list = value.get("gamma").unwrap_or(&value);
+    let values: Option<Vec<f64>> = list.as_array().and_then(|list| list.iter().map(serde_json::Value::as_f64).collect());
+    let most = Gamma::MAX_NEAREST;
+    values.and_then(|values| Gamma::new(&values)).ok_or(format!("expected a list of at most {most} numbers from 0 to 1"))
 }
 
 impl ModelArgs {
@@ -127,8 +142,9 @@ impl ModelArgs {
 
 impl RunArgs {
     fn options(&self) -> EngineOptions {
-        let &RunArgs { device, threads, k_cache, v_cache, gemm, weights } = self;
-        EngineOptions { device, threads, k_cache, v_cache, gemm, weights, ..EngineOptions::default() }
+        let &RunArgs { device, threads, k_cache, v_cache, gemm, weights, gamma } = self;
+        let gamma = gamma.unwrap_or(Gamma::PUBLISHED);
+        EngineOptions { device, threads, k_cache, v_cache, gemm, weights, gamma, ..EngineOptions::default() }
     }
 
     fn load(&self, folder: &std::path::Path) -> Result<Engine, CliError> {

@@ -16,6 +16,7 @@ pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
 use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
+use crate::backend::entropy::Gamma;
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
@@ -44,6 +45,8 @@ pub struct EngineOptions {
     pub input_rounding: InputRounding,
     /// Of the CPU: how it holds the weights of products.
     pub weights: WeightFormat,
+    /// Of the CPU and the reference: the discount of the nearest positions. Kernels have the published one.
+    pub gamma: Gamma,
 }
 
 impl Default for EngineOptions {
@@ -57,6 +60,7 @@ impl Default for EngineOptions {
             isa: Isa::detect(),
             input_rounding: InputRounding::F32,
             weights: WeightFormat::File,
+            gamma: Gamma::PUBLISHED,
         }
     }
 }
@@ -203,7 +207,7 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, gemm, isa, input_rounding, weights: format, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, gemm, isa, input_rounding, weights: format, gamma, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
         let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
@@ -213,7 +217,10 @@ fn open_backend(
             let message = format!("weights in {format}: they are the CPU's, use --device cpu");
             return Err(CudaError::Unsupported(message));
         }
-        DeviceChoice::Auto if !format.is_file() => None,
+        DeviceChoice::Cuda(_) if gamma != Gamma::PUBLISHED => {
+            return Err(CudaError::Unsupported("another γ than the published: use --device cpu".to_owned()));
+        }
+        DeviceChoice::Auto if !format.is_file() || gamma != Gamma::PUBLISHED => None,
         DeviceChoice::Cpu | DeviceChoice::Reference => None,
         DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
         DeviceChoice::Auto => match open_cuda(0) {
@@ -225,9 +232,9 @@ fn open_backend(
     let or_f32 = |cache: Option<DType>| cache.unwrap_or(DType::F32);
     let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
     if device == DeviceChoice::Reference {
-        return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), k_cache, v_cache)), None));
+        return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), k_cache, v_cache).with_gamma(gamma)), None));
     }
-    let options = CpuOptions { threads, k_cache, v_cache, isa, input_rounding, weights: format };
+    let options = CpuOptions { threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))
 }
 

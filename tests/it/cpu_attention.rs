@@ -7,7 +7,7 @@ use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, Tra
 use uqac::backend::cpu::cache::KvCache;
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::threads::ThreadPool;
-use uqac::backend::entropy::{EntropyRule, reweighting};
+use uqac::backend::entropy::{EntropyRule, Gamma, reweighting};
 
 struct Case {
     shape: AttentionShape,
@@ -134,7 +134,7 @@ fn check(case: &Case, seed: u64) {
 }
 
 fn shape(group: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
-    AttentionShape { layer: 0, heads: group * kv_heads, kv_heads, head_dim, window: None, softcap: None }
+    AttentionShape { layer: 0, heads: group * kv_heads, kv_heads, head_dim, window: None, softcap: None, gamma: Gamma::PUBLISHED }
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Laws that hold for every response, over random small language models whose exact probabilities are known: the next
 //! token depends on the two before it, so copies of a response are re-scored exactly.
 
+use crate::common::tiny;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
+use uqac::backend::DeviceChoice;
+use uqac::backend::entropy::Gamma;
+use uqac::engine::{Engine, EngineOptions, HeadSelection};
 use uqac::uq::pipeline;
 use uqac::uq::rules::RULES;
 use uqac::uq::stopwords::{is_stop_word, is_stop_word_for_answer};
@@ -200,6 +204,52 @@ proptest! {
                     prop_assert!(value.is_finite(), "{}={}: {} is {}", rule.name, value, score.key, value);
                 }
                 prop_assert!((0.0..=1.0).contains(&outcome.scores.p()));
+            }
+        }
+    }
+}
+
+// ── another γ ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+/// α'_t ∝ w_t α_t: with the weights taken out again, every γ (and every C) gives the same attention, on both backends that
+/// take one. They are f32 numbers from scores that the backends round differently: relative errors of some 1e-6, and here
+/// as many as 36 of them may add up.
+#[test]
+fn gamma_only_reweights() {
+    let folder = tempfile::tempdir().unwrap();
+    tiny::write_model(folder.path());
+    let tokens: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 250).collect();
+    let own = Gamma::new(&[0.1, 0.0, 0.7, 0.2, 0.9, 0.3, 0.8, 0.4, 0.6, 0.5, 0.35, 0.95]).unwrap();
+    let shares = |device, gamma: Gamma| -> Vec<Vec<Option<f64>>> {
+        let options = EngineOptions { device, gamma, threads: 1, ..EngineOptions::default() };
+        let mut engine = Engine::load(folder.path(), options).unwrap();
+        let heads = engine.spec().total_heads();
+        let mut traced = engine.trace(&tokens, 5, HeadSelection { heads, ..HeadSelection::default() }).unwrap();
+        let row = 36;
+        let mut by_head: Vec<(u32, Vec<f32>)> = traced
+            .head_record(row)
+            .unwrap()
+            .unwrap()
+            .heads
+            .into_iter()
+            .zip(traced.head_rows(row).unwrap())
+            .collect();
+        by_head.sort_by_key(|(head, _)| *head);
+        let share = |alpha: &[f32]| {
+            // 0.0 at distance 2 of our own: what it hides is left out of both
+            let kept = |t: usize| gamma.weight(row, t) > 0.0 && t != row - 2;
+            let bare = |t: usize| f64::from(alpha[t]) / f64::from(gamma.weight(row, t));
+            let total: f64 = (0..row).filter(|t| kept(*t)).map(bare).sum();
+            (0..row).map(|t| kept(t).then(|| bare(t) / total)).collect()
+        };
+        by_head.iter().map(|(_, alpha)| share(alpha)).collect()
+    };
+    let published = shares(DeviceChoice::Cpu, Gamma::PUBLISHED);
+    for device in [DeviceChoice::Cpu, DeviceChoice::Reference] {
+        for (head, (a, b)) in published.iter().zip(shares(device, own)).enumerate() {
+            for (t, (a, b)) in a.iter().zip(b).enumerate() {
+                let (a, b) = (a.unwrap_or(0.0), b.unwrap_or(0.0));
+                assert!((a - b).abs() <= 1e-4 * a.max(1e-3), "{device}, head {head}, position {t}: {a} {b}");
             }
         }
     }

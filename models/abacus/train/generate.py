@@ -1,6 +1,8 @@
 """Draws problems: an endless stream to train on, and the fixed test set.
 
     python generate.py test ../test.jsonl      writes the test set
+    python generate.py fresh ../test.jsonl 2000 fresh.jsonl
+                                               writes other problems of its kind, for a calibration (`uqac calibrate`)
     python generate.py show 20                 prints some problems of the training stream
     python generate.py check ../test.jsonl     checks the sums of test and training problems, and that they do not meet
 """
@@ -25,6 +27,8 @@ UNSEEN = unseen.TEMPLATES
 WEIGHT = {"gifts": 4, "share": 2, "expression": 3, "recipe_of_numbers": 2, "shopping": 2, "wallet": 1.5, "compare": 1.5}
 STEP_WEIGHTS = {1: 14, 2: 20, 3: 21, 4: 18, 5: 15, 6: 12}
 TEST_SEED, TEST_SIZE, TEST_UNSEEN = 20240, 1000, 150
+# Of problems that are neither trained on nor in the test set.
+FRESH_SEED = 20261122
 
 
 class Stream:
@@ -67,15 +71,16 @@ def training(seed):
     return Stream(random.Random(seed), TRAINED, test_side=False)
 
 
-def test_set():
-    """The fixed test set: no question twice, the unseen templates spread among the others."""
-    rng = random.Random(TEST_SEED)
+def test_set(seed=TEST_SEED, size=TEST_SIZE, others=()):
+    """The fixed test set: no question twice, the unseen templates spread among the others. With another seed, more problems
+    of its kind, none of them one of `others` (template and numbers)."""
+    rng = random.Random(seed)
     seen, unseen_ = Stream(rng, TRAINED, test_side=True), Stream(rng, UNSEEN, test_side=True)
     problems, questions = [], set()
-    while len(problems) < TEST_SIZE:
+    while len(problems) < size:
         held_out = len([p for p in problems if p.held_out]) * TEST_SIZE < len(problems) * TEST_UNSEEN
         problem = next(unseen_ if held_out else seen)
-        if problem.question in questions or (3, 12, 7) == problem.key():
+        if problem.question in questions or (3, 12, 7) == problem.key() or (problem.template, problem.key()) in others:
             continue
         questions.add(problem.question)
         problems.append(dataclasses.replace(problem, held_out=held_out))
@@ -130,6 +135,12 @@ def main(arguments):
                     file.write(json.dumps(record(problem)) + "\n")
             print("by steps:", sorted(collections.Counter(p.steps for p in problems).items()))
             print("held out:", sum(p.held_out for p in problems), "templates:", len({p.template for p in problems}))
+        case ["fresh", path, count, output]:
+            with open(path, encoding="utf-8") as file:
+                asked = {(p.template, p.key()) for p in (Problem(**json.loads(line)) for line in file)}
+            with open(output, "w", encoding="utf-8") as file:
+                for problem in test_set(FRESH_SEED, int(count), asked):
+                    file.write(json.dumps(record(problem) | {"grader": "number"}) + "\n")
         case ["check", path]:
             check(path)
         case ["show", count]:

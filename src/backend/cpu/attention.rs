@@ -11,7 +11,7 @@ use super::cache::{CHUNK, KvCache, value_stride, with_block};
 use super::norm;
 use super::simd::{Isa, Kernel, LANES, Simd};
 use super::threads::{Disjoint, ThreadPool};
-use crate::backend::entropy::{EntropyState, SoftmaxState};
+use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
 use scores::{Entropy, Reweighting, Scores, Softmax, Values};
 use std::ops::Range;
 pub use trace_row::{TracedHead, accumulate_row};
@@ -28,6 +28,7 @@ pub struct AttentionShape {
     pub head_dim: usize,
     pub window: Option<usize>,
     pub softcap: Option<f32>,
+    pub gamma: Gamma,
 }
 
 impl AttentionShape {
@@ -246,7 +247,7 @@ impl Partial {
             let attended = shape.positions(row.position);
             let valid = attended.start.saturating_sub(start)..(attended.end - start).min(CHUNK);
             (from, to) = (from.min(valid.start), to.max(valid.end));
-            let weights = if row.entropy { Reweighting::of(row.position, start, &valid) } else { None };
+            let weights = if row.entropy { Reweighting::of(&shape.gamma, row.position, start, &valid) } else { None };
             let entropy = match &weights {
                 _ if !row.entropy => Entropy::Off,
                 None => Entropy::Plain,

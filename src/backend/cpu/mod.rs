@@ -12,6 +12,7 @@ mod split_bf16;
 pub mod threads;
 pub mod trace;
 
+use super::entropy::Gamma;
 use super::{
     Backend, BackendError, DType, HeadRecord, Operations, Pass, Prediction, SequenceId, Step, TraceOptions,
     WeightFormat,
@@ -47,6 +48,7 @@ pub struct CpuOptions {
     pub isa: Isa,
     pub input_rounding: InputRounding,
     pub weights: WeightFormat,
+    pub gamma: Gamma,
 }
 
 impl Default for CpuOptions {
@@ -58,6 +60,7 @@ impl Default for CpuOptions {
             isa: Isa::detect(),
             input_rounding: InputRounding::F32,
             weights: WeightFormat::File,
+            gamma: Gamma::PUBLISHED,
         }
     }
 }
@@ -118,6 +121,7 @@ impl CpuBackend {
             head_dim: self.spec.head_dim,
             window: self.spec.layers[layer].window,
             softcap: self.spec.attn_logit_softcapping,
+            gamma: self.options.gamma,
         }
     }
 

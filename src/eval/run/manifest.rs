@@ -33,6 +33,9 @@ pub struct Model {
     /// How the CPU held the weights, where not as their files have them.
     #[serde(default, skip_serializing_if = "WeightFormat::is_file")]
     pub weight_format: WeightFormat,
+    /// The discount of the nearest positions, where not the published one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gamma: Option<Vec<f32>>,
 }
 
 /// Everything that results depend on besides the model and the questions.
@@ -117,6 +120,7 @@ mod tests {
                 k_cache: DType::F32,
                 v_cache: DType::F16,
                 weight_format: WeightFormat::File,
+                gamma: None,
             },
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),

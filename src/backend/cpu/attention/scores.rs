@@ -4,7 +4,7 @@ use super::HeadState;
 use super::panel::{Block, Panel, panel_product};
 use crate::backend::cpu::cache::CacheElement;
 use crate::backend::cpu::simd::{Kernel, LANES, Simd};
-use crate::backend::entropy::{EntropyState, GAMMA, SoftmaxState, reweighting};
+use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
 use std::ops::Range;
 
 pub use crate::backend::cpu::cache::CHUNK;
@@ -47,17 +47,17 @@ pub struct Reweighting {
 
 impl Reweighting {
     /// Of the chunk from position `start`, of which row `row` attends to `valid`; `None` where w is 1 at all of these.
-    pub fn of(row: usize, start: usize, valid: &Range<usize>) -> Option<Reweighting> {
-        let last = start + valid.end - 1;
-        if start > 0 && last + GAMMA.len() < row {
+    pub fn of(gamma: &Gamma, row: usize, start: usize, valid: &Range<usize>) -> Option<Reweighting> {
+        let (last, nearest) = (start + valid.end - 1, gamma.values().len());
+        if start > 0 && last + nearest < row {
             return None;
         }
         let (mut weights, mut logs, mut masks) = ([0.0; CHUNK], [0.0; CHUNK], [MASKED; CHUNK]);
         weights[valid.clone()].fill(1.0);
         masks[valid.clone()].fill(0.0);
-        let near = row.saturating_sub(GAMMA.len()).max(start + valid.start)..last + 1;
+        let near = row.saturating_sub(nearest).max(start + valid.start)..last + 1;
         for t in near.chain((start + valid.start == 0).then_some(0)).map(|t| t - start) {
-            weights[t] = reweighting(row, start + t);
+            weights[t] = gamma.weight(row, start + t);
             (logs[t], masks[t]) = if weights[t] > 0.0 { (weights[t].ln(), 0.0) } else { (0.0, MASKED) };
         }
         Some(Reweighting { weights, logs, masks })

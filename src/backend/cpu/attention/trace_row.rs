@@ -5,7 +5,6 @@ use super::{AttentionShape, chunks};
 use crate::backend::cpu::cache::{KvCache, with_block};
 use crate::backend::cpu::norm;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
-use crate::backend::entropy::reweighting;
 
 /// A selected head of a traced row, as [`accumulate_row`] needs it.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +40,7 @@ pub fn accumulate_row(isa: Isa, shape: &AttentionShape, cache: &KvCache, head: &
         isa.run(Weights { scores: &mut scores, max: head.max, sum: head.sum });
         let start = index * CHUNK;
         for t in attended.start.max(start)..attended.end.min(start + CHUNK) {
-            row[t] = row[t].max(reweighting(position, t) * scores[t - start]);
+            row[t] = row[t].max(shape.gamma.weight(position, t) * scores[t - start]);
         }
     }
 }
