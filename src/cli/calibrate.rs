@@ -50,8 +50,8 @@ pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
 fn text(found: &Calibration) -> String {
     let Calibration { items, correct, tasks, score, map, held_out, .. } = found;
     let mut text = format!(
-        "confidence  {} of {score}, fitted on {items} answers ({correct} right) of {}\n",
-        map.name(),
+        "confidence  {}, fitted on {items} answers ({correct} right) of {}\n",
+        map.name(score),
         tasks.join(", ")
     );
     text += &format!(
@@ -63,7 +63,7 @@ fn text(found: &Calibration) -> String {
         held_out.folds
     );
     for (chosen, folds) in &held_out.chosen {
-        text += &format!("            on {folds} of them the choice was {chosen}\n");
+        text += &format!("            on {folds} of them the choice was: {chosen}\n");
     }
     text
 }

@@ -57,7 +57,7 @@ pub struct HeldOut {
     pub auroc: Option<f64>,
     /// Brier score of the share of right answers, which knows nothing of the single answer.
     pub brier_of_base_rate: f64,
-    /// What was chosen on each fold: `response_prob, platt on the logarithm`, and how often.
+    /// What was chosen on each fold, and how often.
     pub chosen: BTreeMap<String, usize>,
 }
 
@@ -98,12 +98,12 @@ impl Input {
         }
     }
 
-    /// Its name in a sentence.
+    /// What stands before the score's name.
     fn name(self) -> &'static str {
         match self {
-            Input::Score => "the score",
-            Input::Log => "its logarithm",
-            Input::LogOdds => "its log-odds",
+            Input::Score => "",
+            Input::Log => "the logarithm of ",
+            Input::LogOdds => "the log-odds of ",
         }
     }
 }
@@ -119,11 +119,11 @@ impl Map {
         }
     }
 
-    /// What it is, for people: `Platt's sigmoid of its log-odds`.
-    pub fn name(&self) -> String {
+    /// What it is with this score, for people: `Platt's sigmoid of the log-odds of p`.
+    pub fn name(&self, score: &str) -> String {
         match self {
-            Map::Platt { input, .. } => format!("Platt's sigmoid of {}", input.name()),
-            Map::Isotonic { input, .. } => format!("isotonic regression on {}", input.name()),
+            Map::Platt { input, .. } => format!("Platt's sigmoid of {}{score}", input.name()),
+            Map::Isotonic { input, .. } => format!("isotonic regression on {}{score}", input.name()),
         }
     }
 }

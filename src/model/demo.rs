@@ -17,8 +17,14 @@ macro_rules! files {
     ($($name:literal),*) => { &[$(($name, include_bytes!(concat!("../../models/abacus/", $name)))),*] };
 }
 
-static FILES: &[(&str, &[u8])] =
-    files!["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "test.jsonl"];
+static FILES: &[(&str, &[u8])] = files![
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "test.jsonl",
+    "uqac-calibration.json"
+];
 
 /// Why the model could not be unpacked.
 #[derive(Debug, thiserror::Error)]

@@ -105,7 +105,7 @@ fn ask_shows_the_calibrated_confidence() {
         text(&output.stdout)
     };
     let reported = ask(&[]);
-    assert!(reported.contains("confidence  0.") && reported.contains("answers of sums: off by"), "{reported}");
+    assert!(reported.contains("confidence  0.") && reported.contains("answers of sums (ECE"), "{reported}");
     let json: Value = serde_json::from_str(&ask(&["--json"])).unwrap();
     let (value, p) = (json["confidence"]["value"].as_f64().unwrap(), json["scores"]["answer_prob"].as_f64().unwrap());
     let file = std::fs::read_dir(cache.path().join("calibrations")).unwrap().next().unwrap().unwrap().path();

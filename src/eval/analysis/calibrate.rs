@@ -212,7 +212,7 @@ impl Answers {
             let (rest, part) = split(answers, fold);
             let (candidate, map) = self.best(&rest)?;
             let right = rest.iter().filter(|item| self.correct[**item]).count();
-            *chosen.entry(format!("{}, {}", self.scores[candidate.score].0.key, map.name())).or_default() += 1;
+            *chosen.entry(map.name(&self.scores[candidate.score].0.key)).or_default() += 1;
             predicted.extend(self.predict(candidate, &map, &part));
             base.extend(part.iter().map(|_| right as f64 / rest.len() as f64));
             labels.extend(part.iter().map(|item| self.correct[*item]));

@@ -47,12 +47,12 @@ const TOKEN_COLUMNS: usize = 18;
 const BAR: usize = 30;
 
 /// What a person can do about a number that is no probability of being right.
-const HOW_TO_CALIBRATE: &str = "for a probability of being right: uqac eval --output RUN, then uqac calibrate RUN";
+const HOW_TO_CALIBRATE: &str = "to calibrate: uqac eval --output RUN, then uqac calibrate RUN";
 
 /// What a calibrated confidence rests on.
 fn origin(calibrated: &Calibrated) -> String {
-    let Calibrated { score, items, tasks, ece, .. } = calibrated;
-    format!("calibrated on {items} answers of {}: off by {ece:.3} on others (ECE); from {score}", tasks.join(", "))
+    let Calibrated { items, tasks, ece, .. } = calibrated;
+    format!("calibrated on {items} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
 }
 
 impl AskReport<'_> {
@@ -295,7 +295,7 @@ mod tests {
 UQAC P, uncalibrated  0.87  ██████████████████████████░░░░
 least token p         –
 answer                48
-for a probability of being right: uqac eval --output RUN, t…
+to calibrate: uqac eval --output RUN, then uqac calibrate R…
 
 ‹chain›  «kept»  ⟦answer⟧
   ‹Carl› has 4 «marbles».
@@ -328,7 +328,7 @@ for a probability of being right: uqac eval --output RUN, t…
         let rendered = AskReport { confidence: Some(&calibrated), ..report(&sample) }.render(wide);
         let expected = "\
 confidence  0.42  █████████████░░░░░░░░░░░░░░░░░
-            calibrated on 400 answers of gsm8k: off by 0.031 on others (ECE); from response_prob
+            calibrated on 400 answers of gsm8k (ECE 0.031 on others)
 answer      48
 
 ";
