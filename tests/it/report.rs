@@ -138,6 +138,27 @@ fn controls_are_rows_with_paired_intervals() {
     assert!(csv.contains(",control_difference,chain=random-digits,p_attn,auroc,"), "{csv}");
 }
 
+/// What knowing an item's subtask is worth: the subtask's accuracy as a score, where there are several.
+#[test]
+fn task_identity_is_a_baseline_of_pooled_subtasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let tasks = ["bbh:easy", "bbh:hard", "gsm8k"];
+    RunSpec::new(MODEL, &tasks, 120).write(folder.path());
+    let samples = RunSpec::new(MODEL, &tasks, 120).samples("bbh:easy");
+    let analysis = analysis(&[folder.path()]);
+    let run = &analysis.runs[0];
+    let of = |task: &str| run.tasks.iter().find(|found| found.task == task).unwrap();
+    assert!(of("gsm8k").method("task_identity").is_none());
+    let pooled = of("bbh").method("task_identity").unwrap();
+    assert_eq!(pooled.answered.value(Metric::Ece), None, "it is fitted to what it would be measured on");
+    let accuracy = samples.iter().map(|sample| sample.metrics["acc"]).sum::<f64>() / samples.len() as f64;
+    let easy = of("bbh").items.iter().find(|item| item.task == "bbh:easy" && item.answered()).unwrap();
+    assert!((easy.score("task_identity").unwrap() - accuracy).abs() < 1e-12);
+    // of two tasks, at least as good as chance: items of the better one rank above
+    assert!(pooled.answered.value(Metric::Auroc).unwrap() >= 0.5);
+    assert_eq!(of("bbh:easy").method("task_identity").unwrap().answered.value(Metric::Auroc), Some(0.5));
+}
+
 /// A majority's weight is judged by whether the majority is right, also of responses without an answer of their own.
 #[test]
 fn the_majoritys_weight_is_judged_by_its_own_answer() {
