@@ -71,7 +71,15 @@ fn products(c: &mut Criterion) {
 }
 
 fn shape() -> AttentionShape {
-    AttentionShape { layer: 0, heads: HEADS, kv_heads: KV_HEADS, head_dim: HEAD_DIM, window: None, softcap: None, gamma: Gamma::PUBLISHED }
+    AttentionShape {
+        layer: 0,
+        heads: HEADS,
+        kv_heads: KV_HEADS,
+        head_dim: HEAD_DIM,
+        window: None,
+        softcap: None,
+        gamma: Gamma::PUBLISHED,
+    }
 }
 
 fn cache(positions: usize) -> KvCache {

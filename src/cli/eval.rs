@@ -12,6 +12,7 @@ use crate::backend::entropy::Gamma;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
+use crate::eval::run::controls::draw_number;
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::eval::run::folder::{RunFolder, Shard};
 use crate::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
@@ -118,7 +119,7 @@ impl EvalArgs {
     fn options(&self, engine: &Engine, reading: Reading) -> EvalOptions {
         let keys = std::iter::once(UQAC).chain(self.own_passes().map(Method::key));
         EvalOptions {
-            parameters: Parameters { chain: self.chain, ..Parameters::published(reading) },
+            parameters: Parameters { chain: self.chain, draw: self.draw(), ..Parameters::published(reading) },
             max_tokens: self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
             stop: self.stop(),
             seed: self.seed,
@@ -133,6 +134,11 @@ impl EvalArgs {
                 _ => BoxedInstruction::None,
             },
         }
+    }
+
+    /// The draw of a chain that is drawn.
+    fn draw(&self) -> u64 {
+        if self.chain.is_random() { draw_number(self.seed, 0) } else { 0 }
     }
 
     /// What takes the place of the tasks' own stop strings, if any was given.

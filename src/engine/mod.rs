@@ -207,7 +207,8 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, gemm, isa, input_rounding, weights: format, gamma, .. } = *options;
+    let EngineOptions { device, threads, k_cache, v_cache, gemm, isa, input_rounding, weights: format, gamma, .. } =
+        *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
         let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))

@@ -36,7 +36,8 @@ impl StopText {
         let before = self.text.len();
         self.text.push_str(&piece);
         let found = self.stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| {
-            let from = self.text.floor_char_boundary(before.saturating_sub(stop.len() - 1));
+            let reach = before.saturating_sub(stop.len() - 1);
+            let from = (0..=reach).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0);
             self.text[from..].find(stop.as_str()).map(|at| from + at)
         });
         Ok(found.min().map(|at| self.starts.partition_point(|start| *start < at).max(1)))

@@ -128,7 +128,10 @@ fn a_stop_string_cuts_the_response_before_it() {
         assert_eq!((cut.finish, &cut.tokens[..]), (FinishReason::Stop, &free.tokens[..cut.tokens.len()]));
         assert!(written.starts_with(&text(&engine, cut)) && text(&engine, cut).len() <= at);
         assert_eq!(cut.steps.len(), kept + usize::from(trace.is_some()));
-        assert_eq!(cut.steps[..kept], free.steps[..kept].iter().map(|s| alone_step(s, trace.is_some())).collect::<Vec<_>>());
+        assert_eq!(
+            cut.steps[..kept],
+            free.steps[..kept].iter().map(|s| alone_step(s, trace.is_some())).collect::<Vec<_>>()
+        );
         if trace.is_some() {
             assert_eq!(cut.steps[kept].logprob, None);
         }

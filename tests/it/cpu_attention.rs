@@ -134,7 +134,15 @@ fn check(case: &Case, seed: u64) {
 }
 
 fn shape(group: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
-    AttentionShape { layer: 0, heads: group * kv_heads, kv_heads, head_dim, window: None, softcap: None, gamma: Gamma::PUBLISHED }
+    AttentionShape {
+        layer: 0,
+        heads: group * kv_heads,
+        kv_heads,
+        head_dim,
+        window: None,
+        softcap: None,
+        gamma: Gamma::PUBLISHED,
+    }
 }
 
 #[test]

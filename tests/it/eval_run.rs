@@ -46,9 +46,8 @@ impl Setup {
         let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
         let (model, task) = (self.path("model"), self.path("sums.jsonl"));
         // of a random model nothing but the last number is an answer, and every response is cut off: the authors count it
-        let fixed = [
-            "eval", "--max-tokens", "24", "--threads", "1", "--device", "cpu", "--rule", "extraction=published",
-        ];
+        let fixed =
+            ["eval", "--max-tokens", "24", "--threads", "1", "--device", "cpu", "--rule", "extraction=published"];
         command.env_remove("UQAC_MODEL").args(fixed).args(more);
         command.arg("--model").arg(model).arg("--tasks").arg(task).arg("--output").arg(output);
         command

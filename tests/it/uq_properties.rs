@@ -226,14 +226,8 @@ fn gamma_only_reweights() {
         let heads = engine.spec().total_heads();
         let mut traced = engine.trace(&tokens, 5, HeadSelection { heads, ..HeadSelection::default() }).unwrap();
         let row = 36;
-        let mut by_head: Vec<(u32, Vec<f32>)> = traced
-            .head_record(row)
-            .unwrap()
-            .unwrap()
-            .heads
-            .into_iter()
-            .zip(traced.head_rows(row).unwrap())
-            .collect();
+        let mut by_head: Vec<(u32, Vec<f32>)> =
+            traced.head_record(row).unwrap().unwrap().heads.into_iter().zip(traced.head_rows(row).unwrap()).collect();
         by_head.sort_by_key(|(head, _)| *head);
         let share = |alpha: &[f32]| {
             // 0.0 at distance 2 of our own: what it hides is left out of both

@@ -35,7 +35,9 @@ pub enum CalibrateError {
     Manifest { name: String, what: &'static str },
     #[error("{first} and {other} are of different {what}: a calibration is for one")]
     Different { first: String, other: String, what: &'static str },
-    #[error("{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones")]
+    #[error(
+        "{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones"
+    )]
     TooFew { items: usize, correct: usize },
     #[error("no score \"{score}\" of every answer from one pass; valid names: auto, {}", known.join(", "))]
     NoScore { score: String, known: Vec<String> },
@@ -43,9 +45,15 @@ pub enum CalibrateError {
 
 /// Answers with what a map needs of them.
 struct Answers {
-    /// By candidate score: (score, its logarithm) of each answer.
-    scores: Vec<(Method, Vec<(f64, Option<f64>)>)>,
+    scores: Vec<Scored>,
     correct: Vec<bool>,
+}
+
+/// A score of every answer.
+struct Scored {
+    method: Method,
+    /// The score, and its logarithm where one is stored.
+    values: Vec<(f64, Option<f64>)>,
 }
 
 /// A score and a kind of map.
@@ -81,8 +89,11 @@ pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<
             None => found = Some((name(run), model, reading)),
         }
     }
-    let items: Vec<&Item> =
-        runs.iter().flat_map(|run| run.items.values()).filter(|item| item.answered() && item.correct.is_some()).collect();
+    let items: Vec<&Item> = runs
+        .iter()
+        .flat_map(|run| run.items.values())
+        .filter(|item| item.answered() && item.correct.is_some())
+        .collect();
     let Some((_, model, reading)) = found else { return Err(CalibrateError::TooFew { items: 0, correct: 0 }) };
     let answers = Answers::of(&items, score)?;
     let tasks: BTreeSet<String> = items.iter().map(|item| item.task.clone()).collect();
@@ -109,11 +120,11 @@ impl Answers {
                 item.score(&method.key).map(|score| (score, log))
             };
             let values: Option<Vec<(f64, Option<f64>)>> = items.iter().map(of).collect();
-            scores.extend(values.map(|values| (method, values)));
+            scores.extend(values.map(|values| Scored { method, values }));
         }
         if let Some(score) = score {
-            let known = scores.iter().map(|(method, _)| method.key.clone()).collect();
-            scores.retain(|(method, _)| method.key == score);
+            let known = scores.iter().map(|scored: &Scored| scored.method.key.clone()).collect();
+            scores.retain(|scored| scored.method.key == score);
             if scores.is_empty() {
                 return Err(CalibrateError::NoScore { score: score.to_owned(), known });
             }
@@ -134,7 +145,7 @@ impl Answers {
         let all = Mt19937::new(seed).permutation(items);
         let held_out = self.held_out(&all).ok_or_else(too_few)?;
         let (candidate, map) = self.best(&all).ok_or_else(too_few)?;
-        let (method, _) = &self.scores[candidate.score];
+        let method = &self.scores[candidate.score].method;
         Ok(Calibration {
             format: FORMAT,
             model,
@@ -151,8 +162,8 @@ impl Answers {
 
     /// Every score with every map that suits it.
     fn candidates(&self) -> impl Iterator<Item = Candidate> + use<'_> {
-        let of_score = |(score, (method, _)): (usize, &(Method, Vec<(f64, Option<f64>)>))| {
-            let inputs: &[Input] = if method.probability { &[Input::LogOdds, Input::Log] } else { &[Input::Score] };
+        let of_score = |(score, scored): (usize, &Scored)| {
+            let inputs: &[Input] = if scored.method.probability { &[Input::LogOdds, Input::Log] } else { &[Input::Score] };
             let platt = inputs.iter().map(move |input| Candidate { score, input: *input, isotonic: false });
             // isotonic regression depends on the order alone, but for what lies between two knots
             platt.chain([Candidate { score, input: inputs[0], isotonic: true }])
@@ -161,7 +172,7 @@ impl Answers {
     }
 
     fn input(&self, candidate: Candidate, item: usize) -> f64 {
-        let (score, log) = self.scores[candidate.score].1[item];
+        let (score, log) = self.scores[candidate.score].values[item];
         candidate.input.of(score, log)
     }
 
@@ -181,7 +192,7 @@ impl Answers {
     /// The probabilities of answers by a map of a candidate's score.
     fn predict(&self, candidate: Candidate, map: &Map, answers: &[usize]) -> Vec<f64> {
         let at = |item: &usize| {
-            let (score, log) = self.scores[candidate.score].1[*item];
+            let (score, log) = self.scores[candidate.score].values[*item];
             map.at(score, log)
         };
         answers.iter().map(at).collect()
@@ -195,7 +206,11 @@ impl Answers {
                 let (rest, part) = split(answers, fold);
                 let map = self.fit(*candidate, &rest)?;
                 let predicted = self.predict(*candidate, &map, &part);
-                sum += part.iter().zip(predicted).map(|(item, p)| (p - f64::from(u8::from(self.correct[*item]))).powi(2)).sum::<f64>();
+                sum += part
+                    .iter()
+                    .zip(predicted)
+                    .map(|(item, p)| (p - f64::from(u8::from(self.correct[*item]))).powi(2))
+                    .sum::<f64>();
             }
             Some(sum)
         };
@@ -212,7 +227,7 @@ impl Answers {
             let (rest, part) = split(answers, fold);
             let (candidate, map) = self.best(&rest)?;
             let right = rest.iter().filter(|item| self.correct[**item]).count();
-            *chosen.entry(map.name(&self.scores[candidate.score].0.key)).or_default() += 1;
+            *chosen.entry(map.name(&self.scores[candidate.score].method.key)).or_default() += 1;
             predicted.extend(self.predict(candidate, &map, &part));
             base.extend(part.iter().map(|_| right as f64 / rest.len() as f64));
             labels.extend(part.iter().map(|item| self.correct[*item]));
@@ -231,8 +246,9 @@ impl Answers {
 
 /// Answers without a fold's, and the fold's: every [`FOLDS`]th.
 fn split(answers: &[usize], fold: usize) -> (Vec<usize>, Vec<usize>) {
-    let (part, rest): (Vec<(usize, usize)>, Vec<(usize, usize)>) =
-        answers.iter().copied().enumerate().partition(|(i, _)| i % FOLDS == fold);
-    let items = |list: Vec<(usize, usize)>| list.into_iter().map(|(_, item)| item).collect();
-    (items(rest), items(part))
+    let those = |own: bool| {
+        let items = answers.iter().enumerate().filter(|(i, _)| (i % FOLDS == fold) == own);
+        items.map(|(_, item)| *item).collect()
+    };
+    (those(false), those(true))
 }

@@ -91,7 +91,8 @@ fn draw(context: &mut Context) -> Result<(Vec<String>, SelfConsistency), MethodE
     let mut response_tokens = Vec::new();
     for generation in &generations {
         let response = &generation.tokens[prompt_len..];
-        let answer = pipeline::find_in(engine, &generation.tokens, prompt_len, generation.is_cut_off(), task.rule, rules)?;
+        let answer =
+            pipeline::find_in(engine, &generation.tokens, prompt_len, generation.is_cut_off(), task.rule, rules)?;
         let logprob = |position: usize| generation.steps.get(position - prompt_len).and_then(|step| step.logprob);
         let weight = answer.as_ref().map_or(0.0, |answer| {
             let sum: f64 = answer.tokens.clone().map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
