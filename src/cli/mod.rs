@@ -14,11 +14,6 @@ mod progress;
 mod report;
 mod score;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use error::CliError;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use crate::backend::cuda::Gemm;
 use crate::backend::entropy::Gamma;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
@@ -26,6 +21,11 @@ use crate::engine::{Engine, EngineOptions};
 use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::report::term::sanitize::visible;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use error::CliError;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;
@@ -112,9 +112,12 @@ fn gamma(path: &str) -> Result<Gamma, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let list = value.get("gamma").unwrap_or(&value);
-    let values: Option<Vec<f64>> = list.as_array().and_then(|list| list.iter().map(serde_json::Value::as_f64).collect());
+    let values: Option<Vec<f64>> =
+        list.as_array().and_then(|list| list.iter().map(serde_json::Value::as_f64).collect());
     let most = Gamma::MAX_NEAREST;
-    values.and_then(|values| Gamma::new(&values)).ok_or(format!("expected a list of at most {most} numbers from 0 to 1"))
+    values
+        .and_then(|values| Gamma::new(&values))
+        .ok_or(format!("expected a list of at most {most} numbers from 0 to 1"))
 }
 
 impl ModelArgs {
