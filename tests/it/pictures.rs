@@ -45,7 +45,7 @@ fn curve(method: &str, seed: u64, items: usize) -> Curve {
     };
     let points: Vec<(f64, f64)> = right.iter().enumerate().map(point).collect();
     let aurc = points.iter().map(|point| point.1).sum::<f64>() / items as f64;
-    Curve { method: method.to_owned(), points, aurc }
+    Curve { method: method.to_owned(), points, aurc, highlighted: seed < 5 }
 }
 
 fn quantity(label: &str, unit_interval: bool, correct: Vec<f64>, incorrect: Vec<f64>) -> Quantity {

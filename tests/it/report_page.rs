@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use uqac::eval::analysis::{AnalysisOptions, Method, analyse};
 use uqac::eval::sample::Sample;
+use uqac::report::finding::{Finding, Verdict};
 use uqac::report::html::{Items, Page, Run};
 use uqac::report::pictures::{Gallery, galleries};
 use uqac::report::svg::{Curve, risk_coverage};
@@ -81,7 +82,7 @@ fn page(samples: &[Sample]) -> Page {
 fn page_within(samples: &[Sample], limit: usize) -> Page {
     let mut items = Items::new("gsm8k", limit);
     samples.iter().for_each(|sample| items.add(sample, &methods()));
-    let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
+    let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2, highlighted: true };
     let table = Table {
         title: HOSTILE.to_owned(),
         columns: vec![("method".into(), Align::Left), ("AUROC".into(), Align::Right)],
@@ -94,6 +95,16 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
     let pictures = vec![risk_coverage("curves", HOSTILE, &[curve])];
     Page {
         title: HOSTILE.to_owned(),
+        findings: vec![Finding {
+            model: HOSTILE.to_owned(),
+            facts: vec![("Command", HOSTILE.to_owned())],
+            verdicts: vec![Verdict {
+                task: HOSTILE.to_owned(),
+                accuracy: HOSTILE.to_owned(),
+                best: Some((HOSTILE.to_owned(), HOSTILE.to_owned())),
+                sentences: vec![HOSTILE.to_owned()],
+            }],
+        }],
         runs: vec![Run { model: HOSTILE.to_owned(), task: "gsm8k".to_owned(), items }],
         tables: vec![table],
         galleries: vec![Gallery { heading: HOSTILE.to_owned(), folded: true, pictures }],
@@ -131,6 +142,42 @@ fn the_page_loads_nothing() {
     assert!(!html.contains("innerHTML"), "text from outside is only ever set as text");
 }
 
+/// What stands in the page's one element of this name without attributes.
+fn element<'a>(html: &'a str, name: &str) -> &'a str {
+    let mut parts = html.split(&format!("<{name}>"));
+    let (_, rest) = (parts.next(), parts.next().expect("the element"));
+    assert!(parts.next().is_none(), "one {name}");
+    rest.split(&format!("</{name}>")).next().unwrap()
+}
+
+/// Whoever gets markup into the page gets no script run: the policy names the page's own script and style by their hashes.
+#[test]
+fn the_policy_knows_style_and_script_by_their_hashes() {
+    use sha2::Digest;
+    let html = page(&samples()).render().unwrap();
+    let policy = html.split("Content-Security-Policy\" content=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert!(!html.contains(" style=") && !html.contains(" onclick="), "which the policy would not let through");
+    for (directive, name) in [("style-src", "style"), ("script-src", "script")] {
+        let hash = policy.split(&format!("{directive} 'sha256-")).nth(1).unwrap().split('\'').next().unwrap();
+        let bits: String = hash.trim_end_matches('=').chars().map(|c| format!("{:06b}", digit(c))).collect();
+        let expected: String = sha2::Sha256::digest(element(&html, name)).iter().map(|byte| format!("{byte:08b}")).collect();
+        assert!(bits.starts_with(&expected) && bits.len() < expected.len() + 6, "{name}");
+    }
+}
+
+/// A digit of base 64.
+fn digit(c: char) -> u32 {
+    let from = |first: char| u32::from(c) - u32::from(first);
+    match c {
+        'A'..='Z' => from('A'),
+        'a'..='z' => 26 + from('a'),
+        '0'..='9' => 52 + from('0'),
+        '+' => 62,
+        _ => 63,
+    }
+}
+
 #[test]
 fn the_script_gets_what_was_recorded() {
     let samples = samples();
@@ -159,7 +206,7 @@ fn the_script_gets_what_was_recorded() {
 fn tables_are_tables() {
     let html = page(&samples()).render().unwrap();
     let row = "<td class=\"number\"><b>0.5*</b></td></tr>";
-    assert!(html.contains("<th scope=\"col\" class=\"number\">AUROC</th>") && html.contains(row));
+    assert!(html.contains(">AUROC ↑</th>") && html.contains(row));
 }
 
 #[test]
@@ -200,7 +247,14 @@ fn an_item_that_is_there_twice_counts_once_as_it_was_last() {
 
 #[test]
 fn no_items_and_no_runs_make_a_page() {
-    let nothing = Page { title: String::new(), runs: vec![], tables: vec![], galleries: vec![], methods: vec![] };
+    let nothing = Page {
+        title: String::new(),
+        findings: vec![],
+        runs: vec![],
+        tables: vec![],
+        galleries: vec![],
+        methods: vec![],
+    };
     assert_eq!(embedded(&nothing.render().unwrap(), "items-data"), json!([]));
     assert_eq!(embedded(&page(&[]).render().unwrap(), "items-data"), json!([[]]));
 }
@@ -293,7 +347,7 @@ fn a_page_can_be_one_file_and_tables_can_come_with_pictures() {
 #[test]
 fn the_script_can_be_parsed() {
     let html = page(&samples()).render().unwrap();
-    let script = html.split("<script>\n").nth(1).unwrap().split("</script>").next().unwrap();
+    let script = element(&html, "script");
     let file = tempfile::Builder::new().suffix(".js").tempfile().unwrap();
     std::fs::write(file.path(), script).unwrap();
     let Ok(node) = Command::new("node").arg("--check").arg(file.path()).output() else {

@@ -138,6 +138,16 @@ impl Form {
         })
     }
 
+    /// Of a multiple of a single letter: the factor.
+    pub fn symbol_factor(&self) -> Option<Rational> {
+        let (monomial, coefficient) = self.terms.first_key_value().filter(|_| self.terms.len() == 1)?;
+        let single = monomial.len() == 1 && monomial.values().all(|e| *e == Rational::ONE);
+        match coefficient {
+            Exact(factor) if single => Some(*factor),
+            _ => None,
+        }
+    }
+
     /// The sum; `None` where it would have more than `MAX_TERMS` terms or a number overflows.
     pub fn add(mut self, other: Self) -> Option<Self> {
         for (monomial, coefficient) in other.terms {

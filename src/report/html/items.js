@@ -18,8 +18,9 @@ function make(tag, className, ...children) {
 function number(x) {
   if (x === null || x === undefined) return "–";
   const size = Math.abs(x);
-  if (x !== 0 && size < 0.001) return x.toExponential(1);
-  return size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : x.toFixed(3);
+  const tiny = x !== 0 && size < 0.001;
+  const text = tiny ? x.toExponential(1) : x.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 3);
+  return text.replaceAll("-", "−");
 }
 
 function fillChoices() {

@@ -52,7 +52,8 @@ function drawResponse(item) {
   if (first) first.tabIndex = 0;
   const detail = make("p", "detail", "Point at a token, or choose one with the arrow keys.");
   detail.setAttribute("aria-live", "polite");
-  const view = { item, links, kept, inAnswer, response, spans, detail, held: null };
+  const strongest = Math.max(1e-9, ...[...links.values()].map((link) => link.score));
+  const view = { item, strongest, links, kept, inAnswer, response, spans, detail, held: null };
   response.view = view;
   colour(view);
   listen(view);

@@ -1,0 +1,139 @@
+//! What a report leads with: what was run, which method won on each task, and how UQAC stands to it and to the controls.
+
+use super::tables::columns::{percent, with_interval};
+use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, TaskAnalysis};
+use crate::eval::metrics::Metric;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Scores that any confidence has to beat, by their keys: they know nothing but a response's length.
+pub const CONTROLS: [&str; 1] = ["trace_length"];
+
+/// The finding of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    pub model: String,
+    /// What was run: names and values.
+    pub facts: Vec<(&'static str, String)>,
+    pub verdicts: Vec<Verdict>,
+}
+
+/// Which method won on a task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    pub task: String,
+    /// Share of right answers, and of how many items.
+    pub accuracy: String,
+    /// The method of the highest AUROC, and its value; none where there are no two classes.
+    pub best: Option<(String, String)>,
+    /// How UQAC stands to the best and to the controls, and who is calibrated best: a sentence each.
+    pub sentences: Vec<String>,
+}
+
+/// A finding for each run.
+pub fn findings(analysis: &Analysis) -> Vec<Finding> {
+    let of_run = |run: &RunAnalysis| Finding {
+        model: run.name.clone(),
+        facts: facts(analysis, run),
+        verdicts: run.benchmarks().map(|task| verdict(analysis, run, task)).collect(),
+    };
+    analysis.runs.iter().map(of_run).collect()
+}
+
+fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> {
+    let from_manifest = |pointer: &str| match run.manifest.pointer(pointer) {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    };
+    let tasks: Vec<String> = run.benchmarks().map(|task| format!("{} ({} items)", task.task, task.summary.items)).collect();
+    let (resamples, seed) = (analysis.options.resamples, analysis.options.seed);
+    let facts = [
+        ("Model", Some(run.model.clone())),
+        ("Tasks", Some(tasks.join(", "))),
+        ("Profile", run.profile.clone()),
+        ("Device", run.device.clone()),
+        ("Date", from_manifest("/started")),
+        ("uqac", from_manifest("/version")),
+        ("Seed", from_manifest("/options/seed")),
+        ("Max tokens", from_manifest("/options/max_tokens")),
+        ("Intervals", (resamples > 0).then(|| format!("95 %, {resamples} bootstrap resamples, seed {seed}"))),
+        ("Command", from_manifest("/command")),
+    ];
+    facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// A method on a task: its AUROC, and by how much it is above UQAC's where both are of the same items.
+struct Standing<'a> {
+    key: &'a str,
+    name: &'a str,
+    auroc: Estimate,
+    above: Option<Estimate>,
+    ece: Option<f64>,
+}
+
+/// Methods that have an AUROC, the best first; on the items that all methods have a score of, if there are any.
+fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalysis) -> Vec<Standing<'a>> {
+    let ece = run.ece();
+    let method = |key: &str| {
+        let common = task.common.as_ref().and_then(|common| common.methods.iter().find(|method| method.method == key));
+        match common {
+            Some(of) => Some((&of.measures, of.difference.get(&Metric::Auroc).copied().flatten())),
+            None if task.common.is_some() => None,
+            None => task.method(key).map(|of| (&of.answered, None)),
+        }
+    };
+    let standing = |key: &'a str, name: &'a str| {
+        let (measures, above) = method(key)?;
+        Some(Standing { key, name, auroc: measures.get(Metric::Auroc)?, above, ece: measures.value(ece) })
+    };
+    let mut standings: Vec<_> =
+        analysis.methods.iter().filter_map(|method| standing(&method.key, &method.name)).collect();
+    standings.sort_by(|a, b| b.auroc.value.total_cmp(&a.auroc.value));
+    standings
+}
+
+fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdict {
+    let standings = standings(analysis, run, task);
+    let against = standings.iter().find(|standing| standing.key == analysis.options.against);
+    let mut sentences = Vec::new();
+    if let (Some(best), Some(uqac)) = (standings.first(), against) {
+        if best.key == uqac.key {
+            sentences.extend(standings.get(1).map(|next| compared(uqac, next, "the next best")));
+        } else {
+            sentences.push(format!("{} has {}.", uqac.name, with_interval(Some(uqac.auroc))));
+            sentences.push(compared(uqac, best, "the best"));
+        }
+        let controls = standings.iter().filter(|standing| CONTROLS.contains(&standing.key) && standing.key != best.key);
+        sentences.extend(controls.map(|control| compared(uqac, control, "a control")));
+    }
+    let calibrated = standings.iter().filter_map(|standing| Some((standing, standing.ece?)));
+    if let Some((first, ece)) = calibrated.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
+        let own = against.filter(|uqac| uqac.key != first.key).and_then(|uqac| Some((uqac.name, uqac.ece?)));
+        let own = own.map_or(String::new(), |(name, ece)| format!("; {name} has {ece:.3}"));
+        sentences.push(format!("Calibrated best: {}, ECE {ece:.3}{own}.", first.name));
+    }
+    Verdict {
+        task: task.task.clone(),
+        accuracy: format!("{} of {} items right", percent(task.summary.accuracy), task.summary.graded),
+        best: standings.first().map(|best| (best.name.to_owned(), with_interval(Some(best.auroc)))),
+        sentences,
+    }
+}
+
+/// How far UQAC is above or below another method, and whether the resamples agree on which.
+fn compared(uqac: &Standing<'_>, other: &Standing<'_>, role: &str) -> String {
+    let Standing { name, auroc, above, .. } = other;
+    let to = format!("{name}, {role} ({:.3})", auroc.value);
+    match above.map(|above| (-above.value, above.interval.map(|[low, high]| [-high, -low]))) {
+        Some((by, Some([low, high]))) => {
+            let clear = match (low > 0.0, high < 0.0) {
+                (true, _) => "better",
+                (_, true) => "worse",
+                _ => "no clear difference",
+            };
+            format!("{} against {to}: {by:+.3} [{low:+.3}, {high:+.3}], {clear}.", uqac.name)
+        }
+        _ => format!("{} against {to}: {:+.3}.", uqac.name, uqac.auroc.value - auroc.value),
+    }
+}
