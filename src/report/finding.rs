@@ -46,7 +46,8 @@ fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> 
         Some(Value::Number(number)) => Some(number.to_string()),
         _ => None,
     };
-    let tasks: Vec<String> = run.benchmarks().map(|task| format!("{} ({} items)", task.task, task.summary.items)).collect();
+    let tasks: Vec<String> =
+        run.benchmarks().map(|task| format!("{} ({} items)", task.task, task.summary.items)).collect();
     let (resamples, seed) = (analysis.options.resamples, analysis.options.seed);
     let facts = [
         ("Model", Some(run.model.clone())),

@@ -82,7 +82,8 @@ fn page(samples: &[Sample]) -> Page {
 fn page_within(samples: &[Sample], limit: usize) -> Page {
     let mut items = Items::new("gsm8k", limit);
     samples.iter().for_each(|sample| items.add(sample, &methods()));
-    let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2, highlighted: true };
+    let curve =
+        Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2, highlighted: true };
     let table = Table {
         title: HOSTILE.to_owned(),
         columns: vec![("method".into(), Align::Left), ("AUROC".into(), Align::Right)],
@@ -161,7 +162,8 @@ fn the_policy_knows_style_and_script_by_their_hashes() {
     for (directive, name) in [("style-src", "style"), ("script-src", "script")] {
         let hash = policy.split(&format!("{directive} 'sha256-")).nth(1).unwrap().split('\'').next().unwrap();
         let bits: String = hash.trim_end_matches('=').chars().map(|c| format!("{:06b}", digit(c))).collect();
-        let expected: String = sha2::Sha256::digest(element(&html, name)).iter().map(|byte| format!("{byte:08b}")).collect();
+        let expected: String =
+            sha2::Sha256::digest(element(&html, name)).iter().map(|byte| format!("{byte:08b}")).collect();
         assert!(bits.starts_with(&expected) && bits.len() < expected.len() + 6, "{name}");
     }
 }

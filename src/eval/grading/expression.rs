@@ -542,6 +542,8 @@ impl<'a> Parser<'a> {
 /// number alone, as in `P(2)`.
 fn is_applied(name: &str, rest: &str) -> bool {
     let Some(inside) = rest.strip_prefix('(') else { return false };
-    let number = inside.find(|c: char| !(c.is_ascii_digit() || c == '-')).is_some_and(|at| at > 0 && inside[at..].starts_with(')'));
+    let number = inside
+        .find(|c: char| !(c.is_ascii_digit() || c == '-'))
+        .is_some_and(|at| at > 0 && inside[at..].starts_with(')'));
     number || matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H")
 }

@@ -22,10 +22,12 @@ pub(super) fn clean(source: &str) -> Option<Clean> {
     if source.len() > MAX_LENGTH {
         return None;
     }
-    let mut cleaner = Cleaner { rest: source, text: String::new(), percent: false };
+    // Outside of a matrix two backslashes are one that was escaped.
+    let single = if source.contains("\\begin") { source.to_owned() } else { source.replace("\\\\", "\\") };
+    let mut cleaner = Cleaner { rest: &single, text: String::new(), percent: false };
     while cleaner.step() {}
     let words: Vec<&str> = cleaner.text.split_whitespace().collect();
-    let text = without_spaces_in_numbers(&words.join(" "));
+    let text = without_spaces_in_numbers(&words.join(" ")).replace(")or(", ") or (").replace(")and(", ") and (");
     let percent = text.split(|c: char| !c.is_alphabetic()).any(|word| PERCENT.contains(&word));
     let text = text.trim_end_matches(['.', ',', ';', ':', ' ']).trim_start_matches([',', ';', ':', ' ']);
     Some(Clean { text: text.to_owned(), percent: cleaner.percent || percent })
@@ -67,9 +69,8 @@ struct Cleaner<'a> {
 impl<'a> Cleaner<'a> {
     /// Reads one character or command; false at the end.
     fn step(&mut self) -> bool {
-        const DEGREES: [&str; 8] = [
-            "^{\\circ}", "^\\circ", "^{ \\circ }", "^\\degree", "^{\\degree}", "^{\\text{o}}", "^\\text{o}", "^{o}",
-        ];
+        const DEGREES: [&str; 8] =
+            ["^{\\circ}", "^\\circ", "^{ \\circ }", "^\\degree", "^{\\degree}", "^{\\text{o}}", "^\\text{o}", "^{o}"];
         const RELATIONS: [(&str, &str); 4] = [("<=", "≤"), (">=", "≥"), ("\\not=", "≠"), ("\\not =", "≠")];
         if let Some(sign) = DEGREES.iter().find(|sign| self.rest.starts_with(**sign)) {
             self.rest = &self.rest[sign.len()..];
@@ -152,8 +153,8 @@ impl<'a> Cleaner<'a> {
         match name {
             "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl" | "Bigr" | "biggl"
             | "biggr" | "Biggl" | "Biggr" | "middle" => self.rest = rest.strip_prefix('.').unwrap_or(rest),
-            "displaystyle" | "textstyle" | "rm" | "bf" | "it" | "limits" | "nolimits" | "mathbf" | "boldsymbol" | "bm"
-            | "mathcal" | "mathsf" | "boxed" | "fbox" => {}
+            "displaystyle" | "textstyle" | "rm" | "bf" | "it" | "limits" | "nolimits" | "mathbf" | "boldsymbol"
+            | "bm" | "mathcal" | "mathsf" | "boxed" | "fbox" => {}
             "mathbb" | "Bbb" => self.number_set(),
             "text" | "textrm" | "textnormal" | "textbf" | "textit" | "textsf" | "texttt" | "textup" | "mathrm"
             | "mathit" | "mbox" | "hbox" | "operatorname" => self.words(),
@@ -199,7 +200,8 @@ impl<'a> Cleaner<'a> {
         if let Some(set) = set {
             self.text.push(set);
             let rest = &letter[1..];
-            self.rest = if inside.starts_with('{') { rest.trim_start().strip_prefix('}').unwrap_or(rest) } else { rest };
+            self.rest =
+                if inside.starts_with('{') { rest.trim_start().strip_prefix('}').unwrap_or(rest) } else { rest };
         }
     }
 

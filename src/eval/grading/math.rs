@@ -18,6 +18,8 @@ struct Readings {
     others: Vec<String>,
     /// The values of a list or tuple as they are written, and whether they have names: `x=1, y=2` is `(1,2)`.
     sequence: Option<(String, bool)>,
+    /// Whether the normal form is more than the text without its spaces.
+    understood: bool,
     percent: bool,
 }
 
@@ -30,10 +32,10 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
         || other(&a, &b)
         || other(&b, &a)
         || a.sequence.iter().zip(&b.sequence).any(one_named)
-        || equal_as_text(answer, target)
+        || (!(a.understood && b.understood) && equal_as_text(answer, target))
 }
 
-/// As the dataset's authors compare. Their rule drops what follows a `\text{ `, which is wrong where that says more than a
+/// As the dataset's authors compare, for what we cannot read. Their rule drops what follows a `\text{ `, which is wrong where that says more than a
 /// unit does.
 fn equal_as_text(answer: &str, target: &str) -> bool {
     const WORDS: [&str; 14] =
@@ -55,10 +57,12 @@ pub(super) fn normal_form(answer: &str) -> String {
 fn readings(answer: &str) -> Readings {
     let fallback = || answer.split_whitespace().collect::<String>();
     let Some(clean) = clean(answer) else {
-        return Readings { normal: fallback(), others: Vec::new(), sequence: None, percent: false };
+        return Readings { normal: fallback(), others: Vec::new(), sequence: None, understood: false, percent: false };
     };
     let reader = Reader { thousands: true };
-    let normal = reader.read(&clean.text, 0).unwrap_or_else(fallback);
+    let read = reader.read(&clean.text, 0);
+    let understood = read.is_some();
+    let normal = read.unwrap_or_else(fallback);
     let sequence = reader.sequence(&clean.text);
     let mut others = Vec::new();
     if clean.percent {
@@ -74,7 +78,7 @@ fn readings(answer: &str) -> Readings {
         others.extend(reader.read(last, 0)); // 70/9 ≈ 7.78
     }
     others.retain(|other| *other != normal);
-    Readings { normal, others, sequence, percent: clean.percent }
+    Readings { normal, others, sequence, understood, percent: clean.percent }
 }
 
 /// `1011_2` as `1011`.
@@ -93,18 +97,19 @@ fn whole_equation(text: &str) -> Option<String> {
     equation(left, right)
 }
 
-/// Of `x ≡ 3 (mod 7)` and `3 mod 7`: the residue as it is written, and the modulus.
-fn residue(text: &str) -> Option<(Rational, i128)> {
+/// Of `x ≡ 10 (mod 7)` and `10 mod 7`: the residue, 3, and the modulus.
+fn residue(text: &str) -> Option<(i128, i128)> {
     let (value, modulus) = text.split_once("mod ").filter(|(value, _)| !value.ends_with(char::is_alphabetic))?;
-    let modulus = modulus.trim_matches(|c| matches!(c, '{' | '}' | '(' | ')' | ' ')).parse().ok().filter(|m| *m > 0)?;
+    let modulus = modulus.trim_matches(|c| matches!(c, '{' | '}' | '(' | ')' | ' '));
+    let modulus = modulus.parse().ok().filter(|modulus: &i128| *modulus > 0)?;
     let value = value.trim_end_matches([' ', '(']);
-    let value = match split(value, &['≡', '=']).as_slice() {
+    let sides = split(value, &['≡', '=']);
+    let value = match sides.as_slice() {
         [value] => value,
         [name, value] if is_name(name) => value,
         _ => return None,
     };
-    let value = parse(value)?.as_rational()?;
-    value.whole().map(|_| (value, modulus))
+    Some((parse(value)?.as_rational()?.whole()?.rem_euclid(modulus), modulus))
 }
 
 fn equation(left: &str, right: &str) -> Option<String> {
@@ -132,7 +137,7 @@ impl Reader {
             return Some(words);
         }
         if let Some((value, modulus)) = residue(text) {
-            return Some(format!("{} mod {modulus}", value.whole()?.rem_euclid(modulus)));
+            return Some(format!("{value} mod {modulus}"));
         }
         if let [first, second, ..] = split(text, &['≈']).as_slice() {
             return self.read(if is_name(first) { second } else { first }, depth + 1);
@@ -150,11 +155,10 @@ impl Reader {
         {
             return self.read(inside, depth + 1); // letters, or a list of them
         }
-        let joined = if self.thousands { without_thousands(text) } else { text.to_owned() };
-        let text = match split(&joined, &['∈']).as_slice() {
-            [_, set] => set.trim().to_owned(), // x ∈ …
-            _ => joined,
-        };
+        if let [_, set] = split(text, &['∈']).as_slice() {
+            return self.read(set, depth + 1); // x ∈ …
+        }
+        let text = if self.thousands { without_thousands(text) } else { text.to_owned() };
         let items = list_items(&text);
         if items.len() > 1 {
             return self.list(&items, depth);
@@ -274,7 +278,8 @@ fn is_name(text: &str) -> bool {
         name.trim_end_matches('\'').chars().count() == 1
             && rest.strip_suffix(')').is_some_and(|x| x.chars().count() == 1)
     });
-    let tuple = |inside: &str| split(inside, &[',']).iter().all(|item| parse(item).is_some_and(|form| form.is_symbol()));
+    let tuple =
+        |inside: &str| split(inside, &[',']).iter().all(|item| parse(item).is_some_and(|form| form.is_symbol()));
     function
         || text.is_empty()
         || GEOMETRY.is_match(text)
@@ -296,7 +301,8 @@ fn is_ratio(text: &str) -> bool {
 /// Whether a text names all real numbers.
 fn is_real_line(text: &str) -> bool {
     let plain = text.replace("\\text{", " ").replace('}', " ").to_lowercase();
-    let words: Vec<&str> = plain.split_whitespace().filter(|word| !matches!(*word, "the" | "set" | "of" | "all")).collect();
+    let words: Vec<&str> =
+        plain.split_whitespace().filter(|word| !matches!(*word, "the" | "set" | "of" | "all")).collect();
     matches!(words.as_slice(), ["ℝ"] | ["reals"] | ["real", "numbers"] | ["real", "values"])
 }
 

@@ -42,8 +42,7 @@ const HEADS: &[(&str, &str, &str)] = &[
 /// An arrow towards what is better, and the meaning, of a column's head: `AUROC [95 %]`, `gsm8k: AUROC`.
 pub(super) fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
     let measure = head.rsplit(": ").next().unwrap_or(head);
-    let fits = |name: &str| {
-        measure.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([',', ' ']))
-    };
+    let fits =
+        |name: &str| measure.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([',', ' ']));
     HEADS.iter().find(|(name, ..)| fits(name)).map(|(_, arrow, meaning)| (*arrow, *meaning))
 }

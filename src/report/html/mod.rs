@@ -3,7 +3,7 @@
 //! ```text
 //! finding, tables, pictures ────────────────┐
 //! samples ─ items as JSON (data, tokens) ───┼─ page ─ report.html
-//! page.css, items.js, view.js, arcs.js ─────┘
+//! page.css, {items,tex,view,arcs}.js ────────┘
 //! ```
 //!
 //! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes

@@ -18,7 +18,8 @@ const OPEN_TABLES: usize = 2;
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("view.js"), include_str!("arcs.js")];
+const SCRIPTS: [&str; 4] =
+    [include_str!("items.js"), include_str!("tex.js"), include_str!("view.js"), include_str!("arcs.js")];
 
 /// One model on one task.
 #[derive(Clone, Debug, PartialEq)]

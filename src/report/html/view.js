@@ -2,8 +2,9 @@
 
 function drawItem(item) {
   const body = make("div", "body");
-  body.append(make("h4", "", "Question"), make("p", "text", item.question));
-  const facts = make("dl", "facts", ...fact("right answer", item.target), ...fact("answer", item.answer ?? "none"));
+  body.append(make("h4", "", "Question"), make("p", "text", ...withFormulas(item.question)));
+  const answer = item.answer === undefined ? ["none"] : withFormulas(item.answer);
+  const facts = make("dl", "facts", ...fact("right answer", ...withFormulas(item.target)), ...fact("answer", ...answer));
   body.append(facts);
   if (item.error) body.append(make("p", "note", "Error: " + item.error));
   if (item.tokens.length || item.gaps.length) body.append(make("h4", "", "Response"), ...drawResponse(item));
@@ -12,8 +13,8 @@ function drawItem(item) {
   return body;
 }
 
-function fact(name, value) {
-  return [make("div", "", make("dt", "", name), make("dd", "", value))];
+function fact(name, ...value) {
+  return [make("div", "", make("dt", "", name), make("dd", "", ...value))];
 }
 
 /// A token's text on one line, so that its spaces can be seen.

@@ -96,9 +96,8 @@ impl Statement {
     fn at(text: &str, start: usize) -> Self {
         let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | '>' | ':');
         let start = text.len() - text[start..].trim_start_matches(lead).len();
-        let limit = |length: usize| {
-            (start + length..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len())
-        };
+        let limit =
+            |length: usize| (start + length..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
         // A formula holds points and newlines of its own.
         let formula_end = math(text, start..limit(MAX_FORMULA)).map_or(start, |(_, end)| end);
         let whole = start..sentence_end(text, formula_end..formula_end.max(limit(MAX_STATEMENT)));
