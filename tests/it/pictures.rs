@@ -96,7 +96,12 @@ fn ordinary() -> Vec<Picture> {
 fn extreme() -> Vec<Picture> {
     let nan = f64::NAN;
     let many: Vec<Curve> = (0..30).map(|i| curve(&format!("method number {i} {HOSTILE}"), i, 50)).collect();
-    let broken = Curve { method: HOSTILE.to_owned(), points: vec![(nan, 0.5), (0.5, f64::INFINITY)], aurc: nan };
+    let broken = Curve {
+        method: HOSTILE.to_owned(),
+        points: vec![(nan, 0.5), (0.5, f64::INFINITY)],
+        aurc: nan,
+        highlighted: true,
+    };
     let no_bins = Reliability { bins: Vec::new(), ece: nan, accuracy: nan, confidence: nan };
     let bad_bin = Bin { interval: (0.0, 1.0), items: 3, confidence: nan, accuracy: nan };
     let bad_bins = Reliability { bins: vec![bad_bin], ..no_bins.clone() };
