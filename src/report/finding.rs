@@ -73,20 +73,22 @@ struct Standing<'a> {
     ece: Option<f64>,
 }
 
-/// Methods that have an AUROC, the best first; on the items that all methods have a score of, if there are any.
+/// Methods that have an AUROC, the best first: on the items that all methods have a score of, where these are nearly all;
+/// else the methods that score nearly all items, each on its own.
 fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalysis) -> Vec<Standing<'a>> {
-    let ece = run.ece();
-    let method = |key: &str| {
-        let common = task.common.as_ref().and_then(|common| common.methods.iter().find(|method| method.method == key));
-        match common {
-            Some(of) => Some((&of.measures, of.difference.get(&Metric::Auroc).copied().flatten())),
-            None if task.common.is_some() => None,
-            None => task.method(key).map(|of| (&of.answered, None)),
+    let items = task.methods.iter().map(|method| method.answered.items).max().unwrap_or(0);
+    let nearly_all = |n: usize| 10 * n >= 9 * items;
+    let common = task.common.as_ref().filter(|common| nearly_all(common.items));
+    let measured = |key: &str| match common {
+        Some(common) => {
+            let of = common.methods.iter().find(|method| method.method == key)?;
+            Some((&of.measures, of.difference.get(&Metric::Auroc).copied().flatten()))
         }
+        None => task.method(key).filter(|of| nearly_all(of.answered.items)).map(|of| (&of.answered, None)),
     };
     let standing = |key: &'a str, name: &'a str| {
-        let (measures, above) = method(key)?;
-        Some(Standing { key, name, auroc: measures.get(Metric::Auroc)?, above, ece: measures.value(ece) })
+        let (measures, above) = measured(key)?;
+        Some(Standing { key, name, auroc: measures.get(Metric::Auroc)?, above, ece: measures.value(run.ece()) })
     };
     let mut standings: Vec<_> =
         analysis.methods.iter().filter_map(|method| standing(&method.key, &method.name)).collect();
@@ -102,8 +104,8 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
         if best.key == uqac.key {
             sentences.extend(standings.get(1).map(|next| compared(uqac, next, "the next best")));
         } else {
-            sentences.push(format!("{} has {}.", uqac.name, with_interval(Some(uqac.auroc))));
-            sentences.push(compared(uqac, best, "the best"));
+            let versus = compared(uqac, best, "the best");
+            sentences.push(format!("{} has {}. {versus}", uqac.name, with_interval(Some(uqac.auroc))));
         }
         let controls = standings.iter().filter(|standing| CONTROLS.contains(&standing.key) && standing.key != best.key);
         sentences.extend(controls.map(|control| compared(uqac, control, "a control")));
@@ -122,19 +124,46 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
     }
 }
 
-/// How far UQAC is above or below another method, and whether the resamples agree on which.
+/// How far UQAC is above or below another method, and whether that is more than chance: by the interval of the paired
+/// difference, or, where the two are not of the same items, by whether their intervals overlap.
 fn compared(uqac: &Standing<'_>, other: &Standing<'_>, role: &str) -> String {
-    let Standing { name, auroc, above, .. } = other;
-    let to = format!("{name}, {role} ({:.3})", auroc.value);
-    match above.map(|above| (-above.value, above.interval.map(|[low, high]| [-high, -low]))) {
-        Some((by, Some([low, high]))) => {
-            let clear = match (low > 0.0, high < 0.0) {
-                (true, _) => "better",
-                (_, true) => "worse",
-                _ => "no clear difference",
-            };
-            format!("{} against {to}: {by:+.3} [{low:+.3}, {high:+.3}], {clear}.", uqac.name)
-        }
-        _ => format!("{} against {to}: {:+.3}.", uqac.name, uqac.auroc.value - auroc.value),
+    let by = other.above.map_or(uqac.auroc.value - other.auroc.value, |above| -above.value);
+    let paired = other.above.and_then(|above| above.interval).map(|[low, high]| [-high, -low]);
+    let apart = || {
+        let ([low, high], [other_low, other_high]) = (uqac.auroc.interval?, other.auroc.interval?);
+        Some([low - other_high, high - other_low])
+    };
+    let clear = match paired.or_else(apart) {
+        Some([low, _]) if low > 0.0 => ", better",
+        Some([_, high]) if high < 0.0 => ", worse",
+        Some(_) => ", no clear difference",
+        None => "",
+    };
+    let interval = paired.map_or(String::new(), |[low, high]| format!(" [{low:+.3}, {high:+.3}]"));
+    format!("Against {}, {role} ({:.3}): {by:+.3}{interval}{clear}.", other.name, other.auroc.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(value: f64, interval: Option<[f64; 2]>, above: Option<(f64, [f64; 2])>) -> Standing<'static> {
+        let estimate = |(value, interval)| Estimate { value, interval: Some(interval) };
+        Standing { key: "k", name: "Name", auroc: Estimate { value, interval }, above: above.map(estimate), ece: None }
+    }
+
+    #[test]
+    fn what_is_more_than_chance_is_called_so() {
+        let uqac = standing(0.7, Some([0.65, 0.75]), None);
+        let says = |other: &Standing<'_>| compared(&uqac, other, "a control");
+        let paired = standing(0.8, Some([0.7, 0.9]), Some((0.1, [0.02, 0.18])));
+        assert_eq!(says(&paired), "Against Name, a control (0.800): -0.100 [-0.180, -0.020], worse.");
+        let near = standing(0.72, Some([0.7, 0.9]), Some((0.02, [-0.03, 0.07])));
+        assert_eq!(says(&near), "Against Name, a control (0.720): -0.020 [-0.070, +0.030], no clear difference.");
+        let below = standing(0.5, Some([0.4, 0.6]), None);
+        assert_eq!(says(&below), "Against Name, a control (0.500): +0.200, better.");
+        let overlapping = standing(0.68, Some([0.6, 0.76]), None);
+        assert_eq!(says(&overlapping), "Against Name, a control (0.680): +0.020, no clear difference.");
+        assert_eq!(says(&standing(0.5, None, None)), "Against Name, a control (0.500): +0.200.");
     }
 }

@@ -150,7 +150,7 @@ function withFormulas(text) {
   let end = 0;
   for (const found of text.matchAll(/\$\$([^]+?)\$\$|\\\[([^]+?)\\\]|\\\(([^]+?)\\\)|\$((?:\\[^]|[^$\\\n])+)\$(?![0-9])/g)) {
     const source = found[1] ?? found[2] ?? found[3] ?? found[4];
-    const amount = found[4] !== undefined && (source.trim() !== source || /^[0-9.,]+ /.test(source)); // "$5 and $6"
+    const amount = found[4] !== undefined && (source.trim() !== source || /^[0-9.,]+ [^\\^_=]*$/.test(source)); // "$5 and $6"
     const math = amount ? null : drawTex(source);
     if (!math) continue;
     parts.push(text.slice(end, found.index), math);

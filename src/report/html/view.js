@@ -2,14 +2,14 @@
 
 function drawItem(item) {
   const body = make("div", "body");
-  body.append(make("h4", "", "Question"), make("p", "text", ...withFormulas(item.question)));
+  body.append(make("h3", "", "Question"), make("p", "text", ...withFormulas(item.question)));
   const answer = item.answer === undefined ? ["none"] : withFormulas(item.answer);
   const facts = make("dl", "facts", ...fact("right answer", ...withFormulas(item.target)), ...fact("answer", ...answer));
   body.append(facts);
   if (item.error) body.append(make("p", "note", "Error: " + item.error));
-  if (item.tokens.length || item.gaps.length) body.append(make("h4", "", "Response"), ...drawResponse(item));
-  if (item.ensemble.length > 1) body.append(make("h4", "", "Alternatives, by their effect on P"), drawAlternatives(item));
-  body.append(make("h4", "", "Confidence by method"), drawScores(item));
+  if (item.tokens.length || item.gaps.length) body.append(make("h3", "", "Response"), ...drawResponse(item));
+  if (item.ensemble.length > 1) body.append(make("h3", "", "Alternatives, by their effect on P"), drawAlternatives(item));
+  body.append(make("h3", "", "Confidence by method"), drawScores(item));
   return body;
 }
 
@@ -166,9 +166,13 @@ function percent(part, whole) {
 }
 
 /// A table in a box that scrolls by itself.
-function drawTable(header, rows) {
+function drawTable(label, header, rows) {
   const cells = (row, tag) => make("tr", "", ...row.map((cell, i) => make(tag, typeof cell === "number" || i > 2 ? "number" : "", typeof cell === "number" ? number(cell) : cell)));
-  return make("div", "scroll", make("table", "", make("thead", "", cells(header, "th")), make("tbody", "", ...rows.map((row) => cells(row, "td")))));
+  const box = make("div", "scroll", make("table", "", make("thead", "", cells(header, "th")), make("tbody", "", ...rows.map((row) => cells(row, "td")))));
+  box.tabIndex = 0; // it scrolls where the page is narrow
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", label);
+  return box;
 }
 
 function drawAlternatives(item) {
@@ -178,7 +182,7 @@ function drawAlternatives(item) {
       ? ["–", "the response itself", "", number(share), percent(share, total)]
       : [String(token - 1), quoted(item.tokens[token] ?? ""), quoted(text), number(share), percent(share, total)];
   const members = item.ensemble.slice().sort((a, b) => b[2] - a[2]);
-  return drawTable(["row", "instead of", "write", "adds to P", "of P"], members.map(row));
+  return drawTable(`Alternatives of ${HEAD.runs[item.run].model} ${item.task ?? HEAD.runs[item.run].task} ${item.id}`, ["row", "instead of", "write", "adds to P", "of P"], members.map(row));
 }
 
 function drawScores(item) {

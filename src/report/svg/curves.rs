@@ -22,8 +22,13 @@ pub struct Curve {
 /// Risk against coverage, a line a method, the best (smallest area) of the highlighted ones first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
-    // A method keeps its colour whatever its rank, so that pictures of the same methods can be compared.
-    let mut order: Vec<(usize, &Curve)> = curves.iter().enumerate().collect();
+    // Colours go to the highlighted ones as they come, not by rank, so that UQAC's is the same in all pictures.
+    let mut highlighted = 0;
+    let mut order: Vec<(usize, &Curve)> = Vec::new();
+    for curve in curves {
+        order.push((highlighted, curve));
+        highlighted += usize::from(curve.highlighted);
+    }
     let key = |curve: &Curve| if curve.aurc.is_finite() { curve.aurc } else { f64::INFINITY };
     order.sort_by(|(_, a), (_, b)| key(a).total_cmp(&key(b)));
     let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).filter(|risk| risk.is_finite());
