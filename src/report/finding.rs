@@ -26,7 +26,7 @@ pub struct Verdict {
     pub accuracy: String,
     /// The method of the highest AUROC, and its value; none where there are no two classes.
     pub best: Option<(String, String)>,
-    /// How UQAC stands to the best and to the controls, and who is calibrated best: a sentence each.
+    /// How UQAC stands to the best and to the controls, and which is calibrated best: a sentence each.
     pub sentences: Vec<String>,
 }
 

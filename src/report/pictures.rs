@@ -59,8 +59,8 @@ impl Names {
 
 /// The text with everything replaced that is no letter, digit, `.`, `-` or `_`.
 fn slug(text: &str) -> String {
-    const LONGEST: usize = 80;
-    text.chars().take(LONGEST).map(|c| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' }).collect()
+    const MAX_LENGTH: usize = 80;
+    text.chars().take(MAX_LENGTH).map(|c| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' }).collect()
 }
 
 /// The method that stands for the confidence: the one that others are compared with, else the first.

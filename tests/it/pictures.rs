@@ -169,9 +169,9 @@ fn nothing_lies_outside_the_picture_or_is_no_number() {
         let size = |name| number(document.root_element().attribute(name).unwrap());
         let (width, height) = (size("width"), size("height"));
         for node in document.root_element().children() {
-            for (names, most) in [(["x", "x1", "x2", "cx"], width), (["y", "y1", "y2", "cy"], height)] {
+            for (names, max) in [(["x", "x1", "x2", "cx"], width), (["y", "y1", "y2", "cy"], height)] {
                 for at in names.iter().filter_map(|name| node.attribute(*name)).map(number) {
-                    assert!((0.0..=most).contains(&at), "{}: {at} of {most} in {node:?}", picture.name);
+                    assert!((0.0..=max).contains(&at), "{}: {at} of {max} in {node:?}", picture.name);
                 }
             }
             let end = |at, length| Some(number(node.attribute(at)?) + number(node.attribute(length)?));

@@ -20,8 +20,8 @@ use Constant::{Exact, Rounded};
 impl Constant {
     /// Of a computed value, which may be a fraction but for rounding.
     fn computed(value: f64) -> Option<Self> {
-        const LARGEST_DENOMINATOR: i128 = 1000;
-        value.is_finite().then(|| Rational::near(value, LARGEST_DENOMINATOR).map_or(Rounded(value), Exact))
+        const MAX_DENOMINATOR: i128 = 1000;
+        value.is_finite().then(|| Rational::near(value, MAX_DENOMINATOR).map_or(Rounded(value), Exact))
     }
 
     fn value(self) -> f64 {

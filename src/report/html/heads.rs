@@ -1,6 +1,6 @@
 //! What the columns of the tables mean, for their tooltips.
 
-/// (what a head is or, with a task before it or a comma behind it, contains; an arrow to what is better; its meaning). The
+/// (what a head is, after a task and before a comma or an interval; an arrow to what is better; its meaning). The
 /// first that fits counts.
 const HEADS: &[(&str, &str, &str)] = &[
     ("Task", "", "what was asked"),

@@ -85,9 +85,9 @@ function colour(view) {
     if (quantity === "p") return item.p[token] == null ? 0 : 1 - item.p[token];
     return Math.max(0, links.get(token)?.[quantity] ?? 0);
   };
-  const most = quantity === "p" ? 1 : Math.max(0, ...[...links.keys()].map(value));
+  const max = quantity === "p" ? 1 : Math.max(0, ...[...links.keys()].map(value));
   for (const [token, span] of spans) {
-    const step = most > 0 ? Math.round((8 * value(token)) / most) : 0;
+    const step = max > 0 ? Math.round((8 * value(token)) / max) : 0;
     const classes = [...span.classList].filter((name) => !/^(cool|warm)\d$/.test(name));
     if (step > 0) classes.push((quantity === "p" ? "warm" : "cool") + step);
     span.className = classes.join(" ");
