@@ -18,6 +18,7 @@ use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
+use crate::report::term::sanitize::escaped_json;
 use crate::uq::{ChainRule, Parameters, Reading};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -228,7 +229,20 @@ fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) 
         },
         options: options.clone(),
         device: engine.device(),
+        started: Some(jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()),
+        command: Some(command_line()),
     })
+}
+
+/// The command as it could be typed again.
+fn command_line() -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_-./:=,@%+".contains(c);
+    let quoted = |word: String| match !word.is_empty() && word.chars().all(plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("uqac".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// A run whose responses are all there.
@@ -275,7 +289,7 @@ impl Eval<'_> {
     /// `results.json`, and the tables.
     fn report(&self) -> Result<(), CliError> {
         let results = results_json(self.folder.path())?;
-        let json = serde_json::to_string_pretty(&results)? + "\n";
+        let json = escaped_json(&serde_json::to_string_pretty(&results)?) + "\n";
         self.folder.replace("results.json", &json)?;
         if self.args.json {
             return print(&json);

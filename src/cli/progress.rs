@@ -4,6 +4,7 @@ use super::note;
 use crate::engine::FinishReason;
 use crate::eval::run::Event;
 use crate::io::record::Status;
+use crate::report::term::sanitize::one_line;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -118,7 +119,7 @@ impl EvalProgress {
 
     /// What comes next.
     pub fn task(&mut self, name: &str) {
-        name.clone_into(&mut self.task);
+        self.task = one_line(name);
     }
 
     /// One more item is done.
@@ -133,7 +134,7 @@ impl EvalProgress {
             counts.errors += 1;
             if counts.messages.len() < SHOWN_ERRORS {
                 let why = event.error.unwrap_or_default();
-                counts.messages.push(format!("  {} {}: {why}", event.task, event.doc_id));
+                counts.messages.push(one_line(&format!("  {} {}: {why}", event.task, event.doc_id)));
             }
         }
         if let Some(bar) = &self.bar {

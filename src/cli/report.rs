@@ -9,6 +9,7 @@ use crate::report::png::pngs;
 use crate::report::svg::Picture;
 use crate::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
 use crate::report::term::colour::TermStyle;
+use crate::report::term::sanitize::escaped_json;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -131,7 +132,7 @@ fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
         Format::Latex => latex(&tables(analysis)),
         Format::Csv => csv(analysis)?,
         Format::Html => html::render(analysis)?,
-        Format::Json => serde_json::to_string_pretty(analysis)? + "\n",
+        Format::Json => escaped_json(&serde_json::to_string_pretty(analysis)?) + "\n",
     })
 }
 

@@ -4,9 +4,10 @@
 //! response, outcome ─ term (drawn with layout, colour and sanitize)
 //! run folders ─ crate::eval::analysis ─┬─ tables (terminal, Markdown, LaTeX, CSV)
 //!                                      ├─ pictures (drawn by svg)
-//!                                      └─ html (both, and every item)
+//!                                      └─ html (a finding, both, and every item)
 //! ```
 
+pub mod finding;
 pub mod html;
 pub mod pictures;
 pub mod png;

@@ -1,5 +1,6 @@
 //! Which pictures a report has, drawn from its [`Analysis`].
 
+use super::finding::CONTROLS;
 use super::svg::{
     Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, overhead,
     reliability, risk_coverage,
@@ -58,8 +59,8 @@ impl Names {
 
 /// The text with everything replaced that is no letter, digit, `.`, `-` or `_`.
 fn slug(text: &str) -> String {
-    const LONGEST: usize = 80;
-    text.chars().take(LONGEST).map(|c| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' }).collect()
+    const MAX_LENGTH: usize = 80;
+    text.chars().take(MAX_LENGTH).map(|c| if c.is_ascii_alphanumeric() || ".-".contains(c) { c } else { '_' }).collect()
 }
 
 /// The method that stands for the confidence: the one that others are compared with, else the first.
@@ -170,13 +171,24 @@ fn lengths(task: &TaskAnalysis) -> [Quantity; 2] {
     [quantity("response (tokens)", |item| item.response_tokens), quantity("chain (tokens)", |item| item.chain)]
 }
 
+/// How many of the best curves are drawn in colour, with UQAC's and the controls'.
+const BEST: usize = 3;
+
 fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {
+    let main = main_method(analysis);
     let curve = |method: &Method| {
         let levels = levels(task, method);
         let points = metrics::risk_coverage(&levels).iter().map(|point| (point.coverage, point.risk)).collect();
-        Curve { method: method.name.clone(), points, aurc: metrics::aurc(&levels).unwrap_or(f64::NAN) }
+        let aurc = metrics::aurc(&levels).unwrap_or(f64::NAN);
+        let highlighted = main == Some(method) || CONTROLS.contains(&method.key.as_str());
+        Curve { method: method.name.clone(), points, aurc, highlighted }
     };
-    analysis.methods.iter().filter(|method| task.method(&method.key).is_some()).map(curve).collect()
+    let mut curves: Vec<Curve> =
+        analysis.methods.iter().filter(|method| task.method(&method.key).is_some()).map(curve).collect();
+    let mut best: Vec<&mut Curve> = curves.iter_mut().filter(|curve| curve.aurc.is_finite()).collect();
+    best.sort_by(|a, b| a.aurc.total_cmp(&b.aurc));
+    best.into_iter().take(BEST).for_each(|curve| curve.highlighted = true);
+    curves
 }
 
 /// Stages that together make UQAC's confidence.

@@ -45,7 +45,7 @@ fn curve(method: &str, seed: u64, items: usize) -> Curve {
     };
     let points: Vec<(f64, f64)> = right.iter().enumerate().map(point).collect();
     let aurc = points.iter().map(|point| point.1).sum::<f64>() / items as f64;
-    Curve { method: method.to_owned(), points, aurc }
+    Curve { method: method.to_owned(), points, aurc, highlighted: seed < 5 }
 }
 
 fn quantity(label: &str, unit_interval: bool, correct: Vec<f64>, incorrect: Vec<f64>) -> Quantity {
@@ -96,7 +96,12 @@ fn ordinary() -> Vec<Picture> {
 fn extreme() -> Vec<Picture> {
     let nan = f64::NAN;
     let many: Vec<Curve> = (0..30).map(|i| curve(&format!("method number {i} {HOSTILE}"), i, 50)).collect();
-    let broken = Curve { method: HOSTILE.to_owned(), points: vec![(nan, 0.5), (0.5, f64::INFINITY)], aurc: nan };
+    let broken = Curve {
+        method: HOSTILE.to_owned(),
+        points: vec![(nan, 0.5), (0.5, f64::INFINITY)],
+        aurc: nan,
+        highlighted: true,
+    };
     let no_bins = Reliability { bins: Vec::new(), ece: nan, accuracy: nan, confidence: nan };
     let bad_bin = Bin { interval: (0.0, 1.0), items: 3, confidence: nan, accuracy: nan };
     let bad_bins = Reliability { bins: vec![bad_bin], ..no_bins.clone() };
@@ -164,9 +169,9 @@ fn nothing_lies_outside_the_picture_or_is_no_number() {
         let size = |name| number(document.root_element().attribute(name).unwrap());
         let (width, height) = (size("width"), size("height"));
         for node in document.root_element().children() {
-            for (names, most) in [(["x", "x1", "x2", "cx"], width), (["y", "y1", "y2", "cy"], height)] {
+            for (names, max) in [(["x", "x1", "x2", "cx"], width), (["y", "y1", "y2", "cy"], height)] {
                 for at in names.iter().filter_map(|name| node.attribute(*name)).map(number) {
-                    assert!((0.0..=most).contains(&at), "{}: {at} of {most} in {node:?}", picture.name);
+                    assert!((0.0..=max).contains(&at), "{}: {at} of {max} in {node:?}", picture.name);
                 }
             }
             let end = |at, length| Some(number(node.attribute(at)?) + number(node.attribute(length)?));

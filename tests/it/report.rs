@@ -476,6 +476,30 @@ fn tables_fit_the_width_and_mark_the_best() {
     assert!(latex.contains("\\textbf{") && latex.contains("P\\_attn") && !latex.contains('±'));
 }
 
+/// A model's and a task's names are file names, which anyone may have chosen.
+#[test]
+fn names_from_outside_are_text_in_every_format() {
+    const NAME: &str = "=1+1\u{1b}[2J\nINJECTED row\u{9b}31m\u{202e}";
+    let folder = tempfile::tempdir().unwrap();
+    RunSpec::new(NAME, &["gsm8k", "@SUM(A1)\u{7}"], 40).write(folder.path());
+    let path = folder.path().to_str().unwrap();
+    for format in ["table", "markdown", "csv", "latex", "json"] {
+        let text = stdout(&[path, "--format", format, "--resamples", "0"]);
+        let acted_upon = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!text.contains(acted_upon), "{format}: {text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("INJECTED")), "{format}: {text}");
+    }
+    let csv = stdout(&[path, "--format", "csv", "--resamples", "0"]);
+    let mut rows = csv::Reader::from_reader(csv.as_bytes());
+    for row in rows.records().map(Result::unwrap) {
+        assert!(row[0].starts_with("'=1+1␛[2J INJECTED"), "{row:?}");
+        let number = |cell: &str| cell.parse::<f64>().is_ok();
+        assert!(row.iter().all(|cell| number(cell) || !cell.starts_with(['=', '+', '-', '@'])), "{row:?}");
+    }
+    let json: Value = serde_json::from_str(&stdout(&[path, "--format", "json", "--resamples", "0"])).unwrap();
+    assert_eq!(json["runs"][0]["model"], NAME, "escaped, and the same");
+}
+
 #[test]
 fn the_output_can_be_a_file() {
     let folder = tempfile::tempdir().unwrap();

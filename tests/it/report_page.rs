@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use uqac::eval::analysis::{AnalysisOptions, Method, analyse};
+use uqac::eval::metrics::Metric;
 use uqac::eval::sample::Sample;
+use uqac::report::finding::{Finding, Verdict, findings};
 use uqac::report::html::{Items, Page, Run};
 use uqac::report::pictures::{Gallery, galleries};
 use uqac::report::svg::{Curve, risk_coverage};
@@ -81,7 +83,8 @@ fn page(samples: &[Sample]) -> Page {
 fn page_within(samples: &[Sample], limit: usize) -> Page {
     let mut items = Items::new("gsm8k", limit);
     samples.iter().for_each(|sample| items.add(sample, &methods()));
-    let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
+    let curve =
+        Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2, highlighted: true };
     let table = Table {
         title: HOSTILE.to_owned(),
         columns: vec![("method".into(), Align::Left), ("AUROC".into(), Align::Right)],
@@ -94,6 +97,16 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
     let pictures = vec![risk_coverage("curves", HOSTILE, &[curve])];
     Page {
         title: HOSTILE.to_owned(),
+        findings: vec![Finding {
+            model: HOSTILE.to_owned(),
+            facts: vec![("Command", HOSTILE.to_owned())],
+            verdicts: vec![Verdict {
+                task: HOSTILE.to_owned(),
+                accuracy: HOSTILE.to_owned(),
+                best: Some((HOSTILE.to_owned(), HOSTILE.to_owned())),
+                sentences: vec![HOSTILE.to_owned()],
+            }],
+        }],
         runs: vec![Run { model: HOSTILE.to_owned(), task: "gsm8k".to_owned(), items }],
         tables: vec![table],
         galleries: vec![Gallery { heading: HOSTILE.to_owned(), folded: true, pictures }],
@@ -131,6 +144,43 @@ fn the_page_loads_nothing() {
     assert!(!html.contains("innerHTML"), "text from outside is only ever set as text");
 }
 
+/// What stands in the page's one element of this name without attributes.
+fn element<'a>(html: &'a str, name: &str) -> &'a str {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    assert_eq!(html.matches(&open).count(), 1, "one {name}");
+    let rest = &html[html.find(&open).unwrap() + open.len()..];
+    &rest[..rest.find(&close).unwrap()]
+}
+
+/// Whoever gets markup into the page gets no script run: the policy names the page's own script and style by their hashes.
+#[test]
+fn the_policy_knows_style_and_script_by_their_hashes() {
+    use sha2::Digest;
+    let html = page(&samples()).render().unwrap();
+    let policy = html.split("Content-Security-Policy\" content=\"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert!(!html.contains(" style=") && !html.contains(" onclick="), "which the policy would not let through");
+    for (directive, name) in [("style-src", "style"), ("script-src", "script")] {
+        let hash = policy.split(&format!("{directive} 'sha256-")).nth(1).unwrap().split('\'').next().unwrap();
+        let bits: String = hash.trim_end_matches('=').chars().map(|c| format!("{:06b}", digit(c))).collect();
+        let expected: String =
+            sha2::Sha256::digest(element(&html, name)).iter().map(|byte| format!("{byte:08b}")).collect();
+        assert!(bits.starts_with(&expected) && bits.len() < expected.len() + 6, "{name}");
+    }
+}
+
+/// A digit of base 64.
+fn digit(c: char) -> u32 {
+    let from = |first: char| u32::from(c) - u32::from(first);
+    match c {
+        'A'..='Z' => from('A'),
+        'a'..='z' => 26 + from('a'),
+        '0'..='9' => 52 + from('0'),
+        '+' => 62,
+        _ => 63,
+    }
+}
+
 #[test]
 fn the_script_gets_what_was_recorded() {
     let samples = samples();
@@ -159,7 +209,7 @@ fn the_script_gets_what_was_recorded() {
 fn tables_are_tables() {
     let html = page(&samples()).render().unwrap();
     let row = "<td class=\"number\"><b>0.5*</b></td></tr>";
-    assert!(html.contains("<th scope=\"col\" class=\"number\">AUROC</th>") && html.contains(row));
+    assert!(html.contains("↑</th>") && html.contains(row));
 }
 
 #[test]
@@ -200,7 +250,14 @@ fn an_item_that_is_there_twice_counts_once_as_it_was_last() {
 
 #[test]
 fn no_items_and_no_runs_make_a_page() {
-    let nothing = Page { title: String::new(), runs: vec![], tables: vec![], galleries: vec![], methods: vec![] };
+    let nothing = Page {
+        title: String::new(),
+        findings: vec![],
+        runs: vec![],
+        tables: vec![],
+        galleries: vec![],
+        methods: vec![],
+    };
     assert_eq!(embedded(&nothing.render().unwrap(), "items-data"), json!([]));
     assert_eq!(embedded(&page(&[]).render().unwrap(), "items-data"), json!([[]]));
 }
@@ -243,6 +300,33 @@ fn every_benchmark_of_every_run_has_its_pictures() {
     {
         assert_eq!(names.iter().filter(|name| name.ends_with(kind)).count(), count, "{kind}: {names:?}");
     }
+}
+
+/// The made-up methods know less than `p`, and the length next to nothing (see `common::runs`).
+#[test]
+fn the_page_leads_with_its_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    RunSpec::new("two", &["gsm8k"], 600).write(folder.path());
+    let options = AnalysisOptions { resamples: 100, ..AnalysisOptions::default() };
+    let analysis = analyse(&[folder.path().to_owned()], &options).unwrap();
+    let finding = findings(&analysis).remove(0);
+    let verdict = &finding.verdicts[0];
+    let task = &analysis.runs[0].tasks[0];
+    let (best, auroc) = verdict.best.as_ref().unwrap();
+    let value: f64 = auroc.split(' ').next().unwrap().parse().unwrap();
+    let of = |name: &str| analysis.methods.iter().find(|method| method.name == name).unwrap();
+    let highest = task.methods.iter().filter(|m| 10 * m.answered.items >= 9 * task.summary.answered);
+    let highest = highest.filter_map(|m| m.answered.value(Metric::Auroc)).fold(0.0, f64::max);
+    assert!((task.method(&of(best).key).unwrap().answered.value(Metric::Auroc).unwrap() - highest).abs() < 0.02);
+    assert!((value - highest).abs() < 0.02, "{verdict:?}");
+    assert!(verdict.sentences.iter().any(|s| s.starts_with("Against Length, a control") && s.ends_with("better.")));
+    assert!(finding.facts.contains(&("uqac", "0.1.0".to_owned())) && finding.facts.contains(&("Seed", "1".to_owned())));
+    let html = uqac::report::html::render(&analysis).unwrap();
+    let place = |what: &str| html.find(what).unwrap_or_else(|| panic!("{what}"));
+    assert!(place(&format!("<b>{best}</b> tells right answers")) < place("<section id=\"tables\">"));
+    // every column says what it is
+    assert_eq!(html.matches("<th scope=\"col\"").count(), html.matches(" title=\"").count());
+    assert!(!html.contains("[-0."), "minus signs, not hyphens");
 }
 
 #[test]
@@ -293,7 +377,7 @@ fn a_page_can_be_one_file_and_tables_can_come_with_pictures() {
 #[test]
 fn the_script_can_be_parsed() {
     let html = page(&samples()).render().unwrap();
-    let script = html.split("<script>\n").nth(1).unwrap().split("</script>").next().unwrap();
+    let script = element(&html, "script");
     let file = tempfile::Builder::new().suffix(".js").tempfile().unwrap();
     std::fs::write(file.path(), script).unwrap();
     let Ok(node) = Command::new("node").arg("--check").arg(file.path()).output() else {

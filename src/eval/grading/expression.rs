@@ -2,38 +2,34 @@
 
 use super::form::Form;
 use super::functions::{FUNCTIONS, apply, binomial, factorial, rounded};
-use super::groups::{group, proper_fraction};
+use super::groups::{group, period, proper_fraction};
 use super::rational::Rational;
+use super::vocabulary::{MARKS, SYMBOLS, UNITS, is_half_of_day, is_unit_letter, multiplier};
 
 /// The form of an expression; `None` for what is none, or not understood.
 pub(super) fn parse(text: &str) -> Option<Form> {
-    let mut parser = Parser { rest: text, depth: 0, in_bars: false };
-    let form = parser.sum()?;
+    let mut parser = Parser::of(text, 0);
+    let form = parser.stacked()?;
     parser.skip_spaces();
     parser.rest.is_empty().then_some(form)
 }
-
-/// Words that measure: they say nothing against a number without them.
-const UNITS: &[&str] = &[
-    "cm", "mm", "km", "ft", "kg", "mg", "ml", "lb", "lbs", "oz", "mph", "kph", "hr", "hrs", "min", "mins", "sec",
-    "secs", "inch", "inches", "foot", "feet", "yard", "yards", "mile", "miles", "meter", "meters", "metre", "metres",
-    "unit", "units", "square", "cubic", "sq", "cu", "per", "degree", "degrees", "deg", "radian", "radians", "rad",
-    "dollar", "dollars", "cent", "cents", "pound", "pounds", "ounce", "ounces", "gram", "grams", "liter", "liters",
-    "second", "seconds", "minute", "minutes", "hour", "hours", "day", "days", "week", "weeks", "month", "months",
-    "year", "years", "people", "percent", "ways", "way", "points", "times", "gallon", "gallons", "cup", "cups",
-    "students", "apples",
-];
 
 struct Parser<'a> {
     rest: &'a str,
     depth: usize,
     /// Between two bars, where the next one closes.
     in_bars: bool,
+    /// In the argument of a trigonometric function, where degrees count.
+    in_angle: bool,
 }
 
 impl<'a> Parser<'a> {
     /// Deeper formulas are not read: an answer has a few levels.
-    const DEEPEST: usize = 40;
+    const MAX_DEPTH: usize = 40;
+
+    fn of(text: &'a str, depth: usize) -> Self {
+        Self { rest: text, depth, in_bars: false, in_angle: false }
+    }
 
     fn peek(&self) -> Option<char> {
         self.rest.chars().next()
@@ -58,6 +54,18 @@ impl<'a> Parser<'a> {
         let name = self.rest.strip_prefix('\\')?;
         let length = name.bytes().take_while(u8::is_ascii_alphabetic).count();
         (length > 0).then(|| &name[..length])
+    }
+
+    /// A sum, or two above each other: `n \choose k`, `a \over b`.
+    fn stacked(&mut self) -> Option<Form> {
+        let above = self.sum()?;
+        if self.eat("\\choose ") {
+            binomial(&above, &self.sum()?)
+        } else if self.eat("\\over ") {
+            above.divided_by(self.sum()?)
+        } else {
+            Some(above)
+        }
     }
 
     fn sum(&mut self) -> Option<Form> {
@@ -90,17 +98,20 @@ impl<'a> Parser<'a> {
         while self.text_first() {}
         let mut after_number = self.peek_number();
         let mut product = self.power()?;
+        let mut after_unit = false;
         loop {
             self.skip_spaces();
             if self.eat("*") {
                 product = product.mul(self.factor_after_operator()?)?;
             } else if self.eat("/") {
                 product = product.divided_by(self.factor_after_operator()?)?;
+            } else if let Some(multiplier) = self.multiplier() {
+                product = product.mul(Form::number(multiplier))?;
             } else if self.skip_unit() {
-                continue;
+                after_unit = true;
             } else if self.starts_factor() {
-                if after_number && self.peek_number() {
-                    return None; // "3 4"
+                if after_unit || (after_number && self.peek_number()) {
+                    return None; // "5 cm x", "3 4"
                 }
                 after_number = self.peek_number();
                 product = product.mul(self.power()?)?;
@@ -134,12 +145,27 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// A word that multiplies: `million`, `\text{ million dollars}`.
+    fn multiplier(&mut self) -> Option<Rational> {
+        if let Some((words, rest)) = self.rest.strip_prefix("\\text{").and_then(|rest| rest.split_once('}')) {
+            let value = multiplier(words.split_whitespace().next()?)?;
+            self.rest = rest;
+            return Some(value);
+        }
+        let word = self.letters();
+        let value = multiplier(word)?;
+        self.rest = &self.rest[word.len()..];
+        Some(value)
+    }
+
     /// Passes over a unit, its exponent and what it is divided by.
     fn skip_unit(&mut self) -> bool {
         let start = self.rest;
         if let Some(rest) = self.rest.strip_prefix("\\text{") {
             let Some((words, rest)) = rest.split_once('}') else { return false };
-            if is_half_of_day(words) {
+            let mut letters = words.chars();
+            let variable = letters.next().is_some_and(|letter| !is_unit_letter(letter)) && letters.next().is_none();
+            if variable || is_half_of_day(words) {
                 return false;
             }
             self.rest = rest;
@@ -155,7 +181,7 @@ impl<'a> Parser<'a> {
             return false;
         }
         if let Some(rest) = self.rest.strip_prefix('/') {
-            let below = Parser { rest, depth: 0, in_bars: false }.letters();
+            let below = Parser::of(rest, 0).letters();
             if !below.is_empty() {
                 self.rest = &rest[below.len()..];
             }
@@ -178,7 +204,7 @@ impl<'a> Parser<'a> {
         match self.peek() {
             Some('(' | '[' | '{' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
             Some('|') => !self.in_bars,
-            Some('\\') => !self.rest.starts_with("\\\\") && self.command().is_some_and(|name| name != "end"),
+            Some('\\') => self.command().is_some_and(|name| !matches!(name, "end" | "choose" | "over")),
             Some(c) => c.is_alphanumeric(),
             None => false,
         }
@@ -192,10 +218,23 @@ impl<'a> Parser<'a> {
             } else if self.eat("^") {
                 let exponent = self.argument()?;
                 base = base.power(exponent)?;
+            } else if self.eat("°") {
+                self.skip_scale_of_temperature();
+                if self.in_angle {
+                    base = base.mul(Form::rounded(std::f64::consts::PI / 180.0)?)?;
+                }
             } else {
                 return Some(base);
             }
         }
+    }
+
+    /// Passes over the letter of `°C`.
+    fn skip_scale_of_temperature(&mut self) {
+        let rest = self.rest.trim_start();
+        let scales = ["C", "F", "\\text{C}", "\\text{F}"];
+        let after = scales.iter().find_map(|scale| rest.strip_prefix(scale));
+        self.rest = after.filter(|after| !after.starts_with(char::is_alphanumeric)).unwrap_or(self.rest);
     }
 
     /// An argument of a command, an exponent or an index: a group, a command, a whole number, or one character.
@@ -231,7 +270,7 @@ impl<'a> Parser<'a> {
     /// What stands between operators; everything that nests passes through here.
     fn primary(&mut self) -> Option<Form> {
         self.depth += 1;
-        let form = if self.depth > Self::DEEPEST { None } else { self.primary_inner() };
+        let form = if self.depth > Self::MAX_DEPTH { None } else { self.primary_inner() };
         self.depth -= 1;
         form
     }
@@ -247,7 +286,7 @@ impl<'a> Parser<'a> {
             }
             '{' => {
                 self.rest = &self.rest[1..];
-                let inside = self.within(Self::sum)?;
+                let inside = self.within(Self::stacked)?;
                 self.eat("}").then_some(inside)
             }
             '|' => {
@@ -297,12 +336,14 @@ impl<'a> Parser<'a> {
         let length = whole + after.strip_prefix('.').map_or(0, |decimals| 1 + digits(decimals));
         let (text, rest) = self.rest.split_at(length);
         self.rest = rest;
-        if let Some(inside) = rest.strip_prefix("\\overline")
-            && text.contains('.')
-        {
-            let (period, rest) = inside.trim_start().strip_prefix('{')?.split_once('}')?;
-            self.rest = rest;
-            return Rational::repeating(text, period.trim()).map(Form::number);
+        if text.contains('.') && rest.starts_with(['\\', '(']) {
+            if let Some((period, rest)) = period(rest) {
+                self.rest = rest;
+                return Rational::repeating(text, &period).map(Form::number);
+            }
+            if text.ends_with('.') && !rest.starts_with("\\text") {
+                return None;
+            }
         }
         let value = Rational::decimal(text)?;
         if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
@@ -365,9 +406,9 @@ impl<'a> Parser<'a> {
                 }
                 (symbol.chars().count() == 1).then(|| Form::symbol(symbol))
             }
-            "end" => None,
             _ if FUNCTIONS.contains(&name) => self.function(name),
-            _ => self.symbol(name),
+            _ if SYMBOLS.contains(&name) || MARKS.contains(&name) => self.symbol(name),
+            _ => None,
         }
     }
 
@@ -398,7 +439,7 @@ impl<'a> Parser<'a> {
         self.symbol(letter.encode_utf8(&mut [0; 4]))
     }
 
-    /// A symbol with what belongs to its name: arguments in braces, an index, primes.
+    /// A symbol with what belongs to its name: arguments in braces, an index, primes; of a function, its arguments.
     fn symbol(&mut self, name: &str) -> Option<Form> {
         let mut name = name.to_owned();
         if name.len() > 1 {
@@ -413,6 +454,15 @@ impl<'a> Parser<'a> {
         }
         while self.eat("'") {
             name.push('\'');
+        }
+        if is_applied(&name, self.rest) {
+            self.rest = &self.rest[1..];
+            let mut arguments = vec![self.within(Self::sum)?.key()];
+            while self.eat(",") {
+                arguments.push(self.within(Self::sum)?.key());
+            }
+            self.eat(")").then_some(())?;
+            name.push_str(&format!("({})", arguments.join(",")));
         }
         Some(Form::symbol(name))
     }
@@ -435,6 +485,7 @@ impl<'a> Parser<'a> {
         let base = if self.eat("_") { Some(self.argument()?) } else { None };
         let power = if self.eat("^") { Some(self.argument()?) } else { None };
         self.skip_spaces();
+        let outside = std::mem::replace(&mut self.in_angle, true);
         let argument = if matches!(self.peek()?, '(' | '[' | '{') {
             self.primary()?
         } else {
@@ -449,6 +500,7 @@ impl<'a> Parser<'a> {
             }
             argument
         };
+        self.in_angle = outside;
         let value = apply(name, base, argument)?;
         match power {
             Some(power) => value.power(power),
@@ -475,7 +527,7 @@ impl<'a> Parser<'a> {
         let rows = rest[..end].split("\\\\").map(str::trim).filter(|row| !row.is_empty());
         let row = |row: &str| -> Option<String> {
             let cells = row.split('&').map(|cell| {
-                let mut cell = Parser { rest: cell, depth: self.depth + 1, in_bars: false };
+                let mut cell = Parser::of(cell, self.depth + 1);
                 let form = cell.sum()?;
                 cell.rest.trim().is_empty().then(|| form.key())
             });
@@ -486,7 +538,12 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Morning or afternoon, which no number says.
-fn is_half_of_day(words: &str) -> bool {
-    matches!(words.trim().to_lowercase().replace('.', "").as_str(), "am" | "pm")
+/// Whether parentheses that follow a symbol hold its arguments, and no factor: those of f, g and h, and of any letter a
+/// number alone, as in `P(2)`.
+fn is_applied(name: &str, rest: &str) -> bool {
+    let Some(inside) = rest.strip_prefix('(') else { return false };
+    let number = inside
+        .find(|c: char| !(c.is_ascii_digit() || c == '-'))
+        .is_some_and(|at| at > 0 && inside[at..].starts_with(')'));
+    number || matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H")
 }

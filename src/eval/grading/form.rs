@@ -20,8 +20,8 @@ use Constant::{Exact, Rounded};
 impl Constant {
     /// Of a computed value, which may be a fraction but for rounding.
     fn computed(value: f64) -> Option<Self> {
-        const LARGEST_DENOMINATOR: i128 = 1000;
-        value.is_finite().then(|| Rational::near(value, LARGEST_DENOMINATOR).map_or(Rounded(value), Exact))
+        const MAX_DENOMINATOR: i128 = 1000;
+        value.is_finite().then(|| Rational::near(value, MAX_DENOMINATOR).map_or(Rounded(value), Exact))
     }
 
     fn value(self) -> f64 {
@@ -136,6 +136,16 @@ impl Form {
                 && monomial.len() == 1
                 && monomial.values().all(|e| *e == Rational::ONE)
         })
+    }
+
+    /// Of a multiple of a single letter: the factor.
+    pub fn symbol_factor(&self) -> Option<Rational> {
+        let (monomial, coefficient) = self.terms.first_key_value().filter(|_| self.terms.len() == 1)?;
+        let single = monomial.len() == 1 && monomial.values().all(|e| *e == Rational::ONE);
+        match coefficient {
+            Exact(factor) if single => Some(*factor),
+            _ => None,
+        }
     }
 
     /// The sum; `None` where it would have more than `MAX_TERMS` terms or a number overflows.

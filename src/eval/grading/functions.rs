@@ -48,9 +48,9 @@ pub(super) fn apply(name: &str, base: Option<Form>, argument: Form) -> Option<Fo
 }
 
 pub(super) fn factorial(of: &Form) -> Option<Form> {
-    const LARGEST: i128 = 33; // 34! has more than 127 bits
+    const MAX_N: i128 = 33; // 34! has more than 127 bits
     match of.as_rational().and_then(Rational::whole) {
-        Some(n @ 0..=LARGEST) => Some(Form::number(Rational::integer((1..=n).product()))),
+        Some(n @ 0..=MAX_N) => Some(Form::number(Rational::integer((1..=n).product()))),
         _ => Some(Form::symbol(format!("({})!", of.key()))),
     }
 }

@@ -21,6 +21,35 @@ pub(super) fn group(text: &str) -> Option<(&str, &str)> {
     None
 }
 
+/// The digits that a decimal repeats, and what follows them: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`, `(3)`.
+pub(super) fn period(text: &str) -> Option<(String, &str)> {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let argument = |text: &'_ str| -> Option<(String, usize)> {
+        let inner = text.trim_start();
+        let before = text.len() - inner.len();
+        let braced = inner.strip_prefix('{').and_then(|inside| inside.split_once('}')).map(|(inside, _)| inside);
+        let (period, length) = braced.map_or((inner.get(..1)?, 1), |inside| (inside.trim(), inside.len() + 2));
+        (!period.is_empty() && digits(period) == period.len()).then(|| (period.to_owned(), before + length))
+    };
+    if let Some(rest) = text.strip_prefix("\\overline").or_else(|| text.strip_prefix("\\bar")) {
+        let (period, length) = argument(rest)?;
+        return Some((period, &rest[length..]));
+    }
+    if let Some(rest) = text.strip_prefix('(') {
+        let (period, rest) = rest.split_once(')')?;
+        return (!period.is_empty() && digits(period) == period.len()).then(|| (period.to_owned(), rest));
+    }
+    let rest = text.strip_prefix("\\dot")?;
+    let (first, length) = argument(rest)?;
+    let rest = &rest[length..];
+    let (between, after) = rest.split_at(digits(rest));
+    match after.strip_prefix("\\dot").map(|last| (argument(last), last)) {
+        Some((Some((last, length)), text)) => Some((first + between + &last, &text[length..])),
+        Some((None, _)) => None,
+        None => between.is_empty().then_some((first, after)),
+    }
+}
+
 /// A proper fraction of whole numbers that follows a whole number, and what comes after it.
 pub(super) fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
     let inner = text.trim_start();

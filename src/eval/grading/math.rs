@@ -2,16 +2,24 @@
 
 use super::expression::parse;
 use super::form::Form;
+use super::groups::group;
 use super::latex::clean;
 use super::rational::Rational;
 use super::reference::hendrycks_form;
+use super::vocabulary::multiplier;
 use super::words;
+use regex::Regex;
+use std::sync::LazyLock;
 
 /// What an answer can be read as.
 struct Readings {
     normal: String,
     /// Other readings that count if the other answer's normal one is among them.
     others: Vec<String>,
+    /// The values of a list or tuple as they are written, and whether they have names: `x=1, y=2` is `(1,2)`.
+    sequence: Option<(String, bool)>,
+    /// Whether the normal form is more than the text without its spaces.
+    understood: bool,
     percent: bool,
 }
 
@@ -19,15 +27,26 @@ struct Readings {
 pub(super) fn equal(answer: &str, target: &str) -> bool {
     let (a, b) = (readings(answer), readings(target));
     let other = |from: &Readings, to: &Readings| from.others.contains(&to.normal) && !(from.percent && to.percent);
-    a.normal == b.normal || other(&a, &b) || other(&b, &a) || equal_as_text(answer, target)
+    let one_named = |((a, a_named), (b, b_named)): (&(String, bool), &(String, bool))| a == b && a_named != b_named;
+    a.normal == b.normal
+        || other(&a, &b)
+        || other(&b, &a)
+        || a.sequence.iter().zip(&b.sequence).any(one_named)
+        || (!(a.understood && b.understood) && equal_as_text(answer, target))
 }
 
-/// As the dataset's authors compare. Their rule drops what follows a `\text{ `, which is wrong for lists.
+/// As the dataset's authors compare, for what we cannot read. Their rule drops what follows a `\text{ `, which is wrong where that says more than a
+/// unit does.
 fn equal_as_text(answer: &str, target: &str) -> bool {
-    let list =
-        |text: &str| ["\\text{ and", "\\text{ or", "\\text{ AM", "\\text{ PM"].iter().any(|word| text.contains(word));
+    const WORDS: [&str; 14] =
+        ["and", "or", "AM", "PM", "a.m.", "p.m.", "to", "if", "for", "when", "more", "less", "plus", "minus"];
+    let says_more = |text: &str| {
+        let after = text.split("\\text{ ").skip(1);
+        let mut first = after.filter_map(|words| words.split([' ', '}']).find(|word| !word.is_empty()));
+        first.any(|word| WORDS.contains(&word) || multiplier(word).is_some())
+    };
     let (a, b) = (hendrycks_form(answer), hendrycks_form(target));
-    !list(answer) && !list(target) && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
+    !says_more(answer) && !says_more(target) && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
 }
 
 /// A text that equal answers share.
@@ -38,10 +57,13 @@ pub(super) fn normal_form(answer: &str) -> String {
 fn readings(answer: &str) -> Readings {
     let fallback = || answer.split_whitespace().collect::<String>();
     let Some(clean) = clean(answer) else {
-        return Readings { normal: fallback(), others: Vec::new(), percent: false };
+        return Readings { normal: fallback(), others: Vec::new(), sequence: None, understood: false, percent: false };
     };
     let reader = Reader { thousands: true };
-    let normal = reader.read(&clean.text, 0).unwrap_or_else(fallback);
+    let read = reader.read(&clean.text, 0);
+    let understood = read.is_some();
+    let normal = read.unwrap_or_else(fallback);
+    let sequence = reader.sequence(&clean.text);
     let mut others = Vec::new();
     if clean.percent {
         others.extend(
@@ -51,8 +73,12 @@ fn readings(answer: &str) -> Readings {
     others.extend(Reader { thousands: false }.read(&clean.text, 0)); // "100,200" as two numbers
     others.extend(whole_equation(&clean.text));
     others.extend(without_base(&clean.text));
+    others.extend(residue(&clean.text).map(|(residue, _)| residue.to_string()));
+    if let [_, .., last] = split(&clean.text, &['≈']).as_slice() {
+        others.extend(reader.read(last, 0)); // 70/9 ≈ 7.78
+    }
     others.retain(|other| *other != normal);
-    Readings { normal, others, percent: clean.percent }
+    Readings { normal, others, sequence, understood, percent: clean.percent }
 }
 
 /// `1011_2` as `1011`.
@@ -71,6 +97,21 @@ fn whole_equation(text: &str) -> Option<String> {
     equation(left, right)
 }
 
+/// Of `x ≡ 10 (mod 7)` and `10 mod 7`: the residue, 3, and the modulus.
+fn residue(text: &str) -> Option<(i128, i128)> {
+    let (value, modulus) = text.split_once("mod ").filter(|(value, _)| !value.ends_with(char::is_alphabetic))?;
+    let modulus = modulus.trim_matches(|c| matches!(c, '{' | '}' | '(' | ')' | ' '));
+    let modulus = modulus.parse().ok().filter(|modulus: &i128| *modulus > 0)?;
+    let value = value.trim_end_matches([' ', '(']);
+    let sides = split(value, &['≡', '=']);
+    let value = match sides.as_slice() {
+        [value] => value,
+        [name, value] if is_name(name) => value,
+        _ => return None,
+    };
+    Some((parse(value)?.as_rational()?.whole()?.rem_euclid(modulus), modulus))
+}
+
 fn equation(left: &str, right: &str) -> Option<String> {
     let difference = parse(left)?.add(parse(right)?.negated()?)?.monic()?;
     Some(format!("0={}", difference.key()))
@@ -84,24 +125,40 @@ struct Reader {
 impl Reader {
     /// The normal form of a cleaned answer.
     fn read(&self, text: &str, depth: usize) -> Option<String> {
-        const DEEPEST: usize = 6;
+        const MAX_DEPTH: usize = 6;
         let text = text.trim();
-        if depth > DEEPEST || text.is_empty() {
+        if depth > MAX_DEPTH || text.is_empty() {
             return None;
+        }
+        if is_real_line(text) {
+            return Some(String::from("(-1*∞,∞)"));
         }
         if let Some(words) = as_words(text) {
             return Some(words);
+        }
+        if let Some((value, modulus)) = residue(text) {
+            return Some(format!("{value} mod {modulus}"));
+        }
+        if let [first, second, ..] = split(text, &['≈']).as_slice() {
+            return self.read(if is_name(first) { second } else { first }, depth + 1);
+        }
+        if let [first, second] = split(text, &['=']).as_slice()
+            && is_ratio(first)
+        {
+            return self.read(second, depth + 1);
+        }
+        if let Some(interval) = alternatives(text) {
+            return Some(interval);
         }
         if let Some(inside) = text.strip_prefix("\\text{").and_then(|rest| rest.strip_suffix('}'))
             && !inside.contains(['{', '}'])
         {
             return self.read(inside, depth + 1); // letters, or a list of them
         }
-        let joined = if self.thousands { without_thousands(text) } else { text.to_owned() };
-        let text = match split(&joined, &['∈']).as_slice() {
-            [_, set] => set.trim().to_owned(), // x ∈ …
-            _ => joined,
-        };
+        if let [_, set] = split(text, &['∈']).as_slice() {
+            return self.read(set, depth + 1); // x ∈ …
+        }
+        let text = if self.thousands { without_thousands(text) } else { text.to_owned() };
         let items = list_items(&text);
         if items.len() > 1 {
             return self.list(&items, depth);
@@ -136,8 +193,12 @@ impl Reader {
     fn value(&self, text: &str, depth: usize) -> Option<String> {
         let parts = split(text, &['=']);
         let [first, .., last] = parts.as_slice() else { return parse(text).map(|form| form.key()) };
-        if is_name(first) || parse(first).is_some_and(|form| form.as_f64().is_some()) {
+        let is_number = |text: &str| parse(text).is_some_and(|form| form.as_f64().is_some());
+        if is_name(first) || (is_number(first) && is_number(last)) {
             return self.read(last, depth + 1);
+        }
+        if parts.len() == 2 && is_number(first) && is_name(last) {
+            return self.read(first, depth + 1);
         }
         match parts.as_slice() {
             [left, right] => equation(left, right),
@@ -169,6 +230,26 @@ impl Reader {
         }
     }
 
+    /// The values of a list or tuple in the order in which they stand, and whether they have names, in the alphabet's order.
+    fn sequence(&self, text: &str) -> Option<(String, bool)> {
+        let items = match enclosed(text) {
+            Some(('(', inside, ')')) => list_items(inside),
+            Some(_) => return None,
+            None => list_items(text),
+        };
+        if items.len() < 2 {
+            return None;
+        }
+        let parts: Vec<_> = items.iter().map(|item| item.split_once('=')).collect();
+        let names: Vec<&str> = parts.iter().flatten().map(|(name, _)| name.trim()).collect();
+        let named = names.len() == items.len();
+        if !(named || names.is_empty()) || !names.windows(2).all(|pair| pair[0] < pair[1]) {
+            return None;
+        }
+        let values = items.iter().zip(&parts).map(|(item, part)| self.read(part.map_or(item, |(_, value)| value), 1));
+        Some((values.collect::<Option<Vec<_>>>()?.join(","), named))
+    }
+
     fn sorted(&self, parts: &[&str], depth: usize) -> Option<Vec<String>> {
         let mut read = parts.iter().map(|part| self.read(part, depth + 1)).collect::<Option<Vec<_>>>()?;
         read.sort();
@@ -184,21 +265,70 @@ fn both_signs(item: &str) -> Vec<String> {
     vec![item.replace('±', "+").replace('∓', "-"), item.replace('±', "-").replace('∓', "+")]
 }
 
-/// Whether the left side of an equation only names the right: a letter, `f(x)`, words.
+/// Whether the left side of an equation only names the right: a letter, `f(x)`, `(x,y)`, `AB`, `\angle ABC`, words.
 fn is_name(text: &str) -> bool {
+    static GEOMETRY: LazyLock<Regex> = LazyLock::new(|| {
+        let points = r"(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})";
+        let marks = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
+        let patterns = format!(r"^(?:(?:{marks})?{points}|{marks}\{{?[A-Z]\}}?|\|{points}\|)(?:_(?:\w|\{{\w+\}}))?$");
+        Regex::new(&patterns).expect("the pattern is a constant")
+    });
     let text = text.trim();
     let function = text.split_once('(').is_some_and(|(name, rest)| {
         name.trim_end_matches('\'').chars().count() == 1
             && rest.strip_suffix(')').is_some_and(|x| x.chars().count() == 1)
     });
-    function || text.is_empty() || as_words(text).is_some() || parse(text).is_some_and(|form| form.is_symbol())
+    let tuple =
+        |inside: &str| split(inside, &[',']).iter().all(|item| parse(item).is_some_and(|form| form.is_symbol()));
+    function
+        || text.is_empty()
+        || GEOMETRY.is_match(text)
+        || enclosed(text).is_some_and(|(_, inside, _)| tuple(inside))
+        || as_words(text).is_some()
+        || parse(text).is_some_and(|form| form.is_symbol())
+}
+
+/// Whether the left side of an equation is a ratio of what it names: `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`.
+fn is_ratio(text: &str) -> bool {
+    static RATIO: LazyLock<Regex> = LazyLock::new(|| {
+        let name = r"[A-Z]{1,4}(?:_(?:\w|\{\w+\}))?";
+        let patterns = format!(r"^(?:{name}\s*[:/]\s*{name}|\\frac ?\{{{name}\}}\{{{name}\}})$");
+        Regex::new(&patterns).expect("the pattern is a constant")
+    });
+    RATIO.is_match(text.trim())
+}
+
+/// Whether a text names all real numbers.
+fn is_real_line(text: &str) -> bool {
+    let plain = text.replace("\\text{", " ").replace('}', " ").to_lowercase();
+    let words: Vec<&str> =
+        plain.split_whitespace().filter(|word| !matches!(*word, "the" | "set" | "of" | "all")).collect();
+    matches!(words.as_slice(), ["ℝ"] | ["reals"] | ["real", "numbers"] | ["real", "values"])
+}
+
+/// Two inequalities as one set: those between `or` as a union, those between `and` as one interval.
+fn alternatives(text: &str) -> Option<String> {
+    let parts = |words: [&str; 2]| -> Option<Vec<String>> {
+        let parts: Vec<&str> = words.iter().find_map(|word| text.contains(word).then(|| text.split(word).collect()))?;
+        let interval = |part: &&str| relation(part.trim()).filter(|interval| interval.starts_with(['(', '[']));
+        parts.iter().map(interval).collect()
+    };
+    if let Some(mut intervals) = parts([" or ", "\\text{or}"]) {
+        intervals.sort();
+        return Some(format!("∪{}", intervals.join("∪")));
+    }
+    let mut intervals = parts([" and ", "\\text{and}"])?;
+    intervals.sort_by_key(|interval| interval.starts_with("(-1*∞,"));
+    let [above, below] = intervals.as_slice() else { return None };
+    let (lower, upper) = (above.strip_suffix("∞)")?, below.strip_prefix("(-1*∞,")?);
+    (!lower.contains('∞')).then(|| format!("{lower}{upper}"))
 }
 
 /// The normal form of words: `\text{Tuesday}`, `no solution`. Letters by themselves are no words.
 fn as_words(text: &str) -> Option<String> {
     let only_text = text.starts_with("\\text{") && text.ends_with('}') && text.matches(['{', '}', '\\']).count() == 3;
     let plain = text.replace("\\text{", " ").replace(['{', '}'], " ");
-    let formula = |c: char| c.is_ascii_digit() || "\\^_=<>≤≥≠*/+,;:∪∩∈∞π|±∓⟨⟩⌊⌈".contains(c);
+    let formula = |c: char| c.is_ascii_digit() || "\\^_=<>≤≥≠≈≡*/+,;:∪∩∖∈∞πℝ|±∓⟨⟩⌊⌈°".contains(c);
     if plain.contains(formula) || plain.trim_start().starts_with('-') {
         return None;
     }
@@ -275,6 +405,9 @@ fn enclosed(text: &str) -> Option<(char, &str, char)> {
     if let Some(inside) = text.strip_prefix("\\{").and_then(|rest| rest.strip_suffix("\\}")) {
         return (!inside.contains("\\{")).then_some(('{', inside, '}'));
     }
+    if let Some((inside, "")) = group(text) {
+        return inside.contains([',', ';']).then_some(('{', inside, '}'));
+    }
     let (open, close) = (text.chars().next()?, text.chars().next_back()?);
     if !matches!(open, '(' | '[' | '⟨') || !matches!(close, ')' | ']' | '⟩') || text.chars().count() < 2 {
         return None;
@@ -313,6 +446,7 @@ fn relation(text: &str) -> Option<String> {
         signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
     }
     let number = |form: &Form| form.as_f64().is_some() || form.key().trim_start_matches("-1*") == "∞";
+    let (sides, signs) = divided_by_coefficient(&sides, &signs).unwrap_or((sides, signs));
     let (below, above) = (|sign| if sign == '<' { '(' } else { '[' }, |sign| if sign == '<' { ')' } else { ']' });
     let ordered = signs.iter().all(|sign| matches!(sign, '<' | '≤'));
     match (sides.as_slice(), signs.as_slice()) {
@@ -330,4 +464,18 @@ fn relation(text: &str) -> Option<String> {
             Some(key)
         }
     }
+}
+
+/// `-2x < 6` as `-3 < x`: one side is a multiple of a symbol, and the others are numbers.
+fn divided_by_coefficient(sides: &[Form], signs: &[char]) -> Option<(Vec<Form>, Vec<char>)> {
+    let mut symbolic = sides.iter().filter(|side| side.as_f64().is_none());
+    let factor = symbolic.next().and_then(Form::symbol_factor).filter(|_| symbolic.next().is_none())?;
+    let inverse = Form::number(factor.power(-1)?);
+    let mut sides = sides.iter().map(|side| side.clone().mul(inverse.clone())).collect::<Option<Vec<_>>>()?;
+    let mut signs = signs.to_vec();
+    if factor.to_f64() < 0.0 {
+        sides.reverse();
+        signs.reverse();
+    }
+    Some((sides, signs))
 }

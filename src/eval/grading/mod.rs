@@ -2,8 +2,8 @@
 //!
 //! | grader | equal are |
 //! |---|---|
-//! | [`Grader::Number`] | the same value, exactly: `1,234.50`, `\$1234.5`, `2469/2`; units and words around it do not count; `50%` is 50 and 0.5 |
-//! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, words; units, degree, percent and dollar signs and `x =` do not count |
+//! | [`Grader::Number`] | the same value, exactly: `1,234.50`, `\$1234.5`, `2469/2`, `5 million`; units and words around it do not count; `50%` is 50 and 0.5 |
+//! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; units, degree, percent and dollar signs and `x =` do not count; an answer with a command that is not known equals itself alone |
 //! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
 //! | [`Grader::Exact`] | the same words, whatever their case, quotes and punctuation; the same number |
 
@@ -19,6 +19,7 @@ mod math;
 mod number;
 mod rational;
 mod reference;
+mod vocabulary;
 mod words;
 
 /// Whether `answer`, as extracted from a response, equals `target`.

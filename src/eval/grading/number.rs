@@ -3,7 +3,11 @@
 use super::expression::parse;
 use super::latex::clean;
 use super::rational::Rational;
+use super::vocabulary::{is_unit_letter, multiplier};
 use super::words;
+
+/// Words for parts of one.
+const FRACTIONS: [&str; 6] = ["half", "halves", "third", "thirds", "quarter", "quarters"];
 
 /// A number, and whether a percent sign was there.
 struct Number {
@@ -31,14 +35,35 @@ pub(super) fn normal_form(answer: &str) -> String {
 
 fn number(answer: &str) -> Option<Number> {
     let clean = clean(answer)?;
+    if clean.text.contains(['<', '>', '≤', '≥', '≠']) {
+        return None;
+    }
     let text = clean.text.rsplit(['=', '≈']).next().unwrap_or_default().trim();
     let text = without_commas(text);
-    let value = in_words(&text).or_else(|| parse(numeral(&text)?)?.as_rational())?;
+    let value = in_words(&text).or_else(|| {
+        let (numeral, words) = numeral(&text)?;
+        parse(numeral)?.as_rational()?.mul(multiplied_by(words)?)
+    })?;
     Some(Number { value, percent: clean.percent })
 }
 
-/// The part of a text that is its number: without the words before and after it, if they hold no other number.
-fn numeral(text: &str) -> Option<&str> {
+/// What the words after a number multiply it with: 1, or a million; `None` where they say more: `i`, `and a half`.
+fn multiplied_by(words: &str) -> Option<Rational> {
+    let plain = words.replace("\\text{", " ").replace('}', " ");
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    let first = words.first().copied().unwrap_or_default();
+    let variable = match words.as_slice() {
+        [word] => word.chars().count() == 1 && word.chars().any(|c| c.is_alphabetic() && !is_unit_letter(c)),
+        _ => false,
+    };
+    let fraction = first == "and" && words.iter().any(|word| FRACTIONS.contains(word));
+    let formula = plain.contains(['+', '*', '=']);
+    (!variable && !fraction && !formula).then(|| multiplier(first).unwrap_or(Rational::ONE))
+}
+
+/// The part of a text that is its number, without the words before it, and the words after it, if they hold no other
+/// number.
+fn numeral(text: &str) -> Option<(&str, &str)> {
     let starts = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '(' | '[' | '\\' | '⌊' | '|');
     let first_word = text.find(char::is_alphabetic).unwrap_or(text.len());
     let start = match text.find(starts) {
@@ -50,7 +75,7 @@ fn numeral(text: &str) -> Option<&str> {
     let mut rest = text[end..].chars().scan(' ', |before, c| Some((std::mem::replace(before, c), c)));
     let more =
         rest.any(|(before, c)| c.is_ascii_digit() && !(before == '^' || before == '{' || before.is_alphabetic()));
-    (!more).then(|| text[..end].trim_end_matches([' ', '.', '/', '-']))
+    (!more).then(|| (text[..end].trim_end_matches([' ', '.', '/', '-']), &text[end..]))
 }
 
 /// Where the sign or the point before a digit is.
@@ -116,10 +141,6 @@ fn in_words(text: &str) -> Option<Rational> {
         "nineteen",
     ];
     const TENS: [&str; 8] = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
-    const LARGER: [&str; 11] = [
-        "hundred", "thousand", "million", "billion", "dozen", "half", "halves", "third", "thirds", "quarter",
-        "quarters",
-    ];
     if text.contains(|c: char| c.is_ascii_digit()) {
         return None;
     }
@@ -133,6 +154,7 @@ fn in_words(text: &str) -> Option<Rational> {
         (None, _) => (place(&SMALL, first)?, 1),
     };
     // "one hundred", "two thirds", "five or six" say more than this reads.
-    let more = |word: &&str| place(&SMALL, word).is_some() || place(&TENS, word).is_some() || LARGER.contains(word);
+    let larger = |word: &str| multiplier(word).is_some() || word == "dozen" || FRACTIONS.contains(&word);
+    let more = |word: &&str| place(&SMALL, word).is_some() || place(&TENS, word).is_some() || larger(word);
     (!words[length..].iter().any(more)).then(|| i128::try_from(value).ok().map(Rational::integer))?
 }

@@ -110,15 +110,15 @@ impl Rational {
         Self::new(if negative { -numerator } else { numerator }, root(self.denominator)?)
     }
 
-    /// The fraction with a denominator of at most `largest` that a value is, but for rounding.
-    pub fn near(value: f64, largest: i128) -> Option<Self> {
+    /// The fraction with a denominator of at most `max_denominator` that a value is but for rounding.
+    pub fn near(value: f64, max_denominator: i128) -> Option<Self> {
         let tolerance = 1e-12 * value.abs().max(1.0);
         if !value.is_finite() || value.abs() > 1e9 {
             return None;
         }
         let (mut before, mut now) = ((1_i128, 0_i128), (value.floor() as i128, 1_i128)); // convergents
         let mut rest = value - value.floor();
-        while now.1 <= largest {
+        while now.1 <= max_denominator {
             if (now.0 as f64 / now.1 as f64 - value).abs() <= tolerance {
                 return Self::new(now.0, now.1);
             }

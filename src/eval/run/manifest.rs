@@ -20,6 +20,11 @@ pub struct Manifest {
     pub options: EvalOptions,
     /// Where it ran first; another machine may go on.
     pub device: String,
+    /// When it ran first, and by which command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,11 +73,13 @@ fn is_zero(n: &usize) -> bool {
 
 impl Manifest {
     /// Where another run would give results that do not belong with this one's: a line a difference, empty if none. The
-    /// device and the model's name may differ.
+    /// device, the model's name, the date and the command may differ.
     pub fn differences(&self, other: &Manifest) -> Vec<String> {
         let [mut ours, mut theirs] = [self, other].map(|m| serde_json::to_value(m).unwrap_or_default());
         for manifest in [&mut ours, &mut theirs] {
-            manifest["device"] = Value::Null;
+            for key in ["device", "started", "command"] {
+                manifest[key] = Value::Null;
+            }
             manifest["model"]["name"] = Value::Null;
         }
         let mut lines = Vec::new();
@@ -135,6 +142,8 @@ mod tests {
                 boxed_instruction: BoxedInstruction::Math,
             },
             device: "cpu".into(),
+            started: None,
+            command: None,
         }
     }
 
@@ -143,7 +152,7 @@ mod tests {
         let first = manifest();
         let text = serde_json::to_string(&first).unwrap();
         assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), first);
-        let mut other = Manifest { device: "cuda:0".into(), ..first.clone() };
+        let mut other = Manifest { device: "cuda:0".into(), command: Some("uqac eval".into()), ..first.clone() };
         other.model.name = "elsewhere".into();
         assert_eq!(first.differences(&other), Vec::<String>::new());
         other.options.max_tokens = 512;

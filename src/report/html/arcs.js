@@ -17,21 +17,26 @@ function drawArcs(view, token) {
     const own = token !== null && (reached === token || link.from === token);
     if (!own && !all) continue;
     const className = own ? (reached === token ? "" : " out") : " faint";
-    arrow(view, svg, reached, link.from, className);
+    arrow(view, svg, reached, link, className);
   }
   response.append(svg);
 }
 
-function arrow(view, svg, reached, from, className) {
-  const [start, end] = [place(view, reached), place(view, from)];
+/// The weaker the link, the fainter its arrow.
+function arrow(view, svg, reached, link, className) {
+  const [start, end] = [place(view, reached), place(view, link.from)];
   if (!start || !end) return;
   // Upwards out of the one token and down onto the other; on one line the arc is the higher the further it goes.
   const lift = Math.min(46, 12 + Math.hypot(end.x - start.x, end.y - start.y) / 6);
   const peak = { x: (start.x + end.x) / 2, y: Math.min(start.y, end.y) - lift };
   const path = document.createElementNS(SVG, "path");
+  const opacity = (0.25 + 0.75 * Math.min(1, Math.max(0, link.score) / view.strongest)).toFixed(2);
   path.setAttribute("class", "arc" + className);
+  path.setAttribute("opacity", opacity);
   path.setAttribute("d", `M${start.x} ${start.y}Q${peak.x} ${peak.y} ${end.x} ${end.y}`);
-  svg.append(path, tip(peak, end, className));
+  const head = tip(peak, end, className);
+  head.setAttribute("opacity", opacity);
+  svg.append(path, head);
 }
 
 /// The arrow's head: a triangle that points along the end of the arc.

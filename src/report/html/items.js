@@ -18,8 +18,9 @@ function make(tag, className, ...children) {
 function number(x) {
   if (x === null || x === undefined) return "–";
   const size = Math.abs(x);
-  if (x !== 0 && size < 0.001) return x.toExponential(1);
-  return size >= 100 ? x.toFixed(0) : size >= 10 ? x.toFixed(1) : x.toFixed(3);
+  const tiny = x !== 0 && size < 0.001;
+  const text = tiny ? x.toExponential(1) : x.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 3);
+  return text.replaceAll("-", "−");
 }
 
 function fillChoices() {
@@ -97,7 +98,7 @@ function summary(item) {
   const { model, task } = HEAD.runs[item.run];
   const name = `${new Set(HEAD.runs.map((run) => run.model)).size > 1 ? model.split("/").pop() + " " : ""}${item.task ?? task}`;
   const label = OUTCOMES[item.outcome] + (item.truncated ? ", cut" : "");
-  const what = make("span", "what", make("small", "", `${name} ${item.id}`), item.question.slice(0, 300));
+  const what = make("span", "what", make("small", "", `${name} ${item.id}`), ...withFormulas(item.question.slice(0, 300)));
   const score = make("span", "score", number(item.scores[chosenMethod()]));
   score.title = HEAD.methods[chosenMethod()]?.[1] ?? "";
   const details = make("details", "item", make("summary", "", make("span", "badge " + item.outcome, label), score, what));

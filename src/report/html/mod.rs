@@ -1,9 +1,9 @@
 //! `report.html`: tables, pictures and every item of one or several runs in one file that loads nothing.
 //!
 //! ```text
-//! tables, pictures ─────────────────────────┐
+//! finding, tables, pictures ────────────────┐
 //! samples ─ items as JSON (data, tokens) ───┼─ page ─ report.html
-//! page.css, items.js, view.js, arcs.js ─────┘
+//! page.css, {items,tex,view,arcs}.js ────────┘
 //! ```
 //!
 //! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes
@@ -11,12 +11,14 @@
 //! anything.
 
 mod data;
+mod heads;
 mod page;
 mod tokens;
 
 pub use data::Items;
 pub use page::{Page, Run};
 
+use super::finding::findings;
 use super::pictures::galleries;
 use super::tables::build::tables;
 use crate::eval::analysis::{Analysis, AnalysisError, RunAnalysis, TaskAnalysis, for_each_sample, sample_files};
@@ -48,7 +50,8 @@ pub fn render(analysis: &Analysis) -> Result<String, HtmlError> {
     models.dedup();
     let title = format!("Evaluation of {}", models.join(", "));
     let methods = analysis.methods.clone();
-    Ok(Page { title, runs, tables: tables(analysis), galleries: galleries(analysis), methods }.render()?)
+    let (findings, tables, galleries) = (findings(analysis), tables(analysis), galleries(analysis));
+    Ok(Page { title, findings, runs, tables, galleries, methods }.render()?)
 }
 
 /// A run's benchmarks with their items.

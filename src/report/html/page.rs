@@ -1,7 +1,9 @@
 //! The page around tables, pictures and items: `page.html`, filled in by minijinja.
 
 use super::data::{Items, script_safe};
+use super::heads;
 use crate::eval::analysis::Method;
+use crate::report::finding::Finding;
 use crate::report::pictures::Gallery;
 use crate::report::svg::{Picture, escape, theme};
 use crate::report::tables::Table;
@@ -9,13 +11,15 @@ use crate::report::term::sanitize::visible;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, Value, context, escape_formatter};
 use serde_json::json;
+use sha2::{Digest, Sha256};
 
 /// How many tables are open from the start.
 const OPEN_TABLES: usize = 2;
 
 const TEMPLATE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("view.js"), include_str!("arcs.js")];
+const SCRIPTS: [&str; 4] =
+    [include_str!("items.js"), include_str!("tex.js"), include_str!("view.js"), include_str!("arcs.js")];
 
 /// One model on one task.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +33,8 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     pub title: String,
+    /// What the page leads with.
+    pub findings: Vec<Finding>,
     pub runs: Vec<Run>,
     pub tables: Vec<Table>,
     pub galleries: Vec<Gallery>,
@@ -48,22 +54,48 @@ impl Page {
         let methods: Vec<_> =
             self.methods.iter().map(|method| json!([visible(&method.key), visible(&method.name)])).collect();
         let head = script_safe(&json!({"methods": methods, "runs": names}).to_string());
+        let style = format!("\n{STYLE}{}", theme::style_sheet());
+        let script = format!("\n\"use strict\";\n{}", SCRIPTS.concat());
         let page = environment().render_str(
             TEMPLATE,
             context! {
                 title => self.title.as_str(),
-                style => markup(STYLE.to_owned() + &theme::style_sheet()),
+                policy => markup(policy(&style, &script)),
+                style => markup(style),
+                findings => Value::from(Serde(&self.findings)),
                 tables => Value::from(Serde(&self.tables)),
                 open_tables => OPEN_TABLES,
                 galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
                 left_out => self.runs.iter().map(|run| run.items.left_out()).sum::<usize>(),
                 head => markup(head),
                 items => markup(items.join(",\n")),
-                scripts => markup(SCRIPTS.concat()),
+                script => markup(script),
             },
         )?;
         Ok(page + "\n") // a template's last newline is left out
     }
+}
+
+/// The content security policy: the page loads nothing, and of what stands in it only this style and this script count,
+/// each known by its hash.
+fn policy(style: &str, script: &str) -> String {
+    let hash = |text: &str| format!("'sha256-{}'", base64(Sha256::digest(text).as_slice()));
+    format!(
+        "default-src 'none'; style-src {}; script-src {}; img-src data:; base-uri 'none'; form-action 'none'",
+        hash(style),
+        hash(script)
+    )
+}
+
+/// RFC 4648.
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let group = |bytes: &[u8]| {
+        let bits = (0..3).fold(0_usize, |bits, i| bits << 8 | bytes.get(i).map_or(0, |byte| usize::from(*byte)));
+        let digit = |i: usize| if i <= bytes.len() { char::from(DIGITS[bits >> (18 - 6 * i) & 63]) } else { '=' };
+        (0..4).map(digit).collect::<String>()
+    };
+    bytes.chunks(3).map(group).collect()
 }
 
 fn gallery(gallery: &Gallery) -> Value {
@@ -76,13 +108,45 @@ fn markup(text: String) -> Value {
     Value::from_safe_string(text)
 }
 
+/// A table's text, with minus signs where there are hyphens before digits.
+fn with_minus(text: &str) -> String {
+    let mut before = ' ';
+    let mut chars = text.chars().peekable();
+    let mut out = String::with_capacity(text.len());
+    while let Some(c) = chars.next() {
+        let minus = c == '-' && matches!(before, ' ' | '[' | '(') && chars.peek().is_some_and(char::is_ascii_digit);
+        out.push(if minus { '−' } else { c });
+        before = c;
+    }
+    out
+}
+
+/// What a column's head means, for a tooltip, and whether more of it is better.
+fn head(name: &str) -> Value {
+    let (arrow, meaning) = heads::meaning(name).unwrap_or_default();
+    context! { arrow, meaning }
+}
+
 /// Every other text is escaped, and what a terminal or a page would act upon made visible.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
+    environment.add_filter("with_minus", with_minus);
+    environment.add_filter("head", head);
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_formatter(|out, state, value| match value.as_str() {
         Some(text) if !value.is_safe() => Ok(out.write_str(&escape(text))?),
         _ => escape_formatter(out, state, value),
     });
     environment
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn base64_as_in_the_standard() {
+        let cases = ["", "f", "fo", "foo", "foob", "fooba", "foobar"].map(|text| base64(text.as_bytes()));
+        assert_eq!(cases, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"]);
+    }
 }

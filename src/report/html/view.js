@@ -2,18 +2,19 @@
 
 function drawItem(item) {
   const body = make("div", "body");
-  body.append(make("h4", "", "Question"), make("p", "text", item.question));
-  const facts = make("dl", "facts", ...fact("right answer", item.target), ...fact("answer", item.answer ?? "none"));
+  body.append(make("h3", "", "Question"), make("p", "text", ...withFormulas(item.question)));
+  const answer = item.answer === undefined ? ["none"] : withFormulas(item.answer);
+  const facts = make("dl", "facts", ...fact("right answer", ...withFormulas(item.target)), ...fact("answer", ...answer));
   body.append(facts);
   if (item.error) body.append(make("p", "note", "Error: " + item.error));
-  if (item.tokens.length || item.gaps.length) body.append(make("h4", "", "Response"), ...drawResponse(item));
-  if (item.ensemble.length > 1) body.append(make("h4", "", "Alternatives, by their effect on P"), drawAlternatives(item));
-  body.append(make("h4", "", "Confidence by method"), drawScores(item));
+  if (item.tokens.length || item.gaps.length) body.append(make("h3", "", "Response"), ...drawResponse(item));
+  if (item.ensemble.length > 1) body.append(make("h3", "", "Alternatives, by their effect on P"), drawAlternatives(item));
+  body.append(make("h3", "", "Confidence by method"), drawScores(item));
   return body;
 }
 
-function fact(name, value) {
-  return [make("div", "", make("dt", "", name), make("dd", "", value))];
+function fact(name, ...value) {
+  return [make("div", "", make("dt", "", name), make("dd", "", ...value))];
 }
 
 /// A token's text on one line, so that its spaces can be seen.
@@ -52,7 +53,8 @@ function drawResponse(item) {
   if (first) first.tabIndex = 0;
   const detail = make("p", "detail", "Point at a token, or choose one with the arrow keys.");
   detail.setAttribute("aria-live", "polite");
-  const view = { item, links, kept, inAnswer, response, spans, detail, held: null };
+  const strongest = Math.max(1e-9, ...[...links.values()].map((link) => link.score));
+  const view = { item, strongest, links, kept, inAnswer, response, spans, detail, held: null };
   response.view = view;
   colour(view);
   listen(view);
@@ -83,9 +85,9 @@ function colour(view) {
     if (quantity === "p") return item.p[token] == null ? 0 : 1 - item.p[token];
     return Math.max(0, links.get(token)?.[quantity] ?? 0);
   };
-  const most = quantity === "p" ? 1 : Math.max(0, ...[...links.keys()].map(value));
+  const max = quantity === "p" ? 1 : Math.max(0, ...[...links.keys()].map(value));
   for (const [token, span] of spans) {
-    const step = most > 0 ? Math.round((8 * value(token)) / most) : 0;
+    const step = max > 0 ? Math.round((8 * value(token)) / max) : 0;
     const classes = [...span.classList].filter((name) => !/^(cool|warm)\d$/.test(name));
     if (step > 0) classes.push((quantity === "p" ? "warm" : "cool") + step);
     span.className = classes.join(" ");
@@ -164,9 +166,13 @@ function percent(part, whole) {
 }
 
 /// A table in a box that scrolls by itself.
-function drawTable(header, rows) {
+function drawTable(label, header, rows) {
   const cells = (row, tag) => make("tr", "", ...row.map((cell, i) => make(tag, typeof cell === "number" || i > 2 ? "number" : "", typeof cell === "number" ? number(cell) : cell)));
-  return make("div", "scroll", make("table", "", make("thead", "", cells(header, "th")), make("tbody", "", ...rows.map((row) => cells(row, "td")))));
+  const box = make("div", "scroll", make("table", "", make("thead", "", cells(header, "th")), make("tbody", "", ...rows.map((row) => cells(row, "td")))));
+  box.tabIndex = 0; // it scrolls where the page is narrow
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", label);
+  return box;
 }
 
 function drawAlternatives(item) {
@@ -176,7 +182,7 @@ function drawAlternatives(item) {
       ? ["–", "the response itself", "", number(share), percent(share, total)]
       : [String(token - 1), quoted(item.tokens[token] ?? ""), quoted(text), number(share), percent(share, total)];
   const members = item.ensemble.slice().sort((a, b) => b[2] - a[2]);
-  return drawTable(["row", "instead of", "write", "adds to P", "of P"], members.map(row));
+  return drawTable(`Alternatives of ${HEAD.runs[item.run].model} ${item.task ?? HEAD.runs[item.run].task} ${item.id}`, ["row", "instead of", "write", "adds to P", "of P"], members.map(row));
 }
 
 function drawScores(item) {

@@ -15,26 +15,38 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
     /// The area under it.
     pub aurc: f64,
+    /// In colour and in the legend; the others are grey, for the field that it stands in.
+    pub highlighted: bool,
 }
 
-/// Risk against coverage, a line a method, the best (smallest area) first in the legend.
+/// Risk against coverage, a line a method, the best (smallest area) of the highlighted ones first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
-    // A method keeps its colour whatever its rank, so that pictures of the same methods can be compared.
-    let mut order: Vec<(usize, &Curve)> = curves.iter().enumerate().collect();
+    // Colours go to the highlighted ones as they come, not by rank, so that UQAC's is the same in all pictures.
+    let mut highlighted = 0;
+    let mut order: Vec<(usize, &Curve)> = Vec::new();
+    for curve in curves {
+        order.push((highlighted, curve));
+        highlighted += usize::from(curve.highlighted);
+    }
     let key = |curve: &Curve| if curve.aurc.is_finite() { curve.aurc } else { f64::INFINITY };
     order.sort_by(|(_, a), (_, b)| key(a).total_cmp(&key(b)));
     let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).filter(|risk| risk.is_finite());
     let y = Axis::percent("risk (wrong among the answered)", max.fold(0.0, f64::max));
     let panel = drawing.panel(240.0, Axis::percent("coverage (answered)", 1.0), y);
     // The best are drawn last, over the others.
-    for &(i, curve) in order.iter().rev() {
+    let (shown, grey): (Vec<_>, Vec<_>) = order.iter().copied().partition(|(_, curve)| curve.highlighted);
+    for &(i, curve) in grey.iter().rev().chain(shown.iter().rev()) {
+        let (line, area, width, dashes) = match curve.highlighted {
+            true => (line_class(i), area_class(i), "2", theme::series(i).1),
+            false => ("l-axis".to_owned(), "f-axis".to_owned(), "0.7", ""),
+        };
         match thinned(curve, &panel).as_slice() {
             [] => {}
-            [(x, y)] => drawing.push(mark(i, panel.x(*x), panel.y(*y), &area_class(i))),
+            [(x, y)] => drawing.push(mark(i, panel.x(*x), panel.y(*y), &area)),
             points => {
-                let path = panel.path(points).attr("class", &line_class(i)).attr("stroke-width", "2");
-                drawing.push(path.attr("stroke-dasharray", theme::series(i).1).attr("stroke-linejoin", "round"));
+                let path = panel.path(points).attr("class", &line).attr("stroke-width", width);
+                drawing.push(path.attr("stroke-dasharray", dashes).attr("stroke-linejoin", "round"));
             }
         }
     }
@@ -45,7 +57,11 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
         let sign = Sign::Line { class: line_class(i), dashes: theme::series(i).1 };
         (sign, format!("{} ({})", curve.method, number(curve.aurc)))
     };
-    drawing.legend(&order.iter().map(entry).collect::<Vec<_>>());
+    let others = match grey.len() {
+        0 => None,
+        n => Some((Sign::Line { class: "l-axis".to_owned(), dashes: "" }, format!("{n} other methods"))),
+    };
+    drawing.legend(&shown.iter().map(entry).chain(others).collect::<Vec<_>>());
     let areas: Vec<String> =
         order.iter().map(|(_, curve)| format!("{} {}", curve.method, number(curve.aurc))).collect();
     drawing.finish(format!(

@@ -38,7 +38,7 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
     histogram_panel(&mut drawing, data, items);
     let line = |class: &str, dashes, text: String| (Sign::Line { class: class.to_owned(), dashes }, text);
     drawing.legend(&[
-        (Sign::Area { class: "f-s0".to_owned() }, "accuracy in the bin".to_owned()),
+        (Sign::Area { class: "f-s0".to_owned() }, "accuracy in the bin (thin: < 10 items)".to_owned()),
         (Sign::Hatched { pattern: "gap", class: "l-s1".to_owned() }, "gap to its mean confidence".to_owned()),
         line("l-axis", "5 4", "perfectly calibrated".to_owned()),
         line("l-ink", "", format!("accuracy {}", number(data.accuracy))),
@@ -51,7 +51,8 @@ fn accuracy_panel(drawing: &mut Drawing, data: &Reliability) {
     let panel = drawing.panel(220.0, Axis::unit("confidence"), Axis::unit("accuracy"));
     let filled = data.bins.iter().filter(|bin| bin.items > 0 && bin.confidence.is_finite() && bin.accuracy.is_finite());
     for bin in filled {
-        let Bin { interval, confidence, accuracy, .. } = *bin;
+        let Bin { confidence, accuracy, items, .. } = *bin;
+        let interval = thinned(bin.interval, items);
         if let Some(bar) = panel.rect(interval, (0.0, accuracy)) {
             drawing.push(bar.attr("class", "f-s0 l-paper").attr("stroke-width", "0.5"));
         }
@@ -66,6 +67,13 @@ fn accuracy_panel(drawing: &mut Drawing, data: &Reliability) {
     if data.bins.iter().all(|bin| bin.items == 0) {
         drawing.nothing(&panel, "no items with this confidence");
     }
+}
+
+/// The middle of an interval, as wide as a bin's few items are of `ENOUGH`: what says little looks thin.
+fn thinned((from, to): (f64, f64), items: usize) -> (f64, f64) {
+    const ENOUGH: f64 = 10.0;
+    let half = (to - from) / 2.0 * (items as f64 / ENOUGH).clamp(0.2, 1.0);
+    ((from + to) / 2.0 - half, (from + to) / 2.0 + half)
 }
 
 fn histogram_panel(drawing: &mut Drawing, data: &Reliability, items: usize) {

@@ -1,6 +1,6 @@
 //! What is in each table.
 
-use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_method};
+use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_interval, with_method};
 use super::{Align, Field, NONE, Section, Table, holdout};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::methods::TASK_IDENTITY;
@@ -34,14 +34,6 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
 
 fn heads(columns: &[(&'static str, Align)]) -> Vec<(Cow<'static, str>, Align)> {
     columns.iter().map(|(head, align)| (Cow::Borrowed(*head), *align)).collect()
-}
-
-/// `0.712 [0.655, 0.770]`
-fn with_interval(estimate: Option<Estimate>) -> String {
-    match estimate {
-        Some(Estimate { value, interval: Some([low, high]) }) => format!("{value:.3} [{low:.3}, {high:.3}]"),
-        other => number(other.map(|estimate| estimate.value)),
-    }
 }
 
 /// `+0.021 [-0.004, +0.050]`

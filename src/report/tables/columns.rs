@@ -1,7 +1,7 @@
 //! Tables with a row for each method: their columns, by groups, with the best of a column marked.
 
 use super::{Align, Field, NONE, Section, Table};
-use crate::eval::analysis::{Analysis, Method, RunAnalysis, TaskAnalysis};
+use crate::eval::analysis::{Analysis, Estimate, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::Metric;
 use std::borrow::Cow;
 
@@ -10,7 +10,16 @@ pub(super) fn number(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), |value| format!("{value:.3}"))
 }
 
-pub(super) fn percent(value: Option<f64>) -> String {
+/// `0.712 [0.655, 0.770]`
+pub(crate) fn with_interval(estimate: Option<Estimate>) -> String {
+    match estimate {
+        Some(Estimate { value, interval: Some([low, high]) }) => format!("{value:.3} [{low:.3}, {high:.3}]"),
+        other => number(other.map(|estimate| estimate.value)),
+    }
+}
+
+/// One decimal.
+pub(crate) fn percent(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), |value| format!("{:.1} %", 100.0 * value))
 }
 

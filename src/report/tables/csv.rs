@@ -2,20 +2,26 @@
 
 use crate::eval::analysis::{Analysis, Estimate, Measures, RunAnalysis, Summary, TaskAnalysis};
 use crate::eval::metrics::Metric;
-use serde::Serialize;
+use crate::report::term::sanitize::one_line;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
 /// A number. `view`: which items it is of (`answered`, `all`, `balanced`, `common`), or what else it is (`summary`,
 /// `difference`, `mean`, `fitted` and `held_out`, `sweep`, `overhead`). Empty: not defined, or not there.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row<'a> {
+    #[serde(serialize_with = "cell")]
     run: &'a str,
+    #[serde(serialize_with = "cell")]
     profile: &'a str,
+    #[serde(serialize_with = "cell")]
     task: &'a str,
     view: &'a str,
     /// Of a sweep: what differs.
+    #[serde(serialize_with = "cell")]
     setting: String,
     /// A method's key; of `overhead` the stage.
+    #[serde(serialize_with = "cell")]
     method: &'a str,
     metric: &'a str,
     value: Option<f64>,
@@ -29,6 +35,14 @@ struct Row<'a> {
 
 const HEADER: [&str; 12] =
     ["run", "profile", "task", "view", "setting", "method", "metric", "value", "low", "high", "sd", "items"];
+
+/// A name that comes from a file: nothing for a terminal to act upon, and no formula for a spreadsheet, which would run
+/// what begins with one of these signs. The apostrophe is the spreadsheets' own mark of text.
+fn cell<T: AsRef<str>, S: Serializer>(text: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    let text = one_line(text.as_ref());
+    let formula = text.trim_start().starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']);
+    serializer.serialize_str(&if formula { format!("'{text}") } else { text })
+}
 
 /// The whole analysis.
 pub fn csv(analysis: &Analysis) -> Result<String, ::csv::Error> {

@@ -8,7 +8,7 @@
 //! ```
 
 pub mod build;
-mod columns;
+pub(super) mod columns;
 pub mod csv;
 pub mod holdout;
 pub mod latex;

@@ -3,7 +3,7 @@
 use super::{Field, Table};
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Cell, TextTable, paint, wrap};
-use crate::report::term::sanitize::{text_width, visible};
+use crate::report::term::sanitize::{one_line, text_width, visible};
 
 /// Every table; columns that do not fit beside each other follow below, each time after the first column. The best of a
 /// column has a star and, with colours, is bold.
@@ -12,7 +12,7 @@ pub fn text(tables: &[Table], style: TermStyle) -> String {
 }
 
 fn one(table: &Table, style: TermStyle) -> String {
-    let mut text = style.paint(Style::BOLD, &visible(&table.title)) + "\n";
+    let mut text = style.paint(Style::BOLD, &one_line(&table.title)) + "\n";
     for columns in blocks(table, style.width) {
         text += &block(table, &columns, style);
     }
@@ -32,7 +32,7 @@ fn shown(field: &Field, starred: bool) -> String {
         (false, true) => " ",
         (false, false) => "",
     };
-    visible(&field.text).into_owned() + mark
+    one_line(&field.text) + mark
 }
 
 /// Whether a column has a best one.
@@ -47,9 +47,9 @@ fn blocks(table: &Table, width: usize) -> Vec<Vec<usize>> {
     let width_of = |column: usize| {
         let star = starred(table, column);
         let widest = rows().map(|row| text_width(&shown(&row[column], star))).max().unwrap_or(0);
-        widest.max(text_width(&table.columns[column].0) + usize::from(star))
+        widest.max(text_width(&one_line(&table.columns[column].0)) + usize::from(star))
     };
-    let first = width_of(0).max(labels.map(|label| text_width(&visible(label))).max().unwrap_or(0)) + 2;
+    let first = width_of(0).max(labels.map(|label| text_width(&one_line(label))).max().unwrap_or(0)) + 2;
     let mut blocks = vec![vec![0]];
     let mut used = first;
     for column in 1..table.columns.len() {
@@ -71,7 +71,7 @@ fn block(table: &Table, columns: &[usize], style: TermStyle) -> String {
     let mut lines = TextTable::new(columns.iter().map(|&column| table.columns[column].clone()));
     for section in &table.sections {
         if let Some(label) = &section.label {
-            let mut cells = vec![(visible(label).into_owned(), Style::DIM)];
+            let mut cells = vec![(one_line(label), Style::DIM)];
             cells.resize(columns.len(), (String::new(), Style::PLAIN));
             lines.row(cells);
         }

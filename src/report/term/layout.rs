@@ -1,7 +1,7 @@
 //! Wrapping of styled text, and tables.
 
 use super::colour::{Style, TermStyle};
-use super::sanitize::{text_width, width};
+use super::sanitize::{one_line, text_width, width};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -91,31 +91,33 @@ pub enum Align {
     Right,
 }
 
-/// Rows under a dim header, two spaces between columns, each column as wide as its widest cell.
+/// Rows under a dim header, two spaces between columns, each column as wide as its widest cell. Whatever a cell holds, it
+/// stays on its line and is nothing that a terminal acts upon.
 pub struct TextTable {
-    header: Vec<(Cow<'static, str>, Align)>,
+    header: Vec<(String, Align)>,
     rows: Vec<Vec<(String, Style)>>,
 }
 
 impl TextTable {
     /// An empty table; a header of empty names is not shown.
     pub fn new<S: Into<Cow<'static, str>>>(header: impl IntoIterator<Item = (S, Align)>) -> TextTable {
-        TextTable { header: header.into_iter().map(|(name, align)| (name.into(), align)).collect(), rows: Vec::new() }
+        let header = header.into_iter().map(|(name, align)| (one_line(&name.into()), align)).collect();
+        TextTable { header, rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as the header has.
     pub fn row(&mut self, cells: impl Into<Vec<(String, Style)>>) {
-        self.rows.push(cells.into());
+        self.rows.push(cells.into().into_iter().map(|(text, style)| (one_line(&text), style)).collect());
     }
 
     /// The table as lines, each ended with a newline and indented by two spaces.
     pub fn render(&self, style: TermStyle) -> String {
         let column = |i: usize| self.rows.iter().filter_map(move |row| row.get(i)).map(|(text, _)| text_width(text));
-        let widest = |(i, (name, _)): (usize, &(Cow<str>, Align))| column(i).max().unwrap_or(0).max(text_width(name));
+        let widest = |(i, (name, _)): (usize, &(String, Align))| column(i).max().unwrap_or(0).max(text_width(name));
         let widths: Vec<usize> = self.header.iter().enumerate().map(widest).collect();
         let mut lines = String::new();
         if self.header.iter().any(|(name, _)| !name.is_empty()) {
-            let names: Vec<_> = self.header.iter().map(|(name, _)| (name.to_string(), Style::DIM)).collect();
+            let names: Vec<_> = self.header.iter().map(|(name, _)| (name.clone(), Style::DIM)).collect();
             lines += &self.line(&names, &widths, style);
         }
         for row in &self.rows {

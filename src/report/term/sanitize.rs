@@ -12,6 +12,24 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(|c| stand_in(c).unwrap_or(c)).collect())
 }
 
+/// [`visible`] on one line: in a table or a progress line a newline would begin a row that nobody wrote.
+pub fn one_line(text: &str) -> String {
+    visible(text).replace(['\n', '\t'], " ")
+}
+
+/// JSON in which no character is left that a terminal or an editor acts upon: each is written as its escape, so that
+/// what a reader of the JSON gets is the same.
+pub fn escaped_json(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        match stand_in(c) {
+            Some(_) => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| escaped += &format!("\\u{unit:04x}")),
+            None => escaped.push(c),
+        }
+    }
+    escaped
+}
+
 /// What is shown in the place of a character that must not reach the terminal; `None` if it may.
 pub fn stand_in(c: char) -> Option<char> {
     match c {
@@ -92,6 +110,21 @@ mod tests {
     #[test]
     fn tokens_are_quoted() {
         assert_eq!(quoted(" a\n\t\"\\\u{1b}"), r#"" a\n\t\"\\␛""#);
+    }
+
+    #[test]
+    fn a_name_stays_on_its_line() {
+        assert_eq!(one_line("a\nb\tc\u{1b}[2J\u{9b}1m\u{202e}"), "a b c␛[2J�1m�");
+    }
+
+    #[test]
+    fn json_says_the_same_with_nothing_to_act_upon() {
+        let text = "\u{1b}[2J \u{9b}1m \u{202e}x \u{e0041} é 家\n";
+        let json = serde_json::to_string(text).unwrap();
+        let escaped = escaped_json(&json);
+        assert!(escaped.contains("\\u009b") && escaped.contains("\\u202e") && escaped.contains("é 家"), "{escaped}");
+        assert!(escaped.chars().all(|c| stand_in(c).is_none()));
+        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn box_opened_at(text: &str, at: usize) -> Option<usize> {
 }
 
 /// Whether a box holds nothing but room for an answer, as in "put it into \boxed{...}".
-fn is_blank(content: &str) -> bool {
+pub(super) fn is_blank(content: &str) -> bool {
     content.chars().all(|c| c.is_whitespace() || matches!(c, '.' | '…' | '_'))
 }
 

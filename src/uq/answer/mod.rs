@@ -6,9 +6,10 @@
 //! | step | what counts | [`AnswerRule::Number`] takes | [`AnswerRule::Boxed`], [`AnswerRule::Auto`] take |
 //! |---|---|---|---|
 //! | 1 | the last closed, non-empty `\boxed{…}` or `\fbox{…}` | its number if it has exactly one, else its content | its content |
-//! | 2 | the last of `the answer is X`, `answer: X`, an answer heading, `#### X` that has one | the number X is; else the last number in X | the number X is; else its words |
-//! | 3 | the numbers of the text | the last one | the last one |
-//! | 4 | a text of a single word | — | that word |
+//! | 2 | the last of `the answer is X`, `answer: X`, an answer heading, `#### X`, `the correct option is X` that has one | the number X is; else the last number in X | a formula as it stands; the number X is; else its words |
+//! | 3 | a text that is one formula | — | that formula |
+//! | 4 | the numbers of the text | the last one | the last one |
+//! | 5 | a text of a single word | — | that word |
 //!
 //! What the pieces mean:
 //!
@@ -16,11 +17,12 @@
 //! |---|---|
 //! | box content | without the whitespace at its ends; braces nest, `\{` and `\}` do not count; an inner `\text{…}` stays; `...` and `___` are empty; of brackets alone (`\boxed{] }}`), up to the last brace |
 //! | X | ends with its sentence, its line, or after 400 bytes; `**`, `` ` ``, quotes, `$…$`, `\(…\)` around it do not belong to it |
+//! | formula | between `$…$`, `$$…$$`, `\(…\)` or `\[…\]`, nothing of it left out but a period at its end; of `x = 5` and `3 + 4 = 7` the number |
 //! | X is a number | one number, with at most "about", a currency sign or `x =` before it and a unit after it; what follows "because" or a comma and a letter does not count |
-//! | words of X | an option's letter (`(B) the cat` → `B`), a verdict (`yes, because …` → `yes`), else X up to "because" and the like |
-//! | number | sign, digits, thousands in groups of three (`,` `{,}` `\,` `,\!`), decimals (`.5` too), `3/4`, `\frac{3}{4}`, `2 1/2`, `3:30`, `1e5`, `3 \times 10^5` |
+//! | words of X | of `the largest n is 34` what stands after `is`; an option's letter (`(B) the cat` → `B`), a verdict (`yes, because …` → `yes`), else X up to "because" and the like |
+//! | number | sign, digits, thousands in groups of three (`,` `{,}` `\,` `,\!`, spaces where it cannot be two numbers), decimals (`.5` too), `3/4`, `\frac{3}{4}`, `2 1/2`, `3:30`, `1e5`, `3 \times 10^5`, `5 million` |
 //! | sign | `-`, `−` or `+` directly before the digits, and not after a digit, a letter, a closing bracket or another sign |
-//! | currency, percent | outside of the span, except in `-$5`, where the sign stands before the currency |
+//! | currency, percent | outside of a number's span, except in `-$5`, where the sign stands before the currency |
 //! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only where there is no other number |
 
 use std::ops::Range;
@@ -66,7 +68,7 @@ impl AnswerRule {
 pub enum AnswerForm {
     /// In a `\boxed{…}` or `\fbox{…}`.
     Boxed,
-    /// After words that announce it, or as the only word of the response.
+    /// After words that announce it, or as the only formula or word of the response.
     Phrase,
     /// As the last number.
     Number,
@@ -95,7 +97,7 @@ pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
     find_in(text, rule)
 }
 
-/// The four steps of the module's table over one text.
+/// The steps of the module's table over one text.
 fn find_in(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
     let numbers = number::numbers(text);
     let span = |bytes, form| AnswerSpan { bytes, form };
@@ -104,6 +106,11 @@ fn find_in(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
         return Some(span(number.unwrap_or(content), AnswerForm::Boxed));
     }
     if let Some(bytes) = phrase::announced(text, &numbers, rule) {
+        return Some(span(bytes, AnswerForm::Phrase));
+    }
+    if rule != AnswerRule::Number
+        && let Some(bytes) = phrase::only_formula(text, &numbers)
+    {
         return Some(span(bytes, AnswerForm::Phrase));
     }
     if let Some(bytes) = number::last_number(&numbers, &(0..text.len())) {

@@ -106,12 +106,12 @@ fn number_end(text: &str, start: usize) -> (usize, bool) {
         return (end, false);
     }
     let end = joined_end(text, end);
-    (power_end(text, exponent_end(text, end)), false)
+    (scale_end(text, power_end(text, exponent_end(text, end))), false)
 }
 
 /// End of an integer: digits, then groups of exactly three after thousands separators.
 fn integer_end(text: &str, start: usize) -> usize {
-    const SEPARATORS: [&str; 6] = [",\\!", "{,}", "\\,", ",", "\u{202f}", "\u{2009}"];
+    const SEPARATORS: [&str; 8] = [",\\! ", ",\\!", "{,}", "\\,", ",", "\u{202f}", "\u{2009}", "\u{a0}"];
     let mut end = digits(text, start);
     let first = &text[start..end];
     if first.is_empty() || first.starts_with('0') || first.chars().count() > 3 {
@@ -125,7 +125,23 @@ fn integer_end(text: &str, start: usize) -> usize {
         }
         end = group_end;
     }
-    end
+    if end == start + first.len() { spaced_end(text, start, end) } else { end }
+}
+
+/// End of the groups that spaces separate: `1 000`, `12 345 678`; of `3 200` and `100 200 300`, the first number's.
+fn spaced_end(text: &str, start: usize, first_end: usize) -> usize {
+    let (mut end, mut groups, mut zeros) = (first_end, 0, false);
+    while text[end..].starts_with(' ') {
+        let group_end = digits(text, end + 1);
+        if text[end + 1..group_end].chars().count() != 3 {
+            break;
+        }
+        zeros |= text[end + 1..].starts_with('0');
+        groups += 1;
+        end = group_end;
+    }
+    let separated = zeros || (groups > 1 && first_end - start < 3);
+    if separated { end } else { first_end }
 }
 
 /// End of the decimals (`.25`) at `at`, or `at`.
@@ -199,6 +215,15 @@ fn exponent_end(text: &str, at: usize) -> usize {
 fn power_end(text: &str, at: usize) -> usize {
     static POWER: LazyLock<Regex> = LazyLock::new(|| pattern(r"^\^(?:\{\s*[-+−]?[0-9]+\s*\}|[-+−]?[0-9]+)"));
     prefix_end(&POWER, text, at).unwrap_or(at)
+}
+
+/// End of a word like `million` that belongs to the number at `at`; else `at`.
+fn scale_end(text: &str, at: usize) -> usize {
+    static WORD: LazyLock<Regex> = LazyLock::new(|| {
+        let word = "(?:hundred|thousand|million|billion|trillion)";
+        pattern(&format!(r"^(?: {word}\b|\s*\\text\{{\s*{word}\s*\}})"))
+    });
+    prefix_end(&WORD, text, at).unwrap_or(at)
 }
 
 /// Where the number starts with its sign: `-5`, `$-5` and `-$5`, not before `floor` (the end of the number before).

@@ -1,40 +1,51 @@
 //! Answers announced in words: "the answer is X", "Answer: X", "#### X".
 
 use super::AnswerRule;
-use super::boxed::trim;
+use super::boxed::{is_blank, trim};
 use super::number::{Number, last_number, numbers_in, only_number, pattern};
 use regex::Regex;
 use std::ops::Range;
 use std::sync::LazyLock;
 
 /// An announced answer is not looked for beyond this many bytes.
-const LONGEST: usize = 400;
+const MAX_STATEMENT: usize = 400;
+
+/// As [`MAX_STATEMENT`], for a formula between delimiters: as long as the grader reads.
+const MAX_FORMULA: usize = 2000;
 
 /// What the last announcement that has an answer announces.
 pub(super) fn announced(text: &str, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
-    announcements(text, numbers).into_iter().rev().find_map(|start| {
-        let statement = Statement::at(text, start);
-        let inner = statement.inner.clone();
-        let number = number_like(text, &inner, numbers);
+    announcements(text, numbers, rule).into_iter().rev().find_map(|start| {
+        let Statement { whole, inner, is_formula } = Statement::at(text, start);
         match rule {
-            AnswerRule::Number => number.or_else(|| last_number(numbers, &statement.whole)),
-            AnswerRule::Boxed | AnswerRule::Auto => number.or_else(|| words(text, &inner)),
+            AnswerRule::Number => number_like(text, &inner, numbers).or_else(|| last_number(numbers, &whole)),
+            _ if is_formula => formula(text, inner, numbers),
+            AnswerRule::Boxed | AnswerRule::Auto => number_like(text, &inner, numbers)
+                .or_else(|| said(text, &inner, numbers))
+                .or_else(|| words(text, &inner)),
         }
     })
 }
 
+/// The formula that a text is and nothing else.
+pub(super) fn only_formula(text: &str, numbers: &[Number]) -> Option<Range<usize>> {
+    let whole = trim(text, 0..text.len());
+    let (inner, end) = math(text, whole.clone())?;
+    formula(text, inner, numbers).filter(|_| text[end..whole.end].trim_matches(['.', ' ']).is_empty())
+}
+
 /// The only word of a text, if it has no more.
 pub(super) fn single_word(text: &str) -> Option<Range<usize>> {
-    if text.trim().contains(char::is_whitespace) || text.trim().len() > LONGEST {
+    if text.trim().contains(char::is_whitespace) || text.trim().len() > MAX_STATEMENT {
         return None;
     }
-    let word = bare(text, Statement::unwrapped(text, 0..text.len()));
+    let word = bare(text, Statement::unwrapped(text, 0..text.len()).0);
     let inside = &text[word.clone()];
     (inside.contains(char::is_alphabetic) && !inside.contains(['\\', '{', '<', '>'])).then_some(word)
 }
 
 /// Where announced answers start, in order.
-fn announcements(text: &str, numbers: &[Number]) -> Vec<usize> {
+fn announcements(text: &str, numbers: &[Number], rule: AnswerRule) -> Vec<usize> {
     static SPOKEN: LazyLock<Regex> = LazyLock::new(|| {
         pattern(concat!(
             r"(?i)(?P<other>\b(?:this|that|your|each|every|any|an)[\s*_]+)?", // "I hope this answer is clear"
@@ -46,12 +57,19 @@ fn announcements(text: &str, numbers: &[Number]) -> Vec<usize> {
     static HEADING: LazyLock<Regex> =
         LazyLock::new(|| pattern(r"(?im)^[ \t]*(?:#+|\*\*)[ \t*]*(?:the[ ])?(?:final[ ])?answer[ \t*_]*\n"));
     static HASHES: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?m)(?:^|[^#])####[ \t]*(?P<line>[^#\n].*)$"));
+    static CHOICE: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(r"(?i)\b(?:correct|right|best)[ \t]+(?:answer[ \t]+)?(?:option|choice)[*_]*(?:[ \t]+is\b|:)[ \t*_]*:?")
+    });
     let spoken = SPOKEN.captures_iter(text).filter(|found| found.name("other").is_none());
     let spoken = spoken.filter_map(|found| found.get(0)).map(|found| found.end());
     let headings = HEADING.find_iter(text).map(|found| found.end());
     let hashes = HASHES.captures_iter(text).filter_map(|found| found.name("line"));
     let hashes = hashes.filter(|line| is_answer_line(text, line.range(), numbers)).map(|line| line.start());
-    let mut starts: Vec<usize> = spoken.chain(headings).chain(hashes).collect();
+    let choices = CHOICE.find_iter(text).map(|found| found.end()).filter(|start| {
+        let named = || option(text, clause(text, &Statement::at(text, *start).inner));
+        rule != AnswerRule::Number && named().is_some()
+    });
+    let mut starts: Vec<usize> = spoken.chain(headings).chain(hashes).chain(choices).collect();
     starts.sort_unstable();
     starts
 }
@@ -70,6 +88,7 @@ struct Statement {
     whole: Range<usize>,
     /// Of a formula, what is between its delimiters; else the same.
     inner: Range<usize>,
+    is_formula: bool,
 }
 
 impl Statement {
@@ -77,20 +96,25 @@ impl Statement {
     fn at(text: &str, start: usize) -> Self {
         let lead = |c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`' | '>' | ':');
         let start = text.len() - text[start..].trim_start_matches(lead).len();
-        let limit = (start + LONGEST..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+        let limit =
+            |length: usize| (start + length..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
         // A formula holds points and newlines of its own.
-        let formula_end = math(text, start..limit).map_or(start, |(_, end)| end);
-        let whole = start..sentence_end(text, formula_end..limit);
-        let inner = Self::unwrapped(text, whole.clone());
-        Self { whole, inner }
+        let formula_end = math(text, start..limit(MAX_FORMULA)).map_or(start, |(_, end)| end);
+        let whole = start..sentence_end(text, formula_end..formula_end.max(limit(MAX_STATEMENT)));
+        let (inner, is_formula) = Self::unwrapped(text, whole.clone());
+        Self { whole, inner, is_formula }
     }
 
-    /// The inside of a formula that starts a range, unless another follows it.
-    fn unwrapped(text: &str, range: Range<usize>) -> Range<usize> {
+    /// The inside of a formula that starts a range, unless more of it follows, and whether it is one.
+    fn unwrapped(text: &str, range: Range<usize>) -> (Range<usize>, bool) {
         let range = trim(text, range);
+        let alone = |end: usize| {
+            let rest = text[end..clause(text, &(end - 1..range.end)).end].trim_start();
+            !rest.contains(['$', '\\']) && !rest.starts_with(['=', '≈', '<', '>', '+', '-', '/', '^', '_'])
+        };
         match math(text, range.clone()) {
-            Some((inner, end)) if !text[end..range.end].contains(['$', '\\']) => trim(text, inner),
-            _ => range,
+            Some((inner, end)) if alone(end) => (trim(text, inner), true),
+            _ => (range, false),
         }
     }
 }
@@ -101,16 +125,66 @@ fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usize)> {
     let inside = &text[range.clone()];
     if let Some((open, close)) = DELIMITERS.iter().find(|(open, _)| inside.starts_with(open)) {
         let start = range.start + open.len();
-        let end = start + inside[open.len()..].find(close)?;
+        let end = start + closing(&inside[open.len()..], close)?;
         return Some((start..end, end + close.len()));
     }
     // As against an amount in dollars, a formula closes on its line, with no space inside and no digit outside.
     let rest = inside.strip_prefix('$')?;
-    let length = rest.find(['$', '\n']).filter(|at| rest[*at..].starts_with('$'))?;
+    let length = closing(rest, "$")?;
     let (formula, after) = (&rest[..length], &rest[length + 1..]);
-    let tight = !formula.is_empty() && formula.trim() == formula && !formula.ends_with('\\');
+    let tight = !formula.is_empty() && formula.trim() == formula && !formula.contains('\n');
     let end = range.start + 1 + length;
     (tight && !after.starts_with(|c: char| c.is_ascii_digit())).then_some((range.start + 1..end, end + 1))
+}
+
+/// Where a delimiter closes a formula: not after a backslash that is not itself escaped, as in `\$` and `\\]`.
+fn closing(text: &str, close: &str) -> Option<usize> {
+    let mut at = 0;
+    while !text[at..].starts_with(close) {
+        let mut rest = text[at..].chars();
+        at += rest.next()?.len_utf8();
+        if text[..at].ends_with('\\') {
+            at += rest.next()?.len_utf8();
+        }
+    }
+    Some(at)
+}
+
+/// What a formula says: all of it, without the punctuation after it; of `x = 5` and `3 + 4 = 7` the number.
+fn formula(text: &str, inner: Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
+    static LEFT: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(concat!(
+            r"^\s*(?:(?:\\?[A-Za-z]|\\[A-Za-z]+|[A-Z]{2,3})'?(?:_(?:\w|\{\w+\}))?(?:\([^()=]*\))?|",
+            r"(?:[-−+*/0-9\s.,(){}^=×·÷]|\\(?:[dt]?frac|cdot|times|div|sqrt|left|right)\b)+)\s*$"
+        ))
+    });
+    let mut inner = trim(text, inner);
+    while text[inner.clone()].ends_with(['.', ',', ';']) && !text[..inner.end - 1].ends_with('\\') {
+        inner = trim(text, inner.start..inner.end - 1);
+    }
+    if let Some(at) = text[inner.clone()].rfind('=')
+        && LEFT.is_match(&text[inner.start..inner.start + at])
+    {
+        let right = trim(text, inner.start + at + 1..inner.end);
+        if only_number(numbers, &right).is_some_and(|number| number == right) {
+            return Some(right);
+        }
+    }
+    (!is_blank(&text[inner.clone()])).then_some(inner)
+}
+
+/// What a statement says of its subject, `the largest n is 34`: a number, a formula, an option's letter.
+fn said(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
+    static SUBJECT: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(r"(?i)^(?:(?:so|thus|hence|therefore),?\s+)?(?:the|there|its|our)\b.*\s(?:is|are|equals)\s+")
+    });
+    let clause = clause(text, statement);
+    let subject = SUBJECT.find(&text[clause.clone()])?;
+    let (tail, is_formula) = Statement::unwrapped(text, clause.start + subject.end()..clause.end);
+    if is_formula {
+        return formula(text, tail, numbers);
+    }
+    number_like(text, &tail, numbers).or_else(|| option(text, tail))
 }
 
 /// End of the sentence or line that a range starts with, without its punctuation.
@@ -167,29 +241,32 @@ fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Opti
     (alone && fits).then_some(number)
 }
 
-/// The words of a statement that are its answer.
-fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
+/// The letter of the option that a statement starts with.
+fn option(text: &str, statement: Range<usize>) -> Option<Range<usize>> {
     static OPTION: LazyLock<Regex> = LazyLock::new(|| {
         pattern(concat!(
             r#"^["'“‘*_]*(?:(?i:option|choice|letter)[ *_]+[(\[]?(?P<named>[A-Za-z])\b|[(\[](?P<bracketed>[A-Za-z])[)\]]|"#,
             r#"(?P<single>[A-Z])["'”’*_]*(?:[).:,]|\s*$|\s+[-–—(]))"#
         ))
     });
+    let found = OPTION.captures(&text[statement.clone()])?;
+    let letter = found.name("named").or_else(|| found.name("bracketed")).or_else(|| found.name("single"))?;
+    Some(statement.start + letter.start()..statement.start + letter.end())
+}
+
+/// The words of a statement that are its answer.
+fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
     static VERDICT: LazyLock<Regex> = LazyLock::new(|| {
         pattern(concat!(
             r#"(?i)^["'“‘*_]*(?P<verdict>yes|no|true|false|valid|invalid|plausible|implausible)"#,
             r#"["'”’*_]*(?:\s*$|\s*[,;:.!(–—]|\s+-)"#
         ))
     });
-    let inside = &text[statement.clone()];
-    let option = OPTION.captures(inside);
-    let option = option
-        .iter()
-        .find_map(|found| found.name("named").or_else(|| found.name("bracketed")).or_else(|| found.name("single")));
-    let verdict = VERDICT.captures(inside);
-    let known = option.or_else(|| verdict.iter().find_map(|found| found.name("verdict")));
-    if let Some(known) = known {
-        return Some(statement.start + known.start()..statement.start + known.end());
+    if let Some(letter) = option(text, statement.clone()) {
+        return Some(letter);
+    }
+    if let Some(verdict) = VERDICT.captures(&text[statement.clone()]).iter().find_map(|found| found.name("verdict")) {
+        return Some(statement.start + verdict.start()..statement.start + verdict.end());
     }
     let words = bare(text, clause(text, statement));
     // A formula may be all signs; a statement of none but dashes and dots says nothing.
@@ -210,7 +287,7 @@ fn clause(text: &str, statement: &Range<usize>) -> Range<usize> {
     statement.start..statement.start + length
 }
 
-/// A range without the punctuation, quotes and whole or stray brackets at its ends.
+/// A range without the punctuation, quotes and whole or stray brackets at its ends; `(2, 3)` keeps its brackets.
 fn bare(text: &str, mut range: Range<usize>) -> Range<usize> {
     const BRACKETS: [(char, char); 3] = [('(', ')'), ('[', ']'), ('{', '}')];
     let loose = |c: char| {
@@ -227,6 +304,9 @@ fn bare(text: &str, mut range: Range<usize>) -> Range<usize> {
             let pair = opens && closes && inside.matches(*open).count() == 1 && inside.matches(*close).count() == 1;
             (pair || (opens && !inside.contains(*close)), pair || (closes && !inside.contains(*open)))
         };
+        if inside.starts_with(['(', '[']) && inside.ends_with([')', ']']) && inside.contains([',', ';']) {
+            return range; // a pair, an interval, a list
+        }
         let (first, last) = BRACKETS.iter().map(stray).find(|(a, b)| *a || *b).unwrap_or_default();
         if !first && !last {
             return range;

@@ -1,0 +1,169 @@
+//! What a report leads with: what was run, which method won on each task, and how UQAC stands to it and to the controls.
+
+use super::tables::columns::{percent, with_interval};
+use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, TaskAnalysis};
+use crate::eval::metrics::Metric;
+use serde::Serialize;
+use serde_json::Value;
+
+/// Scores that any confidence has to beat, by their keys: they know nothing but a response's length.
+pub const CONTROLS: [&str; 1] = ["trace_length"];
+
+/// The finding of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    pub model: String,
+    /// What was run: names and values.
+    pub facts: Vec<(&'static str, String)>,
+    pub verdicts: Vec<Verdict>,
+}
+
+/// Which method won on a task.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    pub task: String,
+    /// Share of right answers, and of how many items.
+    pub accuracy: String,
+    /// The method of the highest AUROC, and its value; none where there are no two classes.
+    pub best: Option<(String, String)>,
+    /// How UQAC stands to the best and to the controls, and which is calibrated best: a sentence each.
+    pub sentences: Vec<String>,
+}
+
+/// A finding for each run.
+pub fn findings(analysis: &Analysis) -> Vec<Finding> {
+    let of_run = |run: &RunAnalysis| Finding {
+        model: run.name.clone(),
+        facts: facts(analysis, run),
+        verdicts: run.benchmarks().map(|task| verdict(analysis, run, task)).collect(),
+    };
+    analysis.runs.iter().map(of_run).collect()
+}
+
+fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> {
+    let from_manifest = |pointer: &str| match run.manifest.pointer(pointer) {
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Number(number)) => Some(number.to_string()),
+        _ => None,
+    };
+    let tasks: Vec<String> =
+        run.benchmarks().map(|task| format!("{} ({} items)", task.task, task.summary.items)).collect();
+    let (resamples, seed) = (analysis.options.resamples, analysis.options.seed);
+    let facts = [
+        ("Model", Some(run.model.clone())),
+        ("Tasks", Some(tasks.join(", "))),
+        ("Profile", run.profile.clone()),
+        ("Device", run.device.clone()),
+        ("Date", from_manifest("/started")),
+        ("uqac", from_manifest("/version")),
+        ("Seed", from_manifest("/options/seed")),
+        ("Max tokens", from_manifest("/options/max_tokens")),
+        ("Intervals", (resamples > 0).then(|| format!("95 %, {resamples} bootstrap resamples, seed {seed}"))),
+        ("Command", from_manifest("/command")),
+    ];
+    facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+}
+
+/// A method on a task: its AUROC, and by how much it is above UQAC's where both are of the same items.
+struct Standing<'a> {
+    key: &'a str,
+    name: &'a str,
+    auroc: Estimate,
+    above: Option<Estimate>,
+    ece: Option<f64>,
+}
+
+/// Methods that have an AUROC, the best first: on the items that all methods have a score of, where these are nearly all;
+/// else the methods that score nearly all items, each on its own.
+fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalysis) -> Vec<Standing<'a>> {
+    let items = task.methods.iter().map(|method| method.answered.items).max().unwrap_or(0);
+    let nearly_all = |n: usize| 10 * n >= 9 * items;
+    let common = task.common.as_ref().filter(|common| nearly_all(common.items));
+    let measured = |key: &str| match common {
+        Some(common) => {
+            let of = common.methods.iter().find(|method| method.method == key)?;
+            Some((&of.measures, of.difference.get(&Metric::Auroc).copied().flatten()))
+        }
+        None => task.method(key).filter(|of| nearly_all(of.answered.items)).map(|of| (&of.answered, None)),
+    };
+    let standing = |key: &'a str, name: &'a str| {
+        let (measures, above) = measured(key)?;
+        Some(Standing { key, name, auroc: measures.get(Metric::Auroc)?, above, ece: measures.value(run.ece()) })
+    };
+    let mut standings: Vec<_> =
+        analysis.methods.iter().filter_map(|method| standing(&method.key, &method.name)).collect();
+    standings.sort_by(|a, b| b.auroc.value.total_cmp(&a.auroc.value));
+    standings
+}
+
+fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdict {
+    let standings = standings(analysis, run, task);
+    let against = standings.iter().find(|standing| standing.key == analysis.options.against);
+    let mut sentences = Vec::new();
+    if let (Some(best), Some(uqac)) = (standings.first(), against) {
+        if best.key == uqac.key {
+            sentences.extend(standings.get(1).map(|next| compared(uqac, next, "the next best")));
+        } else {
+            let versus = compared(uqac, best, "the best");
+            sentences.push(format!("{} has {}. {versus}", uqac.name, with_interval(Some(uqac.auroc))));
+        }
+        let controls = standings.iter().filter(|standing| CONTROLS.contains(&standing.key) && standing.key != best.key);
+        sentences.extend(controls.map(|control| compared(uqac, control, "a control")));
+    }
+    let calibrated = standings.iter().filter_map(|standing| Some((standing, standing.ece?)));
+    if let Some((first, ece)) = calibrated.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
+        let own = against.filter(|uqac| uqac.key != first.key).and_then(|uqac| Some((uqac.name, uqac.ece?)));
+        let own = own.map_or(String::new(), |(name, ece)| format!("; {name} has {ece:.3}"));
+        sentences.push(format!("Calibrated best: {}, ECE {ece:.3}{own}.", first.name));
+    }
+    Verdict {
+        task: task.task.clone(),
+        accuracy: format!("{} of {} items right", percent(task.summary.accuracy), task.summary.graded),
+        best: standings.first().map(|best| (best.name.to_owned(), with_interval(Some(best.auroc)))),
+        sentences,
+    }
+}
+
+/// How far UQAC is above or below another method, and whether that is more than chance: by the interval of the paired
+/// difference, or, where the two are not of the same items, by whether their intervals overlap.
+fn compared(uqac: &Standing<'_>, other: &Standing<'_>, role: &str) -> String {
+    let by = other.above.map_or(uqac.auroc.value - other.auroc.value, |above| -above.value);
+    let paired = other.above.and_then(|above| above.interval).map(|[low, high]| [-high, -low]);
+    let apart = || {
+        let ([low, high], [other_low, other_high]) = (uqac.auroc.interval?, other.auroc.interval?);
+        Some([low - other_high, high - other_low])
+    };
+    let clear = match paired.or_else(apart) {
+        Some([low, _]) if low > 0.0 => ", better",
+        Some([_, high]) if high < 0.0 => ", worse",
+        Some(_) => ", no clear difference",
+        None => "",
+    };
+    let interval = paired.map_or(String::new(), |[low, high]| format!(" [{low:+.3}, {high:+.3}]"));
+    format!("Against {}, {role} ({:.3}): {by:+.3}{interval}{clear}.", other.name, other.auroc.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(value: f64, interval: Option<[f64; 2]>, above: Option<(f64, [f64; 2])>) -> Standing<'static> {
+        let estimate = |(value, interval)| Estimate { value, interval: Some(interval) };
+        Standing { key: "k", name: "Name", auroc: Estimate { value, interval }, above: above.map(estimate), ece: None }
+    }
+
+    #[test]
+    fn what_is_more_than_chance_is_called_so() {
+        let uqac = standing(0.7, Some([0.65, 0.75]), None);
+        let says = |other: &Standing<'_>| compared(&uqac, other, "a control");
+        let paired = standing(0.8, Some([0.7, 0.9]), Some((0.1, [0.02, 0.18])));
+        assert_eq!(says(&paired), "Against Name, a control (0.800): -0.100 [-0.180, -0.020], worse.");
+        let near = standing(0.72, Some([0.7, 0.9]), Some((0.02, [-0.03, 0.07])));
+        assert_eq!(says(&near), "Against Name, a control (0.720): -0.020 [-0.070, +0.030], no clear difference.");
+        let below = standing(0.5, Some([0.4, 0.6]), None);
+        assert_eq!(says(&below), "Against Name, a control (0.500): +0.200, better.");
+        let overlapping = standing(0.68, Some([0.6, 0.76]), None);
+        assert_eq!(says(&overlapping), "Against Name, a control (0.680): +0.020, no clear difference.");
+        assert_eq!(says(&standing(0.5, None, None)), "Against Name, a control (0.500): +0.200.");
+    }
+}
