@@ -10,6 +10,7 @@ use crate::eval::analysis::AnalysisError;
 use crate::eval::run::RunError;
 use crate::eval::run::folder::FolderError;
 use crate::eval::run::sweep::SweepError;
+use crate::eval::sample::SequenceError;
 use crate::eval::tasks::TaskError;
 use crate::io::jsonl::ReadError;
 use crate::io::jsonl::append::AppendError;
@@ -80,6 +81,8 @@ pub enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
     #[error(transparent)]
     Bench(#[from] BenchError),
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]

@@ -3,7 +3,7 @@
 use super::assess::{ReadingArgs, chain_rule};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
-use super::{ModelArgs, SOME_FAILED, print};
+use super::{ModelArgs, SOME_FAILED, manifest, print};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,8 @@ use std::process::ExitCode;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
-use crate::eval::run::fingerprint::Fingerprint;
 use crate::eval::run::folder::{RunFolder, Shard};
-use crate::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
+use crate::eval::run::manifest::{EvalOptions, Manifest};
 use crate::eval::run::methods::{METHODS, Method, UQAC};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
@@ -139,7 +138,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let options = args.options(&engine, reading);
     check_template(&engine, args)?;
     let tasks = load_tasks(args, options.boxed_instruction)?;
-    let manifest = manifest(&model_name, &model_folder, &engine, &options)?;
+    let manifest = manifest(&model_name, &model_folder, &engine, options.clone())?;
     let folder = RunFolder::open(&output, &manifest)?;
     let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
@@ -175,30 +174,6 @@ fn check_template(engine: &Engine, args: &EvalArgs) -> Result<(), CliError> {
     }
     let method = args.own_passes().find(|method| method.needs_chat_template());
     method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key())))
-}
-
-fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {
-    let template = engine.chat_template().map(|template| template.source());
-    let fingerprint =
-        Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
-    let (k_cache, v_cache) = engine.cache_types();
-    let name = match Path::new(named).is_dir() {
-        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
-        false => None,
-    };
-    Ok(Manifest {
-        format: FORMAT,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        model: Model {
-            name: name.unwrap_or_else(|| named.to_owned()),
-            fingerprint,
-            k_cache,
-            v_cache,
-            weight_format: engine.options().weights,
-        },
-        options: options.clone(),
-        device: engine.device(),
-    })
 }
 
 /// A run whose responses are all there.

@@ -7,7 +7,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use crate::backend::DeviceChoice;
-use crate::engine::{Engine, EngineError, EngineOptions, HeadSelection};
+use crate::engine::{Engine, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_sample, sample_files};
 use crate::eval::sample::Sample;
 use crate::uq::gamma::{AttentionByDistance, GammaFit};
@@ -58,7 +58,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
 
 /// Adds every row of a response, every head.
 fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), CliError> {
-    let (tokens, prompt_len) = sample.sequence(engine.tokenizer()).map_err(EngineError::from)?;
+    let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
     if tokens.len() == prompt_len {
         return Ok(());
     }

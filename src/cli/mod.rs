@@ -16,11 +16,13 @@ mod score;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use error::CliError;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use crate::backend::cuda::Gemm;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
+use crate::eval::run::fingerprint::Fingerprint;
+use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::report::term::sanitize::visible;
@@ -129,7 +131,7 @@ impl RunArgs {
         EngineOptions { device, threads, k_cache, v_cache, gemm, weights, ..EngineOptions::default() }
     }
 
-    fn load(&self, folder: &std::path::Path) -> Result<Engine, CliError> {
+    fn load(&self, folder: &Path) -> Result<Engine, CliError> {
         let mut upload = progress::Upload::default();
         let engine = Engine::load_with(folder, self.options(), &mut |done, total| upload.show(done, total))?;
         if !self.weights.is_file() {
@@ -167,6 +169,36 @@ fn run() -> Result<ExitCode, CliError> {
         Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
     }
+}
+
+/// What a run is made with.
+fn manifest<Options>(
+    named: &str,
+    folder: &Path,
+    engine: &Engine,
+    options: Options,
+) -> Result<Manifest<Options>, CliError> {
+    let template = engine.chat_template().map(|template| template.source());
+    let fingerprint =
+        Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
+    let (k_cache, v_cache) = engine.cache_types();
+    let name = match Path::new(named).is_dir() {
+        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
+        false => None,
+    };
+    Ok(Manifest {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        model: Model {
+            name: name.unwrap_or_else(|| named.to_owned()),
+            fingerprint,
+            k_cache,
+            v_cache,
+            weight_format: engine.options().weights,
+        },
+        options,
+        device: engine.device(),
+    })
 }
 
 /// A line for the person at the terminal, made harmless: errors quote files. That nobody may be listening is no error.

@@ -3,7 +3,7 @@
 use super::assess::{ReadingArgs, Request, assess};
 use super::error::CliError;
 use super::progress::Progress;
-use super::{ModelArgs, SOME_FAILED, note};
+use super::{ModelArgs, SOME_FAILED, manifest, note};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,9 +11,13 @@ use std::time::Instant;
 use crate::engine::Engine;
 use crate::engine::encode::encode;
 use crate::io::item::{BadItem, Content, Item, Items};
-use crate::io::jsonl::Lines;
+use crate::eval::run::manifest::{Input, ScoreOptions};
+use crate::eval::run::sidecar;
+use crate::files;
+use crate::io::jsonl::{LINE_LIMIT, Lines};
 use crate::io::jsonl::append::Existing;
 use crate::io::record::{Done, Record, Status};
+use crate::model::chat::Conversation;
 use crate::uq::{Parameters, Reading};
 
 /// Score responses that already exist
@@ -59,17 +63,49 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
-    let items = Items::from(Lines::open(&args.input)?);
-    let total = count(args)?;
     let reading = args.reading.reading()?;
+    let file = |source| CliError::File { path: args.input.clone(), source };
+    let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
+    let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
+    let (whole, start) = Input::of(&args.input, start).map_err(file)?.unzip();
+    let lines = Lines::open(&args.input)?;
+    let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, reading)?;
     let mut engine = args.model.run.load(&folder)?;
+    let parameters = Parameters::published(reading);
+    let options = ScoreOptions {
+        parameters: parameters.clone(),
+        chat_template: !args.no_chat_template,
+        trace: args.trace,
+        input: whole,
+    };
+    let manifest = manifest(&args.model.named().unwrap_or_default(), &folder, &engine, options)?;
+    match earlier {
+        Some(earlier) if !done.is_empty() => sidecar::check(&args.output, &earlier, &manifest, start)?,
+        None if !done.is_empty() => note(&format!(
+            "note: {} has no manifest beside it (an older version wrote none): its records are taken to be of this model, \
+             these options and this input",
+            args.output.display()
+        )),
+        _ => (),
+    }
+    let is_file = output.is_file();
     let mut output = output.open()?;
+    if is_file {
+        sidecar::write(&args.output, &manifest)?;
+    }
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let parameters = Parameters::published(reading);
+    let items = Items::from(lines.with_limit(line_limit(&engine)));
+    let mut ended = Ok(());
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
-        let item = item?;
+        let item = match item {
+            Ok(item) => item,
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        };
         let skipped = is_done(&mut done, &item);
         if !skipped {
             let record = score_line(&mut engine, item, args, &parameters, &mut tally);
@@ -80,14 +116,48 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     }
     progress.finish();
     tally.report();
+    ended?;
     Ok(ExitCode::from(if tally.error + tally.earlier_errors > 0 { SOME_FAILED } else { 0 }))
 }
 
-/// Two paths to one file: writing would destroy the input.
+/// Two names of one file, links and redirections included: writing would destroy the input, or feed it for ever.
 fn refuse_same_file(input: &Path, output: &Path) -> Result<(), CliError> {
-    match (input.canonicalize(), output.canonicalize()) {
-        (Ok(a), Ok(b)) if a == b && a.is_file() => Err(CliError::SameFile(output.to_owned())),
-        _ => Ok(()),
+    let standard = Path::new("-");
+    let input = if input == standard { files::stdin().and_then(|file| file.metadata()) } else { input.metadata() };
+    let written = if output == standard { files::stdout().and_then(|file| file.metadata()) } else { output.metadata() };
+    let beside = sidecar::path(output).metadata();
+    let Ok(input) = input else { return Ok(()) }; // opening it says what is wrong
+    match [written, beside].into_iter().flatten().any(|output| files::same(&input, &output)) {
+        true => Err(CliError::SameFile(output.to_owned())),
+        false => Ok(()),
+    }
+}
+
+/// Max bytes of text for each token of the model's context: text that fits has a tenth of that, and more is not tokenized to find
+/// out.
+const MAX_BYTES_PER_TOKEN: usize = 64;
+
+/// Max bytes of a line: its fields as long as they can be, every character of them written as `\uXXXX`.
+fn line_limit(engine: &Engine) -> u64 {
+    const OTHER_FIELDS: u64 = 16 << 20;
+    let text = engine.spec().max_position_embeddings.saturating_mul(6 * MAX_BYTES_PER_TOKEN) as u64;
+    LINE_LIMIT.min(OTHER_FIELDS.saturating_add(text))
+}
+
+/// What is wrong with a text that is too long to be tokenized.
+fn too_long(conversation: &Conversation, response: &str, context: usize) -> Option<String> {
+    let (messages, bytes) = match conversation {
+        Conversation::Prompt(text) => (1, text.len()),
+        Conversation::Messages(messages) => {
+            (messages.len(), messages.iter().map(|message| message.role.len() + message.content.len()).sum())
+        }
+    };
+    let (bytes, max) = (bytes + response.len(), context.saturating_mul(MAX_BYTES_PER_TOKEN));
+    let context = format!("the model's context is {context} tokens (max_position_embeddings)");
+    match () {
+        () if bytes > max => Some(format!("the text has {bytes} bytes, at most {max} are tokenized; {context}")),
+        () if messages > max / MAX_BYTES_PER_TOKEN => Some(format!("there are {messages} messages; {context}")),
+        () => None,
     }
 }
 
@@ -96,7 +166,7 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, CliError> {
     if !args.input.is_file() {
         return Ok(None);
     }
-    let lines = Lines::open(&args.input)?.count()?;
+    let lines = Lines::open(&args.input)?.count();
     Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
 }
 
@@ -123,6 +193,9 @@ fn score_line(
     let (tokens, prompt_len, answer) = match &item.content {
         Content::Tokens { input_ids, prompt_len, answer_span } => (input_ids.clone(), *prompt_len, answer_span.clone()),
         Content::Text { conversation, response } => {
+            if let Some(why) = too_long(conversation, response, engine.spec().max_position_embeddings) {
+                return Record::error(item.id, reading, None, why);
+            }
             match encode(engine, conversation, response, !args.no_chat_template, parameters.rules().encoding) {
                 Ok((tokens, prompt_len)) => (tokens, prompt_len, None),
                 Err(error) => return Record::error(item.id, reading, None, error.to_string()),

@@ -6,7 +6,7 @@ use super::assess::score_map;
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::{EvalOptions, Model};
 use crate::backend::DType;
-use crate::engine::{Engine, EngineError, HeadSelection};
+use crate::engine::{Engine, HeadSelection};
 use crate::eval::sample::{Sample, SweepPoint};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
@@ -236,7 +236,7 @@ impl Sweep<'_> {
         engine: &mut Engine,
         sample: &Sample,
         settings: &[&Applied],
-    ) -> Result<Vec<SweepRow>, EngineError> {
+    ) -> Result<Vec<SweepRow>, RunError> {
         let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
         let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
         let answer = answer.tokens.clone();

@@ -81,6 +81,11 @@ impl Output {
         Ok(Output { path: path.to_owned(), gzip, length_and_keep: length_and_keep.map(|length| (length, keep)) })
     }
 
+    /// Whether it is a regular file, or one to be made: what can be resumed.
+    pub fn is_file(&self) -> bool {
+        self.length_and_keep.is_some()
+    }
+
     /// Opens the output for writing after what is kept; only here is anything cut off.
     pub fn open(self) -> Result<Appender, AppendError> {
         let Output { path, gzip, length_and_keep } = self;
