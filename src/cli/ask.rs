@@ -6,7 +6,7 @@ use super::{ModelArgs, note, print};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -142,8 +142,13 @@ fn answer(
 fn question(argument: &str) -> Result<String, CliError> {
     let mut text = argument.to_owned();
     if argument == "-" {
+        /// Bytes: more than any context holds.
+        const MAX: u64 = 64 << 20;
         text.clear();
-        std::io::stdin().read_to_string(&mut text).map_err(CliError::Stdin)?;
+        let read = std::io::stdin().take(MAX).read_to_string(&mut text).map_err(CliError::Stdin)?;
+        if read as u64 == MAX {
+            return Err(CliError::Stdin(ErrorKind::FileTooLarge.into()));
+        }
     }
     let text = text.trim_end_matches(['\n', '\r']);
     if text.trim().is_empty() { Err(CliError::NoQuestion) } else { Ok(text.to_owned()) }

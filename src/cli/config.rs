@@ -2,6 +2,7 @@
 //! declared once, and its values are checked as those of a flag.
 
 use super::error::CliError;
+use crate::files;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value};
@@ -37,7 +38,9 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsStr
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File { path: path.to_owned(), source })?;
+    /// Bytes: more than any command line has.
+    const MAX: u64 = 1 << 20;
+    let text = files::read_to_string(path, MAX).map_err(|source| CliError::File { path: path.to_owned(), source })?;
     toml::from_str(&text).map_err(|error| CliError::Config { path: path.to_owned(), why: error.to_string() })
 }
 

@@ -3,7 +3,7 @@
 use super::assess::{ReadingArgs, chain_rule};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
-use super::{ModelArgs, SOME_FAILED, manifest, print};
+use super::{ModelArgs, count, SOME_FAILED, manifest, print, signals};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
     /// Responses generated at once; results do not depend on it
-    #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
+    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value = "8")]
     batch_size: usize,
     #[command(flatten)]
     reading: ReadingArgs,
@@ -53,13 +53,13 @@ pub struct EvalArgs {
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
     /// Max tokens of a response
-    #[arg(long, value_name = "N", value_parser = positive, default_value = "1024")]
+    #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX.into()), default_value = "1024")]
     max_tokens: usize,
     /// Seed of everything drawn
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Self-consistency: responses drawn for each question
-    #[arg(long, value_name = "N", value_parser = positive, default_value = "5")]
+    #[arg(long, value_name = "N", value_parser = count(1..=1000), default_value = "5")]
     samples: usize,
     /// Self-consistency: temperature
     #[arg(long, value_name = "T", default_value_t = 0.5)]
@@ -87,10 +87,6 @@ pub struct EvalArgs {
     // read before these are parsed, by `super::config`
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number ≥ 1".to_owned())
 }
 
 /// The methods' names, which `--help` shows with what they mean.
@@ -140,6 +136,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let tasks = load_tasks(args, options.boxed_instruction)?;
     let manifest = manifest(&model_name, &model_folder, &engine, options.clone())?;
     let folder = RunFolder::open(&output, &manifest)?;
+    signals::on_interrupt("interrupted; the same command goes on from here");
     let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
     for task in &tasks {

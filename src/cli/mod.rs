@@ -12,10 +12,13 @@ mod inspect;
 mod progress;
 mod report;
 mod score;
+mod signals;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use error::CliError;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use crate::backend::cuda::Gemm;
@@ -95,7 +98,7 @@ struct RunArgs {
     #[arg(long, value_name = "own|auto|cublaslt", default_value_t = Gemm::Own)]
     gemm: Gemm,
     /// Threads on the CPU; 0: one per core
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count(0..=1024))]
     threads: usize,
     /// How the CPU holds the weights; q8: in 8 bits, which is faster and changes results a little
     #[arg(long, value_name = "file|q8", default_value_t = WeightFormat::File)]
@@ -133,6 +136,7 @@ impl RunArgs {
 
     fn load(&self, folder: &Path) -> Result<Engine, CliError> {
         let mut upload = progress::Upload::default();
+        signals::on_truncation(folder);
         let engine = Engine::load_with(folder, self.options(), &mut |done, total| upload.show(done, total))?;
         if !self.weights.is_file() {
             note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
@@ -146,6 +150,7 @@ impl RunArgs {
 
 /// Parses the command line, runs the command and reports its error.
 pub fn main() -> ExitCode {
+    signals::prepare();
     match run() {
         Ok(code) => code,
         // Whoever reads our output may stop when they have enough.
@@ -169,6 +174,11 @@ fn run() -> Result<ExitCode, CliError> {
         Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
     }
+}
+
+/// A number of things, in a range.
+fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
 }
 
 /// What a run is made with.

@@ -3,13 +3,13 @@
 use super::assess::{ReadingArgs, Request, assess};
 use super::error::CliError;
 use super::progress::Progress;
-use super::{ModelArgs, SOME_FAILED, manifest, note};
+use super::{ModelArgs, SOME_FAILED, manifest, note, signals};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use crate::engine::Engine;
-use crate::engine::encode::encode;
+use crate::engine::encode::{MAX_BYTES_PER_TOKEN, encode};
 use crate::io::item::{BadItem, Content, Item, Items};
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
@@ -17,7 +17,6 @@ use crate::files;
 use crate::io::jsonl::{LINE_LIMIT, Lines};
 use crate::io::jsonl::append::Existing;
 use crate::io::record::{Done, Record, Status};
-use crate::model::chat::Conversation;
 use crate::uq::{Parameters, Reading};
 
 /// Score responses that already exist
@@ -94,6 +93,9 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     if is_file {
         sidecar::write(&args.output, &manifest)?;
     }
+    if is_file {
+        signals::on_interrupt("interrupted; the same command with --resume goes on from here");
+    }
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
     let items = Items::from(lines.with_limit(line_limit(&engine)));
@@ -133,32 +135,11 @@ fn refuse_same_file(input: &Path, output: &Path) -> Result<(), CliError> {
     }
 }
 
-/// Max bytes of text for each token of the model's context: text that fits has a tenth of that, and more is not tokenized to find
-/// out.
-const MAX_BYTES_PER_TOKEN: usize = 64;
-
-/// Max bytes of a line: its fields as long as they can be, every character of them written as `\uXXXX`.
+/// Max bytes of a line: the longest text that is tokenized, every character of it written as `\uXXXX`, and other fields.
 fn line_limit(engine: &Engine) -> u64 {
     const OTHER_FIELDS: u64 = 16 << 20;
     let text = engine.spec().max_position_embeddings.saturating_mul(6 * MAX_BYTES_PER_TOKEN) as u64;
     LINE_LIMIT.min(OTHER_FIELDS.saturating_add(text))
-}
-
-/// What is wrong with a text that is too long to be tokenized.
-fn too_long(conversation: &Conversation, response: &str, context: usize) -> Option<String> {
-    let (messages, bytes) = match conversation {
-        Conversation::Prompt(text) => (1, text.len()),
-        Conversation::Messages(messages) => {
-            (messages.len(), messages.iter().map(|message| message.role.len() + message.content.len()).sum())
-        }
-    };
-    let (bytes, max) = (bytes + response.len(), context.saturating_mul(MAX_BYTES_PER_TOKEN));
-    let context = format!("the model's context is {context} tokens (max_position_embeddings)");
-    match () {
-        () if bytes > max => Some(format!("the text has {bytes} bytes, at most {max} are tokenized; {context}")),
-        () if messages > max / MAX_BYTES_PER_TOKEN => Some(format!("there are {messages} messages; {context}")),
-        () => None,
-    }
 }
 
 /// How many items there will be; unknown where the input can be read only once.
@@ -193,9 +174,6 @@ fn score_line(
     let (tokens, prompt_len, answer) = match &item.content {
         Content::Tokens { input_ids, prompt_len, answer_span } => (input_ids.clone(), *prompt_len, answer_span.clone()),
         Content::Text { conversation, response } => {
-            if let Some(why) = too_long(conversation, response, engine.spec().max_position_embeddings) {
-                return Record::error(item.id, reading, None, why);
-            }
             match encode(engine, conversation, response, !args.no_chat_template, parameters.rules().encoding) {
                 Ok((tokens, prompt_len)) => (tokens, prompt_len, None),
                 Err(error) => return Record::error(item.id, reading, None, error.to_string()),
