@@ -53,6 +53,10 @@ pub enum CliError {
     Output(#[from] OutputError),
     #[error("{}: input and output are the same file", .0.display())]
     SameFile(PathBuf),
+    #[error("{}: the file is there already; use --overwrite", .0.display())]
+    Exists(PathBuf),
+    #[error("{}: a file of the run itself; give another --output", .0.display())]
+    RunFile(PathBuf),
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
     #[error(transparent)]

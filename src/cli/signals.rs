@@ -19,8 +19,8 @@ pub fn prepare() {
         // SAFETY: no other thread runs yet that could read the environment.
         unsafe { std::env::remove_var("RUST_MIN_STACK") };
     }
-    #[cfg(unix)]
-    unix::handle();
+    #[cfg(target_os = "linux")]
+    handlers::handle();
 }
 
 /// Ctrl-C says this from now on.
@@ -35,8 +35,8 @@ pub fn on_truncation(model: &Path) {
     let _ = TRUNCATED.set(format!("error: {}: {message}\n", model.display()));
 }
 
-#[cfg(unix)]
-mod unix {
+#[cfg(target_os = "linux")]
+mod handlers {
     use super::{INTERRUPTED, TRUNCATED};
     use crate::cli::FAILED;
     use libc::{c_int, c_void, siginfo_t};

@@ -166,10 +166,10 @@ fn other_options_or_questions_are_refused_with_the_difference() {
         assert_eq!(ran.status.code(), Some(2), "{message}");
         parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
     };
-    refused(&["--seed", "7"], &["options.seed: the folder has 0, this run 7", "new folder"]);
-    refused(&["--rule", "threshold=above"], &["options.rules.threshold: the folder has null, this run \"above\""]);
+    refused(&["--seed", "7"], &["options.seed: the earlier run has 0, this one 7", "new --output"]);
+    refused(&["--rule", "threshold=above"], &["options.rules.threshold: the earlier run has null, this one \"above\""]);
     refused(&["--profile", "paper"], &["options.profile", "\"corrected\"", "\"paper\""]);
-    refused(&["--k-cache", "bf16"], &["model.k_cache: the folder has \"f32\", this run \"bf16\""]);
+    refused(&["--k-cache", "bf16"], &["model.k_cache: the earlier run has \"f32\", this one \"bf16\""]);
     refused(&ALL, &["options.methods"]);
     setup.write_task(3, "gone");
     refused(&[], &["another question", "samples_sums.jsonl"]);

@@ -108,7 +108,7 @@ fn compare(path: &str, ours: &Value, theirs: &Value, lines: &mut Vec<String>) {
                 compare(&path, a.get(key).unwrap_or(&null), b.get(key).unwrap_or(&null), lines);
             }
         }
-        _ if ours != theirs => lines.push(format!("{path}: there it is {ours}, in this run {theirs}")),
+        _ if ours != theirs => lines.push(format!("{path}: the earlier run has {ours}, this one {theirs}")),
         _ => {}
     }
 }
@@ -172,10 +172,10 @@ mod tests {
         assert_eq!(
             first.differences(&other),
             [
-                "model.tokenizer_config: there it is \"f\", in this run \"x\"",
-                "model.chat_template: there it is null, in this run \"d\"",
-                "options.max_tokens: there it is 1024, in this run 512",
-                "options.methods: there it is [\"uqac\"], in this run [\"uqac\",\"verbalized\"]",
+                "model.tokenizer_config: the earlier run has \"f\", this one \"x\"",
+                "model.chat_template: the earlier run has null, this one \"d\"",
+                "options.max_tokens: the earlier run has 1024, this one 512",
+                "options.methods: the earlier run has [\"uqac\"], this one [\"uqac\",\"verbalized\"]",
             ]
         );
     }
