@@ -1,6 +1,6 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
-use super::assess::{Assessed, ReadingArgs, Request, assess};
+use super::assess::{Assessed, ReadingArgs, Request, assess, examples_and_rules};
 use super::error::CliError;
 use super::{ModelArgs, note, print};
 use clap::Args;
@@ -24,6 +24,7 @@ use crate::uq::Parameters;
 
 /// Answer a question, with the confidence of the answer
 #[derive(Args)]
+#[command(after_help = examples_and_rules(EXAMPLES))]
 pub struct AskArgs {
     /// The question; - reads it from standard input
     #[arg(value_name = "QUESTION")]
@@ -56,6 +57,11 @@ pub struct AskArgs {
     #[arg(long)]
     json: bool,
 }
+
+const EXAMPLES: &str = "\
+  uqac ask \"What is 17 + 25?\"
+  uqac ask -m Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --seed 1 \"Who wrote Emma?\"
+  uqac ask --json - < question.txt | jq .scores.p";
 
 fn temperature(text: &str) -> Result<f32, String> {
     let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;

@@ -17,7 +17,9 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsStr
     let Ok(Some(path)) = flags.try_get_one::<PathBuf>("config") else { return Ok(arguments) };
     let wrong = |why: String| CliError::Config { path: path.clone(), why };
     let known: Vec<&Arg> = command.find_subcommand(name).into_iter().flat_map(Command::get_arguments).collect();
-    let mut all = arguments[..2].to_vec(); // the program and the subcommand
+    // the program, options that stand before the subcommand, and the subcommand
+    let start = arguments.iter().position(|argument| argument == name).map_or(arguments.len(), |at| at + 1);
+    let mut all = arguments[..start].to_vec();
     for (key, value) in read(path)? {
         let option = known.iter().find(|option| option.get_long() == Some(&key) && key != "config");
         let option = option.ok_or_else(|| wrong(format!("unknown option {key}; valid names: {}", names(&known))))?;
@@ -26,7 +28,7 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsStr
             all.extend(flag(option, &key, &value).map_err(expected)?);
         }
     }
-    all.extend_from_slice(&arguments[2..]);
+    all.extend_from_slice(&arguments[start..]);
     match command.clone().try_get_matches_from(&all) {
         Ok(_) => Ok(all),
         Err(error) => {

@@ -1,6 +1,6 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
-use super::assess::{ReadingArgs, chain_rule};
+use super::assess::{ReadingArgs, chain_rule, examples_and_rules};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, count, SOME_FAILED, manifest, print, signals};
@@ -27,19 +27,20 @@ use crate::uq::{ChainRule, Parameters, Reading};
 /// done is kept in the output folder item by item: the same command again resumes where a run ended. `uqac report` makes
 /// tables and pictures of the folder.
 #[derive(Args)]
+#[command(override_usage = USAGE, after_help = examples_and_rules(EXAMPLES))]
 pub struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    #[arg(long, value_name = "TASK,..", value_delimiter = ',', help = format!("Tasks: {}", tasks::names()))]
+    #[arg(short, long, value_name = "TASK,..", value_delimiter = ',', help = format!("Tasks: {}", tasks::names()))]
     tasks: Vec<String>,
     /// The run's folder
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
     /// Folder with the benchmarks' files [default: the Hugging Face cache]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     /// Only the first N items of each task
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
     /// Part I of N (I from 1): every N-th item. The parts may share a folder
     #[arg(long, value_name = "I/N")]
@@ -88,6 +89,14 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
+
+/// What must be given may also come from the file of `--config`, so the parser does not require it.
+const USAGE: &str = "uqac eval [OPTIONS] --tasks <TASK,..> --output <FOLDER>";
+
+const EXAMPLES: &str = "\
+  uqac eval -t abacus -n 50 -o runs/abacus
+  uqac eval -m Qwen/Qwen2.5-0.5B-Instruct -t gsm8k,math --data DATA -o runs/qwen --methods self-consistency
+  uqac eval -m Qwen/Qwen2.5-0.5B-Instruct -t mine.jsonl -o runs/mine --sweep theta=0.5,0.7 k=8,16";
 
 /// The methods' names, which `--help` shows with what they mean.
 fn methods() -> PossibleValuesParser {

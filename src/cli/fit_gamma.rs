@@ -17,6 +17,7 @@ use crate::uq::gamma::{AttentionByDistance, GammaFit};
 /// Prints the mean attention by distance, over all heads and the responses of a run of `uqac eval`, and the γ that makes
 /// the nearest ten positions count as much as the eleventh, beside the published γ that the method uses. Runs on the CPU.
 #[derive(Args)]
+#[command(after_help = "Example:\n  uqac fit-gamma -m abacus runs/abacus --limit 20")]
 pub struct FitGammaArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -24,7 +25,7 @@ pub struct FitGammaArgs {
     #[arg(value_name = "FOLDER")]
     run: PathBuf,
     /// Responses that are measured
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
     /// Print only a JSON object
     #[arg(long)]

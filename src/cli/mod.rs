@@ -11,16 +11,19 @@ mod fit_gamma;
 mod inspect;
 mod progress;
 mod report;
+mod say;
 mod score;
 mod signals;
 
 use clap::builder::RangedU64ValueParser;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::CliError;
-use std::io::Write;
+use say::{Level, detail, note, print};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Instant;
 use crate::backend::cuda::Gemm;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
@@ -28,7 +31,7 @@ use crate::eval::run::fingerprint::Fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::model::demo;
 use crate::model::hub::locate_model;
-use crate::report::term::sanitize::visible;
+use crate::report::term::colour::TermStyle;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;
@@ -38,13 +41,59 @@ const SOME_FAILED: u8 = 1;
 const FAILED: u8 = 2;
 
 #[derive(Parser)]
-#[command(version, about, after_help = AFTER_HELP)]
+#[command(version, long_version = long_version(), about, after_help = AFTER_HELP)]
 struct Cli {
+    #[command(flatten)]
+    messages: Messages,
     #[command(subcommand)]
     command: Command,
 }
 
+/// How much is said, and in which colours.
+#[derive(Args)]
+#[command(next_help_heading = "Messages")]
+struct Messages {
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Also say what runs where, and how long it takes to load
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    /// Colours in results; auto: in a terminal
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: ColorChoice,
+}
+
+impl Messages {
+    fn apply(&self) {
+        say::set(match (self.quiet, self.verbose) {
+            (true, _) => Level::Quiet,
+            (_, true) => Level::Verbose,
+            _ => Level::Normal,
+        });
+        match self.color {
+            ColorChoice::Auto => (),
+            choice => TermStyle::choose_colour(choice == ColorChoice::Always),
+        }
+    }
+}
+
+/// The version, the commit that it was built from, and the features it was built with.
+fn long_version() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let features = if cfg!(feature = "png") { "png" } else { "none" };
+        let commit = option_env!("UQAC_COMMIT").unwrap_or("not recorded");
+        format!("{}\ncommit: {commit}\nfeatures: {features}", env!("CARGO_PKG_VERSION"))
+    })
+}
+
 const AFTER_HELP: &str = "\
+Examples:
+  uqac ask \"What is 17 + 25?\"
+  uqac score --model Qwen/Qwen2.5-0.5B-Instruct --input responses.jsonl --output scores.jsonl
+  uqac eval --tasks abacus --limit 50 --output runs/abacus && uqac report runs/abacus
+
 Exit codes:
   0  done
   1  score, eval: done, but some items have status \"error\" in the output
@@ -71,10 +120,11 @@ enum Command {
 
 /// Which model, and how it runs.
 #[derive(Args)]
+#[command(next_help_heading = "Model and device")]
 struct ModelArgs {
     /// Model folder, a name on the Hugging Face hub that has been downloaded, or abacus, the small model inside this
     /// program [default: $UQAC_MODEL; for ask and eval abacus without it]
-    #[arg(long, value_name = "FOLDER|NAME")]
+    #[arg(short, long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     #[command(flatten)]
     run: RunArgs,
@@ -82,6 +132,7 @@ struct ModelArgs {
 
 /// How a model runs.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Model and device")]
 struct RunArgs {
     /// Where it runs; auto: the first CUDA device if it can be used, else the CPU; reference: one scalar thread, slow, for
     /// checking
@@ -137,7 +188,19 @@ impl RunArgs {
     fn load(&self, folder: &Path) -> Result<Engine, CliError> {
         let mut upload = progress::Upload::default();
         signals::on_truncation(folder);
+        let begun = Instant::now();
         let engine = Engine::load_with(folder, self.options(), &mut |done, total| upload.show(done, total))?;
+        let (k_cache, v_cache) = engine.cache_types();
+        detail(&format!(
+            "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
+            folder.display(),
+            engine.spec().architecture,
+            engine.spec().max_position_embeddings,
+            engine.device(),
+            k_cache.name(),
+            v_cache.name(),
+            begun.elapsed().as_secs_f64()
+        ));
         if !self.weights.is_file() {
             note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
         }
@@ -156,7 +219,7 @@ pub fn main() -> ExitCode {
         // Whoever reads our output may stop when they have enough.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            note(&format!("error: {error}"));
+            say::error(&format!("error: {error}"));
             ExitCode::from(FAILED)
         }
     }
@@ -164,7 +227,9 @@ pub fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode, CliError> {
     let arguments = config::expanded(&Cli::command(), std::env::args_os().collect())?;
-    match Cli::parse_from(arguments).command {
+    let Cli { messages, command } = Cli::parse_from(arguments);
+    messages.apply();
+    match command {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Eval(args) => eval::run(&args),
@@ -209,15 +274,4 @@ fn manifest<Options>(
         options,
         device: engine.device(),
     })
-}
-
-/// A line for the person at the terminal, made harmless: errors quote files. That nobody may be listening is no error.
-fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", visible(line));
-}
-
-/// Writes to standard output.
-fn print(text: &str) -> Result<(), CliError> {
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Stdout)
 }

@@ -19,16 +19,17 @@ use crate::report::term::colour::TermStyle;
 /// Reads the folders that `uqac eval --output` has written; no model is needed. Shards of a run, in one folder or in
 /// several given together, are merged.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
     /// Folders of runs
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
     /// How it is written; json holds every number, html is one page with tables, pictures and every item
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// A file instead of standard output; with html a folder, which gets report.html and the pictures (or a file, if it
     /// ends in .html)
-    #[arg(long, value_name = "FILE|FOLDER")]
+    #[arg(short, long, value_name = "FILE|FOLDER")]
     output: Option<PathBuf>,
     /// Replace a file that is there already (report.html in a folder always is)
     #[arg(long)]
@@ -59,6 +60,12 @@ pub struct ReportArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  uqac report runs/abacus
+  uqac report runs/qwen runs/llama --format html --output report
+  uqac report runs/qwen --methods p,p_sim,self_consistency --against self_consistency";
 
 fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;

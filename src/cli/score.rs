@@ -1,8 +1,9 @@
 //! `uqac score`: confidences for responses that already exist.
 
-use super::assess::{ReadingArgs, Request, assess};
+use super::assess::{ReadingArgs, Request, assess, examples_and_rules};
 use super::error::CliError;
 use super::progress::Progress;
+use super::say::counted;
 use super::{ModelArgs, SOME_FAILED, manifest, note, signals};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -25,22 +26,23 @@ use crate::uq::{Parameters, Reading};
 /// whole sequence) or {id, messages | prompt, response}. The output has a line for each, in the same order, with status
 /// ok, no_answer or error.
 #[derive(Args)]
+#[command(after_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     reading: ReadingArgs,
     /// JSON lines, plain or gzip; - is standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     input: PathBuf,
     /// JSON lines; gzip if the name ends in .gz; - is standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Add the chosen heads and the largest attention weights of every row of the chain
     #[arg(long)]
     trace: bool,
     /// Only the first N items of the input
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u64>,
     /// Keep what an earlier run has written and score only the others
     #[arg(long, conflicts_with = "overwrite")]
@@ -52,6 +54,11 @@ pub struct ScoreArgs {
     #[arg(long)]
     no_chat_template: bool,
 }
+
+const EXAMPLES: &str = "\
+  uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl
+  uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl --resume
+  zcat responses.jsonl.gz | uqac score -m abacus -i - -o - | jq .scores.p";
 
 pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     refuse_same_file(&args.input, &args.output)?;
@@ -234,11 +241,11 @@ impl Tally {
     fn report(&self) {
         let seconds = self.start.elapsed().as_secs_f64();
         let scored = self.ok + self.no_answer + self.error;
-        let mut line = format!("{scored} item{} in {seconds:.1} s", if scored == 1 { "" } else { "s" });
+        let mut line = format!("{} in {seconds:.1} s", counted(scored, "item"));
         if self.tokens > 0 {
             line += &format!(" ({:.0} tokens/s)", self.tokens as f64 / seconds);
         }
-        line += &format!(": {} ok, {} without an answer, {} errors", self.ok, self.no_answer, self.error);
+        line += &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.error, "error"));
         if self.earlier > 0 {
             line += &format!("; {} were there already, {} of them errors", self.earlier, self.earlier_errors);
         }

@@ -246,7 +246,7 @@ fn an_item_that_fails_stays_alone() {
     let folder = setup.path("run");
     let ran = setup.eval(&folder, &[]);
     assert_eq!(ran.status.code(), Some(1), "{}", text(&ran.stderr));
-    assert!(text(&ran.stderr).contains("1 errors"), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains("1 error"), "{}", text(&ran.stderr));
     let all = samples(&folder);
     assert_eq!(all.len(), 3);
     let failed = &all[2]["uq"];

@@ -474,3 +474,42 @@ fn options_have_ranges() {
     let output = command.env("RUST_MIN_STACK", "1").stdin(Stdio::null()).output().unwrap();
     succeeds(&output);
 }
+
+// ---- what is said ----
+
+#[test]
+fn quiet_verbose_and_colour_are_chosen() {
+    let setup = Setup::new();
+    setup.write("in.jsonl", items(1) + "nonsense\n");
+    let score = |more: &[&str]| setup.score(&[&["-i", "in.jsonl", "-o", "out.jsonl", "--overwrite"], more].concat());
+    fails(&score(&[]), 1, &["2 items in", "1 ok, 0 without an answer, 1 error\n"]);
+    assert_eq!(stderr(&score(&["--quiet"])), "");
+    fails(&score(&["-v"]), 1, &["LlamaForCausalLM", "on cpu", "K cache f32"]);
+    // quiet is about notes: errors are said
+    fails(&setup.uqac(&["-q", "score", "-i", "absent", "-o", "out.jsonl"]), 2, &["absent"]);
+    let coloured = |arguments: &[&str]| {
+        let output = setup.uqac(&[arguments, &["inspect", "model", "--device", "cpu"]].concat());
+        succeeds(&output);
+        output.stdout.contains(&0x1b)
+    };
+    assert!(coloured(&["--color", "always"]) && coloured(&["--color=always"]));
+    assert!(!coloured(&["--color", "never"]) && !coloured(&[]));
+    // before the subcommand, too, where that has its options in a file
+    setup.write("run.toml", "limit = 0\n");
+    succeeds(&setup.uqac(&["report", "--help"]));
+    let early = setup.uqac(&["--quiet", "eval", "--config", "run.toml", "--output", "run"]);
+    fails(&early, 2, &["missing required --tasks"]);
+}
+
+#[test]
+fn explanations_are_whole_and_unknown_methods_are_refused() {
+    let setup = Setup::new();
+    let ask = ["ask", "--device", "cpu", "--no-chat-template", "--max-tokens", "60", "--temperature", "1", "--seed", "3"];
+    let output = setup.uqac(&[&ask[..], &["Count: 1 2 3"]].concat());
+    succeeds(&output);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let scores = text.split("higher is more confident").nth(1).expect("the test needs an answer");
+    assert!(!scores.contains('…'), "{scores}");
+    succeeds(&setup.eval(&[]));
+    fails(&setup.uqac(&["report", "run", "--against", "nonsense"]), 2, &["nonsense", "valid names: ", "response_mean"]);
+}
