@@ -15,7 +15,7 @@ use crate::report::term::layout::{Align, TextTable};
 /// Every stage runs once a round, beside the read bandwidth and the arithmetic peak that are measured in the same round;
 /// medians are shown, and the range of the rounds. Compare figures of one run only.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights qwen2.5-0.5b --sweep 512,1k,2k")]
+#[command(after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k")]
 pub struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,

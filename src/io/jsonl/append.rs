@@ -143,7 +143,12 @@ impl Earlier<'_> {
         let mut line = Vec::new();
         loop {
             line.clear();
-            let read = text.read_until(b'\n', &mut line).map_err(|source| self.io(source))?;
+            let mut limited = (&mut text).take(LINE_LIMIT + 1);
+            let read = limited.read_until(b'\n', &mut line).map_err(|source| self.io(source))?;
+            if read as u64 > LINE_LIMIT && !line.ends_with(b"\n") {
+                self.lines += 1;
+                return Err(self.foreign(format!("longer than {LINE_LIMIT} bytes")));
+            }
             if !line.ends_with(b"\n") {
                 self.check_fragment(&line)?;
                 return Ok(whole);
