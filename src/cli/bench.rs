@@ -2,20 +2,22 @@
 
 use super::error::CliError;
 use super::{ModelArgs, count, note, print};
-use clap::Args;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use crate::backend::DeviceChoice;
 use crate::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Measure what the method costs: decoding with and without the trace, prefill, and what follows the answer
 ///
 /// Every stage runs once a round, beside the read bandwidth and the arithmetic peak that are measured in the same round;
 /// medians are shown, and the range of the rounds. Compare figures of one run only.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k")]
+#[command(
+    after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k"
+)]
 pub struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -66,7 +68,9 @@ fn shape(name: &str) -> Result<String, String> {
 fn length(text: &str) -> Result<usize, String> {
     let (digits, unit) = text.strip_suffix(['k', 'K']).map_or((text, 1), |digits| (digits, 1024));
     let tokens = digits.parse().ok().and_then(|n: usize| n.checked_mul(unit));
-    tokens.filter(|n| (1..=MAX_TOKENS as usize).contains(n)).ok_or_else(|| "expected tokens, such as 512 or 4k".to_owned())
+    tokens
+        .filter(|n| (1..=MAX_TOKENS as usize).contains(n))
+        .ok_or_else(|| "expected tokens, such as 512 or 4k".to_owned())
 }
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {

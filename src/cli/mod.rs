@@ -15,6 +15,14 @@ mod say;
 mod score;
 mod signals;
 
+use crate::backend::cuda::Gemm;
+use crate::backend::{DType, DeviceChoice, WeightFormat};
+use crate::engine::{Engine, EngineOptions};
+use crate::eval::run::fingerprint::Fingerprint;
+use crate::eval::run::manifest::{FORMAT, Manifest, Model};
+use crate::model::demo;
+use crate::model::hub::locate_model;
+use crate::report::term::colour::TermStyle;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::CliError;
@@ -24,14 +32,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Instant;
-use crate::backend::cuda::Gemm;
-use crate::backend::{DType, DeviceChoice, WeightFormat};
-use crate::engine::{Engine, EngineOptions};
-use crate::eval::run::fingerprint::Fingerprint;
-use crate::eval::run::manifest::{FORMAT, Manifest, Model};
-use crate::model::demo;
-use crate::model::hub::locate_model;
-use crate::report::term::colour::TermStyle;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;

@@ -2,9 +2,6 @@
 
 use super::error::CliError;
 use super::{count, note, print};
-use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
 use crate::files;
 use crate::report::html;
@@ -13,6 +10,9 @@ use crate::report::png::pngs;
 use crate::report::svg::Picture;
 use crate::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
 use crate::report::term::colour::TermStyle;
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Tables and pictures of what evaluations found
 ///

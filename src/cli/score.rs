@@ -5,20 +5,20 @@ use super::error::CliError;
 use super::progress::Progress;
 use super::say::counted;
 use super::{ModelArgs, SOME_FAILED, manifest, note, signals};
+use crate::engine::Engine;
+use crate::engine::encode::{MAX_BYTES_PER_TOKEN, encode};
+use crate::eval::run::manifest::{Input, ScoreOptions};
+use crate::eval::run::sidecar;
+use crate::files;
+use crate::io::item::{BadItem, Content, Item, Items};
+use crate::io::jsonl::append::Existing;
+use crate::io::jsonl::{LINE_LIMIT, Lines};
+use crate::io::record::{Done, Record, Status};
+use crate::uq::{Parameters, Reading};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
-use crate::engine::Engine;
-use crate::engine::encode::{MAX_BYTES_PER_TOKEN, encode};
-use crate::io::item::{BadItem, Content, Item, Items};
-use crate::eval::run::manifest::{Input, ScoreOptions};
-use crate::eval::run::sidecar;
-use crate::files;
-use crate::io::jsonl::{LINE_LIMIT, Lines};
-use crate::io::jsonl::append::Existing;
-use crate::io::record::{Done, Record, Status};
-use crate::uq::{Parameters, Reading};
 
 /// Score responses that already exist
 ///

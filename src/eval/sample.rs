@@ -99,7 +99,9 @@ impl Sample {
         let text = self.resps.first().and_then(|texts| texts.first()).map_or("", String::as_str);
         if let Some([from, to]) = offsets.iter().find(|[from, to]| text.get(*from..*to).is_none()) {
             let len = text.len();
-            return Err(format!("uq.tokens.offsets: expected parts of the response's {len} bytes, found [{from}, {to}]"));
+            return Err(format!(
+                "uq.tokens.offsets: expected parts of the response's {len} bytes, found [{from}, {to}]"
+            ));
         }
         match &self.uq.answer {
             Some(Answer { tokens, .. }) if tokens.start < start || tokens.is_empty() || tokens.end > end => {
@@ -112,8 +114,8 @@ impl Sample {
             }
             _ => (),
         }
-        let rows = self.uq.chain.iter().map(|link| link.row).chain(self.uq.kept.iter().copied());
-        match rows.into_iter().find(|row| !(-1..count as i64).contains(row)) {
+        let mut rows = self.uq.chain.iter().map(|link| link.row).chain(self.uq.kept.iter().copied());
+        match rows.find(|row| !(-1..count as i64).contains(row)) {
             Some(row) => Err(format!("uq.chain, uq.kept: expected rows from -1 to {}, found {row}", count as i64 - 1)),
             None => Ok(()),
         }

@@ -368,10 +368,19 @@ mod tests {
     fn hostile_values_are_read_in_a_bounded_amount_of_memory() {
         let many = |element: &str| vec![element; 100_000].join(",");
         for (line, says) in [
-            (format!(r#"{{"id": "h", "input_ids": [[{}]], "n_instr": 1}}"#, many("1")), "input_ids[0]: expected a token id"),
-            (format!(r#"{{"id": "h", "messages": [{}], "response": "y"}}"#, many("{}")), "messages[0]: expected an object"),
+            (
+                format!(r#"{{"id": "h", "input_ids": [[{}]], "n_instr": 1}}"#, many("1")),
+                "input_ids[0]: expected a token id",
+            ),
+            (
+                format!(r#"{{"id": "h", "messages": [{}], "response": "y"}}"#, many("{}")),
+                "messages[0]: expected an object",
+            ),
             (format!(r#"{{"id": "h", "prompt": [{}], "response": "y"}}"#, many("[[]]")), "prompt: expected a string"),
-            (format!(r#"{{"id": "h", "prompt": {{{}}}, "response": "y"}}"#, many(r#""k": {}"#)), "prompt: expected a string"),
+            (
+                format!(r#"{{"id": "h", "prompt": {{{}}}, "response": "y"}}"#, many(r#""k": {}"#)),
+                "prompt: expected a string",
+            ),
         ] {
             let (id, message) = parse(&line).unwrap_err();
             assert!(id == "h" && message.contains(says) && message.len() < 200, "{message}");

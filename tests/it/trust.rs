@@ -131,7 +131,15 @@ fn an_output_that_is_the_input_under_another_name_is_refused() {
 
 fn ask_abacus(cache: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
-    command.env_clear().env("UQAC_CACHE", cache).args(["ask", "--json", "--device", "cpu", "--max-tokens", "8", "1 + 1?"]);
+    command.env_clear().env("UQAC_CACHE", cache).args([
+        "ask",
+        "--json",
+        "--device",
+        "cpu",
+        "--max-tokens",
+        "8",
+        "1 + 1?",
+    ]);
     command.output().unwrap()
 }
 
@@ -346,7 +354,10 @@ fn bombs_are_errors_of_their_items() {
         format!(r#"{{"id": "ids", "n_instr": 1, "input_ids": [{}1]}}"#, many("1,", 12 << 20)),
         format!(r#"{{"id": "nested", "n_instr": 1, "input_ids": [[{}1]]}}"#, many("1,", 12 << 20)),
         format!(r#"{{"id": "messages", "response": "y", "messages": [{}{{}}]}}"#, many("{},", 12 << 20)),
-        format!(r#"{{"id": "roles", "response": "y", "messages": [{0}{0}"", ""]}}"#, many(r#"{"role":"u","content":""},"#, 6 << 20)),
+        format!(
+            r#"{{"id": "roles", "response": "y", "messages": [{0}{0}"", ""]}}"#,
+            many(r#"{"role":"u","content":""},"#, 6 << 20)
+        ),
         format!(r#"{{"id": "text", "prompt": "{}", "response": "y"}}"#, many("word ", 12 << 20)),
         format!(r#"{{"id": "response", "prompt": "y", "response": "{}"}}"#, many("word ", 12 << 20)),
         format!(r#"{{"id": "line", "other": "{}"}}"#, many(" ", 100 << 20)),
@@ -380,7 +391,9 @@ fn sizes_in_a_config_are_not_believed_and_pipes_are_not_waited_for() {
     let inspect = |setup: &Setup| within_limits(setup, &["inspect", "model", "--threads", "1", "--device", "cpu"]);
     let setup = Setup::new();
     let config: Value = serde_json::from_str(&setup.read("model/config.json")).unwrap();
-    for key in ["num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim", "intermediate_size", "vocab_size"] {
+    for key in
+        ["num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim", "intermediate_size", "vocab_size"]
+    {
         let mut config = config.clone();
         config[key] = json!(u32::MAX - 1);
         setup.write("model/config.json", config.to_string());
@@ -504,7 +517,8 @@ fn quiet_verbose_and_colour_are_chosen() {
 #[test]
 fn explanations_are_whole_and_unknown_methods_are_refused() {
     let setup = Setup::new();
-    let ask = ["ask", "--device", "cpu", "--no-chat-template", "--max-tokens", "60", "--temperature", "1", "--seed", "3"];
+    let ask =
+        ["ask", "--device", "cpu", "--no-chat-template", "--max-tokens", "60", "--temperature", "1", "--seed", "3"];
     let output = setup.uqac(&[&ask[..], &["Count: 1 2 3"]].concat());
     succeeds(&output);
     let text = String::from_utf8(output.stdout).unwrap();

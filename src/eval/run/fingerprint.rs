@@ -49,7 +49,7 @@ impl Fingerprint {
     ) -> Result<Fingerprint, (PathBuf, io::Error)> {
         let whole = |name: &str| {
             let path = folder.join(name);
-            whole(&path).map_err(|error| (path, error))
+            hash_file(&path).map_err(|error| (path, error))
         };
         let optional = |name: &str| match whole(name) {
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(Some(ABSENT.to_owned())),
@@ -69,7 +69,7 @@ impl Fingerprint {
 }
 
 /// The hash of a whole file.
-fn whole(path: &Path) -> io::Result<String> {
+fn hash_file(path: &Path) -> io::Result<String> {
     let mut hash = Sha256::new();
     add(&mut files::open(path)?, &mut hash)?;
     Ok(digits(hash.finalize()))

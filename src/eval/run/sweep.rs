@@ -241,12 +241,7 @@ impl Sweep<'_> {
     }
 
     /// The rows of one sample. Its response is run once for each selection of heads.
-    fn assess(
-        &self,
-        engine: &mut Engine,
-        sample: &Sample,
-        settings: &[&Applied],
-    ) -> Result<Vec<SweepRow>, RunError> {
+    fn assess(&self, engine: &mut Engine, sample: &Sample, settings: &[&Applied]) -> Result<Vec<SweepRow>, RunError> {
         let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
         let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
         let answer = answer.tokens.clone();
