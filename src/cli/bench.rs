@@ -4,6 +4,7 @@ use super::error::CliError;
 use super::{ModelArgs, count, note, print};
 use crate::backend::DeviceChoice;
 use crate::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
+use crate::cache;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
 use clap::Args;
@@ -113,7 +114,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
 /// The checkpoint of a shape, kept for the next time.
 fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
     let shape = shapes::find(name).ok_or(CliError::Missing("the name of a published shape"))?;
-    let folder = std::env::temp_dir().join("uqac-random-weights").join(name.replace('/', "-"));
+    // in a folder of this user's own: others could have put links under a name that they know
+    let private = cache::private(&std::env::temp_dir(), "uqac-random-weights");
+    let folder = private.map_err(|(path, source)| CliError::File { path, source })?.join(name.replace('/', "-"));
     note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
     checkpoint::write(&folder, &shape, threads).map_err(|source| CliError::File { path: folder.clone(), source })?;
     Ok(folder)
