@@ -64,7 +64,7 @@ impl Setup {
         let line = |i: usize| json!({"question": format!("{i} pencils?"), "answer": i, "grader": "number"});
         self.write("sums.jsonl", (0..4).map(|i| line(i).to_string() + "\n").collect::<String>());
         let fixed = ["eval", "--max-tokens", "24", "--threads", "1", "--device", "cpu", "--tasks", "sums.jsonl"];
-        self.uqac(&[&fixed, &["--output", "run"], more].concat())
+        self.uqac(&[&fixed[..], &["--output", "run"], more].concat())
     }
 }
 
@@ -329,18 +329,17 @@ fn whole_lines_before_a_cut_are_scored() {
     assert_eq!(setup.read("out.jsonl").lines().count(), 3);
 }
 
-/// Runs with at most this much memory and time.
+/// Runs with a limit of memory and of the processor's time.
 #[cfg(target_os = "linux")]
 #[track_caller]
 fn within_limits(setup: &Setup, arguments: &[&str]) -> Output {
-    let begun = Instant::now();
     let mut command = Command::new("sh");
     command.current_dir(setup.folder.path()).env("UQAC_MODEL", "model");
-    let script = format!("ulimit -v {}; exec \"$@\"", 1500 << 10); // KiB; of addresses, with every thread's reserve
+    // KiB of addresses, with every thread's reserve; seconds, in builds that are not optimized
+    let script = format!("ulimit -v {}; ulimit -t 30; exec \"$@\"", 1500 << 10);
     command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_uqac")]).args(arguments);
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.code().is_some(), "killed: {}", stderr(&output));
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     output
 }
 
@@ -351,16 +350,16 @@ fn bombs_are_errors_of_their_items() {
     let many = |element: &str, bytes: usize| element.repeat(bytes / element.len());
     let good = json!({"id": "good", "prompt": "Why?", "response": "The answer is 4."}).to_string();
     let lines = [
-        format!(r#"{{"id": "ids", "n_instr": 1, "input_ids": [{}1]}}"#, many("1,", 12 << 20)),
-        format!(r#"{{"id": "nested", "n_instr": 1, "input_ids": [[{}1]]}}"#, many("1,", 12 << 20)),
-        format!(r#"{{"id": "messages", "response": "y", "messages": [{}{{}}]}}"#, many("{},", 12 << 20)),
+        format!(r#"{{"id": "ids", "n_instr": 1, "input_ids": [{}1]}}"#, many("1,", 3 << 20)),
+        format!(r#"{{"id": "nested", "n_instr": 1, "input_ids": [[{}1]]}}"#, many("1,", 3 << 20)),
+        format!(r#"{{"id": "messages", "response": "y", "messages": [{}{{}}]}}"#, many("{},", 3 << 20)),
         format!(
             r#"{{"id": "roles", "response": "y", "messages": [{0}{0}"", ""]}}"#,
-            many(r#"{"role":"u","content":""},"#, 6 << 20)
+            many(r#"{"role":"u","content":""},"#, 2 << 20)
         ),
-        format!(r#"{{"id": "text", "prompt": "{}", "response": "y"}}"#, many("word ", 12 << 20)),
-        format!(r#"{{"id": "response", "prompt": "y", "response": "{}"}}"#, many("word ", 12 << 20)),
-        format!(r#"{{"id": "line", "other": "{}"}}"#, many(" ", 100 << 20)),
+        format!(r#"{{"id": "text", "prompt": "{}", "response": "y"}}"#, many("word ", 3 << 20)),
+        format!(r#"{{"id": "response", "prompt": "y", "response": "{}"}}"#, many("word ", 3 << 20)),
+        format!(r#"{{"id": "line", "other": "{}"}}"#, many(" ", 20 << 20)),
         good.clone(),
     ];
     setup.write("in.jsonl.gz", gzip((lines.join("\n") + "\n").as_bytes()));
@@ -374,8 +373,8 @@ fn bombs_are_errors_of_their_items() {
         "input_ids[0]",
         "messages[0]",
         "messages[",
-        "max_position_embeddings",
-        "max_position_embeddings",
+        "it cannot fit into the model's context",
+        "it cannot fit into the model's context",
         "longer than",
     ]) {
         assert!(record["error"].as_str().unwrap().contains(says), "{record}");
