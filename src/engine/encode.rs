@@ -17,7 +17,9 @@ pub enum EncodeError {
     NoChatTemplate,
     #[error("{0} cannot be used with --no-chat-template; give the text as a prompt")]
     NeedsChatTemplate(&'static str),
-    #[error("the text has {bytes} bytes: it cannot fit into the model's context of {context} tokens (max_position_embeddings)")]
+    #[error(
+        "the text has {bytes} bytes: it cannot fit into the model's context of {context} tokens (max_position_embeddings)"
+    )]
     TooLong { bytes: usize, context: usize },
 }
 

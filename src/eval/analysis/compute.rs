@@ -9,7 +9,9 @@ pub(super) fn analysis(runs: Vec<Run>, options: &AnalysisOptions) -> Result<Anal
     let mut methods = methods_of(&runs);
     // the default may be missing: then the first method is compared with
     let against = Some(&options.against).filter(|key| **key != AnalysisOptions::default().against);
-    if let Some(unknown) = options.methods.iter().chain(against).find(|key| !methods.iter().any(|method| method.key == **key)) {
+    if let Some(unknown) =
+        options.methods.iter().chain(against).find(|key| !methods.iter().any(|method| method.key == **key))
+    {
         let known = methods.into_iter().map(|method| method.key).collect();
         return Err(AnalysisError::NoMethod { method: unknown.clone(), known });
     }

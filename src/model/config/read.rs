@@ -29,7 +29,8 @@ pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
 
 /// The tree of a JSON file. Of two equal keys the last counts, as in Python.
 fn read_tree(path: &Path) -> Result<Value, ModelError> {
-    let text = files::read_to_string(path, files::MAX_SETTINGS).map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
+    let text = files::read_to_string(path, files::MAX_SETTINGS)
+        .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
     serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
 
