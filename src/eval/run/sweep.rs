@@ -309,7 +309,7 @@ mod tests {
             let error = parsed(&[argument], false).unwrap_err().to_string();
             assert!(error.contains(says), "{argument}: {error}");
         }
-        let grid = vec![format!("kept={}", vec!["1"; 11].join(",")); 7];
+        let grid = vec![format!("kept={}", ["1"; 11].join(",")); 7];
         let grid: Vec<&str> = grid.iter().map(String::as_str).collect();
         assert_eq!(parsed(&grid, true), Err(SweepError::TooMany(11usize.pow(7))));
     }
