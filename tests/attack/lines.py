@@ -8,8 +8,8 @@
 * files:  whole input files that were changed: cut, repeated, packed, packed and cut, not text at all.
 * kills:  `score --resume` and `eval`, killed at random moments until they are done. Nothing may be lost, repeated or changed.
 
-A run that takes more than two seconds beyond its start, more than 1 GiB of addresses beyond the program's, or that ends by a
-signal or a panic is a failure: it is printed with its input, which is kept, and the exit code is 1.
+A line that takes two seconds more than the program's start, a run that needs more than 2 GiB of addresses, ends by a signal or a
+panic, or writes other records than it should, is a failure: it is printed, its input is kept, and the exit code is 1.
 """
 
 import argparse
