@@ -32,12 +32,35 @@ fn main() {
     for variable in ["NVCC", "CUDA_HOME", "CUDA_PATH"] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
+    if let Some(commit) = commit() {
+        println!("cargo::rustc-env=UQAC_COMMIT={commit}");
+    }
     if let Err(message) = prepare() {
         for line in message.lines() {
             println!("cargo::error={line}");
         }
         exit(1);
     }
+}
+
+/// The commit, for `--version`: of a published package the one that it says it was made of; of a checkout its own, in release
+/// builds only, since the crate is compiled again when it changes.
+fn commit() -> Option<String> {
+    const PACKAGED: &str = ".cargo_vcs_info.json";
+    if let Ok(text) = fs::read_to_string(PACKAGED) {
+        println!("cargo::rerun-if-changed={PACKAGED}");
+        let (_, rest) = text.split_once("\"sha1\"")?;
+        return rest.split('"').nth(1).map(str::to_owned);
+    }
+    if env::var_os("PROFILE")? != "release" || !Path::new(".git").exists() {
+        return None;
+    }
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).output().ok().filter(|output| output.status.success())?;
+        String::from_utf8(output.stdout).ok().map(|text| text.trim().to_owned())
+    };
+    println!("cargo::rerun-if-changed={}", git(&["rev-parse", "--git-path", "logs/HEAD"])?);
+    git(&["rev-parse", "HEAD"])
 }
 
 fn prepare() -> Result<(), String> {

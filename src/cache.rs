@@ -1,9 +1,25 @@
 //! The cache folder: kernels compiled at first use, and the model that comes with the program.
+//!
+//! What is in it is run, so it must be this user's own, also where the folder is shared: the folders inside are readable and
+//! writable by their owner alone, and one of another user (root excepted) or behind a link is refused. Files are written
+//! under random names and renamed, so neither a reader nor a kill sees a part of one.
 
+use crate::files;
+use sha2::{Digest, Sha256};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
+use std::time::Duration;
+use tempfile::{NamedTempFile, TempDir};
+
+/// How the names of files and folders begin that are being written.
+const DRAFT: &str = ".draft-";
+
+/// A draft of this age was left by a process that was killed: writing one takes seconds.
+const DRAFT_AGE: Duration = Duration::from_secs(3600);
+
+/// Max bytes of a file that is read from the cache.
+const MAX_FILE: u64 = 256 << 20;
 
 /// `$UQAC_CACHE`, or `uqac` in the user's folder for caches; `None` where no variable says where that is.
 pub(crate) fn folder() -> Option<PathBuf> {
@@ -16,6 +32,73 @@ fn folder_with(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
     of("UQAC_CACHE")
         .or_else(|| of("XDG_CACHE_HOME").map(|folder| folder.join("uqac")))
         .or_else(|| of("HOME").map(|home| home.join(".cache/uqac")))
+}
+
+/// The folder `name` inside the cache folder `cache`, made if it is not there. What processes that were killed have left in it
+/// is removed.
+///
+/// # Errors
+/// The folder at fault, which cannot be made, is no folder, or could have been filled by another user.
+pub(crate) fn private(cache: &Path, name: &str) -> Result<PathBuf, (PathBuf, io::Error)> {
+    let make = |folder: &Path, inside: bool| {
+        let mut builder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        let made = builder.recursive(!inside).create(folder).or_else(|error| match error.kind() {
+            ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        });
+        made.and_then(|()| check(folder, inside)).map_err(|error| (folder.to_owned(), error))
+    };
+    let folder = cache.join(name);
+    make(cache, false)?;
+    make(&folder, true)?;
+    remove_leftovers(&folder);
+    Ok(folder)
+}
+
+/// Whether what is in a folder is this user's or root's. A folder `inside` the cache is no link, and closed to others.
+#[cfg(unix)]
+fn check(folder: &Path, inside: bool) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    const OTHERS: u32 = 0o077;
+    const OTHERS_WRITE: u32 = 0o002;
+    const STICKY: u32 = 0o1000;
+    let metadata = if inside { folder.symlink_metadata()? } else { folder.metadata()? };
+    let refused = |why: &str| Err(io::Error::new(ErrorKind::PermissionDenied, why));
+    if !metadata.is_dir() {
+        return refused("it is no folder (a link is not followed)");
+    }
+    // SAFETY: it has no preconditions and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let (owner, mode) = (metadata.uid(), metadata.mode());
+    if owner != user && owner != 0 {
+        return refused("it belongs to another user, who could change what is in it");
+    }
+    if inside && owner == user && mode & OTHERS != 0 {
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(0o700))
+    } else if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        refused("every user could change what is in it; take that right away: chmod o-w")
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(not(unix))]
+fn check(folder: &Path, _inside: bool) -> io::Result<()> {
+    if folder.is_dir() { Ok(()) } else { Err(ErrorKind::NotADirectory.into()) }
+}
+
+/// Removes the drafts of processes that were killed.
+pub(crate) fn remove_leftovers(folder: &Path) {
+    for entry in folder.read_dir().into_iter().flatten().flatten() {
+        let metadata = entry.metadata();
+        let age = metadata.and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
+        if entry.file_name().to_string_lossy().starts_with(DRAFT) && age.is_some_and(|age| age > DRAFT_AGE) {
+            // one that stays is only in the way of nothing
+            let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_file(entry.path()));
+        }
+    }
 }
 
 /// Writes a file under another name first, so that another process never sees a part of it.
@@ -31,10 +114,44 @@ pub(crate) fn draft(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less the umask, as any new file
-    let mut file = builder.tempfile_in(folder)?;
+    let mut file = builder.prefix(DRAFT).tempfile_in(folder)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     Ok(file)
+}
+
+/// A folder that is ready to be filled and renamed to another one in `folder`; removed if it is not.
+pub(crate) fn draft_folder(folder: &Path) -> io::Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.prefix(DRAFT).tempdir_in(folder)
+}
+
+/// Writes a text with a comment before it that has its SHA-256.
+pub(crate) fn write_sealed(path: &Path, text: &[u8]) -> io::Result<()> {
+    write(path, &[seal(text).as_bytes(), text].concat())
+}
+
+/// The text that [`write_sealed`] has written; `None` where the file is not there, is damaged, or is no regular file.
+pub(crate) fn read_sealed(path: &Path) -> Option<Vec<u8>> {
+    let bytes = read(path).ok()?;
+    let (start, text) = bytes.split_at_checked(seal(b"").len())?;
+    (start == seal(text).as_bytes()).then(|| text.to_vec())
+}
+
+/// A line that is a comment of C and of PTX.
+fn seal(text: &[u8]) -> String {
+    let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("// SHA-256 of what follows: {hash}\n")
+}
+
+/// The bytes of a regular file; no link is followed.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    match path.symlink_metadata()?.is_file() {
+        true => files::read(path, MAX_FILE),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "expected a regular file")),
+    }
 }
 
 #[cfg(test)]
@@ -65,5 +182,65 @@ mod tests {
         std::fs::create_dir(folder.path().join("a/c")).unwrap();
         assert!(write(&folder.path().join("a/c"), b"x").is_err());
         assert_eq!(std::fs::read_dir(folder.path().join("a")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_is_sealed_is_read_only_if_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kernel");
+        assert_eq!(read_sealed(&path), None);
+        write_sealed(&path, b"code").unwrap();
+        assert_eq!(read_sealed(&path).unwrap(), b"code");
+        let whole = std::fs::read(&path).unwrap();
+        for damaged in [&whole[..whole.len() - 1], &whole[1..], b"code", b""] {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(read_sealed(&path), None);
+        }
+        let mut flipped = whole.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        std::fs::write(&path, flipped).unwrap();
+        assert_eq!(read_sealed(&path), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn folders_are_closed_and_neither_links_nor_strangers_are_trusted() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let cache = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let models = private(&cache.path().join("new"), "models").unwrap();
+        assert_eq!((mode(&cache.path().join("new")), mode(&models)), (0o700, 0o700));
+        // one of an older version is closed
+        std::fs::set_permissions(&models, PermissionsExt::from_mode(0o775)).unwrap();
+        private(&cache.path().join("new"), "models").unwrap();
+        assert_eq!(mode(&models), 0o700);
+        let elsewhere = tempfile::tempdir().unwrap();
+        symlink(elsewhere.path(), cache.path().join("kernels")).unwrap();
+        let (path, error) = private(cache.path(), "kernels").unwrap_err();
+        assert_eq!((path, error.kind()), (cache.path().join("kernels"), ErrorKind::PermissionDenied));
+        // /tmp is everybody's and sticky: what is inside is its owner's; without the bit it is not
+        let open = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(open.path(), PermissionsExt::from_mode(0o1777)).unwrap();
+        private(open.path(), "models").unwrap();
+        std::fs::set_permissions(open.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(private(open.path(), "models").unwrap_err().1.to_string().contains("chmod o-w"));
+    }
+
+    #[test]
+    fn what_a_kill_left_is_removed_after_a_while() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = private(cache.path(), "kernels").unwrap();
+        let old = std::time::SystemTime::now() - 2 * DRAFT_AGE;
+        let put = |name: &str, time| {
+            std::fs::write(folder.join(name), "x").unwrap();
+            std::fs::File::options().append(true).open(folder.join(name)).unwrap().set_modified(time).unwrap();
+        };
+        put(".draft-old", old);
+        put(".draft-new", std::time::SystemTime::now());
+        put("kernel.ptx", old);
+        private(cache.path(), "kernels").unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".draft-new", "kernel.ptx"]);
     }
 }

@@ -45,6 +45,7 @@ mod cache;
 pub mod cli;
 pub mod engine;
 pub mod eval;
+mod files;
 pub mod io;
 pub mod model;
 pub mod report;

@@ -1,6 +1,6 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
-use super::assess::{Assessed, ReadingArgs, Request, assess, calibration};
+use super::assess::{Assessed, ReadingArgs, Request, assess, calibration, examples_and_rules};
 use super::error::CliError;
 use super::{ModelArgs, note, print};
 use crate::backend::sampling::Sampling;
@@ -18,13 +18,14 @@ use crate::uq::Parameters;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
 
 /// Answer a question, with the confidence of the answer
 #[derive(Args)]
+#[command(after_help = examples_and_rules(EXAMPLES))]
 pub struct AskArgs {
     /// The question; - reads it from standard input
     #[arg(value_name = "QUESTION")]
@@ -57,6 +58,11 @@ pub struct AskArgs {
     #[arg(long)]
     json: bool,
 }
+
+const EXAMPLES: &str = "\
+  uqac ask \"What is 17 + 25?\"
+  uqac ask -m Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --seed 1 \"Who wrote Emma?\"
+  uqac ask --json - < question.txt | jq .scores.p";
 
 fn temperature(text: &str) -> Result<f32, String> {
     let value: f32 = text.parse().map_err(|_| "expected a number".to_owned())?;
@@ -145,8 +151,13 @@ fn answer(
 fn question(argument: &str) -> Result<String, CliError> {
     let mut text = argument.to_owned();
     if argument == "-" {
+        /// Bytes: more than any context holds.
+        const MAX: u64 = 64 << 20;
         text.clear();
-        std::io::stdin().read_to_string(&mut text).map_err(CliError::Stdin)?;
+        let read = std::io::stdin().take(MAX).read_to_string(&mut text).map_err(CliError::Stdin)?;
+        if read as u64 == MAX {
+            return Err(CliError::Stdin(ErrorKind::FileTooLarge.into()));
+        }
     }
     let text = text.trim_end_matches(['\n', '\r']);
     if text.trim().is_empty() { Err(CliError::NoQuestion) } else { Ok(text.to_owned()) }

@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Which reading of the method is computed.
 #[derive(Args)]
-#[command(after_help = rules_help())]
+#[command(next_help_heading = "Method")]
 pub struct ReadingArgs {
     /// Which reading of the method
     #[arg(long, value_parser = profile(), default_value_t = Profile::Corrected)]
@@ -37,9 +37,9 @@ fn reading(profile: Profile, rules: &[RuleSetting]) -> Result<Reading, CliError>
     Ok(Reading::new(profile, rules.iter().map(|rule| (&rule.name, &rule.value)))?)
 }
 
-/// The rules and their values, for the end of a command's help.
-fn rules_help() -> String {
-    format!("Rules (--rule NAME=VALUE):\n{}", rules::help())
+/// The end of a command's help: examples of it, and the rules with their values.
+pub fn examples_and_rules(examples: &str) -> String {
+    format!("Examples:\n{examples}\n\nRules (--rule NAME=VALUE):\n{}", rules::help())
 }
 
 /// Reads a [`Profile`] by its name; help lists them.

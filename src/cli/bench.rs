@@ -1,9 +1,10 @@
 //! `uqac bench`: what the method costs on this machine.
 
 use super::error::CliError;
-use super::{ModelArgs, note, print};
+use super::{ModelArgs, count, note, print};
 use crate::backend::DeviceChoice;
 use crate::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
+use crate::cache;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
 use clap::Args;
@@ -15,6 +16,9 @@ use std::process::ExitCode;
 /// Every stage runs once a round, beside the read bandwidth and the arithmetic peak that are measured in the same round;
 /// medians are shown, and the range of the rounds. Compare figures of one run only.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k"
+)]
 pub struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -22,21 +26,22 @@ pub struct BenchArgs {
     #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
     random_weights: Option<String>,
     /// Tokens of the prompt
-    #[arg(long, value_name = "P", default_value_t = 512)]
+    #[arg(long, value_name = "P", default_value = "512", value_parser = count(1..=MAX_TOKENS))]
     prompt_tokens: usize,
     /// Tokens of each response
-    #[arg(long, value_name = "G", default_value_t = 128)]
+    #[arg(long, value_name = "G", default_value = "128", value_parser = count(1..=MAX_TOKENS))]
     gen_tokens: usize,
     /// Sequences that are decoded together
-    #[arg(long, value_name = "B", default_value_t = 1)]
+    #[arg(long, value_name = "B", default_value = "1", value_parser = count(1..=1024))]
     batch: usize,
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    /// Times that every stage is run
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count(1..=10_000))]
     rounds: usize,
     /// Variants of the ensemble, evenly spread over the response
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = count(0..=10_000))]
     variants: usize,
     /// Samples of self-consistency
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = count(0..=1000))]
     samples: usize,
     /// Contexts at whose end decoding is measured as well, such as 512,1k,2k,4k,8k
     #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = length)]
@@ -52,6 +57,9 @@ pub struct BenchArgs {
     json: bool,
 }
 
+/// More than any model's context.
+const MAX_TOKENS: u64 = 1 << 24;
+
 fn shape(name: &str) -> Result<String, String> {
     let names: Vec<&str> = shapes::SHAPES.iter().map(|shape| shape.name).collect();
     shapes::find(name).map(|_| name.to_owned()).ok_or_else(|| format!("expected one of {}", names.join(", ")))
@@ -61,7 +69,9 @@ fn shape(name: &str) -> Result<String, String> {
 fn length(text: &str) -> Result<usize, String> {
     let (digits, unit) = text.strip_suffix(['k', 'K']).map_or((text, 1), |digits| (digits, 1024));
     let tokens = digits.parse().ok().and_then(|n: usize| n.checked_mul(unit));
-    tokens.filter(|n| *n > 0).ok_or_else(|| "expected tokens, such as 512 or 4k".to_owned())
+    tokens
+        .filter(|n| (1..=MAX_TOKENS as usize).contains(n))
+        .ok_or_else(|| "expected tokens, such as 512 or 4k".to_owned())
 }
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
@@ -104,7 +114,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
 /// The checkpoint of a shape, kept for the next time.
 fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
     let shape = shapes::find(name).ok_or(CliError::Missing("the name of a published shape"))?;
-    let folder = std::env::temp_dir().join("uqac-random-weights").join(name.replace('/', "-"));
+    // in a folder of this user's own: others could have put links under a name that they know
+    let private = cache::private(&std::env::temp_dir(), "uqac-random-weights");
+    let folder = private.map_err(|(path, source)| CliError::File { path, source })?.join(name.replace('/', "-"));
     note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
     checkpoint::write(&folder, &shape, threads).map_err(|source| CliError::File { path: folder.clone(), source })?;
     Ok(folder)

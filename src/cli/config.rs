@@ -2,6 +2,7 @@
 //! declared once, and its values are checked as those of a flag.
 
 use super::error::CliError;
+use crate::files;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value};
@@ -16,7 +17,9 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsStr
     let Ok(Some(path)) = flags.try_get_one::<PathBuf>("config") else { return Ok(arguments) };
     let wrong = |why: String| CliError::Config { path: path.clone(), why };
     let known: Vec<&Arg> = command.find_subcommand(name).into_iter().flat_map(Command::get_arguments).collect();
-    let mut all = arguments[..2].to_vec(); // the program and the subcommand
+    // the program, options that stand before the subcommand, and the subcommand
+    let start = arguments.iter().position(|argument| argument == name).map_or(arguments.len(), |at| at + 1);
+    let mut all = arguments[..start].to_vec();
     for (key, value) in read(path)? {
         let option = known.iter().find(|option| option.get_long() == Some(&key) && key != "config");
         let option = option.ok_or_else(|| wrong(format!("unknown option {key}; valid names: {}", names(&known))))?;
@@ -25,7 +28,7 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsStr
             all.extend(flag(option, &key, &value).map_err(expected)?);
         }
     }
-    all.extend_from_slice(&arguments[2..]);
+    all.extend_from_slice(&arguments[start..]);
     match command.clone().try_get_matches_from(&all) {
         Ok(_) => Ok(all),
         Err(error) => {
@@ -37,7 +40,9 @@ pub fn expanded(command: &Command, arguments: Vec<OsString>) -> Result<Vec<OsStr
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>, CliError> {
-    let text = std::fs::read_to_string(path).map_err(|source| CliError::File { path: path.to_owned(), source })?;
+    /// Bytes: more than any command line has.
+    const MAX: u64 = 1 << 20;
+    let text = files::read_to_string(path, MAX).map_err(|source| CliError::File { path: path.to_owned(), source })?;
     toml::from_str(&text).map_err(|error| CliError::Config { path: path.to_owned(), why: error.to_string() })
 }
 

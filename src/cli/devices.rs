@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 /// List the devices that models can run on
 #[derive(Args)]
+#[command(after_help = "Example:\n  uqac devices --json | jq .devices")]
 pub struct DevicesArgs {
     /// A JSON object instead of text
     #[arg(long)]

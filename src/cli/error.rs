@@ -9,6 +9,7 @@ use crate::eval::calibration::CalibrationError;
 use crate::eval::run::RunError;
 use crate::eval::run::folder::FolderError;
 use crate::eval::run::sweep::SweepError;
+use crate::eval::sample::SequenceError;
 use crate::eval::tasks::TaskError;
 use crate::io::jsonl::ReadError;
 use crate::io::jsonl::append::AppendError;
@@ -54,6 +55,10 @@ pub enum CliError {
     Output(#[from] OutputError),
     #[error("{}: input and output are the same file", .0.display())]
     SameFile(PathBuf),
+    #[error("{}: the file is there already; use --overwrite", .0.display())]
+    Exists(PathBuf),
+    #[error("{}: a file of the run itself; give another --output", .0.display())]
+    RunFile(PathBuf),
     #[error(transparent)]
     Analysis(#[from] AnalysisError),
     #[error(transparent)]
@@ -86,6 +91,8 @@ pub enum CliError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
     #[error(transparent)]
     Bench(#[from] BenchError),
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]

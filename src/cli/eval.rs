@@ -1,9 +1,9 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
-use super::assess::{ReadingArgs, chain_rule};
+use super::assess::{ReadingArgs, chain_rule, examples_and_rules};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
-use super::{ModelArgs, SOME_FAILED, print};
+use super::{ModelArgs, SOME_FAILED, count, manifest, print, signals};
 use crate::backend::entropy::Gamma;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
@@ -11,7 +11,7 @@ use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::controls::draw_number;
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::eval::run::folder::{RunFolder, Shard};
-use crate::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
+use crate::eval::run::manifest::{EvalOptions, Manifest};
 use crate::eval::run::methods::{METHODS, Method, UQAC};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
@@ -31,25 +31,26 @@ use std::process::ExitCode;
 /// done is kept in the output folder item by item: the same command again resumes where a run ended. `uqac report` makes
 /// tables and pictures of the folder.
 #[derive(Args)]
+#[command(override_usage = USAGE, after_help = examples_and_rules(EXAMPLES))]
 pub struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
-    #[arg(long, value_name = "TASK,..", value_delimiter = ',', help = format!("Tasks: {}", tasks::names()))]
+    #[arg(short, long, value_name = "TASK,..", value_delimiter = ',', help = format!("Tasks: {}", tasks::names()))]
     tasks: Vec<String>,
     /// The run's folder
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
     /// Folder with the benchmarks' files [default: the Hugging Face cache]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
     /// Only the first N items of each task
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
     /// Part I of N (I from 1): every N-th item. The parts may share a folder
     #[arg(long, value_name = "I/N")]
     shard: Option<Shard>,
     /// Responses generated at once; results do not depend on it
-    #[arg(long, value_name = "N", value_parser = positive, default_value = "8")]
+    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value = "8")]
     batch_size: usize,
     #[command(flatten)]
     reading: ReadingArgs,
@@ -57,7 +58,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
     /// Max tokens of a response [default: as published for the task and the model: 1024, of BBH 1536]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX.into()))]
     max_tokens: Option<usize>,
     /// A text that ends a response, which is cut before it; can be repeated [default: the task's own]
     #[arg(long, value_name = "TEXT")]
@@ -66,7 +67,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Self-consistency: responses drawn for each question
-    #[arg(long, value_name = "N", value_parser = positive, default_value = "5")]
+    #[arg(long, value_name = "N", value_parser = count(1..=1000), default_value = "5")]
     samples: usize,
     /// Self-consistency: temperature
     #[arg(long, value_name = "T", default_value_t = 0.5)]
@@ -100,9 +101,13 @@ pub struct EvalArgs {
     config: Option<PathBuf>,
 }
 
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| *n > 0).ok_or_else(|| "expected a number ≥ 1".to_owned())
-}
+/// What must be given may also come from the file of `--config`, so the parser does not require it.
+const USAGE: &str = "uqac eval [OPTIONS] --tasks <TASK,..> --output <FOLDER>";
+
+const EXAMPLES: &str = "\
+  uqac eval -t abacus -n 50 -o runs/abacus
+  uqac eval -m Qwen/Qwen2.5-0.5B-Instruct -t gsm8k,math --data DATA -o runs/qwen --methods self-consistency
+  uqac eval -m Qwen/Qwen2.5-0.5B-Instruct -t mine.jsonl -o runs/mine --sweep theta=0.5,0.7 k=8,16";
 
 /// The methods' names, which `--help` shows with what they mean.
 fn methods() -> PossibleValuesParser {
@@ -167,8 +172,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let thinking = engine.chat_template().is_some_and(|template| template.source().contains("</think>"));
     let boxed_instruction = options.boxed_instruction;
     let tasks = load_tasks(args, TaskOptions { boxed_instruction, thinking, ..TaskOptions::default() })?;
-    let manifest = manifest(&model_name, &model_folder, &engine, &options)?;
+    let manifest = manifest(&model_name, &model_folder, &engine, options.clone())?;
     let folder = RunFolder::open(&output, &manifest)?;
+    signals::on_interrupt("interrupted; the same command goes on from here");
     let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
     for task in &tasks {
@@ -203,46 +209,6 @@ fn check_template(engine: &Engine, args: &EvalArgs) -> Result<(), CliError> {
     }
     let method = args.own_passes().find(|method| method.needs_chat_template());
     method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key())))
-}
-
-fn manifest(named: &str, folder: &Path, engine: &Engine, options: &EvalOptions) -> Result<Manifest, CliError> {
-    let template = engine.chat_template().map(|template| template.source());
-    let fingerprint =
-        Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
-    let (k_cache, v_cache) = engine.cache_types();
-    let name = match Path::new(named).is_dir() {
-        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
-        false => None,
-    };
-    Ok(Manifest {
-        format: FORMAT,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        model: Model {
-            name: name.unwrap_or_else(|| named.to_owned()),
-            fingerprint,
-            k_cache,
-            v_cache,
-            weight_format: engine.options().weights,
-            gamma: Some(engine.options().gamma)
-                .filter(|gamma| *gamma != Gamma::PUBLISHED)
-                .map(|gamma| gamma.values().to_vec()),
-        },
-        options: options.clone(),
-        device: engine.device(),
-        started: Some(jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()),
-        command: Some(command_line()),
-    })
-}
-
-/// The command as it could be typed again.
-fn command_line() -> String {
-    let plain = |c: char| c.is_alphanumeric() || "_-./:=,@%+".contains(c);
-    let quoted = |word: String| match !word.is_empty() && word.chars().all(plain) {
-        true => word,
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    };
-    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
-    std::iter::once("uqac".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// A run whose responses are all there.

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 /// the nearest C positions to the line through those at C + 1 and 20, as published, beside the published γ that the method
 /// uses. Runs on the CPU.
 #[derive(Args)]
+#[command(after_help = "Example:\n  uqac fit-gamma -m abacus runs/abacus --limit 20")]
 pub struct FitGammaArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -26,7 +27,7 @@ pub struct FitGammaArgs {
     #[arg(value_name = "FOLDER")]
     run: PathBuf,
     /// Responses that are measured
-    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
     /// C: positions that are discounted
     #[arg(long, value_name = "C", default_value_t = NEAREST as u8, value_parser = clap::value_parser!(u8).range(1..=MAX_NEAREST as i64))]
@@ -63,7 +64,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
 
 /// Adds every row of a response, every head.
 fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDistance) -> Result<(), CliError> {
-    let (tokens, prompt_len) = sample.sequence(engine.tokenizer()).map_err(EngineError::from)?;
+    let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
     if tokens.len() == prompt_len {
         return Ok(());
     }

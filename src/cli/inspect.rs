@@ -17,6 +17,9 @@ use std::process::ExitCode;
 
 /// Show what was understood of a model: shape, weights, tokenizer, chat template, memory
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  uqac inspect abacus\n  uqac inspect Qwen/Qwen2.5-0.5B-Instruct --context 8192 --json | jq .memory"
+)]
 pub struct InspectArgs {
     /// Model folder, or a name on the Hugging Face hub that has been downloaded
     #[arg(value_name = "MODEL")]

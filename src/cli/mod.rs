@@ -12,20 +12,31 @@ mod fit_gamma;
 mod inspect;
 mod progress;
 mod report;
+mod say;
 mod score;
+mod signals;
 
 use crate::backend::cuda::Gemm;
 use crate::backend::entropy::Gamma;
+use crate::backend::entropy::Gamma;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
+use crate::eval::run::fingerprint::Fingerprint;
+use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::model::demo;
 use crate::model::hub::locate_model;
+use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::visible;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::CliError;
+use say::{Level, detail, note, print};
 use std::io::Write;
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Instant;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;
@@ -35,13 +46,59 @@ const SOME_FAILED: u8 = 1;
 const FAILED: u8 = 2;
 
 #[derive(Parser)]
-#[command(version, about, after_help = AFTER_HELP)]
+#[command(version, long_version = long_version(), about, after_help = AFTER_HELP)]
 struct Cli {
+    #[command(flatten)]
+    messages: Messages,
     #[command(subcommand)]
     command: Command,
 }
 
+/// How much is said, and in which colours.
+#[derive(Args)]
+#[command(next_help_heading = "Messages")]
+struct Messages {
+    /// Say nothing but results and errors
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Also say what runs where, and how long it takes to load
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    /// Colours in results; auto: in a terminal
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    color: ColorChoice,
+}
+
+impl Messages {
+    fn apply(&self) {
+        say::set(match (self.quiet, self.verbose) {
+            (true, _) => Level::Quiet,
+            (_, true) => Level::Verbose,
+            _ => Level::Normal,
+        });
+        match self.color {
+            ColorChoice::Auto => (),
+            choice => TermStyle::choose_colour(choice == ColorChoice::Always),
+        }
+    }
+}
+
+/// The version, the commit that it was built from, and the features it was built with.
+fn long_version() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let features = if cfg!(feature = "png") { "png" } else { "none" };
+        let commit = option_env!("UQAC_COMMIT").unwrap_or("not recorded");
+        format!("{}\ncommit: {commit}\nfeatures: {features}", env!("CARGO_PKG_VERSION"))
+    })
+}
+
 const AFTER_HELP: &str = "\
+Examples:
+  uqac ask \"What is 17 + 25?\"
+  uqac score --model Qwen/Qwen2.5-0.5B-Instruct --input responses.jsonl --output scores.jsonl
+  uqac eval --tasks abacus --limit 50 --output runs/abacus && uqac report runs/abacus
+
 Exit codes:
   0  done
   1  score, eval: done, but some items have status \"error\" in the output
@@ -69,10 +126,11 @@ enum Command {
 
 /// Which model, and how it runs.
 #[derive(Args)]
+#[command(next_help_heading = "Model and device")]
 struct ModelArgs {
     /// Model folder, a name on the Hugging Face hub that has been downloaded, or abacus, the small model inside this
     /// program [default: $UQAC_MODEL; for ask and eval abacus without it]
-    #[arg(long, value_name = "FOLDER|NAME")]
+    #[arg(short, long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     #[command(flatten)]
     run: RunArgs,
@@ -80,6 +138,7 @@ struct ModelArgs {
 
 /// How a model runs.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Model and device")]
 struct RunArgs {
     /// Where it runs; auto: the first CUDA device if it can be used, else the CPU; reference: one scalar thread, slow, for
     /// checking
@@ -96,7 +155,7 @@ struct RunArgs {
     #[arg(long, value_name = "own|auto|cublaslt", default_value_t = Gemm::Own)]
     gemm: Gemm,
     /// Threads on the CPU; 0: one per core
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count(0..=1024))]
     threads: usize,
     /// γ, the discount of the nearest positions: a file that `fit-gamma --json` has written, or a JSON list, nearest first
     /// [default: the published one]. Not on CUDA
@@ -150,9 +209,22 @@ impl RunArgs {
         EngineOptions { device, threads, k_cache, v_cache, gemm, weights, gamma, ..EngineOptions::default() }
     }
 
-    fn load(&self, folder: &std::path::Path) -> Result<Engine, CliError> {
+    fn load(&self, folder: &Path) -> Result<Engine, CliError> {
         let mut upload = progress::Upload::default();
+        signals::on_truncation(folder);
+        let begun = Instant::now();
         let engine = Engine::load_with(folder, self.options(), &mut |done, total| upload.show(done, total))?;
+        let (k_cache, v_cache) = engine.cache_types();
+        detail(&format!(
+            "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
+            folder.display(),
+            engine.spec().architecture,
+            engine.spec().max_position_embeddings,
+            engine.device(),
+            k_cache.name(),
+            v_cache.name(),
+            begun.elapsed().as_secs_f64()
+        ));
         if !self.weights.is_file() {
             note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
         }
@@ -165,12 +237,13 @@ impl RunArgs {
 
 /// Parses the command line, runs the command and reports its error.
 pub fn main() -> ExitCode {
+    signals::prepare();
     match run() {
         Ok(code) => code,
         // Whoever reads our output may stop when they have enough.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            note(&format!("error: {error}"));
+            say::error(&format!("error: {error}"));
             ExitCode::from(FAILED)
         }
     }
@@ -178,7 +251,9 @@ pub fn main() -> ExitCode {
 
 fn run() -> Result<ExitCode, CliError> {
     let arguments = config::expanded(&Cli::command(), std::env::args_os().collect())?;
-    match Cli::parse_from(arguments).command {
+    let Cli { messages, command } = Cli::parse_from(arguments);
+    messages.apply();
+    match command {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
         Command::Eval(args) => eval::run(&args),
@@ -191,13 +266,53 @@ fn run() -> Result<ExitCode, CliError> {
     }
 }
 
-/// A line for the person at the terminal, made harmless: errors quote files. That nobody may be listening is no error.
-fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", visible(line));
+/// A number of things, in a range.
+fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
 }
 
-/// Writes to standard output.
-fn print(text: &str) -> Result<(), CliError> {
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Stdout)
+/// What a run is made with.
+fn manifest<Options>(
+    named: &str,
+    folder: &Path,
+    engine: &Engine,
+    options: Options,
+) -> Result<Manifest<Options>, CliError> {
+    let template = engine.chat_template().map(|template| template.source());
+    let fingerprint =
+        Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
+    let (k_cache, v_cache) = engine.cache_types();
+    let name = match Path::new(named).is_dir() {
+        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
+        false => None,
+    };
+    Ok(Manifest {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        model: Model {
+            name: name.unwrap_or_else(|| named.to_owned()),
+            fingerprint,
+            k_cache,
+            v_cache,
+            weight_format: engine.options().weights,
+            gamma: Some(engine.options().gamma)
+                .filter(|gamma| *gamma != Gamma::PUBLISHED)
+                .map(|gamma| gamma.values().to_vec()),
+        },
+        options,
+        device: engine.device(),
+        started: Some(jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()),
+        command: Some(command_line()),
+    })
+}
+
+/// The command as it could be typed again.
+fn command_line() -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_-./:=,@%+".contains(c);
+    let quoted = |word: String| match !word.is_empty() && word.chars().all(plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("uqac".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

@@ -1,6 +1,7 @@
 //! How far a long run is, on standard error: a bar in a terminal, else a line now and then.
 
 use super::note;
+use super::say::{Level, counted, note, says};
 use crate::engine::FinishReason;
 use crate::eval::run::Event;
 use crate::io::record::Status;
@@ -11,6 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Time between lines where there is no bar.
 const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Whether there is a terminal for them, and somebody who wants them.
+fn shows_bars() -> bool {
+    std::io::stderr().is_terminal() && says(Level::Normal)
+}
 
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -26,7 +32,7 @@ impl Progress {
     /// `total` items are to come, if that is known.
     pub fn new(total: Option<u64>) -> Progress {
         let start = Instant::now();
-        let bar = std::io::stderr().is_terminal().then(|| bar(total));
+        let bar = shows_bars().then(|| bar(total));
         Progress { bar, total, done: 0, skipped: 0, start, last: start }
     }
 
@@ -104,7 +110,7 @@ struct Counts {
 
 impl EvalProgress {
     pub fn new(total: usize) -> EvalProgress {
-        let bar = std::io::stderr().is_terminal().then(|| {
+        let bar = shows_bars().then(|| {
             let bar = bar(Some(total as u64));
             let template = "{bar:32} {pos}/{len} items  {msg}  {elapsed} elapsed, {eta} left";
             if let Ok(style) = ProgressStyle::with_template(template) {
@@ -165,7 +171,8 @@ impl EvalProgress {
         let seconds = self.start.elapsed().as_secs_f64();
         note(&format!(
             "{done} items in {seconds:.1} s ({earlier} were there already): {correct} correct, {no_answer} without an \
-             answer, {truncated} cut off at the limit, {errors} errors"
+             answer, {truncated} cut off at the limit, {}",
+            counted(errors, "error")
         ));
         self.counts.messages.iter().for_each(|message| note(message));
         if errors > self.counts.messages.len() {
@@ -184,7 +191,7 @@ pub struct Upload {
 impl Upload {
     /// `done` of `total` bytes have been copied.
     pub fn show(&mut self, done: usize, total: usize) {
-        if !std::io::stderr().is_terminal() {
+        if !shows_bars() {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {

@@ -1,8 +1,9 @@
 //! `uqac report`: an evaluation's tables and pictures, recomputed from its samples.
 
 use super::error::CliError;
-use super::{note, print};
+use super::{count, note, print};
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
+use crate::files;
 use crate::report::html;
 use crate::report::pictures::galleries;
 use crate::report::png::pngs;
@@ -19,17 +20,21 @@ use std::process::ExitCode;
 /// Reads the folders that `uqac eval --output` has written; no model is needed. Shards of a run, in one folder or in
 /// several given together, are merged.
 #[derive(Args)]
+#[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
     /// Folders of runs
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
     /// How it is written; json holds every number, html is one page with tables, pictures and every item
-    #[arg(long, value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
     format: Format,
     /// A file instead of standard output; with html a folder, which gets report.html and the pictures (or a file, if it
     /// ends in .html)
-    #[arg(long, value_name = "FILE|FOLDER")]
+    #[arg(short, long, value_name = "FILE|FOLDER")]
     output: Option<PathBuf>,
+    /// Replace a file that is there already (report.html in a folder always is)
+    #[arg(long)]
+    overwrite: bool,
     /// Also write the pictures into this folder, as SVG
     #[arg(long, value_name = "FOLDER")]
     pictures: Option<PathBuf>,
@@ -43,7 +48,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "METHOD", default_value = "p")]
     against: String,
     /// Resamples of the bootstrap; 0: no intervals
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = count(0..=100_000))]
     resamples: usize,
     /// Find the threshold above which at most this share of the answers is wrong, by an exact bound (Clopper-Pearson over 20
     /// thresholds) on a random half of the items, and show what comes of it on the other half
@@ -59,6 +64,12 @@ pub struct ReportArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  uqac report runs/abacus
+  uqac report runs/qwen runs/llama --format html --output report
+  uqac report runs/qwen --methods p,p_sim,self_consistency --against self_consistency";
 
 fn share(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
@@ -76,6 +87,10 @@ enum Format {
 }
 
 pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
+    let (file, folder) = places(args);
+    if let Some(file) = &file {
+        refuse_existing(file, args.overwrite || folder.is_some(), &args.folders)?;
+    }
     let options = AnalysisOptions {
         resamples: args.resamples,
         seed: args.seed,
@@ -91,7 +106,6 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
             run.notes.iter().for_each(|what| note(&format!("note: {}: {what}", run.name)));
         }
     }
-    let (file, folder) = places(args);
     match args.pictures.clone().or(folder.map(|folder| folder.join("pictures"))) {
         Some(folder) => draw(&analysis, &folder, args.png)?,
         None if args.png => return Err(CliError::Missing("--pictures FOLDER")),
@@ -106,6 +120,22 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
         None => print(&text)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A file that is there is replaced only if that is asked for, and what a run consists of never.
+fn refuse_existing(file: &Path, overwrite: bool, runs: &[PathBuf]) -> Result<(), CliError> {
+    let Ok(metadata) = file.metadata() else { return Ok(()) };
+    let of_a_run = |name: &str| name == "manifest.json" || name.starts_with("samples_") || name.starts_with("sweep_");
+    for entry in runs.iter().filter_map(|run| run.read_dir().ok()).flatten().flatten() {
+        let same = || entry.path().metadata().is_ok_and(|other| files::same(&metadata, &other));
+        if of_a_run(&entry.file_name().to_string_lossy()) && same() {
+            return Err(CliError::RunFile(file.to_owned()));
+        }
+    }
+    match metadata.is_file() && metadata.len() > 0 && !overwrite {
+        true => Err(CliError::Exists(file.to_owned())),
+        false => Ok(()),
+    }
 }
 
 /// The file that the report goes to, and the folder that is its own, if it has one: a page's.

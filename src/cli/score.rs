@@ -1,15 +1,19 @@
 //! `uqac score`: confidences for responses that already exist.
 
-use super::assess::{ReadingArgs, Request, assess, calibration};
+use super::assess::{ReadingArgs, Request, assess, calibration, examples_and_rules};
 use super::error::CliError;
 use super::progress::Progress;
-use super::{ModelArgs, SOME_FAILED, note};
+use super::say::counted;
+use super::{ModelArgs, SOME_FAILED, manifest, note, signals};
 use crate::engine::Engine;
-use crate::engine::encode::encode;
+use crate::engine::encode::{MAX_BYTES_PER_TOKEN, encode};
 use crate::eval::calibration::Calibration;
+use crate::eval::run::manifest::{Input, ScoreOptions};
+use crate::eval::run::sidecar;
+use crate::files;
 use crate::io::item::{BadItem, Content, Item, Items};
-use crate::io::jsonl::Lines;
 use crate::io::jsonl::append::Existing;
+use crate::io::jsonl::{LINE_LIMIT, Lines};
 use crate::io::record::{Done, Record, Status};
 use crate::uq::{Parameters, Reading};
 use clap::Args;
@@ -23,22 +27,23 @@ use std::time::Instant;
 /// whole sequence) or {id, messages | prompt, response}. The output has a line for each, in the same order, with status
 /// ok, no_answer or error.
 #[derive(Args)]
+#[command(after_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     reading: ReadingArgs,
     /// JSON lines, plain or gzip; - is standard input
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     input: PathBuf,
     /// JSON lines; gzip if the name ends in .gz; - is standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
     /// Add the chosen heads and the largest attention weights of every row of the chain
     #[arg(long)]
     trace: bool,
     /// Only the first N items of the input
-    #[arg(long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u64>,
     /// Keep what an earlier run has written and score only the others
     #[arg(long, conflicts_with = "overwrite")]
@@ -51,6 +56,11 @@ pub struct ScoreArgs {
     no_chat_template: bool,
 }
 
+const EXAMPLES: &str = "\
+  uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl
+  uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl --resume
+  zcat responses.jsonl.gz | uqac score -m abacus -i - -o - | jq .scores.p";
+
 pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     refuse_same_file(&args.input, &args.output)?;
     let existing = match (args.resume, args.overwrite) {
@@ -60,18 +70,53 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
-    let items = Items::from(Lines::open(&args.input)?);
-    let total = count(args)?;
     let reading = args.reading.reading()?;
+    let file = |source| CliError::File { path: args.input.clone(), source };
+    let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
+    let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
+    let (whole, start) = Input::of(&args.input, start).map_err(file)?.unzip();
+    let lines = Lines::open(&args.input)?;
+    let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, reading)?;
     let mut engine = args.model.run.load(&folder)?;
+    let parameters = Parameters::published(reading);
+    let options = ScoreOptions {
+        parameters: parameters.clone(),
+        chat_template: !args.no_chat_template,
+        trace: args.trace,
+        input: whole,
+    };
+    let manifest = manifest(&args.model.named().unwrap_or_default(), &folder, &engine, options)?;
+    match earlier {
+        Some(earlier) if !done.is_empty() => sidecar::check(&args.output, &earlier, &manifest, start)?,
+        None if !done.is_empty() => note(&format!(
+            "note: {} has no manifest beside it (an older version wrote none): its records are taken to be of this model, \
+             these options and this input",
+            args.output.display()
+        )),
+        _ => (),
+    }
+    let is_file = output.is_file();
     let mut output = output.open()?;
+    if is_file {
+        sidecar::write(&args.output, &manifest)?;
+    }
+    if is_file {
+        signals::on_interrupt("interrupted; the same command with --resume goes on from here");
+    }
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let parameters = Parameters::published(reading);
     let calibration = calibration(&folder, &engine, &reading)?;
+    let items = Items::from(lines.with_limit(line_limit(&engine)));
+    let mut ended = Ok(());
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
-        let item = item?;
+        let item = match item {
+            Ok(item) => item,
+            Err(error) => {
+                ended = Err(error);
+                break;
+            }
+        };
         let skipped = is_done(&mut done, &item);
         if !skipped {
             let record = score_line(&mut engine, item, args, (&parameters, calibration.as_ref()), &mut tally);
@@ -82,15 +127,28 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     }
     progress.finish();
     tally.report();
+    ended?;
     Ok(ExitCode::from(if tally.error + tally.earlier_errors > 0 { SOME_FAILED } else { 0 }))
 }
 
-/// Two paths to one file: writing would destroy the input.
+/// Two names of one file, links and redirections included: writing would destroy the input, or feed it for ever.
 fn refuse_same_file(input: &Path, output: &Path) -> Result<(), CliError> {
-    match (input.canonicalize(), output.canonicalize()) {
-        (Ok(a), Ok(b)) if a == b && a.is_file() => Err(CliError::SameFile(output.to_owned())),
-        _ => Ok(()),
+    let standard = Path::new("-");
+    let input = if input == standard { files::stdin().and_then(|file| file.metadata()) } else { input.metadata() };
+    let written = if output == standard { files::stdout().and_then(|file| file.metadata()) } else { output.metadata() };
+    let beside = sidecar::path(output).metadata();
+    let Ok(input) = input else { return Ok(()) }; // opening it says what is wrong
+    match [written, beside].into_iter().flatten().any(|output| files::same(&input, &output)) {
+        true => Err(CliError::SameFile(output.to_owned())),
+        false => Ok(()),
     }
+}
+
+/// Max bytes of a line: the longest text that is tokenized, every character of it written as `\uXXXX`, and other fields.
+fn line_limit(engine: &Engine) -> u64 {
+    const OTHER_FIELDS: u64 = 16 << 20;
+    let text = engine.spec().max_position_embeddings.saturating_mul(6 * MAX_BYTES_PER_TOKEN) as u64;
+    LINE_LIMIT.min(OTHER_FIELDS.saturating_add(text))
 }
 
 /// How many items there will be; unknown where the input can be read only once.
@@ -98,7 +156,7 @@ fn count(args: &ScoreArgs) -> Result<Option<u64>, CliError> {
     if !args.input.is_file() {
         return Ok(None);
     }
-    let lines = Lines::open(&args.input)?.count()?;
+    let lines = Lines::open(&args.input)?.count();
     Ok(Some(args.limit.map_or(lines, |limit| limit.min(lines))))
 }
 
@@ -185,11 +243,11 @@ impl Tally {
     fn report(&self) {
         let seconds = self.start.elapsed().as_secs_f64();
         let scored = self.ok + self.no_answer + self.error;
-        let mut line = format!("{scored} item{} in {seconds:.1} s", if scored == 1 { "" } else { "s" });
+        let mut line = format!("{} in {seconds:.1} s", counted(scored, "item"));
         if self.tokens > 0 {
             line += &format!(" ({:.0} tokens/s)", self.tokens as f64 / seconds);
         }
-        line += &format!(": {} ok, {} without an answer, {} errors", self.ok, self.no_answer, self.error);
+        line += &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.error, "error"));
         if self.earlier > 0 {
             line += &format!("; {} were there already, {} of them errors", self.earlier, self.earlier_errors);
         }

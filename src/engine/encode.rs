@@ -17,6 +17,23 @@ pub enum EncodeError {
     NoChatTemplate,
     #[error("{0} cannot be used with --no-chat-template; give the text as a prompt")]
     NeedsChatTemplate(&'static str),
+    #[error(
+        "the text has {bytes} bytes: it cannot fit into the model's context of {context} tokens (max_position_embeddings)"
+    )]
+    TooLong { bytes: usize, context: usize },
+}
+
+/// Max bytes of text for each token of the model's context: text that fits has about a tenth of that, and more is not tokenized
+/// to find out.
+pub const MAX_BYTES_PER_TOKEN: usize = 64;
+
+/// Whether a text may be short enough to be tokenized.
+fn check_length(engine: &Engine, bytes: usize) -> Result<(), EncodeError> {
+    let context = engine.spec().max_position_embeddings;
+    match bytes > context.saturating_mul(MAX_BYTES_PER_TOKEN) {
+        true => Err(EncodeError::TooLong { bytes, context }),
+        false => Ok(()),
+    }
 }
 
 /// How a prompt and a response that exists become tokens.
@@ -31,12 +48,19 @@ pub enum Encoding {
 /// The tokens of a prompt, up to where the response starts; `chat`: through the model's chat template.
 pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -> Result<Vec<u32>, EncodeError> {
     let tokenizer = engine.tokenizer();
+    let bytes = match conversation {
+        Conversation::Prompt(text) => text.len(),
+        Conversation::Messages(messages) => messages.iter().map(|m| m.role.len() + m.content.len()).sum(),
+    };
+    check_length(engine, bytes)?;
     match conversation {
         Conversation::Prompt(text) if !chat => Ok(encode_plain(tokenizer, text)?),
         Conversation::Messages(_) if !chat => Err(EncodeError::NeedsChatTemplate("messages")),
         conversation => {
             let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
-            Ok(template.encode(tokenizer, &conversation.to_messages(), true)?)
+            let text = template.render(&conversation.to_messages(), true)?;
+            check_length(engine, text.len())?;
+            Ok(tokenizer.encode(&text, false)?)
         }
     }
 }
@@ -51,6 +75,7 @@ pub fn encode(
     chat: bool,
     encoding: Encoding,
 ) -> Result<(Vec<u32>, usize), EncodeError> {
+    check_length(engine, response.len())?;
     let mut tokens = encode_prompt(engine, conversation, chat)?;
     let (prompt_len, tokenizer) = (tokens.len(), engine.tokenizer());
     let whole = if encoding == Encoding::Joint { rendered_whole(engine, conversation, response) } else { None };

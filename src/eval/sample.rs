@@ -8,15 +8,19 @@ use crate::io::record::{Answer, Status};
 use crate::model::chat::encode_plain;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
 use crate::uq::{Link, Member, Profile};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Scores by name; `None` where one could not be computed. Higher is more confident.
 pub type ScoreMap = BTreeMap<String, Option<f64>>;
 
-/// One item of a task, its response, its grade and its confidences.
+/// One item of a task, its response, its grade and its confidences. One that is read is checked: positions lie where they can,
+/// and lists of one length have it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")] // so that `deserialize` can be followed by `check`
 pub struct Sample {
     /// The item's index in the task, from 0.
     pub doc_id: usize,
@@ -38,16 +42,83 @@ pub struct Sample {
     pub uq: Uq,
 }
 
+impl Serialize for Sample {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Sample::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Sample {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Sample, D::Error> {
+        let sample = Sample::deserialize(deserializer)?;
+        sample.check().map_err(D::Error::custom)?;
+        Ok(sample)
+    }
+}
+
+/// A sample's sequence cannot be made again.
+#[derive(Debug, thiserror::Error)]
+pub enum SequenceError {
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error(
+        "{task} {doc_id}: the prompt has {found} tokens, but had {expected} (n_instr) when the response was generated: \
+         tokenizer.json or tokenizer_config.json of the model is another one now"
+    )]
+    OtherPrompt { task: String, doc_id: usize, expected: usize, found: usize },
+}
+
 impl Sample {
     /// The whole sequence, its prompt encoded again, and where the response starts.
-    pub fn sequence(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize), TokenizerError> {
+    ///
+    /// # Errors
+    /// The prompt is no longer encoded to as many tokens as it was, so that positions would be others.
+    pub fn sequence(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize), SequenceError> {
         let text = self.arguments.first().map_or("", |(text, _)| text);
+        let expected = self.uq.prompt_len;
         let templated = tokenizer.encode(text, false)?;
         // a prompt without a template has the tokenizer's own special tokens
-        let mut tokens = if templated.len() == self.uq.prompt_len { templated } else { encode_plain(tokenizer, text)? };
-        let prompt_len = tokens.len();
+        let mut tokens = if templated.len() == expected { templated } else { encode_plain(tokenizer, text)? };
+        if tokens.len() != expected {
+            let (task, doc_id, found) = (self.task.clone(), self.doc_id, tokens.len());
+            return Err(SequenceError::OtherPrompt { task, doc_id, expected, found });
+        }
         tokens.extend(&self.uq.tokens.ids);
-        Ok((tokens, prompt_len))
+        Ok((tokens, expected))
+    }
+
+    /// What cannot be, as the field, what was expected and what was found.
+    fn check(&self) -> Result<(), String> {
+        let Uq { tokens: ResponseTokens { ids, offsets, logprobs }, prompt_len, .. } = &self.uq;
+        let (count, start, end) = (ids.len(), *prompt_len, prompt_len.saturating_add(ids.len()));
+        for (name, found) in [("offsets", offsets.len()), ("logprobs", logprobs.len())] {
+            if found != count {
+                return Err(format!("uq.tokens.{name}: expected {count}, one for each of ids, found {found}"));
+            }
+        }
+        let text = self.resps.first().and_then(|texts| texts.first()).map_or("", String::as_str);
+        if let Some([from, to]) = offsets.iter().find(|[from, to]| text.get(*from..*to).is_none()) {
+            let len = text.len();
+            return Err(format!(
+                "uq.tokens.offsets: expected parts of the response's {len} bytes, found [{from}, {to}]"
+            ));
+        }
+        match &self.uq.answer {
+            Some(Answer { tokens, .. }) if tokens.start < start || tokens.is_empty() || tokens.end > end => {
+                let Range { start: from, end: to } = tokens;
+                let expected = format!("[start, end) with {start} <= start < end <= {end}");
+                return Err(format!("uq.answer.tokens: expected {expected}, found [{from}, {to}]"));
+            }
+            None if self.uq.status == Status::Ok => {
+                return Err("uq.answer: expected one where uq.status is ok, found null".to_owned());
+            }
+            _ => (),
+        }
+        let mut rows = self.uq.chain.iter().map(|link| link.row).chain(self.uq.kept.iter().copied());
+        match rows.find(|row| !(-1..count as i64).contains(row)) {
+            Some(row) => Err(format!("uq.chain, uq.kept: expected rows from -1 to {}, found {row}", count as i64 - 1)),
+            None => Ok(()),
+        }
     }
 }
 

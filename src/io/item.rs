@@ -5,6 +5,7 @@
 //! is read; only a file that cannot be read further ends the iteration.
 
 use super::jsonl::{Lines, ReadError};
+use super::sketch::{Element, List, Sketch};
 use crate::model::chat::{Conversation, Message};
 use regex::bytes::Regex;
 use serde::Deserialize;
@@ -96,15 +97,15 @@ impl Iterator for Items {
 /// The fields that matter. Their types are left open, so that a wrong one leaves the id readable.
 #[derive(Deserialize)]
 struct Fields {
-    id: Option<Value>,
-    dataset: Option<Value>,
-    input_ids: Option<Value>,
+    id: Option<Sketch>,
+    dataset: Option<Sketch>,
+    input_ids: Option<List<u32>>,
     #[serde(rename = "n_instr")]
-    prompt_len: Option<Value>,
-    answer_span: Option<Value>,
-    messages: Option<Value>,
-    prompt: Option<Value>,
-    response: Option<Value>,
+    prompt_len: Option<Sketch>,
+    answer_span: Option<Sketch>,
+    messages: Option<List<Message>>,
+    prompt: Option<Sketch>,
+    response: Option<Sketch>,
 }
 
 impl Item {
@@ -118,7 +119,7 @@ impl Item {
         };
         let id = match &fields.id {
             None => number,
-            Some(id) => checked_id(id).map_err(|problem| bad(number, problem))?,
+            Some(Sketch(id)) => checked_id(id).map_err(|problem| bad(number, problem))?,
         };
         match Item::from_fields(id.clone(), fields) {
             Ok(item) => Ok(item),
@@ -127,11 +128,12 @@ impl Item {
     }
 
     fn from_fields(id: Value, fields: Fields) -> Result<Item, Problem> {
+        let value = |sketch: Option<Sketch>| sketch.map(|Sketch(value)| value);
         let content = match fields.input_ids {
-            Some(ids) => tokens(ids, fields.prompt_len, fields.answer_span)?,
-            None => text(fields.messages, fields.prompt, fields.response)?,
+            Some(ids) => tokens(ids, value(fields.prompt_len), value(fields.answer_span))?,
+            None => text(fields.messages, value(fields.prompt), value(fields.response))?,
         };
-        let dataset = fields.dataset.map(|value| string("dataset", value)).transpose()?;
+        let dataset = value(fields.dataset).map(|value| string("dataset", value)).transpose()?;
         Ok(Item { id, dataset, content })
     }
 }
@@ -139,7 +141,7 @@ impl Item {
 fn fields(text: &[u8]) -> Result<Fields, Problem> {
     // serde would read a struct from an array as well
     if text.trim_ascii_start().first() != Some(&b'{') {
-        let value: Value = serde_json::from_slice(text).map_err(Problem::Json)?;
+        let Sketch(value) = serde_json::from_slice(text).map_err(Problem::Json)?;
         return Err(wrong("the line", "an object", &value));
     }
     serde_json::from_slice(text).map_err(Problem::Json)
@@ -154,6 +156,19 @@ fn rescue_id(text: &[u8]) -> Option<Value> {
     checked_id(&value).ok()
 }
 
+impl Element for u32 {
+    fn of(value: &Value) -> Option<u32> {
+        value.as_u64().and_then(|id| u32::try_from(id).ok())
+    }
+}
+
+impl Element for Message {
+    fn of(value: &Value) -> Option<Message> {
+        let text = |key| value.get(key).and_then(Value::as_str);
+        Some(Message::new(text("role")?, text("content")?))
+    }
+}
+
 /// An id must be the same when it is written again: no float that stands for a longer whole number.
 fn checked_id(id: &Value) -> Result<Value, Problem> {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
@@ -166,15 +181,14 @@ fn checked_id(id: &Value) -> Result<Value, Problem> {
 }
 
 /// `input_ids`, `prompt_len` and `answer_span`, with their ranges checked.
-fn tokens(ids: Value, prompt_len: Option<Value>, span: Option<Value>) -> Result<Content, Problem> {
-    let Value::Array(ids) = ids else { return Err(wrong("input_ids", "a list of token ids", &ids)) };
-    let id = |(i, value): (usize, &Value)| {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| wrong(format!("input_ids[{i}]"), "a token id", value))
+fn tokens(ids: List<u32>, prompt_len: Option<Value>, span: Option<Value>) -> Result<Content, Problem> {
+    let input_ids = match ids {
+        List::All(ids) => ids,
+        List::Wrong { index, found } => return Err(wrong(format!("input_ids[{index}]"), "a token id", &found)),
+        List::Other(found) => return Err(wrong("input_ids", "a list of token ids", &found)),
     };
-    let input_ids = ids.iter().enumerate().map(id).collect::<Result<Vec<u32>, _>>()?;
     if input_ids.is_empty() {
-        return Err(wrong("input_ids", "at least two token ids", &Value::Array(ids)));
+        return Err(wrong("input_ids", "at least two token ids", &Value::Array(Vec::new())));
     }
     let len = input_ids.len();
     let prompt_len = prompt_len.ok_or(Problem::Missing("n_instr"))?;
@@ -202,7 +216,7 @@ fn position(value: &Value) -> Option<usize> {
 }
 
 /// `messages` or `prompt`, and `response`.
-fn text(messages: Option<Value>, prompt: Option<Value>, response: Option<Value>) -> Result<Content, Problem> {
+fn text(messages: Option<List<Message>>, prompt: Option<Value>, response: Option<Value>) -> Result<Content, Problem> {
     let conversation = match (messages, prompt) {
         (Some(_), Some(_)) => return Err(Problem::Both("messages", "prompt")),
         (Some(messages), None) => Conversation::Messages(checked_messages(messages)?),
@@ -216,17 +230,16 @@ fn text(messages: Option<Value>, prompt: Option<Value>, response: Option<Value>)
     Ok(Content::Text { conversation, response })
 }
 
-fn checked_messages(messages: Value) -> Result<Vec<Message>, Problem> {
-    let messages = match messages {
-        Value::Array(messages) if !messages.is_empty() => messages,
-        other => return Err(wrong("messages", "a list of at least one message", &other)),
-    };
-    let text = |message: &Value, key| message.get(key).and_then(Value::as_str).map(str::to_owned);
-    let message = |(i, message): (usize, &Value)| match (text(message, "role"), text(message, "content")) {
-        (Some(role), Some(content)) => Ok(Message { role, content }),
-        _ => Err(wrong(format!("messages[{i}]"), "an object with a role and a content, both strings", message)),
-    };
-    messages.iter().enumerate().map(message).collect()
+fn checked_messages(messages: List<Message>) -> Result<Vec<Message>, Problem> {
+    const EACH: &str = "an object with a role and a content, both strings";
+    match messages {
+        List::All(messages) if messages.is_empty() => {
+            Err(wrong("messages", "a list of at least one message", &Value::Array(Vec::new())))
+        }
+        List::All(messages) => Ok(messages),
+        List::Wrong { index, found } => Err(wrong(format!("messages[{index}]"), EACH, &found)),
+        List::Other(found) => Err(wrong("messages", "a list of at least one message", &found)),
+    }
 }
 
 fn string(field: &str, value: Value) -> Result<String, Problem> {
@@ -348,6 +361,33 @@ mod tests {
             assert_eq!(found, id, "{line}");
             assert!(message.starts_with("line 8: ") && message.contains(says), "{line}: {message}");
         }
+    }
+
+    /// A tree of a line takes up to 16 times its bytes.
+    #[test]
+    fn hostile_values_are_read_in_a_bounded_amount_of_memory() {
+        let many = |element: &str| vec![element; 100_000].join(",");
+        for (line, says) in [
+            (
+                format!(r#"{{"id": "h", "input_ids": [[{}]], "n_instr": 1}}"#, many("1")),
+                "input_ids[0]: expected a token id",
+            ),
+            (
+                format!(r#"{{"id": "h", "messages": [{}], "response": "y"}}"#, many("{}")),
+                "messages[0]: expected an object",
+            ),
+            (format!(r#"{{"id": "h", "prompt": [{}], "response": "y"}}"#, many("[[]]")), "prompt: expected a string"),
+            (
+                format!(r#"{{"id": "h", "prompt": {{{}}}, "response": "y"}}"#, many(r#""k": {}"#)),
+                "prompt: expected a string",
+            ),
+        ] {
+            let (id, message) = parse(&line).unwrap_err();
+            assert!(id == "h" && message.contains(says) && message.len() < 200, "{message}");
+        }
+        // what is no field of ours is passed over
+        let line = format!(r#"{{"id": 1, "other": [{}], "prompt": "p", "response": "r"}}"#, many("[1]"));
+        assert!(parse(&line).is_ok());
     }
 
     #[test]

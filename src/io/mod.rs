@@ -6,3 +6,4 @@
 pub mod item;
 pub mod jsonl;
 pub mod record;
+mod sketch;

@@ -272,6 +272,10 @@ mod tests {
             assert!(message.ends_with(&format!("config.json: {end}")), "{message}");
         };
         says(|c| c["hidden_size"] = json!(0), "hidden_size: expected a positive integer, found 0");
+        says(
+            |c| c["num_hidden_layers"] = json!(u32::MAX),
+            "num_hidden_layers: expected at most 4096, found 4294967295",
+        );
         says(|c| drop(c.as_object_mut().unwrap().remove("vocab_size")), "missing field `vocab_size`");
         says(|c| c["rms_norm_eps"] = json!("x"), "rms_norm_eps: expected a positive number, found \"x\"");
         says(

@@ -3,7 +3,8 @@
 
 use crate::cache;
 use sha2::{Digest, Sha256};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -37,25 +38,56 @@ pub enum DemoError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The model's folder, unpacked if it is not there yet and repaired if it is damaged: `<cache>/models/abacus-<hash>`.
+/// The model's folder, unpacked if it is not there yet and replaced if anything in it is not as it was:
+/// `<cache>/models/abacus-<hash>`.
 ///
 /// # Errors
-/// There is no folder for caches, or it cannot be written.
+/// There is no folder for caches, it cannot be written, or it could have been filled by another user.
 pub fn folder() -> Result<PathBuf, DemoError> {
-    unpack(&cache::folder().ok_or(DemoError::NoFolder)?.join("models"))
+    unpack(&cache::folder().ok_or(DemoError::NoFolder)?)
 }
 
-fn unpack(models: &Path) -> Result<PathBuf, DemoError> {
+fn unpack(cache: &Path) -> Result<PathBuf, DemoError> {
+    /// Other processes may unpack at the same time; one of them is first.
+    const ATTEMPTS: usize = 8;
+    let models = cache::private(cache, "models").map_err(|(path, source)| DemoError::Write { path, source })?;
     let folder = models.join(format!("{NAME}-{}", hash()));
-    for (name, bytes) in FILES {
-        let path = folder.join(name);
-        // Compared whole: it is a few megabytes, and a damaged weight would be a quietly wrong answer.
-        if std::fs::read(&path).is_ok_and(|found| found == *bytes) {
-            continue;
+    let mut error = None;
+    for _ in 0..ATTEMPTS {
+        if is_whole(&folder) {
+            return Ok(folder);
         }
-        cache::write(&path, bytes).map_err(|source| DemoError::Write { path, source })?;
+        error = replace(&models, &folder).err();
     }
-    Ok(folder)
+    let source = error.unwrap_or_else(|| io::Error::other("its files change while they are written"));
+    Err(DemoError::Write { path: folder, source })
+}
+
+/// Whether the folder holds the files, each as it was, and nothing else: a chat template that somebody has put there would be
+/// part of the model. Compared whole: it is a few megabytes, and a damaged weight would be a quietly wrong answer.
+fn is_whole(folder: &Path) -> bool {
+    let is_folder = folder.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    let names = || folder.read_dir().map_or(0, Iterator::count);
+    is_folder
+        && names() == FILES.len()
+        && FILES.iter().all(|(name, bytes)| cache::read(&folder.join(name)).is_ok_and(|found| found == *bytes))
+}
+
+/// Puts a new folder in the place of what is there; a process that has mapped the old one's weights keeps them.
+fn replace(models: &Path, folder: &Path) -> io::Result<()> {
+    let draft = cache::draft_folder(models)?;
+    for (name, bytes) in FILES {
+        let mut file = File::create_new(draft.path().join(name))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+    }
+    if folder.symlink_metadata().is_ok() {
+        let old = cache::draft_folder(models)?;
+        std::fs::rename(folder, old.path().join("old"))?;
+    }
+    std::fs::rename(draft.path(), folder)?;
+    let _ = draft.keep(); // it has another name now
+    Ok(())
 }
 
 /// The first twelve hexadecimal digits of the files' SHA-256: another version of the model has another folder.
@@ -84,12 +116,48 @@ mod tests {
         let written = || std::fs::metadata(&weights).unwrap().modified().unwrap();
         let (first, length) = (written(), std::fs::metadata(&weights).unwrap().len());
         assert_eq!(unpack(cache.path()).unwrap(), folder);
-        assert_eq!(written(), first);
+        assert_eq!(written(), first, "not written again");
         std::fs::write(&weights, b"cut off").unwrap();
         std::fs::remove_file(folder.join("config.json")).unwrap();
         unpack(cache.path()).unwrap();
         assert_eq!(std::fs::metadata(&weights).unwrap().len(), length);
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), FILES.len());
+        assert_eq!(std::fs::read_dir(folder.parent().unwrap()).unwrap().count(), 1, "no draft stays");
+    }
+
+    #[test]
+    fn nothing_that_does_not_belong_there_stays() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = unpack(cache.path()).unwrap();
+        std::fs::write(folder.join("chat_template.jinja"), "planted").unwrap();
+        unpack(cache.path()).unwrap();
+        assert!(!folder.join("chat_template.jinja").exists());
+        // a link in the place of a file, and of the folder: what they lead to is not touched
+        #[cfg(unix)]
+        {
+            let elsewhere = tempfile::tempdir().unwrap();
+            let (file, target) = (folder.join("config.json"), elsewhere.path().join("config.json"));
+            std::fs::rename(&file, &target).unwrap();
+            std::os::unix::fs::symlink(&target, &file).unwrap();
+            unpack(cache.path()).unwrap();
+            assert!(file.symlink_metadata().unwrap().is_file() && target.exists());
+            std::fs::rename(&folder, elsewhere.path().join("model")).unwrap();
+            std::os::unix::fs::symlink(elsewhere.path().join("model"), &folder).unwrap();
+            unpack(cache.path()).unwrap();
+            assert!(folder.symlink_metadata().unwrap().is_dir());
+            assert_eq!(std::fs::read_dir(elsewhere.path().join("model")).unwrap().count(), FILES.len());
+        }
+    }
+
+    #[test]
+    fn many_first_runs_at_once_have_one_folder() {
+        let cache = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| unpack(cache.path()).unwrap());
+            }
+        });
+        assert_eq!(std::fs::read_dir(cache.path().join("models")).unwrap().count(), 1);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! of one's own nor what to say where a revision is missing.
 
 use super::demo::{self, DemoError};
+use crate::files;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -114,10 +115,13 @@ fn dataset_snapshots_in(cache: &Path, name: &str) -> Vec<PathBuf> {
     main.into_iter().chain(others).collect()
 }
 
+/// Bytes of a file that holds a commit's hash.
+const MAX_REFERENCE: u64 = 1 << 10;
+
 /// The snapshot a revision stands for: through `refs/<revision>`, or a commit's own folder.
 fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
     let snapshots = folder.join("snapshots");
-    let commit = std::fs::read_to_string(folder.join("refs").join(revision)).ok();
+    let commit = files::read_to_string(&folder.join("refs").join(revision), MAX_REFERENCE).ok();
     let commit = commit.as_deref().map_or(revision, str::trim);
     let snapshot = snapshots.join(commit);
     (!commit.is_empty() && snapshot.is_dir()).then_some(snapshot)

@@ -2,12 +2,12 @@
 //! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
 
 use super::{ModelError, ModelSpec};
+use crate::files;
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -372,7 +372,8 @@ fn shard_names(path: &Path) -> Result<Vec<String>, ModelError> {
     struct Index {
         weight_map: HashMap<String, String>,
     }
-    let text = std::fs::read_to_string(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
+    let text = files::read_to_string(path, files::MAX_SETTINGS)
+        .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
     let index: Index =
         serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
     let mut names: Vec<String> = index.weight_map.into_values().collect();
@@ -389,12 +390,19 @@ fn shard_names(path: &Path) -> Result<Vec<String>, ModelError> {
     }
 }
 
+/// Bytes. Some hundred describe a tensor, and what is parsed of them is held in memory.
+const MAX_HEADER: u64 = 16 << 20;
+
 fn map_file(path: PathBuf, tensors: &mut HashMap<String, Entry>) -> Result<(), ModelError> {
-    let file = File::open(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
+    let file = files::open(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
     // SAFETY: the map is only read. As for every program that maps its input, the file must not be truncated or
-    // rewritten while it is in use; model files are written once, under a temporary name.
+    // rewritten while it is in use; model files are written once, under a temporary name. The commands say so where one
+    // is truncated all the same (SIGBUS).
     let map = unsafe { Mmap::map(&file) }.map_err(|source| ModelError::Io { path: path.clone(), source })?;
     let corrupt = |message: String| ModelError::Safetensors { path: path.clone(), message };
+    if let Some(len) = map.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)).filter(|len| *len > MAX_HEADER) {
+        return Err(corrupt(format!("its header has {len} bytes, expected at most {MAX_HEADER}")));
+    }
     let parsed = SafeTensors::deserialize(&map).map_err(|e| corrupt(e.to_string()))?;
     let base = map.as_ptr() as usize;
     let found: Vec<(String, Dtype, Vec<usize>, usize, usize)> = parsed

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Modules of the crate, the highest first; those in one row are equals.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["cli", "bench"],
     &["report"],
     &["eval"],
@@ -19,7 +19,8 @@ const LAYERS: [&[&str]; 9] = [
     &["engine"],
     &["backend"],
     &["model"],
-    &["cache", "units"],
+    &["cache"],
+    &["files", "units"],
 ];
 
 /// A module's path below the crate: `["backend", "cuda", "pass"]`.

@@ -95,7 +95,7 @@ fn what_cannot_be_measured_is_refused() {
         |more: &[&'static str]| [&["--model", model.as_str(), "--buffer", "1", "--device", "cpu"], more].concat();
     fails(&with(&["--prompt-tokens", "5000"]), "the model's context");
     fails(&with(&["--gen-tokens", "1"]), "the response is 1: expected at least 5");
-    fails(&with(&["--batch", "0"]), "the batch is 0");
+    fails(&with(&["--batch", "0"]), "0 is not in 1..=1024");
     fails(&with(&["--sweep", "4q"]), "512 or 4k");
     fails(&["--random-weights", "gpt-5"], "llama-3.1-8b");
 }

@@ -43,7 +43,10 @@ fn help_names_commands_options_and_exit_codes() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(options.iter().all(|option| text.contains(option)), "{command}: {text}");
     }
-    assert_eq!(uqac(&["--version"]).stdout, format!("uqac {}\n", env!("CARGO_PKG_VERSION")).as_bytes());
+    let version = |flag| String::from_utf8(uqac(&[flag]).stdout).unwrap();
+    assert_eq!(version("-V"), format!("uqac {}\n", env!("CARGO_PKG_VERSION")));
+    let long = version("--version");
+    assert!(long.starts_with(&version("-V")) && long.contains("\ncommit: ") && long.contains("\nfeatures: "), "{long}");
 }
 
 #[test]
@@ -78,7 +81,8 @@ fn wrong_usage_is_exit_code_2() {
     let tasks = "valid names: gsm8k, math, bbh, bbh:SUBTASK, abacus, ";
     fails(&["eval", "--output", "x", "--tasks", "mmlu"], &["unknown task \"mmlu\"", tasks, "FILE.jsonl"]);
     fails(&["eval", "--methods", "x"], &["uqac, self-consistency, verbalized"]);
-    fails(&["eval", "--batch-size", "0"], &["expected a number ≥ 1"]);
+    fails(&["eval", "--batch-size", "0"], &["0 is not in 1..=1024"]);
+    fails(&["--color", "pink", "devices"], &["pink", "auto, always, never"]);
 }
 
 #[test]
@@ -106,4 +110,27 @@ fn files_are_looked_at_before_a_model_is_loaded() {
     assert!(!Path::new(&path("new.jsonl")).exists());
     let output = uqac(&["score", "--model", &path("model"), "--input", &path("in.jsonl"), "--output", "-", "--resume"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("only a regular file can be resumed"));
+}
+
+#[test]
+fn every_help_has_an_example_and_shows_what_is_required() {
+    for command in ["ask", "score", "eval", "fit-gamma", "inspect", "devices", "bench", "report"] {
+        for flag in ["-h", "--help"] {
+            let text = String::from_utf8(uqac(&[command, flag]).stdout).unwrap();
+            assert!(text.contains("Example") && text.contains(&format!("  uqac {command} ")), "{text}");
+            assert!(text.contains("--quiet") && text.contains("--verbose") && text.contains("--color"), "{text}");
+        }
+    }
+    for (command, usage) in [
+        ("eval", "Usage: uqac eval [OPTIONS] --tasks <TASK,..> --output <FOLDER>\n"),
+        ("score", "Usage: uqac score [OPTIONS] --input <FILE> --output <FILE>\n"),
+        ("ask", "Usage: uqac ask [OPTIONS] <QUESTION>\n"),
+    ] {
+        let text = String::from_utf8(uqac(&[command, "--help"]).stdout).unwrap();
+        assert!(text.contains(usage), "{text}");
+    }
+    let text = String::from_utf8(uqac(&["eval", "--help"]).stdout).unwrap();
+    for heading in ["\nModel and device:", "\nMethod:", "\nMessages:", "\nOptions:"] {
+        assert!(text.contains(heading), "{heading}: {text}");
+    }
 }

@@ -168,11 +168,11 @@ fn other_options_or_questions_are_refused_with_the_difference() {
         assert_eq!(ran.status.code(), Some(2), "{message}");
         parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
     };
-    refused(&["--stop", "x"], &["options.stop: the folder has null, this run [\"x\"]"]);
-    refused(&["--seed", "7"], &["options.seed: the folder has 0, this run 7", "new folder"]);
-    refused(&["--rule", "threshold=above"], &["options.rules.threshold: the folder has null, this run \"above\""]);
+    refused(&["--stop", "x"], &["options.stop: the earlier run has null, this one [\"x\"]"]);
+    refused(&["--seed", "7"], &["options.seed: the earlier run has 0, this one 7", "new --output"]);
+    refused(&["--rule", "threshold=above"], &["options.rules.threshold: the earlier run has null, this one \"above\""]);
     refused(&["--profile", "paper"], &["options.profile", "\"corrected\"", "\"paper\""]);
-    refused(&["--k-cache", "bf16"], &["model.k_cache: the folder has \"f32\", this run \"bf16\""]);
+    refused(&["--k-cache", "bf16"], &["model.k_cache: the earlier run has \"f32\", this one \"bf16\""]);
     refused(&ALL, &["options.methods"]);
     setup.write_task(3, "gone");
     refused(&[], &["another question", "samples_sums.jsonl"]);
@@ -297,7 +297,7 @@ fn an_item_that_fails_stays_alone() {
     let folder = setup.path("run");
     let ran = setup.eval(&folder, &[]);
     assert_eq!(ran.status.code(), Some(1), "{}", text(&ran.stderr));
-    assert!(text(&ran.stderr).contains("1 errors"), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains("1 error"), "{}", text(&ran.stderr));
     let all = samples(&folder);
     assert_eq!(all.len(), 3);
     let failed = &all[2]["uq"];

@@ -37,6 +37,7 @@ mod report_page;
 mod tasks;
 mod tiny_models;
 mod tokenizer;
+mod trust;
 mod uq_golden;
 mod uq_profiles;
 mod uq_properties;

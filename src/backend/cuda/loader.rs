@@ -41,6 +41,7 @@ struct Compiler {
     version: (i32, i32),
     options: Vec<String>,
     device: String,
+    /// Where images are kept; `None` where there is no folder that only this user can write to.
     cache: Option<PathBuf>,
 }
 
@@ -116,7 +117,7 @@ impl Compiler {
             version: (major, minor),
             options,
             device: info.name.clone(),
-            cache: cache::folder().map(|folder| folder.join("kernels")),
+            cache: cache::folder().and_then(|folder| cache::private(&folder, "kernels").ok()),
         })
     }
 
@@ -124,7 +125,7 @@ impl Compiler {
     fn image(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
         let cached =
             self.cache.as_ref().map(|folder| folder.join(format!("{}-{:016x}.ptx", file.name, self.key(file))));
-        if let Some(image) = cached.as_deref().and_then(read_image) {
+        if let Some(image) = cached.as_deref().and_then(cache::read_sealed) {
             return Ok(image);
         }
         let options = CompileOptions {
@@ -139,7 +140,7 @@ impl Compiler {
         }
         if let Some(path) = cached {
             // a cache that cannot be written costs time, nothing else
-            drop(cache::write(&path, &image));
+            drop(cache::write_sealed(&path, &image));
         }
         Ok(image)
     }
@@ -171,9 +172,4 @@ fn include_folders() -> Vec<PathBuf> {
     let found = folders.chain(usual).find(|folder| folder.join(TOOLKIT_HEADER).is_file());
     let with_inner = found.into_iter().flat_map(|folder| [folder.join("cccl"), folder]);
     with_inner.filter(|folder| folder.is_dir()).collect()
-}
-
-/// A whole image: one that was cut off has no NUL at its end.
-fn read_image(path: &Path) -> Option<Vec<u8>> {
-    std::fs::read(path).ok().filter(|image| image.last() == Some(&0))
 }

@@ -10,7 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) fn analysis(mut runs: Vec<Run>, options: &AnalysisOptions) -> Result<Analysis, AnalysisError> {
     runs.iter_mut().for_each(score_task_identity);
     let mut methods = methods_of(&runs);
-    if let Some(unknown) = options.methods.iter().find(|key| !methods.iter().any(|method| method.key == **key)) {
+    // the default may be missing: then the first method is compared with
+    let against = Some(&options.against).filter(|key| **key != AnalysisOptions::default().against);
+    if let Some(unknown) =
+        options.methods.iter().chain(against).find(|key| !methods.iter().any(|method| method.key == **key))
+    {
         let known = methods.into_iter().map(|method| method.key).collect();
         return Err(AnalysisError::NoMethod { method: unknown.clone(), known });
     }

@@ -5,6 +5,7 @@ use crate::engine::FinishReason;
 use crate::eval::metrics::Confidence;
 use crate::eval::run::sweep::SweepRow;
 use crate::eval::sample::{Sample, ScoreMap, SweepPoint};
+use crate::files;
 use crate::io::jsonl::{Lines, ReadError};
 use crate::io::record::Status;
 use serde::de::DeserializeOwned;
@@ -287,14 +288,14 @@ pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
     let io = |source| AnalysisError::Io { file: folder.to_owned(), source };
     let entries = folder.read_dir().map_err(io)?.map(|entry| entry.map(|entry| entry.path()));
     let mut files: Vec<PathBuf> = entries.collect::<Result<_, _>>().map_err(io)?;
-    files.retain(|file| is_samples(file));
+    files.retain(|file| is_samples(file) && file.is_file());
     files.sort();
     Ok(files)
 }
 
 fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
     let file = folder.join("manifest.json");
-    let text = match std::fs::read_to_string(&file) {
+    let text = match files::read_to_string(&file, files::MAX_SETTINGS) {
         Ok(text) => text,
         // a folder without one, or something that is no folder
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {

@@ -1,9 +1,9 @@
 //! What identifies a model's files, without reading gigabytes.
 
+use crate::files;
 use crate::model::ModelSpec;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -13,16 +13,29 @@ const BLOCKS: u64 = 64;
 /// Bytes of a block.
 const BLOCK: u64 = 64 << 10;
 
-/// Hashes of a model's files (SHA-256, the first 16 hexadecimal digits).
+/// Stands for the hash of a file that the model does not have.
+const ABSENT: &str = "absent";
+
+/// Hashes of every file of a model that a result depends on (SHA-256, the first 16 hexadecimal digits). Those that older
+/// versions did not record are `None` in their manifests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
     pub architecture: String,
     /// Of `config.json`.
     pub config: String,
+    /// Of `generation_config.json`, which can name further end tokens.
+    #[serde(default)]
+    pub generation_config: Option<String>,
     /// Of every weight file's name, length, and 64 blocks of 64 KiB.
     pub weights: String,
+    /// Of `model.safetensors.index.json`.
+    #[serde(default)]
+    pub weights_index: Option<String>,
     /// Of `tokenizer.json`.
     pub tokenizer: String,
+    /// Of `tokenizer_config.json`: special tokens, and whether one is put before a text.
+    #[serde(default)]
+    pub tokenizer_config: Option<String>,
     /// Of the chat template's text; `None` for a model without one.
     pub chat_template: Option<String>,
 }
@@ -36,20 +49,47 @@ impl Fingerprint {
     ) -> Result<Fingerprint, (PathBuf, io::Error)> {
         let whole = |name: &str| {
             let path = folder.join(name);
-            std::fs::read(&path).map(|bytes| digits(Sha256::digest(bytes))).map_err(|error| (path, error))
+            hash_file(&path).map_err(|error| (path, error))
+        };
+        let optional = |name: &str| match whole(name) {
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(Some(ABSENT.to_owned())),
+            other => other.map(Some),
         };
         Ok(Fingerprint {
             architecture: spec.architecture.clone(),
             config: whole("config.json")?,
+            generation_config: optional("generation_config.json")?,
             weights: weights(folder)?,
+            weights_index: optional("model.safetensors.index.json")?,
             tokenizer: whole("tokenizer.json")?,
+            tokenizer_config: optional("tokenizer_config.json")?,
             chat_template: chat_template.map(|text| digits(Sha256::digest(text))),
         })
     }
 }
 
+/// The hash of a whole file.
+fn hash_file(path: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    add(&mut files::open(path)?, &mut hash)?;
+    Ok(digits(hash.finalize()))
+}
+
+/// Adds what is left of a source, a block at a time.
+pub(super) fn add(source: &mut impl Read, hash: &mut Sha256) -> io::Result<()> {
+    let mut block = vec![0; BLOCK as usize];
+    loop {
+        match source.read(&mut block) {
+            Ok(0) => return Ok(()),
+            Ok(n) => hash.update(&block[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// The first 16 hexadecimal digits.
-fn digits(hash: impl AsRef<[u8]>) -> String {
+pub(super) fn digits(hash: impl AsRef<[u8]>) -> String {
     hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -69,7 +109,7 @@ fn weights(folder: &Path) -> Result<String, (PathBuf, io::Error)> {
 
 /// Adds a file's name, length and blocks.
 fn sample(path: &Path, hash: &mut Sha256) -> io::Result<()> {
-    let mut file = File::open(path)?;
+    let mut file = files::open(path)?;
     let len = file.metadata()?.len();
     hash.update(path.file_name().unwrap_or_default().as_encoded_bytes());
     hash.update(len.to_le_bytes());

@@ -3,6 +3,7 @@
 
 use super::manifest::Manifest;
 use crate::cache;
+use crate::files;
 use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
 use serde::de::DeserializeOwned;
 use std::io;
@@ -13,12 +14,12 @@ use std::path::{Path, PathBuf};
 pub enum FolderError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{}: not a manifest of this program: {source}; give a folder of its own to --output", path.display())]
+    #[error("{}: not a manifest of this program: {source}; give another --output", path.display())]
     Manifest { path: PathBuf, source: serde_json::Error },
     #[error("{}: format {found}, this program writes format {expected}; use the version that made it, or a new folder", path.display())]
     Format { path: PathBuf, expected: u32, found: u32 },
-    #[error("{}: a run with other options is there; go on with those, or give a new folder to --output\n  {}", folder.display(), differences.join("\n  "))]
-    OtherOptions { folder: PathBuf, differences: Vec<String> },
+    #[error("{}: what is there was made with another model or other options; resume with those, or give a new --output\n  {}", path.display(), differences.join("\n  "))]
+    OtherOptions { path: PathBuf, differences: Vec<String> },
     #[error(transparent)]
     Append(#[from] AppendError),
     #[error("{}: item {doc_id} is another question than in an earlier run: the task's data has changed; give a new folder to --output", path.display())]
@@ -37,6 +38,7 @@ impl RunFolder {
     /// Makes the folder and its manifest, or checks that an earlier run's is the same.
     pub fn open(path: &Path, manifest: &Manifest) -> Result<RunFolder, FolderError> {
         std::fs::create_dir_all(path).map_err(|source| FolderError::Io { path: path.to_owned(), source })?;
+        cache::remove_leftovers(path);
         let file = path.join("manifest.json");
         let io = |source| FolderError::Io { path: file.clone(), source };
         let mut text = serde_json::to_string_pretty(manifest).map_err(|e| io(e.into()))?;
@@ -54,7 +56,7 @@ impl RunFolder {
         if differences.is_empty() {
             Ok(RunFolder { path: path.to_owned() })
         } else {
-            Err(FolderError::OtherOptions { folder: path.to_owned(), differences })
+            Err(FolderError::OtherOptions { path: path.to_owned(), differences })
         }
     }
 
@@ -80,7 +82,13 @@ impl RunFolder {
 /// The manifest of a run folder.
 pub fn read_manifest(folder: &Path) -> Result<Manifest, FolderError> {
     let path = folder.join("manifest.json");
-    let text = std::fs::read_to_string(&path).map_err(|source| FolderError::Io { path: path.clone(), source })?;
+    read_manifest_file(path)
+}
+
+/// The manifest in a file.
+pub(super) fn read_manifest_file<Options: DeserializeOwned>(path: PathBuf) -> Result<Manifest<Options>, FolderError> {
+    let text = files::read_to_string(&path, files::MAX_SETTINGS);
+    let text = text.map_err(|source| FolderError::Io { path: path.clone(), source })?;
     let value: serde_json::Value =
         serde_json::from_str(&text).map_err(|source| FolderError::Manifest { path: path.clone(), source })?;
     let format = value["format"].as_u64().and_then(|f| u32::try_from(f).ok());
@@ -103,14 +111,17 @@ impl Shard {
     }
 }
 
+/// Max parts of a run: each is a file.
+const MAX_SHARDS: usize = 100_000;
+
 impl std::str::FromStr for Shard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Shard, String> {
         let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         match parts {
-            Some((index, of)) if (1..=of).contains(&index) => Ok(Shard { index, of }),
-            _ => Err("expected I/N with I from 1 to N, such as 1/4".to_owned()),
+            Some((index, of)) if (1..=of).contains(&index) && of <= MAX_SHARDS => Ok(Shard { index, of }),
+            _ => Err(format!("expected I/N with I from 1 to N, such as 1/4, and N at most {MAX_SHARDS}")),
         }
     }
 }

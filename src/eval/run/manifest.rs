@@ -1,4 +1,4 @@
-//! What a run was made with: `manifest.json`.
+//! What a run was made with: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` beside the output of `score`.
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, WeightFormat};
@@ -12,12 +12,12 @@ pub const FORMAT: u32 = 1;
 
 /// What was run, on what. All shards of a run have the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
+pub struct Manifest<Options = EvalOptions> {
     pub format: u32,
     /// Of uqac.
     pub version: String,
     pub model: Model,
-    pub options: EvalOptions,
+    pub options: Options,
     /// Where it ran first; another machine may go on.
     pub device: String,
     /// When it ran first, and by which command.
@@ -43,7 +43,27 @@ pub struct Model {
     pub gamma: Option<Vec<f32>>,
 }
 
-/// Everything that results depend on besides the model and the questions.
+/// Everything that records of `score` depend on besides the model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScoreOptions {
+    #[serde(flatten)]
+    pub parameters: Parameters,
+    pub chat_template: bool,
+    /// Whether records describe the rows of the chain.
+    pub trace: bool,
+    /// `None` of an input that can be read only once.
+    pub input: Option<Input>,
+}
+
+/// The content of an input file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    pub bytes: u64,
+    /// The first 16 hexadecimal digits of its SHA-256.
+    pub hash: String,
+}
+
+/// Everything that results of `eval` depend on besides the model and the questions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvalOptions {
     #[serde(flatten)]
@@ -71,16 +91,24 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-impl Manifest {
+/// Hashes that manifests of older versions do not have.
+const NEWER_HASHES: [&str; 3] = ["generation_config", "weights_index", "tokenizer_config"];
+
+impl<Options: Serialize> Manifest<Options> {
     /// Where another run would give results that do not belong with this one's: a line a difference, empty if none. The
-    /// device, the model's name, the date and the command may differ.
-    pub fn differences(&self, other: &Manifest) -> Vec<String> {
+    /// device, the model's name, the date and the command may differ, and what this one, of an older version, does not say.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
         let [mut ours, mut theirs] = [self, other].map(|m| serde_json::to_value(m).unwrap_or_default());
         for manifest in [&mut ours, &mut theirs] {
             for key in ["device", "started", "command"] {
                 manifest[key] = Value::Null;
             }
             manifest["model"]["name"] = Value::Null;
+        }
+        for hash in NEWER_HASHES {
+            if ours["model"][hash].is_null() {
+                theirs["model"][hash] = Value::Null;
+            }
         }
         let mut lines = Vec::new();
         compare("", &ours, &theirs, &mut lines);
@@ -100,7 +128,7 @@ fn compare(path: &str, ours: &Value, theirs: &Value, lines: &mut Vec<String>) {
                 compare(&path, a.get(key).unwrap_or(&null), b.get(key).unwrap_or(&null), lines);
             }
         }
-        _ if ours != theirs => lines.push(format!("{path}: the folder has {ours}, this run {theirs}")),
+        _ if ours != theirs => lines.push(format!("{path}: the earlier run has {ours}, this one {theirs}")),
         _ => {}
     }
 }
@@ -114,8 +142,11 @@ mod tests {
         let fingerprint = Fingerprint {
             architecture: "LlamaForCausalLM".into(),
             config: "a".into(),
+            generation_config: Some("absent".into()),
             weights: "b".into(),
+            weights_index: Some("absent".into()),
             tokenizer: "c".into(),
+            tokenizer_config: Some("f".into()),
             chat_template: None,
         };
         Manifest {
@@ -158,12 +189,18 @@ mod tests {
         other.options.max_tokens = 512;
         other.options.methods.push("verbalized".into());
         other.model.fingerprint.chat_template = Some("d".into());
+        // an older version did not say; this one does
+        let mut older = first.clone();
+        older.model.fingerprint.tokenizer_config = None;
+        assert_eq!(older.differences(&first), Vec::<String>::new());
+        other.model.fingerprint.tokenizer_config = Some("x".into());
         assert_eq!(
             first.differences(&other),
             [
-                "model.chat_template: the folder has null, this run \"d\"",
-                "options.max_tokens: the folder has 1024, this run 512",
-                "options.methods: the folder has [\"uqac\"], this run [\"uqac\",\"verbalized\"]",
+                "model.tokenizer_config: the earlier run has \"f\", this one \"x\"",
+                "model.chat_template: the earlier run has null, this one \"d\"",
+                "options.max_tokens: the earlier run has 1024, this one 512",
+                "options.methods: the earlier run has [\"uqac\"], this one [\"uqac\",\"verbalized\"]",
             ]
         );
     }

@@ -9,12 +9,13 @@ pub mod fingerprint;
 pub mod folder;
 pub mod manifest;
 pub mod methods;
+pub mod sidecar;
 pub mod sweep;
 
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions};
-use crate::eval::sample::Sample;
+use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
@@ -36,6 +37,8 @@ pub enum RunError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
 }
 
 /// How a task is run; none of it changes a result.

@@ -7,7 +7,7 @@ use super::controls::draw_number;
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::{EvalOptions, Model};
 use crate::backend::DType;
-use crate::engine::{Engine, EngineError, HeadSelection};
+use crate::engine::{Engine, HeadSelection};
 use crate::eval::sample::{Sample, SweepPoint};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
@@ -28,6 +28,9 @@ pub struct SweepRow {
     pub point: SweepPoint,
 }
 
+/// Max settings of a sweep.
+const MAX_SETTINGS: usize = 1000;
+
 /// What differs from the run: values by name.
 pub type Setting = BTreeMap<String, Value>;
 
@@ -38,6 +41,8 @@ pub enum SweepError {
     Shape(String),
     #[error("\"{0}\" cannot be swept; valid names: k, theta, kept, tau, targets, chain, k-cache, v-cache, {rules}", rules = rules().join(", "))]
     Name(String),
+    #[error("{0} settings, expected at most {MAX_SETTINGS}: every response is assessed under each")]
+    TooMany(usize),
     #[error(transparent)]
     Rule(#[from] RuleError),
     #[error("{name}={value}: expected {expected}")]
@@ -78,6 +83,11 @@ fn axes(arguments: &[String], grid: bool) -> Result<Vec<Setting>, SweepError> {
         let Some((name, values)) = argument.split_once('=') else { return Err(SweepError::Shape(argument.clone())) };
         let values: Vec<Value> = values.split(',').map(|v| value(name, v.trim())).collect::<Result<_, _>>()?;
         axes.push((name.to_owned(), values));
+    }
+    let counts = axes.iter().map(|(_, values)| values.len());
+    let total = if grid { counts.fold(1, usize::saturating_mul) } else { counts.sum() };
+    if total > MAX_SETTINGS {
+        return Err(SweepError::TooMany(total));
     }
     if !grid {
         let alone = axes.iter().flat_map(|(name, values)| {
@@ -252,12 +262,7 @@ impl Sweep<'_> {
     }
 
     /// The rows of one sample. Its response is run once for each selection of heads.
-    fn assess(
-        &self,
-        engine: &mut Engine,
-        sample: &Sample,
-        settings: &[&Applied],
-    ) -> Result<Vec<SweepRow>, EngineError> {
+    fn assess(&self, engine: &mut Engine, sample: &Sample, settings: &[&Applied]) -> Result<Vec<SweepRow>, RunError> {
         let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
         let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
         let answer = answer.tokens.clone();
@@ -322,9 +327,13 @@ mod tests {
             ("chain=all", "similarity or none"),
             ("threshold=over", "at-least or above"),
             ("extraction=full", "cannot be swept"),
+            (&format!("kept={}", vec!["1"; 1001].join(",")), "1001 settings, expected at most 1000"),
         ] {
             let error = parsed(&[argument], false).unwrap_err().to_string();
             assert!(error.contains(says), "{argument}: {error}");
         }
+        let grid = vec![format!("kept={}", ["1"; 11].join(",")); 7];
+        let grid: Vec<&str> = grid.iter().map(String::as_str).collect();
+        assert_eq!(parsed(&grid, true), Err(SweepError::TooMany(11usize.pow(7))));
     }
 }

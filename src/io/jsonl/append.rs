@@ -3,6 +3,7 @@
 //! Each line is one write. In a `.gz` file each is a gzip member of its own (together an ordinary gzip file), so that
 //! such a file can be cut and continued just as a plain one.
 
+use super::LINE_LIMIT;
 use flate2::bufread::GzDecoder;
 use flate2::{Compression, write::GzEncoder};
 use serde::{Serialize, de::DeserializeOwned};
@@ -80,6 +81,11 @@ impl Output {
         Ok(Output { path: path.to_owned(), gzip, length_and_keep: length_and_keep.map(|length| (length, keep)) })
     }
 
+    /// Whether it is a regular file, or one to be made: what can be resumed.
+    pub fn is_file(&self) -> bool {
+        self.length_and_keep.is_some()
+    }
+
     /// Opens the output for writing after what is kept; only here is anything cut off.
     pub fn open(self) -> Result<Appender, AppendError> {
         let Output { path, gzip, length_and_keep } = self;
@@ -137,7 +143,12 @@ impl Earlier<'_> {
         let mut line = Vec::new();
         loop {
             line.clear();
-            let read = text.read_until(b'\n', &mut line).map_err(|source| self.io(source))?;
+            let mut limited = (&mut text).take(LINE_LIMIT + 1);
+            let read = limited.read_until(b'\n', &mut line).map_err(|source| self.io(source))?;
+            if read as u64 > LINE_LIMIT && !line.ends_with(b"\n") {
+                self.lines += 1;
+                return Err(self.foreign(format!("longer than {LINE_LIMIT} bytes")));
+            }
             if !line.ends_with(b"\n") {
                 self.check_fragment(&line)?;
                 return Ok(whole);
@@ -150,15 +161,27 @@ impl Earlier<'_> {
 
     /// The lines of whole gzip members; returns the length of those members in bytes.
     fn read_members(&mut self, file: impl BufRead) -> Result<u64, AppendError> {
+        /// How every member starts.
+        const MAGIC: [u8; 2] = [0x1f, 0x8b];
         let mut file = Counting { inner: file, bytes: 0 };
         let mut text = Vec::new();
         loop {
             let offset = file.bytes;
-            if file.fill_buf().map(<[u8]>::is_empty).map_err(|source| self.io(source))? {
+            let start = file.fill_buf().map_err(|source| self.io(source))?;
+            if start.is_empty() {
                 return Ok(offset);
             }
+            // also where it is too short to be more than a member's beginning
+            if start.iter().zip(&MAGIC).any(|(found, expected)| found != expected) {
+                self.lines += 1;
+                return Err(self.foreign("it is not gzip, although the file's name ends in .gz".into()));
+            }
             text.clear();
-            match GzDecoder::new(&mut file).read_to_end(&mut text) {
+            match GzDecoder::new(&mut file).take(LINE_LIMIT + 1).read_to_end(&mut text) {
+                Ok(_) if text.len() as u64 > LINE_LIMIT => {
+                    self.lines += 1;
+                    return Err(self.foreign(format!("a gzip member holds more than {LINE_LIMIT} bytes")));
+                }
                 Ok(_) => {
                     if self.read_lines(text.as_slice())? != text.len() as u64 {
                         return Err(self.foreign("a gzip member ends within it".into()));

@@ -2,15 +2,16 @@
 
 pub mod append;
 
+use crate::files;
 use flate2::bufread::MultiGzDecoder;
 use serde::de::DeserializeOwned;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, Take};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Bytes of the longest line that is read whole: a file that is not JSONL must not fill the memory.
-pub const LINE_LIMIT: u64 = 1 << 30;
+/// Max bytes of a line that is read whole: a file that is not JSONL must not fill the memory, nor may what is parsed of a line.
+pub const LINE_LIMIT: u64 = 64 << 20;
 
 /// A file cannot be read (further).
 #[derive(Debug, Error)]
@@ -56,13 +57,17 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens a file, or standard input for `-`. Gzip is recognised by its content, not by the name.
+    /// Opens a file, or standard input for `-`. Gzip is recognised by its content, not by the name. Of a regular file what
+    /// it has now is read, and not what is added meanwhile.
     pub fn open(path: &Path) -> Result<Lines, ReadError> {
-        if path == Path::new("-") {
-            return Lines::new(io::stdin(), "standard input".into());
+        let (file, name) = match path == Path::new("-") {
+            true => (files::stdin(), "standard input".into()),
+            false => (File::open(path), path.to_owned()),
+        };
+        match file.and_then(until_now) {
+            Ok(file) => Lines::new(file, name),
+            Err(source) => Err(ReadError { file: name, line: 1, source }),
         }
-        let broken = |source| ReadError { file: path.to_owned(), line: 1, source };
-        Lines::new(File::open(path).map_err(broken)?, path.to_owned())
     }
 
     /// Reads from any source; `file` is its name in errors.
@@ -89,13 +94,13 @@ impl Lines {
         }
     }
 
-    /// How many lines are left.
-    pub fn count(mut self) -> Result<u64, ReadError> {
+    /// How many lines are left, up to where they cannot be read any further.
+    pub fn count(mut self) -> u64 {
         let mut lines = 0;
-        while self.next_line()?.is_some() {
+        while let Ok(Some(_)) = self.next_line() {
             lines += 1;
         }
-        Ok(lines)
+        lines
     }
 
     /// Reads a line into the buffer; the inner option is the limit if the line is over it.
@@ -116,6 +121,16 @@ impl Lines {
         self.number += 1;
         Ok(Some((!fits).then_some(self.limit)))
     }
+}
+
+/// A file from where it stands to the end that it has now.
+fn until_now(mut file: File) -> io::Result<Take<File>> {
+    let metadata = file.metadata()?;
+    let left = match metadata.is_file() {
+        true => metadata.len().saturating_sub(file.stream_position()?),
+        false => u64::MAX,
+    };
+    Ok(file.take(left))
 }
 
 /// The content of a source, decompressed if it is gzip (of any number of members).
@@ -167,7 +182,7 @@ mod tests {
         let expected =
             [(1, text("{\"a\": 1}")), (4, text("not json")), (5, text("{\"a\": 2}")), (6, text("{\"a\": 3}"))];
         assert_eq!(all(lines(TEXT)).unwrap(), expected);
-        assert_eq!(lines(TEXT).count().unwrap(), 4);
+        assert_eq!(lines(TEXT).count(), 4);
         assert_eq!(all(lines(b"")).unwrap(), []);
         assert_eq!(all(lines(b"\n")).unwrap(), []);
     }
@@ -184,6 +199,23 @@ mod tests {
         let packed = gzip(&[TEXT, b"\n"].concat());
         let (good, error) = all(lines(&packed[..packed.len() - 4])).unwrap_err();
         assert_eq!((good, error.line), (4, 7));
+        assert_eq!(lines(&packed[..packed.len() - 4]).count(), 4);
+    }
+
+    #[test]
+    fn what_is_added_while_a_file_is_read_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines.jsonl");
+        std::fs::write(&path, "1\n2\n").unwrap();
+        let mut lines = Lines::open(&path).unwrap();
+        let mut file = File::options().append(true).open(&path).unwrap();
+        let mut read = 0;
+        while lines.next_line().unwrap().is_some() {
+            file.write_all(b"3\n").unwrap();
+            read += 1;
+            assert!(read < 10);
+        }
+        assert_eq!(read, 2);
     }
 
     #[test]
@@ -194,7 +226,7 @@ mod tests {
         assert_eq!((long.over_limit, long.bytes.len()), (Some(100), 101));
         let next = limited.next_line().unwrap().unwrap();
         assert_eq!((next.number, next.over_limit, next.parse::<u8>().unwrap()), (2, None, 1));
-        assert_eq!(lines(&input).with_limit(100).count().unwrap(), 2);
+        assert_eq!(lines(&input).with_limit(100).count(), 2);
         // as long as the limit fits
         assert_eq!(lines(b"12345\n").with_limit(5).next_line().unwrap().unwrap().over_limit, None);
     }

@@ -1,6 +1,7 @@
 //! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] that they make.
 
 use super::{Activation, FAMILIES, Family, LayerSpec, RopeScaling, RopeSpec, architectures};
+use crate::files;
 use crate::model::{ModelError, ModelSpec};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -28,7 +29,8 @@ pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
 
 /// The tree of a JSON file. Of two equal keys the last counts, as in Python.
 fn read_tree(path: &Path) -> Result<Value, ModelError> {
-    let text = std::fs::read_to_string(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
+    let text = files::read_to_string(path, files::MAX_SETTINGS)
+        .map_err(|source| ModelError::Io { path: path.to_owned(), source })?;
     serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
 
@@ -161,6 +163,9 @@ struct Rope {
     original_max_position_embeddings: Option<Positive>,
 }
 
+/// The deepest models have some hundred layers; each is allocated before the weights show whether they are there.
+const MAX_LAYERS: usize = 4096;
+
 /// A key, and what is wrong with its value.
 type Wrong = (&'static str, String);
 
@@ -247,6 +252,10 @@ impl Config {
     }
 
     fn layers(&self, family: &Family) -> Result<Vec<LayerSpec>, Wrong> {
+        if self.num_hidden_layers.0 > MAX_LAYERS {
+            let message = format!("expected at most {MAX_LAYERS}, found {}", self.num_hidden_layers.0);
+            return Err(("num_hidden_layers", message));
+        }
         let sliding = self.sliding_layers(self.num_hidden_layers.0, family.sliding_pattern)?;
         let window = match size("sliding_window", &self.sliding_window) {
             _ if !sliding.contains(&true) => None,

@@ -3,6 +3,7 @@
 
 use console::Term;
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// How a piece of text looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub fn ramp(p: f64) -> u8 {
     }
 }
 
+/// What [`TermStyle::choose_colour`] has set: 0 nothing, 1 never, 2 always.
+static CHOICE: AtomicU8 = AtomicU8::new(0);
+
 /// What the output can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TermStyle {
@@ -57,8 +61,13 @@ pub struct TermStyle {
 }
 
 impl TermStyle {
-    /// For standard output: no colour unless it is a terminal, nor with `NO_COLOR` or `TERM=dumb`; as wide as
-    /// `COLUMNS` or the terminal says, but no wider than reads well.
+    /// Colours in standard output always or never from now on, whatever it is.
+    pub fn choose_colour(always: bool) {
+        CHOICE.store(1 + u8::from(always), Relaxed);
+    }
+
+    /// For standard output: no colour unless it is a terminal, nor with `NO_COLOR` or `TERM=dumb`, if no choice was made; as
+    /// wide as `COLUMNS` or the terminal says, but no wider than reads well, which is the width where neither says any.
     pub fn of_stdout() -> TermStyle {
         const MAX_WIDTH: usize = 120;
         const MIN_WIDTH: usize = 40;
@@ -67,9 +76,12 @@ impl TermStyle {
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.trim().parse().ok());
         let terminal =
             || Term::stdout().size_checked().map(|(_, columns)| columns.into()).filter(|&columns| columns > 0);
-        let width = columns.or_else(terminal).unwrap_or(80);
+        let width = columns.or_else(terminal).unwrap_or(MAX_WIDTH);
         TermStyle {
-            colour: std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,
+            colour: match CHOICE.load(Relaxed) {
+                0 => std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,
+                choice => choice == 2,
+            },
             width: width.clamp(MIN_WIDTH, MAX_WIDTH),
         }
     }

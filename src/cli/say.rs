@@ -1,0 +1,59 @@
+//! What the commands say: results on standard output, everything else on standard error.
+
+use super::error::CliError;
+use crate::report::term::sanitize::visible;
+use std::io::Write;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// How much is said besides results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Errors.
+    Quiet,
+    /// Also notes, progress and summaries.
+    Normal,
+    /// Also what runs where.
+    Verbose,
+}
+
+static LEVEL: AtomicU8 = AtomicU8::new(Level::Normal as u8);
+
+/// Sets how much is said from now on.
+pub fn set(level: Level) {
+    LEVEL.store(level as u8, Relaxed);
+}
+
+/// Whether what has this level is said.
+pub fn says(level: Level) -> bool {
+    level as u8 <= LEVEL.load(Relaxed)
+}
+
+/// A line for the person at the terminal, unless they want quiet.
+pub fn note(line: &str) {
+    if says(Level::Normal) {
+        error(line);
+    }
+}
+
+/// A line for a person who wants to know more.
+pub fn detail(line: &str) {
+    if says(Level::Verbose) {
+        error(line);
+    }
+}
+
+/// A line on standard error, made harmless: errors quote files. That nobody may be listening is no error.
+pub fn error(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", visible(line));
+}
+
+/// Writes to standard output.
+pub fn print(text: &str) -> Result<(), CliError> {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Stdout)
+}
+
+/// `1 error`, `2 errors`
+pub fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}

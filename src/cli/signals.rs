@@ -1,0 +1,98 @@
+//! What is said when a signal ends the program, and what of the environment must not end it.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// What an interrupted command says: how to go on.
+static INTERRUPTED: OnceLock<String> = OnceLock::new();
+
+/// What is said when a mapped file turns out to be shorter than it was.
+static TRUNCATED: OnceLock<String> = OnceLock::new();
+
+/// Threads have at least the stack that the standard library gives them, whatever `RUST_MIN_STACK` says.
+const MIN_STACK: usize = 2 << 20;
+
+/// To be called first in `main`, while there is one thread.
+pub fn prepare() {
+    let stack = std::env::var("RUST_MIN_STACK").ok().map(|stack| stack.parse::<usize>());
+    if stack.is_some_and(|stack| stack.is_ok_and(|stack| stack < MIN_STACK)) {
+        // SAFETY: no other thread runs yet that could read the environment.
+        unsafe { std::env::remove_var("RUST_MIN_STACK") };
+    }
+    #[cfg(target_os = "linux")]
+    handlers::handle();
+}
+
+/// Ctrl-C says this from now on.
+pub fn on_interrupt(message: &str) {
+    let _ = INTERRUPTED.set(format!("\n{message}\n"));
+}
+
+/// The weights of this folder are mapped from now on.
+pub fn on_truncation(model: &Path) {
+    let message = "a file of weights was truncated, or can no longer be read, while it was in use; leave model files alone \
+                   while the program runs, and download this one again";
+    let _ = TRUNCATED.set(format!("error: {}: {message}\n", model.display()));
+}
+
+#[cfg(target_os = "linux")]
+mod handlers {
+    use super::{INTERRUPTED, TRUNCATED};
+    use crate::cli::FAILED;
+    use libc::{c_int, c_void, siginfo_t};
+    use std::sync::OnceLock;
+
+    /// Sets the handlers. Both only read what was set before, and call `write`, `signal`, `raise` and `_exit`, which signal
+    /// handlers may.
+    pub fn handle() {
+        set(libc::SIGBUS, on_bus_error as *const () as usize);
+        set(libc::SIGINT, on_interrupt as *const () as usize);
+    }
+
+    /// Sets one handler, unless the signal is ignored, as Ctrl-C is in the background of a script.
+    fn set(signal: c_int, handler: libc::sighandler_t) {
+        // SAFETY: a `sigaction` of zeros is valid; both pointers are to local variables; the handlers have the signature that
+        // SA_SIGINFO promises.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &mut action) != 0 || action.sa_sigaction == libc::SIG_IGN {
+                return;
+            }
+            action = std::mem::zeroed();
+            action.sa_sigaction = handler;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+        }
+    }
+
+    /// A mapped page that its file no longer has; anything else is the default action's.
+    extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
+        // SAFETY: the system passes a valid pointer.
+        if unsafe { (*info).si_code } == libc::BUS_ADRERR {
+            say(&TRUNCATED);
+            // SAFETY: it ends the process at once, as a signal handler may.
+            unsafe { libc::_exit(FAILED.into()) };
+        }
+        default(signal);
+    }
+
+    extern "C" fn on_interrupt(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
+        say(&INTERRUPTED);
+        default(signal);
+    }
+
+    /// Ends the process by the signal, so that a shell sees why.
+    fn default(signal: c_int) {
+        // SAFETY: both may be called in a signal handler.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+
+    fn say(message: &OnceLock<String>) {
+        let Some(message) = message.get() else { return };
+        // SAFETY: the pointer and the length are of a text that is never changed.
+        unsafe { libc::write(libc::STDERR_FILENO, message.as_ptr().cast(), message.len()) };
+    }
+}

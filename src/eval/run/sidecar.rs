@@ -1,0 +1,76 @@
+//! The manifest beside `score`'s output: records of another model, other options or another input are not added to it.
+
+use super::fingerprint::{add, digits};
+use super::folder::{FolderError, read_manifest_file};
+use super::manifest::{Input, Manifest, ScoreOptions};
+use crate::{cache, files};
+use sha2::{Digest, Sha256};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// `out.jsonl.manifest.json`
+pub fn path(output: &Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".manifest.json");
+    name.into()
+}
+
+/// The manifest beside an output; `None` if there is none, as beside those of older versions.
+pub fn read(output: &Path) -> Result<Option<Manifest<ScoreOptions>>, FolderError> {
+    match read_manifest_file(path(output)) {
+        Err(FolderError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// Writes the manifest beside an output.
+pub fn write(output: &Path, manifest: &Manifest<ScoreOptions>) -> Result<(), FolderError> {
+    let path = path(output);
+    let text = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
+    let written = text.and_then(|text| cache::write(&path, (text + "\n").as_bytes()));
+    written.map_err(|source| FolderError::Io { path, source })
+}
+
+/// Whether records of a run belong after those that `earlier` has made. The input may have grown: only what it was is compared,
+/// `start` being that part of the input as it is now.
+pub fn check(
+    output: &Path,
+    earlier: &Manifest<ScoreOptions>,
+    now: &Manifest<ScoreOptions>,
+    start: Option<Input>,
+) -> Result<(), FolderError> {
+    let mut now = now.clone();
+    now.options.input = earlier.options.input.as_ref().and(start);
+    match earlier.differences(&now) {
+        differences if differences.is_empty() => Ok(()),
+        differences => Err(FolderError::OtherOptions { path: output.to_owned(), differences }),
+    }
+}
+
+impl Input {
+    /// What an input file (`-`: standard input) holds from where it stands, and what its first `start` bytes hold; `None` of an
+    /// input that can be read only once.
+    pub fn of(path: &Path, start: u64) -> io::Result<Option<(Input, Input)>> {
+        let mut file = if path == Path::new("-") {
+            files::stdin()?
+        } else if path.metadata()?.is_file() {
+            files::open(path)?
+        } else {
+            return Ok(None);
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Ok(None);
+        }
+        let begin = file.stream_position()?;
+        let mut hash = Sha256::new();
+        let mut state = |len: u64, hash: &mut Sha256| -> io::Result<Input> {
+            add(&mut (&mut file).take(len), hash)?;
+            Ok(Input { bytes: file.stream_position()? - begin, hash: digits(hash.clone().finalize()) })
+        };
+        let first = state(start, &mut hash)?;
+        let whole = state(metadata.len().saturating_sub(begin + first.bytes), &mut hash)?;
+        file.seek(SeekFrom::Start(begin))?; // whoever reads it shares the position
+        Ok(Some((whole, first)))
+    }
+}

@@ -1,0 +1,121 @@
+//! Files that others have written: opened without waiting, read up to a cap, and told apart whatever they are called.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+/// Max bytes of a file of settings: a config, an index, a manifest, options. Real ones have kilobytes, and what is parsed of
+/// them is held in memory.
+pub(crate) const MAX_SETTINGS: u64 = 16 << 20;
+
+/// Opens a regular file. A pipe, which may never have a writer, and a device, which may never end, are errors.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
+    }
+    if !metadata.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "expected a regular file, found a pipe or a device"));
+    }
+    Ok(file)
+}
+
+/// The bytes of a regular file of at most `max` bytes.
+pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let len = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    if len <= max {
+        file.take(max + 1).read_to_end(&mut bytes)?;
+    }
+    if len.max(bytes.len() as u64) > max {
+        let message = format!("larger than {max} bytes, the most that is read of such a file");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, message));
+    }
+    Ok(bytes)
+}
+
+/// As [`read`], of a text.
+pub(crate) fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
+    String::from_utf8(read(path, max)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
+}
+
+/// Standard input as a file, read from where it stands.
+pub(crate) fn stdin() -> io::Result<File> {
+    #[cfg(unix)]
+    let duplicate = std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned()?;
+    #[cfg(windows)]
+    let duplicate = std::os::windows::io::AsHandle::as_handle(&io::stdin()).try_clone_to_owned()?;
+    Ok(File::from(duplicate))
+}
+
+/// Standard output as a file.
+pub(crate) fn stdout() -> io::Result<File> {
+    #[cfg(unix)]
+    let duplicate = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned()?;
+    #[cfg(windows)]
+    let duplicate = std::os::windows::io::AsHandle::as_handle(&io::stdout()).try_clone_to_owned()?;
+    Ok(File::from(duplicate))
+}
+
+/// Whether both are one regular file, under whatever names.
+pub(crate) fn same(a: &Metadata, b: &Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (a, b);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_of_limited_size_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "four").unwrap();
+        assert_eq!(read(&path, 4).unwrap(), b"four");
+        assert_eq!(read_to_string(&path, 4).unwrap(), "four");
+        assert_eq!(read(&path, 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        assert_eq!(open(folder.path()).unwrap_err().kind(), ErrorKind::IsADirectory);
+        std::fs::write(&path, b"\xff").unwrap();
+        assert_eq!(read_to_string(&path, 4).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_device_and_a_pipe_without_a_writer_are_refused_at_once() {
+        assert!(open(Path::new("/dev/zero")).unwrap_err().to_string().contains("regular file"));
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(read(&pipe, 10).unwrap_err().to_string().contains("regular file"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_is_the_same_under_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a"), "x").unwrap();
+        std::fs::write(path("b"), "x").unwrap();
+        std::fs::hard_link(path("a"), path("hard")).unwrap();
+        std::os::unix::fs::symlink(path("a"), path("soft")).unwrap();
+        let metadata = |name: &str| path(name).metadata().unwrap();
+        assert!(same(&metadata("a"), &metadata("hard")) && same(&metadata("a"), &metadata("soft")));
+        assert!(!same(&metadata("a"), &metadata("b")));
+        assert!(!same(&folder.path().metadata().unwrap(), &folder.path().metadata().unwrap()), "no regular file");
+    }
+}
