@@ -1,10 +1,10 @@
 //! Jinja2's tests: `value is name(argument)`.
 
-use super::ast::Comparison;
+use super::ast::{Comparison, Operator};
 use super::budget::Fault;
 use super::host::Host;
 use super::names::{is_filter, is_test};
-use super::operators::compare;
+use super::operators::{arithmetic, compare};
 use super::value::{SeqKind, Value};
 
 /// Whether `value is name(arguments)`.
@@ -12,10 +12,6 @@ pub(crate) fn check(host: &mut Host, name: &str, value: &Value, arguments: &[Val
     host.budget.steps(1)?;
     let argument = || {
         arguments.first().ok_or_else(|| Fault::error(format!("the test {name:?} is missing an argument")))
-    };
-    let integer = || match value {
-        Value::Undefined(message) => Err(Fault::error(&**message)),
-        other => other.as_int().ok_or_else(|| Fault::error(format!("the test {name:?} needs an integer"))),
     };
     let comparison = match name {
         "eq" | "equalto" | "==" => Some(Comparison::Equal),
@@ -64,12 +60,15 @@ pub(crate) fn check(host: &mut Host, name: &str, value: &Value, arguments: &[Val
                 _ => value.type_name() == other.type_name() && host.equals(value, other)?,
             }
         }
-        "odd" => integer()?.rem_euclid(2) == 1,
-        "even" => integer()?.rem_euclid(2) == 0,
-        "divisibleby" => match argument()?.as_int() {
-            Some(0) | None => return Err(Fault::error("integer modulo by zero")),
-            Some(by) => integer()?.checked_rem(by) == Some(0),
-        },
+        "odd" | "even" | "divisibleby" => {
+            let (by, wanted) = match name {
+                "odd" => (Value::Int(2), 1),
+                "even" => (Value::Int(2), 0),
+                _ => (argument()?.clone(), 0),
+            };
+            let rest = arithmetic(host, Operator::Modulo, value, &by)?;
+            host.equals(&rest, &Value::Int(wanted))?
+        }
         "lower" | "upper" => {
             let text = host.str(value)?;
             host.budget.scan(text.len())?;

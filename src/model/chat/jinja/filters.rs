@@ -95,6 +95,10 @@ fn text_filter(host: &mut Host, name: &str, value: &Value, arguments: Arguments)
             let count = count.and_then(|count| count.as_int()).and_then(|count| usize::try_from(count).ok());
             replace(host, &text, &old, &new, count)
         }
+        "indent" if value.as_str().is_none() => Err(Fault::error(match value {
+            Value::Undefined(message) => message.to_string(),
+            other => format!("unsupported operand type(s) for +=: '{}' and 'str'", other.type_name()),
+        })),
         "indent" => indent(host, &text, arguments),
         "center" => {
             let [width] = arguments.bind(name, ["width"])?;

@@ -266,7 +266,7 @@ fn format_one(host: &mut Host, value: &Value, spec: &str, out: &mut String) -> R
     }
     match value {
         Value::Int(_) | Value::Float(_) => layout_number(host, value, &parsed, out),
-        Value::Bool(_) if parsed.kind.is_some_and(|kind| kind != 's') => layout_number(host, value, &parsed, out),
+        Value::Bool(_) if !spec.is_empty() && parsed.kind != Some('s') => layout_number(host, value, &parsed, out),
         Value::Str(_) | Value::Bool(_) | Value::Undefined(_) if matches!(parsed.kind, None | Some('s')) => {
             let text = host.str(value)?;
             layout_text(host, &text, &parsed, out)

@@ -213,7 +213,9 @@ impl Host {
             Value::Seq(seq) => match (seq.kind, &**name) {
                 (SeqKind::Group, "grouper") => return Ok(seq.items.first().cloned()),
                 (SeqKind::Group, "list") => return Ok(seq.items.get(1).cloned()),
-                _ => &LIST_METHODS,
+                (SeqKind::List, _) => &LIST_METHODS,
+                (SeqKind::Tuple | SeqKind::Group | SeqKind::Range, _) => &LIST_METHODS[..2],
+                _ => &[],
             },
             _ => &[],
         };
@@ -292,8 +294,7 @@ impl Host {
                 Value::seq(kind, items, &mut self.budget)
             }
             Value::Undefined(message) => Err(Fault::error(&**message)),
-            // what Python raises on `value[slice]` is an item that is missing, to Jinja2
-            other => missing(other, "element slice"),
+            other => Err(Fault::error(format!("'{}' object is not subscriptable", other.type_name()))),
         }
     }
 

@@ -78,7 +78,8 @@ fn text_method(host: &mut Host, text: &Arc<str>, name: &str, arguments: Argument
             let stripped = strip(text, chars.as_deref(), name != "rstrip", name != "lstrip");
             if stripped.len() == text.len() { Ok(Value::Str(text.clone())) } else { host.text(stripped.to_string()) }
         }
-        "lower" | "casefold" => host.text(text.to_lowercase()),
+        "lower" => host.text(text.to_lowercase()),
+        "casefold" => host.text(text.to_lowercase().replace('ß', "ss")),
         "upper" => host.text(text.to_uppercase()),
         "title" => host.text(title(text)),
         "capitalize" => host.text(capitalize(text)),

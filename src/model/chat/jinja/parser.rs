@@ -603,7 +603,7 @@ impl Parser {
         let name = self.dotted_name()?;
         let arguments = match self.peek() {
             TokenKind::Operator("(") => self.arguments()?,
-            TokenKind::Name(name) if ["else", "or", "and", "if", "in", "not", "recursive"].contains(&&**name) => Vec::new(),
+            TokenKind::Name(name) if ["else", "or", "and"].contains(&&**name) => Vec::new(),
             TokenKind::Name(name) if **name == *"is" => return self.error("tests in a row need brackets"),
             TokenKind::Name(_)
             | TokenKind::Str(_)
