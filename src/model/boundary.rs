@@ -39,9 +39,8 @@ pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     DEPTH.set(DEPTH.get() + 1);
     let result = std::panic::catch_unwind(AssertUnwindSafe(call));
     DEPTH.set(DEPTH.get() - 1);
-    result.map_err(|payload| {
-        MESSAGE.with(|message| message.take()).unwrap_or_else(|| std::panic::resume_unwind(payload))
-    })
+    result
+        .map_err(|payload| MESSAGE.with(|message| message.take()).unwrap_or_else(|| std::panic::resume_unwind(payload)))
 }
 
 /// Whether a panic at this place is not this crate's own.
@@ -115,7 +114,8 @@ mod tests {
 
     #[test]
     fn our_own_panic_goes_on() {
-        let panic = std::panic::catch_unwind(|| caught(|| assert!(std::hint::black_box(false), "our own"))).unwrap_err();
+        let panic =
+            std::panic::catch_unwind(|| caught(|| assert!(std::hint::black_box(false), "our own"))).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"our own"));
         assert_eq!(caught(|| 3), Ok(3), "the next call is as any other");
     }

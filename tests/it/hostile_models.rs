@@ -155,7 +155,10 @@ fn a_small_stack_is_enough() {
 
 #[test]
 fn a_template_that_needs_tools_says_so() {
-    for source in ["{% for tool in tools %}{{ tool.function.name }}{% endfor %}", "{% if not tools %}{{ raise_exception('tools?') }}{% endif %}"] {
+    for source in [
+        "{% for tool in tools %}{{ tool.function.name }}{% endfor %}",
+        "{% if not tools %}{{ raise_exception('tools?') }}{% endif %}",
+    ] {
         let error = render(source).unwrap_err();
         assert!(matches!(error, ChatError::NeedsTools { .. }), "{error:?}");
         assert!(error.to_string().contains("needs tools"), "{error}");
@@ -204,30 +207,60 @@ fn oversized_tokenizers_are_refused() {
     let changes: [(Change, &str); 12] = [
         // says that a trie of 4 GiB follows
         (|t| t["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": "/////w=="}), "trie"),
-        (|t| t["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": format!("AAAA{}", "YWFh".repeat(1000))}), "longer"),
-        (|t| {
-            let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
-            t["normalizer"] = json!({"type": "Sequence", "normalizers": vec![replace; 40]});
-        }, "longer"),
-        (|t| {
-            let replace = json!({"type": "Replace", "pattern": {"Regex": "x*"}, "content": "aa"});
-            t["normalizer"] = json!({"type": "Sequence", "normalizers": vec![replace; 40]});
-        }, "longer"),
-        (|t| t["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
-                                         "pattern": {"Regex": "(?=((a{99}){99}){99})"}}), "too large"),
-        (|t| t["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
-                                         "pattern": {"Regex": "((a*)*)*(?!b)"}}), "repeats a repetition"),
+        (
+            |t| {
+                t["normalizer"] =
+                    json!({"type": "Precompiled", "precompiled_charsmap": format!("AAAA{}", "YWFh".repeat(1000))})
+            },
+            "longer",
+        ),
+        (
+            |t| {
+                let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+                t["normalizer"] = json!({"type": "Sequence", "normalizers": vec![replace; 40]});
+            },
+            "longer",
+        ),
+        (
+            |t| {
+                let replace = json!({"type": "Replace", "pattern": {"Regex": "x*"}, "content": "aa"});
+                t["normalizer"] = json!({"type": "Sequence", "normalizers": vec![replace; 40]});
+            },
+            "longer",
+        ),
+        (
+            |t| {
+                t["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
+                                         "pattern": {"Regex": "(?=((a{99}){99}){99})"}})
+            },
+            "too large",
+        ),
+        (
+            |t| {
+                t["pre_tokenizer"] = json!({"type": "Split", "behavior": "Isolated", "invert": false,
+                                         "pattern": {"Regex": "((a*)*)*(?!b)"}})
+            },
+            "repeats a repetition",
+        ),
         (|t| t["added_tokens"] = json!([added(0, &"a".repeat(30 << 20))]), "added token"),
         (|t| t["added_tokens"] = (0..40_000).map(|i| added(i, &format!("{i}{}", "a".repeat(750)))).collect(), "in all"),
-        (|t| t["model"] = json!({"type": "Unigram", "unk_id": 0, "vocab": [["?", 0.0], ["a".repeat(1 << 20), -1.0]]}), "a token of"),
-        (|t| {
-            let ids = vec![0; 900];
-            t["post_processor"] = json!({
-                "type": "TemplateProcessing",
-                "single": vec![json!({"SpecialToken": {"id": "a", "type_id": 0}}); 900], "pair": [],
-                "special_tokens": {"a": {"id": "a", "ids": ids, "tokens": vec!["a"; 900]}}
-            });
-        }, "in all"),
+        (
+            |t| {
+                t["model"] = json!({"type": "Unigram", "unk_id": 0, "vocab": [["?", 0.0], ["a".repeat(1 << 20), -1.0]]})
+            },
+            "a token of",
+        ),
+        (
+            |t| {
+                let ids = vec![0; 900];
+                t["post_processor"] = json!({
+                    "type": "TemplateProcessing",
+                    "single": vec![json!({"SpecialToken": {"id": "a", "type_id": 0}}); 900], "pair": [],
+                    "special_tokens": {"a": {"id": "a", "ids": ids, "tokens": vec!["a"; 900]}}
+                });
+            },
+            "in all",
+        ),
         (|t| t["decoder"] = json!({"type": "Sequence", "decoders": vec![json!({"type": "Fuse"}); 100_000]}), "items"),
         (|t| t["version"] = json!("2.0"), "version"),
     ];
@@ -247,7 +280,8 @@ fn added(id: usize, content: &str) -> Value {
 #[test]
 fn many_tokens_of_the_configuration_are_added_in_one_go() {
     let folder = tempfile::tempdir().unwrap();
-    let tokenizer = json!({"version": "1.0", "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1}}});
+    let tokenizer =
+        json!({"version": "1.0", "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "a": 1}}});
     std::fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
     let mut tokens = serde_json::Map::new();
     for id in 2..20_002 {

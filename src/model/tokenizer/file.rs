@@ -62,7 +62,8 @@ fn build<M>(file: File<M>, model: impl FnOnce(M) -> ModelWrapper) -> Result<Toke
     if let Some(version) = file.version.filter(|version| version != "1.0") {
         return Err(format!("version {version:?}, expected \"1.0\""));
     }
-    type Parts = TokenizerImpl<ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+    type Parts =
+        TokenizerImpl<ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
     let mut tokenizer = Parts::new(model(file.model));
     tokenizer
         .with_normalizer(part::<NormalizerWrapper>("normalizer", file.normalizer)?)
@@ -145,7 +146,9 @@ fn growth_of(step: &Value) -> usize {
     let pattern = |kind: &str| pattern.and_then(|pattern| pattern.get(kind)?.as_str());
     match (step.get("type").and_then(Value::as_str), pattern("String"), pattern("Regex")) {
         (Some("ByteLevel"), ..) => 2,
-        (Some("Replace"), Some(pattern), _) => content.div_ceil(pattern.len().max(1)).max(1) + usize::from(pattern.is_empty()),
+        (Some("Replace"), Some(pattern), _) => {
+            content.div_ceil(pattern.len().max(1)).max(1) + usize::from(pattern.is_empty())
+        }
         // a pattern that matches nothing adds to each character
         (Some("Replace"), _, Some(pattern)) => {
             let adds = !regex::Regex::new(pattern).is_ok_and(|pattern| !pattern.is_match(""));
@@ -161,7 +164,9 @@ fn check_template(step: &Value) -> Result<(), String> {
     let tokens = step.get("special_tokens").and_then(Value::as_object).into_iter().flatten();
     let ids = tokens.filter_map(|(_, token)| token.get("ids")?.as_array()).map(Vec::len).max().unwrap_or(0);
     if pieces * ids > MAX_ITEMS {
-        return Err(format!("a template of {pieces} pieces of up to {ids} tokens, expected at most {MAX_ITEMS} in all"));
+        return Err(format!(
+            "a template of {pieces} pieces of up to {ids} tokens, expected at most {MAX_ITEMS} in all"
+        ));
     }
     Ok(())
 }
@@ -172,9 +177,9 @@ fn check_charsmap(base64: &str) -> Result<usize, String> {
     let bytes = decode_base64(base64).ok_or("precompiled_charsmap: not base64")?;
     let (size, rest) = bytes.split_first_chunk::<4>().ok_or("precompiled_charsmap: too short")?;
     let size = u32::from_le_bytes(*size) as usize;
-    let texts = rest.get(size / 4 * 4..).ok_or_else(|| {
-        format!("precompiled_charsmap: a trie of {size} bytes, but only {} are there", rest.len())
-    })?;
+    let texts = rest
+        .get(size / 4 * 4..)
+        .ok_or_else(|| format!("precompiled_charsmap: a trie of {size} bytes, but only {} are there", rest.len()))?;
     Ok(texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0))
 }
 

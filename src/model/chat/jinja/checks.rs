@@ -10,9 +10,8 @@ use super::value::{SeqKind, Value};
 /// Whether `value is name(arguments)`.
 pub(crate) fn check(host: &mut Host, name: &str, value: &Value, arguments: &[Value]) -> Result<bool, Fault> {
     host.budget.steps(1)?;
-    let argument = || {
-        arguments.first().ok_or_else(|| Fault::error(format!("the test {name:?} is missing an argument")))
-    };
+    let argument =
+        || arguments.first().ok_or_else(|| Fault::error(format!("the test {name:?} is missing an argument")));
     let comparison = match name {
         "eq" | "equalto" | "==" => Some(Comparison::Equal),
         "ne" | "!=" => Some(Comparison::NotEqual),
@@ -50,7 +49,12 @@ pub(crate) fn check(host: &mut Host, name: &str, value: &Value, arguments: &[Val
         }
         "callable" => matches!(
             value,
-            Value::Function(_) | Value::Method(_) | Value::Macro(..) | Value::Joiner(_) | Value::Loop(_) | Value::Undefined(_)
+            Value::Function(_)
+                | Value::Method(_)
+                | Value::Macro(..)
+                | Value::Joiner(_)
+                | Value::Loop(_)
+                | Value::Undefined(_)
         ),
         "sameas" => {
             let other = argument()?;

@@ -90,7 +90,9 @@ fn text_filter(host: &mut Host, name: &str, value: &Value, arguments: Arguments)
         }
         "replace" => {
             let [old, new, count] = arguments.bind(name, ["old", "new", "count"])?;
-            let (Some(old), Some(new)) = (old, new) else { return Err(Fault::error("replace() is missing an argument")) };
+            let (Some(old), Some(new)) = (old, new) else {
+                return Err(Fault::error("replace() is missing an argument"));
+            };
             let (old, new) = (host.str(&old)?, host.str(&new)?);
             let count = count.and_then(|count| count.as_int()).and_then(|count| usize::try_from(count).ok());
             replace(host, &text, &old, &new, count)
@@ -133,7 +135,9 @@ fn text_filter(host: &mut Host, name: &str, value: &Value, arguments: Arguments)
             let mut out = String::new();
             for byte in text.bytes() {
                 match byte {
-                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => out.push(byte as char),
+                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => {
+                        out.push(byte as char)
+                    }
                     byte => out.push_str(&format!("%{byte:02X}")),
                 }
             }

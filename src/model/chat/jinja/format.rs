@@ -315,7 +315,8 @@ fn layout_number(host: &mut Host, value: &Value, spec: &Spec, out: &mut String) 
         return Err(Fault::limit(format!("it formats a number with more than {MAX_PRECISION} digits")));
     }
     host.budget.bytes(400 + precision)?;
-    let kind = spec.kind.unwrap_or(if matches!(value, Value::Float(_)) && spec.precision.is_none() { 'r' } else { 'd' });
+    let kind =
+        spec.kind.unwrap_or(if matches!(value, Value::Float(_)) && spec.precision.is_none() { 'r' } else { 'd' });
     let (negative, mut digits) = match (value.as_int().filter(|_| !matches!(value, Value::Float(_))), kind) {
         (Some(i), 'd' | 'n') => (i < 0, i.unsigned_abs().to_string()),
         (Some(i), 'x') => (i < 0, format!("{}{:x}", if spec.alternate { "0x" } else { "" }, i.unsigned_abs())),
@@ -401,7 +402,8 @@ fn grouped(digits: &str, group: char) -> String {
 
 fn pad(host: &mut Host, sign: &str, text: &str, spec: &Spec, default: char, out: &mut String) -> Result<(), Fault> {
     let missing = spec.width.saturating_sub(sign.len() + text.chars().count());
-    let align = spec.align.filter(|_| !(spec.zero && spec.fill.is_none())).unwrap_or(if spec.zero { '=' } else { default });
+    let align =
+        spec.align.filter(|_| !(spec.zero && spec.fill.is_none())).unwrap_or(if spec.zero { '=' } else { default });
     let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
     host.budget.bytes(missing.saturating_mul(fill.len_utf8()))?;
     let fills = |n: usize| std::iter::repeat_n(fill, n);

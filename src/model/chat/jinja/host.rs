@@ -68,16 +68,63 @@ impl Arguments {
 }
 
 const TEXT_METHODS: [&str; 40] = [
-    "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "lower", "upper", "title",
-    "capitalize", "swapcase", "casefold", "replace", "find", "rfind", "index", "rindex", "count", "join", "format",
-    "isdigit", "isdecimal", "isnumeric", "isalpha", "isalnum", "isspace", "isupper", "islower", "zfill", "center",
-    "ljust", "rjust", "partition", "rpartition", "removeprefix", "removesuffix", "expandtabs", "isascii",
+    "strip",
+    "lstrip",
+    "rstrip",
+    "split",
+    "rsplit",
+    "splitlines",
+    "startswith",
+    "endswith",
+    "lower",
+    "upper",
+    "title",
+    "capitalize",
+    "swapcase",
+    "casefold",
+    "replace",
+    "find",
+    "rfind",
+    "index",
+    "rindex",
+    "count",
+    "join",
+    "format",
+    "isdigit",
+    "isdecimal",
+    "isnumeric",
+    "isalpha",
+    "isalnum",
+    "isspace",
+    "isupper",
+    "islower",
+    "zfill",
+    "center",
+    "ljust",
+    "rjust",
+    "partition",
+    "rpartition",
+    "removeprefix",
+    "removesuffix",
+    "expandtabs",
+    "isascii",
 ];
 const DICT_METHODS: [&str; 5] = ["get", "items", "keys", "values", "copy"];
 const LIST_METHODS: [&str; 3] = ["index", "count", "copy"];
 /// They would change a value: the sandbox refuses them.
 const CHANGES: [&str; 13] = [
-    "append", "extend", "insert", "remove", "pop", "sort", "reverse", "clear", "update", "popitem", "setdefault", "add",
+    "append",
+    "extend",
+    "insert",
+    "remove",
+    "pop",
+    "sort",
+    "reverse",
+    "clear",
+    "update",
+    "popitem",
+    "setdefault",
+    "add",
     "discard",
 ];
 
@@ -105,11 +152,12 @@ impl Host {
     /// Texts in a list.
     pub fn texts<'t>(&mut self, parts: impl Iterator<Item = &'t str>) -> Result<Vec<Value>, Fault> {
         let budget = &mut self.budget;
-        parts.map(|part| {
-            budget.bytes(part.len() + 64)?;
-            Ok(Value::text(part))
-        })
-        .collect()
+        parts
+            .map(|part| {
+                budget.bytes(part.len() + 64)?;
+                Ok(Value::text(part))
+            })
+            .collect()
     }
 
     /// `str(value)`.
@@ -248,9 +296,9 @@ impl Host {
                 Some(before) => state.items.items[before].clone(),
                 None => Value::undefined("there is no previous item"),
             }),
-            "nextitem" => {
-                Some(state.items.items.get(index + 1).cloned().unwrap_or_else(|| Value::undefined("there is no next item")))
-            }
+            "nextitem" => Some(
+                state.items.items.get(index + 1).cloned().unwrap_or_else(|| Value::undefined("there is no next item")),
+            ),
             "cycle" | "changed" => {
                 self.budget.bytes(64)?;
                 Some(Value::Method(Arc::new((Value::Loop(i), name.clone()))))
@@ -271,9 +319,10 @@ impl Host {
     pub fn slice(&mut self, value: &Value, bounds: [Value; 3]) -> Result<Value, Fault> {
         let bound = |value: &Value| match value {
             Value::None => Ok(None),
-            other => other.as_int().map(Some).ok_or_else(|| {
-                Fault::error("slice indices must be integers or None or have an __index__ method")
-            }),
+            other => other
+                .as_int()
+                .map(Some)
+                .ok_or_else(|| Fault::error("slice indices must be integers or None or have an __index__ method")),
         };
         let (start, stop, step) = (bound(&bounds[0])?, bound(&bounds[1])?, bound(&bounds[2])?.unwrap_or(1));
         if step == 0 {

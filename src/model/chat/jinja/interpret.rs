@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::clock::strftime_now;
 use super::ast::{Argument, Body, Expr, For, Macro, Post, Statement, StatementKind, Target};
 use super::budget::Fault;
 use super::checks::check;
 use super::filters;
+use super::functions;
 use super::host::{Arguments, Host, LoopState};
 use super::methods;
 use super::operators::{arithmetic, compare, signed};
@@ -16,11 +16,6 @@ use super::value::{Seq, Value};
 
 /// Expressions, blocks and calls within each other while a template runs; its macros may call themselves.
 const MAX_DEPTH: usize = 1000;
-/// As in Jinja2's sandbox.
-const MAX_RANGE: i128 = 100_000;
-
-const FUNCTIONS: [&str; 7] = ["range", "dict", "namespace", "joiner", "cycler", "raise_exception", "strftime_now"];
-
 /// What a statement makes of those after it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flow {
@@ -118,7 +113,7 @@ impl<'t> Interpreter<'t> {
             }
             at = scope.parent;
         }
-        Ok(match FUNCTIONS.into_iter().find(|known| **known == **name) {
+        Ok(match functions::NAMES.into_iter().find(|known| **known == **name) {
             Some(function) => Value::Function(function),
             None => Value::undefined(format!("'{name}' is undefined")),
         })
@@ -461,7 +456,7 @@ impl<'t> Interpreter<'t> {
 
     fn call(&mut self, callee: &Value, arguments: Arguments) -> Result<Value, Fault> {
         match callee {
-            Value::Function(name) => self.call_function(name, arguments),
+            Value::Function(name) => functions::call(&mut self.host, name, arguments),
             Value::Method(method) => methods::call(&mut self.host, &method.0, &method.1, arguments),
             Value::Macro(i, scope) => {
                 let template = self.template;
@@ -517,94 +512,5 @@ impl<'t> Interpreter<'t> {
             })
         })?;
         Ok(Value::Str(text))
-    }
-
-    fn call_function(&mut self, name: &str, mut arguments: Arguments) -> Result<Value, Fault> {
-        match name {
-            "range" => self.range(arguments),
-            "dict" | "namespace" => {
-                let mut pairs = Vec::new();
-                for source in std::mem::take(&mut arguments.plain) {
-                    match &source {
-                        Value::Dict(dict) => pairs.extend(dict.entries.iter().cloned()),
-                        other => {
-                            for pair in &self.host.iterate(other)?.items {
-                                match &self.host.iterate(pair)?.items[..] {
-                                    [key, value] => pairs.push((key.clone(), value.clone())),
-                                    _ => return Err(Fault::error("dict() needs pairs")),
-                                }
-                            }
-                        }
-                    }
-                }
-                let named = arguments.named.into_iter().map(|(name, value)| (Value::Str(name), value));
-                pairs.extend(named);
-                let dict = Value::dict(pairs, &mut self.host.budget)?;
-                let Value::Dict(entries) = &dict else { return Ok(dict) };
-                if name == "dict" {
-                    return Ok(dict);
-                }
-                let mut names = Vec::new();
-                for (key, value) in &entries.entries {
-                    names.push((self.host.str(key)?, value.clone()));
-                }
-                self.host.namespace(names)
-            }
-            "joiner" => {
-                let [separator] = arguments.bind(name, ["sep"])?;
-                self.host.budget.bytes(64)?;
-                self.host.joiners.push((separator.unwrap_or_else(|| Value::text(", ")), false));
-                Ok(Value::Joiner(self.host.joiners.len() - 1))
-            }
-            "cycler" => {
-                if arguments.plain.is_empty() {
-                    return Err(Fault::error("at least one item has to be provided"));
-                }
-                self.host.budget.bytes(64 + arguments.plain.len() * size_of::<Value>())?;
-                self.host.cyclers.push((arguments.plain, 0));
-                Ok(Value::Cycler(self.host.cyclers.len() - 1))
-            }
-            "raise_exception" => {
-                let [message] = arguments.bind(name, ["message"])?;
-                let message = self.host.str(&message.unwrap_or(Value::None))?;
-                Err(Fault::Raised(message.to_string()))
-            }
-            _ => {
-                let [format] = arguments.bind(name, ["format"])?;
-                let format = match format {
-                    Some(Value::Str(format)) => format,
-                    _ => return Err(Fault::error("strftime_now() needs a format")),
-                };
-                // a code of two characters becomes some thirty
-                self.host.budget.bytes(format.len().saturating_mul(32))?;
-                self.host.text(strftime_now(&format))
-            }
-        }
-    }
-
-    fn range(&mut self, arguments: Arguments) -> Result<Value, Fault> {
-        let mut bounds = Vec::new();
-        for value in &arguments.plain {
-            let Some(i) = value.as_int() else {
-                let found = value.type_name();
-                return Err(Fault::error(format!("'{found}' object cannot be interpreted as an integer")));
-            };
-            bounds.push(i);
-        }
-        let (start, stop, step) = match bounds[..] {
-            [stop] => (0, stop, 1),
-            [start, stop] => (start, stop, 1),
-            [start, stop, step] if step != 0 => (start, stop, step),
-            [_, _, _] => return Err(Fault::error("range() arg 3 must not be zero")),
-            _ => return Err(Fault::error(format!("range expected 1 to 3 arguments, got {}", bounds.len()))),
-        };
-        let distance = if step > 0 { stop.saturating_sub(start) } else { start.saturating_sub(stop) };
-        let n = distance.max(0).saturating_add(step.saturating_abs() - 1) / step.saturating_abs();
-        if n > MAX_RANGE {
-            return Err(Fault::error(format!("Range too big. The sandbox blocks ranges larger than {MAX_RANGE}.")));
-        }
-        self.host.budget.bytes(n as usize * size_of::<Value>())?;
-        let items = (0..n).map(|i| Value::Int(start + i * step)).collect();
-        Value::seq(super::value::SeqKind::Range, items, &mut self.host.budget)
     }
 }

@@ -248,9 +248,8 @@ impl<'s> Lexer<'s> {
             [b'0', b'b' | b'B', ..] => 2,
             _ => 10,
         };
-        let digits = |text: &str, radix: u32| {
-            text.find(|c: char| !(c.is_digit(radix) || c == '_')).unwrap_or(text.len())
-        };
+        let digits =
+            |text: &str, radix: u32| text.find(|c: char| !(c.is_digit(radix) || c == '_')).unwrap_or(text.len());
         if radix != 10 {
             let n = 2 + digits(&rest[2..], radix);
             let value = i128::from_str_radix(&rest[2..n].replace('_', ""), radix);
@@ -269,7 +268,8 @@ impl<'s> Lexer<'s> {
             n += 1 + (signed.len() - unsigned.len()) + digits(unsigned, 10);
         }
         let text = rest[..n].replace('_', "");
-        let kind = if n == whole { text.parse().ok().map(TokenKind::Int) } else { text.parse().ok().map(TokenKind::Float) };
+        let kind =
+            if n == whole { text.parse().ok().map(TokenKind::Int) } else { text.parse().ok().map(TokenKind::Float) };
         let Some(kind) = kind else { return self.error("a number is too large") };
         self.push(kind);
         self.skip(n);

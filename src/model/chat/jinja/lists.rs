@@ -241,11 +241,7 @@ fn sorted(host: &mut Host, keyed: Vec<(Value, Value)>, reverse: bool) -> Result<
     Ok(sorted.into_iter().map(|(_, item)| item).collect())
 }
 
-fn merge_sort(
-    mut left: Vec<(Value, Value)>,
-    reverse: bool,
-    budget: &mut Budget,
-) -> Result<Vec<(Value, Value)>, Fault> {
+fn merge_sort(mut left: Vec<(Value, Value)>, reverse: bool, budget: &mut Budget) -> Result<Vec<(Value, Value)>, Fault> {
     if left.len() < 2 {
         return Ok(left);
     }
@@ -302,8 +298,7 @@ fn slice(host: &mut Host, value: &Value, arguments: Arguments) -> Result<Value, 
 }
 
 fn group_by(host: &mut Host, value: &Value, arguments: Arguments) -> Result<Value, Fault> {
-    let [attribute, default, case_sensitive] =
-        arguments.bind("groupby", ["attribute", "default", "case_sensitive"])?;
+    let [attribute, default, case_sensitive] = arguments.bind("groupby", ["attribute", "default", "case_sensitive"])?;
     let Some(attribute) = attribute else { return Err(Fault::error("groupby() needs an attribute")) };
     let items = host.iterate(value)?;
     let mut keyed = Vec::new();

@@ -7,8 +7,10 @@
 mod ast;
 mod budget;
 mod checks;
+mod expressions;
 mod filters;
 mod format;
+mod functions;
 mod host;
 mod interpret;
 mod json;

@@ -30,7 +30,8 @@ pub(crate) fn arithmetic(host: &mut Host, operator: Operator, a: &Value, b: &Val
             return Err(Fault::error(message));
         }
         (Operator::Modulo, Value::Str(format), arguments) => return percent(host, format, arguments),
-        (Operator::Multiply, Value::Str(_) | Value::Seq(_), times) | (Operator::Multiply, times, Value::Str(_) | Value::Seq(_)) => {
+        (Operator::Multiply, Value::Str(_) | Value::Seq(_), times)
+        | (Operator::Multiply, times, Value::Str(_) | Value::Seq(_)) => {
             let repeated = if matches!(a, Value::Str(_) | Value::Seq(_)) { a } else { b };
             if let Some(times) = times.as_len()
                 && let Some(value) = repeat(host, repeated, times)?

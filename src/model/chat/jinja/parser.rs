@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::ast::{Argument, Body, Comparison, Expr, For, Macro, Operator, Post, Statement, StatementKind, Target};
+use super::ast::{Body, Expr, For, Macro, Post, Statement, StatementKind, Target};
 use super::lexer::{SyntaxError, Token, TokenKind, tokens};
-use super::value::Value;
 
 /// Brackets in brackets and blocks in blocks; published templates have up to about ten.
 const MAX_NESTING: usize = 100;
@@ -32,23 +31,23 @@ pub(crate) fn parse(source: &str) -> Result<Parsed, SyntaxError> {
     Ok(Parsed { body, macros: parser.macros })
 }
 
-struct Parser {
+pub(super) struct Parser {
     tokens: Vec<Token>,
-    at: usize,
+    pub at: usize,
     nesting: usize,
     /// `for` blocks around this point.
     loops: usize,
     macros: Vec<Arc<Macro>>,
 }
 
-type Parse<T> = Result<T, SyntaxError>;
+pub(super) type Parse<T> = Result<T, SyntaxError>;
 
 impl Parser {
-    fn peek(&self) -> &TokenKind {
+    pub fn peek(&self) -> &TokenKind {
         self.peek_at(0)
     }
 
-    fn peek_at(&self, ahead: usize) -> &TokenKind {
+    pub fn peek_at(&self, ahead: usize) -> &TokenKind {
         self.tokens.get(self.at + ahead).map_or(&TokenKind::End, |token| &token.kind)
     }
 
@@ -56,17 +55,17 @@ impl Parser {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |token| token.line)
     }
 
-    fn next(&mut self) -> TokenKind {
+    pub fn next(&mut self) -> TokenKind {
         let kind = self.peek().clone();
         self.at += 1;
         kind
     }
 
-    fn error<T>(&self, message: impl Into<String>) -> Parse<T> {
+    pub fn error<T>(&self, message: impl Into<String>) -> Parse<T> {
         Err(SyntaxError { message: message.into(), line: self.line() })
     }
 
-    fn unexpected<T>(&self, expected: &str) -> Parse<T> {
+    pub fn unexpected<T>(&self, expected: &str) -> Parse<T> {
         let found = match self.peek() {
             TokenKind::Text(_) => "text".to_string(),
             TokenKind::OpenOutput => "\"{{\"".to_string(),
@@ -83,27 +82,27 @@ impl Parser {
         self.error(format!("expected {expected}, found {found}"))
     }
 
-    fn is_operator(&self, operator: &str) -> bool {
+    pub fn is_operator(&self, operator: &str) -> bool {
         matches!(self.peek(), TokenKind::Operator(found) if *found == operator)
     }
 
-    fn is_name(&self, name: &str) -> bool {
+    pub fn is_name(&self, name: &str) -> bool {
         matches!(self.peek(), TokenKind::Name(found) if **found == *name)
     }
 
-    fn skip_operator(&mut self, operator: &str) -> bool {
+    pub fn skip_operator(&mut self, operator: &str) -> bool {
         let found = self.is_operator(operator);
         self.at += usize::from(found);
         found
     }
 
-    fn skip_name(&mut self, name: &str) -> bool {
+    pub fn skip_name(&mut self, name: &str) -> bool {
         let found = self.is_name(name);
         self.at += usize::from(found);
         found
     }
 
-    fn expect_operator(&mut self, operator: &str) -> Parse<()> {
+    pub fn expect_operator(&mut self, operator: &str) -> Parse<()> {
         if self.skip_operator(operator) { Ok(()) } else { self.unexpected(&format!("{operator:?}")) }
     }
 
@@ -119,7 +118,7 @@ impl Parser {
         self.expect(&TokenKind::CloseBlock, "\"%}\"")
     }
 
-    fn name(&mut self) -> Parse<Arc<str>> {
+    pub fn name(&mut self) -> Parse<Arc<str>> {
         match self.next() {
             TokenKind::Name(name) => Ok(name),
             _ => {
@@ -130,7 +129,7 @@ impl Parser {
     }
 
     /// Runs `inner` one level deeper.
-    fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Parse<T>) -> Parse<T> {
+    pub fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Parse<T>) -> Parse<T> {
         self.nesting += 1;
         if self.nesting > MAX_NESTING {
             return self.error(format!("nested more than {MAX_NESTING} deep"));
@@ -362,7 +361,9 @@ impl Parser {
             return Ok(target);
         }
         let name = self.name()?;
-        if ["true", "false", "none", "True", "False", "None", "not", "and", "or", "in", "is", "if", "else"].contains(&&*name) {
+        if ["true", "false", "none", "True", "False", "None", "not", "and", "or", "in", "is", "if", "else"]
+            .contains(&&*name)
+        {
             self.at -= 1;
             return self.unexpected("a name to assign to");
         }
@@ -370,338 +371,5 @@ impl Parser {
             return Ok(Target::Attribute(name, self.name()?));
         }
         Ok(Target::Name(name))
-    }
-
-    // Expressions, the loosest first
-
-    /// An expression, or several with commas: a tuple. With `conditional`, each may have an `if`.
-    fn tuple(&mut self, conditional: bool) -> Parse<Expr> {
-        let part = |parser: &mut Self| if conditional { parser.expression() } else { parser.nested(Self::or) };
-        let first = part(self)?;
-        if !self.is_operator(",") {
-            return Ok(first);
-        }
-        let mut items = vec![first];
-        while self.skip_operator(",") {
-            let ends = matches!(self.peek(), TokenKind::CloseOutput | TokenKind::CloseBlock | TokenKind::Operator(")" | "]"))
-                || (!conditional && (self.is_name("recursive") || self.is_name("if")));
-            if ends {
-                break;
-            }
-            items.push(part(self)?);
-        }
-        Ok(Expr::Tuple(items))
-    }
-
-    fn expression(&mut self) -> Parse<Expr> {
-        self.nested(|parser| {
-            let mut value = parser.or()?;
-            while parser.skip_name("if") {
-                let condition = parser.or()?;
-                let otherwise = if parser.skip_name("else") { Some(parser.expression()?) } else { None };
-                let conditional = Expr::If(Box::new((value, condition, otherwise)));
-                value = conditional;
-                if parser.is_name("if") {
-                    return parser.error("a second \"if\" needs brackets");
-                }
-            }
-            Ok(value)
-        })
-    }
-
-    fn or(&mut self) -> Parse<Expr> {
-        self.several("or", Self::and, Expr::Or)
-    }
-
-    fn and(&mut self) -> Parse<Expr> {
-        self.several("and", Self::not, Expr::And)
-    }
-
-    fn several(
-        &mut self,
-        word: &str,
-        part: fn(&mut Self) -> Parse<Expr>,
-        join: fn(Vec<Expr>) -> Expr,
-    ) -> Parse<Expr> {
-        let first = part(self)?;
-        if !self.is_name(word) {
-            return Ok(first);
-        }
-        let mut parts = vec![first];
-        while self.skip_name(word) {
-            parts.push(part(self)?);
-        }
-        Ok(join(parts))
-    }
-
-    fn not(&mut self) -> Parse<Expr> {
-        if self.skip_name("not") {
-            return Ok(Expr::Not(Box::new(self.nested(Self::not)?)));
-        }
-        self.comparison()
-    }
-
-    fn comparison(&mut self) -> Parse<Expr> {
-        let first = self.sum()?;
-        let mut rest = Vec::new();
-        loop {
-            let comparison = match self.peek() {
-                TokenKind::Operator("==") => Comparison::Equal,
-                TokenKind::Operator("!=") => Comparison::NotEqual,
-                TokenKind::Operator("<") => Comparison::Less,
-                TokenKind::Operator("<=") => Comparison::LessOrEqual,
-                TokenKind::Operator(">") => Comparison::Greater,
-                TokenKind::Operator(">=") => Comparison::GreaterOrEqual,
-                TokenKind::Name(name) if **name == *"in" => Comparison::In,
-                TokenKind::Name(name) if **name == *"not" => match self.peek_at(1) {
-                    TokenKind::Name(next) if **next == *"in" => {
-                        self.at += 1;
-                        Comparison::NotIn
-                    }
-                    _ => break,
-                },
-                _ => break,
-            };
-            self.at += 1;
-            rest.push((comparison, self.sum()?));
-        }
-        Ok(if rest.is_empty() { first } else { Expr::Compare(Box::new(first), rest) })
-    }
-
-    fn arithmetic(&mut self, part: fn(&mut Self) -> Parse<Expr>, operators: &[(&str, Operator)]) -> Parse<Expr> {
-        let first = part(self)?;
-        let mut rest = Vec::new();
-        while let Some((_, operator)) = operators.iter().find(|(text, _)| self.is_operator(text)) {
-            self.at += 1;
-            rest.push((*operator, part(self)?));
-        }
-        Ok(if rest.is_empty() { first } else { Expr::Arithmetic(Box::new(first), rest) })
-    }
-
-    fn sum(&mut self) -> Parse<Expr> {
-        self.arithmetic(Self::concat, &[("+", Operator::Add), ("-", Operator::Subtract)])
-    }
-
-    fn concat(&mut self) -> Parse<Expr> {
-        let first = self.product()?;
-        let mut parts = vec![first];
-        while self.skip_operator("~") {
-            parts.push(self.product()?);
-        }
-        Ok(if parts.len() == 1 { parts.remove(0) } else { Expr::Concat(parts) })
-    }
-
-    fn product(&mut self) -> Parse<Expr> {
-        let operators = [
-            ("*", Operator::Multiply),
-            ("/", Operator::Divide),
-            ("//", Operator::FloorDivide),
-            ("%", Operator::Modulo),
-        ];
-        self.arithmetic(Self::power, &operators)
-    }
-
-    fn power(&mut self) -> Parse<Expr> {
-        self.arithmetic(|parser| parser.unary(true), &[("**", Operator::Power)])
-    }
-
-    fn unary(&mut self, with_filters: bool) -> Parse<Expr> {
-        let value = if self.skip_operator("-") {
-            Expr::Negative(Box::new(self.nested(|parser| parser.unary(false))?))
-        } else if self.skip_operator("+") {
-            Expr::Positive(Box::new(self.nested(|parser| parser.unary(false))?))
-        } else {
-            self.primary()?
-        };
-        let mut posts = Vec::new();
-        self.postfix(&mut posts)?;
-        while with_filters {
-            match self.peek() {
-                TokenKind::Operator("|") => posts.extend(self.filters(false)?),
-                TokenKind::Operator("(") => posts.push(Post::Call(self.arguments()?)),
-                TokenKind::Name(name) if **name == *"is" => {
-                    self.at += 1;
-                    posts.push(self.test()?);
-                }
-                _ => break,
-            }
-        }
-        Ok(if posts.is_empty() { value } else { Expr::Chain(Box::new(value), posts) })
-    }
-
-    fn postfix(&mut self, posts: &mut Vec<Post>) -> Parse<()> {
-        loop {
-            if self.skip_operator(".") {
-                posts.push(match self.next() {
-                    TokenKind::Name(name) => Post::Attribute(name),
-                    TokenKind::Int(i) => Post::Item(Expr::Const(Value::Int(i))),
-                    _ => {
-                        self.at -= 1;
-                        return self.unexpected("a name");
-                    }
-                });
-            } else if self.skip_operator("[") {
-                posts.push(self.nested(Self::subscript)?);
-            } else if self.is_operator("(") {
-                posts.push(Post::Call(self.arguments()?));
-            } else {
-                return Ok(());
-            }
-        }
-    }
-
-    fn subscript(&mut self) -> Parse<Post> {
-        let mut parts: [Option<Expr>; 3] = [None, None, None];
-        let mut n = 0;
-        loop {
-            if self.skip_operator("]") {
-                break;
-            }
-            if self.skip_operator(":") {
-                n += 1;
-                if n > 2 {
-                    return self.unexpected("\"]\"");
-                }
-                continue;
-            }
-            if parts[n].is_some() {
-                return self.unexpected("\"]\"");
-            }
-            parts[n] = Some(self.tuple(true)?);
-        }
-        match (n, parts) {
-            (0, [Some(item), ..]) => Ok(Post::Item(item)),
-            (0, _) => {
-                self.at -= 1;
-                self.unexpected("an expression")
-            }
-            (_, parts) => Ok(Post::Slice(Box::new(parts))),
-        }
-    }
-
-    /// `| name(arguments)`, any number of times; with `bare`, the first has no bar.
-    fn filters(&mut self, mut bare: bool) -> Parse<Vec<Post>> {
-        let mut filters = Vec::new();
-        while std::mem::take(&mut bare) || self.skip_operator("|") {
-            let name = self.dotted_name()?;
-            let arguments = if self.is_operator("(") { self.arguments()? } else { Vec::new() };
-            filters.push(Post::Filter(name, arguments));
-        }
-        Ok(filters)
-    }
-
-    fn dotted_name(&mut self) -> Parse<Arc<str>> {
-        let mut name = self.name()?;
-        while self.skip_operator(".") {
-            name = format!("{name}.{}", self.name()?).into();
-        }
-        Ok(name)
-    }
-
-    fn test(&mut self) -> Parse<Post> {
-        let negated = self.skip_name("not");
-        let name = self.dotted_name()?;
-        let arguments = match self.peek() {
-            TokenKind::Operator("(") => self.arguments()?,
-            TokenKind::Name(name) if ["else", "or", "and"].contains(&&**name) => Vec::new(),
-            TokenKind::Name(name) if **name == *"is" => return self.error("tests in a row need brackets"),
-            TokenKind::Name(_)
-            | TokenKind::Str(_)
-            | TokenKind::Int(_)
-            | TokenKind::Float(_)
-            | TokenKind::Operator("[" | "{") => {
-                let value = self.primary()?;
-                let mut posts = Vec::new();
-                self.postfix(&mut posts)?;
-                let value = if posts.is_empty() { value } else { Expr::Chain(Box::new(value), posts) };
-                vec![Argument::Plain(value)]
-            }
-            _ => Vec::new(),
-        };
-        Ok(Post::Test { name, arguments, negated })
-    }
-
-    fn arguments(&mut self) -> Parse<Vec<Argument>> {
-        self.expect_operator("(")?;
-        let mut arguments = Vec::new();
-        while !self.skip_operator(")") {
-            if !arguments.is_empty() {
-                self.expect_operator(",")?;
-                if self.skip_operator(")") {
-                    break;
-                }
-            }
-            arguments.push(if self.skip_operator("*") {
-                Argument::Star(self.expression()?)
-            } else if self.skip_operator("**") {
-                Argument::DoubleStar(self.expression()?)
-            } else {
-                match (self.peek().clone(), self.peek_at(1)) {
-                    (TokenKind::Name(name), TokenKind::Operator("=")) => {
-                        self.at += 2;
-                        Argument::Named(name, self.expression()?)
-                    }
-                    _ => Argument::Plain(self.expression()?),
-                }
-            });
-        }
-        Ok(arguments)
-    }
-
-    fn primary(&mut self) -> Parse<Expr> {
-        Ok(match self.next() {
-            TokenKind::Name(name) => match &*name {
-                "true" | "True" => Expr::Const(Value::Bool(true)),
-                "false" | "False" => Expr::Const(Value::Bool(false)),
-                "none" | "None" => Expr::Const(Value::None),
-                _ => Expr::Name(name),
-            },
-            TokenKind::Str(text) => match self.peek() {
-                TokenKind::Str(_) => {
-                    let mut text = text.to_string();
-                    while let TokenKind::Str(more) = self.peek() {
-                        text.push_str(more);
-                        self.at += 1;
-                    }
-                    Expr::Const(Value::text(&text))
-                }
-                _ => Expr::Const(Value::Str(text)),
-            },
-            TokenKind::Int(i) => Expr::Const(Value::Int(i)),
-            TokenKind::Float(x) => Expr::Const(Value::Float(x)),
-            TokenKind::Operator("(") => {
-                if self.skip_operator(")") {
-                    return Ok(Expr::Tuple(Vec::new()));
-                }
-                let inner = self.nested(|parser| parser.tuple(true))?;
-                self.expect_operator(")")?;
-                inner
-            }
-            TokenKind::Operator("[") => Expr::List(self.items("]", Self::expression)?),
-            TokenKind::Operator("{") => Expr::Dict(self.items("}", |parser| {
-                let key = parser.expression()?;
-                parser.expect_operator(":")?;
-                Ok((key, parser.expression()?))
-            })?),
-            _ => {
-                self.at -= 1;
-                return self.unexpected("an expression");
-            }
-        })
-    }
-
-    /// What stands between brackets, with commas.
-    fn items<T>(&mut self, end: &str, item: fn(&mut Self) -> Parse<T>) -> Parse<Vec<T>> {
-        let mut items = Vec::new();
-        while !self.skip_operator(end) {
-            if !items.is_empty() {
-                self.expect_operator(",")?;
-                if self.skip_operator(end) {
-                    break;
-                }
-            }
-            items.push(item(self)?);
-        }
-        Ok(items)
     }
 }

@@ -27,7 +27,8 @@ pub(crate) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
             lines.push(rest);
             break;
         };
-        let ending = if rest[end..].starts_with("\r\n") { 2 } else { rest[end..].chars().next().map_or(0, char::len_utf8) };
+        let ending =
+            if rest[end..].starts_with("\r\n") { 2 } else { rest[end..].chars().next().map_or(0, char::len_utf8) };
         lines.push(&rest[..if keep_ends { end + ending } else { end }]);
         rest = &rest[end + ending..];
     }
