@@ -3,7 +3,7 @@
 /// Steps of a template for a short conversation; published templates take a few hundred a message.
 const STEPS: u64 = 5_000_000;
 /// Bytes that a template may make in all, whether it keeps them or not, for a short conversation.
-const BYTES: u64 = 64 << 20;
+const BYTES: u64 = 48 << 20;
 /// Per byte of the conversation on top: templates copy, strip, split and scan what they are given.
 const STEPS_PER_BYTE: u64 = 4;
 const BYTES_PER_BYTE: u64 = 64;

@@ -8,7 +8,7 @@ use super::host::{Arguments, Host};
 use super::json::tojson;
 use super::lists;
 use super::methods::{center_pad, replace};
-use super::text::{capitalize, is_space, split_lines, strip};
+use super::text::{capitalize, is_space, strip};
 use super::value::Value;
 
 /// `value | name(arguments)`.
@@ -117,6 +117,7 @@ fn text_filter(host: &mut Host, name: &str, value: &Value, arguments: Arguments)
             host.text(replaced.replace('\'', "&#39;").replace('"', "&#34;"))
         }
         "striptags" => {
+            host.budget.bytes(8 * text.len())?;
             let mut out = String::new();
             let mut inside = false;
             for c in text.chars() {
@@ -302,7 +303,7 @@ fn indent(host: &mut Host, text: &str, arguments: Arguments) -> Result<Value, Fa
     };
     // Jinja2 adds a line break first, so that the last one of the text is kept
     let whole = format!("{text}\n");
-    let lines = split_lines(&whole, false);
+    let lines = host.lines(&whole, false)?;
     host.budget.bytes(lines.len().saturating_mul(indention.len() + 1).saturating_add(text.len()))?;
     let mut out = String::new();
     for (i, line) in lines.into_iter().enumerate() {

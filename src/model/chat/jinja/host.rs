@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::ast::For;
 use super::budget::{Budget, Fault};
+use super::text::{is_line_end, split_lines};
 use super::value::{Key, Seq, SeqKind, Value};
 
 /// State of one rendering. Values that change are here, under an index.
@@ -158,6 +159,12 @@ impl Host {
                 Ok(Value::text(part))
             })
             .collect()
+    }
+
+    /// `str.splitlines`; with `keep_ends`, each line with what ends it.
+    pub fn lines<'t>(&mut self, text: &'t str, keep_ends: bool) -> Result<Vec<&'t str>, Fault> {
+        self.budget.bytes(size_of::<&str>() * (1 + text.matches(is_line_end).count()))?;
+        Ok(split_lines(text, keep_ends))
     }
 
     /// `str(value)`.
@@ -330,9 +337,14 @@ impl Host {
         }
         match value {
             Value::Str(text) => {
-                self.budget.bytes(text.len())?;
-                let chars: Vec<char> = text.chars().collect();
-                let text = slice_positions(chars.len(), start, stop, step).map(|i| chars[i]).collect();
+                self.budget.bytes(if text.is_ascii() { text.len() } else { size_of::<char>() * text.len() })?;
+                let text = if text.is_ascii() {
+                    let bytes = text.as_bytes();
+                    slice_positions(bytes.len(), start, stop, step).map(|i| bytes[i] as char).collect()
+                } else {
+                    let chars: Vec<char> = text.chars().collect();
+                    slice_positions(chars.len(), start, stop, step).map(|i| chars[i]).collect()
+                };
                 self.text(text)
             }
             Value::Seq(seq) if can_index(seq) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::budget::Fault;
 use super::format::braces;
 use super::host::{Arguments, Host};
-use super::text::{capitalize, is_space, split_lines, strip, title};
+use super::text::{capitalize, is_space, strip, title};
 use super::value::{Dict, Seq, SeqKind, Value};
 
 /// `receiver.name(arguments)`.
@@ -108,7 +108,7 @@ fn text_method(host: &mut Host, text: &Arc<str>, name: &str, arguments: Argument
         "split" | "rsplit" => split(host, text, name, arguments),
         "splitlines" => {
             let [keep_ends] = arguments.bind(name, ["keepends"])?;
-            let lines = split_lines(text, keep_ends.is_some_and(|v| v.truth()));
+            let lines = host.lines(text, keep_ends.is_some_and(|v| v.truth()))?;
             let lines = host.texts(lines.into_iter())?;
             host.list(lines)
         }

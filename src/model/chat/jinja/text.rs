@@ -17,13 +17,17 @@ pub(crate) fn strip<'t>(mut text: &'t str, chars: Option<&str>, left: bool, righ
     text
 }
 
+/// What ends a line in Python.
+pub(crate) fn is_line_end(c: char) -> bool {
+    matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
 /// `str.splitlines`; with `keep_ends`, each line with what ends it.
 pub(crate) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
-        let end = rest.find(|c| matches!(c, '\n'..='\r' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}'));
-        let Some(end) = end else {
+        let Some(end) = rest.find(is_line_end) else {
             lines.push(rest);
             break;
         };
