@@ -1,19 +1,17 @@
 //! Chat templates: from messages to the text a model was trained on, as transformers' `apply_chat_template` renders it.
 
 mod clock;
-mod json;
-mod python;
+mod jinja;
 
 use std::collections::BTreeMap;
+use std::io::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
-use regex::Regex;
 use serde::{Deserialize, Serialize};
 
+use jinja::{Fault, Input, Parsed, SyntaxError, Value};
+
+use super::boundary::{on_known_stack, read_file};
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
 
 /// What the response answers.
@@ -79,6 +77,15 @@ pub enum ChatError {
     /// The template broke off while it was rendered.
     #[error("the model's chat template cannot be rendered: {message}")]
     Render { message: String },
+    /// The template fails without tools, and not with one.
+    #[error("the model's chat template needs tools, which this program does not have; without them it says: {message}")]
+    NeedsTools { message: String },
+    /// The template takes more steps, memory or stack than any template should.
+    #[error("the model's chat template was stopped: {message}; templates of published models need far less")]
+    Limit { message: String },
+    /// No thread could be started to render on.
+    #[error("no thread can be started for the chat template: {0}")]
+    Thread(std::io::Error),
     /// The rendered text could not be encoded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -86,13 +93,13 @@ pub enum ChatError {
 
 /// A model's chat template, ready to render.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    parsed: Parsed,
     source: String,
     /// `bos_token`, `eos_token` ... as the template sees them; those the model lacks are undefined in it.
     special_tokens: BTreeMap<String, String>,
 }
 
-/// The name under which the environment holds the template; seen in messages as "(in chat template:12)".
+/// What a template is called in messages, before its line: "(in chat template:12)".
 const NAME: &str = "chat template";
 
 impl ChatTemplate {
@@ -128,10 +135,12 @@ impl ChatTemplate {
     }
 
     fn build(source: String, origin: String, special_tokens: BTreeMap<String, String>) -> Result<Self, ChatError> {
-        let syntax_error = |e: Error| ChatError::Syntax { origin: origin.clone(), message: e.to_string() };
-        let mut environment = environment().map_err(syntax_error)?;
-        environment.add_template_owned(NAME, without_generation_tags(&source)).map_err(syntax_error)?;
-        Ok(Self { environment, source, special_tokens })
+        let parsed = on_known_stack(|| jinja::parse(&source)).map_err(ChatError::Thread)?;
+        let parsed = parsed.map_err(|SyntaxError { message, line }| {
+            let message = format!("{message} (in {NAME}:{line})");
+            ChatError::Syntax { origin, message }
+        })?;
+        Ok(Self { parsed, source, special_tokens })
     }
 
     /// The text of `messages`; with `add_generation_prompt`, also what comes before the assistant's next answer.
@@ -139,17 +148,26 @@ impl ChatTemplate {
     /// As in transformers, `tools` and `documents` are `none`. `strftime_now` is in UTC.
     ///
     /// # Errors
-    /// [`ChatError::Template`] with the template's own words if it raises, [`ChatError::Render`] if it fails otherwise.
+    /// [`ChatError::Template`] with the template's own words if it raises, [`ChatError::NeedsTools`] if it would not with
+    /// tools, [`ChatError::Limit`] if it takes too much time, memory or stack, [`ChatError::Render`] if it fails
+    /// otherwise.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
-        let tokens = self.special_tokens.iter().map(|(name, text)| (name.as_str(), Value::from(text.as_str())));
-        let context = Value::from_pairs(tokens.chain([
-            ("messages", Value::from(Serde(messages))),
-            ("add_generation_prompt", Value::from(add_generation_prompt)),
-            ("tools", Value::from(())),
-            ("documents", Value::from(())),
-        ]));
-        let template = self.environment.get_template(NAME).map_err(render_error)?;
-        template.render(context).map_err(render_error)
+        let run = |tools: Value| {
+            let texts = self.special_tokens.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+            let messages = messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
+            jinja::render(&self.parsed, Input { texts, messages, add_generation_prompt, tools })
+        };
+        let rendered = on_known_stack(|| {
+            run(Value::None).map_err(|(fault, line)| match fault {
+                Fault::Limit(message) => ChatError::Limit { message: format!("{message} (in {NAME}:{line})") },
+                Fault::Error(message) | Fault::Raised(message) if jinja::a_tool().is_ok_and(|t| run(t).is_ok()) => {
+                    ChatError::NeedsTools { message }
+                }
+                Fault::Raised(message) => ChatError::Template { message },
+                Fault::Error(message) => ChatError::Render { message: format!("{message} (in {NAME}:{line})") },
+            })
+        });
+        rendered.map_err(ChatError::Thread)?
     }
 
     /// The template's text as published.
@@ -191,9 +209,13 @@ pub fn encode_plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Token
 /// `chat_template.jinja` and its path, if the folder has it.
 fn read_jinja(folder: &Path) -> Result<Option<(String, PathBuf)>, ChatError> {
     let path = folder.join("chat_template.jinja");
-    match std::fs::read_to_string(&path) {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let source = read_file(&path, jinja::MAX_SOURCE as u64)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(|e| Error::new(ErrorKind::InvalidData, e)));
+    match source {
         Ok(source) => Ok(Some((source, path))),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ChatError::Read { path, source }),
     }
 }
@@ -214,51 +236,4 @@ fn default_template(field: &serde_json::Value, path: &Path) -> Result<String, Ch
         names.push(name.to_string());
     }
     Err(ChatError::NoDefault { path: path.to_path_buf(), names })
-}
-
-/// transformers marks the assistant's text with `{% generation %}` to train on it. For rendering the tags only open a
-/// scope, so they become `with`, which does just that and leaves whitespace control as it was written.
-fn without_generation_tags(source: &str) -> String {
-    static TAG: LazyLock<Option<Regex>> =
-        LazyLock::new(|| Regex::new(r"\{%([-+]?\s*)(end)?generation(\s*[-+]?)%\}").ok());
-    match &*TAG {
-        Some(tag) => tag.replace_all(source, "{%${1}${2}with${3}%}").into_owned(),
-        None => source.to_string(),
-    }
-}
-
-/// Jinja as transformers sets it up, with Python's ways where minijinja has its own.
-fn environment() -> Result<Environment<'static>, Error> {
-    let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.set_unknown_method_callback(python::method);
-    environment.add_filter("tojson", json::tojson);
-    environment.add_filter("trim", python::trim);
-    environment.add_test("sequence", python::is_sequence);
-    environment.add_function("raise_exception", raise_exception);
-    environment.add_function("strftime_now", clock::strftime_now);
-    Ok(environment)
-}
-
-/// Marks an error as the template's own, to distinguish it from a failure of the engine.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Raised(String);
-
-fn raise_exception(message: Value) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(Raised(message.to_string())))
-}
-
-fn render_error(error: Error) -> ChatError {
-    let mut source = std::error::Error::source(&error);
-    let mut message = error.to_string();
-    while let Some(cause) = source {
-        if let Some(Raised(message)) = cause.downcast_ref::<Raised>() {
-            return ChatError::Template { message: message.clone() };
-        }
-        message = format!("{message}: {cause}");
-        source = cause.source();
-    }
-    ChatError::Render { message }
 }

@@ -1,5 +1,6 @@
 //! A model as published: `config.json`, weights, tokenizer, chat template.
 
+mod boundary;
 pub mod chat;
 pub mod config;
 pub mod demo;

@@ -6,15 +6,15 @@
 
 mod config;
 mod detokenize;
+mod file;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use tokenizers::models::bpe::BPE;
-use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
-};
+use tokenizers::AddedToken;
 
+use super::boundary::{caught, on_known_stack, read_file};
+use config::AddedTokenSpec;
 pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
 pub use detokenize::TextStream;
@@ -95,16 +95,15 @@ impl Tokenizer {
     /// Says which file is missing, unreadable or inconsistent, and what to do about it.
     pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
         let path = folder.join("tokenizer.json");
-        if !path.is_file() {
+        if !path.exists() {
             let slow = folder.join("tokenizer.model").is_file();
             return Err(TokenizerError::Missing { folder: folder.to_path_buf(), slow });
         }
-        let bytes = std::fs::read(&path).map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
+        let bytes = read_json(&path)?;
         let config = TokenizerConfig::from_folder(folder)?;
-        let parse_error = |e: tokenizers::Error| TokenizerError::Parse { path: path.clone(), message: e.to_string() };
-        let mut inner = parse(&bytes).map_err(parse_error)?;
-        inner.with_truncation(None).map_err(parse_error)?;
-        inner.with_padding(None);
+        let parsed = on_known_stack(|| caught(|| file::read(&bytes)).and_then(|parsed| parsed));
+        let parsed = parsed.map_err(|source| TokenizerError::Read { path: path.clone(), source })?;
+        let mut inner = parsed.map_err(|message| TokenizerError::Parse { path: path.clone(), message })?;
         add_missing_tokens(&mut inner, &config, &folder.join("tokenizer_config.json"))?;
         let plan = Plan::new(inner.get_decoder())
             .map_err(|found| TokenizerError::UnsupportedDecoder { path: path.clone(), found })?;
@@ -209,23 +208,20 @@ impl Tokenizer {
         if ids.is_empty() {
             return Ok(String::new()); // some decoders assume there is a last token
         }
-        self.inner.decode(ids, false).map_err(|e| TokenizerError::Decode(e.to_string()))
+        let decoded = caught(|| self.inner.decode(ids, false)).map_err(TokenizerError::Decode)?;
+        decoded.map_err(|e| TokenizerError::Decode(e.to_string()))
     }
 }
 
 fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
-    let encoding = inner.encode_fast(text, add_special_tokens).map_err(|e| TokenizerError::Encode(e.to_string()))?;
+    let encoding = caught(|| inner.encode_fast(text, add_special_tokens)).map_err(TokenizerError::Encode)?;
+    let encoding = encoding.map_err(|e| TokenizerError::Encode(e.to_string()))?;
     Ok(encoding.get_ids().to_vec())
 }
 
-/// A file's tokenizer. Almost all are of the BPE kind and are read as such at once: the library's own way for a file of
-/// any kind goes through a tree of the whole vocabulary, which takes longer than all else of a program's start.
-fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, tokenizers::Error> {
-    type Bpe = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
-    match serde_json::from_slice::<Bpe>(json) {
-        Ok(bpe) => Ok(bpe.into()),
-        Err(_) => tokenizers::Tokenizer::from_bytes(json),
-    }
+/// The bytes of a `tokenizer.json` or `tokenizer_config.json`; published ones have up to some 40 million.
+fn read_json(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    read_file(path, 128 << 20).map_err(|source| TokenizerError::Read { path: path.to_path_buf(), source })
 }
 
 /// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in the order of their ids, as
@@ -235,24 +231,26 @@ fn add_missing_tokens(
     config: &TokenizerConfig,
     path: &Path,
 ) -> Result<(), TokenizerError> {
-    for (&expected, token) in &config.added_tokens {
-        if inner.token_to_id(&token.content).is_some() {
-            continue;
-        }
-        let added = AddedToken::from(token.content.clone(), token.special)
+    let missing = config.added_tokens.iter().filter(|(_, token)| inner.token_to_id(&token.content).is_none());
+    let missing: Vec<(u32, &AddedTokenSpec)> = missing.map(|(&id, token)| (id, token)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let added = missing.iter().map(|(_, token)| {
+        AddedToken::from(token.content.clone(), token.special)
             .lstrip(token.lstrip)
             .rstrip(token.rstrip)
             .single_word(token.single_word)
-            .normalized(token.normalized);
-        inner
-            .add_tokens([added])
-            .map_err(|e| TokenizerError::Parse { path: path.to_path_buf(), message: e.to_string() })?;
-        match inner.token_to_id(&token.content) {
-            Some(found) if found != expected => {
-                let (path, token) = (path.to_path_buf(), token.content.clone());
-                return Err(TokenizerError::AddedTokenId { path, token, expected, found });
-            }
-            _ => {}
+            .normalized(token.normalized)
+    });
+    let added = added.collect();
+    caught(|| file::add_tokens(inner, added))
+        .and_then(|result| result)
+        .map_err(|message| TokenizerError::Parse { path: path.to_path_buf(), message })?;
+    for (expected, token) in missing {
+        if let Some(found) = inner.token_to_id(&token.content).filter(|&found| found != expected) {
+            let (path, token) = (path.to_path_buf(), token.content.clone());
+            return Err(TokenizerError::AddedTokenId { path, token, expected, found });
         }
     }
     Ok(())

@@ -27,6 +27,7 @@ mod golden_trace;
 mod golden_uqac;
 mod gpu_bench;
 mod grading;
+mod hostile_models;
 mod metrics;
 mod model_files;
 mod pictures;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::TokenizerError;
+use super::{TokenizerError, read_json};
 
 /// The fields of `tokenizer_config.json` that change text or ids. All empty if the file is not there.
 #[derive(Debug, Default)]
@@ -70,11 +70,10 @@ impl TokenizerConfig {
     /// Reads `folder/tokenizer_config.json`; the default if there is none.
     pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
         let path = folder.join("tokenizer_config.json");
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(source) => return Err(TokenizerError::Read { path, source }),
-        };
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let bytes = read_json(&path)?;
         let tree: Map<String, Value> = serde_json::from_slice(&bytes)
             .map_err(|e| TokenizerError::Parse { path: path.clone(), message: e.to_string() })?;
         let wrong = |field: &str, message| TokenizerError::Field { path: path.clone(), field: field.into(), message };

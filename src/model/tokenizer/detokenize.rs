@@ -10,6 +10,7 @@ use std::ops::{Deref, Range};
 use tokenizers::Decoder;
 use tokenizers::decoders::DecoderWrapper;
 
+use super::super::boundary::caught;
 use super::{Tokenizer, TokenizerError};
 
 /// How tokens become one text.
@@ -83,7 +84,8 @@ impl Plan {
     fn piece(&self, token: &str, previous: Option<&str>) -> Result<Piece, TokenizerError> {
         let mut tokens: Vec<String> = previous.into_iter().chain([token]).map(str::to_string).collect();
         for step in &self.per_token {
-            tokens = step.decode_chain(tokens).map_err(|e| TokenizerError::Decode(e.to_string()))?;
+            let decoded = caught(|| step.decode_chain(tokens)).map_err(TokenizerError::Decode)?;
+            tokens = decoded.map_err(|e| TokenizerError::Decode(e.to_string()))?;
         }
         let text = tokens.pop().unwrap_or_default();
         Ok(match self.join {
@@ -175,7 +177,7 @@ pub struct TextStream<T> {
 
 impl<T: Deref<Target = Tokenizer>> TextStream<T> {
     pub fn new(tokenizer: T) -> Self {
-        let strip_left = tokenizer.plan.strip.map_or(0, |(_, most)| most);
+        let strip_left = tokenizer.plan.strip.map_or(0, |(_, max)| max);
         Self { tokenizer, previous: None, held: Vec::new(), strip_left }
     }
 

@@ -1,0 +1,132 @@
+//! Between this program and a model's files, and the libraries that read them: what a file is and how long is looked at
+//! before it is read, a library's panic becomes an error, and what is nested is walked on a stack of known size.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::io::{Error, ErrorKind};
+use std::panic::{AssertUnwindSafe, Location, PanicHookInfo};
+use std::path::Path;
+use std::sync::Once;
+
+/// Bytes of the stack of [`on_known_stack`]; only what is used takes memory.
+const STACK: usize = 64 << 20;
+
+thread_local! {
+    /// How many [`caught`] calls this thread is in.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// What a library's panic said.
+    static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs `call`, which should do nothing but call a library. If the library panics, nothing is printed.
+///
+/// A panic in this crate's own code goes on as if it had not been caught here.
+///
+/// # Errors
+/// What the library's panic said.
+pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if DEPTH.get() > 0 && info.location().is_some_and(is_foreign) {
+                MESSAGE.with(|message| message.replace(Some(said(info))));
+            } else {
+                before(info);
+            }
+        }));
+    });
+    DEPTH.set(DEPTH.get() + 1);
+    let result = std::panic::catch_unwind(AssertUnwindSafe(call));
+    DEPTH.set(DEPTH.get() - 1);
+    result
+        .map_err(|payload| MESSAGE.with(|message| message.take()).unwrap_or_else(|| std::panic::resume_unwind(payload)))
+}
+
+/// Whether a panic at this place is not this crate's own.
+fn is_foreign(place: &Location) -> bool {
+    let own = file!().strip_suffix("model/boundary.rs").unwrap_or(file!());
+    !place.file().starts_with(own)
+}
+
+fn said(info: &PanicHookInfo) -> String {
+    let payload: &dyn Any = info.payload();
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+    let place = info.location().map_or("", |place| place.file());
+    // the library's name and version, as in .../tokenizers-0.23.2/src/...
+    let library = place.rsplit("/src/").nth(1).and_then(|path| path.rsplit('/').next()).unwrap_or("a library");
+    format!("{library} failed: {text}")
+}
+
+/// Runs `work` on a thread whose stack does not depend on the caller's.
+///
+/// # Errors
+/// No thread can be started.
+pub(super) fn on_known_stack<T: Send>(work: impl FnOnce() -> T + Send) -> std::io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work)?;
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
+}
+
+/// The bytes of a regular file (a pipe would be waited for) of at most `max` bytes.
+///
+/// # Errors
+/// It is another kind of file, or longer, or cannot be read.
+pub(super) fn read_file(path: &Path, max: u64) -> std::io::Result<Vec<u8>> {
+    let metadata = std::fs::metadata(path)?;
+    let wrong = |message: String| Err(Error::new(ErrorKind::InvalidInput, message));
+    if !metadata.is_file() {
+        return wrong("expected a regular file".to_string());
+    }
+    if metadata.len() > max {
+        return wrong(format!("it has {} bytes, expected at most {max}", metadata.len()));
+    }
+    std::fs::read(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenizers::normalizers::NormalizerWrapper;
+    use tokenizers::{NormalizedString, Normalizer};
+
+    /// The library panics on a charsmap without a trie.
+    fn library_panic() {
+        let json = r#"{"type": "Precompiled", "precompiled_charsmap": "AAAAAA=="}"#;
+        let normalizer: NormalizerWrapper = serde_json::from_str(json).unwrap();
+        let _ = normalizer.normalize(&mut NormalizedString::from("a"));
+    }
+
+    #[test]
+    fn a_librarys_panic_is_an_error() {
+        let error = caught(library_panic).unwrap_err();
+        assert!(error.starts_with("spm_precompiled-") && error.contains("index out of bounds"), "{error}");
+        // in a call within a call, and many threads at once
+        assert!(caught(|| caught(library_panic).is_err()).unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| assert!((0..50).all(|_| caught(library_panic).is_err())));
+            }
+        });
+    }
+
+    #[test]
+    fn our_own_panic_goes_on() {
+        let panic =
+            std::panic::catch_unwind(|| caught(|| assert!(std::hint::black_box(false), "our own"))).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"our own"));
+        assert_eq!(caught(|| 3), Ok(3), "the next call is as any other");
+    }
+
+    #[test]
+    fn the_stack_does_not_depend_on_the_callers() {
+        fn deep(n: usize) -> usize {
+            let block = std::hint::black_box([n as u8; 1024]);
+            if n == 0 { 0 } else { deep(n - 1) + usize::from(block[0] == n as u8) }
+        }
+        let small = std::thread::Builder::new().stack_size(64 << 10);
+        assert_eq!(small.spawn(|| on_known_stack(|| deep(20_000)).unwrap()).unwrap().join().unwrap(), 20_000);
+    }
+}

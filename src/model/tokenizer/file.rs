@@ -1,0 +1,356 @@
+//! `tokenizer.json`, checked before the library gets it: the library takes lengths and patterns as they come, and some
+//! of a few kilobytes would make it fill the memory or never end.
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::models::ModelWrapper;
+use tokenizers::models::bpe::BPE;
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer, TokenizerImpl,
+};
+
+/// Bytes of all added tokens; published models have up to some 4 million.
+const MAX_ADDED: usize = 8 << 20;
+/// Bytes of one added token, and of one of a vocabulary that becomes a tree.
+const MAX_TOKEN: usize = 1024;
+/// Items of a list, and bytes of a text, in the parts around the model.
+const MAX_ITEMS: usize = 1000;
+const MAX_TEXT: usize = 1000;
+const MAX_PATTERN: usize = 10_000;
+/// Parts of a pattern when what is repeated is written out.
+const MAX_PATTERN_PARTS: usize = 20_000;
+/// How much longer than itself a text may become.
+const MAX_GROWTH: usize = 1000;
+
+#[derive(Deserialize)]
+struct File<M> {
+    version: Option<String>,
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    decoder: Option<Value>,
+    model: M,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    #[serde(flatten)]
+    token: AddedToken,
+}
+
+/// The tokenizer of a file, without its truncation and padding. Almost all are of the BPE kind and are read as such at
+/// once: a model of any kind goes through a tree of the whole vocabulary, which takes longer than all else of a program's
+/// start.
+///
+/// # Errors
+/// What is no tokenizer, or would take more than any tokenizer should.
+pub(super) fn read(json: &[u8]) -> Result<Tokenizer, String> {
+    match serde_json::from_slice::<File<BPE>>(json) {
+        Ok(file) => build(file, Into::into),
+        Err(_) => {
+            let mut file: File<Value> = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+            check_vocabulary(&file.model)?;
+            let model = ModelWrapper::deserialize(file.model.take()).map_err(|e| format!("model: {e}"))?;
+            build(file, |_| model)
+        }
+    }
+}
+
+fn build<M>(file: File<M>, model: impl FnOnce(M) -> ModelWrapper) -> Result<Tokenizer, String> {
+    if let Some(version) = file.version.filter(|version| version != "1.0") {
+        return Err(format!("version {version:?}, expected \"1.0\""));
+    }
+    type Parts =
+        TokenizerImpl<ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+    let mut tokenizer = Parts::new(model(file.model));
+    tokenizer
+        .with_normalizer(part::<NormalizerWrapper>("normalizer", file.normalizer)?)
+        .map_err(|e| format!("normalizer: {e}"))?
+        .with_pre_tokenizer(part::<PreTokenizerWrapper>("pre_tokenizer", file.pre_tokenizer)?)
+        .with_post_processor(part::<PostProcessorWrapper>("post_processor", file.post_processor)?)
+        .with_decoder(part::<DecoderWrapper>("decoder", file.decoder)?);
+    let mut tokenizer = Tokenizer::from(tokenizer);
+    add_tokens(&mut tokenizer, file.added_tokens.into_iter().map(|added| added.token).collect())?;
+    Ok(tokenizer)
+}
+
+/// Adds all of these at once: after each call the library builds its table of all added tokens.
+pub(super) fn add_tokens(tokenizer: &mut Tokenizer, tokens: Vec<AddedToken>) -> Result<(), String> {
+    if let Some(token) = tokens.iter().find(|token| token.content.len() > MAX_TOKEN) {
+        let (begins, n) = (token.content.chars().take(20).collect::<String>(), token.content.len());
+        return Err(format!("the added token {begins:?}... has {n} bytes, expected at most {MAX_TOKEN}"));
+    }
+    let total: usize = tokens.iter().map(|token| token.content.len()).sum();
+    if total > MAX_ADDED {
+        return Err(format!("the added tokens have {total} bytes in all, expected at most {MAX_ADDED}"));
+    }
+    tokenizer.add_tokens(tokens).map_err(|e| format!("added tokens: {e}"))?;
+    Ok(())
+}
+
+/// A vocabulary of texts, or of texts and scores: the latter become a tree with a level a byte.
+fn check_vocabulary(model: &Value) -> Result<(), String> {
+    let tokens = model.get("vocab").and_then(Value::as_array).into_iter().flatten();
+    let longest = tokens.filter_map(|entry| entry.get(0)?.as_str()).map(str::len).max().unwrap_or(0);
+    if longest > MAX_TOKEN {
+        return Err(format!("model: a token of {longest} bytes, expected at most {MAX_TOKEN}"));
+    }
+    Ok(())
+}
+
+/// One of the parts around the model.
+fn part<T: for<'de> Deserialize<'de>>(name: &str, value: Option<Value>) -> Result<Option<T>, String> {
+    let Some(value) = value else { return Ok(None) };
+    let wrong = |e: String| format!("{name}: {e}");
+    let mut growth = 1;
+    check(&value, &mut growth).map_err(wrong)?;
+    if growth > MAX_GROWTH {
+        return Err(wrong(format!("makes a text up to {growth} times longer, expected at most {MAX_GROWTH}")));
+    }
+    T::deserialize(value).map(Some).map_err(|e| wrong(e.to_string()))
+}
+
+/// Looks through a part; `growth` is multiplied by what each step may make of one byte.
+fn check(value: &Value, growth: &mut usize) -> Result<(), String> {
+    match value {
+        Value::String(text) if text.len() > MAX_TEXT => {
+            Err(format!("a text of {} bytes, expected at most {MAX_TEXT}", text.len()))
+        }
+        Value::Array(items) if items.len() > MAX_ITEMS => {
+            Err(format!("a list of {} items, expected at most {MAX_ITEMS}", items.len()))
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| check(item, growth)),
+        Value::Object(fields) => {
+            *growth = growth.saturating_mul(growth_of(value));
+            check_template(value)?;
+            fields.iter().try_for_each(|(name, field)| match (name.as_str(), field) {
+                ("precompiled_charsmap", Value::String(text)) => {
+                    let longest = check_charsmap(text)?;
+                    *growth = growth.saturating_mul(longest.max(1));
+                    Ok(())
+                }
+                ("Regex", Value::String(pattern)) => check_pattern(pattern),
+                _ => check(field, growth),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many bytes a step makes of one, at most.
+fn growth_of(step: &Value) -> usize {
+    let content = step.get("content").and_then(Value::as_str).map_or(0, str::len);
+    let pattern = step.get("pattern");
+    let pattern = |kind: &str| pattern.and_then(|pattern| pattern.get(kind)?.as_str());
+    match (step.get("type").and_then(Value::as_str), pattern("String"), pattern("Regex")) {
+        (Some("ByteLevel"), ..) => 2,
+        (Some("Replace"), Some(pattern), _) => {
+            content.div_ceil(pattern.len().max(1)).max(1) + usize::from(pattern.is_empty())
+        }
+        // a pattern that matches nothing adds to each character
+        (Some("Replace"), _, Some(pattern)) => {
+            let adds = !regex::Regex::new(pattern).is_ok_and(|pattern| !pattern.is_match(""));
+            content.max(1) + usize::from(adds && content > 0)
+        }
+        _ => 1,
+    }
+}
+
+/// A post-processor's template: what it puts around a text.
+fn check_template(step: &Value) -> Result<(), String> {
+    let pieces = ["single", "pair"].iter().filter_map(|name| step.get(name)?.as_array()).map(Vec::len).sum::<usize>();
+    let tokens = step.get("special_tokens").and_then(Value::as_object).into_iter().flatten();
+    let ids = tokens.filter_map(|(_, token)| token.get("ids")?.as_array()).map(Vec::len).max().unwrap_or(0);
+    if pieces * ids > MAX_ITEMS {
+        return Err(format!(
+            "a template of {pieces} pieces of up to {ids} tokens, expected at most {MAX_ITEMS} in all"
+        ));
+    }
+    Ok(())
+}
+
+/// A charsmap of SentencePiece, in base64: the size of a trie, the trie, and texts that end in a zero. Returns the
+/// length of the longest text.
+fn check_charsmap(base64: &str) -> Result<usize, String> {
+    let bytes = decode_base64(base64).ok_or("precompiled_charsmap: not base64")?;
+    let (size, rest) = bytes.split_first_chunk::<4>().ok_or("precompiled_charsmap: too short")?;
+    let size = u32::from_le_bytes(*size) as usize;
+    let texts = rest
+        .get(size / 4 * 4..)
+        .ok_or_else(|| format!("precompiled_charsmap: a trie of {size} bytes, but only {} are there", rest.len()))?;
+    Ok(texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0))
+}
+
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let digits = text.trim_end_matches('=').as_bytes();
+    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    for group in digits.chunks(4) {
+        let mut bits = 0;
+        for (i, digit) in group.iter().enumerate() {
+            let value = match digit {
+                b'A'..=b'Z' => digit - b'A',
+                b'a'..=b'z' => digit - b'a' + 26,
+                b'0'..=b'9' => digit - b'0' + 52,
+                b'+' => 62,
+                b'/' => 63,
+                _ => return None,
+            };
+            bits |= u32::from(value) << (18 - 6 * i);
+        }
+        bytes.extend(&bits.to_be_bytes()[1..group.len()]);
+    }
+    Some(bytes)
+}
+
+/// What a group of a pattern has so far.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    /// Parts when repetitions are written out, of the group and of its last atom.
+    parts: usize,
+    last: usize,
+    /// It repeats something without a limit, and its last atom does.
+    repeats: bool,
+    last_repeats: bool,
+}
+
+/// Refuses patterns that are huge when written out, and those that take time exponential in the text: a repetition
+/// within a repetition, where the pattern needs backtracking.
+fn check_pattern(pattern: &str) -> Result<(), String> {
+    if pattern.len() > MAX_PATTERN {
+        return Err(format!("a pattern of {} bytes, expected at most {MAX_PATTERN}", pattern.len()));
+    }
+    let chars: Vec<char> = pattern.chars().collect();
+    let mut groups = vec![Group::default()];
+    let (mut backtracks, mut nested) = (false, false);
+    let mut i = 0;
+    while i < chars.len() {
+        let c = chars[i];
+        i += 1;
+        let Some(group) = groups.last_mut() else { break };
+        let count = match c {
+            '*' | '+' => Some((1, true)),
+            '?' => Some((1, false)),
+            '{' => repetition(&chars[i..]).map(|(n, unlimited, len)| {
+                i += len;
+                (n, unlimited)
+            }),
+            _ => None,
+        };
+        if let Some((n, unlimited)) = count {
+            nested |= unlimited && group.last_repeats;
+            group.parts = group.parts.saturating_add(group.last.saturating_mul(n.max(1) - usize::from(n > 0)));
+            group.last = group.last.saturating_mul(n.max(1));
+            group.repeats |= unlimited;
+            group.last_repeats |= unlimited;
+            // lazy, or possessive
+            if let Some('?' | '+') = chars.get(i) {
+                backtracks |= chars[i] == '+';
+                i += 1;
+            }
+        } else if c == '(' {
+            let rest = &chars[i..];
+            let looks = |start: &str| rest.iter().take(start.len()).copied().eq(start.chars());
+            backtracks |= ["?=", "?!", "?<=", "?<!", "?>", "?("].iter().any(|start| looks(start));
+            groups.push(Group::default());
+        } else if c == ')' {
+            let inner = groups.pop().unwrap_or_default();
+            let Some(outer) = groups.last_mut() else { return Ok(()) }; // the library says what is wrong
+            outer.parts = outer.parts.saturating_add(inner.parts);
+            (outer.last, outer.last_repeats) = (inner.parts.max(1), inner.repeats);
+            outer.repeats |= inner.repeats;
+        } else {
+            if c == '\\' {
+                backtracks |= chars.get(i).is_some_and(|c| matches!(c, '1'..='9' | 'k' | 'K' | 'G'));
+                i += 1;
+            } else if c == '[' {
+                i += class_len(&chars[i..]);
+            }
+            group.parts = group.parts.saturating_add(1);
+            (group.last, group.last_repeats) = (1, false);
+        }
+        if groups.last().is_some_and(|group| group.parts > MAX_PATTERN_PARTS) {
+            return Err(format!("the pattern {pattern:.80?} is too large when its repetitions are written out"));
+        }
+    }
+    if backtracks && nested {
+        return Err(format!("the pattern {pattern:.80?} repeats a repetition, which may take time without end"));
+    }
+    Ok(())
+}
+
+/// After a `{`: how often at most, whether without a limit, and how many characters say so.
+fn repetition(rest: &[char]) -> Option<(usize, bool, usize)> {
+    let end = rest.iter().position(|&c| c == '}')?;
+    let text: String = rest[..end].iter().collect();
+    let (min, max) = text.split_once(',').unwrap_or((&text, &text));
+    let number = |text: &str| text.trim().parse::<usize>().ok();
+    match (number(min), number(max)) {
+        (_, Some(max)) => Some((max, false, end + 1)),
+        (Some(min), None) if max.trim().is_empty() => Some((min, true, end + 1)),
+        _ => None,
+    }
+}
+
+/// Characters of a class after its `[`, the end included.
+fn class_len(rest: &[char]) -> usize {
+    let mut depth = 1;
+    let mut i = usize::from(rest.first() == Some(&'^'));
+    // a bracket right at the start is itself
+    i += usize::from(rest.get(i) == Some(&']'));
+    while i < rest.len() {
+        match rest[i] {
+            '\\' => i += 1,
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        i += 1;
+        if depth == 0 {
+            break;
+        }
+    }
+    i.min(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Patterns of published tokenizers in kind, and hostile ones.
+    #[test]
+    fn patterns() {
+        for pattern in [
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            r"[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s+$|\s+(?!\S)",
+            r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))",
+            r"[!\x22#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+",
+            r"(a+)+", // without backtracking it takes linear time
+            " {2,}",
+        ] {
+            assert_eq!(check_pattern(pattern), Ok(()), "{pattern}");
+        }
+        for pattern in [
+            r"(?=((a{99}){99}){99})",
+            r"((((a){1000}){1000}){1000}){1000}",
+            r"(a+)+(?!b)",
+            r"((?:a*b?)*)\1",
+            r"(?>(x{2,})*)",
+        ] {
+            assert!(check_pattern(pattern).is_err(), "{pattern}");
+        }
+        // nonsense is the library's to refuse
+        for pattern in ["", "(", ")", "[", "{", "a{", "a{3", "\\", "[^", "a{,}", "a{x}"] {
+            assert_eq!(check_pattern(pattern), Ok(()), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn base64() {
+        assert_eq!(decode_base64("AAAAAA==").unwrap(), [0; 4]);
+        assert_eq!(decode_base64("TWFu+/8=").unwrap(), [b'M', b'a', b'n', 0xfb, 0xff]);
+        assert_eq!(decode_base64("").unwrap(), [0; 0]);
+        assert_eq!(decode_base64("A*"), None);
+    }
+}
