@@ -1,6 +1,5 @@
 //! How far a long run is, on standard error: a bar in a terminal, else a line now and then.
 
-use super::note;
 use super::say::{Level, counted, note, says};
 use crate::engine::FinishReason;
 use crate::eval::run::Event;
