@@ -1,8 +1,6 @@
 //! The forward pass: one order of operations for every family and every backend, prefill and decode alike.
 
-use crate::backend::{
-    Backend, BackendError, DecodeRow, Next, Operations, Pass, Prediction, Row, SequenceId, Step,
-};
+use crate::backend::{Backend, BackendError, DecodeRow, Next, Operations, Pass, Prediction, Row, SequenceId, Step};
 use std::ops::{ControlFlow, Range};
 
 /// Runs a pass through all layers. Afterwards [`Backend::predict`] and [`Backend::hidden`] read its rows.

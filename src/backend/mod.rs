@@ -232,6 +232,12 @@ pub trait Backend: Operations {
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError>;
 
+    /// Whether a row gets the same bits in a pass of any width, so that how much of a prompt is taken from another
+    /// sequence's cache changes nothing.
+    fn is_bit_equal_at_any_width(&self) -> bool {
+        false
+    }
+
     /// Whether a [`fork`](Backend::fork) costs next to nothing and a pass of any width may mix sequences: rows of several
     /// short sequences then go through the weights together.
     fn mixes_sequences(&self) -> bool {

@@ -1,10 +1,6 @@
 //! The method on one traced response, with what `--trace` shows of its chain; and the flags that choose its reading.
 
 use super::error::CliError;
-use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use std::ops::Range;
-use std::path::Path;
 use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::eval::calibration::Calibration;
 use crate::eval::run::fingerprint::Fingerprint;
@@ -12,6 +8,10 @@ use crate::io::record::{Calibrated, Record, RowTrace, top_entries};
 use crate::uq::answer::AnswerRule;
 use crate::uq::rules::{self, FirstRow, Named};
 use crate::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, RuleSetting, pipeline};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::ops::Range;
+use std::path::Path;
 
 /// Which reading of the method is computed.
 #[derive(Args)]
@@ -127,6 +127,10 @@ fn row_traces(
 impl Assessed {
     /// As a line of output.
     pub fn into_record(self, id: serde_json::Value, reading: Reading, prompt_len: usize) -> Record {
-        Record { confidence: self.confidence, trace: self.trace, ..Record::ok(id, reading, prompt_len, self.answer_text, self.outcome) }
+        Record {
+            confidence: self.confidence,
+            trace: self.trace,
+            ..Record::ok(id, reading, prompt_len, self.answer_text, self.outcome)
+        }
     }
 }

@@ -4,10 +4,6 @@ use super::assess::{ReadingArgs, chain_rule};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, SOME_FAILED, print};
-use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
@@ -21,6 +17,10 @@ use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskO
 use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
 use crate::uq::{ChainRule, Parameters, Reading};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
@@ -175,8 +175,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
 }
 
 fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, CliError> {
-    let options =
-        TaskOptions { data: args.data.clone(), max_tokens: args.max_tokens, stop: args.stop(), ..options };
+    let options = TaskOptions { data: args.data.clone(), max_tokens: args.max_tokens, stop: args.stop(), ..options };
     let mut all: Vec<Task> = Vec::new();
     for spec in &args.tasks {
         for task in tasks::load(spec, &options)? {

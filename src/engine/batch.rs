@@ -89,30 +89,34 @@ impl Batch<'_> {
     }
 
     /// Adds a prompt: runs it, and chooses the first token. `stream` numbers the sequence for the sampler and for
-    /// progress. What the prompt has in common with a sequence of the batch is copied from its cache.
+    /// progress. What the prompt has in common with another sequence of the batch is copied from its cache, where that
+    /// changes no bit.
     pub fn start(
         &mut self,
         prompt: &[u32],
         stream: u64,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
+        self.check(prompt)?;
+        let any_width = self.engine.backend.is_bit_equal_at_any_width();
+        let cached = self.running.iter().filter(|_| any_width).map(|r| (r.id, shared(prompt, r.cached())));
+        let base = cached.max_by_key(|(_, shared)| *shared).filter(|(_, shared)| *shared > 0);
         let request = self.request.clone();
-        self.start_with(prompt, stream, request, on_token)
+        self.start_from(base, prompt, stream, request, on_token)
     }
 
-    /// [`start`](Self::start) with options of its own.
-    pub fn start_with(
+    /// [`start`](Self::start) with options of its own, for a prompt that begins as a response of the batch does: what they
+    /// share is copied from its cache, on every device.
+    pub fn start_after(
         &mut self,
+        base: Ticket,
         prompt: &[u32],
         stream: u64,
         request: Request,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
         self.check(prompt)?;
-        // the row of a sequence's last token may not have been run
-        let cached = self.running.iter().map(|r| (r.id, &r.generation.tokens[..r.generation.tokens.len() - 1]));
-        let base = cached.map(|(id, tokens)| (id, shared(prompt, tokens))).max_by_key(|(_, shared)| *shared);
-        let base = base.filter(|(_, shared)| *shared > 0);
+        let base = self.running.iter().find(|r| r.ticket == base).map(|r| (r.id, shared(prompt, r.cached())));
         self.start_from(base, prompt, stream, request, on_token)
     }
 
@@ -153,16 +157,7 @@ impl Batch<'_> {
             steps: Vec::new(),
         };
         let text = StopText::new(&self.engine.tokenizer, &request.0.stop);
-        self.running.push(Running {
-            ticket,
-            id,
-            stream,
-            request,
-            generation,
-            text,
-            finished: false,
-            reported: false,
-        });
+        self.running.push(Running { ticket, id, stream, request, generation, text, finished: false, reported: false });
         let started = self.prefill(prompt, start).and_then(|()| {
             let Some(running) = self.running.last_mut() else { return Ok(()) };
             running.advance(on_token);
@@ -350,6 +345,11 @@ impl Running {
     fn push(&mut self, (step, token): (Step, Option<u32>)) {
         self.generation.steps.push(step);
         self.generation.tokens.extend(token);
+    }
+
+    /// The tokens whose keys and values are in its cache; the last one's row may not have been run.
+    fn cached(&self) -> &[u32] {
+        &self.generation.tokens[..self.generation.tokens.len() - 1]
     }
 
     /// Its last token, which is the next row.

@@ -57,8 +57,16 @@ impl<'e> TracedSequence<'e> {
         steps: Vec<Step>,
     ) -> Result<TracedSequence<'e>, EngineError> {
         let stale_from = usize::MAX;
-        let mut traced =
-            TracedSequence { engine, sequence, tokens, prompt_len, cut_off: false, steps, token_texts: Vec::new(), stale_from };
+        let mut traced = TracedSequence {
+            engine,
+            sequence,
+            tokens,
+            prompt_len,
+            cut_off: false,
+            steps,
+            token_texts: Vec::new(),
+            stale_from,
+        };
         for token in &traced.tokens[prompt_len..] {
             traced.token_texts.push(traced.engine.tokenizer.decode_token(*token)?);
         }

@@ -12,8 +12,8 @@
 //! As many: as backtracking finds. All are tokens of the response before the answer, and the answer's own join them. A draw
 //! depends on its number and on the response's tokens alone.
 
-use super::stopwords::{is_stop_word, is_stop_word_for_answer};
 use super::rules::StopWords;
+use super::stopwords::{is_stop_word, is_stop_word_for_answer};
 use super::{ChainRule, Link, Parameters, Response, Traced, similarity};
 use crate::backend::sampling::uniform;
 use std::ops::Range;
@@ -69,9 +69,10 @@ const START: Link = Link { row: 0, score: 0.0, similarity: 0.0, from: None };
 /// `size` of the positions, each choice of them as likely (Fisher and Yates); all where there are fewer.
 fn draw(response: &Response, mut pool: Vec<usize>, size: usize, number: u64) -> Vec<usize> {
     // FNV-1a: another response, another draw
-    let stream = response.tokens.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, token| {
-        (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let stream = response
+        .tokens
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, token| (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3));
     let size = size.min(pool.len());
     for i in 0..size {
         let left = (pool.len() - i) as f64;

@@ -116,7 +116,9 @@ mod tests {
         for nearest in [1, 4, NEAREST, MAX_NEAREST] {
             let gamma: Vec<f64> = (0..nearest).map(|i| (i as f64 + 1.0) / (nearest as f64 + 1.0)).collect();
             let mut attention = AttentionByDistance::default();
-            let at = |d: usize| if d > SPAN { 0.0 } else { line(d) / d.checked_sub(1).and_then(|i| gamma.get(i)).unwrap_or(&1.0) };
+            let at = |d: usize| {
+                if d > SPAN { 0.0 } else { line(d) / d.checked_sub(1).and_then(|i| gamma.get(i)).unwrap_or(&1.0) }
+            };
             for row in [30, 200] {
                 attention.add(&reweighted(row, at));
             }

@@ -219,12 +219,8 @@ pub const CORRECTED: Rules = Rules {
 };
 
 /// The paper's text.
-pub const PAPER: Rules = Rules {
-    stop_words: StopWords::List,
-    stop_filter: StopFilter::AfterTop,
-    threshold: Threshold::Above,
-    ..CORRECTED
-};
+pub const PAPER: Rules =
+    Rules { stop_words: StopWords::List, stop_filter: StopFilter::AfterTop, threshold: Threshold::Above, ..CORRECTED };
 
 /// The authors' published code.
 pub const REFERENCE: Rules = Rules {

@@ -77,7 +77,9 @@ fn runs_that_do_not_belong_together_and_too_few_answers_are_refused() {
     assert!(message(&[one.path(), other.path()], None).contains("different models"));
     assert!(message(&[few.path()], None).contains("expected at least 50"));
     let unknown = message(&[one.path()], Some("nonsense"));
-    assert!(unknown.contains("no score \"nonsense\"") && unknown.contains("auto, ") && unknown.contains("min_token_prob"));
+    assert!(
+        unknown.contains("no score \"nonsense\"") && unknown.contains("auto, ") && unknown.contains("min_token_prob")
+    );
     assert!(message(&[one.path()], Some("self_consistency")).contains("no score"), "ask does not draw samples");
     let plain = tempfile::tempdir().unwrap();
     RunSpec::new("m", &["sums"], 200).write(plain.path());
@@ -100,7 +102,8 @@ fn ask_shows_the_calibrated_confidence() {
     assert!(shown.contains("of answer_prob, fitted on") && shown.contains("held out    ECE"), "{shown}");
 
     let ask = |more: &[&str]| {
-        let output = uqac(cache.path(), &[&["ask", "--model", "abacus", "--device", "cpu", "What is 17 + 25?"], more].concat());
+        let output =
+            uqac(cache.path(), &[&["ask", "--model", "abacus", "--device", "cpu", "What is 17 + 25?"], more].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         text(&output.stdout)
     };
@@ -110,7 +113,10 @@ fn ask_shows_the_calibrated_confidence() {
     let (value, p) = (json["confidence"]["value"].as_f64().unwrap(), json["scores"]["answer_prob"].as_f64().unwrap());
     let file = std::fs::read_dir(cache.path().join("calibrations")).unwrap().next().unwrap().unwrap().path();
     let calibration: Calibration = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!(value, calibration.map.at(p, json["scores"]["answer_logprob"].as_f64().filter(|_| calibration.log.is_some())));
+    assert_eq!(
+        value,
+        calibration.map.at(p, json["scores"]["answer_logprob"].as_f64().filter(|_| calibration.log.is_some()))
+    );
     assert_eq!(json["confidence"]["score"], "answer_prob");
     // of another reading of the method it says nothing
     let corrected = Reading::from(Profile::Corrected);

@@ -162,9 +162,11 @@ fn an_instruction_that_is_asked_for_is_gsm8ks_too() {
     // Gemma's default, as published: only MATH's
     assert_eq!(asked(BoxedInstruction::Math), " Two and two? ");
     assert_eq!(asked(BoxedInstruction::All), "Two and two?\n\nPut your final answer in `\\boxed{ }`.");
-    for (instruction, written) in
-        [(BoxedInstruction::None, json!(false)), (BoxedInstruction::Math, json!(true)), (BoxedInstruction::All, json!("all"))]
-    {
+    for (instruction, written) in [
+        (BoxedInstruction::None, json!(false)),
+        (BoxedInstruction::Math, json!(true)),
+        (BoxedInstruction::All, json!("all")),
+    ] {
         assert_eq!(serde_json::to_value(instruction).unwrap(), written);
         assert_eq!(serde_json::from_value::<BoxedInstruction>(written).unwrap(), instruction);
     }
@@ -175,7 +177,8 @@ fn an_instruction_that_is_asked_for_is_gsm8ks_too() {
 #[test]
 fn responses_end_where_they_did_when_published() {
     let gsm8k = json!({"question": "q", "answer": "#### 1"}).to_string();
-    let (math, own) = (problem(1, "7").to_string(), json!({"question": "q", "answer": 1, "grader": "number"}).to_string());
+    let (math, own) =
+        (problem(1, "7").to_string(), json!({"question": "q", "answer": 1, "grader": "number"}).to_string());
     let bbh = json!({"examples": [{"input": "a", "target": "b"}]}).to_string();
     let data = folder(&[
         ("gsm8k.jsonl", &gsm8k),

@@ -21,8 +21,8 @@ mod trace;
 mod weights;
 
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadRecord, Pass, Prediction, Row,
-    SequenceId, Step, TraceOptions,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadRecord, Pass, Prediction, Row, SequenceId, Step,
+    TraceOptions,
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;

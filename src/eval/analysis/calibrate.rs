@@ -35,7 +35,9 @@ pub enum CalibrateError {
     Manifest { name: String, what: &'static str },
     #[error("{first} and {other} are of different {what}: a calibration is for one")]
     Different { first: String, other: String, what: &'static str },
-    #[error("{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones")]
+    #[error(
+        "{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones"
+    )]
     TooFew { items: usize, correct: usize },
     #[error("no score \"{score}\" of every answer from one pass; valid names: auto, {}", known.join(", "))]
     NoScore { score: String, known: Vec<String> },
@@ -81,8 +83,11 @@ pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<
             None => found = Some((name(run), model, reading)),
         }
     }
-    let items: Vec<&Item> =
-        runs.iter().flat_map(|run| run.items.values()).filter(|item| item.answered() && item.correct.is_some()).collect();
+    let items: Vec<&Item> = runs
+        .iter()
+        .flat_map(|run| run.items.values())
+        .filter(|item| item.answered() && item.correct.is_some())
+        .collect();
     let Some((_, model, reading)) = found else { return Err(CalibrateError::TooFew { items: 0, correct: 0 }) };
     let answers = Answers::of(&items, score)?;
     let tasks: BTreeSet<String> = items.iter().map(|item| item.task.clone()).collect();
@@ -195,7 +200,11 @@ impl Answers {
                 let (rest, part) = split(answers, fold);
                 let map = self.fit(*candidate, &rest)?;
                 let predicted = self.predict(*candidate, &map, &part);
-                sum += part.iter().zip(predicted).map(|(item, p)| (p - f64::from(u8::from(self.correct[*item]))).powi(2)).sum::<f64>();
+                sum += part
+                    .iter()
+                    .zip(predicted)
+                    .map(|(item, p)| (p - f64::from(u8::from(self.correct[*item]))).powi(2))
+                    .sum::<f64>();
             }
             Some(sum)
         };

@@ -58,9 +58,10 @@ impl Views {
             (true, Some(_)) => Confidence { score: 0.0, rank: f64::NEG_INFINITY },
             (false, _) => f64::NEG_INFINITY.into(),
         };
-        let all = items.iter().enumerate().filter_map(|(i, item)| {
-            Some((i, item.confidence(method).unwrap_or(lowest), item.label(method)?))
-        });
+        let all = items
+            .iter()
+            .enumerate()
+            .filter_map(|(i, item)| Some((i, item.confidence(method).unwrap_or(lowest), item.label(method)?)));
         let view = |ranking, method: &Method| View { ranking, probability: method.probability };
         let mine = judged(method, items);
         let both = |other: &Method, list: Vec<(usize, Confidence, bool)>| {
@@ -114,10 +115,10 @@ pub(super) fn methods(
         let mut levels = Vec::new();
         views.iter().map(|views| views.rows(counts, &mut levels)).collect()
     });
-    let rows = |method: usize, view: fn(&Rows) -> Row| -> Vec<Row> { resampled.iter().map(|r| view(&r[method])).collect() };
+    let rows =
+        |method: usize, view: fn(&Rows) -> Row| -> Vec<Row> { resampled.iter().map(|r| view(&r[method])).collect() };
     let analysed = present.iter().zip(&views).enumerate().map(|(m, (method, views))| {
-        let measures =
-            (views.answered.measures(&rows(m, |r| r.answered)), views.all.measures(&rows(m, |r| r.all)));
+        let measures = (views.answered.measures(&rows(m, |r| r.answered)), views.all.measures(&rows(m, |r| r.all)));
         method_analysis(items, method, measures)
     });
     let compared = present.iter().zip(&views).enumerate().map(|(m, (method, views))| {

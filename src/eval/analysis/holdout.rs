@@ -120,7 +120,8 @@ impl Half {
 
     fn answered_above(&self, threshold: Option<Confidence>) -> Answered {
         let answered = |found: &Confidence| threshold.is_some_and(|threshold| found.rank > threshold.rank);
-        let labels: Vec<bool> = self.judged.iter().filter(|(found, _)| answered(found)).map(|(_, label)| *label).collect();
+        let labels: Vec<bool> =
+            self.judged.iter().filter(|(found, _)| answered(found)).map(|(_, label)| *label).collect();
         let wrong = labels.iter().filter(|label| !**label).count();
         Answered {
             coverage: labels.len() as f64 / self.items.max(1) as f64,

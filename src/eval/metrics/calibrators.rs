@@ -135,7 +135,6 @@ impl Isotonic {
         (!knots.is_empty()).then_some(Isotonic { knots })
     }
 
-
     /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
         let above = self.knots.partition_point(|(knot, _)| *knot < score);
@@ -160,7 +159,11 @@ impl TryFrom<Vec<(f64, f64)>> for Isotonic {
         let ascending = knots.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1);
         let within = knots.iter().all(|(score, p)| score.is_finite() && (0.0..=1.0).contains(p));
         let valid = ascending && within && !knots.is_empty();
-        if valid { Ok(Isotonic { knots }) } else { Err("knots: expected pairs of ascending numbers, the second from 0 to 1") }
+        if valid {
+            Ok(Isotonic { knots })
+        } else {
+            Err("knots: expected pairs of ascending numbers, the second from 0 to 1")
+        }
     }
 }
 

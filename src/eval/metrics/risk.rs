@@ -173,7 +173,8 @@ mod tests {
         // the lowest threshold whose share of wrong answers among the items themselves is at most r holds nothing
         let empirical = |items: &[(Confidence, bool)]| {
             let held = |threshold: f64| {
-                let above: Vec<bool> = items.iter().filter(|(c, _)| c.rank > threshold).map(|(_, right)| *right).collect();
+                let above: Vec<bool> =
+                    items.iter().filter(|(c, _)| c.rank > threshold).map(|(_, right)| *right).collect();
                 let wrong = above.iter().filter(|right| !**right).count();
                 !above.is_empty() && wrong as f64 <= TARGET * above.len() as f64
             };

@@ -10,13 +10,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// What is drawn for every response; those that are not drawn once.
-const CONTROLS: [ChainRule; 5] = [
-    ChainRule::Random,
-    ChainRule::RandomDigits,
-    ChainRule::RandomContent,
-    ChainRule::Similarity,
-    ChainRule::None,
-];
+const CONTROLS: [ChainRule; 5] =
+    [ChainRule::Random, ChainRule::RandomDigits, ChainRule::RandomContent, ChainRule::Similarity, ChainRule::None];
 
 /// The scores that a chain decides without an ensemble, and their logarithms.
 const SCORES: [&str; 4] = ["p_attn", "p_sim", "attn_logprob", "sim_logprob"];
@@ -58,8 +53,7 @@ pub fn controls(
                 ChainRule::None => chain::attention_chain(&response, answer, &parameters, &mut queries)?,
                 _ => control::chain(&response, &answer, size, &parameters, &mut queries)?,
             };
-            let (found, _) =
-                pipeline::run(&response, outcome.answer.clone(), Some(chain), &parameters, &mut queries)?;
+            let (found, _) = pipeline::run(&response, outcome.answer.clone(), Some(chain), &parameters, &mut queries)?;
             let mut scores: ScoreMap = super::assess::score_map(&found.scores);
             scores.retain(|key, _| SCORES.contains(&key.as_str()));
             points.push(SweepPoint {

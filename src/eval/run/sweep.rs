@@ -123,7 +123,10 @@ fn value(name: &str, text: &str) -> Result<Value, SweepError> {
         "kept" => whole(0, usize::MAX, "a number of tokens"),
         "tau" => real(0.01, 1.0, "a probability ≥ 0.01"),
         "targets" => whole(1, usize::MAX, "a number of targets ≥ 1"),
-        "chain" => text.parse::<ChainRule>().map(|c| json!(c)).map_err(|_| wrong("attention, random, random-digits, random-content, similarity or none")),
+        "chain" => text
+            .parse::<ChainRule>()
+            .map(|c| json!(c))
+            .map_err(|_| wrong("attention, random, random-digits, random-content, similarity or none")),
         "k-cache" | "v-cache" => cache(),
         _ if rules().contains(&name) => Ok(Reading::new(Profile::Corrected, [(name, text)]).map(|_| json!(text))?),
         _ => Err(SweepError::Name(name.to_owned())),

@@ -3,7 +3,8 @@
 use super::read::{Record, first_record, records};
 use super::source::Files;
 use super::{
-    Benchmark, BoxedInstruction, Grader, MAX_TOKENS, Question, TaskError, TaskOptions, items, user, with_boxed_instruction,
+    Benchmark, BoxedInstruction, Grader, MAX_TOKENS, Question, TaskError, TaskOptions, items, user,
+    with_boxed_instruction,
 };
 use crate::uq::answer::AnswerRule;
 

@@ -3,7 +3,8 @@
 use super::read::{Record, first_record, record, records};
 use super::source::{Files, entries, file_name, matches};
 use super::{
-    Benchmark, BoxedInstruction, Grader, MaxTokens, Question, TaskError, TaskOptions, items, user, with_boxed_instruction,
+    Benchmark, BoxedInstruction, Grader, MaxTokens, Question, TaskError, TaskOptions, items, user,
+    with_boxed_instruction,
 };
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use std::path::{Path, PathBuf};

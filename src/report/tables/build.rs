@@ -3,11 +3,11 @@
 use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_method};
 use super::{Align, Field, NONE, Section, Table, holdout};
 use crate::eval::analysis::controls::{Control, ControlMethod};
+use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::analysis::{
     Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
     TaskAnalysis,
 };
-use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
 use Align::{Left, Right};
@@ -179,10 +179,15 @@ fn method_notes(run: &RunAnalysis, task: &TaskAnalysis) -> Vec<String> {
         "By length: AUROC among responses of like length (fifths). Best: *.".to_owned(),
     ];
     if task.controls.is_empty() {
-        notes.push("No control chains were drawn: what the chain adds to as many random tokens is not known.".to_owned());
+        notes.push(
+            "No control chains were drawn: what the chain adds to as many random tokens is not known.".to_owned(),
+        );
     }
     if task.method(TASK_IDENTITY).is_some() {
-        notes.push("Task identity: the accuracy of the item's subtask, all that a method can gain from telling these apart.".to_owned());
+        notes.push(
+            "Task identity: the accuracy of the item's subtask, all that a method can gain from telling these apart."
+                .to_owned(),
+        );
     }
     if let Some(method) = task.methods.iter().max_by_key(|method| method.missing).filter(|method| method.missing > 0) {
         notes.push(format!("{} has no score of {} answered items.", method.method, method.missing));
