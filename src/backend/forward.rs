@@ -1,8 +1,6 @@
 //! The forward pass: one order of operations for every family and every backend, prefill and decode alike.
 
-use crate::backend::{
-    Backend, BackendError, DecodeOptions, DecodeRow, Next, Operations, Pass, Prediction, Row, SequenceId, Step,
-};
+use crate::backend::{Backend, BackendError, DecodeRow, Next, Operations, Pass, Prediction, Row, SequenceId, Step};
 use std::ops::{ControlFlow, Range};
 
 /// Runs a pass through all layers. Afterwards [`Backend::predict`] and [`Backend::hidden`] read its rows.
@@ -51,7 +49,7 @@ pub fn extend<E: From<BackendError>>(
 pub fn decode<B: Backend + ?Sized>(
     backend: &mut B,
     rows: &[DecodeRow],
-    options: &DecodeOptions,
+    vocabulary: usize,
     on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
 ) -> Result<(), BackendError> {
     let mut active: Vec<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
@@ -62,8 +60,8 @@ pub fn decode<B: Backend + ?Sized>(
             forward(backend, &Pass::all(&rows, true))?;
             let request = |(row, (_, r)): (usize, &(usize, DecodeRow))| Prediction {
                 row,
-                next: Next::Choose(options.choice(r)),
-                detail: options.detail,
+                next: Next::Choose(r.choice(vocabulary)),
+                detail: r.detail,
             };
             let requests: Vec<Prediction> = group.iter().enumerate().map(request).collect();
             for ((index, r), (step, token)) in group.iter().zip(backend.predict(&requests)?) {

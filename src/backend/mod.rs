@@ -33,28 +33,22 @@ pub struct Row {
     pub token: u32,
 }
 
-/// A sequence of a decode run: `row` enters first; `stream` numbers the sequence for the sampler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecodeRow {
-    pub row: Row,
-    pub stream: u64,
-}
-
-/// How a decode run chooses tokens, and what it outputs.
+/// A sequence of a decode run: where it begins, how its tokens are chosen, and what its steps output.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DecodeOptions {
+pub struct DecodeRow {
+    /// Enters first.
+    pub row: Row,
     pub sampling: Sampling,
-    /// As [`Choice::vocabulary`].
-    pub vocabulary: usize,
+    /// Numbers the sequence for the sampler.
+    pub stream: u64,
     /// As [`Prediction::detail`].
     pub detail: bool,
 }
 
-impl DecodeOptions {
-    /// The choice of what follows a row.
-    pub fn choice(&self, row: &DecodeRow) -> Choice {
-        let DecodeOptions { sampling, vocabulary, .. } = *self;
-        Choice { sampling, stream: row.stream, position: row.row.position + 1, vocabulary }
+impl DecodeRow {
+    /// The choice of what follows the row, of the first `vocabulary` tokens.
+    pub fn choice(&self, vocabulary: usize) -> Choice {
+        Choice { sampling: self.sampling, stream: self.stream, position: self.row.position + 1, vocabulary }
     }
 }
 
@@ -238,6 +232,12 @@ pub trait Backend: Operations {
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError>;
 
+    /// Whether a row gets the same bits in a pass of any width, so that how much of a prompt is taken from another
+    /// sequence's cache changes nothing.
+    fn is_bit_equal_at_any_width(&self) -> bool {
+        false
+    }
+
     /// Whether a [`fork`](Backend::fork) costs next to nothing and a pass of any width may mix sequences: rows of several
     /// short sequences then go through the weights together.
     fn mixes_sequences(&self) -> bool {
@@ -258,17 +258,17 @@ pub trait Backend: Operations {
     /// the given or chosen token, and that token. A row that was not wanted is an error.
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError>;
 
-    /// Decode steps of several sequences: in each step every sequence's row enters, is recorded, and the next token is
+    /// Decode steps of several sequences, `vocabulary` as [`Choice::vocabulary`]: in each step every sequence's row enters, is recorded, and the next token is
     /// chosen, which is the next row. `on_step` is called with (index in `rows`, the step's output, the token), steps in
     /// order and rows in order within a step, and says whether the sequence goes on. Returns when none does. A sequence's
     /// tokens are the same whatever else runs.
     fn decode(
         &mut self,
         rows: &[DecodeRow],
-        options: &DecodeOptions,
+        vocabulary: usize,
         on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
     ) -> Result<(), BackendError> {
-        forward::decode(self, rows, options, on_step)
+        forward::decode(self, rows, vocabulary, on_step)
     }
 
     /// The final hidden state (after the norm) of a row of the pass that has just ended: `[hidden_size]`.

@@ -1,44 +1,71 @@
-//! Responses generated together: prompts join and finished responses leave while the others go on. Every token is the
-//! same as if its sequence ran alone.
+//! Responses generated together: prompts join and finished responses leave while the others go on, each with options of its
+//! own. Every token is the same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, Progress};
 use super::stop::StopText;
 use super::{Engine, EngineError, TracedSequence};
 use crate::backend::forward;
 use crate::backend::sampling::Choice;
-use crate::backend::{DecodeOptions, DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
+use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
     engine: &'e mut Engine,
-    options: GenerateOptions,
+    request: Request,
+    /// In the order in which they were started.
+    running: Vec<Running>,
+    /// Responses that have ever been started.
+    started: u64,
+}
+
+/// A response of a batch, by which it is taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(u64);
+
+/// How a response is generated, shared by those that are generated alike.
+#[derive(Clone)]
+pub struct Request(Arc<Options>);
+
+struct Options {
+    generate: GenerateOptions,
     /// The model's end tokens and the options'.
     stop_ids: Vec<u32>,
     /// As in the options, shared by the sequences.
     stop: Arc<[String]>,
-    running: Vec<Running>,
+    /// max_position_embeddings
+    context: usize,
 }
 
 /// A sequence of a batch.
 struct Running {
+    ticket: Ticket,
     id: SequenceId,
     stream: u64,
+    request: Request,
     generation: Generation,
     /// Where there are stop strings.
     text: Option<StopText>,
     /// Set once the response has ended.
     finished: bool,
+    /// Set once [`Batch::next`] has returned it.
+    reported: bool,
 }
 
 impl Engine {
-    /// An empty batch.
+    /// An empty batch, whose responses are generated with these options where they have none of their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
+        let request = self.request(options);
+        Batch { engine: self, request, running: Vec::new(), started: 0 }
+    }
+
+    /// Options for responses of a batch.
+    pub fn request(&self, options: &GenerateOptions) -> Request {
         let mut stop_ids = if options.ignore_ends { Vec::new() } else { self.spec().eos_token_ids.clone() };
         stop_ids.extend(&options.stop_ids);
-        let stop = options.stop.clone().into();
-        Batch { engine: self, options: options.clone(), stop_ids, stop, running: Vec::new() }
+        let (stop, context) = (options.stop.clone().into(), self.spec().max_position_embeddings);
+        Request(Arc::new(Options { generate: options.clone(), stop_ids, stop, context }))
     }
 }
 
@@ -52,22 +79,45 @@ impl Batch<'_> {
         self.running.is_empty()
     }
 
+    /// Responses that have not ended: the rows of a decode step.
+    pub fn unfinished(&self) -> usize {
+        self.running.iter().filter(|r| !r.finished).count()
+    }
+
     pub fn engine(&self) -> &Engine {
         self.engine
     }
 
     /// Adds a prompt: runs it, and chooses the first token. `stream` numbers the sequence for the sampler and for
-    /// progress.
+    /// progress. What the prompt has in common with another sequence of the batch is copied from its cache, where that
+    /// changes no bit.
     pub fn start(
         &mut self,
         prompt: &[u32],
         stream: u64,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), EngineError> {
-        let id = self.open(prompt)?;
-        self.push(id, prompt, stream);
-        let prefilled = self.prefill(prompt, 0);
-        self.started(prefilled, on_token)
+    ) -> Result<Ticket, EngineError> {
+        self.check(prompt)?;
+        let any_width = self.engine.backend.is_bit_equal_at_any_width();
+        let cached = self.running.iter().filter(|_| any_width).map(|r| (r.id, shared(prompt, r.cached())));
+        let base = cached.max_by_key(|(_, shared)| *shared).filter(|(_, shared)| *shared > 0);
+        let request = self.request.clone();
+        self.start_from(base, prompt, stream, request, on_token)
+    }
+
+    /// [`start`](Self::start) with options of its own, for a prompt that begins as a response of the batch does: what they
+    /// share is copied from its cache, on every device.
+    pub fn start_after(
+        &mut self,
+        base: Ticket,
+        prompt: &[u32],
+        stream: u64,
+        request: Request,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Ticket, EngineError> {
+        self.check(prompt)?;
+        let base = self.running.iter().find(|r| r.ticket == base).map(|r| (r.id, shared(prompt, r.cached())));
+        self.start_from(base, prompt, stream, request, on_token)
     }
 
     /// Adds a prompt that begins as sequence `from` (whose tokens are `cached`) does: what they share is copied from its
@@ -78,31 +128,86 @@ impl Batch<'_> {
         prompt: &[u32],
         stream: u64,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Ticket, EngineError> {
         self.check(prompt)?;
-        // the prompt's last row is run: it is what the first token is predicted from
-        let shared = prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count();
-        let trace = self.options.trace.map(|selection| selection.options(prompt.len()));
-        let id = self.engine.backend.fork(from, shared, trace)?;
-        self.push(id, prompt, stream);
-        let prefilled = self.prefill(prompt, shared);
-        self.started(prefilled, on_token)
+        let request = self.request.clone();
+        self.start_from(Some((from, shared(prompt, cached))), prompt, stream, request, on_token)
     }
 
-    /// Decodes until a response ends and takes it out, with its cache and trace and the number it was
-    /// started with; `None` if the batch is empty. The others stay where they are. A response of no token (`max_tokens`
-    /// 0) is an error.
+    /// Adds a prompt, of which `base` holds so many first tokens.
+    fn start_from(
+        &mut self,
+        base: Option<(SequenceId, usize)>,
+        prompt: &[u32],
+        stream: u64,
+        request: Request,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Ticket, EngineError> {
+        let trace = request.0.generate.trace.map(|selection| selection.options(prompt.len()));
+        let (id, start) = match base {
+            Some((from, shared)) => (self.engine.backend.fork(from, shared, trace)?, shared),
+            None => (self.engine.backend.open(trace)?, 0),
+        };
+        let ticket = Ticket(self.started);
+        self.started += 1;
+        let generation = Generation {
+            tokens: prompt.to_vec(),
+            prompt_len: prompt.len(),
+            finish: FinishReason::Length,
+            steps: Vec::new(),
+        };
+        let text = StopText::new(&self.engine.tokenizer, &request.0.stop);
+        self.running.push(Running { ticket, id, stream, request, generation, text, finished: false, reported: false });
+        let started = self.prefill(prompt, start).and_then(|()| {
+            let Some(running) = self.running.last_mut() else { return Ok(()) };
+            running.advance(on_token);
+            if running.finished { self.last_rows() } else { Ok(()) }
+        });
+        match started {
+            Ok(()) => Ok(ticket),
+            Err(error) => {
+                self.remove(ticket).inspect(|r| self.engine.backend.close(r.id));
+                Err(error)
+            }
+        }
+    }
+
+    /// Decodes until a response ends that has not been returned before; `None` if there is none left. It stays in the
+    /// batch, its cache for others to share, until it is taken out.
     pub fn next(
         &mut self,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<Option<(u64, FinishReason, TracedSequence<'_>)>, EngineError> {
-        if !self.running.iter().any(|r| r.finished) {
+    ) -> Result<Option<Ticket>, EngineError> {
+        if !self.running.iter().any(Running::is_news) {
             self.decode(true, on_token)?;
         }
-        let Some(index) = self.running.iter().position(|r| r.finished) else { return Ok(None) };
-        let Running { id, stream, generation, .. } = self.running.remove(index);
-        let finish = generation.finish;
-        Ok(Some((stream, finish, TracedSequence::of_generation(self.engine, id, generation)?)))
+        Ok(self.running.iter_mut().find(|r| r.is_news()).map(|running| {
+            running.reported = true;
+            running.ticket
+        }))
+    }
+
+    /// A response so far.
+    pub fn generation(&self, ticket: Ticket) -> Option<&Generation> {
+        self.running.iter().find(|r| r.ticket == ticket).map(|r| &r.generation)
+    }
+
+    /// Takes a response out and frees its cache.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Generation> {
+        let running = self.remove(ticket)?;
+        self.engine.backend.close(running.id);
+        Some(running.generation)
+    }
+
+    /// Takes a response out with its cache and trace. One of no token (`max_tokens` 0) is an error.
+    pub fn take_traced(&mut self, ticket: Ticket) -> Option<Result<TracedSequence<'_>, EngineError>> {
+        let Running { id, generation, .. } = self.remove(ticket)?;
+        Some(TracedSequence::of_generation(self.engine, id, generation))
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Running> {
+        let index = self.running.iter().position(|r| r.ticket == ticket)?;
+        Some(self.running.remove(index))
     }
 
     /// Decodes until every response has ended and takes them all, in the order in which they were started.
@@ -121,61 +226,27 @@ impl Batch<'_> {
         self.engine.check_length(prompt.len() + 1)
     }
 
-    fn open(&mut self, prompt: &[u32]) -> Result<SequenceId, EngineError> {
-        self.check(prompt)?;
-        let trace = self.options.trace.map(|selection| selection.options(prompt.len()));
-        Ok(self.engine.backend.open(trace)?)
-    }
-
-    fn push(&mut self, id: SequenceId, prompt: &[u32], stream: u64) {
-        let prompt_len = prompt.len();
-        let generation =
-            Generation { tokens: prompt.to_vec(), prompt_len, finish: FinishReason::Length, steps: Vec::new() };
-        let text = StopText::new(&self.engine.tokenizer, &self.stop);
-        self.running.push(Running { id, stream, generation, text, finished: false });
-    }
-
     /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none if no token is
     /// wanted).
     fn prefill(&mut self, prompt: &[u32], start: usize) -> Result<(), EngineError> {
-        let Batch { engine, options, running, .. } = self;
+        let Batch { engine, running, .. } = self;
         let vocabulary = engine.tokenizer.vocab_size();
         let Some(running) = running.last_mut() else { return Ok(()) };
         let (id, rest) = (running.id, &prompt[start..]);
-        let context = engine.spec().max_position_embeddings;
-        engine.backend.reserve(id, prompt.len().saturating_add(options.max_tokens).min(context))?;
+        let Options { generate, context, .. } = &*running.request.0;
+        let (sampling, max_tokens, detail) = (generate.sampling, generate.max_tokens, generate.trace.is_some());
+        engine.backend.reserve(id, prompt.len().saturating_add(max_tokens).min(*context))?;
         let predicts = |row| row + 1 == prompt.len();
         forward::extend::<EngineError>(&mut *engine.backend, id, start, rest, true, predicts, |backend, positions| {
-            if positions.end == prompt.len() && options.max_tokens > 0 {
-                let (sampling, stream) = (options.sampling, running.stream);
+            if positions.end == prompt.len() && max_tokens > 0 {
+                let stream = running.stream;
                 let next = Next::Choose(Choice { sampling, stream, position: prompt.len(), vocabulary });
-                let (row, detail) = (positions.len() - 1, options.trace.is_some());
+                let row = positions.len() - 1;
                 let step = backend.predict(&[Prediction { row, next, detail }])?.remove(0);
                 running.push(step);
             }
             Ok(())
         })
-    }
-
-    /// After the first token of the last sequence: it may be all there is. A sequence that could not be started is taken
-    /// out.
-    fn started(
-        &mut self,
-        prefilled: Result<(), EngineError>,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), EngineError> {
-        let ended = prefilled.and_then(|()| {
-            let limits = self.limits();
-            let Some(running) = self.running.last_mut() else { return Ok(()) };
-            running.advance(&limits, on_token);
-            if running.finished { self.last_rows() } else { Ok(()) }
-        });
-        if ended.is_err()
-            && let Some(running) = self.running.pop()
-        {
-            self.engine.backend.close(running.id);
-        }
-        ended
     }
 
     /// Decode steps of all unfinished sequences, until one ends (`first`) or all have.
@@ -184,23 +255,17 @@ impl Batch<'_> {
         first: bool,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<(), EngineError> {
-        let limits = self.limits();
-        let Batch { engine, options, running, .. } = self;
+        let Batch { engine, running, .. } = self;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
         if active.is_empty() {
             return Ok(());
         }
-        let rows: Vec<DecodeRow> = active.iter().map(|r| DecodeRow { row: r.last_row(), stream: r.stream }).collect();
-        let decode = DecodeOptions {
-            sampling: options.sampling,
-            vocabulary: engine.tokenizer.vocab_size(),
-            detail: options.trace.is_some(),
-        };
+        let rows: Vec<DecodeRow> = active.iter().map(|r| r.decode_row()).collect();
         let mut ended = false;
-        engine.backend.decode(&rows, &decode, &mut |index, step, token| {
+        engine.backend.decode(&rows, engine.tokenizer.vocab_size(), &mut |index, step, token| {
             let running = &mut *active[index];
             running.push((step, Some(token)));
-            running.advance(&limits, on_token);
+            running.advance(on_token);
             ended |= running.finished;
             if running.finished || (first && ended) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
@@ -209,9 +274,6 @@ impl Batch<'_> {
 
     /// The rows of finished responses' last tokens, which predict nothing: similarities need their hidden states.
     fn last_rows(&mut self) -> Result<(), EngineError> {
-        if self.options.trace.is_none() || self.options.max_tokens == 0 {
-            return Ok(());
-        }
         let backend = &mut *self.engine.backend;
         let mut finished: Vec<&mut Running> = self.running.iter_mut().filter(|r| r.needs_last_row()).collect();
         for group in finished.chunks_mut(backend.decode_rows()) {
@@ -225,15 +287,12 @@ impl Batch<'_> {
         }
         Ok(())
     }
+}
 
-    fn limits(&self) -> Limits {
-        Limits {
-            max_tokens: self.options.max_tokens,
-            context: self.engine.spec().max_position_embeddings,
-            stop_ids: self.stop_ids.clone(),
-            traced: self.options.trace.is_some(),
-        }
-    }
+/// The tokens that a prompt has in common with the first of `cached`; not its last one, whose row is what the first token is
+/// predicted from.
+fn shared(prompt: &[u32], cached: &[u32]) -> usize {
+    prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count()
 }
 
 impl Drop for Batch<'_> {
@@ -244,35 +303,27 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// What ends a response.
-struct Limits {
-    max_tokens: usize,
-    context: usize,
-    stop_ids: Vec<u32>,
-    /// Whether responses are traced, so that their last rows are run.
-    traced: bool,
-}
-
 impl Running {
     /// Reports the token just chosen and notes whether the response ends with it.
-    fn advance(&mut self, limits: &Limits, on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+    fn advance(&mut self, on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+        let Options { generate, stop_ids, context, .. } = &*self.request.0;
         let g = &self.generation;
         let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {
             self.finished = true; // no token is wanted
             return;
         };
         let token = TokenLogprob { token: *last, logprob: step.logprob.unwrap_or(f64::NEG_INFINITY) };
-        let flow = on_token(Progress { stream: self.stream, token });
+        let flow = on_token(Progress { stream: self.stream, ticket: self.ticket, token });
         // a token without text cannot complete a stop string
         let stopped_after = self.text.as_mut().and_then(|text| text.push(*last).ok().flatten());
-        let finish = if limits.stop_ids.contains(last) {
+        let finish = if stop_ids.contains(last) {
             FinishReason::Stop
         } else if let Some(kept) = stopped_after {
-            self.generation.cut(kept, limits.traced);
+            self.generation.cut(kept, generate.trace.is_some());
             FinishReason::Stop
         } else if flow.is_break() {
             FinishReason::Interrupted
-        } else if g.tokens.len() - g.prompt_len >= limits.max_tokens || g.tokens.len() >= limits.context {
+        } else if g.tokens.len() - g.prompt_len >= generate.max_tokens || g.tokens.len() >= *context {
             FinishReason::Length
         } else {
             return;
@@ -280,10 +331,15 @@ impl Running {
         (self.generation.finish, self.finished) = (finish, true);
     }
 
-    /// Whether it has ended and its last token's row has not been run.
+    fn is_news(&self) -> bool {
+        self.finished && !self.reported
+    }
+
+    /// Whether it has ended and its last token's row, of which something is recorded, has not been run.
     fn needs_last_row(&self) -> bool {
-        let g = &self.generation;
-        self.finished && g.steps.len() == g.tokens.len() - g.prompt_len
+        let (g, generate) = (&self.generation, &self.request.0.generate);
+        let traced = generate.trace.is_some() && generate.max_tokens > 0;
+        self.finished && traced && g.steps.len() == g.tokens.len() - g.prompt_len
     }
 
     fn push(&mut self, (step, token): (Step, Option<u32>)) {
@@ -291,9 +347,20 @@ impl Running {
         self.generation.tokens.extend(token);
     }
 
+    /// The tokens whose keys and values are in its cache; the last one's row may not have been run.
+    fn cached(&self) -> &[u32] {
+        &self.generation.tokens[..self.generation.tokens.len() - 1]
+    }
+
     /// Its last token, which is the next row.
     fn last_row(&self) -> Row {
         let position = self.generation.tokens.len() - 1;
         Row { sequence: self.id, position, token: self.generation.tokens[position] }
+    }
+
+    fn decode_row(&self) -> DecodeRow {
+        let generate = &self.request.0.generate;
+        let (sampling, detail) = (generate.sampling, generate.trace.is_some());
+        DecodeRow { row: self.last_row(), sampling, stream: self.stream, detail }
     }
 }

@@ -1,5 +1,6 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
+use super::batch::Ticket;
 use super::trace::{HeadSelection, TracedSequence};
 use super::{Engine, EngineError};
 use crate::backend::sampling::Sampling;
@@ -52,6 +53,8 @@ pub enum FinishReason {
 pub struct Progress {
     /// Number of the sequence: the index of its prompt, or what it was started with.
     pub stream: u64,
+    /// The sequence's place in its batch.
+    pub ticket: Ticket,
     pub token: TokenLogprob,
 }
 

@@ -8,7 +8,7 @@ mod response;
 mod stop;
 mod trace;
 
-pub use batch::Batch;
+pub use batch::{Batch, Request, Ticket};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
 pub use response::{Response, Variant};
 pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};

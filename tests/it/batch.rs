@@ -1,6 +1,7 @@
 //! Sequences that join and leave a batch, share a prefix, or are asked twice, give what they give alone, bit for bit.
 
 use crate::common::tiny;
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use uqac::backend::Step;
 use uqac::backend::sampling::Sampling;
@@ -43,14 +44,17 @@ fn prompts_join_and_responses_leave() {
     assert!(lengths.iter().any(|n| *n < 40), "the test needs responses of different lengths: {lengths:?}");
 
     let (mut waiting, mut found) = ((0..).zip(&prompts), Vec::new());
+    let mut streams = HashMap::new();
     let mut batch = engine.batch(&options);
     loop {
-        while batch.len() < 3
+        while batch.unfinished() < 3
             && let Some((stream, prompt)) = waiting.next()
         {
-            batch.start(prompt, stream, &mut go_on).unwrap();
+            streams.insert(batch.start(prompt, stream, &mut go_on).unwrap(), stream);
         }
-        let Some((stream, finish, mut traced)) = batch.next(&mut go_on).unwrap() else { break };
+        let Some(ticket) = batch.next(&mut go_on).unwrap() else { break };
+        let (finish, stream) = (batch.generation(ticket).unwrap().finish, streams[&ticket]);
+        let mut traced = batch.take_traced(ticket).unwrap().unwrap();
         let (response, mut queries) = traced.parts();
         let expected = &expected[stream as usize];
         assert_eq!((response.tokens, response.steps), (&expected.tokens[..], &expected.steps[..]), "{stream}");

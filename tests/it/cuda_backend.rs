@@ -15,8 +15,7 @@ use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward;
 use uqac::backend::sampling::{Choice, Sampling};
 use uqac::backend::{
-    Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step,
-    TraceOptions,
+    Backend, BackendError, DecodeRow, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step, TraceOptions,
 };
 use uqac::model::{ModelSpec, Weights};
 
@@ -217,8 +216,11 @@ fn wide_products_and_long_prompts_equal_the_cpu_backend() {
     }
 }
 
-fn options(sampling: Sampling) -> DecodeOptions {
-    DecodeOptions { sampling, vocabulary: 250, detail: true }
+/// Tokens that the small models may choose.
+const VOCABULARY: usize = 250;
+
+fn decode_row(row: Row, sampling: Sampling, stream: u64) -> DecodeRow {
+    DecodeRow { row, sampling, stream, detail: true }
 }
 
 /// Prompts of different lengths, of at least three tokens: before that, rows have no attention to compare.
@@ -249,7 +251,7 @@ fn generate(
         .map(|(id, (stream, prompt))| {
             let position = prompt.len() - 1;
             let row = Row { sequence: *id, position, token: prompt[position] };
-            DecodeRow { row, stream: *stream as u64 }
+            decode_row(row, sampling, *stream as u64)
         })
         .collect();
     let mut found = vec![(Vec::new(), Vec::new()); prompts.len()];
@@ -260,8 +262,8 @@ fn generate(
         if steps.len() < tokens(prompts[index].0) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     match captured {
-        true => backend.decode(&rows, &options(sampling), &mut on_step).unwrap(),
-        false => forward::decode(backend, &rows, &options(sampling), &mut on_step).unwrap(),
+        true => backend.decode(&rows, VOCABULARY, &mut on_step).unwrap(),
+        false => forward::decode(backend, &rows, VOCABULARY, &mut on_step).unwrap(),
     }
     ids.into_iter()
         .zip(prompts)
@@ -367,8 +369,8 @@ fn what_cannot_be_done_is_said() {
     assert!(message(backend.begin(&Pass::all(&row(1), true))).contains("33 heads"));
     let wide = Sampling { temperature: 1.0, top_k: 200, ..Sampling::GREEDY };
     let plain = backend.open(None).unwrap();
-    let rows = [DecodeRow { row: Row { sequence: plain, position: 0, token: 1 }, stream: 0 }];
-    let refused = backend.decode(&rows, &options(wide), &mut |_, _, _| ControlFlow::Break(()));
+    let rows = [decode_row(Row { sequence: plain, position: 0, token: 1 }, wide, 0)];
+    let refused = backend.decode(&rows, VOCABULARY, &mut |_, _, _| ControlFlow::Break(()));
     assert!(message(refused).contains("top-k of 200"));
     let refused = |edit: fn(&mut serde_json::Value), cache: (DType, DType), ordinal: usize| {
         let folder = bf16_model(edit);
@@ -403,8 +405,8 @@ fn hidden_states_that_are_not_finite_are_errors() {
         let failed =
             forward::forward(&mut backend, &Pass::all(&rows, true)).and_then(|()| backend.predict(&[prediction]));
         let message = failed.unwrap_err().to_string();
-        let rows = [DecodeRow { row: rows[0], stream: 0 }];
-        let decoded = backend.decode(&rows, &options(Sampling::GREEDY), &mut |_, _, _| ControlFlow::Continue(()));
+        let rows = [decode_row(rows[0], Sampling::GREEDY, 0)];
+        let decoded = backend.decode(&rows, VOCABULARY, &mut |_, _, _| ControlFlow::Continue(()));
         (message, decoded.unwrap_err().to_string())
     };
     let (scored, decoded) = broken("layers.1.mlp.up_proj", f32::INFINITY);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::forward::extend;
 use uqac::backend::sampling::Sampling;
-use uqac::backend::{Backend, DecodeOptions, DecodeRow, Row};
+use uqac::backend::{Backend, DecodeRow, Row};
 use uqac::model::{ModelSpec, Weights};
 
 /// A decode step is a replayed graph: after the first of its kind no kernel is launched by itself, and the host waits
@@ -41,8 +41,8 @@ fn a_decode_step_is_one_graph() {
             left -= 1;
             if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         };
-        let options = DecodeOptions { sampling: Sampling::GREEDY, vocabulary: 257, detail: true };
-        backend.decode(&[DecodeRow { row, stream: 0 }], &options, &mut on_step).unwrap();
+        let row = DecodeRow { row, sampling: Sampling::GREEDY, stream: 0, detail: true };
+        backend.decode(&[row], 257, &mut on_step).unwrap();
     };
     decode(2);
     let names = ["cuLaunchKernel", "cuGraphLaunch", "cuStreamSynchronize", "cuEventSynchronize", "cuMemAlloc_v2"];

@@ -12,9 +12,7 @@ use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward::extend;
 use uqac::backend::sampling::Sampling;
-use uqac::backend::{
-    Backend, BackendError, DecodeOptions, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions,
-};
+use uqac::backend::{Backend, BackendError, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions};
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
 use uqac::model::{ModelSpec, Weights};
 
@@ -127,9 +125,8 @@ fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
     let row = Row { sequence: id, position: 9, token: 7 };
     let (mut steps, mut tokens) = (Vec::new(), Vec::new());
     let sampling = Sampling { temperature: 1.5, seed: 3, ..Sampling::GREEDY };
-    let options = DecodeOptions { sampling, vocabulary: 250, detail: true };
     backend
-        .decode(&[DecodeRow { row, stream: 0 }], &options, &mut |_, step, token| {
+        .decode(&[DecodeRow { row, sampling, stream: 0, detail: true }], 250, &mut |_, step, token| {
             steps.push(step);
             tokens.push(token);
             if tokens.len() < count { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

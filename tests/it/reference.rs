@@ -24,8 +24,7 @@ use uqac::backend::forward::forward;
 use uqac::backend::reference::ReferenceBackend;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{
-    Backend, BackendError, DecodeOptions, DecodeRow, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId,
-    TraceOptions,
+    Backend, BackendError, DecodeRow, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId, TraceOptions,
 };
 
 type CacheTypes = (DType, DType);
@@ -279,10 +278,10 @@ impl Case {
         let id = prefill(backend, &run, self.heads, |_, _| ());
         let row = Row { sequence: id, position: prompt.len() - 1, token: prompt[prompt.len() - 1] };
         let vocabulary = backend.spec().vocab_size;
-        let options = DecodeOptions { sampling: Sampling::GREEDY, vocabulary, detail: false };
+        let row = DecodeRow { row, sampling: Sampling::GREEDY, stream: 0, detail: false };
         let mut tokens = prompt.to_vec();
         backend
-            .decode(&[DecodeRow { row, stream: 0 }], &options, &mut |_, _, token| {
+            .decode(&[row], vocabulary, &mut |_, _, token| {
                 tokens.push(token);
                 if tokens.len() < prompt.len() + 9 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             })

@@ -414,6 +414,10 @@ impl Backend for CpuBackend {
         Ok(id)
     }
 
+    fn is_bit_equal_at_any_width(&self) -> bool {
+        self.options.input_rounding == InputRounding::F32
+    }
+
     fn mixes_sequences(&self) -> bool {
         true
     }

@@ -14,7 +14,7 @@ use super::memory::{Buffer, DevicePtr, Pinned};
 use super::pass::{PassState, shared_trace};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
-use crate::backend::{BackendError, DecodeOptions, DecodeRow, Row, Step, TraceOptions};
+use crate::backend::{BackendError, DecodeRow, Row, Step, TraceOptions};
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use std::collections::{HashMap, VecDeque};
@@ -63,11 +63,11 @@ impl Decoder {
 }
 
 /// The rows that a batch of steps runs.
-struct Group<'a> {
+struct Group {
     /// Index in the caller's list, and the row that enters next; `None` once it has ended.
     rows: Vec<Option<(usize, DecodeRow)>>,
     states: Vec<RowState>,
-    options: &'a DecodeOptions,
+    vocabulary: usize,
 }
 
 /// Called with the result of every step.
@@ -77,7 +77,7 @@ impl CudaBackend {
     pub(super) fn decode_all(
         &mut self,
         rows: &[DecodeRow],
-        options: &DecodeOptions,
+        vocabulary: usize,
         on_step: &mut OnStep,
     ) -> Result<(), BackendError> {
         let mut waiting: VecDeque<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
@@ -87,7 +87,7 @@ impl CudaBackend {
             if active.is_empty() {
                 return Ok(());
             }
-            active = self.decode_group(active, options, on_step)?;
+            active = self.decode_group(active, vocabulary, on_step)?;
         }
     }
 
@@ -95,11 +95,11 @@ impl CudaBackend {
     fn decode_group(
         &mut self,
         rows: Vec<(usize, DecodeRow)>,
-        options: &DecodeOptions,
+        vocabulary: usize,
         on_step: &mut OnStep,
     ) -> Result<Vec<(usize, DecodeRow)>, BackendError> {
         let states: Vec<RowState> = rows.iter().map(|(_, r)| row_state(&r.row, r.stream)).collect();
-        let mut group = Group { rows: rows.into_iter().map(Some).collect(), states, options };
+        let mut group = Group { rows: rows.into_iter().map(Some).collect(), states, vocabulary };
         let shape = self.begin_group(&group)?;
         let (mut started, mut finished) = (0, 0);
         loop {
@@ -124,7 +124,7 @@ impl CudaBackend {
             .rows
             .iter()
             .flatten()
-            .map(|(_, r)| sampler(&group.options.choice(r), r.row.position))
+            .map(|(_, r)| sampler(&r.choice(group.vocabulary), r.row.position))
             .collect::<Result<_, _>>()?;
         self.make_room(&rows, 1)?;
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
@@ -174,7 +174,7 @@ impl CudaBackend {
                 let position = state.position as usize + step;
                 self.sequences.note_traced(row.row.sequence, position);
                 let at = state.slot as usize * RING + position % RING;
-                let found = log.entry(arrival.bytes(), at, group.options.detail);
+                let found = log.entry(arrival.bytes(), at, row.detail);
                 let Some((step, Some(token))) = found else {
                     self.device.fill(&self.scratch.not_finite, 0)?;
                     return Err(self.not_finite(position));

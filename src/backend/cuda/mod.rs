@@ -21,8 +21,8 @@ mod trace;
 mod weights;
 
 use super::{
-    Backend, BackendError, DType, DecodeOptions, DecodeRow, ExpectedMemory, HeadRecord, Pass, Prediction, Row,
-    SequenceId, Step, TraceOptions,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadRecord, Pass, Prediction, Row, SequenceId, Step,
+    TraceOptions,
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;
@@ -296,10 +296,10 @@ impl Backend for CudaBackend {
     fn decode(
         &mut self,
         rows: &[DecodeRow],
-        options: &DecodeOptions,
+        vocabulary: usize,
         on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
     ) -> Result<(), BackendError> {
-        self.decode_all(rows, options, on_step)
+        self.decode_all(rows, vocabulary, on_step)
     }
 
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {

@@ -2,9 +2,9 @@
 
 use super::controls::controls;
 use super::manifest::EvalOptions;
-use super::methods::{Context, Findings, METHODS, Method, MethodError};
+use super::methods::{Context, Findings, Method, MethodError};
 use crate::engine::encode::ResponseText;
-use crate::engine::{FinishReason, TracedSequence};
+use crate::engine::{FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
 use crate::eval::tasks::{Question, Task};
@@ -23,15 +23,24 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
 }
 
-/// The sample of an item whose response has ended. `generate` is how long that took, in seconds.
+/// What a method has drawn for an item.
+pub struct Drawn {
+    pub method: &'static dyn Method,
+    /// Its samples, then its turns.
+    pub responses: Vec<Generation>,
+    /// How long they took.
+    pub seconds: f64,
+}
+
+/// The sample of an item whose responses have ended; `generate` is how long its own took, in seconds.
 pub fn assess(
     traced: &mut TracedSequence,
     task: &Task,
     item: &Question,
     prompt: &Prompt,
-    finish: FinishReason,
+    (finish, generate): (FinishReason, f64),
     options: &EvalOptions,
-    generate: f64,
+    drawn: &[Drawn],
 ) -> Result<Sample, MethodError> {
     let parameters = &options.parameters;
     let mut sample = empty(task, item, options);
@@ -49,11 +58,11 @@ pub fn assess(
 
     let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
     let mut found: Vec<(&dyn Method, Findings)> = Vec::new();
-    for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
+    for &Drawn { method, ref responses, seconds } in drawn {
         let mut context = Context { traced, task, item, options, text: &text, answer: answer.as_ref() };
         let begun = Instant::now();
-        if let Some(findings) = method.run(&mut context)? {
-            sample.uq.seconds.insert(field(method), begun.elapsed().as_secs_f64());
+        if let Some(findings) = method.run(&mut context, responses)? {
+            sample.uq.seconds.insert(field(method), seconds + begun.elapsed().as_secs_f64());
             found.push((method, findings));
         }
     }

@@ -1,9 +1,10 @@
 //! Running a task: prompts in, samples on the disk, one at a time, in any batch the same.
 //!
-//! Responses are generated [`RunOptions::batch_size`] at a time; when one ends it is assessed and written, and the next
-//! question takes its place. A run that is killed loses the responses in flight.
+//! Responses are generated [`RunOptions::batch_size`] at a time, whatever item they belong to; an item is assessed and written
+//! when all of its have ended. A run that is killed loses the items in flight.
 
 pub mod assess;
+mod batching;
 pub mod controls;
 pub mod fingerprint;
 pub mod folder;
@@ -12,7 +13,6 @@ pub mod methods;
 pub mod sidecar;
 pub mod sweep;
 
-use crate::backend::sampling::Sampling;
 use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions};
 use crate::eval::sample::{Sample, SequenceError};
@@ -20,15 +20,13 @@ use crate::eval::tasks::{Question, Task};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::model::chat::Conversation;
-use assess::{Prompt, assess, failed};
+use assess::Prompt;
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
-use std::time::Instant;
 
 /// What stops a run. What is wrong with one item stays with it.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +128,8 @@ pub fn run_task(
         });
         Ok(())
     };
-    generate(engine, task, options, run.batch_size.max(1), waiting, &mut done)
+    let plan = batching::Plan { task, options, batch_size: run.batch_size };
+    batching::generate(engine, &plan, waiting, &mut done)
 }
 
 /// The task's samples in the folder, and what is there; its questions, and where its responses end, must be the task's.
@@ -174,60 +173,6 @@ fn only_limits(arguments: &Map<String, Value>) -> Map<String, Value> {
     limits.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Responses to the items, in a batch that is kept full; each is assessed when it ends.
-fn generate(
-    engine: &mut Engine,
-    task: &Task,
-    options: &EvalOptions,
-    batch_size: usize,
-    waiting: Vec<&Question>,
-    done: &mut dyn FnMut(Sample) -> Result<(), FolderError>,
-) -> Result<(), RunError> {
-    let generate = GenerateOptions {
-        max_tokens: task.max_tokens,
-        stop: task.stop.clone(),
-        sampling: Sampling::GREEDY,
-        trace: Some(options.parameters.head_selection()),
-        ..GenerateOptions::default()
-    };
-    let mut waiting = waiting.into_iter();
-    let mut running: HashMap<u64, (&Question, Prompt)> = HashMap::new();
-    let mut clock = Clock::default();
-    let mut batch = engine.batch(&generate);
-    loop {
-        while batch.len() < batch_size
-            && let Some(item) = waiting.next()
-        {
-            let stream = item.doc_id as u64;
-            let begun = Instant::now();
-            let started = prompt(batch.engine(), item, options).map_err(|e| e.to_string()).and_then(|prompt| {
-                let started = batch.start(&prompt.tokens, stream, &mut |_| ControlFlow::Continue(()));
-                started.map(|()| prompt).map_err(|e| e.to_string())
-            });
-            match started {
-                Ok(prompt) => {
-                    clock.add(stream, begun.elapsed().as_secs_f64());
-                    running.insert(stream, (item, prompt));
-                }
-                Err(why) => done(failed(task, item, options, why))?,
-            }
-        }
-        let mut interval = clock.interval();
-        let next = batch.next(&mut |progress| {
-            interval.token(progress.stream);
-            ControlFlow::Continue(())
-        })?;
-        interval.end();
-        let Some((stream, finish, mut traced)) = next else { return Ok(()) };
-        let Some((item, prompt)) = running.remove(&stream) else { continue };
-        let seconds = clock.take(stream);
-        let sample = assess(&mut traced, task, item, &prompt, finish, options, seconds)
-            .unwrap_or_else(|error| failed(task, item, options, error.to_string()));
-        drop(traced);
-        done(sample)?;
-    }
-}
-
 /// An item's prompt as text and as tokens.
 fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<Prompt, EncodeError> {
     let conversation = Conversation::Messages(item.messages.clone());
@@ -238,45 +183,4 @@ fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<Pro
     }
     let text = item.messages.iter().map(|m| m.content.as_str()).collect::<Vec<_>>().join("\n\n");
     Ok(Prompt { tokens: encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?, text })
-}
-
-/// Shares the time of a batch out among its responses, by tokens.
-#[derive(Default)]
-struct Clock {
-    /// Seconds by stream.
-    seconds: HashMap<u64, f64>,
-}
-
-/// A stretch of decoding.
-struct Interval<'c> {
-    clock: &'c mut Clock,
-    begun: Instant,
-    tokens: HashMap<u64, usize>,
-}
-
-impl Clock {
-    fn add(&mut self, stream: u64, seconds: f64) {
-        *self.seconds.entry(stream).or_default() += seconds;
-    }
-
-    fn take(&mut self, stream: u64) -> f64 {
-        self.seconds.remove(&stream).unwrap_or_default()
-    }
-
-    fn interval(&mut self) -> Interval<'_> {
-        Interval { clock: self, begun: Instant::now(), tokens: HashMap::new() }
-    }
-}
-
-impl Interval<'_> {
-    fn token(&mut self, stream: u64) {
-        *self.tokens.entry(stream).or_default() += 1;
-    }
-
-    fn end(self) {
-        let per_token = self.begun.elapsed().as_secs_f64() / self.tokens.values().sum::<usize>().max(1) as f64;
-        for (stream, tokens) in &self.tokens {
-            self.clock.add(*stream, per_token * *tokens as f64);
-        }
-    }
 }

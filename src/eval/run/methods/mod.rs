@@ -8,7 +8,7 @@ pub mod verbalized;
 
 use super::manifest::EvalOptions;
 use crate::engine::encode::EncodeError;
-use crate::engine::{EngineError, TracedSequence};
+use crate::engine::{Engine, EngineError, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline::Answer;
@@ -37,8 +37,38 @@ pub trait Method: Sync {
         false
     }
 
-    /// Runs it after a response. `None`: it has nothing to say of this one.
-    fn run(&self, context: &mut Context) -> Result<Option<Findings>, MethodError>;
+    /// Further responses to the item's prompt, which are generated while its own is.
+    fn samples(&self, _prompt: &[u32], _task: &Task, _item: &Question, _options: &EvalOptions) -> Vec<Draw> {
+        Vec::new()
+    }
+
+    /// Responses to prompts that go on from the item's own response.
+    fn turns(&self, _ended: &Ended) -> Result<Vec<Draw>, MethodError> {
+        Ok(Vec::new())
+    }
+
+    /// What it finds once all its responses have ended: `drawn` are its samples, then its turns. `None`: it has nothing to
+    /// say of this item.
+    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError>;
+}
+
+/// A response that a method needs. What its prompt has in common with the item's own response is taken from that one's cache.
+pub struct Draw {
+    pub prompt: Vec<u32>,
+    /// Numbers it for the sampler.
+    pub stream: u64,
+    pub generate: GenerateOptions,
+}
+
+/// The item's own response, when it has just ended.
+pub struct Ended<'c> {
+    pub engine: &'c Engine,
+    /// Prompt and response.
+    pub tokens: &'c [u32],
+    pub item: &'c Question,
+    /// The response up to its first end token.
+    pub text: &'c str,
+    pub answer: Option<&'c Answer>,
 }
 
 /// A score of a method.

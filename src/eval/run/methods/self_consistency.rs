@@ -1,12 +1,12 @@
 //! Self-consistency: answers drawn again from the same prompt, and counted.
 
-use super::{Context, Findings, Method, MethodError, Responses, Score};
+use super::{Context, Draw, Findings, Method, MethodError, Responses, Score};
 use crate::backend::sampling::Sampling;
-use crate::engine::GenerateOptions;
 use crate::engine::encode::ResponseText;
+use crate::engine::{GenerateOptions, Generation};
 use crate::eval::grading;
 use crate::eval::run::manifest::EvalOptions;
-use crate::eval::tasks::Question;
+use crate::eval::tasks::{Question, Task};
 use crate::uq::pipeline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -57,8 +57,21 @@ impl Method for Drawn {
         ]
     }
 
-    fn run(&self, context: &mut Context) -> Result<Option<Findings>, MethodError> {
-        let (texts, drawn) = draw(context)?;
+    fn samples(&self, prompt: &[u32], task: &Task, item: &Question, options: &EvalOptions) -> Vec<Draw> {
+        let EvalOptions { samples, temperature, seed, .. } = *options;
+        let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
+        let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
+        let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
+        let draw = |sample| Draw {
+            prompt: prompt.to_vec(),
+            stream: stream(&task.name, item.doc_id, sample),
+            generate: generate.clone(),
+        };
+        (0..samples).map(draw).collect()
+    }
+
+    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+        let (texts, drawn) = read(context, drawn)?;
         let Context { item, answer, .. } = context;
         let support = answer.map(|answer| support(&answer.text, &drawn, item));
         let correct = drawn.majority.as_deref().is_some_and(|answer| grading::correct_for(item, answer));
@@ -75,28 +88,20 @@ impl Method for Drawn {
 }
 
 /// The samples' texts, and what they answer.
-fn draw(context: &mut Context) -> Result<(Vec<String>, SelfConsistency), MethodError> {
+fn read(context: &Context, generations: &[Generation]) -> Result<(Vec<String>, SelfConsistency), MethodError> {
     let Context { traced, task, item, options, .. } = context;
-    let EvalOptions { samples, temperature, seed, .. } = **options;
-    let (tokens, prompt_len) = traced.tokens();
-    let prompts = vec![tokens[..prompt_len].to_vec(); samples];
-    let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
-    let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
-    let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
-    let streams = (0..samples).map(|sample| stream(&task.name, item.doc_id, sample));
-    let generations = traced.generate_sharing(&prompts, &generate, streams)?;
-
     let (engine, rules) = (traced.engine(), options.parameters.rules());
     let (mut texts, mut answers, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut response_tokens = Vec::new();
-    for generation in &generations {
+    for generation in generations {
+        let prompt_len = generation.prompt_len;
         let response = &generation.tokens[prompt_len..];
         let answer =
             pipeline::find_in(engine, &generation.tokens, prompt_len, generation.is_cut_off(), task.rule, rules)?;
         let logprob = |position: usize| generation.steps.get(position - prompt_len).and_then(|step| step.logprob);
         let weight = answer.as_ref().map_or(0.0, |answer| {
             let sum: f64 = answer.tokens.clone().map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
-            sum.exp() / samples as f64
+            sum.exp() / generations.len() as f64
         });
         texts.push(ResponseText::new(engine, response)?.text);
         answers.push(answer.map(|answer| answer.text));
@@ -104,7 +109,7 @@ fn draw(context: &mut Context) -> Result<(Vec<String>, SelfConsistency), MethodE
         response_tokens.push(response.len());
     }
     let (majority, majority_weight) = majority(&answers, &weights, item);
-    let temperature = as_written(temperature);
+    let temperature = as_written(options.temperature);
     Ok((texts, SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens }))
 }
 

@@ -1,8 +1,8 @@
 //! Verbalized confidence: the model is asked how sure it is.
 
-use super::{Context, Findings, Method, MethodError, Score};
-use crate::engine::GenerateOptions;
+use super::{Context, Draw, Ended, Findings, Method, MethodError, Score};
 use crate::engine::encode::{ResponseText, encode_next_turn};
+use crate::engine::{GenerateOptions, Generation};
 use crate::model::chat::Conversation;
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use serde::{Deserialize, Serialize};
@@ -51,16 +51,20 @@ impl Method for Asked {
         true
     }
 
-    fn run(&self, context: &mut Context) -> Result<Option<Findings>, MethodError> {
-        if context.answer.is_none() {
-            return Ok(None);
+    fn turns(&self, ended: &Ended) -> Result<Vec<Draw>, MethodError> {
+        let Ended { engine, tokens, item, text, answer } = *ended;
+        if answer.is_none() {
+            return Ok(Vec::new());
         }
-        let Context { traced, item, text, .. } = context;
         let conversation = Conversation::Messages(item.messages.clone());
-        let prompt = encode_next_turn(traced.engine(), &conversation, text, traced.tokens().0, QUESTION)?;
-        let options = GenerateOptions { max_tokens: MAX_TOKENS, trace: None, ..GenerateOptions::default() };
-        let generation = traced.generate_sharing(&[prompt], &options, [0])?.remove(0);
-        let response = ResponseText::new(traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
+        let prompt = encode_next_turn(engine, &conversation, text, tokens, QUESTION)?;
+        let generate = GenerateOptions { max_tokens: MAX_TOKENS, trace: None, ..GenerateOptions::default() };
+        Ok(vec![Draw { prompt, stream: 0, generate }])
+    }
+
+    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+        let Some(generation) = drawn.first() else { return Ok(None) };
+        let response = ResponseText::new(context.traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
         let confidence = stated_confidence(&response);
         Ok(Some(Findings {
             scores: vec![("verbalized", confidence)],
