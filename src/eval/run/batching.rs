@@ -1,0 +1,254 @@
+//! The responses of a task's items in one batch that is kept full: the items' own, the samples that methods draw beside them,
+//! and the turns that follow. What items that have begun still need comes before the next item.
+
+use super::assess::{Prompt, assess, failed};
+use super::folder::FolderError;
+use super::manifest::EvalOptions;
+use super::methods::{Draw, Ended, METHODS, Method, MethodError};
+use super::{RunError, prompt};
+use crate::backend::sampling::Sampling;
+use crate::engine::encode::ResponseText;
+use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
+use crate::eval::sample::Sample;
+use crate::eval::tasks::{Question, Task};
+use crate::uq::pipeline;
+use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// What a task's responses share.
+pub(super) struct Plan<'t> {
+    pub task: &'t Task,
+    pub options: &'t EvalOptions,
+    /// Responses that are generated at once.
+    pub batch_size: usize,
+}
+
+/// An item whose responses are being generated.
+struct Item<'t> {
+    question: &'t Question,
+    prompt: Prompt,
+    methods: Vec<Drawing>,
+    /// Of its responses, its own included, those that have not ended.
+    missing: usize,
+    /// Why one of them could not be generated.
+    error: Option<String>,
+}
+
+/// A method's responses to an item.
+struct Drawing {
+    method: &'static dyn Method,
+    /// In the order in which the method asked for them.
+    drawn: Vec<Ticket>,
+}
+
+/// A response that waits for its place: of the item whose own response is `of`, for its `method`-th method.
+struct Waiting {
+    of: Ticket,
+    method: usize,
+    draw: Draw,
+}
+
+struct Run<'t, 'e> {
+    plan: &'t Plan<'t>,
+    batch: Batch<'e>,
+    /// By the ticket of their own response.
+    items: HashMap<Ticket, Item<'t>>,
+    /// Of every response of a method, its item.
+    owners: HashMap<Ticket, Ticket>,
+    waiting: VecDeque<Waiting>,
+    clock: Clock,
+}
+
+/// Calls `done` with the sample of every item, in the order in which they are complete.
+pub(super) fn generate(
+    engine: &mut Engine,
+    plan: &Plan,
+    items: Vec<&Question>,
+    done: &mut dyn FnMut(Sample) -> Result<(), FolderError>,
+) -> Result<(), RunError> {
+    let generate = GenerateOptions {
+        max_tokens: plan.task.max_tokens,
+        stop: plan.task.stop.clone(),
+        sampling: Sampling::GREEDY,
+        trace: Some(plan.options.parameters.head_selection()),
+        ..GenerateOptions::default()
+    };
+    let mut items = items.into_iter();
+    let mut run = Run {
+        plan,
+        batch: engine.batch(&generate),
+        items: HashMap::new(),
+        owners: HashMap::new(),
+        waiting: VecDeque::new(),
+        clock: Clock::default(),
+    };
+    loop {
+        while run.batch.unfinished() < plan.batch_size.max(1) {
+            if let Some(waiting) = run.waiting.pop_front() {
+                run.start_draw(waiting);
+            } else if let Some(question) = items.next() {
+                if let Err(why) = run.start_item(question) {
+                    done(failed(plan.task, question, plan.options, why))?;
+                }
+            } else {
+                break;
+            }
+        }
+        let mut interval = run.clock.interval();
+        let next = run.batch.next(&mut |progress| {
+            interval.token(progress.ticket);
+            ControlFlow::Continue(())
+        })?;
+        interval.end();
+        let ended = match next {
+            Some(ticket) => run.ended(ticket),
+            // items whose last responses could not be started
+            None => run.items.iter().find(|(_, item)| item.missing == 0).map(|(own, _)| *own),
+        };
+        match ended {
+            Some(own) => run.finish(own, done)?,
+            None if next.is_none() && run.waiting.is_empty() && items.len() == 0 => return Ok(()),
+            None => {}
+        }
+    }
+}
+
+impl<'t> Run<'t, '_> {
+    /// Starts an item's own response; what methods draw beside it waits. The error is the item's.
+    fn start_item(&mut self, question: &'t Question) -> Result<(), String> {
+        let Plan { task, options, .. } = self.plan;
+        let begun = Instant::now();
+        let prompt = prompt(self.batch.engine(), question, options).map_err(|error| error.to_string())?;
+        let started = self.batch.start(&prompt.tokens, question.doc_id as u64, &mut |_| ControlFlow::Continue(()));
+        let own = started.map_err(|error| error.to_string())?;
+        self.clock.add(own, begun.elapsed().as_secs_f64());
+        let mut item = Item { question, prompt, methods: Vec::new(), missing: 1, error: None };
+        for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
+            let draws = method.samples(&item.prompt.tokens, task, question, options);
+            let index = item.methods.len();
+            wait(&mut self.waiting, (own, &mut item), index, draws);
+            item.methods.push(Drawing { method, drawn: Vec::new() });
+        }
+        self.items.insert(own, item);
+        Ok(())
+    }
+
+    fn start_draw(&mut self, Waiting { of, method, draw: Draw { prompt, stream, generate } }: Waiting) {
+        let Some(item) = self.items.get_mut(&of) else { return };
+        let begun = Instant::now();
+        let request = self.batch.engine().request(&generate);
+        match self.batch.start_after(of, &prompt, stream, request, &mut |_| ControlFlow::Continue(())) {
+            Ok(ticket) => {
+                self.clock.add(ticket, begun.elapsed().as_secs_f64());
+                item.methods[method].drawn.push(ticket);
+                self.owners.insert(ticket, of);
+            }
+            Err(error) => {
+                item.missing -= 1;
+                item.error.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+
+    /// Notes that a response has ended; the item that is complete with it.
+    fn ended(&mut self, ticket: Ticket) -> Option<Ticket> {
+        let own = self.owners.remove(&ticket).unwrap_or(ticket);
+        if own == ticket
+            && let Err(error) = self.take_turns(own)
+            && let Some(item) = self.items.get_mut(&own)
+        {
+            item.error.get_or_insert_with(|| error.to_string());
+        }
+        let item = self.items.get_mut(&own)?;
+        item.missing -= 1;
+        (item.missing == 0).then_some(own)
+    }
+
+    /// Puts the turns that follow an item's own response in the queue.
+    fn take_turns(&mut self, own: Ticket) -> Result<(), MethodError> {
+        let Plan { task, options, .. } = self.plan;
+        let (Some(item), Some(response)) = (self.items.get_mut(&own), self.batch.generation(own)) else {
+            return Ok(());
+        };
+        let (engine, Generation { tokens, prompt_len, .. }) = (self.batch.engine(), response);
+        let text = ResponseText::new(engine, &tokens[*prompt_len..])?.text;
+        let (cut_off, rules) = (response.is_cut_off(), options.parameters.rules());
+        let answer = pipeline::find_in(engine, tokens, *prompt_len, cut_off, task.rule, rules)?;
+        let ended = Ended { engine, tokens, item: item.question, text: &text, answer: answer.as_ref() };
+        for index in 0..item.methods.len() {
+            let draws = item.methods[index].method.turns(&ended)?;
+            wait(&mut self.waiting, (own, item), index, draws);
+        }
+        Ok(())
+    }
+
+    /// Assesses an item of which every response has ended.
+    fn finish(&mut self, own: Ticket, done: &mut dyn FnMut(Sample) -> Result<(), FolderError>) -> Result<(), RunError> {
+        let Plan { task, options, .. } = self.plan;
+        let Some(Item { question, prompt, methods, error, .. }) = self.items.remove(&own) else { return Ok(()) };
+        let mut drawn = Vec::new();
+        for Drawing { method, drawn: tickets } in methods {
+            let seconds = tickets.iter().map(|ticket| self.clock.take(*ticket)).sum();
+            let responses = tickets.into_iter().filter_map(|ticket| self.batch.take(ticket)).collect();
+            drawn.push(super::assess::Drawn { method, responses, seconds });
+        }
+        let (finish, seconds) = (self.batch.generation(own).map(|g| g.finish), self.clock.take(own));
+        let sample = match (error, finish, self.batch.take_traced(own)) {
+            (None, Some(finish), Some(Ok(mut traced))) => {
+                assess(&mut traced, task, question, &prompt, (finish, seconds), options, &drawn)
+                    .map_err(|error| error.to_string())
+            }
+            (None, _, Some(Err(error))) => Err(error.to_string()),
+            (error, _, _) => Err(error.unwrap_or_default()),
+        };
+        done(sample.unwrap_or_else(|why| failed(task, question, options, why)))?;
+        Ok(())
+    }
+}
+
+/// Puts what an item's `method`-th method draws in the queue.
+fn wait(waiting: &mut VecDeque<Waiting>, (of, item): (Ticket, &mut Item), method: usize, draws: Vec<Draw>) {
+    item.missing += draws.len();
+    waiting.extend(draws.into_iter().map(|draw| Waiting { of, method, draw }));
+}
+
+/// Shares the time of a batch out among its responses, by tokens.
+#[derive(Default)]
+struct Clock {
+    seconds: HashMap<Ticket, f64>,
+}
+
+/// A stretch of decoding.
+struct Interval<'c> {
+    clock: &'c mut Clock,
+    begun: Instant,
+    tokens: HashMap<Ticket, usize>,
+}
+
+impl Clock {
+    fn add(&mut self, response: Ticket, seconds: f64) {
+        *self.seconds.entry(response).or_default() += seconds;
+    }
+
+    fn take(&mut self, response: Ticket) -> f64 {
+        self.seconds.remove(&response).unwrap_or_default()
+    }
+
+    fn interval(&mut self) -> Interval<'_> {
+        Interval { clock: self, begun: Instant::now(), tokens: HashMap::new() }
+    }
+}
+
+impl Interval<'_> {
+    fn token(&mut self, response: Ticket) {
+        *self.tokens.entry(response).or_default() += 1;
+    }
+
+    fn end(self) {
+        let per_token = self.begun.elapsed().as_secs_f64() / self.tokens.values().sum::<usize>().max(1) as f64;
+        for (response, tokens) in &self.tokens {
+            self.clock.add(*response, per_token * *tokens as f64);
+        }
+    }
+}
