@@ -34,8 +34,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Instant;
-use crate::report::term::sanitize::visible;
-use std::io::Write;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;

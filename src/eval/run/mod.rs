@@ -14,7 +14,7 @@ pub mod sidecar;
 pub mod sweep;
 
 use crate::engine::encode::{EncodeError, encode_prompt};
-use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions};
+use crate::engine::{Engine, EngineError, FinishReason};
 use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
 use crate::io::jsonl::append::Appender;
