@@ -20,7 +20,7 @@ use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, Task, TaskOptions};
 use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
-use crate::uq::{ChainRule, Parameters, Reading};
+use crate::uq::{ChainRule, Parameters};
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
@@ -107,10 +107,10 @@ impl EvalArgs {
         METHODS.into_iter().filter(|method| self.methods.iter().any(|key| key == method.key()))
     }
 
-    fn options(&self, engine: &Engine, reading: Reading) -> EvalOptions {
+    fn options(&self, engine: &Engine, parameters: Parameters) -> EvalOptions {
         let keys = std::iter::once(UQAC).chain(self.own_passes().map(Method::key));
         EvalOptions {
-            parameters: Parameters { chain: self.chain, ..Parameters::published(reading) },
+            parameters: Parameters { chain: self.chain, ..parameters },
             max_tokens: self.max_tokens,
             seed: self.seed,
             methods: keys.map(str::to_owned).collect(),
@@ -125,7 +125,7 @@ impl EvalArgs {
 pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     // what can be wrong with the command line is found before the model is loaded
     let settings = settings(&args.sweep, args.grid)?;
-    let reading = args.reading.reading()?;
+    let parameters = args.reading.parameters()?;
     let output = args.output.clone().ok_or(CliError::Missing("--output FOLDER"))?;
     if args.tasks.is_empty() {
         return Err(CliError::Missing("--tasks TASK,.."));
@@ -136,7 +136,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     load_tasks(args, false)?;
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&model_folder)?;
-    let options = args.options(&engine, reading);
+    let options = args.options(&engine, parameters);
     check_template(&engine, args)?;
     let tasks = load_tasks(args, options.boxed_instruction)?;
     let manifest = manifest(&model_name, &model_folder, &engine, &options)?;

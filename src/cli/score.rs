@@ -61,13 +61,12 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     let folder = args.model.folder()?;
     let items = Items::from(Lines::open(&args.input)?);
     let total = count(args)?;
-    let reading = args.reading.reading()?;
-    let (output, mut done) = Done::examine(&args.output, existing, reading)?;
+    let parameters = args.reading.parameters()?;
+    let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
     let mut engine = args.model.run.load(&folder)?;
     let mut output = output.open()?;
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let parameters = Parameters::published(reading);
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
         let item = item?;
         let skipped = is_done(&mut done, &item);
