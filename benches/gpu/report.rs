@@ -27,8 +27,10 @@ pub struct Row {
     pub what: String,
     pub unit: String,
     pub median: f64,
-    pub least: f64,
-    pub most: f64,
+    #[serde(rename = "least")]
+    pub min: f64,
+    #[serde(rename = "most")]
+    pub max: f64,
     pub rounds: usize,
     #[serde(default)]
     pub floor: Option<Floor>,
@@ -48,8 +50,8 @@ impl Row {
             what: what.into(),
             unit: unit.to_owned(),
             median,
-            least: min,
-            most: max,
+            min,
+            max,
             rounds: values.len(),
             floor: None,
             target: None,
@@ -72,7 +74,7 @@ impl Row {
 
     /// JSON has no other numbers.
     pub fn is_finite(&self) -> bool {
-        [self.median, self.least, self.most].iter().all(|x| x.is_finite())
+        [self.median, self.min, self.max].iter().all(|x| x.is_finite())
     }
 
     /// Whether the target is met, where one is held against.
@@ -144,7 +146,7 @@ impl Report {
             let _ = writeln!(out, "- {key}: {}", value.replace('\n', " "));
         }
         let _ = writeln!(out, "\n{}", self.verdict());
-        out += "\nMedian (least–most of the rounds). Floor: the best that is possible, from bytes and operations; of the \
+        out += "\nMedian (min–max of the rounds). Floor: the best that is possible, from bytes and operations; of the \
                 floor: 100 % is the floor itself.\n";
         let mut shape = None;
         for row in &self.rows {
@@ -193,7 +195,7 @@ impl Row {
         let facts: Vec<String> = self.facts.iter().map(|(name, value)| format!("{name}: {}", number(*value))).collect();
         let facts = if facts.is_empty() { String::new() } else { format!(" · {}", facts.join(", ")) };
         let range =
-            if self.rounds > 1 { format!(" ({}–{})", number(self.least), number(self.most)) } else { String::new() };
+            if self.rounds > 1 { format!(" ({}–{})", number(self.min), number(self.max)) } else { String::new() };
         let (target, met) = match &self.target {
             None => (String::new(), ""),
             Some(Target { text, met: None }) => (text.clone(), ""),

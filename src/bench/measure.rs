@@ -117,17 +117,11 @@ pub fn run(
     types.sort_unstable();
     types.dedup();
     Ok(Report {
-        model: settings.model.clone(),
+        settings: settings.clone(),
         device: engine.device(),
         k_cache: k_cache.name(),
         v_cache: v_cache.name(),
         weights: types.join(", "),
-        prompt_tokens: settings.prompt_tokens,
-        gen_tokens: settings.gen_tokens,
-        batch: settings.batch,
-        rounds: settings.rounds,
-        variants: settings.variants,
-        samples: settings.samples,
         weight_bytes_per_step: engine.weight_bytes_per_token(),
         bandwidth,
         arithmetic_peak: peak,

@@ -1,5 +1,6 @@
 //! What a run of the bench found.
 
+use super::Settings;
 use crate::report::svg::{Bar, Picture, overhead};
 use serde::Serialize;
 
@@ -77,24 +78,14 @@ pub struct Scoring {
 /// Everything that a run of the bench measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    pub model: String,
+    #[serde(flatten)]
+    pub settings: Settings,
     /// As the engine names it.
     pub device: String,
     pub k_cache: &'static str,
     pub v_cache: &'static str,
     /// The dtypes of the model's matrices, in their stored dtype or that of `--weights`.
     pub weights: String,
-    /// Tokens of each prompt.
-    pub prompt_tokens: usize,
-    /// Tokens of each response.
-    pub gen_tokens: usize,
-    /// Sequences that are decoded together.
-    pub batch: usize,
-    pub rounds: usize,
-    /// Variants of the ensemble.
-    pub variants: usize,
-    /// Samples of self-consistency.
-    pub samples: usize,
     /// Bytes of weights that a decode step reads.
     pub weight_bytes_per_step: usize,
     /// Bytes a second.
@@ -132,9 +123,10 @@ impl Report {
             bar("verbalized", self.relative(&["prefill", "decode", "verbalized"])),
             bar("self-consist.", self.relative(&["prefill", "decode", "self-consistency"])),
         ];
+        let Settings { model, prompt_tokens, gen_tokens, variants, samples, .. } = &self.settings;
         let of = format!(
-            "{} · {} · prompt {}, response {} tokens · {} variants, {} samples",
-            self.model, self.device, self.prompt_tokens, self.gen_tokens, self.variants, self.samples
+            "{model} · {} · prompt {prompt_tokens}, response {gen_tokens} tokens · {variants} variants, {samples} samples",
+            self.device
         );
         overhead("run-time", &of, &bars)
     }

@@ -115,7 +115,7 @@ fn tables(report: &Report, style: TermStyle) -> String {
         report.arithmetic_peak.map_or(String::new(), |peak| format!(", {:.0} GFLOP/s in f32", peak.median / 1e9));
     let mut text = format!(
         "{}\n  {} · {} weights, {:.0} MB a decode step · K cache {}, V cache {}\n  reads at {:.1} GB/s ({:.1} to {:.1}){peak}\n\n",
-        style.paint(Style::BOLD, &report.model),
+        style.paint(Style::BOLD, &report.settings.model),
         report.device,
         report.weights,
         report.weight_bytes_per_step as f64 / 1e6,
