@@ -3,13 +3,6 @@
 use super::assess::{Assessed, ReadingArgs, Request, assess};
 use super::error::CliError;
 use super::{ModelArgs, note, print};
-use clap::Args;
-use serde::Serialize;
-use serde_json::Value;
-use std::io::Read;
-use std::ops::ControlFlow;
-use std::process::ExitCode;
-use std::time::Instant;
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
 use crate::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
@@ -21,6 +14,13 @@ use crate::report::term::AskReport;
 use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::visible;
 use crate::uq::Parameters;
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::time::Instant;
 
 /// Answer a question, with the confidence of the answer
 #[derive(Args)]

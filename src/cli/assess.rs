@@ -1,14 +1,14 @@
 //! The method on one traced response, with what `--trace` shows of its chain; and the flags that choose its reading.
 
 use super::error::CliError;
-use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use std::ops::Range;
 use crate::engine::{EngineError, TracedSequence};
 use crate::io::record::{Record, RowTrace, top_entries};
 use crate::uq::answer::AnswerRule;
 use crate::uq::rules::{self, FirstRow, Named};
 use crate::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, RuleSetting, pipeline};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::ops::Range;
 
 /// Which reading of the method is computed.
 #[derive(Args)]

@@ -2,13 +2,13 @@
 
 use super::error::CliError;
 use super::{ModelArgs, note, print};
-use clap::Args;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use crate::backend::DeviceChoice;
 use crate::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Measure what the method costs: decoding with and without the trace, prefill, and what follows the answer
 ///

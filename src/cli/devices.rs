@@ -2,13 +2,13 @@
 
 use super::error::CliError;
 use super::print;
-use clap::Args;
-use serde_json::{Value, json};
-use std::process::ExitCode;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
 use crate::report::term::sanitize::visible;
 use crate::units;
+use clap::Args;
+use serde_json::{Value, json};
+use std::process::ExitCode;
 
 /// List the devices that models can run on
 #[derive(Args)]

@@ -1,8 +1,5 @@
 //! Why a command could not do its work.
 
-use std::io;
-use std::path::PathBuf;
-use thiserror::Error;
 use crate::bench::BenchError;
 use crate::engine::encode::EncodeError;
 use crate::engine::{EngineError, LoadError};
@@ -19,6 +16,9 @@ use crate::model::tokenizer::TokenizerError;
 use crate::report::html::HtmlError;
 use crate::report::png::PngError;
 use crate::uq::RuleError;
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error;
 
 #[derive(Debug, Error)]
 pub enum CliError {

@@ -4,10 +4,6 @@ use super::assess::{ReadingArgs, chain_rule};
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, SOME_FAILED, print};
-use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
@@ -21,6 +17,10 @@ use crate::eval::tasks::{self, Task, TaskOptions};
 use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
 use crate::uq::{ChainRule, Parameters};
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///

@@ -3,14 +3,14 @@
 use super::error::CliError;
 use super::progress::Progress;
 use super::{ModelArgs, note, print};
-use clap::Args;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use crate::backend::DeviceChoice;
 use crate::engine::{Engine, EngineError, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_sample, sample_files};
 use crate::eval::sample::Sample;
 use crate::uq::gamma::{AttentionByDistance, GammaFit};
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Measure γ, the discount of the nearest ten positions, on a model's own responses
 ///

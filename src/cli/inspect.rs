@@ -2,9 +2,6 @@
 
 use super::error::CliError;
 use super::{RunArgs, print};
-use clap::Args;
-use serde_json::{Value, json};
-use std::process::ExitCode;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
@@ -14,6 +11,9 @@ use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
 use crate::report::term::sanitize::{quoted, visible};
 use crate::units;
+use clap::Args;
+use serde_json::{Value, json};
+use std::process::ExitCode;
 
 /// Show what was understood of a model: shape, weights, tokenizer, chat template, memory
 #[derive(Args)]

@@ -13,17 +13,17 @@ mod progress;
 mod report;
 mod score;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use error::CliError;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::ExitCode;
 use crate::backend::cuda::Gemm;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
 use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::report::term::sanitize::visible;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use error::CliError;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Exit code when some items could not be scored.
 const SOME_FAILED: u8 = 1;

@@ -1,12 +1,12 @@
 //! How far a long run is, on standard error: a bar in a terminal, else a line now and then.
 
 use super::note;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
 use crate::engine::FinishReason;
 use crate::eval::run::Event;
 use crate::io::record::Status;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 /// Time between lines where there is no bar.
 const INTERVAL: Duration = Duration::from_secs(10);

@@ -2,9 +2,6 @@
 
 use super::error::CliError;
 use super::{note, print};
-use clap::{Args, ValueEnum};
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
 use crate::report::html;
 use crate::report::pictures::galleries;
@@ -12,6 +9,9 @@ use crate::report::png::pngs;
 use crate::report::svg::Picture;
 use crate::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
 use crate::report::term::colour::TermStyle;
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 /// Tables and pictures of what evaluations found
 ///

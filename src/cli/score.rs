@@ -4,10 +4,6 @@ use super::assess::{ReadingArgs, Request, assess};
 use super::error::CliError;
 use super::progress::Progress;
 use super::{ModelArgs, SOME_FAILED, note};
-use clap::Args;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::time::Instant;
 use crate::engine::Engine;
 use crate::engine::encode::encode;
 use crate::io::item::{BadItem, Content, Item, Items};
@@ -15,6 +11,10 @@ use crate::io::jsonl::Lines;
 use crate::io::jsonl::append::Existing;
 use crate::io::record::{Done, Record, Status};
 use crate::uq::{Parameters, Reading};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
 
 /// Score responses that already exist
 ///

@@ -193,7 +193,11 @@ fn scores_table(scores: &Scores, look: TermStyle) -> String {
     let room = look.width.saturating_sub(34); // what the other columns leave
     for score in as_shown().iter().filter(|score| score.key != "p") {
         let Some(value) = scores.get(score.key) else { continue };
-        table.row([(score.key.into(), Style::PLAIN), (number(value), Style::PLAIN), (cut(score.meaning, room), Style::DIM)]);
+        table.row([
+            (score.key.into(), Style::PLAIN),
+            (number(value), Style::PLAIN),
+            (cut(score.meaning, room), Style::DIM),
+        ]);
     }
     table.render(look)
 }

@@ -13,7 +13,7 @@ mod uqac;
 use super::predictions::response_span;
 use super::rules::Rules;
 use super::{Link, Member, Response};
-use crate::backend::Distribution;
+use crate::backend::{Distribution, Step};
 use serde::{Serialize, Serializer};
 use std::ops::{Index, Range};
 use std::sync::LazyLock;
@@ -112,10 +112,15 @@ impl Found<'_> {
         positions.map(|position| self.response.logprob_at(position)).collect()
     }
 
-    /// The distributions that predict the tokens at `positions` (absolute, ≥ 1); `None` where the trace was not wide or
-    /// there are no tokens.
+    /// The step that predicts the token at `position` (absolute); `None` for the sequence's first.
+    fn step_before(&self, position: usize) -> Option<&Step> {
+        Some(self.response.step(position.checked_sub(1)?))
+    }
+
+    /// The distributions that predict the tokens at `positions` (absolute); `None` where the trace was not wide or there are
+    /// no tokens.
     fn distributions(&self, positions: Range<usize>) -> Option<Vec<Distribution>> {
-        let found: Option<Vec<_>> = positions.map(|position| self.response.step(position - 1).distribution).collect();
+        let found: Option<Vec<_>> = positions.map(|position| self.step_before(position)?.distribution).collect();
         found.filter(|found| !found.is_empty())
     }
 }

@@ -42,7 +42,7 @@ pub(super) const SCORES: &[Score] = &[
 
 /// Entropies of the predictions of the response's tokens.
 fn entropies(found: &Found) -> Vec<f64> {
-    found.span().map(|position| found.response.step(position - 1).entropy).collect()
+    found.span().filter_map(|position| Some(found.step_before(position)?.entropy)).collect()
 }
 
 /// Slope over the whole length and R² of the least-squares line; (0, 0) of fewer than two values, R² = 0 of equal ones.
