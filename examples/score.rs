@@ -23,7 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let found = uqac::assess(&mut traced, AnswerRule::Auto, None, &parameters)?.ok_or("no answer")?;
         println!("\nanswer {}", found.answer.text);
         for score in as_shown() {
-            println!("{:22} {:10.4}  {}", score.key, found.outcome.scores[score.key], score.meaning);
+            if let Some(value) = found.outcome.scores.get(score.key) {
+                println!("{:22} {value:10.4}  {}", score.key, score.meaning);
+            }
         }
     }
     Ok(())

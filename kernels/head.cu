@@ -1,14 +1,16 @@
 // From logits to what a step outputs, without a vocabulary going to the host: the next token (given, greedy or drawn),
-// its log-probability, the entropy of the whole distribution and the most probable alternatives; and the next row, so
-// that a decode step can be replayed.
+// its log-probability, the entropy of the whole distribution and the most probable alternatives; what a wide trace keeps
+// of the distribution; and the next row, so that a decode step can be replayed.
 //
-//   head_partial  (logits, vocab, softcap, partials, lists)
+//   head_partial  (logits, vocab, softcap, partials, wide, lists)
 //   head_mass     (logits, vocab, blocks, partials, samplers, masses)                  if any row draws without top-k
-//   head_finish   (logits, vocab, blocks, partials, lists, masses, rows, samplers, given, next_rows, log, not_finite)
+//   head_finish   (logits, vocab, blocks, partials, wide, lists, masses, rows, samplers, given, next_rows, log,
+//                  not_finite)
 //
 //   logits      [rows, vocab] f32; capped in place: x = softcap * tanh(x / softcap) where softcap > 0
 //   partials    [rows, blocks] HeadPartial, lists [rows, blocks, 128] u64, masses [rows, blocks] u64: scratch,
 //               blocks = ceil(vocab / 4096)
+//   wide        [rows, blocks] WidePartial: scratch, or null: no row has a wide trace, and log.wide is not written
 //   rows        [rows] RowState: of the rows whose predictions these are
 //   samplers    [rows] Sampler (sample.cuh)
 //   given       [rows] int or null (all -1): >= 0 the next token is this one; -1 it is chosen; -2 there is none
@@ -28,6 +30,20 @@ struct HeadPartial {
   float m, z, s;
 };
 
+/// Of the same logits: sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
+struct WidePartial {
+  float deviation, half, quarter;
+};
+
+/// What a wide trace keeps of a prediction p over the vocabulary; as `Distribution` in src/backend/distribution.rs.
+struct WideResult {
+  float top_logprob;       // mean ln p of the best 20
+  float uniform_kl;        // of the uniform distribution to p
+  float log_affinity;      // ln sum sqrt(q / vocab), q the softmax at temperature 2
+  float dominant;          // probability of the dominant tokens together
+  float dominant_logprob;  // ln p of the least probable of them; infinite: none
+};
+
 /// Where results go; see above for the entries' order.
 struct HeadLog {
   int* tokens;          // [entries] given or chosen; -1: none
@@ -36,6 +52,7 @@ struct HeadLog {
   int* counts;          // [entries] alternatives
   int* top_ids;         // [entries, 100] best first
   float* top_logprobs;  // [entries, 100]
+  WideResult* wide;     // [entries]
   int ring;
 };
 
@@ -45,6 +62,8 @@ constexpr int THREADS = 512, CHUNK = 4096, RUNS = CHUNK / TOP;
 constexpr int MAX_TOP = 100;                           // fewer than 1 / 0.01 tokens can have p > 0.01
 constexpr int MIN_TOP = 5;                            // alternatives reported in any case
 constexpr double ALTERNATIVE = -4.605170185988091;  // ln 0.01
+constexpr int TOP_LOGPROBS = 20;                    // of WideResult::top_logprob
+constexpr double DOMINANT_DROP = 0.005, DOMINANT_SHARE = 0.3;  // the drop that ends the dominant tokens
 
 /// Layout of shared memory: keys, then what reductions need; 128-byte parts.
 struct Shared {
@@ -86,6 +105,49 @@ __device__ __forceinline__ RowStats row_stats(const HeadPartial* partials, int b
   return {m, (double)m + log(z), log(z) - s / z};
 }
 
+/// Mean ln p of the best 20 of a sorted list of keys, and its dominant tokens: those up to the last place from which p
+/// drops by more than 0.005 and 0.3 p.
+__device__ __forceinline__ WideResult list_stats(const unsigned long long* list, double lse) {
+  const auto logprob = [&](int i) { return (double)key_value(list[i]) - lse; };
+  WideResult result = {0.0f, 0.0f, 0.0f, 0.0f, infinity()};
+  int best = 0;
+  double sum = 0.0;
+  while (best < TOP_LOGPROBS && list[best]) sum += logprob(best++);
+  result.top_logprob = (float)(sum / best);
+  sum = 0.0;
+  for (int i = 0; i + 1 < TOP && list[i + 1]; ++i) {
+    const double p = exp(logprob(i));
+    if (p <= DOMINANT_DROP) break;
+    sum += p;
+    if (p - exp(logprob(i + 1)) <= fmax(DOMINANT_DROP, DOMINANT_SHARE * p)) continue;
+    result.dominant = (float)sum;
+    result.dominant_logprob = (float)logprob(i);
+  }
+  return result;
+}
+
+/// Writes what a wide trace keeps of a row. PRECOND: all threads; `scratch` is free; a barrier follows before the list or
+/// `scratch` is written again.
+__device__ __forceinline__ void write_wide(const HeadPartial* partials, const WidePartial* wide, int blocks, int vocab,
+                                           const unsigned long long* list, const RowStats& stats, double* scratch,
+                                           WideResult& out) {
+  double deviation = 0.0, half = 0.0, quarter = 0.0;
+  for (int i = threadIdx.x; i < blocks; i += THREADS) {
+    const double shift = (double)partials[i].m - (double)stats.max;
+    deviation += (double)wide[i].deviation + shift * min(CHUNK, vocab - i * CHUNK);
+    half += exp(shift / 2) * (double)wide[i].half;
+    quarter += exp(shift / 4) * (double)wide[i].quarter;
+  }
+  deviation = block_reduce<Sum>(deviation, scratch);
+  half = block_reduce<Sum>(half, scratch + 16);
+  quarter = block_reduce<Sum>(quarter, scratch + 32);
+  if (threadIdx.x != 0) return;
+  WideResult result = list_stats(list, stats.lse);
+  result.uniform_kl = (float)(stats.lse - (double)stats.max - deviation / vocab - log((double)vocab));
+  result.log_affinity = (float)fmin(log(quarter) - (log(half) + log((double)vocab)) / 2, 0.0);
+  out = result;
+}
+
 /// The best TOP of all blocks' lists, to keys[0..TOP]. PRECOND: all threads; ends with a barrier.
 __device__ __forceinline__ void merge_lists(unsigned long long* keys, const unsigned long long* lists, int blocks) {
   for (int next = 0; next < blocks;) {
@@ -119,7 +181,8 @@ SHARED_BYTES(head_mass, head::Shared::BYTES)
 SHARED_BYTES(head_finish, head::Shared::BYTES)
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    head_partial(float* logits, int vocab, float softcap, HeadPartial* partials, unsigned long long* lists) {
+    head_partial(float* logits, int vocab, float softcap, HeadPartial* partials, WidePartial* wide,
+                 unsigned long long* lists) {
   const head::Shared shared;
   float* scratch = reinterpret_cast<float*>(shared.reduce);
   float* row = logits + (size_t)blockIdx.y * vocab;
@@ -149,6 +212,21 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   s = block_reduce<Sum>(s, scratch + 32);
   const size_t part = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
   if (threadIdx.x == 0) partials[part] = {m, z, s};
+  if (wide) {
+    WidePartial sums = {0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (start + j * head::THREADS + (int)threadIdx.x >= vocab) continue;
+      const float e = head::exp_below(0.25f * x[j], 0.25f * m);
+      sums.deviation += x[j] == -infinity() ? x[j] : x[j] - m;
+      sums.half += e * e;
+      sums.quarter += e;
+    }
+    sums.deviation = block_reduce<Sum>(sums.deviation, scratch + 48);
+    sums.half = block_reduce<Sum>(sums.half, scratch + 64);
+    sums.quarter = block_reduce<Sum>(sums.quarter, scratch + 80);
+    if (threadIdx.x == 0) wide[part] = sums;
+  }
   sort_runs(shared.keys, head::RUNS);
   merge_runs(shared.keys, head::RUNS);
   if (threadIdx.x < TOP) lists[part * TOP + threadIdx.x] = shared.keys[threadIdx.x];
@@ -171,7 +249,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    head_finish(const float* logits, int vocab, int blocks, const HeadPartial* partials,
+    head_finish(const float* logits, int vocab, int blocks, const HeadPartial* partials, const WidePartial* wide,
                 const unsigned long long* lists, const unsigned long long* masses, const RowState* rows,
                 const Sampler* samplers, const int* given, RowState* next_rows, HeadLog log, int* not_finite) {
   const head::Shared shared;
@@ -183,6 +261,8 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   head::merge_lists(shared.keys, lists + first * TOP, blocks);
 
   const size_t entry = log.ring > 0 ? (size_t)state.slot * log.ring + state.position % log.ring : blockIdx.x;
+  if (wide)
+    head::write_wide(partials + first, wide + first, blocks, vocab, shared.keys, stats, shared.reduce, log.wide[entry]);
   head::write_alternatives(shared.keys, stats.lse, log, entry);  // a barrier: all have read `rows`
 
   int token = given ? given[blockIdx.x] : -1;

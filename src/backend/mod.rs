@@ -7,6 +7,7 @@
 pub mod cpu;
 pub mod cuda;
 mod device;
+pub mod distribution;
 pub mod entropy;
 pub mod forward;
 pub mod reference;
@@ -16,6 +17,7 @@ pub use device::{DeviceChoice, WeightFormat};
 
 pub use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec, Weights};
+pub use distribution::Distribution;
 use entropy::EntropyRule;
 use sampling::{Choice, Sampling};
 use serde::{Deserialize, Serialize};
@@ -60,6 +62,8 @@ pub struct TraceOptions {
     /// K: heads of lowest entropy that are kept per row.
     pub heads: usize,
     pub rule: EntropyRule,
+    /// Whether the rows' predictions say [`Step::distribution`] too.
+    pub wide: bool,
 }
 
 /// A token and its natural-log probability.
@@ -78,6 +82,8 @@ pub struct Step {
     pub entropy: f64,
     /// The most probable tokens, best first (ties: lower id): every one with p > 0.01, and at least five.
     pub top: Vec<TokenLogprob>,
+    /// Of a sequence with a wide trace, where detail is wanted.
+    pub distribution: Option<Distribution>,
 }
 
 /// The selected heads of a traced row, lowest entropy first (ties: lower id).

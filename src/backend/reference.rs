@@ -7,7 +7,8 @@
 //! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T is what is computed when the token at position
 //! T is the input. A **name** is that of the part of the method which a function implements.
 
-use super::entropy::{EntropyRule, Gamma};
+use super::distribution::{Distribution, LogitSums};
+use super::entropy::{EntropyRule, Gamma, reweighting};
 use super::{Backend, BackendError, DType, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId};
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::{ModelSpec, Weights, config::Activation, weights::Weight};
@@ -264,6 +265,15 @@ fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f3
     (alpha.iter().map(|a| *a as f32).collect(), entropy as f32)
 }
 
+/// What a wide trace keeps of a prediction: `logits` are [vocab_size], `top` all its tokens, best first.
+fn distribution(logits: &[f64], top: &[TokenLogprob]) -> Distribution {
+    let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum = |f: fn(f64) -> f64| logits.iter().map(|x| f(x - max)).sum();
+    let sums = LogitSums { deviation: sum(|d| d), half: sum(|d| (d / 2.0).exp()), quarter: sum(|d| (d / 4.0).exp()) };
+    let top: Vec<f64> = top.iter().map(|t| t.logprob).collect();
+    Distribution::new(&top, top[0], &sums, logits.len())
+}
+
 fn softcap(x: f64, cap: Option<f32>) -> f64 {
     cap.map(f64::from).map_or(x, |cap| cap * (x / cap).tanh())
 }
@@ -335,6 +345,8 @@ impl Backend for ReferenceBackend {
                 step.entropy = logits.iter().map(|x| -(x - z).exp() * (x - z)).sum();
                 step.top = (0..).zip(&logits).map(|(token, x)| TokenLogprob { token, logprob: x - z }).collect();
                 step.top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+                let wide = self.sequences[row.sequence.0].options.is_some_and(|options| options.wide);
+                step.distribution = wide.then(|| distribution(&logits, &step.top));
                 let likely = step.top.iter().take_while(|t| t.logprob > 0.01_f64.ln()).count();
                 step.top.truncate(likely.max(5));
             }

@@ -88,7 +88,7 @@ struct JsonAnswer<'a> {
 }
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
-    let parameters = Parameters::published(args.reading.reading()?);
+    let parameters = args.reading.parameters()?;
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&folder)?;

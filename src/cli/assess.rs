@@ -24,9 +24,17 @@ pub struct ReadingArgs {
     /// Change one rule of the profile; can be repeated
     #[arg(long = "rule", value_name = "NAME=VALUE")]
     rules: Vec<RuleSetting>,
+    /// Record each prediction's whole distribution too: DeepConf, self-certainty, Rényi, Fisher-Rao, BoostedProb
+    #[arg(long)]
+    wide_trace: bool,
 }
 
 impl ReadingArgs {
+    /// The published parameters under the reading.
+    pub fn parameters(&self) -> Result<Parameters, CliError> {
+        Ok(Parameters { wide_trace: self.wide_trace, ..Parameters::published(self.reading()?) })
+    }
+
     pub fn reading(&self) -> Result<Reading, CliError> {
         reading(self.profile, &self.rules)
     }

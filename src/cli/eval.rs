@@ -8,8 +8,9 @@ use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::controls::draw_number;
+use crate::eval::run::fingerprint::Fingerprint;
 use crate::eval::run::folder::{RunFolder, Shard};
-use crate::eval::run::manifest::{EvalOptions, Manifest};
+use crate::eval::run::manifest::{EvalOptions, FORMAT, Manifest, Model};
 use crate::eval::run::methods::{METHODS, Method, UQAC};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
@@ -120,10 +121,10 @@ impl EvalArgs {
         METHODS.into_iter().filter(|method| self.methods.iter().any(|key| key == method.key()))
     }
 
-    fn options(&self, engine: &Engine, reading: Reading) -> EvalOptions {
+    fn options(&self, engine: &Engine, parameters: Parameters) -> EvalOptions {
         let keys = std::iter::once(UQAC).chain(self.own_passes().map(Method::key));
         EvalOptions {
-            parameters: Parameters { chain: self.chain, draw: self.draw(), ..Parameters::published(reading) },
+            parameters: Parameters { chain: self.chain, draw: self.draw(), ..parameters },
             max_tokens: self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
             stop: self.stop(),
             seed: self.seed,
@@ -154,7 +155,7 @@ impl EvalArgs {
 pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     // what can be wrong with the command line is found before the model is loaded
     let settings = settings(&args.sweep, args.grid, args.draws)?;
-    let reading = args.reading.reading()?;
+    let parameters = args.reading.parameters()?;
     let output = args.output.clone().ok_or(CliError::Missing("--output FOLDER"))?;
     if args.tasks.is_empty() {
         return Err(CliError::Missing("--tasks TASK,.."));
@@ -165,7 +166,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     load_tasks(args, TaskOptions::default())?;
     let (model_name, model_folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&model_folder)?;
-    let options = args.options(&engine, reading);
+    let options = args.options(&engine, parameters);
     check_template(&engine, args)?;
     let thinking = engine.chat_template().is_some_and(|template| template.source().contains("</think>"));
     let boxed_instruction = options.boxed_instruction;

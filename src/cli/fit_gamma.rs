@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::{ModelArgs, note, print};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
-use crate::engine::{Engine, EngineOptions, HeadSelection};
+use crate::engine::{Engine, EngineError, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_sample, sample_files};
 use crate::eval::sample::Sample;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
@@ -69,7 +69,7 @@ fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDist
         return Ok(());
     }
     let entropy = sample.uq.profile.rules().head_entropy;
-    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy };
+    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy, wide: false };
     let mut traced = engine.trace(&tokens, prompt_len, every_head)?;
     for row in prompt_len..tokens.len() {
         traced.head_rows(row)?.iter().for_each(|head| attention.add(head));

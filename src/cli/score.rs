@@ -70,16 +70,15 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
-    let reading = args.reading.reading()?;
+    let parameters = args.reading.parameters()?;
     let file = |source| CliError::File { path: args.input.clone(), source };
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
     let (whole, start) = Input::of(&args.input, start).map_err(file)?.unzip();
     let lines = Lines::open(&args.input)?;
     let total = count(args)?;
-    let (output, mut done) = Done::examine(&args.output, existing, reading)?;
+    let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
     let mut engine = args.model.run.load(&folder)?;
-    let parameters = Parameters::published(reading);
     let options = ScoreOptions {
         parameters: parameters.clone(),
         chat_template: !args.no_chat_template,
@@ -106,7 +105,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     }
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let calibration = calibration(&folder, &engine, &reading)?;
+    let calibration = calibration(&folder, &engine, &parameters.reading)?;
     let items = Items::from(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {

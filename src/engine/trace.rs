@@ -11,26 +11,28 @@ use std::ops::Range;
 /// K, as published.
 pub const SELECTED_HEADS: usize = 16;
 
-/// Which heads the trace keeps of each row.
+/// What the trace keeps of each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadSelection {
     /// K: the heads of lowest entropy.
     pub heads: usize,
     /// How that entropy is normalized.
     pub entropy: EntropyRule,
+    /// Whether [`Step::distribution`] is recorded.
+    pub wide: bool,
 }
 
 impl HeadSelection {
     /// What the backend records of a response that starts at `prompt_len`.
     pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
-        TraceOptions { first_row: prompt_len - 1, heads: self.heads, rule: self.entropy }
+        TraceOptions { first_row: prompt_len - 1, heads: self.heads, rule: self.entropy, wide: self.wide }
     }
 }
 
 impl Default for HeadSelection {
-    /// K as published, exact entropies.
+    /// K as published, exact entropies, not wide.
     fn default() -> Self {
-        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact }
+        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact, wide: false }
     }
 }
 

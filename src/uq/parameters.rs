@@ -262,6 +262,9 @@ pub struct Parameters {
     pub max_alternatives: usize,
     /// K: heads that are kept per row.
     pub selected_heads: usize,
+    /// Whether the trace is wide, for the scores that need whole distributions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub wide_trace: bool,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -283,6 +286,7 @@ impl Parameters {
             min_alternative: 0.01,
             max_alternatives: 10,
             selected_heads: SELECTED_HEADS,
+            wide_trace: false,
         }
     }
 
@@ -293,7 +297,7 @@ impl Parameters {
     /// What the engine has to record for this method.
     pub fn head_selection(&self) -> HeadSelection {
         let entropy: EntropyRule = self.rules().head_entropy;
-        HeadSelection { heads: self.selected_heads, entropy }
+        HeadSelection { heads: self.selected_heads, entropy, wide: self.wide_trace }
     }
 }
 

@@ -3,6 +3,8 @@
 // Bounds. exp has 2 u, its argument u |x - m|; sums of up to 8 in a lane, 5 + 15 additions of lanes and warps: z within
 // (2 + |x - m| + 28) u, where terms with large |x - m| weigh little: e^-d d <= 0.37, so 32 u. lse then errs by 32 u
 // (plus rounding of the result), the entropy by 2 * 32 u times (1 + entropy). Softcapping errs by 4 u * cap more.
+// Sums of exp((x - m) / 4) and their squares err as z does, for e^-d/4 d/4 <= 0.37 too, and their logarithms by as much; a
+// sum of x - m errs by 28 u of itself, so its mean over the vocabulary by 28 u of the mean distance from the maximum.
 #include "dense_support.h"
 
 #include "head.cu"
@@ -17,6 +19,7 @@ constexpr unsigned SHARED = 33152;
 struct Result {
   int token, count;
   double logprob, entropy;
+  WideResult wide;
   std::vector<int> ids;
   std::vector<double> logprobs;
 };
@@ -29,6 +32,7 @@ struct Pass {
   std::vector<Sampler> samplers;
   std::vector<int> given;
   int ring = 0, slots = 1;
+  bool wide = true;
 };
 
 static const Sampler GREEDY = {0, 0.0f, 1.0f, 0, 0};
@@ -46,14 +50,17 @@ static std::vector<Result> run(const Pass& p, std::vector<RowState>* next = null
   const size_t entries = p.ring ? p.slots * p.ring : rows;
   Device<int> tokens(entries), counts(entries), ids(entries * 100);
   Device<float> logprobs(entries), entropies(entries), top_logprobs(entries * 100);
-  const HeadLog log = {tokens.get(), logprobs.get(),     entropies.get(), counts.get(),
-                       ids.get(),    top_logprobs.get(), p.ring};
-  launch("head_partial", dim3(blocks, rows), 512, SHARED, logits.get(), p.vocab, p.softcap, partials.get(),
+  Device<WidePartial> wide_partials((size_t)rows * blocks);
+  Device<WideResult> wide(entries);
+  WidePartial* wide_scratch = p.wide ? wide_partials.get() : nullptr;
+  const HeadLog log = {tokens.get(), logprobs.get(),     entropies.get(),             counts.get(),
+                       ids.get(),    top_logprobs.get(), p.wide ? wide.get() : nullptr, p.ring};
+  launch("head_partial", dim3(blocks, rows), 512, SHARED, logits.get(), p.vocab, p.softcap, partials.get(), wide_scratch,
          lists.get());
   launch("head_mass", dim3(blocks, rows), 512, SHARED, (const float*)logits.get(), p.vocab, blocks,
          (const HeadPartial*)partials.get(), (const Sampler*)samplers.get(), masses.get());
   launch("head_finish", rows, 512, SHARED, (const float*)logits.get(), p.vocab, blocks,
-         (const HeadPartial*)partials.get(), (const unsigned long long*)lists.get(),
+         (const HeadPartial*)partials.get(), (const WidePartial*)wide_scratch, (const unsigned long long*)lists.get(),
          (const unsigned long long*)masses.get(), (const RowState*)states.get(), (const Sampler*)samplers.get(),
          p.given.empty() ? nullptr : (const int*)given.get(), next ? states.get() : nullptr, log,
          flag ? bad.get() : nullptr);
@@ -62,7 +69,7 @@ static std::vector<Result> run(const Pass& p, std::vector<RowState>* next = null
   std::vector<Result> results;
   for (int r = 0; r < rows; ++r) {
     const size_t e = p.ring ? (size_t)p.rows[r].slot * p.ring + p.rows[r].position % p.ring : r;
-    Result x = {tokens[e], counts[e], logprobs[e], entropies[e], {}, {}};
+    Result x = {tokens[e], counts[e], logprobs[e], entropies[e], p.wide ? wide[e] : WideResult{}, {}, {}};
     check(x.count >= 0 && x.count <= 100, "head: count");
     for (int i = 0; i < std::min(std::max(x.count, 0), 100); ++i)
       x.ids.push_back(ids[e * 100 + i]), x.logprobs.push_back(top_logprobs[e * 100 + i]);
@@ -77,6 +84,36 @@ static std::vector<float> capped(const std::vector<float>& logits, float cap) {
   if (cap > 0)
     for (float& v : x) v = cap * tanhf(v / cap);
   return x;
+}
+
+/// What a wide trace keeps, of logits in falling order.
+static void check_wide(const std::vector<float>& x, double lse, const WideResult& got, const std::string& what) {
+  const double v = x.size(), max = x[0];
+  double deviation = 0, half = 0, quarter = 0, best = 0, mass = 0, dominant = 0, last = INFINITY;
+  for (float f : x) deviation += f - max, half += std::exp((f - max) / 2), quarter += std::exp((f - max) / 4);
+  const size_t n = std::min<size_t>(20, x.size());
+  for (size_t i = 0; i < n; ++i) best += (x[i] - lse) / n;
+  const double kl = -std::log(v) - (max - lse + deviation / v);
+  const double affinity = std::log(quarter) - (std::log(half) + std::log(v)) / 2;
+  check_error(std::abs(got.top_logprob - best), 32 * U + U * std::abs(best), what + " top 20");
+  if (std::isinf(kl))
+    check(got.uniform_kl == kl, what + " KL");
+  else
+    check_error(std::abs(got.uniform_kl - kl), 32 * U + 28 * U * std::abs(deviation / v) + U * std::abs(kl), what + " KL");
+  check_error(std::abs(got.log_affinity - affinity), 64 * U + U * std::abs(affinity), what + " affinity");
+  bool close = false;  // p errs by 33 u: such a drop may fall on either side
+  for (size_t i = 0; i + 1 < x.size() && i + 1 < TOP; ++i) {
+    const double p = std::exp(x[i] - lse), next = std::exp(x[i + 1] - lse), least = std::max(0.005, 0.3 * p);
+    close |= std::abs(p - 0.005) < 100 * U || std::abs(p - next - least) < 100 * U;
+    if (p <= 0.005) break;
+    mass += p;
+    if (p - next > least) dominant = mass, last = x[i] - lse;
+  }
+  if (close) return;
+  check_error(std::abs(got.dominant - dominant), 64 * U, what + " dominant tokens");
+  check(last == INFINITY ? got.dominant_logprob == INFINITY
+                         : std::abs(got.dominant_logprob - last) <= 32 * U + U * std::abs(last),
+        what + " last dominant token");
 }
 
 static void check_row(const std::vector<float>& raw, float cap, const Result& got, int token, const std::string& what) {
@@ -97,6 +134,9 @@ static void check_row(const std::vector<float>& raw, float cap, const Result& go
   std::vector<int> order(x.size());
   for (size_t i = 0; i < x.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x[a] > x[b]; });
+  std::vector<float> falling;
+  for (int i : order) falling.push_back(x[i]);
+  check_wide(falling, lse, got.wide, what);
   size_t count = 0;
   while (count < x.size() && count < 100 && (count < 5 || x[order[count]] - lse > std::log(0.01))) ++count;
   // a token whose p is 0.01 to within rounding may fall on either side
@@ -333,8 +373,14 @@ static void test_independence() {
   }
   const auto together = run(p);
   for (int r = 0; r < 5; ++r) {
-    const Pass q = {vocab, {p.logits[r]}, 30.0f, {p.rows[r]}, {p.samplers[r]}, {}};
+    Pass q = {vocab, {p.logits[r]}, 30.0f, {p.rows[r]}, {p.samplers[r]}, {}};
     const auto alone = run(q)[0];
+    check(!memcmp(&alone.wide, &together[r].wide, sizeof alone.wide), "head: a row's wide trace differs in a batch");
+    q.wide = false;
+    const auto narrow = run(q)[0];
+    check(narrow.token == alone.token && narrow.logprob == alone.logprob && narrow.entropy == alone.entropy &&
+              narrow.logprobs == alone.logprobs,
+          "head: a wide trace changes the rest");
     check(alone.token == together[r].token && alone.logprob == together[r].logprob &&
               alone.entropy == together[r].entropy && alone.logprobs == together[r].logprobs,
           "head: a row differs in a batch");

@@ -117,7 +117,7 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
 
 /// Runs a sequence whose rows are traced from 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
-    let id = backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule })).unwrap();
+    let id = backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule, wide: true })).unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
     // the first is not traced; the second is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
@@ -137,13 +137,22 @@ fn differences(a: &Left, b: &Left) -> [f64; 3] {
         let logprob = a.logprob.zip(b.logprob).map_or(0.0, |(a, b)| (a - b).abs());
         let tops = a.top.iter().zip(&b.top).filter(|(a, b)| a.token == b.token);
         let top = greatest(&mut tops.map(|(a, b)| (a.logprob - b.logprob).abs()));
-        logprob.max(top).max((a.entropy - b.entropy).abs())
+        let wide = distribution(a).into_iter().zip(distribution(b));
+        let wide = greatest(&mut wide.map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }));
+        logprob.max(top).max((a.entropy - b.entropy).abs()).max(wide)
     };
     [
         floats(&a.hidden, &b.hidden).max(floats(&a.cosines, &b.cosines)),
         greatest(&mut a.steps.iter().zip(&b.steps).map(step)),
         greatest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))),
     ]
+}
+
+/// What a wide trace has of a step that differs as little as log-probabilities do: a dominant token may be one or not.
+fn distribution(step: &Step) -> [f64; 3] {
+    let d = step.distribution.unwrap();
+    // the first two are means of log-probabilities; logits that move by d move ln Σ e^{x/4} by d/4 and ln Σ e^{x/2} by d/2 at most
+    [d.top_logprob, d.uniform_kl, d.log_affinity]
 }
 
 /// Asserts that the heads selected are the same, but for those whose entropies are as near as the rounding.
@@ -239,7 +248,7 @@ fn generate(
     let ids: Vec<SequenceId> = prompts
         .iter()
         .map(|(_, prompt)| {
-            let trace = TraceOptions { first_row: prompt.len() - 1, heads: 4, rule: EntropyRule::Exact };
+            let trace = TraceOptions { first_row: prompt.len() - 1, heads: 4, rule: EntropyRule::Exact, wide: true };
             let id = backend.open(Some(trace)).unwrap();
             run(backend, id, &prompt[..prompt.len() - 1], 48);
             id

@@ -70,6 +70,8 @@ struct Run {
 struct Numbers {
     logprobs: Vec<f64>,
     token_entropies: Vec<f64>,
+    /// KL from the uniform distribution, log affinity to it, mean ln p of the top 20, of every row.
+    distributions: Vec<f64>,
     hidden: Vec<f64>,
     /// Of every head of every row, in the order of l·H + h.
     head_entropies: Vec<f64>,
@@ -81,7 +83,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn kinds(&self) -> [(&'static str, &[f64]); 7] {
+    fn kinds(&self) -> [(&'static str, &[f64]); 8] {
         [
             ("log-probabilities", &self.logprobs),
             ("entropies of predictions", &self.token_entropies),
@@ -90,13 +92,14 @@ impl Numbers {
             ("attention of single heads", &self.head_rows),
             ("attention rows", &self.attention_rows),
             ("cosines", &self.cosines),
+            ("distributions", &self.distributions),
         ]
     }
 
     /// Largest distance of each kind.
-    fn distances(&self, other: &Numbers) -> [f64; 7] {
+    fn distances(&self, other: &Numbers) -> [f64; 8] {
         let distance = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() }; // ∞ where a row has no attention
-        let mut of_kind = [0.0; 7];
+        let mut of_kind = [0.0; 8];
         for (largest, ((kind, a), (_, b))) in of_kind.iter_mut().zip(self.kinds().into_iter().zip(other.kinds())) {
             assert_eq!(a.len(), b.len(), "{kind}");
             *largest = a.iter().zip(b).map(distance).fold(0.0, f64::max);
@@ -116,7 +119,7 @@ fn prefill(
     heads: usize,
     mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>),
 ) -> SequenceId {
-    let id = backend.open(Some(TraceOptions { first_row: 0, heads, rule: run.rule })).unwrap();
+    let id = backend.open(Some(TraceOptions { first_row: 0, heads, rule: run.rule, wide: true })).unwrap();
     let (mut start, mut widths) = (0, run.widths.iter().copied());
     let mut width = 1;
     while start < run.tokens.len() {
@@ -145,6 +148,8 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
             found.logprobs.extend(steps.iter().filter_map(|(step, _)| step.logprob));
             found.logprobs.extend(steps[0].0.top.iter().take(5).map(|top| top.logprob));
             found.token_entropies.push(steps[0].0.entropy);
+            let whole = steps[0].0.distribution.unwrap();
+            found.distributions.extend([whole.uniform_kl, whole.log_affinity, whole.top_logprob]);
             found.hidden.extend(wide(&backend.hidden(row).unwrap()));
         }
     });
@@ -187,7 +192,7 @@ struct Case {
     cache: CacheTypes,
     run: Run,
     expected: Numbers,
-    bounds: [f64; 7],
+    bounds: [f64; 8],
     heads: usize,
     selected: Vec<(HeadRecord, Vec<f32>)>,
 }
@@ -251,7 +256,7 @@ impl Case {
     fn check_fork(&self, backend: &mut dyn Backend) {
         let shared = self.run.tokens.len() / 2;
         let others: Vec<u32> = self.run.tokens.iter().rev().take(7).copied().collect();
-        let options = Some(TraceOptions { first_row: shared, heads: self.heads, rule: self.run.rule });
+        let options = Some(TraceOptions { first_row: shared, heads: self.heads, rule: self.run.rule, wide: false });
         let tail = |backend: &mut dyn Backend, id: SequenceId| {
             let row = |(i, token): (usize, &u32)| Row { sequence: id, position: shared + i, token: *token };
             let rows: Vec<Row> = others.iter().enumerate().map(row).collect();

@@ -86,10 +86,11 @@ impl Item {
             logprob: Some(logprob),
             entropy: 0.0,
             top: vec![TokenLogprob { token, logprob }],
+            ..Step::default()
         };
         let mut steps: Vec<Step> = response.iter().zip(&self.token_logprob).map(of_token).collect();
         let last = TokenLogprob { token: u32::MAX, logprob: self.wrapped_logprob() };
-        steps.push(Step { logprob: None, entropy: 0.0, top: vec![last] });
+        steps.push(Step { top: vec![last], ..Step::default() });
         for (k, member) in self.ensemble.iter().skip(1).enumerate() {
             let at = member.pos.unwrap() - self.prompt_len;
             let at = if at == 0 { response.len() } else { at };

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Range;
+use uqac::backend::Distribution;
 use uqac::uq::pipeline;
 use uqac::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
 
@@ -48,7 +49,7 @@ fn case(words: &[&str], answer: Range<usize>) -> Case {
 
 fn step(p: f64, top: &[(u32, f64)]) -> Step {
     let top = top.iter().map(|&(token, p)| TokenLogprob { token, logprob: p.ln() }).collect();
-    Step { logprob: Some(p.ln()), entropy: 0.25, top }
+    Step { logprob: Some(p.ln()), entropy: 0.25, top, ..Step::default() }
 }
 
 const WORDS: [&str; 20] = [
@@ -433,6 +434,70 @@ fn the_lowest_window_is_sixty_four_tokens_long() {
     assert_close(case.assess(Corrected).scores["lowest_window"], mean.exp());
     case.answer = 19..20;
     assert_close(case.assess(Corrected).scores["lowest_window"], 0.9);
+}
+
+#[test]
+fn logarithms_are_those_of_the_products_and_do_not_underflow() {
+    let mut case = case(&WORDS, 28..30).attends(28, &[(20, 0.6)]);
+    let scores = case.assess(Corrected).scores;
+    for (log, product) in [
+        ("answer_logprob", "answer_prob"),
+        ("response_logprob", "response_prob"),
+        ("attn_logprob", "p_attn"),
+        ("sim_logprob", "p_sim"),
+        ("p_logprob", "p"),
+    ] {
+        assert_close(scores[log], scores[product].ln());
+    }
+    case.steps[18].logprob = Some(-800.0);
+    let scores = case.assess(Corrected).scores;
+    assert_eq!((scores["p"], scores["response_prob"]), (0.0, 0.0));
+    assert_close(scores["p_logprob"], -800.0 + 2.0 * 0.9f64.ln());
+    assert_close(scores["response_logprob"], -800.0 + 19.0 * 0.9f64.ln());
+}
+
+#[test]
+fn content_is_what_is_no_stop_word() {
+    let words = ["the", "zebra", ",", "is", "cello", "of", "42"];
+    let mut case = case(&words, 16..17);
+    for (j, p) in [(0, 0.1f64), (2, 0.2), (3, 0.3), (5, 0.4), (4, 0.5)] {
+        case.steps[j].logprob = Some(p.ln());
+    }
+    let scores = case.assess(Corrected).scores;
+    assert_close(scores["content_min_prob"], 0.5);
+    assert_close(scores["content_logprob"], (0.9f64 * 0.5 * 0.9).ln());
+    assert_close(scores["content_mean_logprob"], (0.9f64 * 0.5 * 0.9).ln() / 3.0);
+    assert_close(scores["content_entropy"], -0.25);
+}
+
+/// Token j's distribution has j in each of its fields, but for the dominant tokens.
+fn distribution(j: usize) -> Distribution {
+    let x = j as f64;
+    let (dominant, dominant_logprob) = if j.is_multiple_of(2) { (0.95, 0.8f64.ln()) } else { (0.0, f64::INFINITY) };
+    Distribution { top_logprob: -x, uniform_kl: 2.0 * x, log_affinity: -x, dominant, dominant_logprob }
+}
+
+#[test]
+fn what_needs_a_wide_trace_is_there_with_one_alone() {
+    let mut case = case(&WORDS, 28..30);
+    let before = case.assess(Corrected).scores;
+    assert_eq!((before.get("deepconf"), before.get("renyi_answer"), before.get("boosted_prob")), (None, None, None));
+    case.steps.iter_mut().enumerate().for_each(|(j, step)| step.distribution = Some(distribution(j)));
+    let scores = case.assess(Corrected).scores;
+    // tokens 0 to 19, of which the answer is 18 and 19
+    for key in ["deepconf", "deepconf_tail", "deepconf_bottom_64", "deepconf_lowest"] {
+        assert_close(scores[key], 9.5);
+    }
+    assert_close(scores["deepconf_answer"], 18.5);
+    assert_close(scores["self_certainty"], 19.0);
+    assert_close(scores["self_certainty_answer"], 37.0);
+    assert_close(scores["renyi"], 19.0);
+    let fisher_rao = |x: f64| (-x).exp().acos() * std::f64::consts::FRAC_2_PI;
+    assert_close(scores["fisher_rao_answer"], (fisher_rao(18.0) + fisher_rao(19.0)) / 2.0);
+    // p = 0.9 is dominant in every other step
+    assert_close(scores["boosted_prob"], (0.95 + 0.9) / 2.0);
+    assert_eq!(before.iter().count() + 16, scores.iter().count());
+    assert!(before.iter().all(|(score, value)| scores.get(score.key) == Some(value)));
 }
 
 // ── degenerate cases ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -64,6 +64,7 @@ impl World {
             logprob: self.tokens.get(row + 1).map(|&next| predicted[next as usize]),
             entropy: predicted.iter().map(|logprob| -logprob.exp() * logprob).sum(),
             top,
+            ..Step::default()
         }
     }
 

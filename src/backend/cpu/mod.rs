@@ -105,6 +105,13 @@ impl CpuBackend {
         self.sequences.get(id.0)?.as_ref()
     }
 
+    /// Whether the prediction is of a sequence with a wide trace.
+    fn is_wide(&self, request: &Prediction) -> Result<bool, BackendError> {
+        let row = self.pass.rows[self.pass.index(request.row)?];
+        let trace = self.sequence(row.sequence).and_then(|s| s.trace.as_ref());
+        Ok(trace.is_some_and(|trace| trace.options().wide))
+    }
+
     /// Takes the maximum of `row` and α' of one traced head, position by position.
     fn accumulate(&self, cache: &KvCache, selected: &Selected, row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
@@ -463,13 +470,14 @@ impl Backend for CpuBackend {
             let slots = Disjoint::new(&mut steps);
             let rows = Disjoint::new(&mut logits);
             let cap = self.spec.final_logit_softcapping;
+            let wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect::<Result<_, _>>()?;
             self.pool.run(n, &|i| {
                 // SAFETY: one task per row and result.
                 let (row, slot) = unsafe { (rows.slice(i * vocab..(i + 1) * vocab), &mut slots.slice(i..i + 1)[0]) };
                 if let Some(cap) = cap {
                     norm::softcap(isa, row, cap);
                 }
-                *slot = predict::read_logits(isa, row, &requests[i]);
+                *slot = predict::read_logits(isa, row, &requests[i], wide[i]);
             });
             self.pass.logits = logits;
             for (request, step) in requests.iter().zip(steps) {

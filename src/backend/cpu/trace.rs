@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_lowest_k_win_and_of_equals_the_lower_id() {
-        let options = TraceOptions { first_row: 3, heads: 3, rule: EntropyRule::Exact };
+        let options = TraceOptions { first_row: 3, heads: 3, rule: EntropyRule::Exact, wide: false };
         let mut selection = Selection::new(options);
         for (id, h) in [2.0, 1.0, 2.0, 2.0, 0.5, 1.0, 3.0].into_iter().enumerate() {
             selection.offer(id as u32, &state(h), &[id as f32, 0.0]);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_head_without_attention_does_not_win() {
-        let options = TraceOptions { first_row: 0, heads: 1, rule: EntropyRule::Exact };
+        let options = TraceOptions { first_row: 0, heads: 1, rule: EntropyRule::Exact, wide: false };
         let mut selection = Selection::new(options);
         selection.offer(0, &HeadState::EMPTY, &[0.0]);
         selection.offer(1, &state(5.0), &[1.0]);

@@ -54,6 +54,12 @@ pub type HeadState = [f32; 5];
 /// Of a part of the logits: the maximum, the sum of e = exp(x - m), and the sum of e (x - m).
 pub type LogitPart = [f32; 3];
 
+/// Of the same part: the sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
+pub type WidePart = [f32; 3];
+
+/// What a wide trace keeps of a prediction, in the order of [`Distribution`](crate::backend::Distribution)'s fields.
+pub type WideResult = [f32; 5];
+
 /// How a row's next token is chosen.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -95,6 +101,7 @@ pub struct HeadLog {
     pub counts: DevicePtr<i32>,
     pub top_ids: DevicePtr<i32>,
     pub top_logprobs: DevicePtr<f32>,
+    pub wide: DevicePtr<WideResult>,
     /// Entries of a slot; 0: an entry a row.
     pub ring: i32,
     pub padding: i32,
@@ -354,6 +361,7 @@ kernels! {
         vocab: Int,
         softcap: f32,
         partials: DevicePtr<LogitPart>,
+        wide: DevicePtr<WidePart>,
         lists: DevicePtr<u64>,
     }
     /// `head.cu`: `head_mass`
@@ -371,6 +379,7 @@ kernels! {
         vocab: Int,
         blocks: Int,
         partials: DevicePtr<LogitPart>,
+        wide: DevicePtr<WidePart>,
         lists: DevicePtr<u64>,
         masses: DevicePtr<u64>,
         rows: DevicePtr<RowState>,

@@ -31,6 +31,8 @@ struct Shape {
     trace: Option<(usize, bool)>,
     /// A row draws from the whole vocabulary.
     mass: bool,
+    /// The rows have wide traces.
+    wide: bool,
 }
 
 pub struct Decoder {
@@ -135,6 +137,7 @@ impl CudaBackend {
             rows: rows.len(),
             trace: trace.map(|t| (t.heads, regularized(t))),
             mass: samplers.iter().any(needs_mass),
+            wide: trace.is_some_and(|t| t.wide),
         };
         self.pass = PassState { rows, trace, consecutive: false };
         Ok(shape)
@@ -168,13 +171,14 @@ impl CudaBackend {
         let Decoder { arrivals, log, .. } = &self.decoder;
         let (arrival, event) = &arrivals[batch % 2];
         event.wait()?;
+        let wide = self.pass.trace.is_some_and(|t| t.wide);
         for step in batch * DECODE_STEPS..(batch + 1) * DECODE_STEPS {
             for (entry, state) in group.rows.iter_mut().zip(&group.states) {
                 let Some((index, row)) = entry else { continue };
                 let position = state.position as usize + step;
                 self.sequences.note_traced(row.row.sequence, position);
                 let at = state.slot as usize * RING + position % RING;
-                let found = log.entry(arrival.bytes(), at, row.detail);
+                let found = log.entry(arrival.bytes(), at, row.detail, wide);
                 let Some((step, Some(token))) = found else {
                     self.device.fill(&self.scratch.not_finite, 0)?;
                     return Err(self.not_finite(position));
@@ -223,6 +227,7 @@ impl CudaBackend {
             given: DevicePtr::NULL,
             next_rows: self.scratch.rows.ptr(),
             mass: shape.mass,
+            wide: shape.wide,
             log: self.decoder.log.view(),
         })?;
         Ok(())

@@ -2,14 +2,14 @@
 //! log-probability, the entropy and the alternatives come back.
 
 use super::CudaBackend;
-use super::abi::{HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, RowState, Sampler};
+use super::abi::{HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, RowState, Sampler, WidePart, WideResult};
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::Job;
 use super::kernel_set::NARROW_ROWS;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::sampling::{Choice, Sampling};
-use crate::backend::{BackendError, Next, Prediction, Row, Step, TokenLogprob};
+use crate::backend::{BackendError, Distribution, Next, Prediction, Row, Step, TokenLogprob};
 use crate::model::ModelSpec;
 
 /// Logits that one block reads.
@@ -17,6 +17,9 @@ const CHUNK: usize = 4096;
 
 /// Alternatives of an entry at most.
 const MAX_TOP: usize = 100;
+
+/// Words of an entry.
+const WORDS: usize = 4 + 2 * MAX_TOP + size_of::<WideResult>() / 4;
 
 /// Entries of the sorted lists that `head_partial` outputs, and the max of top-k.
 const LIST: usize = 128;
@@ -31,6 +34,7 @@ pub struct LmHead {
     logits: Buffer<f32>,
     /// `[16, blocks]`, lists `[16, blocks, LIST]`
     partials: Buffer<LogitPart>,
+    wide: Buffer<WidePart>,
     lists: Buffer<u64>,
     masses: Buffer<u64>,
     /// What the predictions of a pass are of: `[16]` each
@@ -52,6 +56,7 @@ impl LmHead {
         Ok(LmHead {
             logits: of(device, "logits", spec.vocab_size)?,
             partials: of(device, "head", blocks)?,
+            wide: of(device, "head", blocks)?,
             lists: of(device, "head", LIST * blocks)?,
             masses: of(device, "head", blocks)?,
             rows: of(device, "rows", 1)?,
@@ -67,8 +72,8 @@ impl LmHead {
 impl LmHead {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let LmHead { logits, partials, lists, masses, gathered, .. } = self;
-        logits.bytes() + partials.bytes() + lists.bytes() + masses.bytes() + gathered.bytes()
+        let LmHead { logits, partials, wide, lists, masses, gathered, .. } = self;
+        logits.bytes() + partials.bytes() + wide.bytes() + lists.bytes() + masses.bytes() + gathered.bytes()
     }
 }
 
@@ -82,12 +87,12 @@ pub struct Log {
 impl Log {
     /// With `ring` entries a slot, or, with 0, an entry a row.
     pub fn new(device: &Device, entries: usize, ring: usize) -> Result<Log, CudaError> {
-        let data = device.allocate("results", entries * (4 + 2 * MAX_TOP))?;
+        let data = device.allocate("results", entries * WORDS)?;
         Ok(Log { data, entries, ring })
     }
 
     fn words(&self) -> usize {
-        self.entries * (4 + 2 * MAX_TOP)
+        self.entries * WORDS
     }
 
     pub fn bytes(&self) -> usize {
@@ -103,13 +108,15 @@ impl Log {
             counts: at(3).cast(),
             top_ids: at(4).cast(),
             top_logprobs: at(4 + MAX_TOP).cast(),
+            wide: at(4 + 2 * MAX_TOP).cast(),
             ring: self.ring as i32,
             padding: 0,
         }
     }
 
-    /// An entry of a copy of the log's bytes; `None` if its logits were not finite.
-    pub fn entry(&self, bytes: &[u8], entry: usize, detail: bool) -> Option<(Step, Option<u32>)> {
+    /// An entry of a copy of the log's bytes; `None` if its logits were not finite. `wide`: whether it was of a launch with
+    /// a wide trace.
+    pub fn entry(&self, bytes: &[u8], entry: usize, detail: bool, wide: bool) -> Option<(Step, Option<u32>)> {
         let word = |index: usize| <[u8; 4]>::try_from(bytes.get(4 * index..4 * index + 4)?).ok();
         let int = |section: usize, at: usize| word(section * self.entries + at).map_or(0, i32::from_ne_bytes);
         let float = |section: usize, at: usize| word(section * self.entries + at).map_or(f32::NAN, f32::from_ne_bytes);
@@ -123,7 +130,18 @@ impl Log {
         let top = (entry * MAX_TOP..entry * MAX_TOP + count)
             .map(|at| TokenLogprob { token: int(4, at) as u32, logprob: f64::from(float(4 + MAX_TOP, at)) })
             .collect();
-        Some((Step { logprob, entropy: if detail { f64::from(entropy) } else { 0.0 }, top }, token))
+        let distribution = (detail && wide).then(|| {
+            let number = |field: usize| f64::from(float(4 + 2 * MAX_TOP, entry * size_of::<WideResult>() / 4 + field));
+            Distribution {
+                top_logprob: number(0),
+                uniform_kl: number(1),
+                log_affinity: number(2),
+                dominant: number(3),
+                dominant_logprob: number(4),
+            }
+        });
+        let entropy = if detail { f64::from(entropy) } else { 0.0 };
+        Some((Step { logprob, entropy, top, distribution }, token))
     }
 }
 
@@ -160,6 +178,8 @@ pub struct HeadRun<'a> {
     /// Where the next step's rows go; null: nowhere.
     pub next_rows: DevicePtr<RowState>,
     pub mass: bool,
+    /// Whether the log's `wide` is written.
+    pub wide: bool,
     pub log: HeadLog,
 }
 
@@ -179,7 +199,8 @@ impl CudaBackend {
             (s.vocab_size.into(), head.blocks.into(), run.samplers.ptr(), head.masses.ptr());
         let grid = [head.blocks, run.n, 1];
         let softcap = s.final_logit_softcapping.unwrap_or(0.0);
-        let parameters = HeadPartial { logits, vocab, softcap, partials, lists };
+        let wide = if run.wide { head.wide.ptr() } else { DevicePtr::NULL };
+        let parameters = HeadPartial { logits, vocab, softcap, partials, wide, lists };
         self.device.launch(&kernels.head_partial, grid, &parameters)?;
         if run.mass {
             let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
@@ -190,6 +211,7 @@ impl CudaBackend {
             vocab,
             blocks,
             partials,
+            wide,
             lists,
             masses,
             rows: run.rows.ptr(),
@@ -207,6 +229,7 @@ impl CudaBackend {
         let mass = self.write_requests(requests)?;
         let hidden = self.gather(requests)?;
         let head = &self.head;
+        let of_wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect();
         let run = HeadRun {
             n: requests.len(),
             rows: &head.rows,
@@ -214,6 +237,7 @@ impl CudaBackend {
             given: head.given.ptr(),
             next_rows: DevicePtr::NULL,
             mass,
+            wide: of_wide.contains(&true),
             log: head.log.view(),
         };
         self.logits(hidden, requests.len())?;
@@ -228,10 +252,16 @@ impl CudaBackend {
             let position = self.pass.rows[request.row].position;
             self.head
                 .log
-                .entry(bytemuck::cast_slice(&words), index, request.detail)
+                .entry(bytemuck::cast_slice(&words), index, request.detail, of_wide[index])
                 .ok_or_else(|| self.not_finite(position))
         };
         requests.iter().enumerate().map(entry).collect()
+    }
+
+    /// Whether the prediction is of a sequence with a wide trace.
+    fn is_wide(&self, request: &Prediction) -> bool {
+        let row = self.pass.rows[request.row];
+        request.detail && self.sequences.options(row.sequence).is_some_and(|options| options.wide)
     }
 
     /// Writes the requests; whether a draw needs the mass of the whole vocabulary.

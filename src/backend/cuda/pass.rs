@@ -122,7 +122,7 @@ pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Re
             continue;
         }
         let other = shared.get_or_insert(options);
-        if (other.heads, other.rule) != (options.heads, options.rule) {
+        if (other.heads, other.rule, other.wide) != (options.heads, options.rule, options.wide) {
             return Err(CudaError::Unsupported("sequences with different trace options in one pass".to_owned()));
         }
     }

@@ -219,8 +219,12 @@ fn scores_table(scores: &Scores, look: TermStyle) -> String {
         TextTable::new([("score", Align::Left), ("value", Align::Right), ("higher is more confident", Align::Left)]);
     let room = look.width.saturating_sub(34); // what the other columns leave
     for score in as_shown().iter().filter(|score| score.key != "p") {
-        let value = number(scores[score.key]);
-        table.row([(score.key.into(), Style::PLAIN), (value, Style::PLAIN), (cut(score.meaning, room), Style::DIM)]);
+        let Some(value) = scores.get(score.key) else { continue };
+        table.row([
+            (score.key.into(), Style::PLAIN),
+            (number(value), Style::PLAIN),
+            (cut(score.meaning, room), Style::DIM),
+        ]);
     }
     table.render(look)
 }

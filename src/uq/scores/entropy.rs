@@ -12,7 +12,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: false,
-        compute: |found| negative_sum(&of_response(found)),
+        compute: |found| Some(negative_sum(&of_response(found))),
     },
     Score {
         key: "ln_predictive_entropy",
@@ -21,7 +21,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: false,
-        compute: |found| one_minus_mean(&of_response(found)),
+        compute: |found| Some(one_minus_mean(&of_response(found))),
     },
     Score {
         key: "answer_entropy",
@@ -30,7 +30,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: false,
-        compute: |found| negative_sum(&of_answer(found)),
+        compute: |found| Some(negative_sum(&of_answer(found))),
     },
     Score {
         key: "ln_answer_entropy",
@@ -39,7 +39,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: false,
-        compute: |found| one_minus_mean(&of_answer(found)),
+        compute: |found| Some(one_minus_mean(&of_answer(found))),
     },
 ];
 

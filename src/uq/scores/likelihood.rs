@@ -1,7 +1,7 @@
-//! P(answer) and P(response): ∏ p of the tokens, and the mean of p.
+//! P(answer) and P(response): ∏ p of the tokens and the mean of p, their logarithms, and the least p of the answer.
 
 use super::Group::SinglePass;
-use super::{Found, Score};
+use super::{Found, Score, mean};
 use crate::uq::predictions::{counted_span, product_and_mean, token_logprob};
 
 pub(super) const SCORES: &[Score] = &[
@@ -12,7 +12,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: true,
-        compute: |found| product_and_mean(&found.answer_logprobs()).0,
+        compute: |found| Some(product_and_mean(&found.answer_logprobs()).0),
     },
     Score {
         key: "answer_mean",
@@ -21,7 +21,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: true,
-        compute: |found| product_and_mean(&found.answer_logprobs()).1,
+        compute: |found| Some(product_and_mean(&found.answer_logprobs()).1),
     },
     Score {
         key: "response_prob",
@@ -30,7 +30,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: true,
-        compute: |found| product_and_mean(&found.response_logprobs()).0,
+        compute: |found| Some(product_and_mean(&found.response_logprobs()).0),
     },
     Score {
         key: "response_mean",
@@ -39,7 +39,57 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: true,
-        compute: |found| product_and_mean(&found.response_logprobs()).1,
+        compute: |found| Some(product_and_mean(&found.response_logprobs()).1),
+    },
+    // Σ ln p over the answer: P(answer) where that underflows.
+    Score {
+        key: "answer_logprob",
+        name: "ln P(answer)",
+        meaning: "log-probability of the answer's tokens",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(found.answer_logprobs().iter().sum()),
+    },
+    // (1/n) Σ ln p over the answer, minus the log of its perplexity.
+    Score {
+        key: "answer_mean_logprob",
+        name: "ln P(answer), mean",
+        meaning: "their mean log-probability",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(mean(&found.answer_logprobs())),
+    },
+    // min p over the answer.
+    Score {
+        key: "answer_min_prob",
+        name: "Least answer p",
+        meaning: "the least probable token of the answer",
+        group: SinglePass,
+        place: 2,
+        is_probability: true,
+        compute: |found| Some(found.answer_logprobs().into_iter().fold(0.0, f64::min).exp()),
+    },
+    // Σ ln p over the response: P(response) where that underflows.
+    Score {
+        key: "response_logprob",
+        name: "ln P(response)",
+        meaning: "log-probability of the whole response",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(0.0 + found.response_logprobs().iter().sum::<f64>()),
+    },
+    // (1/n) Σ ln p over the response, minus the log of its perplexity.
+    Score {
+        key: "response_mean_logprob",
+        name: "ln P(response), mean",
+        meaning: "mean log-probability of a token",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(mean(&found.response_logprobs())),
     },
 ];
 
@@ -53,7 +103,7 @@ impl Found<'_> {
     }
 
     /// ln p of the response's tokens.
-    fn response_logprobs(&self) -> Vec<f64> {
+    pub(super) fn response_logprobs(&self) -> Vec<f64> {
         let counted = counted_span(self.response, self.answer, self.rules);
         counted.map(|position| token_logprob(self.response, position, self.rules)).collect()
     }

@@ -1,13 +1,19 @@
 //! The scores of a response: one entry each, in the file of its family. An entry is all there is to a score: its key in
 //! JSON, what people read of it, and the function that computes it from what the method found.
 
+mod content;
+mod deepconf;
+mod distribution;
 mod entropy;
 mod likelihood;
+mod profile;
 mod rivals;
 mod uqac;
 
+use super::predictions::response_span;
 use super::rules::Rules;
 use super::{Link, Member, Response};
+use crate::backend::{Distribution, Step};
 use serde::{Serialize, Serializer};
 use std::ops::{Index, Range};
 use std::sync::LazyLock;
@@ -51,11 +57,21 @@ pub struct Score {
     pub place: u8,
     /// Whether it claims to be a probability, so that calibration can be measured.
     pub is_probability: bool,
-    pub compute: fn(&Found) -> f64,
+    /// `None` where its inputs were not recorded: those of some are in a wide trace only.
+    pub compute: fn(&Found) -> Option<f64>,
 }
 
 /// The registry: the entries of every family, in the order in which JSON has them.
-const FAMILIES: [&[Score]; 4] = [likelihood::SCORES, uqac::SCORES, entropy::SCORES, rivals::SCORES];
+const FAMILIES: [&[Score]; 8] = [
+    likelihood::SCORES,
+    uqac::SCORES,
+    entropy::SCORES,
+    rivals::SCORES,
+    content::SCORES,
+    profile::SCORES,
+    deepconf::SCORES,
+    distribution::SCORES,
+];
 
 /// Every score, in the order in which JSON has them.
 pub fn all() -> impl Iterator<Item = &'static Score> {
@@ -85,18 +101,47 @@ pub struct Found<'a> {
     pub rules: &'a Rules,
 }
 
-/// Every score of one response, in the registry's order. As JSON: a map from key to value.
+impl Found<'_> {
+    /// Positions (absolute) of the response's tokens.
+    fn span(&self) -> Range<usize> {
+        response_span(self.response, self.answer, self.rules)
+    }
+
+    /// ln p of the tokens at `positions` (absolute), full vocabulary whatever the rules.
+    fn exact_logprobs(&self, positions: impl Iterator<Item = usize>) -> Vec<f64> {
+        positions.map(|position| self.response.logprob_at(position)).collect()
+    }
+
+    /// The step that predicts the token at `position` (absolute); `None` for the sequence's first.
+    fn step_before(&self, position: usize) -> Option<&Step> {
+        Some(self.response.step(position.checked_sub(1)?))
+    }
+
+    /// The distributions that predict the tokens at `positions` (absolute); `None` where the trace was not wide or there are
+    /// no tokens.
+    fn distributions(&self, positions: Range<usize>) -> Option<Vec<Distribution>> {
+        let found: Option<Vec<_>> = positions.map(|position| self.step_before(position)?.distribution).collect();
+        found.filter(|found| !found.is_empty())
+    }
+}
+
+/// The mean; 0 of no values.
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// The scores of one response whose inputs were recorded, in the registry's order. As JSON: a map from key to value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scores(Vec<f64>);
+pub struct Scores(Vec<Option<f64>>);
 
 impl Scores {
     pub fn compute(found: &Found) -> Self {
-        Scores::from_fn(|score| (score.compute)(found))
+        Scores(all().map(|score| (score.compute)(found)).collect())
     }
 
     /// A value for each score.
-    pub fn from_fn(value: impl FnMut(&'static Score) -> f64) -> Self {
-        Scores(all().map(value).collect())
+    pub fn from_fn(mut value: impl FnMut(&'static Score) -> f64) -> Self {
+        Scores(all().map(|score| Some(value(score))).collect())
     }
 
     /// P, UQAC's confidence.
@@ -104,12 +149,13 @@ impl Scores {
         self["p"]
     }
 
+    /// `None` of a key that there is no score of, or one whose inputs were not recorded.
     pub fn get(&self, key: &str) -> Option<f64> {
         self.iter().find(|(score, _)| score.key == key).map(|(_, value)| value)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&'static Score, f64)> {
-        all().zip(self.0.iter().copied())
+        all().zip(&self.0).filter_map(|(score, value)| Some((score, (*value)?)))
     }
 }
 
@@ -117,10 +163,10 @@ impl Index<&str> for Scores {
     type Output = f64;
 
     /// # Panics
-    /// If there is no score with this key.
+    /// If there is no score with this key, or its inputs were not recorded.
     fn index(&self, key: &str) -> &f64 {
         let found = all().zip(&self.0).find(|(score, _)| score.key == key);
-        found.map_or_else(|| panic!("there is no score \"{key}\""), |(_, value)| value)
+        found.and_then(|(_, value)| value.as_ref()).unwrap_or_else(|| panic!("there is no score \"{key}\""))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::Group::SinglePass;
 use super::{Found, Score};
-use crate::uq::predictions::response_span;
 
 /// Length in tokens of a window of [`lowest_window`].
 const WINDOW: usize = 64;
@@ -15,7 +14,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 1,
         is_probability: false,
-        compute: |found| -(exact_logprobs(found).len() as f64),
+        compute: |found| Some(-(exact_logprobs(found).len() as f64)),
     },
     Score {
         key: "min_token_prob",
@@ -24,7 +23,7 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: true,
-        compute: |found| exact_logprobs(found).into_iter().fold(0.0, f64::min).exp(), // 1 of no tokens
+        compute: |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()), // 1 of no tokens
     },
     Score {
         key: "lowest_window",
@@ -33,18 +32,16 @@ pub(super) const SCORES: &[Score] = &[
         group: SinglePass,
         place: 0,
         is_probability: true,
-        compute: |found| lowest_window(&exact_logprobs(found)),
+        compute: |found| Some(lowest_window(&exact_logprobs(found))),
     },
 ];
 
-/// ln p of the response's tokens, full vocabulary.
 fn exact_logprobs(found: &Found) -> Vec<f64> {
-    let span = response_span(found.response, found.answer, found.rules);
-    span.map(|position| found.response.logprob_at(position)).collect()
+    found.exact_logprobs(found.span())
 }
 
 /// The least mean of ln p over any window of 64 consecutive tokens (all of them where there are fewer), as a probability.
-/// After DeepConf's lowest group confidence, which reads the top 20 tokens of each step instead of the one written.
+/// DeepConf's (`deepconf.rs`) reads the top 20 tokens of each step instead of the one written.
 fn lowest_window(logprobs: &[f64]) -> f64 {
     let length = logprobs.len().clamp(1, WINDOW);
     let mean = |window: &[f64]| window.iter().sum::<f64>() / length as f64;

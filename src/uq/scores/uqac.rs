@@ -1,8 +1,9 @@
 //! UQAC's own: P_attn = ∏ p(chain) ∏ p(answer), P_sim the same over the filtered chain, the mean of p over both, and P, the
-//! marginal over the ensemble.
+//! marginal over the ensemble; and the logarithms of the products.
 
 use super::Group::Uqac;
 use super::{Found, Score};
+use crate::uq::Member;
 use crate::uq::ensemble::marginal;
 use crate::uq::predictions::{product_and_mean, token_logprob};
 
@@ -14,7 +15,7 @@ pub(super) const SCORES: &[Score] = &[
         group: Uqac,
         place: 2,
         is_probability: true,
-        compute: |found| over(found, chain_rows(found)).0,
+        compute: |found| Some(over(found, chain_rows(found)).0),
     },
     Score {
         key: "attn_mean",
@@ -23,7 +24,7 @@ pub(super) const SCORES: &[Score] = &[
         group: Uqac,
         place: 4,
         is_probability: true,
-        compute: |found| over(found, chain_rows(found)).1,
+        compute: |found| Some(over(found, chain_rows(found)).1),
     },
     Score {
         key: "p_sim",
@@ -32,7 +33,7 @@ pub(super) const SCORES: &[Score] = &[
         group: Uqac,
         place: 1,
         is_probability: true,
-        compute: |found| over(found, found.kept.iter().copied()).0,
+        compute: |found| Some(over(found, found.kept.iter().copied()).0),
     },
     Score {
         key: "sim_mean",
@@ -41,7 +42,7 @@ pub(super) const SCORES: &[Score] = &[
         group: Uqac,
         place: 3,
         is_probability: true,
-        compute: |found| over(found, found.kept.iter().copied()).1,
+        compute: |found| Some(over(found, found.kept.iter().copied()).1),
     },
     Score {
         key: "p",
@@ -50,7 +51,37 @@ pub(super) const SCORES: &[Score] = &[
         group: Uqac,
         place: 0,
         is_probability: true,
-        compute: |found| marginal(found.ensemble),
+        compute: |found| Some(marginal(found.ensemble)),
+    },
+    // P_attn where that underflows.
+    Score {
+        key: "attn_logprob",
+        name: "ln P_attn",
+        meaning: "P_attn, as a logarithm",
+        group: Uqac,
+        place: 7,
+        is_probability: false,
+        compute: |found| Some(logprobs(found, chain_rows(found)).iter().sum()),
+    },
+    // P_sim where that underflows.
+    Score {
+        key: "sim_logprob",
+        name: "ln P_sim",
+        meaning: "P_sim, as a logarithm",
+        group: Uqac,
+        place: 6,
+        is_probability: false,
+        compute: |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum()),
+    },
+    // ln Σ e^{ln P of a member}: P where that underflows.
+    Score {
+        key: "p_logprob",
+        name: "ln UQAC P",
+        meaning: "P, as a logarithm",
+        group: Uqac,
+        place: 5,
+        is_probability: false,
+        compute: |found| Some(log_marginal(found.ensemble)),
     },
 ];
 
@@ -60,8 +91,23 @@ fn chain_rows(found: &Found) -> impl Iterator<Item = i64> {
 
 /// ∏ p and the mean of p over the tokens that `rows` (relative) predict and the answer's.
 fn over(found: &Found, rows: impl Iterator<Item = i64>) -> (f64, f64) {
+    product_and_mean(&logprobs(found, rows))
+}
+
+/// ln p of the tokens that `rows` (relative) predict and of the answer's.
+fn logprobs(found: &Found, rows: impl Iterator<Item = i64>) -> Vec<f64> {
     let positions = rows.map(|row| found.response.position_after(row)).filter(|at| !found.answer.contains(at));
     let mut logprobs: Vec<f64> = positions.map(|at| token_logprob(found.response, at, found.rules)).collect();
     logprobs.extend(found.answer_logprobs());
-    product_and_mean(&logprobs)
+    logprobs
+}
+
+/// ln of [`marginal`], relative to its largest member so that it does not underflow; −∞ of no members.
+fn log_marginal(members: &[Member]) -> f64 {
+    let log = |member: &Member| member.log_answer + member.log_chain;
+    let max = members.iter().map(log).fold(f64::NEG_INFINITY, f64::max);
+    if max == f64::NEG_INFINITY {
+        return max;
+    }
+    (max + members.iter().map(|member| (log(member) - max).exp()).sum::<f64>().ln()).min(0.0)
 }

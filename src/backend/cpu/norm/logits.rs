@@ -2,6 +2,7 @@
 
 use super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::vector;
+use crate::backend::distribution::LogitSums;
 
 /// Logits whose exponentials are added up in f32, 32 to a lane, before they go to the f64 sums.
 const BLOCK: usize = 32 * LANES;
@@ -107,6 +108,51 @@ impl Kernel for Sums<'_> {
             }
         }
         (z, t)
+    }
+}
+
+/// [`LogitSums`] of a row whose largest logit is `max`; the exponentials' sums err as those of [`from_max`].
+pub fn logit_sums(isa: Isa, x: &[f32], max: f32) -> LogitSums {
+    let (half, quarter) = isa.run(RootSums { x, max });
+    LogitSums { deviation: deviation(x, max), half, quarter }
+}
+
+/// Σ (x − max) in f64, lane by lane, which the compiler turns into vector instructions.
+fn deviation(x: &[f32], max: f32) -> f64 {
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let mut lanes = [0.0f64; LANES];
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(sum, x)| *sum += f64::from(*x - max));
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|x| f64::from(*x - max)).sum::<f64>()
+}
+
+/// Σ e^{(x−max)/2} and Σ e^{(x−max)/4}, by the same exponential.
+struct RootSums<'a> {
+    x: &'a [f32],
+    max: f32,
+}
+
+impl Kernel for RootSums<'_> {
+    type Output = (f64, f64);
+    #[inline(always)]
+    fn run<S: Simd>(self) -> (f64, f64) {
+        let (mut half, mut quarter) = (0.0, 0.0);
+        for block in self.x.chunks(BLOCK) {
+            // SAFETY: started by `Isa::run`.
+            unsafe {
+                let (mut lanes_half, mut lanes_quarter) = (S::splat(0.0), S::splat(0.0));
+                for i in 0..block.len().div_ceil(LANES) {
+                    let d = S::sub(vector::<S>(block, i, f32::NEG_INFINITY), S::splat(self.max));
+                    let e = S::exp(S::mul(d, S::splat(0.25)));
+                    lanes_quarter = S::add(lanes_quarter, e);
+                    lanes_half = S::fma(e, e, lanes_half);
+                }
+                half += S::sum(lanes_half) as f64;
+                quarter += S::sum(lanes_quarter) as f64;
+            }
+        }
+        (half, quarter)
     }
 }
 

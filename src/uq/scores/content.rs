@@ -1,0 +1,66 @@
+//! Over content tokens alone: those that are no stop word, punctuation or whitespace (the chain's own list,
+//! `uq/stopwords.rs`), the answer's own form counting as content.
+
+use super::Group::SinglePass;
+use super::{Found, Score, mean};
+use crate::uq::predictions::step_of;
+use crate::uq::stopwords::is_stop_word_for_answer;
+
+pub(super) const SCORES: &[Score] = &[
+    // Σ ln p. Inputs: log-probabilities and texts of tokens.
+    Score {
+        key: "content_logprob",
+        name: "ln P(content)",
+        meaning: "log-probability of the content tokens",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(0.0 + logprobs(found).iter().sum::<f64>()),
+    },
+    // (1/n) Σ ln p.
+    Score {
+        key: "content_mean_logprob",
+        name: "ln P(content), mean",
+        meaning: "mean log-probability of a content token",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(mean(&logprobs(found))),
+    },
+    // min p; 1 of no content.
+    Score {
+        key: "content_min_prob",
+        name: "Least content p",
+        meaning: "the least probable content token",
+        group: SinglePass,
+        place: 2,
+        is_probability: true,
+        compute: |found| Some(logprobs(found).into_iter().fold(0.0, f64::min).exp()),
+    },
+    // −(1/n) Σ H of the predictions of content tokens, full vocabulary.
+    Score {
+        key: "content_entropy",
+        name: "Content entropy, mean",
+        meaning: "minus the mean entropy where content is predicted, nats",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(0.0 - mean(&entropies(found))),
+    },
+];
+
+/// Positions (absolute) of the response's content tokens.
+fn content<'a>(found: &'a Found) -> impl Iterator<Item = usize> + 'a {
+    let first = found.response.prompt_len;
+    let text = move |position: usize| found.response.token_texts.get(position - first).map_or("", String::as_str);
+    let answer: String = found.answer.clone().map(text).collect();
+    found.span().filter(move |position| !is_stop_word_for_answer(text(*position), &answer))
+}
+
+fn logprobs(found: &Found) -> Vec<f64> {
+    found.exact_logprobs(content(found))
+}
+
+fn entropies(found: &Found) -> Vec<f64> {
+    content(found).map(|position| step_of(found.response, position, found.rules).entropy).collect()
+}

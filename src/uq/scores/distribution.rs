@@ -1,0 +1,117 @@
+//! Means over the response, or the answer, of what each whole prediction p over V tokens says. Inputs: a wide trace
+//! ([`Distribution`]).
+
+use super::Group::SinglePass;
+use super::{Found, Score, mean};
+use crate::backend::Distribution;
+use std::f64::consts::FRAC_2_PI;
+use std::ops::Range;
+
+pub(super) const SCORES: &[Score] = &[
+    // KL(U ‖ p) = −(1/V) Σ_j ln(V p_j), mean over tokens (Kang, Zhao and Song 2025, "Scalable Best-of-N Selection for Large
+    // Language Models via Self-Certainty", arXiv 2502.18581).
+    Score {
+        key: "self_certainty",
+        name: "Self-certainty",
+        meaning: "how far predictions are from uniform, as KL(U ‖ p), nats",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| over(found, found.span(), self_certainty),
+    },
+    // The same over the answer.
+    Score {
+        key: "self_certainty_answer",
+        name: "Self-certainty, answer",
+        meaning: "the same over the answer's tokens",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| over(found, found.answer.clone(), self_certainty),
+    },
+    // D_½(q ‖ U) = −2 ln Σ_j √(q_j / V), q the softmax at temperature 2, mean over tokens (Darrin, Piantanida and Colombo 2023,
+    // "RainProof", arXiv 2212.09171, with α = ½). LM-Polygraph's RenyiNeg is the same number as an uncertainty: its sign is wrong.
+    Score {
+        key: "renyi",
+        name: "Rényi",
+        meaning: "how far predictions are from uniform, as Rényi divergence, nats",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| over(found, found.span(), renyi),
+    },
+    // The same over the answer.
+    Score {
+        key: "renyi_answer",
+        name: "Rényi, answer",
+        meaning: "the same over the answer's tokens",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| over(found, found.answer.clone(), renyi),
+    },
+    // (2/π) arccos Σ_j √(q_j / V), q as above, mean over tokens (the same paper). LM-Polygraph's FisherRao: as above.
+    Score {
+        key: "fisher_rao",
+        name: "Fisher–Rao",
+        meaning: "how far predictions are from uniform, as Fisher–Rao distance",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| over(found, found.span(), fisher_rao),
+    },
+    // The same over the answer.
+    Score {
+        key: "fisher_rao_answer",
+        name: "Fisher–Rao, answer",
+        meaning: "the same over the answer's tokens",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| over(found, found.answer.clone(), fisher_rao),
+    },
+    // b_t = Σ p of the dominant tokens if the token written is one of them, else its own p; mean over tokens (Dinh and Niehues
+    // 2025, "Are Generative Models Underconfident?", arXiv 2502.11115). Dominant: see [`Distribution::dominant`].
+    Score {
+        key: "boosted_prob",
+        name: "BoostedProb",
+        meaning: "mean token probability, where a dominant token has that of all of them",
+        group: SinglePass,
+        place: 2,
+        is_probability: true,
+        compute: |found| over(found, found.span(), boosted),
+    },
+    // The same over the answer.
+    Score {
+        key: "boosted_prob_answer",
+        name: "BoostedProb, answer",
+        meaning: "the same over the answer's tokens",
+        group: SinglePass,
+        place: 2,
+        is_probability: true,
+        compute: |found| over(found, found.answer.clone(), boosted),
+    },
+];
+
+/// The mean of `value`, which gets a prediction and the token's ln p, over the tokens at `positions` (absolute).
+fn over(found: &Found, positions: Range<usize>, value: fn(&Distribution, f64) -> f64) -> Option<f64> {
+    let logprobs = found.exact_logprobs(positions.clone());
+    let values: Vec<f64> = found.distributions(positions)?.iter().zip(logprobs).map(|(d, p)| value(d, p)).collect();
+    Some(mean(&values))
+}
+
+fn self_certainty(d: &Distribution, _: f64) -> f64 {
+    d.uniform_kl
+}
+
+fn renyi(d: &Distribution, _: f64) -> f64 {
+    0.0 - 2.0 * d.log_affinity
+}
+
+fn fisher_rao(d: &Distribution, _: f64) -> f64 {
+    FRAC_2_PI * d.log_affinity.exp().acos()
+}
+
+fn boosted(d: &Distribution, logprob: f64) -> f64 {
+    if logprob >= d.dominant_logprob { d.dominant } else { logprob.exp() }
+}

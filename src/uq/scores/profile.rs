@@ -1,0 +1,86 @@
+//! The shape of the entropy over the response: H_t of the prediction of its t-th token, t = 1..n, full vocabulary. After
+//! "Tracing Uncertainty in Language Model Reasoning" (Grünefeld et al. 2026, arXiv 2605.07776), where correct traces fall
+//! more steeply and less linearly, and "Unveiling the Entropy Dynamics of Chain-of-Thought Reasoning" (Xu et al. 2026,
+//! arXiv 2606.02020), which finds the change from exploring to converging by CUSUM. Theirs are features of a classifier and a
+//! rule for stopping; here each is one number, of which higher is more confident. Inputs: the entropies.
+
+use super::Group::SinglePass;
+use super::{Found, Score, mean};
+
+pub(super) const SCORES: &[Score] = &[
+    // −b of the least-squares line H_t = a + b (t − 1)/(n − 1).
+    Score {
+        key: "entropy_slope",
+        name: "Entropy slope",
+        meaning: "how steeply the entropy falls from the first token to the last, nats",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(0.0 - fit(&entropies(found)).0),
+    },
+    // −R² of that line.
+    Score {
+        key: "entropy_linearity",
+        name: "Entropy linearity",
+        meaning: "minus R² of a straight line through the entropies",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(0.0 - fit(&entropies(found)).1),
+    },
+    // max over k of (1/n) Σ_{t ≤ k} (H_t − H̄), the CUSUM statistic (Page 1954) for one drop of the mean.
+    Score {
+        key: "entropy_cusum",
+        name: "Entropy CUSUM",
+        meaning: "how much of the entropy comes before a change to lower entropy, nats",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: |found| Some(cusum(&entropies(found))),
+    },
+];
+
+/// Entropies of the predictions of the response's tokens.
+fn entropies(found: &Found) -> Vec<f64> {
+    found.span().filter_map(|position| Some(found.step_before(position)?.entropy)).collect()
+}
+
+/// Slope over the whole length and R² of the least-squares line; (0, 0) of fewer than two values, R² = 0 of equal ones.
+fn fit(y: &[f64]) -> (f64, f64) {
+    let (n, centre) = (y.len(), mean(y));
+    let x = |i: usize| i as f64 / (n - 1) as f64 - 0.5;
+    let sum = |f: &dyn Fn(usize, f64) -> f64| y.iter().enumerate().map(|(i, y)| f(i, y - centre)).sum::<f64>();
+    if n < 2 {
+        return (0.0, 0.0);
+    }
+    let (xx, xy, yy) = (sum(&|i, _| x(i) * x(i)), sum(&|i, y| x(i) * y), sum(&|_, y| y * y));
+    (xy / xx, if yy > 0.0 { xy * xy / (xx * yy) } else { 0.0 })
+}
+
+/// The largest mean-centred partial sum, over the number of values; 0 of none.
+fn cusum(y: &[f64]) -> f64 {
+    let centre = mean(y);
+    let partial = y.iter().scan(0.0, |sum, y| {
+        *sum += y - centre;
+        Some(*sum)
+    });
+    partial.fold(0.0, f64::max) / y.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_linear_and_a_step_is_a_change() {
+        let (slope, r2) = fit(&[3.0, 2.0, 1.0]);
+        assert!((slope + 2.0).abs() < 1e-12 && (r2 - 1.0).abs() < 1e-12);
+        // numpy.polyfit([0, 1/3, 2/3, 1], [1, 1, 0, 0], 1)[0] = -1.2, numpy.corrcoef ** 2 = 0.8
+        let (slope, r2) = fit(&[1.0, 1.0, 0.0, 0.0]);
+        assert!((slope + 1.2).abs() < 1e-12 && (r2 - 0.8).abs() < 1e-12);
+        assert_eq!((fit(&[]), fit(&[4.0]), fit(&[4.0, 4.0])), ((0.0, 0.0), (0.0, 0.0), (0.0, 0.0)));
+        // partial sums of ±1/2: 1/2, 1, 1/2, 0
+        assert_eq!(cusum(&[1.0, 1.0, 0.0, 0.0]), 0.25);
+        assert_eq!((cusum(&[0.0, 0.0, 1.0, 1.0]), cusum(&[])), (0.0, 0.0));
+    }
+}
