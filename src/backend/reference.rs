@@ -8,7 +8,7 @@
 //! T is the input. A **name** is that of the part of the method which a function implements.
 
 use super::distribution::{Distribution, LogitSums};
-use super::entropy::{EntropyRule, Gamma, reweighting};
+use super::entropy::{EntropyRule, Gamma};
 use super::{Backend, BackendError, DType, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId};
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::{ModelSpec, Weights, config::Activation, weights::Weight};

@@ -5,7 +5,7 @@ use super::progress::Progress;
 use super::{ModelArgs, note, print};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
-use crate::engine::{Engine, EngineError, EngineOptions, HeadSelection};
+use crate::engine::{Engine, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_sample, sample_files};
 use crate::eval::sample::Sample;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
