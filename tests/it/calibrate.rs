@@ -24,6 +24,9 @@ fn some_model() -> Fingerprint {
     Fingerprint {
         architecture: "LlamaForCausalLM".into(),
         config: "a".into(),
+        generation_config: None,
+        weights_index: None,
+        tokenizer_config: None,
         weights: "b".into(),
         tokenizer: "c".into(),
         chat_template: None,
