@@ -47,7 +47,7 @@ fn indent_text(indent: Value) -> Result<String, Fault> {
         Value::Str(text) => Ok(text.to_string()),
         other => match other.as_len() {
             Some(spaces) if spaces <= 1000 => Ok(" ".repeat(spaces)),
-            Some(_) => Err(Fault::limit("tojson: indent is at most 1000")),
+            Some(_) => Err(Fault::error("tojson: indent is at most 1000")),
             None => Err(Fault::error(format!("tojson: indent should be an integer, not {}", other.type_name()))),
         },
     }
