@@ -7,7 +7,7 @@ use crate::engine::FinishReason;
 use crate::io::record::{Answer, Status};
 use crate::model::chat::encode_plain;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
-use crate::uq::{Link, Member, Profile};
+use crate::uq::{Link, Member, Profile, Scores};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -16,6 +16,12 @@ use std::ops::Range;
 
 /// Scores by name; `None` where one could not be computed. Higher is more confident.
 pub type ScoreMap = BTreeMap<String, Option<f64>>;
+
+/// The scores of a response by name.
+pub fn score_map(scores: &Scores) -> ScoreMap {
+    let finite = |value: f64| Some(value).filter(|value| value.is_finite());
+    scores.iter().map(|(score, value)| (score.key.to_owned(), finite(value))).collect()
+}
 
 /// One item of a task, its response, its grade and its confidences. One that is read is checked: positions lie where they can,
 /// and lists of one length have it.

@@ -2,7 +2,7 @@
 
 use crate::common::{golden, numbers, read_json};
 use serde_json::Value;
-use uqac::eval::metrics::{Binning, Metric, Ranking, auprc, auroc, balanced_subsample, brier, ece};
+use uqac::eval::metrics::{Binning, Confidence, Metric, Ranking, auprc, auroc, balanced_subsample, brier, ece};
 
 const TOLERANCE: f64 = 1e-12;
 
@@ -113,4 +113,19 @@ fn resampling_by_counts_is_resampling_of_items() {
             assert_eq!(metric.of(&levels, true), metric.of(&direct, true), "{name}: {}", metric.key());
         }
     }
+}
+
+#[test]
+fn logarithms_rank_what_underflows() {
+    let log = |rank: f64| Confidence { score: rank.exp(), rank };
+    let items =
+        [(0, log(-900.0), false), (1, log(-800.0), true), (2, log(-0.5), true), (3, log(f64::NEG_INFINITY), false)];
+    let levels = Ranking::new(items).levels();
+    let found: Vec<(f64, u32)> = levels.iter().map(|level| (level.score, level.correct)).collect();
+    assert_eq!(found, [((-0.5f64).exp(), 1), (0.0, 1), (0.0, 0), (0.0, 0)]);
+    assert_eq!(auroc(&levels), Some(1.0));
+    // what only reads scores reads probabilities
+    let by_score = Ranking::new(items.map(|(i, confidence, correct)| (i, confidence.score, correct))).levels();
+    assert_eq!(by_score.len(), 2);
+    assert_eq!(brier(&levels), brier(&by_score));
 }

@@ -129,20 +129,4 @@ mod tests {
         assert_eq!(levels, [level(0.5, 4, 3), level(0.0, 1, 0)]);
         assert_eq!(ranking.len(), 5);
     }
-
-    #[test]
-    fn logarithms_rank_what_underflows() {
-        let log = |rank: f64| Confidence { score: rank.exp(), rank };
-        let items =
-            [(0, log(-900.0), false), (1, log(-800.0), true), (2, log(-0.5), true), (3, log(f64::NEG_INFINITY), false)];
-        let levels = Ranking::new(items).levels();
-        assert_eq!(
-            levels.iter().map(|level| (level.score, level.correct)).collect::<Vec<_>>(),
-            [((-0.5f64).exp(), 1), (0.0, 1), (0.0, 0), (0.0, 0),]
-        );
-        assert_eq!(super::super::auroc(&levels), Some(1.0));
-        // what only reads scores reads probabilities
-        let by_score = Ranking::new(items.map(|(i, confidence, correct)| (i, confidence.score, correct))).levels();
-        assert_eq!(super::super::brier(&levels), super::super::brier(&by_score));
-    }
 }

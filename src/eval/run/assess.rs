@@ -6,11 +6,11 @@ use super::methods::{Context, Findings, Method, MethodError};
 use crate::engine::encode::ResponseText;
 use crate::engine::{FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
-use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq};
+use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq, score_map};
 use crate::eval::tasks::{Question, Task};
 use crate::io::record::Status;
+use crate::uq::Outcome;
 use crate::uq::pipeline;
-use crate::uq::{Outcome, Scores};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -165,12 +165,6 @@ fn fill_outcome(uq: &mut Uq, traced: &TracedSequence, outcome: Outcome) -> Resul
     }
     (uq.chain, uq.kept) = (outcome.chain, outcome.kept);
     Ok(())
-}
-
-/// Scores by their names.
-pub fn score_map(scores: &Scores) -> ScoreMap {
-    let finite = |value: f64| Some(value).filter(|value| value.is_finite());
-    scores.iter().map(|(score, value)| (score.key.to_owned(), finite(value))).collect()
 }
 
 /// How a request was generated, in lm-evaluation-harness's terms.

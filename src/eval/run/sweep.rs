@@ -2,13 +2,12 @@
 //! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and resume where it ended.
 
 use super::RunError;
-use super::assess::score_map;
 use super::controls::draw_number;
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::{EvalOptions, Model};
 use crate::backend::DType;
-use crate::engine::{Engine, HeadSelection};
-use crate::eval::sample::{Sample, SweepPoint};
+use crate::engine::{Engine, EngineError, HeadSelection};
+use crate::eval::sample::{Sample, SweepPoint, score_map};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::uq::rules::RULES;
