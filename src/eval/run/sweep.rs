@@ -6,7 +6,7 @@ use super::controls::draw_number;
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::{EvalOptions, Model};
 use crate::backend::DType;
-use crate::engine::{Engine, EngineError, HeadSelection};
+use crate::engine::{Engine, HeadSelection};
 use crate::eval::sample::{Sample, SweepPoint, score_map};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
