@@ -118,7 +118,8 @@ fn resampling_by_counts_is_resampling_of_items() {
 #[test]
 fn logarithms_rank_what_underflows() {
     let log = |rank: f64| Confidence { score: rank.exp(), rank };
-    let items = [(0, log(-900.0), false), (1, log(-800.0), true), (2, log(-0.5), true), (3, log(f64::NEG_INFINITY), false)];
+    let items =
+        [(0, log(-900.0), false), (1, log(-800.0), true), (2, log(-0.5), true), (3, log(f64::NEG_INFINITY), false)];
     let levels = Ranking::new(items).levels();
     let found: Vec<(f64, u32)> = levels.iter().map(|level| (level.score, level.correct)).collect();
     assert_eq!(found, [((-0.5f64).exp(), 1), (0.0, 1), (0.0, 0), (0.0, 0)]);

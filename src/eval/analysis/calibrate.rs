@@ -163,7 +163,8 @@ impl Answers {
     /// Every score with every map that suits it.
     fn candidates(&self) -> impl Iterator<Item = Candidate> + use<'_> {
         let of_score = |(score, scored): (usize, &Scored)| {
-            let inputs: &[Input] = if scored.method.probability { &[Input::LogOdds, Input::Log] } else { &[Input::Score] };
+            let inputs: &[Input] =
+                if scored.method.probability { &[Input::LogOdds, Input::Log] } else { &[Input::Score] };
             let platt = inputs.iter().map(move |input| Candidate { score, input: *input, isotonic: false });
             // isotonic regression depends on the order alone, but for what lies between two knots
             platt.chain([Candidate { score, input: inputs[0], isotonic: true }])
