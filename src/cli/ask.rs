@@ -30,10 +30,6 @@ pub struct AskArgs {
     /// The question; - reads it from standard input
     #[arg(value_name = "QUESTION")]
     question: String,
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    reading: ReadingArgs,
     /// Max tokens of the response
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
@@ -57,6 +53,10 @@ pub struct AskArgs {
     /// Nothing but a JSON object on standard output
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    reading: ReadingArgs,
 }
 
 const EXAMPLES: &str = "\

@@ -20,8 +20,6 @@ use std::process::ExitCode;
     after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k"
 )]
 pub struct BenchArgs {
-    #[command(flatten)]
-    model: ModelArgs,
     /// A published shape with random weights instead of a model; NAME/small is it shrunken
     #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
     random_weights: Option<String>,
@@ -55,6 +53,8 @@ pub struct BenchArgs {
     /// Nothing but a JSON object on standard output
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
 /// More than any model's context.

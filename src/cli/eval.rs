@@ -31,8 +31,6 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(override_usage = USAGE, after_help = examples_and_rules(EXAMPLES))]
 pub struct EvalArgs {
-    #[command(flatten)]
-    model: ModelArgs,
     #[arg(short, long, value_name = "TASK,..", value_delimiter = ',', help = format!("Tasks: {}", tasks::names()))]
     tasks: Vec<String>,
     /// The run's folder
@@ -50,8 +48,6 @@ pub struct EvalArgs {
     /// Responses generated at once; results do not depend on it
     #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value = "8")]
     batch_size: usize,
-    #[command(flatten)]
-    reading: ReadingArgs,
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
@@ -97,6 +93,10 @@ pub struct EvalArgs {
     // read before these are parsed, by `super::config`
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    reading: ReadingArgs,
 }
 
 /// What must be given may also come from the file of `--config`, so the parser does not require it.

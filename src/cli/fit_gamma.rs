@@ -21,8 +21,6 @@ use std::process::ExitCode;
 #[derive(Args)]
 #[command(after_help = "Example:\n  uqac fit-gamma -m abacus runs/abacus --limit 20")]
 pub struct FitGammaArgs {
-    #[command(flatten)]
-    model: ModelArgs,
     /// Folder of a run of `uqac eval` with this model
     #[arg(value_name = "FOLDER")]
     run: PathBuf,
@@ -35,6 +33,8 @@ pub struct FitGammaArgs {
     /// Print only a JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    model: ModelArgs,
 }
 
 pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {

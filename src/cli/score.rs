@@ -29,10 +29,6 @@ use std::time::Instant;
 #[derive(Args)]
 #[command(after_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    reading: ReadingArgs,
     /// JSON lines, plain or gzip; - is standard input
     #[arg(short, long, value_name = "FILE")]
     input: PathBuf,
@@ -54,6 +50,10 @@ pub struct ScoreArgs {
     /// Take prompts as they are, for base models
     #[arg(long)]
     no_chat_template: bool,
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    reading: ReadingArgs,
 }
 
 const EXAMPLES: &str = "\

@@ -129,6 +129,10 @@ fn every_help_has_an_example_and_shows_what_is_required() {
         let text = String::from_utf8(uqac(&[command, "--help"]).stdout).unwrap();
         assert!(text.contains(usage), "{text}");
     }
+    for (command, own) in [("ask", "--seed"), ("score", "--input"), ("eval", "--sweep"), ("bench", "--rounds")] {
+        let text = String::from_utf8(uqac(&[command, "--help"]).stdout).unwrap();
+        assert!(text.find(own) < text.find("\nModel and device:"), "its own options are not among the model's: {text}");
+    }
     let text = String::from_utf8(uqac(&["eval", "--help"]).stdout).unwrap();
     for heading in ["\nModel and device:", "\nMethod:", "\nMessages:", "\nOptions:"] {
         assert!(text.contains(heading), "{heading}: {text}");
