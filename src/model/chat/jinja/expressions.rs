@@ -145,7 +145,14 @@ impl Parser {
         };
         let mut posts = Vec::new();
         self.postfix(&mut posts)?;
-        while with_filters {
+        if with_filters {
+            self.filters_and_tests(&mut posts)?;
+        }
+        Ok(if posts.is_empty() { value } else { Expr::Chain(Box::new(value), posts) })
+    }
+
+    fn filters_and_tests(&mut self, posts: &mut Vec<Post>) -> Parse<()> {
+        loop {
             match self.peek() {
                 TokenKind::Operator("|") => posts.extend(self.filters(false)?),
                 TokenKind::Operator("(") => posts.push(Post::Call(self.arguments()?)),
@@ -153,10 +160,9 @@ impl Parser {
                     self.at += 1;
                     posts.push(self.test()?);
                 }
-                _ => break,
+                _ => return Ok(()),
             }
         }
-        Ok(if posts.is_empty() { value } else { Expr::Chain(Box::new(value), posts) })
     }
 
     fn postfix(&mut self, posts: &mut Vec<Post>) -> Parse<()> {
