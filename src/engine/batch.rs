@@ -1,7 +1,7 @@
 //! Responses generated together: prompts join and finished responses leave while the others go on, each with options of its
 //! own. Every token is the same as if its sequence ran alone.
 
-use super::generate::{FinishReason, GenerateOptions, Generation, Progress};
+use super::generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 use super::stop::StopText;
 use super::{Engine, EngineError, TracedSequence};
 use crate::backend::forward;
@@ -19,10 +19,6 @@ pub struct Batch<'e> {
     /// Responses that have ever been started.
     started: u64,
 }
-
-/// A response of a batch, by which it is taken out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(u64);
 
 /// How a response is generated, shared by those that are generated alike.
 #[derive(Clone)]

@@ -1,6 +1,5 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
-use super::batch::Ticket;
 use super::trace::{HeadSelection, TracedSequence};
 use super::{Engine, EngineError};
 use crate::backend::sampling::Sampling;
@@ -47,6 +46,10 @@ pub enum FinishReason {
     /// The caller stopped it.
     Interrupted,
 }
+
+/// A response of a batch, by which it is taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub(super) u64);
 
 /// A token as it is chosen, for streaming; a stop string may yet cut it off.
 #[derive(Clone, Copy, Debug)]

@@ -8,8 +8,8 @@ mod response;
 mod stop;
 mod trace;
 
-pub use batch::{Batch, Request, Ticket};
-pub use generate::{FinishReason, GenerateOptions, Generation, Progress};
+pub use batch::{Batch, Request};
+pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use response::{Response, Variant};
 pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
 

@@ -20,6 +20,7 @@ macro_rules! files {
 
 static FILES: &[(&str, &[u8])] = files![
     "config.json",
+    "generation_config.json",
     "model.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
