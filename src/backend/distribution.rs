@@ -1,6 +1,8 @@
 //! What a wide trace keeps of a prediction's whole distribution: numbers over the full vocabulary that cannot be had from
 //! its entropy and its alternatives.
 
+use super::TokenLogprob;
+
 /// Tokens whose log-probabilities [`Distribution::top_logprob`] averages, as DeepConf.
 pub const TOP_LOGPROBS: usize = 20;
 
@@ -41,6 +43,16 @@ pub struct LogitSums {
 }
 
 impl Distribution {
+    /// Of `logits` [vocab_size], whose tokens are all in `top`, best first.
+    pub fn by_definition(logits: &[f64], top: &[TokenLogprob]) -> Distribution {
+        let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum = |f: fn(f64) -> f64| logits.iter().map(|x| f(x - max)).sum();
+        let sums =
+            LogitSums { deviation: sum(|d| d), half: sum(|d| (d / 2.0).exp()), quarter: sum(|d| (d / 4.0).exp()) };
+        let top: Vec<f64> = top.iter().map(|t| t.logprob).collect();
+        Distribution::new(&top, top[0], &sums, logits.len())
+    }
+
     /// `top`: the most probable tokens' ln p, falling, [`TOP_LOGPROBS`] of them, and as many as have p >
     /// [`DOMINANT_DROP`] and one more, at most [`DOMINANT_AMONG`]; fewer only where the vocabulary has no more.
     /// `max_logprob`: ln p of the largest logit.

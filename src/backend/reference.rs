@@ -3,11 +3,10 @@
 //! once, in the order in which a token meets it. The other backends compute the same, fast. [`Operations`] is the way of a
 //! token through the layers, from its embedding to its final hidden state; the formulas are the functions of `Model` and
 //! those after it; [`Backend`] says what follows a row, and what its trace holds. Activations are f32, sums f64.
-//!
-//! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T is what is computed when the token at position
-//! T is the input. A **name** is that of the part of the method which a function implements.
+//! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T: what is computed with the token at position T as
+//! the input. A **name** is that of the part of the method which a function implements.
 
-use super::distribution::{Distribution, LogitSums};
+use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{Backend, BackendError, DType, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId};
 use super::{Step, TokenLogprob, TraceOptions};
@@ -17,8 +16,7 @@ use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 /// The model, the sequences (by id), and the rows of the pass in flight.
 pub struct ReferenceBackend {
     model: Model,
-    k_cache: DType,
-    v_cache: DType,
+    cache_types: (DType, DType),
     gamma: Gamma,
     sequences: Vec<Sequence>,
     pass: Vec<PassRow>,
@@ -50,7 +48,6 @@ struct TracedRow {
 struct PassRow {
     row: Row,
     wanted: bool,
-    /// Of a traced row.
     options: Option<TraceOptions>,
     /// Residual stream, in the end the final hidden state: `[hidden_size]`
     x: Vec<f32>,
@@ -88,8 +85,8 @@ impl Operations for ReferenceBackend {
             *queries = model.rotate(layer, row.position, q, w.q_norm.as_deref());
             let k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
             let Sequence { keys, values, .. } = &mut self.sequences[row.sequence.0];
-            keys.insert((layer, row.position), k.iter().map(|x| self.k_cache.round(*x)).collect());
-            values.insert((layer, row.position), v.iter().map(|x| self.v_cache.round(*x)).collect());
+            keys.insert((layer, row.position), k.iter().map(|x| self.cache_types.0.round(*x)).collect());
+            values.insert((layer, row.position), v.iter().map(|x| self.cache_types.1.round(*x)).collect());
         }
         Ok(())
     }
@@ -265,15 +262,6 @@ fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f3
     (alpha.iter().map(|a| *a as f32).collect(), entropy as f32)
 }
 
-/// What a wide trace keeps of a prediction: `logits` are [vocab_size], `top` all its tokens, best first.
-fn distribution(logits: &[f64], top: &[TokenLogprob]) -> Distribution {
-    let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let sum = |f: fn(f64) -> f64| logits.iter().map(|x| f(x - max)).sum();
-    let sums = LogitSums { deviation: sum(|d| d), half: sum(|d| (d / 2.0).exp()), quarter: sum(|d| (d / 4.0).exp()) };
-    let top: Vec<f64> = top.iter().map(|t| t.logprob).collect();
-    Distribution::new(&top, top[0], &sums, logits.len())
-}
-
 fn softcap(x: f64, cap: Option<f32>) -> f64 {
     cap.map(f64::from).map_or(x, |cap| cap * (x / cap).tanh())
 }
@@ -293,7 +281,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn cache_types(&self) -> (DType, DType) {
-        (self.k_cache, self.v_cache)
+        self.cache_types
     }
 
     fn max_rows(&self) -> usize {
@@ -346,7 +334,7 @@ impl Backend for ReferenceBackend {
                 step.top = (0..).zip(&logits).map(|(token, x)| TokenLogprob { token, logprob: x - z }).collect();
                 step.top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
                 let wide = self.sequences[row.sequence.0].options.is_some_and(|options| options.wide);
-                step.distribution = wide.then(|| distribution(&logits, &step.top));
+                step.distribution = wide.then(|| Distribution::by_definition(&logits, &step.top));
                 let likely = step.top.iter().take_while(|t| t.logprob > 0.01_f64.ln()).count();
                 step.top.truncate(likely.max(5));
             }
@@ -399,18 +387,13 @@ impl Backend for ReferenceBackend {
 }
 
 impl ReferenceBackend {
-    /// Keys and values are rounded to `k_cache` and `v_cache` when they enter the cache.
-    pub fn new(spec: ModelSpec, weights: Arc<Weights>, k_cache: DType, v_cache: DType) -> ReferenceBackend {
+    /// Keys and values are rounded to their `cache_types` when they enter the cache.
+    pub fn new(spec: ModelSpec, weights: Arc<Weights>, cache_types: (DType, DType), gamma: Gamma) -> Self {
         let frequencies = spec.rope.iter().map(|rope| rope.inverse_frequencies(spec.head_dim)).collect();
         let model = Model { spec, weights, frequencies };
-        ReferenceBackend { model, k_cache, v_cache, gamma: Gamma::PUBLISHED, sequences: Vec::new(), pass: Vec::new() }
+        ReferenceBackend { model, cache_types, gamma, sequences: Vec::new(), pass: Vec::new() }
     }
 
-    pub fn with_gamma(self, gamma: Gamma) -> ReferenceBackend {
-        ReferenceBackend { gamma, ..self }
-    }
-
-    /// A row of the finished pass.
     fn wanted(&self, row: usize) -> Result<&PassRow, BackendError> {
         self.pass.get(row).filter(|row| row.wanted).ok_or(BackendError::RowNotWanted { row })
     }

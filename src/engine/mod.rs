@@ -233,7 +233,7 @@ fn open_backend(
     let or_f32 = |cache: Option<DType>| cache.unwrap_or(DType::F32);
     let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
     if device == DeviceChoice::Reference {
-        return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), k_cache, v_cache).with_gamma(gamma)), None));
+        return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), (k_cache, v_cache), gamma)), None));
     }
     let options = CpuOptions { threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma };
     Ok((Box::new(CpuBackend::new(spec, weights.clone(), options)), cuda_fallback_reason))

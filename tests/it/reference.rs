@@ -20,6 +20,7 @@ use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::entropy::EntropyRule;
+use uqac::backend::entropy::Gamma;
 use uqac::backend::forward::forward;
 use uqac::backend::reference::ReferenceBackend;
 use uqac::backend::sampling::Sampling;
@@ -31,7 +32,7 @@ type CacheTypes = (DType, DType);
 
 fn reference(folder: &Path, (k, v): CacheTypes) -> ReferenceBackend {
     let (spec, weights) = open(folder);
-    ReferenceBackend::new(spec, weights, k, v)
+    ReferenceBackend::new(spec, weights, (k, v), Gamma::PUBLISHED)
 }
 
 fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, isa: Isa) -> CpuBackend {
