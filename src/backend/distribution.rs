@@ -9,7 +9,7 @@ pub const TOP_LOGPROBS: usize = 20;
 /// Most probable tokens among which dominant ones are looked for; `head.cu` keeps as many.
 pub const DOMINANT_AMONG: usize = 128;
 
-/// A drop of probability ends the dominant tokens if it is above this, and above [`DOMINANT_SHARE`] of what it drops from.
+/// A drop of probability ends the dominant tokens if it is above this, and above `DOMINANT_SHARE` of what it drops from.
 pub const DOMINANT_DROP: f64 = 0.005;
 
 /// See [`DOMINANT_DROP`].
@@ -43,7 +43,7 @@ pub struct LogitSums {
 }
 
 impl Distribution {
-    /// Of `logits` [vocab_size], whose tokens are all in `top`, best first.
+    /// Of `logits` `[vocab_size]`, whose tokens are all in `top`, best first.
     pub fn by_definition(logits: &[f64], top: &[TokenLogprob]) -> Distribution {
         let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum = |f: fn(f64) -> f64| logits.iter().map(|x| f(x - max)).sum();

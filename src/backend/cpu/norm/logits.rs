@@ -111,7 +111,7 @@ impl Kernel for Sums<'_> {
     }
 }
 
-/// [`LogitSums`] of a row whose largest logit is `max`; the exponentials' sums err as those of [`from_max`].
+/// [`LogitSums`] of a row whose largest logit is `max`; the exponentials' sums err as those of `from_max`.
 pub fn logit_sums(isa: Isa, x: &[f32], max: f32) -> LogitSums {
     let (half, quarter) = isa.run(RootSums { x, max });
     LogitSums { deviation: deviation(x, max), half, quarter }
