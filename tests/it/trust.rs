@@ -152,7 +152,7 @@ fn a_template_planted_in_the_cache_is_not_used() {
     succeeds(&ask_abacus(cache.path()));
     let models = cache.path().join("models");
     let model = std::fs::read_dir(&models).unwrap().next().unwrap().unwrap().path();
-    let planted = [("chat_template.jinja", "{{ raise_exception('planted') }}"), ("generation_config.json", "{")];
+    let planted = [("chat_template.jinja", "{{ raise_exception('planted') }}"), ("model.safetensors.index.json", "{")];
     for (name, text) in planted {
         std::fs::write(model.join(name), text).unwrap();
         succeeds(&ask_abacus(cache.path()));
@@ -519,9 +519,8 @@ fn quiet_verbose_and_colour_are_chosen() {
 #[test]
 fn explanations_are_whole_and_unknown_methods_are_refused() {
     let setup = Setup::new();
-    let ask =
-        ["ask", "--device", "cpu", "--no-chat-template", "--max-tokens", "60", "--temperature", "1", "--seed", "3"];
-    let output = setup.uqac(&[&ask[..], &ANY_NUMBER, &["Count: 1 2 3"]].concat());
+    let mut ask = setup.command(&["ask", "--model", "abacus", "--device", "cpu", "What is 17 + 25?"]);
+    let output = ask.env("UQAC_CACHE", setup.path("cache")).stdin(Stdio::null()).output().unwrap();
     succeeds(&output);
     let text = String::from_utf8(output.stdout).unwrap();
     let scores = text.split("higher is more confident").nth(1).expect("the test needs an answer");
