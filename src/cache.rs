@@ -4,7 +4,7 @@
 //! writable by their owner alone, and one of another user (root excepted) or behind a link is refused. Files are written
 //! under random names and renamed, so neither a reader nor a kill sees a part of one.
 
-use crate::files;
+use crate::{files, units};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
@@ -142,8 +142,7 @@ pub(crate) fn read_sealed(path: &Path) -> Option<Vec<u8>> {
 
 /// A line that is a comment of C and of PTX.
 fn seal(text: &[u8]) -> String {
-    let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("// SHA-256 of what follows: {hash}\n")
+    format!("// SHA-256 of what follows: {}\n", units::hex(&Sha256::digest(text)))
 }
 
 /// The bytes of a regular file; no link is followed.

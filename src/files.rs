@@ -1,4 +1,4 @@
-//! Files that others have written: opened without waiting, read up to a cap, and told apart whatever they are called.
+//! Files that others have written: opened without waiting, read up to a cap, and compared whatever they are called.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -47,20 +47,22 @@ pub(crate) fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
 
 /// Standard input as a file, read from where it stands.
 pub(crate) fn stdin() -> io::Result<File> {
-    #[cfg(unix)]
-    let duplicate = std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned()?;
-    #[cfg(windows)]
-    let duplicate = std::os::windows::io::AsHandle::as_handle(&io::stdin()).try_clone_to_owned()?;
-    Ok(File::from(duplicate))
+    duplicate(&io::stdin())
 }
 
 /// Standard output as a file.
 pub(crate) fn stdout() -> io::Result<File> {
-    #[cfg(unix)]
-    let duplicate = std::os::fd::AsFd::as_fd(&io::stdout()).try_clone_to_owned()?;
-    #[cfg(windows)]
-    let duplicate = std::os::windows::io::AsHandle::as_handle(&io::stdout()).try_clone_to_owned()?;
-    Ok(File::from(duplicate))
+    duplicate(&io::stdout())
+}
+
+#[cfg(unix)]
+fn duplicate(stream: &impl std::os::fd::AsFd) -> io::Result<File> {
+    Ok(File::from(stream.as_fd().try_clone_to_owned()?))
+}
+
+#[cfg(windows)]
+fn duplicate(stream: &impl std::os::windows::io::AsHandle) -> io::Result<File> {
+    Ok(File::from(stream.as_handle().try_clone_to_owned()?))
 }
 
 /// Whether both are one regular file, under whatever names.

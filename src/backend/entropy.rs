@@ -176,6 +176,7 @@ impl EntropyState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_gamma_of_its_own_has_its_own_length() {
@@ -186,7 +187,6 @@ mod tests {
         assert_eq!(Gamma::new(&[]).unwrap().weight(9, 8), 1.0);
         assert_eq!((Gamma::new(&[1.5]), Gamma::new(&[f64::NAN]), Gamma::new(&[0.5; 19])), (None, None, None));
     }
-    use proptest::prelude::*;
 
     /// Entropy of the reweighted row in f64, two passes.
     fn two_pass(scores: &[f32], row: usize) -> Option<f64> {

@@ -264,10 +264,10 @@ pub trait Backend: Operations {
     /// the given or chosen token, and that token. A row that was not wanted is an error.
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError>;
 
-    /// Decode steps of several sequences, `vocabulary` as [`Choice::vocabulary`]: in each step every sequence's row enters, is recorded, and the next token is
-    /// chosen, which is the next row. `on_step` is called with (index in `rows`, the step's output, the token), steps in
-    /// order and rows in order within a step, and says whether the sequence goes on. Returns when none does. A sequence's
-    /// tokens are the same whatever else runs.
+    /// Decode steps of several sequences: in each step every sequence's row enters, is recorded, and the next token is
+    /// chosen, which is the next row; `vocabulary` as [`Choice::vocabulary`]. `on_step` is called with (index in `rows`, the
+    /// step's output, the token), steps in order and rows in order within a step, and says whether the sequence goes on.
+    /// Returns when none does. A sequence's tokens are the same whatever else runs.
     fn decode(
         &mut self,
         rows: &[DecodeRow],

@@ -137,6 +137,11 @@ pub fn argmax(values: &[f32]) -> u32 {
     (start + values[start..].iter().position(|x| *x == max).unwrap_or(0)) as u32
 }
 
+/// FNV-1a: a stream's number from whatever names it.
+pub fn stream_of(name: impl IntoIterator<Item = u64>) -> u64 {
+    name.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, part| (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
 /// A number in [0, 1) from three counters, chained through the finalizer of SplitMix64.
 pub fn uniform(seed: u64, stream: u64, position: u64) -> f64 {
     let mix = |mut x: u64| {

@@ -92,7 +92,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.run.load(&folder)?;
-    let calibration = calibration(&folder, &engine, &parameters.reading)?;
+    let calibration = calibration(&folder, &engine, None, &parameters.reading)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let mut stream = Stream::new(&tokenizer, &engine, args.json);

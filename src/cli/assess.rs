@@ -1,6 +1,7 @@
 //! The method on one traced response, with what `--trace` shows of its chain; and the flags that choose its reading.
 
 use super::error::CliError;
+use super::fingerprint;
 use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::eval::calibration::Calibration;
@@ -66,14 +67,18 @@ fn named<T: Named + Send + Sync>(meaning: fn(T) -> &'static str) -> impl TypedVa
     names.try_map(|name| T::named(&name).ok_or("not one of the possible values"))
 }
 
-/// The calibration of a model under a reading of the method, if there is one.
-pub fn calibration(folder: &Path, engine: &Engine, reading: &Reading) -> Result<Option<Calibration>, CliError> {
+/// The calibration of a model under a reading of the method, if there is one; `known`: the model's fingerprint, where it has
+/// been taken.
+pub fn calibration(
+    folder: &Path,
+    engine: &Engine,
+    known: Option<&Fingerprint>,
+    reading: &Reading,
+) -> Result<Option<Calibration>, CliError> {
     if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
         return Ok(None);
     }
-    let template = engine.chat_template().map(|template| template.source());
-    let model =
-        Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
+    let model = known.cloned().map_or_else(|| fingerprint(folder, engine), Ok)?;
     Ok(Calibration::find(folder, &model, reading)?)
 }
 

@@ -22,6 +22,7 @@ use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
+use crate::files;
 use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::report::term::colour::TermStyle;
@@ -165,15 +166,14 @@ struct RunArgs {
 
 /// γ from a file.
 fn gamma(path: &str) -> Result<Gamma, String> {
-    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let text = files::read_to_string(Path::new(path), files::MAX_SETTINGS).map_err(|error| error.to_string())?;
     let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let list = value.get("gamma").unwrap_or(&value);
     let values: Option<Vec<f64>> =
         list.as_array().and_then(|list| list.iter().map(serde_json::Value::as_f64).collect());
-    let most = Gamma::MAX_NEAREST;
     values
         .and_then(|values| Gamma::new(&values))
-        .ok_or(format!("expected a list of at most {most} numbers from 0 to 1"))
+        .ok_or_else(|| format!("expected a list of at most {} numbers from 0 to 1", Gamma::MAX_NEAREST))
 }
 
 impl ModelArgs {
@@ -268,6 +268,12 @@ fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(range)
 }
 
+/// What identifies the files of the model that the engine has loaded from this folder.
+fn fingerprint(folder: &Path, engine: &Engine) -> Result<Fingerprint, CliError> {
+    let template = engine.chat_template().map(|template| template.source());
+    Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })
+}
+
 /// What a run is made with.
 fn manifest<Options>(
     named: &str,
@@ -275,9 +281,6 @@ fn manifest<Options>(
     engine: &Engine,
     options: Options,
 ) -> Result<Manifest<Options>, CliError> {
-    let template = engine.chat_template().map(|template| template.source());
-    let fingerprint =
-        Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })?;
     let (k_cache, v_cache) = engine.cache_types();
     let name = match Path::new(named).is_dir() {
         true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
@@ -288,7 +291,7 @@ fn manifest<Options>(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: Model {
             name: name.unwrap_or_else(|| named.to_owned()),
-            fingerprint,
+            fingerprint: fingerprint(folder, engine)?,
             k_cache,
             v_cache,
             weight_format: engine.options().weights,

@@ -99,13 +99,11 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     let mut output = output.open()?;
     if is_file {
         sidecar::write(&args.output, &manifest)?;
-    }
-    if is_file {
         signals::on_interrupt("interrupted; the same command with --resume goes on from here");
     }
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let calibration = calibration(&folder, &engine, &parameters.reading)?;
+    let calibration = calibration(&folder, &engine, Some(&manifest.model.fingerprint), &parameters.reading)?;
     let items = Items::from(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {

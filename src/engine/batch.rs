@@ -28,8 +28,6 @@ struct Options {
     generate: GenerateOptions,
     /// The model's end tokens and the options'.
     stop_ids: Vec<u32>,
-    /// As in the options, shared by the sequences.
-    stop: Arc<[String]>,
     /// max_position_embeddings
     context: usize,
 }
@@ -60,8 +58,8 @@ impl Engine {
     pub fn request(&self, options: &GenerateOptions) -> Request {
         let mut stop_ids = if options.ignore_ends { Vec::new() } else { self.spec().eos_token_ids.clone() };
         stop_ids.extend(&options.stop_ids);
-        let (stop, context) = (options.stop.clone().into(), self.spec().max_position_embeddings);
-        Request(Arc::new(Options { generate: options.clone(), stop_ids, stop, context }))
+        let context = self.spec().max_position_embeddings;
+        Request(Arc::new(Options { generate: options.clone(), stop_ids, context }))
     }
 }
 
@@ -130,7 +128,7 @@ impl Batch<'_> {
         self.start_from(Some((from, shared(prompt, cached))), prompt, stream, request, on_token)
     }
 
-    /// Adds a prompt, of which `base` holds so many first tokens.
+    /// Adds a prompt, of which `base` holds the first n tokens.
     fn start_from(
         &mut self,
         base: Option<(SequenceId, usize)>,
@@ -152,7 +150,8 @@ impl Batch<'_> {
             finish: FinishReason::Length,
             steps: Vec::new(),
         };
-        let text = StopText::new(&self.engine.tokenizer, &request.0.stop);
+        let has_stop = !request.0.generate.stop.is_empty();
+        let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
         self.running.push(Running { ticket, id, stream, request, generation, text, finished: false, reported: false });
         let started = self.prefill(prompt, start).and_then(|()| {
             let Some(running) = self.running.last_mut() else { return Ok(()) };
@@ -311,7 +310,7 @@ impl Running {
         let token = TokenLogprob { token: *last, logprob: step.logprob.unwrap_or(f64::NEG_INFINITY) };
         let flow = on_token(Progress { stream: self.stream, ticket: self.ticket, token });
         // a token without text cannot complete a stop string
-        let stopped_after = self.text.as_mut().and_then(|text| text.push(*last).ok().flatten());
+        let stopped_after = self.text.as_mut().and_then(|text| text.push(*last, &generate.stop).ok().flatten());
         let finish = if stop_ids.contains(last) {
             FinishReason::Stop
         } else if let Some(kept) = stopped_after {

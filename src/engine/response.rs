@@ -1,6 +1,7 @@
 //! A response as its pass recorded it.
 
 use crate::backend::Step;
+use std::ops::Range;
 
 /// A response, and what its pass recorded of each step.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,16 @@ impl Response<'_> {
     /// ln p(token at `position`), absolute, full vocabulary.
     pub fn logprob_at(&self, position: usize) -> f64 {
         position.checked_sub(1).and_then(|row| self.step(row).logprob).unwrap_or(f64::NEG_INFINITY)
+    }
+
+    /// The text of the token at `position` (absolute) on its own; empty outside the response.
+    pub fn token_text(&self, position: usize) -> &str {
+        position.checked_sub(self.prompt_len).and_then(|j| self.token_texts.get(j)).map_or("", String::as_str)
+    }
+
+    /// The texts of the tokens at these positions (absolute), one after the other.
+    pub fn text(&self, positions: Range<usize>) -> String {
+        positions.map(|position| self.token_text(position)).collect()
     }
 
     /// The row, relative to `prompt_len`, that predicts the token at `position` (absolute): -1 for the first response token.

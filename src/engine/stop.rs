@@ -6,7 +6,6 @@ use std::sync::Arc;
 /// The text of one response as it is written, looked through for stop strings. O(1) per token: of the text before a new
 /// token only as much is read as a stop string that ends in the token can reach back.
 pub(super) struct StopText {
-    stop: Arc<[String]>,
     stream: TextStream<Arc<Tokenizer>>,
     text: String,
     /// Bytes of `text` before each token.
@@ -14,28 +13,21 @@ pub(super) struct StopText {
 }
 
 impl StopText {
-    /// `None` where there is no stop string to look for; empty ones are none.
-    pub fn new(tokenizer: &Arc<Tokenizer>, stop: &Arc<[String]>) -> Option<StopText> {
-        let wanted = stop.iter().any(|stop| !stop.is_empty());
-        wanted.then(|| StopText {
-            stop: stop.clone(),
-            stream: TextStream::new(tokenizer.clone()),
-            text: String::new(),
-            starts: Vec::new(),
-        })
+    pub fn new(tokenizer: &Arc<Tokenizer>) -> StopText {
+        StopText { stream: TextStream::new(tokenizer.clone()), text: String::new(), starts: Vec::new() }
     }
 
-    /// Adds a token. If a stop string is complete with it: how many tokens the response keeps, which are those that begin
-    /// before the stop string, and at least one.
+    /// Adds a token. If one of the strings `stop` (an empty one is none) is complete with it: how many tokens the response
+    /// keeps, which are those that begin before the stop string, and at least one.
     ///
     /// # Errors
     /// An id outside the vocabulary.
-    pub fn push(&mut self, token: u32) -> Result<Option<usize>, TokenizerError> {
+    pub fn push(&mut self, token: u32, stop: &[String]) -> Result<Option<usize>, TokenizerError> {
         self.starts.push(self.text.len());
         let piece = self.stream.push(token)?;
         let before = self.text.len();
         self.text.push_str(&piece);
-        let found = self.stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| {
+        let found = stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| {
             let reach = before.saturating_sub(stop.len() - 1);
             let from = (0..=reach).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0);
             self.text[from..].find(stop.as_str()).map(|at| from + at)

@@ -6,7 +6,7 @@
 //! the method or by another version of the format does not count.
 
 use super::metrics::calibrators::{Isotonic, Platt, log_odds, log_odds_of_log};
-use super::run::fingerprint::Fingerprint;
+use super::run::fingerprint::{Fingerprint, digits};
 use crate::cache;
 use crate::io::record::Calibrated;
 use crate::uq::Reading;
@@ -213,6 +213,5 @@ impl Calibration {
 /// `<cache>/calibrations/<hash of the model's hashes>.json`
 fn cached(model: &Fingerprint) -> Option<PathBuf> {
     let text = serde_json::to_string(model).unwrap_or_default();
-    let name: String = Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    Some(cache::folder()?.join(CACHED).join(format!("{name}.json")))
+    Some(cache::folder()?.join(CACHED).join(format!("{}.json", digits(Sha256::digest(text)))))
 }

@@ -1,11 +1,9 @@
-//! Between this program and a model's files, and the libraries that read them: what a file is and how long is looked at
-//! before it is read, a library's panic becomes an error, and what is nested is walked on a stack of known size.
+//! Between this program and the libraries that read a model's files: a library's panic becomes an error, and what is nested
+//! is walked on a stack of known size.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::io::{Error, ErrorKind};
 use std::panic::{AssertUnwindSafe, Location, PanicHookInfo};
-use std::path::Path;
 use std::sync::Once;
 
 /// Bytes of the stack of [`on_known_stack`]; only what is used takes memory.
@@ -68,22 +66,6 @@ pub(super) fn on_known_stack<T: Send>(work: impl FnOnce() -> T + Send) -> std::i
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work)?;
         Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
-}
-
-/// The bytes of a regular file (a pipe would be waited for) of at most `max` bytes.
-///
-/// # Errors
-/// It is another kind of file, or longer, or cannot be read.
-pub(super) fn read_file(path: &Path, max: u64) -> std::io::Result<Vec<u8>> {
-    let metadata = std::fs::metadata(path)?;
-    let wrong = |message: String| Err(Error::new(ErrorKind::InvalidInput, message));
-    if !metadata.is_file() {
-        return wrong("expected a regular file".to_string());
-    }
-    if metadata.len() > max {
-        return wrong(format!("it has {} bytes, expected at most {max}", metadata.len()));
-    }
-    std::fs::read(path)
 }
 
 #[cfg(test)]

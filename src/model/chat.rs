@@ -4,15 +4,16 @@ mod clock;
 mod jinja;
 
 use std::collections::BTreeMap;
-use std::io::{Error, ErrorKind};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use jinja::{Fault, Input, Parsed, SyntaxError, Value};
 
-use super::boundary::{on_known_stack, read_file};
+use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
+use crate::files;
 
 /// What the response answers.
 #[derive(Clone, Debug, PartialEq)]
@@ -209,13 +210,9 @@ pub fn encode_plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Token
 /// `chat_template.jinja` and its path, if the folder has it.
 fn read_jinja(folder: &Path) -> Result<Option<(String, PathBuf)>, ChatError> {
     let path = folder.join("chat_template.jinja");
-    if !path.exists() {
-        return Ok(None);
-    }
-    let source = read_file(&path, jinja::MAX_SOURCE as u64)
-        .and_then(|bytes| String::from_utf8(bytes).map_err(|e| Error::new(ErrorKind::InvalidData, e)));
-    match source {
+    match files::read_to_string(&path, jinja::MAX_SOURCE as u64) {
         Ok(source) => Ok(Some((source, path))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ChatError::Read { path, source }),
     }
 }

@@ -1,7 +1,7 @@
 //! Abacus: the small model that comes inside the program (`models/abacus/README.md`), so that the first command answers
 //! on any machine. It is unpacked at first use into the folder for caches, and from there on a model like any other.
 
-use crate::cache;
+use crate::{cache, units};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Write};
@@ -101,7 +101,7 @@ fn hash() -> &'static str {
             hash.update(bytes.len().to_le_bytes());
             hash.update(bytes);
         }
-        hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+        units::hex(&hash.finalize()[..6])
     })
 }
 

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::AddedToken;
 
-use super::boundary::{caught, on_known_stack, read_file};
+use super::boundary::{caught, on_known_stack};
+use crate::files;
 use config::AddedTokenSpec;
 pub(crate) use config::{TokenizerConfig, shortened};
 use detokenize::Plan;
@@ -221,7 +222,7 @@ fn encode_raw(inner: &tokenizers::Tokenizer, text: &str, add_special_tokens: boo
 
 /// The bytes of a `tokenizer.json` or `tokenizer_config.json`; published ones have up to some 40 million.
 fn read_json(path: &Path) -> Result<Vec<u8>, TokenizerError> {
-    read_file(path, 128 << 20).map_err(|source| TokenizerError::Read { path: path.to_path_buf(), source })
+    files::read(path, 128 << 20).map_err(|source| TokenizerError::Read { path: path.to_path_buf(), source })
 }
 
 /// Adds the tokens that only `tokenizer_config.json` lists (`added_tokens_decoder`), in the order of their ids, as

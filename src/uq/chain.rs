@@ -4,8 +4,8 @@
 //! a target becomes a source by looking at what *its* row attended to.
 
 use super::predictions::counted_span;
-use super::rules::{FirstRow, LengthCount, Positions, StopFilter, StopWords, Threshold};
-use super::stopwords::{is_stop_word, is_stop_word_for_answer};
+use super::rules::{FirstRow, LengthCount, Positions, StopFilter, Threshold};
+use super::stopwords::is_stop_word_under;
 use super::{ChainRule, Link, Parameters, Response, Traced, control};
 use std::ops::Range;
 
@@ -134,18 +134,8 @@ struct Backtracking<'a> {
 
 impl<'a> Backtracking<'a> {
     fn new(response: &'a Response<'a>, answer: Range<usize>, parameters: &'a Parameters) -> Self {
-        let text_of = |position: usize| {
-            position
-                .checked_sub(response.prompt_len)
-                .and_then(|j| response.token_texts.get(j))
-                .map_or("", String::as_str)
-        };
-        let answer_text: String = answer.clone().map(text_of).collect();
-        let answer_text = answer_text.trim();
-        let is_stop = |position: usize| match parameters.rules().stop_words {
-            StopWords::List => is_stop_word(text_of(position)),
-            StopWords::AnswerAware => is_stop_word_for_answer(text_of(position), answer_text),
-        };
+        let (rule, answer_text) = (parameters.rules().stop_words, response.text(answer.clone()));
+        let is_stop = |position| is_stop_word_under(rule, response.token_text(position), answer_text.trim());
         let start = |position| Link { row: response.relative_row(position), score: 0.0, similarity: 0.0, from: None };
         Backtracking {
             response,

@@ -12,10 +12,9 @@
 //! As many: as backtracking finds. All are tokens of the response before the answer, and the answer's own join them. A draw
 //! depends on its number and on the response's tokens alone.
 
-use super::rules::StopWords;
-use super::stopwords::{is_stop_word, is_stop_word_for_answer};
+use super::stopwords::is_stop_word_under;
 use super::{ChainRule, Link, Parameters, Response, Traced, similarity};
-use crate::backend::sampling::uniform;
+use crate::backend::sampling::{stream_of, uniform};
 use std::ops::Range;
 
 /// The chain of [`Parameters::chain`], a control, with `size` tokens beside the answer's; ascending by row. The links of the
@@ -31,21 +30,17 @@ pub fn chain<T: Traced>(
     traced: &mut T,
 ) -> Result<Vec<Link>, T::Error> {
     let before = response.prompt_len..answer.start.max(response.prompt_len);
-    let text = |position: usize| response.token_texts.get(position - response.prompt_len).map_or("", String::as_str);
     let chosen: Vec<usize> = match parameters.chain {
         ChainRule::Attention | ChainRule::None => before.collect(),
         ChainRule::Random => draw(response, before.collect(), size, parameters.draw),
         ChainRule::RandomDigits => {
-            let digits = before.filter(|at| text(*at).contains(|c: char| c.is_ascii_digit()));
+            let digits = before.filter(|at| response.token_text(*at).contains(|c: char| c.is_ascii_digit()));
             draw(response, digits.collect(), size, parameters.draw)
         }
         ChainRule::RandomContent => {
-            let answer_text: String = answer.clone().map(text).collect();
-            let is_stop = |token: &str| match parameters.rules().stop_words {
-                StopWords::List => is_stop_word(token),
-                StopWords::AnswerAware => is_stop_word_for_answer(token, answer_text.trim()),
-            };
-            draw(response, before.filter(|at| !is_stop(text(*at))).collect(), size, parameters.draw)
+            let (rule, answer_text) = (parameters.rules().stop_words, response.text(answer.clone()));
+            let content = before.filter(|at| !is_stop_word_under(rule, response.token_text(*at), answer_text.trim()));
+            draw(response, content.collect(), size, parameters.draw)
         }
         ChainRule::Similarity => {
             let link = |position| Link { row: response.relative_row(position), ..START };
@@ -68,11 +63,8 @@ const START: Link = Link { row: 0, score: 0.0, similarity: 0.0, from: None };
 
 /// `size` of the positions, each choice of them as likely (Fisher and Yates); all where there are fewer.
 fn draw(response: &Response, mut pool: Vec<usize>, size: usize, number: u64) -> Vec<usize> {
-    // FNV-1a: another response, another draw
-    let stream = response
-        .tokens
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, token| (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3));
+    // another response, another draw
+    let stream = stream_of(response.tokens.iter().map(|token| u64::from(*token)));
     let size = size.min(pool.len());
     for i in 0..size {
         let left = (pool.len() - i) as f64;

@@ -6,16 +6,16 @@
 //! the distances C + 1 and 20, which says what the nearest ones would have were they like the others; and
 //! γ_i = line(i) / a_i, from 0 to 1.
 
-use crate::backend::entropy::{GAMMA, reweighting};
+use crate::backend::entropy::{GAMMA, Gamma, reweighting};
 
 /// C: how many of the nearest positions are discounted.
 pub const NEAREST: usize = GAMMA.len();
 
-/// Distances that are measured.
-const SPAN: usize = 20;
+/// The largest C.
+pub const MAX_NEAREST: usize = Gamma::MAX_NEAREST;
 
-/// The largest C that leaves a line to be drawn.
-pub const MAX_NEAREST: usize = SPAN - 2;
+/// Distances that are measured: two more leave a line to be drawn.
+const SPAN: usize = MAX_NEAREST + 2;
 
 /// Attention by distance, summed over rows and heads.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! Tokens that carry no reasoning of their own and are no targets of the attention chain.
 
+use super::rules::StopWords;
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
@@ -140,6 +141,14 @@ pub fn is_stop_word(token_text: &str) -> bool {
 pub fn is_stop_word_for_answer(token_text: &str, answer_text: &str) -> bool {
     let token = folded(token_text);
     STOP.contains(&token) && !(is_word(&token) && is_own_form(&token, answer_text))
+}
+
+/// Either of them, as the rule has it.
+pub fn is_stop_word_under(rule: StopWords, token_text: &str, answer_text: &str) -> bool {
+    match rule {
+        StopWords::List => is_stop_word(token_text),
+        StopWords::AnswerAware => is_stop_word_for_answer(token_text, answer_text),
+    }
 }
 
 /// A text without whitespace, as Python sees it (also the four separators of ASCII), in lower case.

@@ -126,25 +126,25 @@ fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyR
     left
 }
 
-/// Greatest differences: (hidden states and cosines, log-probabilities and entropies, α*).
+/// Largest differences: (hidden states and cosines, log-probabilities and entropies, α*).
 fn differences(a: &Left, b: &Left) -> [f64; 3] {
-    let greatest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
+    let largest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
     let floats = |a: &[f32], b: &[f32]| {
         assert_eq!(a.len(), b.len());
-        greatest(&mut a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs())))
+        largest(&mut a.iter().zip(b).map(|(a, b)| f64::from((a - b).abs())))
     };
     let step = |(a, b): (&Step, &Step)| {
         let logprob = a.logprob.zip(b.logprob).map_or(0.0, |(a, b)| (a - b).abs());
         let tops = a.top.iter().zip(&b.top).filter(|(a, b)| a.token == b.token);
-        let top = greatest(&mut tops.map(|(a, b)| (a.logprob - b.logprob).abs()));
+        let top = largest(&mut tops.map(|(a, b)| (a.logprob - b.logprob).abs()));
         let wide = distribution(a).into_iter().zip(distribution(b));
-        let wide = greatest(&mut wide.map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }));
+        let wide = largest(&mut wide.map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }));
         logprob.max(top).max((a.entropy - b.entropy).abs()).max(wide)
     };
     [
         floats(&a.hidden, &b.hidden).max(floats(&a.cosines, &b.cosines)),
-        greatest(&mut a.steps.iter().zip(&b.steps).map(step)),
-        greatest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))),
+        largest(&mut a.steps.iter().zip(&b.steps).map(step)),
+        largest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))),
     ]
 }
 

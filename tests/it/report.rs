@@ -180,7 +180,7 @@ fn the_majoritys_weight_is_judged_by_its_own_answer() {
     assert_eq!(majority.answered.value(Metric::Auroc), Some(1.0));
 }
 
-/// Products of probabilities rank by their logarithms where samples have them: what underflows to 0 is told apart.
+/// Products of probabilities rank by their logarithms where samples have them: what underflows to 0 still has an order.
 #[test]
 fn what_underflows_ranks_by_its_logarithm() {
     let folder = tempfile::tempdir().unwrap();

@@ -35,7 +35,7 @@ pub struct HoldoutMethod {
 pub struct Abstention {
     /// Scores above it are answered; `None`: no threshold can be shown to hold the risk, nothing is answered.
     pub threshold: Option<f64>,
-    /// Its logarithm, by which answers are told apart where the method has one.
+    /// Its logarithm, by which answers are ranked where the method has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_threshold: Option<f64>,
     /// The upper bound on the risk, of all thresholds that were tried together.

@@ -4,13 +4,15 @@ use super::controls::controls;
 use super::manifest::EvalOptions;
 use super::methods::{Context, Findings, Method, MethodError};
 use crate::engine::encode::ResponseText;
-use crate::engine::{FinishReason, Generation, TracedSequence};
+use crate::engine::{Engine, FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq, score_map};
 use crate::eval::tasks::{Question, Task};
 use crate::io::record::Status;
+use crate::model::tokenizer::TokenizerError;
 use crate::uq::Outcome;
-use crate::uq::pipeline;
+use crate::uq::pipeline::{self, Answer};
+use crate::uq::rules::Rules;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -21,6 +23,22 @@ pub struct Prompt {
     /// As the chat template renders it.
     pub text: String,
     pub tokens: Vec<u32>,
+}
+
+/// A response that was read: why it ended, its text, and the answer that it gives.
+pub struct Reading {
+    pub finish: FinishReason,
+    pub text: ResponseText,
+    pub answer: Option<Answer>,
+}
+
+impl Reading {
+    pub fn of(engine: &Engine, response: &Generation, task: &Task, rules: &Rules) -> Result<Reading, TokenizerError> {
+        let Generation { tokens, prompt_len, .. } = response;
+        let text = ResponseText::new(engine, &tokens[*prompt_len..])?;
+        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.is_cut_off(), task.rule, rules)?;
+        Ok(Reading { finish: response.finish, text, answer })
+    }
 }
 
 /// What a method has drawn for an item.
@@ -38,9 +56,9 @@ pub fn assess(
     task: &Task,
     item: &Question,
     prompt: &Prompt,
-    (finish, generate): (FinishReason, f64),
+    Reading { finish, text: ResponseText { text, ranges }, answer }: Reading,
     options: &EvalOptions,
-    drawn: &[Drawn],
+    (generate, drawn): (f64, &[Drawn]),
 ) -> Result<Sample, MethodError> {
     let parameters = &options.parameters;
     let mut sample = empty(task, item, options);
@@ -50,13 +68,11 @@ pub fn assess(
     let prompt_len = response.prompt_len;
     let logprobs = response.steps.iter().take(response.tokens.len() - prompt_len).map(|step| step.logprob).collect();
     let ids = response.tokens[prompt_len..].to_vec();
-    let ResponseText { text, ranges } = ResponseText::new(traced.engine(), &ids)?;
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
     (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, finish);
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
     sample.arguments = vec![(prompt.text.clone(), arguments(task, options, None))];
 
-    let answer = pipeline::find(traced, task.rule, None, parameters.rules())?;
     let mut found: Vec<(&dyn Method, Findings)> = Vec::new();
     for &Drawn { method, ref responses, seconds } in drawn {
         let mut context = Context { traced, task, item, options, text: &text, answer: answer.as_ref() };

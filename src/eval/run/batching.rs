@@ -1,17 +1,15 @@
 //! The responses of a task's items in one batch that is kept full: the items' own, the samples that methods draw beside them,
 //! and the turns that follow. What items that have begun still need comes before the next item.
 
-use super::assess::{Prompt, assess, failed};
+use super::assess::{Drawn, Prompt, Reading, assess, failed};
 use super::folder::FolderError;
 use super::manifest::EvalOptions;
 use super::methods::{Draw, Ended, METHODS, Method, MethodError};
 use super::{RunError, prompt};
 use crate::backend::sampling::Sampling;
-use crate::engine::encode::ResponseText;
-use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
+use crate::engine::{Batch, Engine, GenerateOptions, Ticket};
 use crate::eval::sample::Sample;
 use crate::eval::tasks::{Question, Task};
-use crate::uq::pipeline;
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -28,6 +26,8 @@ pub(super) struct Plan<'t> {
 struct Item<'t> {
     question: &'t Question,
     prompt: Prompt,
+    /// Once its own response has ended.
+    reading: Option<Reading>,
     methods: Vec<Drawing>,
     /// Of its responses, its own included, those that have not ended.
     missing: usize,
@@ -86,7 +86,9 @@ pub(super) fn generate(
     loop {
         while run.batch.unfinished() < plan.batch_size.max(1) {
             if let Some(waiting) = run.waiting.pop_front() {
-                run.start_draw(waiting);
+                if let Some(complete) = run.start_draw(waiting) {
+                    run.finish(complete, done)?;
+                }
             } else if let Some(question) = items.next() {
                 if let Err(why) = run.start_item(question) {
                     done(failed(plan.task, question, plan.options, why))?;
@@ -101,15 +103,9 @@ pub(super) fn generate(
             ControlFlow::Continue(())
         })?;
         interval.end();
-        let ended = match next {
-            Some(ticket) => run.ended(ticket),
-            // items whose last responses could not be started
-            None => run.items.iter().find(|(_, item)| item.missing == 0).map(|(own, _)| *own),
-        };
-        match ended {
-            Some(own) => run.finish(own, done)?,
-            None if next.is_none() && run.waiting.is_empty() && items.len() == 0 => return Ok(()),
-            None => {}
+        let Some(ticket) = next else { return Ok(()) };
+        if let Some(complete) = run.ended(ticket) {
+            run.finish(complete, done)?;
         }
     }
 }
@@ -123,7 +119,7 @@ impl<'t> Run<'t, '_> {
         let started = self.batch.start(&prompt.tokens, question.doc_id as u64, &mut |_| ControlFlow::Continue(()));
         let own = started.map_err(|error| error.to_string())?;
         self.clock.add(own, begun.elapsed().as_secs_f64());
-        let mut item = Item { question, prompt, methods: Vec::new(), missing: 1, error: None };
+        let mut item = Item { question, prompt, reading: None, methods: Vec::new(), missing: 1, error: None };
         for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
             let draws = method.samples(&item.prompt.tokens, task, question, options);
             let index = item.methods.len();
@@ -134,8 +130,12 @@ impl<'t> Run<'t, '_> {
         Ok(())
     }
 
-    fn start_draw(&mut self, Waiting { of, method, draw: Draw { prompt, stream, generate } }: Waiting) {
-        let Some(item) = self.items.get_mut(&of) else { return };
+    /// Starts a response of a method; the item that is complete because it cannot be started.
+    fn start_draw(
+        &mut self,
+        Waiting { of, method, draw: Draw { prompt, stream, generate } }: Waiting,
+    ) -> Option<Ticket> {
+        let item = self.items.get_mut(&of)?;
         let begun = Instant::now();
         let request = self.batch.engine().request(&generate);
         match self.batch.start_after(of, &prompt, stream, request, &mut |_| ControlFlow::Continue(())) {
@@ -143,10 +143,11 @@ impl<'t> Run<'t, '_> {
                 self.clock.add(ticket, begun.elapsed().as_secs_f64());
                 item.methods[method].drawn.push(ticket);
                 self.owners.insert(ticket, of);
+                None
             }
             Err(error) => {
-                item.missing -= 1;
                 item.error.get_or_insert_with(|| error.to_string());
+                item.one_less().then_some(of)
             }
         }
     }
@@ -155,55 +156,62 @@ impl<'t> Run<'t, '_> {
     fn ended(&mut self, ticket: Ticket) -> Option<Ticket> {
         let own = self.owners.remove(&ticket).unwrap_or(ticket);
         if own == ticket
-            && let Err(error) = self.take_turns(own)
+            && let Err(error) = self.read(own)
             && let Some(item) = self.items.get_mut(&own)
         {
             item.error.get_or_insert_with(|| error.to_string());
         }
-        let item = self.items.get_mut(&own)?;
-        item.missing -= 1;
-        (item.missing == 0).then_some(own)
+        self.items.get_mut(&own)?.one_less().then_some(own)
     }
 
-    /// Puts the turns that follow an item's own response in the queue.
-    fn take_turns(&mut self, own: Ticket) -> Result<(), MethodError> {
+    /// Reads an item's own response, and puts the turns that follow it in the queue.
+    fn read(&mut self, own: Ticket) -> Result<(), MethodError> {
         let Plan { task, options, .. } = self.plan;
         let (Some(item), Some(response)) = (self.items.get_mut(&own), self.batch.generation(own)) else {
             return Ok(());
         };
-        let (engine, Generation { tokens, prompt_len, .. }) = (self.batch.engine(), response);
-        let text = ResponseText::new(engine, &tokens[*prompt_len..])?.text;
-        let (cut_off, rules) = (response.is_cut_off(), options.parameters.rules());
-        let answer = pipeline::find_in(engine, tokens, *prompt_len, cut_off, task.rule, rules)?;
-        let ended = Ended { engine, tokens, item: item.question, text: &text, answer: answer.as_ref() };
+        let (engine, tokens) = (self.batch.engine(), &response.tokens);
+        let reading = Reading::of(engine, response, task, options.parameters.rules())?;
+        let (text, answer) = (&reading.text.text, reading.answer.as_ref());
+        let ended = Ended { engine, tokens, item: item.question, text, answer };
         for index in 0..item.methods.len() {
             let draws = item.methods[index].method.turns(&ended)?;
             wait(&mut self.waiting, (own, item), index, draws);
         }
+        item.reading = Some(reading);
         Ok(())
     }
 
     /// Assesses an item of which every response has ended.
     fn finish(&mut self, own: Ticket, done: &mut dyn FnMut(Sample) -> Result<(), FolderError>) -> Result<(), RunError> {
         let Plan { task, options, .. } = self.plan;
-        let Some(Item { question, prompt, methods, error, .. }) = self.items.remove(&own) else { return Ok(()) };
+        let Some(item) = self.items.remove(&own) else { return Ok(()) };
+        let Item { question, prompt, reading, methods, error, .. } = item;
         let mut drawn = Vec::new();
         for Drawing { method, drawn: tickets } in methods {
             let seconds = tickets.iter().map(|ticket| self.clock.take(*ticket)).sum();
             let responses = tickets.into_iter().filter_map(|ticket| self.batch.take(ticket)).collect();
-            drawn.push(super::assess::Drawn { method, responses, seconds });
+            drawn.push(Drawn { method, responses, seconds });
         }
-        let (finish, seconds) = (self.batch.generation(own).map(|g| g.finish), self.clock.take(own));
-        let sample = match (error, finish, self.batch.take_traced(own)) {
-            (None, Some(finish), Some(Ok(mut traced))) => {
-                assess(&mut traced, task, question, &prompt, (finish, seconds), options, &drawn)
+        let seconds = self.clock.take(own);
+        let sample = match (error, reading, self.batch.take_traced(own)) {
+            (None, Some(reading), Some(Ok(mut traced))) => {
+                assess(&mut traced, task, question, &prompt, reading, options, (seconds, &drawn))
                     .map_err(|error| error.to_string())
             }
             (None, _, Some(Err(error))) => Err(error.to_string()),
-            (error, _, _) => Err(error.unwrap_or_default()),
+            (error, ..) => Err(error.unwrap_or_default()),
         };
         done(sample.unwrap_or_else(|why| failed(task, question, options, why)))?;
         Ok(())
+    }
+}
+
+impl Item<'_> {
+    /// Notes that one of its responses has ended, or never will; whether it was the last.
+    fn one_less(&mut self) -> bool {
+        self.missing -= 1;
+        self.missing == 0
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::files;
 use crate::model::ModelSpec;
+use crate::units;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -88,9 +89,9 @@ pub(super) fn add(source: &mut impl Read, hash: &mut Sha256) -> io::Result<()> {
     }
 }
 
-/// The first 16 hexadecimal digits.
-pub(super) fn digits(hash: impl AsRef<[u8]>) -> String {
-    hash.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+/// The first 16 hexadecimal digits of a hash, of at least as many.
+pub(crate) fn digits(hash: impl AsRef<[u8]>) -> String {
+    units::hex(&hash.as_ref()[..8])
 }
 
 fn weights(folder: &Path) -> Result<String, (PathBuf, io::Error)> {

@@ -1,6 +1,7 @@
 //! `tokenizer_config.json`: what transformers knows about a tokenizer beyond `tokenizer.json`.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -70,10 +71,12 @@ impl TokenizerConfig {
     /// Reads `folder/tokenizer_config.json`; the default if there is none.
     pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
         let path = folder.join("tokenizer_config.json");
-        if !path.exists() {
-            return Ok(Self::default());
-        }
-        let bytes = read_json(&path)?;
+        let bytes = match read_json(&path) {
+            Err(TokenizerError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            read => read?,
+        };
         let tree: Map<String, Value> = serde_json::from_slice(&bytes)
             .map_err(|e| TokenizerError::Parse { path: path.clone(), message: e.to_string() })?;
         let wrong = |field: &str, message| TokenizerError::Field { path: path.clone(), field: field.into(), message };

@@ -51,10 +51,8 @@ pub(super) const SCORES: &[Score] = &[
 
 /// Positions (absolute) of the response's content tokens.
 fn content<'a>(found: &'a Found) -> impl Iterator<Item = usize> + 'a {
-    let first = found.response.prompt_len;
-    let text = move |position: usize| found.response.token_texts.get(position - first).map_or("", String::as_str);
-    let answer: String = found.answer.clone().map(text).collect();
-    found.span().filter(move |position| !is_stop_word_for_answer(text(*position), &answer))
+    let answer = found.response.text(found.answer.clone());
+    found.span().filter(move |position| !is_stop_word_for_answer(found.response.token_text(*position), &answer))
 }
 
 fn logprobs(found: &Found) -> Vec<f64> {

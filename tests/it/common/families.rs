@@ -25,7 +25,7 @@ pub fn run(backend: &mut dyn Backend, id: SequenceId, tokens: &[u32], width: usi
     (steps, hidden)
 }
 
-/// Greatest error over the greatest magnitude.
+/// Largest error over the largest magnitude.
 pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let scale = expected.iter().fold(0.0f64, |m, x| m.max(x.abs()));

@@ -1,7 +1,7 @@
 //! Self-consistency: answers drawn again from the same prompt, and counted.
 
 use super::{Context, Draw, Findings, Method, MethodError, Responses, Score};
-use crate::backend::sampling::Sampling;
+use crate::backend::sampling::{Sampling, stream_of};
 use crate::engine::encode::ResponseText;
 use crate::engine::{GenerateOptions, Generation};
 use crate::eval::grading;
@@ -138,11 +138,9 @@ fn support(answer: &str, samples: &SelfConsistency, item: &Question) -> f64 {
     agreeing.fold(0.0, |sum, (_, weight)| sum + weight) // sum() of nothing is -0.0
 }
 
-/// The sampler's stream of a sample: FNV-1a of the task's name, the item and the sample, so that a draw depends on
-/// nothing else.
+/// The sampler's stream of a sample: of the task's name, the item and the sample, so that a draw depends on nothing else.
 fn stream(task: &str, doc_id: usize, sample: usize) -> u64 {
-    let name = format!("{task}/{doc_id}/{sample}");
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    stream_of(format!("{task}/{doc_id}/{sample}").bytes().map(u64::from))
 }
 
 #[cfg(test)]

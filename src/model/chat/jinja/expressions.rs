@@ -258,30 +258,37 @@ impl Parser {
     }
 
     fn arguments(&mut self) -> Parse<Vec<Argument>> {
+        self.in_parentheses(|parser| {
+            Ok(if parser.skip_operator("*") {
+                Argument::Star(parser.expression()?)
+            } else if parser.skip_operator("**") {
+                Argument::DoubleStar(parser.expression()?)
+            } else {
+                match (parser.peek().clone(), parser.peek_at(1)) {
+                    (TokenKind::Name(name), TokenKind::Operator("=")) => {
+                        parser.at += 2;
+                        Argument::Named(name, parser.expression()?)
+                    }
+                    _ => Argument::Plain(parser.expression()?),
+                }
+            })
+        })
+    }
+
+    /// Items with commas between them, in parentheses; the last may have one after it.
+    pub(super) fn in_parentheses<T>(&mut self, mut item: impl FnMut(&mut Self) -> Parse<T>) -> Parse<Vec<T>> {
         self.expect_operator("(")?;
-        let mut arguments = Vec::new();
+        let mut items = Vec::new();
         while !self.skip_operator(")") {
-            if !arguments.is_empty() {
+            if !items.is_empty() {
                 self.expect_operator(",")?;
                 if self.skip_operator(")") {
                     break;
                 }
             }
-            arguments.push(if self.skip_operator("*") {
-                Argument::Star(self.expression()?)
-            } else if self.skip_operator("**") {
-                Argument::DoubleStar(self.expression()?)
-            } else {
-                match (self.peek().clone(), self.peek_at(1)) {
-                    (TokenKind::Name(name), TokenKind::Operator("=")) => {
-                        self.at += 2;
-                        Argument::Named(name, self.expression()?)
-                    }
-                    _ => Argument::Plain(self.expression()?),
-                }
-            });
+            items.push(item(self)?);
         }
-        Ok(arguments)
+        Ok(items)
     }
 
     fn primary(&mut self) -> Parse<Expr> {

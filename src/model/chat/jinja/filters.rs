@@ -8,7 +8,7 @@ use super::host::{Arguments, Host};
 use super::json::tojson;
 use super::lists;
 use super::methods::{center_pad, replace};
-use super::text::{capitalize, is_space, strip};
+use super::text::{capitalize, capitalized_after, is_space, strip};
 use super::value::Value;
 
 /// `value | name(arguments)`.
@@ -274,17 +274,7 @@ fn round(host: &mut Host, value: &Value, arguments: Arguments) -> Result<Value, 
 
 /// Jinja2's own idea of a title: words begin after spaces, hyphens and opening brackets.
 fn title(text: &str) -> String {
-    let mut begins = true;
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if begins {
-            out.extend(c.to_uppercase());
-        } else {
-            out.extend(c.to_lowercase());
-        }
-        begins = is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
-    }
-    out
+    capitalized_after(text, |c| is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<'))
 }
 
 fn indent(host: &mut Host, text: &str, arguments: Arguments) -> Result<Value, Fault> {

@@ -232,16 +232,21 @@ impl Parser {
             if self.skip_name("elif") {
                 continue;
             }
-            let otherwise = if self.skip_name("else") {
-                self.close_block()?;
-                self.body(&["endif"])?
-            } else {
-                Vec::new()
-            };
-            self.at += 1;
-            self.close_block()?;
-            return Ok(StatementKind::If(branches, otherwise));
+            return Ok(StatementKind::If(branches, self.otherwise("endif")?));
         }
+    }
+
+    /// The end of a statement whose body may be followed by an `else`: what that holds.
+    fn otherwise(&mut self, end: &'static str) -> Parse<Vec<Statement>> {
+        let otherwise = if self.skip_name("else") {
+            self.close_block()?;
+            self.body(&[end])?
+        } else {
+            Vec::new()
+        };
+        self.at += 1;
+        self.close_block()?;
+        Ok(otherwise)
     }
 
     fn for_statement(&mut self) -> Parse<StatementKind> {
@@ -256,14 +261,7 @@ impl Parser {
         self.loops += 1;
         let body = self.body(&["else", "endfor"])?;
         self.loops -= 1;
-        let otherwise = if self.skip_name("else") {
-            self.close_block()?;
-            self.body(&["endfor"])?
-        } else {
-            Vec::new()
-        };
-        self.at += 1;
-        self.close_block()?;
+        let otherwise = self.otherwise("endfor")?;
         Ok(StatementKind::For(Arc::new(For { target, iterable, condition, body, otherwise, recursive })))
     }
 
@@ -323,20 +321,11 @@ impl Parser {
     }
 
     fn parameters(&mut self) -> Parse<Vec<(Arc<str>, Option<Expr>)>> {
-        self.expect_operator("(")?;
-        let mut parameters = Vec::new();
-        while !self.skip_operator(")") {
-            if !parameters.is_empty() {
-                self.expect_operator(",")?;
-                if self.skip_operator(")") {
-                    break;
-                }
-            }
-            let name = self.name()?;
-            let default = if self.skip_operator("=") { Some(self.expression()?) } else { None };
-            parameters.push((name, default));
-        }
-        Ok(parameters)
+        self.in_parentheses(|parser| {
+            let name = parser.name()?;
+            let default = if parser.skip_operator("=") { Some(parser.expression()?) } else { None };
+            Ok((name, default))
+        })
     }
 
     /// What is assigned to: a name, an attribute of a namespace, or several with commas.

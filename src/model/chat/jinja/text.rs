@@ -41,15 +41,20 @@ pub(crate) fn split_lines(text: &str, keep_ends: bool) -> Vec<&str> {
 
 /// `str.title`: the first letter of each run of letters is upper case.
 pub(crate) fn title(text: &str) -> String {
-    let mut after_letter = false;
+    capitalized_after(text, |c| !c.is_alphabetic())
+}
+
+/// The text with its first character, and each after one that `separates`, in upper case, and all others in lower case.
+pub(crate) fn capitalized_after(text: &str, separates: impl Fn(char) -> bool) -> String {
+    let mut begins = true;
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if after_letter {
-            out.extend(c.to_lowercase());
-        } else {
+        if begins {
             out.extend(c.to_uppercase());
+        } else {
+            out.extend(c.to_lowercase());
         }
-        after_letter = c.is_alphabetic();
+        begins = separates(c);
     }
     out
 }
