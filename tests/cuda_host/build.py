@@ -20,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,7 +93,8 @@ class Builder:
         key = hashlib.sha256(self.compiler + " ".join(flags).encode() + text).hexdigest()[:32]
         made = self.objects / f"{key}.o"
         if not made.exists():
-            part = self.objects / f"{key}.{os.getpid()}.part"
+            # Two threads, or two processes, may make the same object: each writes a file of its own.
+            part = self.objects / f"{key}.{threading.get_native_id()}.part"
             run([*words, "-c", "-x", "c++", source, "-o", part])
             part.rename(made)
         return made
@@ -160,9 +162,9 @@ class Builder:
     def test_object(self, source):
         return self.object(source, [self.kernels, self.tests, source.parent])
 
-    def link(self, source, test_object, kernel_objects):
+    def link(self, source, test_object, other_objects):
         program = self.folder / source.stem
-        run([self.cxx, *self.flags, "-o", program, test_object, self.shim_object(), *kernel_objects, "-ldl"])
+        run([self.cxx, *self.flags, "-o", program, test_object, *other_objects, "-ldl"])
         return program
 
     def build_tests(self, names, folder=None):
@@ -170,9 +172,10 @@ class Builder:
         sources = [folder / f"{name}.cpp" for name in names] or sorted(folder.glob("*.cpp"))
         objects = self.each(self.test_object, sources)
         alone = [exports_kernels(test) for test in objects]
-        kernels = [] if all(alone) else [self.object(HERE / "shim" / "main.cpp"), *self.kernel_objects()]
+        shim = [self.shim_object()]
+        with_kernels = shim if all(alone) else [*shim, *self.kernel_objects()]
         tests = zip(sources, objects, alone)
-        return self.each(lambda test: self.link(test[0], test[1], [] if test[2] else kernels), tests)
+        return self.each(lambda test: self.link(test[0], test[1], shim if test[2] else with_kernels), tests)
 
     def run_program(self, program, arguments=(), timeout=None, environment={}):
         """Its exit status, and what it printed; it ends at the first finding of a sanitizer."""
@@ -201,7 +204,8 @@ class Builder:
     def selftest(self):
         """The shim's and the driver's tests; self.kernels are the self-test's own here."""
         sources = sorted(HERE.glob("selftest/*.cpp"))
-        programs = [self.link(source, test, []) for source, test in zip(sources, self.each(self.test_object, sources))]
+        shim = [self.shim_object()]
+        programs = [self.link(source, test, shim) for source, test in zip(sources, self.each(self.test_object, sources))]
         return self.run_all(programs, [self.lib() / "libcuda.so.1"])
 
 
