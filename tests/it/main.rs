@@ -35,6 +35,7 @@ mod records;
 mod reference;
 mod report;
 mod report_page;
+mod serve;
 mod tasks;
 mod tiny_models;
 mod tokenizer;
