@@ -92,7 +92,8 @@ impl Head {
 
     fn logprobs(&self, tokens: &[TokenInfo], text: &str) -> Value {
         if self.chat {
-            let entry = |text: &str, logprob: Option<f64>| json!({"token": text, "logprob": logprob, "bytes": bytes(text)});
+            let entry =
+                |text: &str, logprob: Option<f64>| json!({"token": text, "logprob": logprob, "bytes": bytes(text)});
             let token = |token: &TokenInfo| {
                 let mut entry_of = entry(&token.text, token.logprob);
                 entry_of["top_logprobs"] = token.top.iter().map(|(text, p)| entry(text, Some(*p))).collect();
@@ -151,8 +152,11 @@ pub fn uqac(
     (seed, tokenizer): (Option<u64>, &Tokenizer),
 ) -> Result<Value, TokenizerError> {
     let confidence = record.scores.as_ref().map(|scores| scores.p());
-    let scores: Map<String, Value> =
-        wish.scores.iter().map(|key| ((*key).to_owned(), json!(record.scores.as_ref().and_then(|s| s.get(key))))).collect();
+    let scores: Map<String, Value> = wish
+        .scores
+        .iter()
+        .map(|key| ((*key).to_owned(), json!(record.scores.as_ref().and_then(|s| s.get(key)))))
+        .collect();
     let mut ensemble = Vec::new();
     for member in record.ensemble.iter().filter(|_| wish.explain) {
         let text = member.token.map(|token| tokenizer.decode_token(token)).transpose()?;

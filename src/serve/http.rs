@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::queue::{Event, Job, Refused};
 use super::request::{Task, no_model};
 use super::{Shared, log, page};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
@@ -121,7 +121,8 @@ impl Drop for Visit {
         }
         if shared.settings.log {
             let seconds = (took.as_secs_f64() * 1e4).round() / 1e4;
-            let fields = json!({"request": id, "path": path, "status": status, "seconds": seconds, "complete": complete});
+            let fields =
+                json!({"request": id, "path": path, "status": status, "seconds": seconds, "complete": complete});
             log::line("request", fields);
         }
     }
@@ -143,7 +144,8 @@ async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>, loopback
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let id = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = request.uri().path();
-    let known = PATHS.iter().find(|(known, _)| *known == path || path.starts_with("/v1/models/") && known.ends_with('}'));
+    let known =
+        PATHS.iter().find(|(known, _)| *known == path || path.starts_with("/v1/models/") && known.ends_with('}'));
     let mut visit = Visit {
         path: known.map_or("other", |(path, _)| path),
         shared: shared.clone(),
@@ -154,9 +156,12 @@ async fn answer(request: hyper::Request<Incoming>, shared: Arc<Shared>, loopback
         complete: false,
     };
     let answered = match known {
-        _ if loopback && !is_local(request.headers()) => {
-            Err(ApiError::new(403, "invalid_request_error", None, "the Host header names another machine than this one"))
-        }
+        _ if loopback && !is_local(request.headers()) => Err(ApiError::new(
+            403,
+            "invalid_request_error",
+            None,
+            "the Host header names another machine than this one",
+        )),
         None => Err(ApiError::new(404, "invalid_request_error", Some("unknown_url"), "there is no such path")),
         Some((_, method)) if request.method() != method => {
             Err(ApiError::new(405, "invalid_request_error", None, format!("expected {method}")))
@@ -268,19 +273,30 @@ fn is_json(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn body(request: hyper::Request<Incoming>, max: usize) -> Result<Bytes, ApiError> {
-    let too_large = || {
-        let message = format!("the body is longer than {max} bytes");
-        ApiError::new(413, "invalid_request_error", Some("request_too_large"), message)
+/// The whole body. What is too long is read, but not kept, up to a limit: a client that is still sending would not see the answer.
+async fn body(request: hyper::Request<Incoming>, max: usize) -> Result<Vec<u8>, ApiError> {
+    const MAX_DISCARDED: usize = 64 << 20;
+    let (mut body, mut whole, mut length) = (request.into_body(), Vec::new(), 0);
+    let read = async {
+        while let Some(frame) = body.frame().await {
+            let data = frame?.into_data().unwrap_or_default();
+            length += data.len();
+            if length <= max {
+                whole.extend_from_slice(&data);
+            } else if length > max + MAX_DISCARDED {
+                break;
+            }
+        }
+        Ok::<(), hyper::Error>(())
     };
-    if request.body().size_hint().lower() > max as u64 {
-        return Err(too_large());
-    }
-    match timeout(PATIENCE, Limited::new(request.into_body(), max).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(error)) => Err(ApiError::invalid("", format!("the body cannot be read: {error}"))),
+    match timeout(PATIENCE, read).await {
         Err(_) => Err(ApiError::new(408, "invalid_request_error", None, "the body took too long")),
+        Ok(Err(error)) => Err(ApiError::invalid("", format!("the body cannot be read: {error}"))),
+        Ok(Ok(())) if length > max => {
+            let message = format!("the body is longer than {max} bytes");
+            Err(ApiError::new(413, "invalid_request_error", Some("request_too_large"), message))
+        }
+        Ok(Ok(())) => Ok(whole),
     }
 }
 

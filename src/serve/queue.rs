@@ -50,7 +50,11 @@ pub enum Event {
     /// It runs, and nothing is wrong with it.
     Begun,
     /// More of a choice's text, where it is streamed.
-    Piece { index: usize, text: String, tokens: Vec<TokenInfo> },
+    Piece {
+        index: usize,
+        text: String,
+        tokens: Vec<TokenInfo>,
+    },
     Ended(Box<Ended>),
     /// After the last choice.
     Done(Usage),

@@ -77,7 +77,8 @@ impl Task {
         let messages = fields.get("messages").ok_or_else(|| missing("messages"))?;
         let prompt = Prompt::Chat(Conversation::Messages(messages_of(messages)?));
         let default = GenerateOptions::default().max_tokens as u64;
-        let limits = [fields.integer("max_completion_tokens", 1..=u64::MAX)?, fields.integer("max_tokens", 1..=u64::MAX)?];
+        let limits =
+            [fields.integer("max_completion_tokens", 1..=u64::MAX)?, fields.integer("max_tokens", 1..=u64::MAX)?];
         let [own, old] = limits;
         let alternatives = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
         let logprobs = match (fields.boolean("logprobs")?, alternatives) {
@@ -212,9 +213,7 @@ impl Fields<'_> {
         let stream = self.boolean("stream")?;
         let include_usage = match self.get("stream_options") {
             None => false,
-            Some(Value::Object(map)) if stream => {
-                Fields { path: "stream_options.", map }.boolean("include_usage")?
-            }
+            Some(Value::Object(map)) if stream => Fields { path: "stream_options.", map }.boolean("include_usage")?,
             Some(Value::Object(_)) => {
                 return Err(ApiError::invalid("stream_options", "stream_options: only with stream: true"));
             }
@@ -401,7 +400,8 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_as_openai_has_it() {
-        let generate = chat(json!({"stop": null, "model": "abacus", "tools": [], "logit_bias": {}, "user": 7})).unwrap();
+        let generate =
+            chat(json!({"stop": null, "model": "abacus", "tools": [], "logit_bias": {}, "user": 7})).unwrap();
         assert_eq!((generate.n, generate.max_tokens, generate.logprobs), (1, 1024, None));
         assert_eq!((generate.sampling.temperature, generate.sampling.top_p), (1.0, 1.0));
         assert_eq!(generate.uqac, Some(Wish::default()));
@@ -419,7 +419,11 @@ mod tests {
             (json!({"messages": "x"}), "messages", 400),
             (json!({"messages": []}), "messages", 400),
             (json!({"messages": [{"role": "user"}]}), "messages[0].content", 400),
-            (json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}), "messages[0].content[0]", 400),
+            (
+                json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+                "messages[0].content[0]",
+                400,
+            ),
             (json!({"messages": [7]}), "messages[0]", 400),
             (json!({"n": 0}), "n", 400),
             (json!({"n": 1.5}), "n", 400),

@@ -105,7 +105,9 @@ impl Worker<'_, '_> {
                 }
             }
             let Worker { batch, active, shared, .. } = self;
-            let room = batch.unfinished() < max_batch;
+            let running = batch.unfinished();
+            shared.metrics.running.store(running, Relaxed);
+            let room = running < max_batch;
             let mut on_token = |progress: Progress| match active.get_mut(&progress.ticket) {
                 Some(active) => active.token(&progress),
                 None => ControlFlow::Break(()),
@@ -196,7 +198,8 @@ impl Worker<'_, '_> {
         };
         let completion = generation.tokens.len() - generation.prompt_len;
         self.shared.metrics.completion_tokens.fetch_add(completion as u64, Relaxed);
-        let Some(job) = self.jobs.get_mut(&active.job).filter(|_| generation.finish != FinishReason::Interrupted) else {
+        let Some(job) = self.jobs.get_mut(&active.job).filter(|_| generation.finish != FinishReason::Interrupted)
+        else {
             self.batch.take(ticket);
             return self.forget(active.job);
         };
@@ -373,7 +376,13 @@ fn finished(
     let shown = cut(&text, &generate.stop);
     let kept = match shown == text.len() {
         // the end token has no text; a completion's log-probabilities have it, as its log-likelihood does
-        true => if generate.chat { ranges.len() } else { response.len() },
+        true => {
+            if generate.chat {
+                ranges.len()
+            } else {
+                response.len()
+            }
+        }
         false => ranges.iter().take_while(|range| range.start < shown).count(),
     };
     let infos = match generate.logprobs {

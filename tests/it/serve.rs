@@ -38,7 +38,8 @@ impl Server {
     fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> TcpStream {
         let mut stream = self.connect();
         let (host, length) = (&self.address, body.len());
-        let kind = if headers.to_lowercase().contains("content-type") { "" } else { "Content-Type: application/json\r\n" };
+        let kind =
+            if headers.to_lowercase().contains("content-type") { "" } else { "Content-Type: application/json\r\n" };
         let host = if headers.contains("Host:") { String::new() } else { format!("Host: {host}\r\n") };
         let head = format!(
             "{method} {path} HTTP/1.1\r\n{host}{kind}{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n"
@@ -126,7 +127,8 @@ impl Answer {
     /// The message of an error.
     #[track_caller]
     fn error(&self) -> Value {
-        let value: Value = serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{}: {}", self.status, self.body));
+        let value: Value =
+            serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("{}: {}", self.status, self.body));
         let error = &value["error"];
         assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{value}");
         assert!(error["type"].is_string() && error.get("param").is_some() && error.get("code").is_some(), "{value}");
@@ -293,7 +295,8 @@ fn a_text_scored_with_echo_has_the_bits_of_its_generation() {
         logprobs["token_logprobs"].as_array().unwrap()[1..].iter().map(|p| p.as_f64().unwrap()).collect();
     let expected = numbers(written);
     // the last token may be an end, which has no text to be scored by
-    let count = written["logprobs"]["tokens"].as_array().unwrap().len() - usize::from(written["finish_reason"] == "stop");
+    let count =
+        written["logprobs"]["tokens"].as_array().unwrap().len() - usize::from(written["finish_reason"] == "stop");
     assert!(count > 3 && all.ends_with(&expected[..count]), "{expected:?} {all:?}");
     // a greedy token is the most probable one, and says so with the same number, as lm-evaluation-harness compares them
     for (top, own) in written["logprobs"]["top_logprobs"].as_array().unwrap().iter().zip(&expected) {
@@ -309,7 +312,10 @@ fn a_text_scored_with_echo_has_the_bits_of_its_generation() {
     let more = server.post("/v1/completions", &body(json!(text), json!({"max_tokens": 1, "echo": true}))).json();
     let more = &more["choices"][0]["logprobs"];
     assert_eq!(more["token_logprobs"].as_array().unwrap().len(), all.len() + 2);
-    assert_eq!(more["token_logprobs"].as_array().unwrap()[..=all.len()], logprobs["token_logprobs"].as_array().unwrap()[..]);
+    assert_eq!(
+        more["token_logprobs"].as_array().unwrap()[..=all.len()],
+        logprobs["token_logprobs"].as_array().unwrap()[..]
+    );
 }
 
 #[test]
@@ -329,80 +335,94 @@ fn a_response_that_exists_is_scored_as_by_score() {
 /// Values of every kind; each field is given those that it cannot take.
 fn wrong_values() -> Vec<Value> {
     vec![
-        json!(true), json!(-1), json!(1.5), json!(1e300), json!("x"), json!(""), json!([]), json!([1]), json!(["x", 1]),
-        json!([null]), json!({}), json!({"x": 1}), json!([[]]), json!(99_999),
+        json!(true),
+        json!(-1),
+        json!(1.5),
+        json!(1e300),
+        json!("x"),
+        json!(""),
+        json!([]),
+        json!([1]),
+        json!(["x", 1]),
+        json!([null]),
+        json!({}),
+        json!({"x": 1}),
+        json!([[]]),
+        json!(99_999),
     ]
 }
 
-/// Bodies that are JSON, but no request.
-fn wrong_fields() -> Vec<(&'static str, Value)> {
-    let chat = "/v1/chat/completions";
+/// A path, and a body that is JSON but no request.
+type Body = (&'static str, Value);
+
+/// Bodies with each wrong value of a field that it does not take.
+fn add(bodies: &mut Vec<Body>, (path, base): (&'static str, &Value), field: &str, takes: &dyn Fn(&Value) -> bool) {
+    for value in wrong_values().into_iter().filter(|value| !takes(value)) {
+        let mut body = base.clone();
+        body[field] = value;
+        bodies.push((path, body));
+    }
+}
+
+fn wrong_bodies() -> Vec<Body> {
     let mut bodies = Vec::new();
-    let mut add = |path, base: &Value, field: &str, takes: &dyn Fn(&Value) -> bool| {
-        for value in wrong_values().into_iter().filter(|value| !takes(value)) {
-            let mut body = base.clone();
-            body[field] = value;
-            bodies.push((path, body));
-        }
-    };
     let whole = |min: u64, max: u64| move |value: &Value| value.as_u64().is_some_and(|n| (min..=max).contains(&n));
     let number = |max: f64| move |value: &Value| value.as_f64().is_some_and(|x| (0.0..=max).contains(&x));
     let strings = |v: &Value| v.is_string() || v.as_array().is_some_and(|list| list.iter().all(Value::is_string));
+    let nothing = |v: &Value| *v == json!([]) || *v == json!({});
     let message = question_of("x", json!({}));
+    let chat = ("/v1/chat/completions", &message);
     let prompt = json!({"prompt": "x", "max_tokens": 1});
-    for (path, base) in [(chat, &message), ("/v1/completions", &prompt)] {
-        add(path, base, "model", &|_| false);
-        add(path, base, "n", &whole(1, 128));
-        add(path, base, "temperature", &number(2.0));
-        add(path, base, "top_p", &number(1.0));
-        add(path, base, "top_k", &whole(0, u64::from(u32::MAX)));
-        add(path, base, "seed", &Value::is_i64);
-        add(path, base, "stop", &strings);
-        add(path, base, "stream", &Value::is_boolean);
-        add(path, base, "stream_options", &|_| false);
-        add(path, base, "response_format", &|_| false);
-        add(path, base, "uqac", &|v| v.is_boolean() || v.is_object());
+    let completion = ("/v1/completions", &prompt);
+    for target in [chat, completion] {
+        add(&mut bodies, target, "model", &|_| false);
+        add(&mut bodies, target, "n", &whole(1, 128));
+        add(&mut bodies, target, "temperature", &number(2.0));
+        add(&mut bodies, target, "top_p", &number(1.0));
+        add(&mut bodies, target, "top_k", &whole(0, u64::from(u32::MAX)));
+        add(&mut bodies, target, "seed", &Value::is_i64);
+        add(&mut bodies, target, "stop", &strings);
+        add(&mut bodies, target, "stream", &Value::is_boolean);
+        add(&mut bodies, target, "stream_options", &|_| false);
+        add(&mut bodies, target, "response_format", &|_| false);
+        add(&mut bodies, target, "uqac", &|v| v.is_boolean() || v.is_object());
         for field in ["logit_bias", "presence_penalty", "frequency_penalty"] {
-            add(path, base, field, &|v| *v == json!([]) || *v == json!({}));
+            add(&mut bodies, target, field, &nothing);
         }
-        let mut empty = base.clone();
-        empty["uqac"] = json!({});
-        for (field, ok) in [("scores", json!([])), ("explain", json!(true))] {
-            for value in wrong_values().into_iter().filter(|value| *value != ok) {
-                let mut body = empty.clone();
-                body["uqac"][field] = value;
-                bodies.push((path, body));
+        for (field, taken) in [("scores", json!([])), ("explain", json!(true))] {
+            for value in wrong_values().into_iter().filter(|value| *value != taken) {
+                let mut body = target.1.clone();
+                body["uqac"] = json!({field: value});
+                bodies.push((target.0, body));
             }
         }
     }
-    let mut add = |path, base: &Value, field: &str, takes: &dyn Fn(&Value) -> bool| {
-        for value in wrong_values().into_iter().filter(|value| !takes(value)) {
-            let mut body = base.clone();
-            body[field] = value;
-            bodies.push((path, body));
-        }
-    };
-    add(chat, &message, "messages", &|_| false);
-    add(chat, &message, "max_tokens", &whole(1, u64::MAX));
-    add(chat, &message, "max_completion_tokens", &whole(1, u64::MAX));
-    add(chat, &message, "logprobs", &Value::is_boolean);
-    add(chat, &message, "top_logprobs", &|_| false);
-    add(chat, &message, "tools", &|v| *v == json!([]) || *v == json!({}));
-    add("/v1/completions", &prompt, "prompt", &|v| *v == json!("x") || *v == json!([1]));
-    add("/v1/completions", &prompt, "max_tokens", &whole(0, u64::MAX));
-    add("/v1/completions", &prompt, "logprobs", &whole(0, 5));
-    add("/v1/completions", &prompt, "echo", &Value::is_boolean);
-    add("/v1/completions", &prompt, "suffix", &|v| *v == json!([]) || *v == json!({}));
-    for (field, value) in [("role", json!(1)), ("content", json!(1)), ("content", json!([1])), ("content", Value::Null)] {
+    add(&mut bodies, chat, "messages", &|_| false);
+    add(&mut bodies, chat, "max_tokens", &whole(1, u64::MAX));
+    add(&mut bodies, chat, "max_completion_tokens", &whole(1, u64::MAX));
+    add(&mut bodies, chat, "logprobs", &Value::is_boolean);
+    add(&mut bodies, chat, "top_logprobs", &|_| false);
+    add(&mut bodies, chat, "tools", &nothing);
+    add(&mut bodies, completion, "prompt", &|v| v.is_string() || *v == json!([1]));
+    add(&mut bodies, completion, "max_tokens", &whole(0, u64::MAX));
+    add(&mut bodies, completion, "logprobs", &whole(0, 5));
+    add(&mut bodies, completion, "echo", &Value::is_boolean);
+    add(&mut bodies, completion, "suffix", &nothing);
+    for (field, value) in [("role", json!(1)), ("content", json!(1)), ("content", json!([1])), ("content", Value::Null)]
+    {
         let mut body = message.clone();
         body["messages"][0][field] = value;
-        bodies.push((chat, body));
+        bodies.push((chat.0, body));
     }
     let item = json!({"prompt": "x", "response": "y"});
-    for field in ["prompt", "response", "messages", "input_ids", "dataset"] {
-        let takes = |v: &Value| v.as_str().is_some_and(|text| !text.is_empty() || field != "response");
-        add("/v1/score", &item, field, &|v| field != "messages" && field != "input_ids" && takes(v));
+    let score = ("/v1/score", &item);
+    for field in ["messages", "input_ids"] {
+        add(&mut bodies, score, field, &|_| false);
     }
+    for field in ["prompt", "dataset"] {
+        add(&mut bodies, score, field, &Value::is_string);
+    }
+    add(&mut bodies, score, "response", &|v| *v == json!("x"));
     bodies
 }
 
@@ -417,7 +437,7 @@ fn what_is_no_request_is_told_so() {
         answer.error();
         sent += 1;
     };
-    for (path, body) in wrong_fields() {
+    for (path, body) in wrong_bodies() {
         refused(path, body.to_string().as_bytes());
     }
     // every beginning of a body, and bodies with a byte that JSON has no place for
@@ -435,11 +455,15 @@ fn what_is_no_request_is_told_so() {
     let prompt = |ids: Value| json!({"prompt": ids}).to_string();
     refused("/v1/completions", prompt(json!([4_294_967_295_u32])).as_bytes());
     refused("/v1/completions", prompt(json!(vec![5; 70_000])).as_bytes());
-    refused("/v1/completions", prompt(json!("")).as_bytes());
     refused("/v1/chat/completions", question_of(&"1 ".repeat(300_000), json!({})).to_string().as_bytes());
     assert!(sent >= 500, "{sent}");
     // what is not even HTTP
-    for garbage in ["\0\0\0\0\r\n\r\n", "GET\r\n\r\n", "POST /v1/score HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "x".repeat(200_000).as_str()] {
+    for garbage in [
+        "\0\0\0\0\r\n\r\n",
+        "GET\r\n\r\n",
+        "POST /v1/score HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        "x".repeat(200_000).as_str(),
+    ] {
         let mut stream = server.connect();
         let _ = stream.write_all(garbage.as_bytes());
         let mut bytes = Vec::new();
@@ -456,7 +480,9 @@ fn limits_keys_and_paths() {
     let body = question_of(QUESTIONS[0], json!({"max_tokens": 2})).to_string();
     let chat = |headers: &str, body: &[u8]| server.request("POST", "/v1/chat/completions", headers, body);
     assert_eq!(chat(key, body.as_bytes()).status, 200);
-    for headers in ["", "Authorization: Bearer secre\r\n", "Authorization: Basic secret\r\n", "Authorization: Bearer \r\n"] {
+    for headers in
+        ["", "Authorization: Bearer secre\r\n", "Authorization: Basic secret\r\n", "Authorization: Bearer \r\n"]
+    {
         let answer = chat(headers, body.as_bytes());
         assert_eq!((answer.status, answer.error()["code"].as_str()), (401, Some("invalid_api_key")));
         assert_eq!(server.request("GET", "/metrics", headers, b"").status, 401);
@@ -545,7 +571,8 @@ fn a_server_that_is_stopped_finishes_what_it_has_begun() {
     let mut server = Server::start(&["--max-batch", "4"]);
     let body = question_of(QUESTIONS[1], json!({"n": 24, "temperature": 1.2, "stream": true})).to_string();
     let connection = server.send("POST", "/v1/chat/completions", "", body.as_bytes());
-    let waits = server.send("POST", "/v1/chat/completions", "", question_of(QUESTIONS[0], json!({})).to_string().as_bytes());
+    let waits =
+        server.send("POST", "/v1/chat/completions", "", question_of(QUESTIONS[0], json!({})).to_string().as_bytes());
     server.wait_for("it runs", |server| server.metric("uqac_running") > 0.0);
     let terminate = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().unwrap();
     assert!(terminate.success());
