@@ -56,6 +56,8 @@ struct Running {
 struct Encoded {
     tokens: Vec<u32>,
     text: String,
+    /// Bytes that the tokens' text has before it: of the token that begins a sequence.
+    before: usize,
     infos: Vec<TokenInfo>,
     /// Its pass, for its responses to share.
     pass: Option<Ticket>,
@@ -302,8 +304,12 @@ fn encoded(engine: &Engine, prompt: &Prompt, echo: bool) -> Result<Encoded, ApiE
         let message = format!("prompt: token id {id} is not in the tokenizer's vocabulary of {vocabulary}");
         return Err(ApiError::invalid("prompt", message));
     }
-    let text = if echo { engine.tokenizer().decode_with_offsets(&tokens)?.0 } else { String::new() };
-    Ok(Encoded { tokens, text, infos: Vec::new(), pass: None })
+    let whole = if echo { engine.tokenizer().decode_with_offsets(&tokens)?.0 } else { String::new() };
+    let (text, before) = match prompt {
+        Prompt::Text(text) if echo => (text.clone(), whole.strip_suffix(text.as_str()).map_or(0, str::len)),
+        _ => (whole, 0),
+    };
+    Ok(Encoded { tokens, text, before, infos: Vec::new(), pass: None })
 }
 
 /// Runs a choice's prompt; `None` where nothing is to be generated. The first choice of a prompt that is echoed with
@@ -328,6 +334,7 @@ fn start_choice(
         let before_first = Step::default();
         let steps: Vec<&Step> = std::iter::once(&before_first).chain(&steps).collect();
         prompt.infos = infos(batch.engine(), &prompt.tokens, &steps, top)?;
+        prompt.infos.iter_mut().for_each(|info| info.offset = info.offset.saturating_sub(prompt.before));
     }
     let started = if generate.max_tokens == 0 {
         None
