@@ -137,7 +137,7 @@ fn usage_json(Usage { prompt, completion }: Usage) -> Value {
 pub fn finish_name(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::Stop => "stop",
-        FinishReason::Length | FinishReason::Interrupted => "length",
+        FinishReason::Length | FinishReason::Unsure | FinishReason::Interrupted => "length",
     }
 }
 
