@@ -75,7 +75,7 @@ function itemOf(text, uqac) {
       member.text ?? "",
       Math.exp(member.log_answer + member.log_chain),
     ]),
-    scores: HEAD.methods.map(([key]) => uqac.scores[key] ?? null),
+    scores: HEAD.methods.map(([key]) => uqac.scores[key] ?? undefined),
   };
 }
 
