@@ -223,7 +223,16 @@ async fn route(
     let settings = &shared.settings;
     let model = || json!({"id": settings.model, "object": "model", "created": shared.started, "owned_by": "uqac"});
     match path {
-        "/" => page::response(&settings.model, settings.api_key.is_some()),
+        "/" => {
+            let (page, policy) = page::render(&settings.model, settings.api_key.is_some());
+            let mut response = response(200, "text/html; charset=utf-8", page);
+            let policy = HeaderValue::from_str(&policy).map_err(|error| ApiError::internal(error.to_string()))?;
+            let headers = response.headers_mut();
+            headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+            headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+            headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+            Ok(response)
+        }
         "/health" if shared.stopping.load(Ordering::Acquire) => Err(ApiError::stopping()),
         "/health" => Ok(of_json(200, &json!({"status": "ok"}))),
         "/metrics" => {
@@ -356,7 +365,7 @@ fn of_json(status: u16, value: &Value) -> Response<Outgoing> {
 }
 
 /// An answer that is there as a whole.
-pub fn response(status: u16, kind: &'static str, text: impl Into<Bytes>) -> Response<Outgoing> {
+fn response(status: u16, kind: &'static str, text: impl Into<Bytes>) -> Response<Outgoing> {
     let mut response = Response::new(Outgoing::Whole(Some(text.into())));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
@@ -382,13 +391,13 @@ fn failed(error: &ApiError, method: Option<&Method>) -> Response<Outgoing> {
 }
 
 /// The body of an answer.
-pub enum Outgoing {
+enum Outgoing {
     Whole(Option<Bytes>),
     Events(Box<Stream>),
 }
 
 /// Server-sent events, made of the engine's as they come.
-pub struct Stream {
+struct Stream {
     receiver: UnboundedReceiver<Event>,
     head: Head,
     include_usage: bool,
