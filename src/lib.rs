@@ -32,10 +32,10 @@
 //!    this program; [`uq::scores`] every confidence.
 //! 3. [`engine`] generates, keeps the trace, and answers the method's three queries from it.
 //! 4. [`backend`] is the contract that a device fulfils, with its one layer loop; then [`backend::cpu`] and [`backend::cuda`].
-//! 5. [`model`] reads what is published of a model. [`io`], [`eval`], [`report`], [`mod@bench`] and [`cli`] are files, benchmarks,
-//!    tables, measurements and the commands around it.
+//! 5. [`model`] reads what is published of a model. [`io`], [`eval`], [`report`], [`mod@bench`], [`mod@serve`] and [`cli`] are files,
+//!    benchmarks, tables, measurements, the server and the commands around it.
 //!
-//! Imports only point down the list `cli, bench, report, eval, io, uq, engine, backend, model`. Positions are 0-based over the whole
+//! Imports only point down the list `cli, bench, serve, report, eval, io, uq, engine, backend, model`. Positions are 0-based over the whole
 //! sequence, **row T** is what is computed when the token at position T is the input, log-probabilities are natural and under
 //! the full vocabulary, and every confidence is higher for more confident.
 
@@ -49,6 +49,7 @@ mod files;
 pub mod io;
 pub mod model;
 pub mod report;
+pub mod serve;
 pub mod units;
 pub mod uq;
 

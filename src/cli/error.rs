@@ -18,8 +18,10 @@ use crate::model::hub::LocateError;
 use crate::model::tokenizer::TokenizerError;
 use crate::report::html::HtmlError;
 use crate::report::png::PngError;
+use crate::serve::ServeError;
 use crate::uq::RuleError;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use thiserror::Error;
 
@@ -97,10 +99,23 @@ pub enum CliError {
     Bench(#[from] BenchError),
     #[error("{}: no responses that are long enough; run `uqac eval` into this folder first", .0.display())]
     NoResponses(PathBuf),
+    #[error("{address}: {source}{}", listen_hint(source))]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     #[error("standard input: {0}")]
     Stdin(io::Error),
     #[error("standard output: {0}")]
     Stdout(io::Error),
+}
+
+/// What to do about an address that cannot be listened on.
+fn listen_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; give another --port, or --port 0 for any that is free",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 are the system's, give another --port",
+        _ => "",
+    }
 }
 
 impl CliError {

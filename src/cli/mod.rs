@@ -15,13 +15,14 @@ mod progress;
 mod report;
 mod say;
 mod score;
+mod serve;
 mod signals;
 
 use crate::backend::cuda::Gemm;
 use crate::backend::entropy::Gamma;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
-use crate::eval::run::fingerprint::Fingerprint;
+use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::files;
 use crate::model::demo;
@@ -105,6 +106,7 @@ Exit codes:
 
 Environment:
   UQAC_MODEL   the model if --model is not given
+  UQAC_API_KEY the key that serve asks for if --api-key is not given
   UQAC_CACHE   folder for what is unpacked or compiled at first use [default: ~/.cache/uqac]
   CUDA_HOME    the CUDA toolkit, whose headers kernels are compiled with at first use
   NO_COLOR     no colours, if set and not empty
@@ -114,6 +116,7 @@ Environment:
 enum Command {
     Ask(ask::AskArgs),
     Score(score::ScoreArgs),
+    Serve(serve::ServeArgs),
     Eval(eval::EvalArgs),
     Calibrate(calibrate::CalibrateArgs),
     FitGamma(fit_gamma::FitGammaArgs),
@@ -128,7 +131,7 @@ enum Command {
 #[command(next_help_heading = "Model and device")]
 struct ModelArgs {
     /// Model folder, a name on the Hugging Face hub that has been downloaded, or abacus, the small model inside this
-    /// program [default: $UQAC_MODEL; for ask and eval abacus without it]
+    /// program [default: $UQAC_MODEL; for ask, eval and serve abacus without it]
     #[arg(short, long, value_name = "FOLDER|NAME")]
     model: Option<String>,
     #[command(flatten)]
@@ -254,6 +257,7 @@ fn run() -> Result<ExitCode, CliError> {
     match command {
         Command::Ask(args) => ask::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::FitGamma(args) => fit_gamma::run(&args),
@@ -269,10 +273,13 @@ fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(range)
 }
 
-/// What identifies the files of the model that the engine has loaded from this folder.
-fn fingerprint(folder: &Path, engine: &Engine) -> Result<Fingerprint, CliError> {
-    let template = engine.chat_template().map(|template| template.source());
-    Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })
+/// What a model is called: of a folder its last part.
+fn model_name(named: &str, folder: &Path) -> String {
+    let name = match Path::new(named).is_dir() {
+        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
+        false => None,
+    };
+    name.unwrap_or_else(|| named.to_owned())
 }
 
 /// What a run is made with.
@@ -283,15 +290,11 @@ fn manifest<Options>(
     options: Options,
 ) -> Result<Manifest<Options>, CliError> {
     let (k_cache, v_cache) = engine.cache_types();
-    let name = match Path::new(named).is_dir() {
-        true => folder.canonicalize().ok().and_then(|f| Some(f.file_name()?.to_string_lossy().into_owned())),
-        false => None,
-    };
     Ok(Manifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: Model {
-            name: name.unwrap_or_else(|| named.to_owned()),
+            name: model_name(named, folder),
             fingerprint: fingerprint(folder, engine)?,
             k_cache,
             v_cache,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What an interrupted command says: how to go on.
 static INTERRUPTED: OnceLock<String> = OnceLock::new();
@@ -28,6 +29,20 @@ pub fn on_interrupt(message: &str) {
     let _ = INTERRUPTED.set(format!("\n{message}\n"));
 }
 
+/// Whether a signal asked the program to come to an end.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Ctrl-C and SIGTERM only ask from now on, see [`stop_requested`]; a second one ends the program at once.
+pub fn stop_on_request() {
+    #[cfg(target_os = "linux")]
+    handlers::stop_on_request();
+}
+
+/// Whether one of them has come.
+pub fn stop_requested() -> bool {
+    STOP.load(Relaxed)
+}
+
 /// The weights of this folder are mapped from now on.
 pub fn on_truncation(model: &Path) {
     let message = "a file of weights was truncated, or can no longer be read, while it was in use; leave model files alone \
@@ -37,16 +52,29 @@ pub fn on_truncation(model: &Path) {
 
 #[cfg(target_os = "linux")]
 mod handlers {
-    use super::{INTERRUPTED, TRUNCATED};
+    use super::{INTERRUPTED, STOP, TRUNCATED};
     use crate::cli::FAILED;
     use libc::{c_int, c_void, siginfo_t};
     use std::sync::OnceLock;
+    use std::sync::atomic::Ordering::Relaxed;
 
     /// Sets the handlers. Both only read what was set before, and call `write`, `signal`, `raise` and `_exit`, which signal
     /// handlers may.
     pub fn handle() {
         set(libc::SIGBUS, on_bus_error as *const () as usize);
         set(libc::SIGINT, on_interrupt as *const () as usize);
+    }
+
+    /// Sets the handlers that ask the program to stop.
+    pub fn stop_on_request() {
+        set(libc::SIGINT, on_stop as *const () as usize);
+        set(libc::SIGTERM, on_stop as *const () as usize);
+    }
+
+    extern "C" fn on_stop(signal: c_int, _: *mut siginfo_t, _: *mut c_void) {
+        if STOP.swap(true, Relaxed) {
+            default(signal);
+        }
     }
 
     /// Sets one handler, unless the signal is ignored, as Ctrl-C is in the background of a script.

@@ -3,7 +3,7 @@
 
 use super::generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 use super::stop::StopText;
-use super::{Engine, EngineError, TracedSequence};
+use super::{Engine, EngineError, HeadSelection, TracedSequence};
 use crate::backend::forward;
 use crate::backend::sampling::Choice;
 use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, TokenLogprob};
@@ -91,12 +91,38 @@ impl Batch<'_> {
         stream: u64,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
+        self.start_with(prompt, stream, self.request.clone(), on_token)
+    }
+
+    /// [`start`](Self::start) with options of its own.
+    pub fn start_with(
+        &mut self,
+        prompt: &[u32],
+        stream: u64,
+        request: Request,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<Ticket, EngineError> {
         self.check(prompt)?;
         let any_width = self.engine.backend.is_bit_equal_at_any_width();
         let cached = self.running.iter().filter(|_| any_width).map(|r| (r.id, shared(prompt, r.cached())));
         let base = cached.max_by_key(|(_, shared)| *shared).filter(|(_, shared)| *shared > 0);
-        let request = self.request.clone();
         self.start_from(base, prompt, stream, request, on_token)
+    }
+
+    /// Adds a response that exists, `tokens[prompt_len..]`, as [`Engine::trace`] runs it: it has ended, and is there for
+    /// others to share and to be taken out.
+    ///
+    /// # Errors
+    /// As [`Engine::trace`].
+    pub fn add(&mut self, tokens: &[u32], prompt_len: usize, selection: HeadSelection) -> Result<Ticket, EngineError> {
+        let (id, steps) = self.engine.trace_sequence(tokens, prompt_len, selection)?;
+        let generation = Generation { tokens: tokens.to_vec(), prompt_len, finish: FinishReason::Stop, steps };
+        let ticket = Ticket(self.started);
+        self.started += 1;
+        let request = self.request.clone();
+        let (text, finished, reported) = (None, true, true);
+        self.running.push(Running { ticket, id, stream: 0, request, generation, text, finished, reported });
+        Ok(ticket)
     }
 
     /// [`start`](Self::start) with options of its own, for a prompt that begins as a response of the batch does: what they
@@ -173,8 +199,18 @@ impl Batch<'_> {
         &mut self,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Option<Ticket>, EngineError> {
+        self.next_or_pause(on_token, &mut || false)
+    }
+
+    /// [`next`](Self::next), which also returns, with `None`, soon after `pause` says so: others may then be started, and
+    /// those that have not ended go on with the next call.
+    pub fn next_or_pause(
+        &mut self,
+        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        pause: &mut dyn FnMut() -> bool,
+    ) -> Result<Option<Ticket>, EngineError> {
         if !self.running.iter().any(Running::is_news) {
-            self.decode(true, on_token)?;
+            self.decode(on_token, &mut |ended| ended || pause())?;
         }
         Ok(self.running.iter_mut().find(|r| r.is_news()).map(|running| {
             running.reported = true;
@@ -210,7 +246,7 @@ impl Batch<'_> {
         mut self,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
-        self.decode(false, on_token)?;
+        self.decode(on_token, &mut |_| false)?;
         Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
     }
 
@@ -244,11 +280,12 @@ impl Batch<'_> {
         })
     }
 
-    /// Decode steps of all unfinished sequences, until one ends (`first`) or all have.
+    /// Decode steps of all unfinished sequences, until all have ended, or `leave`, which is called with whether one has,
+    /// says that this is enough.
     fn decode(
         &mut self,
-        first: bool,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        leave: &mut dyn FnMut(bool) -> bool,
     ) -> Result<(), EngineError> {
         let Batch { engine, running, .. } = self;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
@@ -262,7 +299,7 @@ impl Batch<'_> {
             running.push((step, Some(token)));
             running.advance(on_token);
             ended |= running.finished;
-            if running.finished || (first && ended) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if running.finished || leave(ended) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         self.last_rows()
     }
@@ -310,7 +347,7 @@ impl Running {
         let token = TokenLogprob { token: *last, logprob: step.logprob.unwrap_or(f64::NEG_INFINITY) };
         let running = generate.running.filter(|_| generate.trace.is_some());
         let confidence = running.and_then(|running| running.after(&g.steps));
-        let flow = on_token(Progress { stream: self.stream, ticket: self.ticket, token, confidence });
+        let flow = on_token(Progress { stream: self.stream, ticket: self.ticket, token, step, confidence });
         // a token without text cannot complete a stop string
         let stopped_after = self.text.as_mut().and_then(|text| text.push(*last, &generate.stop).ok().flatten());
         let finish = if stop_ids.contains(last) {

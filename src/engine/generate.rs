@@ -74,12 +74,14 @@ pub struct Ticket(pub(super) u64);
 
 /// A token as it is chosen, for streaming; a stop string may yet cut it off.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub struct Progress<'a> {
     /// Number of the sequence: the index of its prompt, or what it was started with.
     pub stream: u64,
     /// The sequence's place in its batch.
     pub ticket: Ticket,
     pub token: TokenLogprob,
+    /// What it was chosen from; without a trace nothing but its log-probability.
+    pub step: &'a Step,
     /// The running confidence after the token: of a traced response for which one is asked, once its window is full.
     pub confidence: Option<f64>,
 }

@@ -181,13 +181,24 @@ impl Engine {
         prompt_len: usize,
         selection: HeadSelection,
     ) -> Result<TracedSequence<'_>, EngineError> {
+        let (sequence, steps) = self.trace_sequence(tokens, prompt_len, selection)?;
+        TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps)
+    }
+
+    /// A sequence of the backend with these tokens, and the steps of its response.
+    fn trace_sequence(
+        &mut self,
+        tokens: &[u32],
+        prompt_len: usize,
+        selection: HeadSelection,
+    ) -> Result<(SequenceId, Vec<Step>), EngineError> {
         if prompt_len == 0 || prompt_len >= tokens.len() {
             return Err(EngineError::NoResponse { prompt_len, tokens: tokens.len() });
         }
         self.check_length(tokens.len())?;
         let sequence = self.backend.open(Some(selection.options(prompt_len)))?;
         match trace_response(&mut *self.backend, sequence, tokens, prompt_len) {
-            Ok(steps) => TracedSequence::new(self, sequence, tokens.to_vec(), prompt_len, steps),
+            Ok(steps) => Ok((sequence, steps)),
             Err(error) => {
                 self.backend.close(sequence);
                 Err(error)

@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Modules of the crate, the highest first; those in one row are equals.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &["cli", "bench"],
+    &["serve"],
     &["report"],
     &["eval"],
     &["io"],

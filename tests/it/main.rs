@@ -36,6 +36,7 @@ mod records;
 mod reference;
 mod report;
 mod report_page;
+mod serve;
 mod tasks;
 mod tiny_models;
 mod tokenizer;

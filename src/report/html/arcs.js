@@ -1,4 +1,4 @@
-// Arrows over a response: from each token of the chain to where it was reached from. And the start of it all.
+// Arrows over a response: from each token of the chain to where it was reached from.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -64,21 +64,3 @@ function redraw() {
     drawArcs(response.view, null);
   }
 }
-
-function start() {
-  fillChoices();
-  const form = byId("filters");
-  form.addEventListener("submit", (event) => event.preventDefault());
-  let waiting = 0;
-  form.addEventListener("input", (event) => {
-    if (event.target.id.startsWith("v-")) return redraw();
-    clearTimeout(waiting);
-    waiting = setTimeout(refresh, event.target.tagName === "INPUT" ? 200 : 0);
-  });
-  form.addEventListener("reset", () => setTimeout(refresh)); // when the fields have their values
-  byId("more").addEventListener("click", more);
-  addEventListener("resize", redraw);
-  refresh();
-}
-
-start();

@@ -1,27 +1,8 @@
 // The items: which are shown, and in what order. Their JSON is described in data.rs.
 
-const byId = (id) => document.getElementById(id);
-const HEAD = JSON.parse(byId("head").textContent);
 const ITEMS = JSON.parse(byId("items-data").textContent).flatMap((items, run) => items.map((item) => Object.assign(item, { run })));
 const PAGE = 100; // summaries added at a time
 const OUTCOMES = { correct: "correct", incorrect: "incorrect", no_answer: "no answer", not_graded: "not graded", error: "error" };
-
-/// An element with a class, and children that are elements or text; text stays text.
-function make(tag, className, ...children) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  element.append(...children);
-  return element;
-}
-
-/// A number for a person.
-function number(x) {
-  if (x === null || x === undefined) return "–";
-  const size = Math.abs(x);
-  const tiny = x !== 0 && size < 0.001;
-  const text = tiny ? x.toExponential(1) : x.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 3);
-  return text.replaceAll("-", "−");
-}
 
 function fillChoices() {
   for (const [i, method] of HEAD.methods.entries()) byId("f-method").append(new Option(method[1], i));

@@ -3,7 +3,7 @@
 //! ```text
 //! finding, tables, pictures ────────────────┐
 //! samples ─ items as JSON (data, tokens) ───┼─ page ─ report.html
-//! page.css, {items,tex,view,arcs}.js ────────┘
+//! page.css, {dom,view,arcs,items,tex,start}.js ┘
 //! ```
 //!
 //! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes
@@ -15,8 +15,8 @@ mod heads;
 mod page;
 mod tokens;
 
-pub use data::Items;
-pub use page::{Page, Run};
+pub use data::{Items, script_safe};
+pub use page::{Page, RESPONSE_SCRIPTS, Run, STYLE, policy};
 
 use super::finding::findings;
 use super::pictures::galleries;

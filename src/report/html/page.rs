@@ -17,9 +17,11 @@ use sha2::{Digest, Sha256};
 const OPEN_TABLES: usize = 2;
 
 const TEMPLATE: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
-const SCRIPTS: [&str; 4] =
-    [include_str!("items.js"), include_str!("tex.js"), include_str!("view.js"), include_str!("arcs.js")];
+pub const STYLE: &str = include_str!("page.css");
+
+/// What draws a response with its chain, from an item as `data.rs` describes it and what a page has in its element `head`.
+pub const RESPONSE_SCRIPTS: [&str; 3] = [include_str!("dom.js"), include_str!("view.js"), include_str!("arcs.js")];
+const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("tex.js"), include_str!("start.js")];
 
 /// One model on one task.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,7 +57,7 @@ impl Page {
             self.methods.iter().map(|method| json!([visible(&method.key), visible(&method.name)])).collect();
         let head = script_safe(&json!({"methods": methods, "runs": names}).to_string());
         let style = format!("\n{STYLE}{}", theme::style_sheet());
-        let script = format!("\n\"use strict\";\n{}", SCRIPTS.concat());
+        let script = format!("\n\"use strict\";\n{}", [RESPONSE_SCRIPTS, SCRIPTS].concat().concat());
         let page = environment().render_str(
             TEMPLATE,
             context! {
@@ -78,7 +80,7 @@ impl Page {
 
 /// The content security policy: the page loads nothing, and of what stands in it only this style and this script count,
 /// each known by its hash.
-fn policy(style: &str, script: &str) -> String {
+pub fn policy(style: &str, script: &str) -> String {
     let hash = |text: &str| format!("'sha256-{}'", base64(Sha256::digest(text).as_slice()));
     format!(
         "default-src 'none'; style-src {}; script-src {}; img-src data:; base-uri 'none'; form-action 'none'",

@@ -187,6 +187,8 @@ function drawAlternatives(item) {
 
 function drawScores(item) {
   const list = make("dl", "facts");
-  for (const [i, method] of HEAD.methods.entries()) list.append(...fact(method[1], number(item.scores[i])));
+  for (const [i, method] of HEAD.methods.entries()) {
+    if (item.scores[i] !== undefined) list.append(...fact(method[1], number(item.scores[i])));
+  }
   return list;
 }

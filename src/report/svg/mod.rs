@@ -27,7 +27,7 @@ pub use reliability::{Bin, Reliability, reliability};
 pub use scatter::{Point, ece_accuracy};
 
 use element::Element;
-pub(super) use element::escape;
+pub(crate) use element::escape;
 
 /// A finished picture.
 #[derive(Clone, Debug, PartialEq, Eq)]

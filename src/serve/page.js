@@ -1,0 +1,158 @@
+// The page: ask, show the response as it is written, then its chain, confidence and alternatives.
+
+let asked = 0;
+let running = null; // what stops the request
+
+/// What the server says of a request, event by event.
+async function* events(body, signal) {
+  const headers = { "content-type": "application/json" };
+  if (HEAD.key) headers.authorization = "Bearer " + byId("key").value;
+  const reply = await fetch("/v1/chat/completions", { method: "POST", headers, body: JSON.stringify(body), signal });
+  if (!reply.ok) {
+    const { error } = await reply.json();
+    const later = reply.headers.get("retry-after");
+    throw new Error(error.message + (later ? ` (try again in ${later} s)` : ""));
+  }
+  const decoder = new TextDecoder();
+  let text = "";
+  for (const reader = reply.body.getReader(); ; ) {
+    const { done, value } = await reader.read();
+    if (done) throw new Error("the server went away before the response was complete");
+    text += decoder.decode(value, { stream: true });
+    for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      const data = text.slice(0, end).replace(/^data: /, "");
+      if (data === "[DONE]") return;
+      const event = JSON.parse(data);
+      if (event.error) throw new Error(event.error.message);
+      yield event;
+    }
+  }
+}
+
+function request() {
+  const value = (id) => (byId(id).value.trim() === "" ? null : Number(byId(id).value));
+  return {
+    messages: [{ role: "user", content: byId("question").value }],
+    temperature: value("temperature"),
+    seed: value("seed"),
+    max_tokens: value("max-tokens"),
+    stream: true,
+    uqac: { scores: "all", explain: true },
+  };
+}
+
+/// The text of each token, and text of none, from the tokens' bytes.
+function pieces(text, offsets) {
+  const bytes = new TextEncoder().encode(text);
+  const part = (start, end) => new TextDecoder().decode(bytes.subarray(start, end));
+  const [tokens, gaps] = [[], []];
+  let at = 0;
+  for (const [start, end] of offsets) {
+    const from = Math.max(at, start);
+    if (end > from && from > at) gaps.push([tokens.length, part(at, from)]);
+    tokens.push(end > from ? part(from, end) : "");
+    if (end > from) at = end;
+  }
+  if (at < bytes.length) gaps.push([tokens.length, part(at, bytes.length)]);
+  return { tokens, gaps };
+}
+
+/// A response as the report draws it.
+function itemOf(text, uqac) {
+  const token = (row) => (row === null ? null : row + 1);
+  const start = uqac.n_instr;
+  return {
+    run: 0,
+    task: "response",
+    id: ++asked,
+    ...pieces(text, uqac.tokens.offsets),
+    p: uqac.tokens.logprobs.map((logprob) => (logprob === null ? null : Math.exp(logprob))),
+    chain: uqac.chain.map((link) => [token(link.row), link.score, link.similarity, token(link.from)]),
+    kept: uqac.kept.map(token),
+    span: uqac.answer?.tokens.map((position) => position - start),
+    ensemble: uqac.ensemble.map((member) => [
+      member.position === null ? null : member.position - start,
+      member.text ?? "",
+      Math.exp(member.log_answer + member.log_chain),
+    ]),
+    scores: HEAD.methods.map(([key]) => uqac.scores[key] ?? undefined),
+  };
+}
+
+function showVerdict(uqac, finish, seconds, tokens) {
+  const verdict = byId("verdict");
+  verdict.hidden = false;
+  const speed = make("p", "note", `${tokens} tokens in ${seconds.toFixed(1)} s` + (finish === "length" ? "; the response was cut off" : ""));
+  if (!uqac.answer) {
+    verdict.replaceChildren(make("p", "headline", "No final answer was found in the response."), speed);
+    return;
+  }
+  const meter = make("meter", "");
+  [meter.min, meter.max, meter.value] = [0, 1, uqac.confidence];
+  const p = uqac.confidence;
+  meter.setAttribute("aria-label", "confidence");
+  const line = make("p", "headline", "Answer ", make("b", "", uqac.answer.text), " with confidence P = ", make("b", "", number(p)), " ", meter);
+  const calibrated = uqac.calibrated;
+  const right = calibrated
+    ? [make("p", "", `Right with probability ${number(calibrated.value)}, by a calibration on ${calibrated.items} answers (${calibrated.tasks.join(", ")}).`)]
+    : [];
+  verdict.replaceChildren(line, ...right, speed);
+}
+
+function showFindings(text, uqac) {
+  const item = itemOf(text, uqac);
+  byId("controls").hidden = !uqac.chain.length;
+  byId("response").replaceChildren(...drawResponse(item));
+  const found = [];
+  if (item.ensemble.length > 1) found.push(make("h2", "", "Alternatives, by their effect on P"), drawAlternatives(item));
+  if (uqac.answer) found.push(make("h2", "", "Scores"), drawScores(item));
+  byId("findings").replaceChildren(...found);
+}
+
+async function ask() {
+  const stop = new AbortController();
+  running = stop;
+  [byId("send").disabled, byId("stop").hidden] = [true, false];
+  byId("result").hidden = false;
+  for (const id of ["problem", "verdict", "controls"]) byId(id).hidden = true;
+  const response = make("div", "response");
+  byId("response").replaceChildren(response);
+  byId("findings").replaceChildren();
+  const begun = performance.now();
+  let text = "";
+  try {
+    for await (const { choices } of events(request(), stop.signal)) {
+      const [choice] = choices;
+      const more = choice?.delta?.content;
+      if (more) {
+        text += more;
+        response.append(more);
+      }
+      if (choice?.uqac) {
+        const seconds = (performance.now() - begun) / 1000;
+        showVerdict(choice.uqac, choice.finish_reason, seconds, choice.uqac.tokens.ids.length);
+        showFindings(text, choice.uqac);
+      }
+    }
+  } catch (error) {
+    byId("problem").hidden = false;
+    byId("problem").textContent = error.name === "AbortError" ? "Stopped." : error.message;
+  }
+  [byId("send").disabled, byId("stop").hidden] = [false, true];
+  running = null;
+}
+
+byId("key-label").hidden = !HEAD.key;
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (!running) ask();
+});
+byId("question").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    byId("ask").requestSubmit();
+  }
+});
+byId("stop").addEventListener("click", () => running?.abort());
+byId("controls").addEventListener("input", () => byId("response").querySelector(".response").view && redraw());
+addEventListener("resize", () => byId("response").querySelector(".response")?.view && redraw());
