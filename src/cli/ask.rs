@@ -1,13 +1,14 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
-use super::assess::{Assessed, ReadingArgs, Request, assess, calibration, examples_and_rules};
+use super::assess::{ReadingArgs, examples_and_rules};
 use super::error::CliError;
 use super::{ModelArgs, note, print};
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
 use crate::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
+use crate::eval::assess::{Assessed, Request, assess, calibration, record};
 use crate::eval::calibration::Calibration;
-use crate::io::record::Record;
+use crate::io::record::AnswerRecord;
 use crate::model::chat::Conversation;
 use crate::model::chat::Message;
 use crate::model::tokenizer::{TextStream, Tokenizer};
@@ -16,7 +17,6 @@ use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::visible;
 use crate::uq::Parameters;
 use clap::Args;
-use serde::Serialize;
 use serde_json::Value;
 use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
@@ -74,19 +74,6 @@ fn probability(text: &str) -> Result<f32, String> {
     if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("expected a number above 0 and at most 1".to_owned()) }
 }
 
-/// What `--json` prints: the record of an item, and how the response came about.
-#[derive(Serialize)]
-struct JsonAnswer<'a> {
-    #[serde(flatten)]
-    record: Record,
-    question: &'a str,
-    response: &'a str,
-    finish_reason: FinishReason,
-    response_tokens: usize,
-    /// `null` where there were too few tokens to tell.
-    tokens_per_second: Option<f64>,
-}
-
 pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let parameters = args.reading.parameters()?;
     let question = question(&args.question)?;
@@ -121,13 +108,10 @@ fn answer(
     let request = Request { parameters, calibration, dataset: None, answer: None, trace: false };
     let assessed = assess(traced, &request)?;
     if args.json {
-        let record = assessed.map_or_else(
-            || Record::no_answer(Value::Null, parameters.reading, prompt_len),
-            |assessed| assessed.into_record(Value::Null, parameters.reading, prompt_len),
-        );
-        let record = Record { weights: traced.engine().options().weights, ..record };
+        let record = record(Value::Null, parameters.reading, prompt_len, assessed, traced.engine());
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
-        let json = JsonAnswer { record, question, response, finish_reason: finish, response_tokens, tokens_per_second };
+        let json =
+            AnswerRecord { record, question, response, finish_reason: finish, response_tokens, tokens_per_second };
         print(&format!("{}\n", serde_json::to_string(&json).map_err(|e| CliError::Stdout(e.into()))?))?;
         return Ok(ExitCode::SUCCESS);
     }

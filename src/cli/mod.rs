@@ -20,7 +20,7 @@ use crate::backend::cuda::Gemm;
 use crate::backend::entropy::Gamma;
 use crate::backend::{DType, DeviceChoice, WeightFormat};
 use crate::engine::{Engine, EngineOptions};
-use crate::eval::run::fingerprint::Fingerprint;
+use crate::eval::assess::fingerprint;
 use crate::eval::run::manifest::{FORMAT, Manifest, Model};
 use crate::files;
 use crate::model::demo;
@@ -266,12 +266,6 @@ fn run() -> Result<ExitCode, CliError> {
 /// A number of things, in a range.
 fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(range)
-}
-
-/// What identifies the files of the model that the engine has loaded from this folder.
-fn fingerprint(folder: &Path, engine: &Engine) -> Result<Fingerprint, CliError> {
-    let template = engine.chat_template().map(|template| template.source());
-    Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CliError::File { path, source })
 }
 
 /// What a run is made with.

@@ -1,17 +1,18 @@
 //! `uqac score`: confidences for responses that already exist.
 
-use super::assess::{ReadingArgs, Request, assess, calibration, examples_and_rules};
+use super::assess::{ReadingArgs, examples_and_rules};
 use super::error::CliError;
 use super::progress::Progress;
 use super::say::counted;
 use super::{ModelArgs, SOME_FAILED, manifest, note, signals};
 use crate::engine::Engine;
-use crate::engine::encode::{MAX_BYTES_PER_TOKEN, encode};
+use crate::engine::encode::MAX_BYTES_PER_TOKEN;
+use crate::eval::assess::{Request, assess, calibration, record, sequence};
 use crate::eval::calibration::Calibration;
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
 use crate::files;
-use crate::io::item::{BadItem, Content, Item, Items};
+use crate::io::item::{BadItem, Item, Items};
 use crate::io::jsonl::append::Existing;
 use crate::io::jsonl::{LINE_LIMIT, Lines};
 use crate::io::record::{Done, Record, Status};
@@ -177,26 +178,23 @@ fn score_line(
         Ok(item) => item,
         Err(bad) => return Record::error(bad.id.clone(), reading, None, bad.to_string()),
     };
-    let (tokens, prompt_len, answer) = match &item.content {
-        Content::Tokens { input_ids, prompt_len, answer_span } => (input_ids.clone(), *prompt_len, answer_span.clone()),
-        Content::Text { conversation, response } => {
-            match encode(engine, conversation, response, !args.no_chat_template, parameters.rules().encoding) {
-                Ok((tokens, prompt_len)) => (tokens, prompt_len, None),
-                Err(error) => return Record::error(item.id, reading, None, error.to_string()),
-            }
-        }
+    let sequence = sequence(engine, &item.content, !args.no_chat_template, parameters);
+    let (tokens, prompt_len, answer) = match sequence {
+        Ok(sequence) => sequence,
+        Err(error) => return Record::error(item.id, reading, None, error.to_string()),
     };
     tally.tokens += tokens.len();
     let request = Request { parameters, calibration, dataset: item.dataset.as_deref(), answer, trace: args.trace };
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.head_selection())
         .and_then(|mut traced| assess(&mut traced, &request));
-    let record = match assessed {
-        Ok(Some(assessed)) => assessed.into_record(item.id, reading, prompt_len),
-        Ok(None) => Record::no_answer(item.id, reading, prompt_len),
-        Err(error) => Record::error(item.id, reading, Some(prompt_len), error.to_string()),
-    };
-    Record { weights: engine.options().weights, ..record }
+    match assessed {
+        Ok(assessed) => record(item.id, reading, prompt_len, assessed, engine),
+        Err(error) => {
+            let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
+            Record { weights: engine.options().weights, ..record }
+        }
+    }
 }
 
 /// Errors that the summary spells out; all are in the output.

@@ -10,6 +10,7 @@
 //! them is recomputed from the samples alone, without a model.
 
 pub mod analysis;
+pub mod assess;
 pub mod calibration;
 pub mod grading;
 pub mod metrics;

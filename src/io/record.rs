@@ -5,6 +5,7 @@
 
 use super::jsonl::append::{AppendError, Existing, Output};
 use crate::backend::WeightFormat;
+use crate::engine::FinishReason;
 pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
 use serde::{Deserialize, Serialize};
@@ -136,6 +137,19 @@ impl Record {
             weights: WeightFormat::File,
         }
     }
+}
+
+/// What `ask --json` prints: the record of an item, and how its response came about.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AnswerRecord<'a> {
+    #[serde(flatten)]
+    pub record: Record,
+    pub question: &'a str,
+    pub response: &'a str,
+    pub finish_reason: FinishReason,
+    pub response_tokens: usize,
+    /// `null` where there were too few tokens to tell.
+    pub tokens_per_second: Option<f64>,
 }
 
 /// Records cannot be written.

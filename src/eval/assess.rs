@@ -1,0 +1,136 @@
+//! The record of one traced response: the method, the calibrated confidence where there is a calibration, and what
+//! describes the rows of its chain. `ask`, `score` and the Python package make their records here.
+
+use super::calibration::{Calibration, CalibrationError};
+use super::run::fingerprint::Fingerprint;
+use crate::backend::entropy::Gamma;
+use crate::engine::encode::{EncodeError, encode};
+use crate::engine::{Engine, EngineError, TracedSequence};
+use crate::io::item::Content;
+use crate::io::record::{Calibrated, Record, RowTrace, top_entries};
+use crate::uq::answer::AnswerRule;
+use crate::uq::rules::FirstRow;
+use crate::uq::{Link, Outcome, Parameters, Reading, pipeline};
+use serde_json::Value;
+use std::ops::Range;
+use std::path::Path;
+
+/// The calibration of a model under a reading of the method, if there is one; `known`: the model's fingerprint, where it has
+/// been taken.
+///
+/// # Errors
+/// A file of the model that cannot be read, or one that is there but is no calibration.
+pub fn calibration(
+    folder: &Path,
+    engine: &Engine,
+    known: Option<&Fingerprint>,
+    reading: &Reading,
+) -> Result<Option<Calibration>, CalibrationError> {
+    if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
+        return Ok(None);
+    }
+    let model = known.cloned().map_or_else(|| fingerprint(folder, engine), Ok)?;
+    Calibration::find(folder, &model, reading)
+}
+
+/// What identifies the files of the model that the engine has loaded from this folder.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn fingerprint(folder: &Path, engine: &Engine) -> Result<Fingerprint, CalibrationError> {
+    let template = engine.chat_template().map(|template| template.source());
+    Fingerprint::of(folder, engine.spec(), template).map_err(|(path, source)| CalibrationError::Io { path, source })
+}
+
+/// A sequence, where its response starts, and its answer's tokens if they are known.
+pub type Sequence = (Vec<u32>, usize, Option<Range<usize>>);
+
+/// The sequence of an item that is to be scored; `chat`: through the model's chat template.
+///
+/// # Errors
+/// Text that cannot be made into tokens.
+pub fn sequence(
+    engine: &Engine,
+    content: &Content,
+    chat: bool,
+    parameters: &Parameters,
+) -> Result<Sequence, EncodeError> {
+    match content {
+        Content::Tokens { input_ids, prompt_len, answer_span } => {
+            Ok((input_ids.clone(), *prompt_len, answer_span.clone()))
+        }
+        Content::Text { conversation, response } => {
+            let encoding = parameters.rules().encoding;
+            let (tokens, prompt_len) = encode(engine, conversation, response, chat, encoding)?;
+            Ok((tokens, prompt_len, None))
+        }
+    }
+}
+
+/// What is to be found out about a response.
+pub struct Request<'a> {
+    pub parameters: &'a Parameters,
+    pub calibration: Option<&'a Calibration>,
+    pub dataset: Option<&'a str>,
+    /// The answer's positions (absolute, within the response) if they are known.
+    pub answer: Option<Range<usize>>,
+    /// Whether the chain's rows are to be described.
+    pub trace: bool,
+}
+
+/// What was found out.
+#[derive(Clone)]
+pub struct Assessed {
+    pub answer_text: String,
+    pub outcome: Outcome,
+    /// Where there is a calibration.
+    pub confidence: Option<Calibrated>,
+    pub trace: Option<Vec<RowTrace>>,
+}
+
+/// [`pipeline::assess`], and a description of the chain's rows. `None` where the response has no final answer.
+pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<Option<Assessed>, EngineError> {
+    let (parameters, rule) = (request.parameters, AnswerRule::for_dataset(request.dataset));
+    let assessed = pipeline::assess(traced, rule, request.answer.clone(), parameters)?;
+    let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else { return Ok(None) };
+    let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters)?) } else { None };
+    let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
+    Ok(Some(Assessed { answer_text: answer.text, outcome, confidence, trace }))
+}
+
+/// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
+/// under [`FirstRow::Wrapped`] there is none here.
+fn row_traces(
+    traced: &mut TracedSequence<'_>,
+    chain: &[Link],
+    parameters: &Parameters,
+) -> Result<Vec<RowTrace>, EngineError> {
+    let first = if parameters.rules().first_row == FirstRow::Wrapped { 0 } else { -1 };
+    let relative: Vec<i64> = chain.iter().map(|link| link.row).filter(|row| *row >= first).collect();
+    let (response, mut queries) = traced.parts();
+    let prompt_len = response.prompt_len;
+    let rows: Vec<usize> = relative.iter().filter_map(|row| prompt_len.checked_add_signed(*row as isize)).collect();
+    let weights = queries.attention_rows(&rows)?;
+    let describe = |((row, absolute), weights): ((&i64, &usize), &Vec<f32>)| {
+        let record = traced.head_record(*absolute)?.unwrap_or_default();
+        Ok(RowTrace {
+            row: *row,
+            heads: record.heads,
+            entropies: record.entropies,
+            gap: Some(record.gap).filter(|gap| gap.is_finite()),
+            top: top_entries(weights),
+        })
+    };
+    relative.iter().zip(&rows).zip(&weights).map(describe).collect()
+}
+
+/// An item's line of output: what was found, or that its response has no final answer.
+pub fn record(id: Value, reading: Reading, prompt_len: usize, assessed: Option<Assessed>, engine: &Engine) -> Record {
+    let record = match assessed {
+        Some(Assessed { answer_text, outcome, confidence, trace }) => {
+            Record { confidence, trace, ..Record::ok(id, reading, prompt_len, answer_text, outcome) }
+        }
+        None => Record::no_answer(id, reading, prompt_len),
+    };
+    Record { weights: engine.options().weights, ..record }
+}
