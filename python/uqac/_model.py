@@ -13,7 +13,7 @@ from . import _uqac
 from ._result import Result, Token, Trace
 
 if TYPE_CHECKING:
-    from typing_extensions import NotRequired, Unpack
+    from typing_extensions import Unpack
 
 
 class Message(TypedDict):
@@ -60,7 +60,7 @@ class Item(TypedDict, total=False):
     """A response that exists, as a line of `uqac score` has it: `prompt` or `messages` and `response`, or `input_ids` and
     `n_instr` (and `answer_span`)."""
 
-    id: NotRequired[str | int]
+    id: str | int
     prompt: str
     messages: Sequence[Message]
     response: str
@@ -90,7 +90,7 @@ def load(
 
     Raises Error where there is no such model, or it cannot run; ValueError for an option that is not as expected.
     """
-    options = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, gemm=gemm, weights=weights)
+    options: dict[str, Any] = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, gemm=gemm, weights=weights)
     if gamma is not None:
         options["gamma"] = list(gamma)
     native, events = _uqac.Model.load(str(model), json.dumps(options))

@@ -58,12 +58,14 @@ class Result:
     @property
     def answer(self) -> str | None:
         """The final answer's text."""
-        return self.record["answer"] and self.record["answer"]["text"]
+        found: dict[str, Any] = self.record["answer"] or {}
+        return found.get("text")
 
     @property
     def answer_span(self) -> tuple[int, int] | None:
         """Positions [start, end) of the answer's tokens."""
-        return self.record["answer"] and tuple(self.record["answer"]["tokens"])
+        found = self.record["answer"]
+        return None if found is None else (found["tokens"][0], found["tokens"][1])
 
     @property
     def confidence(self) -> float | None:
@@ -107,7 +109,8 @@ class Result:
     @property
     def n_instr(self) -> int | None:
         """Where the response starts: the prompt's length in tokens."""
-        return self.record["n_instr"]
+        n_instr: int | None = self.record["n_instr"]
+        return n_instr
 
     @cached_property
     def input_ids(self) -> list[int]:
