@@ -105,7 +105,7 @@ def test_results_show_themselves(model):
     assert result.response in str(result) and "p_sim" in str(result)
     assert "Result(status='ok', answer='29'" in repr(result)
     hostile = model.score("Say it.", "<script>alert(1)</script> The answer is \\boxed{7}.")
-    assert "<script" not in hostile.to_html() and "&lt;script&gt;" in hostile.to_html()
+    assert "<script" not in hostile.to_html() and "&lt;" in hostile.to_html()
 
 
 def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):

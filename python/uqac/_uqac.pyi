@@ -3,6 +3,18 @@
 from collections.abc import Iterator
 from typing import Any, final
 
+__all__ = [
+    "Error",
+    "Events",
+    "Model",
+    "Response",
+    "bootstrap",
+    "length_controlled_auroc",
+    "metric",
+    "reliability",
+    "risk_coverage",
+]
+
 class Error(RuntimeError):
     """What the engine cannot do, and what to do about it."""
 

@@ -114,7 +114,8 @@ fn files_are_looked_at_before_a_model_is_loaded() {
 
 #[test]
 fn every_help_has_an_example_and_shows_what_is_required() {
-    for command in ["ask", "score", "eval", "fit-gamma", "inspect", "devices", "bench", "report", "completions", "man"] {
+    for command in ["ask", "score", "eval", "fit-gamma", "inspect", "devices", "bench", "report", "completions", "man"]
+    {
         for flag in ["-h", "--help"] {
             let text = String::from_utf8(uqac(&[command, flag]).stdout).unwrap();
             assert!(text.contains("Example") && text.contains(&format!("  uqac {command} ")), "{text}");

@@ -79,3 +79,27 @@ fn role(report: &AskReport, j: usize) -> (&'static str, Option<f64>) {
     };
     (class, link.map(|link| link.similarity))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::slice::from_ref;
+
+    #[test]
+    fn text_is_escaped_and_a_response_without_an_answer_says_so() {
+        let (token_text, range) = ("<b>".to_owned(), 0..3);
+        let report = AskReport {
+            text: "<b>",
+            ranges: from_ref(&range),
+            token_texts: from_ref(&token_text),
+            logprobs: &[0.25_f64.ln()],
+            prompt_len: 1,
+            outcome: None,
+            confidence: None,
+        };
+        let (part, page) = (answer(&report, false).unwrap(), answer(&report, true).unwrap());
+        assert!(part.contains("&lt;b&gt;</span>") && !part.contains("<b>"), "{part}");
+        assert!(part.contains("title=\"p 0.250\"") && part.contains("No final answer"), "{part}");
+        assert!(page.starts_with("<!doctype html>") && page.contains(&part) && page.ends_with("</html>\n"), "{page}");
+    }
+}
