@@ -90,6 +90,8 @@ pub struct Token {
     pub logprob: f64,
     pub response_logprob: f64,
     pub min_token_prob: f64,
+    /// The running confidence, where one is asked for and its window is full.
+    pub confidence: Option<f64>,
 }
 
 /// A response and what was found out about it.
@@ -205,7 +207,7 @@ struct Watcher<'r> {
 }
 
 impl Watcher<'_> {
-    fn token(&mut self, Progress { ticket, token, .. }: Progress) -> ControlFlow<()> {
+    fn token(&mut self, Progress { ticket, token, confidence, .. }: Progress) -> ControlFlow<()> {
         let now = Instant::now();
         let watch = self.watched.entry(ticket).or_insert_with(|| Watch {
             first: now,
@@ -223,7 +225,7 @@ impl Watcher<'_> {
             let text = if is_end { String::new() } else { watch.text.push(token.token).unwrap_or_default() };
             let &mut Watch { response_logprob, min_logprob, .. } = watch;
             let (id, logprob, min_token_prob) = (token.token, token.logprob, min_logprob.exp());
-            self.reporter.send(Event::Token(Token { id, text, logprob, response_logprob, min_token_prob }));
+            self.reporter.send(Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, confidence }));
         }
         if self.reporter.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use uqac::backend::entropy::Gamma;
 use uqac::backend::sampling::Sampling;
+use uqac::engine::running::{Measure, RunningConfidence, WINDOW};
 use uqac::uq::Reading;
 use uqac::{EngineOptions, GenerateOptions, Parameters, Profile};
 
@@ -62,6 +63,11 @@ pub struct Options {
     top_k: usize,
     seed: u64,
     stop: Vec<String>,
+    /// Below which running confidence a response ends.
+    stop_below: Option<f64>,
+    /// What the running confidence is the mean of.
+    running: Option<Measure>,
+    window: usize,
     /// Responses that are generated at once.
     pub batch_size: usize,
     /// Whether tokens are reported as they are chosen.
@@ -84,6 +90,9 @@ impl Default for Options {
             top_k,
             seed,
             stop: Vec::new(),
+            stop_below: None,
+            running: None,
+            window: WINDOW,
             batch_size: 8,
             stream: false,
             profile: Profile::Corrected,
@@ -102,9 +111,10 @@ impl Options {
     }
 
     pub fn generate(&self, parameters: &Parameters) -> PyResult<GenerateOptions> {
-        let &Options { max_tokens, temperature, top_p, top_k, seed, .. } = self;
+        let &Options { max_tokens, temperature, top_p, top_k, seed, stop_below, running, window, .. } = self;
         for (name, holds, expected) in [
             ("max_tokens", max_tokens >= 1, "a number ≥ 1"),
+            ("window", window >= 1, "a number ≥ 1"),
             ("temperature", temperature.is_finite() && temperature >= 0.0, "a number ≥ 0"),
             ("top_p", top_p > 0.0 && top_p <= 1.0, "a number above 0 and at most 1"),
         ] {
@@ -112,11 +122,13 @@ impl Options {
                 return Err(PyValueError::new_err(format!("{name}: expected {expected}")));
             }
         }
+        let measure = running.or(stop_below.map(|_| Measure::default()));
         Ok(GenerateOptions {
             max_tokens,
             sampling: Sampling { temperature, top_p, top_k, seed },
             trace: Some(parameters.head_selection()),
             stop: self.stop.clone(),
+            running: measure.map(|measure| RunningConfidence { measure, window, stop_below }),
             ..GenerateOptions::default()
         })
     }

@@ -20,6 +20,7 @@ def without_speed(record):
         (["--profile", "reference"], {"profile": "reference"}),
         (["--rule", "threshold=at-least", "--wide-trace"], {"rules": {"threshold": "at-least"}, "wide_trace": True}),
         (["--system", "Be brief."], {"system": "Be brief."}),
+        (["--stop-below", "-0.001", "--running", "entropy", "--window", "4"], {"stop_below": -0.001, "running": "entropy", "window": 4}),
         (["--no-chat-template", "--max-tokens", "9"], {"chat_template": False, "max_tokens": 9}),
     ],
 )
@@ -88,6 +89,19 @@ def test_tokens_come_with_running_scores(model):
         total, least = total + token.logprob, min(least, token.logprob)
         assert token.response_logprob == total
         assert token.min_token_prob == pytest.approx(pow(2.718281828459045, least), rel=1e-14)
+
+
+def test_the_running_confidence_stops_a_response(model):
+    measured = list(model.generate(PENCILS, running="entropy", window=4))
+    assert [token.confidence for token in measured[:3]] == [None] * 3
+    entropies = model.trace(PENCILS).entropies
+    assert [token.confidence for token in measured[3:]] == pytest.approx(
+        [-entropies[i - 3 : i + 1].mean() for i in range(3, len(measured))], abs=1e-12
+    )
+    least = min(token.confidence for token in measured[3:])
+    stopped = model.ask(PENCILS, running="entropy", window=4, stop_below=least + 1e-9)
+    at = [token.confidence for token in measured].index(least)
+    assert stopped.finish_reason == "unsure" and len(stopped.logprobs) == at + 1
 
 
 def test_a_generation_that_is_left_stops(model):

@@ -54,6 +54,13 @@ class Generating(Method, total=False):
     seed: int
     stop: Sequence[str]
     """Texts that end a response, which is cut before them."""
+    running: Literal["group", "entropy"]
+    """Running confidence of tokens: the mean of minus the log-probability of the top 20 tokens (DeepConf), or of minus the
+    entropy, over the last `window` tokens."""
+    window: int
+    """64 by default."""
+    stop_below: float
+    """End a response with the token after which its running confidence (`group` by default) is lower."""
 
 
 class Item(TypedDict, total=False):

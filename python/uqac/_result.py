@@ -20,7 +20,8 @@ class Token:
 
     `text` is what it adds to the response (empty for an end token, or where a character is not yet whole). What follows are the
     running values of the scores of the same names, over the response so far: `response_logprob` = ln p of all of it,
-    `min_token_prob` = the probability of its least probable token.
+    `min_token_prob` = the probability of its least probable token. `confidence` is the running confidence, the mean over the
+    last `window` tokens, where one is asked for and there are as many.
     """
 
     id: int
@@ -28,6 +29,7 @@ class Token:
     logprob: float
     response_logprob: float
     min_token_prob: float
+    confidence: float | None = None
 
 
 class Result:
@@ -102,8 +104,8 @@ class Result:
         return self._native.text
 
     @property
-    def finish_reason(self) -> Literal["stop", "length"] | None:
-        """Why a generated response ended; `None` of one that was scored."""
+    def finish_reason(self) -> Literal["stop", "length", "unsure"] | None:
+        """Why a generated response ended (`unsure`: by `stop_below`); `None` of one that was scored."""
         return self.record.get("finish_reason")
 
     @property

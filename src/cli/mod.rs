@@ -7,6 +7,7 @@ mod calibrate;
 mod completions;
 mod config;
 mod devices;
+mod early;
 mod error;
 mod eval;
 mod fit_gamma;
