@@ -69,7 +69,7 @@ fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDist
         return Ok(());
     }
     let entropy = sample.uq.profile.rules().head_entropy;
-    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy, wide: false };
+    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy, ..HeadSelection::default() };
     let mut traced = engine.trace(&tokens, prompt_len, every_head)?;
     for row in prompt_len..tokens.len() {
         traced.head_rows(row)?.iter().for_each(|head| attention.add(head));

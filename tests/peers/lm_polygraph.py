@@ -47,7 +47,7 @@ def own(module, name):
     return getattr(importlib.import_module(module), name)
 
 
-def peers(arguments):
+def peers(config):
     """(our key, the peer's name, its value for a response); a value is turned where the peer's is an uncertainty."""
     own("lm_polygraph.utils.common", "polygraph_module_init")
 
@@ -68,6 +68,9 @@ def peers(arguments):
         "renyi": polygraph("renyi_neg", "RenyiNeg", 1),
         "fisher_rao": polygraph("fisher_rao", "FisherRao", 1),
         "boosted_prob": polygraph("boostedprob_score", "BoostedProbSequence", -1),
+        "rauq": polygraph("rauq", "RAUQ", -1, n_layers=config.num_hidden_layers, n_heads=config.num_attention_heads),
+        "attention_score": polygraph("attention_score", "AttentionScore", -1, layer=config.num_hidden_layers // 2,
+                                     gen_only=True),
         "deepconf": deepconf("calculate_mean_confidence"),
         "deepconf_tail": deepconf("calculate_tail_confidence"),
         "deepconf_bottom": deepconf(lowest),
@@ -92,13 +95,22 @@ def written(model, tokenizer, arguments):
 def statistics(model, tokens, prompt_len):
     """What the peers read, of a batch of one."""
     with torch.no_grad():
-        logprobs = model(torch.tensor([tokens])).logits[0, prompt_len - 1:-1].float().log_softmax(-1).numpy()
+        output = model(torch.tensor([tokens]), output_attentions=True)
+    logprobs = output.logits[0, prompt_len - 1:-1].float().log_softmax(-1).numpy()
     response = tokens[prompt_len:]
+    attention = torch.cat(output.attentions).numpy()  # [layers, heads, positions, positions]
+    # of the step that predicts token j: its weights of the response's tokens before j
+    steps = np.zeros((attention.shape[0] * attention.shape[1], len(response), len(response)))
+    for j in range(1, len(response)):
+        row = attention[:, :, prompt_len + j - 1, prompt_len:prompt_len + j]
+        steps[:, j, :j] = row.reshape(len(steps), j)
     top = np.sort(logprobs, axis=-1)[:, -20:].astype(np.float64)
     return {
         "greedy_log_probs": [logprobs],
         "greedy_tokens": [response],
         "greedy_log_likelihoods": [logprobs[np.arange(len(response)), response]],
+        "attention_all": [steps],
+        "forwardpass_attention_weights": [attention],
         "trace": {"confs": [round(-mean, 3) for mean in top.mean(-1)]},
     }
 
@@ -127,17 +139,17 @@ def main():
     parser.add_argument("--tokens", type=int, default=96, help="max tokens of a response")
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="eager")
     items = list(written(model, tokenizer, arguments))
     ours = scored(items, arguments)
-    table = peers(arguments)
+    table = peers(model.config)
     worst = dict.fromkeys(table, (0.0, 0.0))
     for (tokens, prompt_len), scores in zip(items, ours, strict=True):
         stats = statistics(model, tokens, prompt_len)
         size = len(tokens) - prompt_len
         for key, (name, value) in table.items():
             # a sum's error is its terms'; deepconf rounds a token's confidence to three digits
-            bound = 2e-4 * (size if key == "response_logprob" else 1) * max(1.0, abs(scores[key]))
+            bound = 2e-4 * max(1.0, abs(scores[key])) * (size if key in ("response_logprob", "attention_score") else 1)
             bound += 5e-4 if key.startswith("deepconf") else 0
             worst[key] = max(worst[key], (abs(value(stats) - scores[key]) / bound, abs(value(stats) - scores[key])))
     print(f"{len(items)} responses, {sum(len(t) - n for t, n in items)} tokens")
