@@ -25,6 +25,10 @@ pub struct HeadSelection {
 }
 
 impl HeadSelection {
+    /// K as published, exact entropies, and nothing more.
+    pub const PUBLISHED: HeadSelection =
+        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact, wide: false, head_attention: false };
+
     /// What the backend records of a response that starts at `prompt_len`.
     pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
         TraceOptions {
@@ -38,9 +42,8 @@ impl HeadSelection {
 }
 
 impl Default for HeadSelection {
-    /// K as published, exact entropies, not wide.
     fn default() -> Self {
-        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact, wide: false, head_attention: false }
+        HeadSelection::PUBLISHED
     }
 }
 
