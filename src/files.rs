@@ -28,16 +28,44 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// The bytes of a regular file of at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let file = open(path)?;
-    let len = file.metadata()?.len();
+    if file.metadata()?.len() > max {
+        return Err(too_large(max));
+    }
     let mut bytes = Vec::new();
-    if len <= max {
-        file.take(max + 1).read_to_end(&mut bytes)?;
-    }
-    if len.max(bytes.len() as u64) > max {
-        let message = format!("larger than {max} bytes, the most that is read of such a file");
-        return Err(io::Error::new(ErrorKind::FileTooLarge, message));
-    }
+    Capped::new(file, max).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A source that fails where it has more than a number of bytes: what a small compressed file may hold has no other bound.
+pub(crate) struct Capped<R> {
+    source: R,
+    max: u64,
+    left: u64,
+}
+
+impl<R: Read> Capped<R> {
+    pub fn new(source: R, max: u64) -> Capped<R> {
+        Capped { source, max, left: max }
+    }
+}
+
+impl<R: Read> Read for Capped<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 && !buffer.is_empty() {
+            return match self.source.read(&mut [0])? {
+                0 => Ok(0),
+                _ => Err(too_large(self.max)),
+            };
+        }
+        let read = self.source.by_ref().take(self.left).read(buffer)?;
+        self.left -= read as u64;
+        Ok(read)
+    }
+}
+
+fn too_large(max: u64) -> io::Error {
+    let message = format!("larger than {max} bytes, the most that is read of such a file");
+    io::Error::new(ErrorKind::FileTooLarge, message)
 }
 
 /// As [`read`], of a text.

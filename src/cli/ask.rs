@@ -1,6 +1,7 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
 use super::assess::{Assessed, ReadingArgs, Request, assess, calibration, examples_and_rules};
+use super::early::EarlyArgs;
 use super::error::CliError;
 use super::{ModelArgs, note, print};
 use crate::backend::sampling::Sampling;
@@ -57,6 +58,8 @@ pub struct AskArgs {
     model: ModelArgs,
     #[command(flatten)]
     reading: ReadingArgs,
+    #[command(flatten)]
+    early: EarlyArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -141,9 +144,12 @@ fn answer(
         confidence: assessed.as_ref().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
     };
     print(&format!("\n{}", report.render(TermStyle::of_stdout())))?;
-    if finish == FinishReason::Length {
-        note(&format!("the response was cut off after {} tokens (--max-tokens, or the model's context)", ids.len()));
-    }
+    let why = match finish {
+        FinishReason::Length => "--max-tokens, or the model's context",
+        FinishReason::Unsure => "its confidence fell below --stop-below",
+        FinishReason::Stop | FinishReason::Interrupted => return Ok(ExitCode::SUCCESS),
+    };
+    note(&format!("the response was cut off after {} tokens ({why})", ids.len()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,6 +182,7 @@ fn generate_options(args: &AskArgs, parameters: &Parameters) -> GenerateOptions 
         max_tokens: usize::try_from(args.max_tokens).unwrap_or(usize::MAX),
         sampling: Sampling { temperature, top_p, top_k, seed },
         trace: Some(parameters.head_selection()),
+        running: args.early.running(),
         ..GenerateOptions::default()
     }
 }

@@ -1,6 +1,7 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
 use super::assess::{ReadingArgs, chain_rule, examples_and_rules};
+use super::early::EarlyArgs;
 use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, SOME_FAILED, count, manifest, print, signals};
@@ -97,6 +98,8 @@ pub struct EvalArgs {
     model: ModelArgs,
     #[command(flatten)]
     reading: ReadingArgs,
+    #[command(flatten)]
+    early: EarlyArgs,
 }
 
 /// What must be given may also come from the file of `--config`, so the parser does not require it.
@@ -126,6 +129,7 @@ impl EvalArgs {
             parameters: Parameters { chain: self.chain, draw: self.draw(), ..parameters },
             max_tokens: self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
             stop: self.stop(),
+            running: self.early.running(),
             seed: self.seed,
             methods: keys.map(str::to_owned).collect(),
             samples: self.samples,

@@ -6,6 +6,7 @@ mod bench;
 mod calibrate;
 mod config;
 mod devices;
+mod early;
 mod error;
 mod eval;
 mod fit_gamma;

@@ -1,11 +1,11 @@
 //! How far a long run is, on standard error: a bar in a terminal, else a line now and then.
 
 use super::say::{Level, counted, note, says};
-use crate::engine::FinishReason;
 use crate::eval::run::Event;
 use crate::io::record::Status;
 use crate::report::term::sanitize::one_line;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -105,6 +105,8 @@ struct Counts {
     truncated: usize,
     errors: usize,
     messages: Vec<String>,
+    /// Of this run's items.
+    seconds: BTreeMap<String, f64>,
 }
 
 impl EvalProgress {
@@ -134,7 +136,10 @@ impl EvalProgress {
         counts.earlier += usize::from(event.earlier);
         counts.correct += usize::from(event.correct);
         counts.no_answer += usize::from(event.status == Status::NoAnswer);
-        counts.truncated += usize::from(event.finish == FinishReason::Length);
+        counts.truncated += usize::from(event.finish.is_cut_off());
+        for (stage, seconds) in event.seconds.into_iter().flatten() {
+            *counts.seconds.entry(stage.clone()).or_default() += seconds;
+        }
         if event.status == Status::Error {
             counts.errors += 1;
             if counts.messages.len() < SHOWN_ERRORS {
@@ -154,11 +159,12 @@ impl EvalProgress {
         }
     }
 
-    /// Task, accuracy and speed.
+    /// Task, accuracy, speed, and the stages that take most of the time.
     fn so_far(&self) -> String {
-        let Counts { done, earlier, correct, .. } = self.counts;
-        let speed = (done - earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
-        format!("{}: accuracy {:.1} %, {speed:.2} items/s", self.task, 100.0 * correct as f64 / done.max(1) as f64)
+        let Counts { done, earlier, correct, ref seconds, .. } = self.counts;
+        let speed = 60.0 * (done - earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
+        let accuracy = 100.0 * correct as f64 / done.max(1) as f64;
+        format!("{}: accuracy {accuracy:.1} %, {speed:.1} items/min{}", self.task, parts(seconds))
     }
 
     /// Takes the bar away and sums up. How many items have errors.
@@ -179,6 +185,17 @@ impl EvalProgress {
         }
         errors
     }
+}
+
+/// ` (generate 70 %, self_consistency 25 %)`: the stages that take at least a hundredth, most first.
+fn parts(seconds: &BTreeMap<String, f64>) -> String {
+    let total: f64 = seconds.values().sum();
+    let mut stages: Vec<(&str, f64)> =
+        seconds.iter().map(|(stage, seconds)| (stage.as_str(), 100.0 * seconds / total)).collect();
+    stages.retain(|(_, share)| *share >= 1.0);
+    stages.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let shown: Vec<String> = stages.iter().map(|(stage, share)| format!("{stage} {share:.0} %")).collect();
+    if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) }
 }
 
 /// Weights on their way to a device: a bar in a terminal.
@@ -205,5 +222,18 @@ impl Upload {
         if done >= total {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_are_shown_by_their_share() {
+        let seconds = [("generate", 6.0), ("chain", 0.05), ("ensemble", 1.0), ("self_consistency", 3.0)];
+        let seconds = seconds.map(|(stage, seconds)| (stage.to_owned(), seconds)).into();
+        assert_eq!(parts(&seconds), " (generate 60 %, self_consistency 30 %, ensemble 10 %)");
+        assert_eq!(parts(&BTreeMap::new()), "");
     }
 }

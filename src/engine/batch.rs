@@ -137,7 +137,7 @@ impl Batch<'_> {
         request: Request,
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
-        let trace = request.0.generate.trace.map(|selection| selection.options(prompt.len()));
+        let trace = request.0.generate.heads().map(|selection| selection.options(prompt.len()));
         let (id, start) = match base {
             Some((from, shared)) => (self.engine.backend.fork(from, shared, trace)?, shared),
             None => (self.engine.backend.open(trace)?, 0),
@@ -308,7 +308,9 @@ impl Running {
             return;
         };
         let token = TokenLogprob { token: *last, logprob: step.logprob.unwrap_or(f64::NEG_INFINITY) };
-        let flow = on_token(Progress { stream: self.stream, ticket: self.ticket, token });
+        let running = generate.running.filter(|_| generate.trace.is_some());
+        let confidence = running.and_then(|running| running.after(&g.steps));
+        let flow = on_token(Progress { stream: self.stream, ticket: self.ticket, token, confidence });
         // a token without text cannot complete a stop string
         let stopped_after = self.text.as_mut().and_then(|text| text.push(*last, &generate.stop).ok().flatten());
         let finish = if stop_ids.contains(last) {
@@ -318,6 +320,8 @@ impl Running {
             FinishReason::Stop
         } else if flow.is_break() {
             FinishReason::Interrupted
+        } else if running.is_some_and(|running| running.stops(confidence)) {
+            FinishReason::Unsure
         } else if g.tokens.len() - g.prompt_len >= generate.max_tokens || g.tokens.len() >= *context {
             FinishReason::Length
         } else {

@@ -1,5 +1,6 @@
 //! Generation: prompts in, responses out. [`super::batch`] does it.
 
+use super::running::{Measure, RunningConfidence};
 use super::trace::{HeadSelection, TracedSequence};
 use super::{Engine, EngineError};
 use crate::backend::sampling::Sampling;
@@ -18,6 +19,8 @@ pub struct GenerateOptions {
     /// Texts that end a response: it is cut before the first token that lies wholly in one or after it (its first token
     /// stays). What such tokens recorded is dropped with them.
     pub stop: Vec<String>,
+    /// The confidence that progress reports while a traced response is written, and below which it stops.
+    pub running: Option<RunningConfidence>,
     /// The model's own end tokens do not end a response: for measurements of a given length.
     pub ignore_ends: bool,
 }
@@ -30,8 +33,17 @@ impl Default for GenerateOptions {
             trace: Some(HeadSelection::default()),
             stop_ids: Vec::new(),
             stop: Vec::new(),
+            running: None,
             ignore_ends: false,
         }
+    }
+}
+
+impl GenerateOptions {
+    /// What is traced: the heads asked for, and whole distributions where the running confidence needs them.
+    pub(super) fn heads(&self) -> Option<HeadSelection> {
+        let needs = self.running.is_some_and(|running| running.measure == Measure::Group);
+        self.trace.map(|heads| HeadSelection { wide: heads.wide || needs, ..heads })
     }
 }
 
@@ -43,8 +55,17 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the model's context, was reached.
     Length,
+    /// Its running confidence fell below the threshold.
+    Unsure,
     /// The caller stopped it.
     Interrupted,
+}
+
+impl FinishReason {
+    /// Whether the response would have gone on.
+    pub fn is_cut_off(self) -> bool {
+        matches!(self, FinishReason::Length | FinishReason::Unsure)
+    }
 }
 
 /// A response of a batch, by which it is taken out.
@@ -59,6 +80,8 @@ pub struct Progress {
     /// The sequence's place in its batch.
     pub ticket: Ticket,
     pub token: TokenLogprob,
+    /// The running confidence after the token: of a traced response for which one is asked, once its window is full.
+    pub confidence: Option<f64>,
 }
 
 /// One finished response.
@@ -74,9 +97,9 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// Whether the response ends because it was as long as it was allowed to be.
+    /// Whether the response would have gone on: it was as long as it was allowed to be, or too unsure.
     pub fn is_cut_off(&self) -> bool {
-        self.finish == FinishReason::Length
+        self.finish.is_cut_off()
     }
 
     /// Drops the response's tokens after the first `kept`. Where it is traced the step of the last one stays: its row has

@@ -5,6 +5,7 @@ pub mod encode;
 pub mod generate;
 mod rescore;
 mod response;
+pub mod running;
 mod stop;
 mod trace;
 

@@ -152,6 +152,10 @@ pub struct Uq {
     pub similarity: Option<Similarity>,
     /// Every method's score of this response: the keys of [`crate::uq::Scores`], and further methods'.
     pub scores: ScoreMap,
+    /// By [measure](crate::engine::running::Measure): where its mean over [`WINDOW`](crate::engine::running::WINDOW) tokens
+    /// was lower than before, as [tokens written, mean]. Of runs with a wide trace.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub running_lows: BTreeMap<String, Vec<(usize, f64)>>,
     /// What methods with passes of their own tell, by their keys: `self_consistency`, `verbalized` ...
     #[serde(flatten)]
     pub details: Map<String, Value>,

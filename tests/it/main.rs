@@ -20,6 +20,7 @@ mod cuda_graph;
 mod cuda_memory;
 mod cuda_nvrtc;
 mod determinism;
+mod early;
 mod embedded_model;
 mod eval_run;
 mod golden_generation;

@@ -385,6 +385,29 @@ fn bombs_are_errors_of_their_items() {
     assert_eq!(records.last().unwrap()["status"], "ok");
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_tasks_file_that_unpacks_without_end_is_refused() {
+    let setup = Setup::new();
+    let question = json!({"question": "?", "answer": 1, "grader": "number"}).to_string() + "\n";
+    let bombs = [
+        ("blank lines", "\n".repeat(300 << 20), "larger than"),
+        ("a long line", " ".repeat(5 << 20), "lines of at most 4 MiB"),
+        ("many lists", format!("{{\"question\": [{}1]}}\n", "[],".repeat(1 << 20)), "\"question\": expected a text"),
+        ("many questions", question.repeat((1 << 20) + 1), "at most 1048576 questions"),
+    ];
+    for (name, text, says) in bombs {
+        setup.write("bomb.jsonl.gz", gzip(text.as_bytes()));
+        let arguments = ["eval", "--threads", "1", "--device", "cpu", "--tasks", "bomb.jsonl.gz", "--output", "run"];
+        let output = within_limits(&setup, &arguments);
+        assert!(stderr(&output).contains(says), "{name}: {}", stderr(&output));
+        assert_eq!(output.status.code(), Some(2), "{name}");
+    }
+    let (file, pipe) = (setup.path("pipe.jsonl"), "pipe.jsonl");
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    fails(&setup.uqac(&["eval", "--tasks", pipe, "--output", "run"]), 2, &["regular file"]);
+}
+
 // ---- files ----
 
 #[cfg(target_os = "linux")]

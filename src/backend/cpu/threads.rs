@@ -2,18 +2,22 @@
 //!
 //! Work is handed out in index order from one counter. Workers spin for a moment between regions, so that the next one
 //! starts without a system call, and sleep after that. A worker that comes too late for a region is not waited for.
+//!
+//! `tests/attack/loom` compiles this file against loom, which tries every interleaving of a few threads.
+
+#[cfg(loom)]
+use loom::{sync, thread};
+#[cfg(not(loom))]
+use std::{sync, thread};
 
 use std::any::Any;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-/// How long a thread spins for news before it sleeps: longer than the serial work between two regions of a decode step.
-const SPIN: Duration = Duration::from_micros(80);
+use std::sync::PoisonError;
+use sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use sync::{Arc, Condvar, Mutex, MutexGuard};
+use thread::JoinHandle;
 
 /// Threads that run the tasks of one parallel region at a time together with the calling thread.
 pub struct ThreadPool {
@@ -82,7 +86,7 @@ impl ThreadPool {
         let workers = (1..threads)
             .filter_map(|i| {
                 let shared = shared.clone();
-                std::thread::Builder::new().name(format!("uqac-{i}")).spawn(move || shared.work()).ok()
+                thread::Builder::new().name(format!("uqac-{i}")).spawn(move || shared.work()).ok()
             })
             .collect();
         ThreadPool { shared, workers }
@@ -119,7 +123,7 @@ impl ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, SeqCst);
+        self.shared.stop.store(true, Release);
         drop(lock(&self.shared.sleep));
         self.shared.opened.notify_all();
         for worker in self.workers.drain(..) {
@@ -134,9 +138,10 @@ impl Shared {
         *lock(&self.region) = Some(region);
         self.next.store(0, Relaxed);
         let number = (self.state.load(Relaxed) >> 32).wrapping_add(1);
-        // SeqCst here and in `work`: either the worker sees the region, or this thread sees the sleeper.
-        self.state.store(number << 32 | OPEN, SeqCst);
-        if self.sleepers.load(SeqCst) > 0 {
+        self.state.store(number << 32 | OPEN, Release);
+        // Both sides modify the count of sleepers: the later one sees what the earlier one did before. So either a worker
+        // sees the region before it sleeps, or this thread sees the sleeper.
+        if self.sleepers.fetch_add(0, AcqRel) > 0 {
             drop(lock(&self.sleep)); // no sleeper is between its last look and its wait
             self.opened.notify_all();
         }
@@ -164,31 +169,32 @@ impl Shared {
     /// Lets no more workers in and waits until those inside have left.
     fn close(&self) {
         let inside = |state: u64| state & INSIDE > 0;
-        if !inside(self.state.fetch_and(!OPEN, SeqCst)) || spin_until(|| !inside(self.state.load(Acquire))) {
+        if !inside(self.state.fetch_and(!OPEN, AcqRel)) || spin_until(|| !inside(self.state.load(Acquire))) {
             return;
         }
         let mut guard = lock(&self.sleep);
-        self.caller_sleeps.store(true, SeqCst);
-        while inside(self.state.load(SeqCst)) {
+        self.caller_sleeps.store(true, Relaxed);
+        // as in `open`: either this thread sees that the last worker has left, or that worker sees it asleep
+        while inside(self.state.fetch_add(0, AcqRel)) {
             guard = self.emptied.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
-        self.caller_sleeps.store(false, SeqCst);
+        self.caller_sleeps.store(false, Relaxed);
     }
 
     /// A worker's life: enter each new region, run tasks, leave, wait for the next.
     fn work(&self) {
         let mut last = 0;
-        let news = |last| self.stop.load(SeqCst) || is_new(self.state.load(SeqCst), last);
+        let news = |last| self.stop.load(Acquire) || is_new(self.state.load(Acquire), last);
         loop {
             if !spin_until(|| news(last)) {
                 let mut guard = lock(&self.sleep);
-                self.sleepers.fetch_add(1, SeqCst);
+                self.sleepers.fetch_add(1, AcqRel);
                 while !news(last) {
                     guard = self.opened.wait(guard).unwrap_or_else(PoisonError::into_inner);
                 }
-                self.sleepers.fetch_sub(1, SeqCst);
+                self.sleepers.fetch_sub(1, AcqRel);
             }
-            if self.stop.load(SeqCst) {
+            if self.stop.load(Acquire) {
                 return;
             }
             let state = self.state.load(Acquire);
@@ -205,8 +211,8 @@ impl Shared {
 
     /// Checks a worker out of the region; the last one wakes a caller that sleeps.
     fn leave(&self) {
-        let before = self.state.fetch_sub(1, SeqCst);
-        if before & (OPEN | INSIDE) == 1 && self.caller_sleeps.load(SeqCst) {
+        let before = self.state.fetch_sub(1, AcqRel);
+        if before & (OPEN | INSIDE) == 1 && self.caller_sleeps.load(Relaxed) {
             drop(lock(&self.sleep));
             self.emptied.notify_one();
         }
@@ -218,9 +224,14 @@ fn is_new(state: u64, last: u64) -> bool {
     state & OPEN != 0 && state >> 32 != last
 }
 
+/// How long a thread spins for news before it sleeps: longer than the serial work between two regions of a decode step.
+#[cfg(not(loom))]
+const SPIN: std::time::Duration = std::time::Duration::from_micros(80);
+
 /// Spins until `done` (true) or until [`SPIN`] has passed (false).
+#[cfg(not(loom))]
 fn spin_until(done: impl Fn() -> bool) -> bool {
-    let start = Instant::now();
+    let start = std::time::Instant::now();
     loop {
         for _ in 0..32 {
             if done() {
@@ -232,6 +243,12 @@ fn spin_until(done: impl Fn() -> bool) -> bool {
             return false;
         }
     }
+}
+
+/// Time stands still here: one look is a spin.
+#[cfg(loom)]
+fn spin_until(done: impl Fn() -> bool) -> bool {
+    done()
 }
 
 /// A mutable slice whose parts are handed to the tasks of a region.

@@ -145,6 +145,7 @@ fn task_analysis(
         common,
         controls: controls::controls(&items, methods, options),
         sweep: sweep::settings(&items, methods),
+        early: early::curves(&items, methods, options),
         overhead: overhead::stages(&items),
         holdout: holdout::holdout(&items, methods, options, binning),
         items,

@@ -66,6 +66,8 @@ pub struct Item {
     pub majority_correct: Option<bool>,
     pub seconds: BTreeMap<String, f64>,
     pub sweep: Vec<SweepItem>,
+    /// As in [`Uq`](crate::eval::sample::Uq).
+    pub running_lows: BTreeMap<String, Vec<(usize, f64)>>,
     /// Rows of the chain without the answer's, and the answer's: what sweeps are compared with.
     chain_rows: BTreeSet<i64>,
     answer_rows: BTreeSet<i64>,
@@ -157,6 +159,7 @@ impl From<Sample> for Item {
             scores: uq.scores,
             seconds: uq.seconds,
             sweep: Vec::new(),
+            running_lows: uq.running_lows,
             chain_rows,
             answer_rows,
         };
@@ -374,8 +377,31 @@ fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> R
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// An answered item with the score `p`.
+    pub fn item(doc_id: usize, correct: bool, p: f64) -> Item {
+        Item {
+            task: "task".into(),
+            doc_id,
+            correct: Some(correct),
+            correct_reference: None,
+            status: Status::Ok,
+            finish: FinishReason::Stop,
+            response_tokens: 1,
+            chain: 0,
+            kept: 0,
+            ensemble: 0,
+            scores: BTreeMap::from([("p".to_owned(), Some(p))]),
+            majority_correct: None,
+            seconds: BTreeMap::new(),
+            sweep: Vec::new(),
+            running_lows: BTreeMap::new(),
+            chain_rows: BTreeSet::new(),
+            answer_rows: BTreeSet::new(),
+        }
+    }
 
     #[test]
     fn shards_are_read_from_names() {

@@ -15,6 +15,7 @@ pub mod calibrate;
 mod compare;
 mod compute;
 pub mod controls;
+pub mod early;
 pub mod holdout;
 pub mod load;
 pub mod methods;
@@ -26,6 +27,7 @@ pub use load::{AnalysisError, Item, for_each_sample, sample_files};
 pub use methods::{Group, Method};
 
 use controls::Control;
+use early::EarlyStopping;
 use holdout::Holdout;
 
 use super::metrics::{Balanced, Metric, Resampling};
@@ -146,6 +148,9 @@ pub struct TaskAnalysis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub controls: Vec<Control>,
     pub sweep: Vec<SweepSetting>,
+    /// Of runs with a wide trace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub early: Vec<EarlyStopping>,
     pub overhead: Vec<Stage>,
     /// Where abstention or calibration was asked for.
     #[serde(rename = "halves", skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,6 @@
 //! A task's items counted.
 
 use super::{Item, Summary};
-use crate::engine::FinishReason;
 use crate::eval::sample::Similarity;
 use crate::io::record::Status;
 
@@ -37,7 +36,7 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         answered,
         no_answer: status(Status::NoAnswer),
         errors: status(Status::Error),
-        truncated: count(&|item| item.finish == FinishReason::Length),
+        truncated: count(&|item| item.finish.is_cut_off()),
         graded_twice,
         accuracy_reference: share(correct_reference, graded_twice),
         disagreements: count(&|item| twice(item) && item.correct != item.correct_reference),

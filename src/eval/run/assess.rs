@@ -4,6 +4,7 @@ use super::controls::controls;
 use super::manifest::EvalOptions;
 use super::methods::{Context, Findings, Method, MethodError};
 use crate::engine::encode::ResponseText;
+use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Similarity, Uq, score_map};
@@ -68,6 +69,13 @@ pub fn assess(
     let prompt_len = response.prompt_len;
     let logprobs = response.steps.iter().take(response.tokens.len() - prompt_len).map(|step| step.logprob).collect();
     let ids = response.tokens[prompt_len..].to_vec();
+    if parameters.wide_trace {
+        let lows = |measure: Measure| {
+            let running = RunningConfidence { measure, window: WINDOW, stop_below: None };
+            (measure.name().to_owned(), running.lows(&response.steps[..ids.len()]))
+        };
+        sample.uq.running_lows = Measure::ALL.map(lows).into();
+    }
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
     (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, finish);
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
@@ -143,6 +151,7 @@ fn empty(task: &Task, item: &Question, options: &EvalOptions) -> Sample {
             ensemble: Vec::new(),
             similarity: None,
             scores: ScoreMap::new(),
+            running_lows: BTreeMap::new(),
             details: Map::new(),
             sweep: Vec::new(),
             seconds: BTreeMap::new(),

@@ -72,6 +72,7 @@ pub(super) fn generate(
         stop: plan.task.stop.clone(),
         sampling: Sampling::GREEDY,
         trace: Some(plan.options.parameters.head_selection()),
+        running: plan.options.running,
         ..GenerateOptions::default()
     };
     let mut items = items.into_iter();

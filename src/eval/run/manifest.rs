@@ -2,6 +2,7 @@
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, WeightFormat};
+use crate::engine::running::RunningConfidence;
 use crate::eval::tasks::BoxedInstruction;
 use crate::uq::Parameters;
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,9 @@ pub struct EvalOptions {
     /// Texts that end a response in place of the task's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Vec<String>>,
+    /// The confidence below which a response ends early.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub running: Option<RunningConfidence>,
     /// Of everything that is drawn.
     pub seed: u64,
     /// Keys of what is run: `uqac`, and methods with passes of their own.
@@ -164,6 +168,7 @@ mod tests {
                 parameters: Parameters::published(Profile::Corrected),
                 max_tokens: 1024,
                 stop: None,
+                running: None,
                 seed: 0,
                 methods: vec!["uqac".into()],
                 samples: 5,

@@ -68,6 +68,8 @@ pub struct Event<'a> {
     pub correct: bool,
     /// An earlier run did it.
     pub earlier: bool,
+    /// By stage, as in the sample; of an item that this run did.
+    pub seconds: Option<&'a BTreeMap<String, f64>>,
     pub error: Option<&'a str>,
 }
 
@@ -110,6 +112,7 @@ pub fn run_task(
                 finish: e.uq.finish,
                 correct: e.metrics.get("acc") == Some(&1.0),
                 earlier: true,
+                seconds: None,
                 error: e.uq.error.as_deref(),
             }),
         }
@@ -124,6 +127,7 @@ pub fn run_task(
             finish: sample.uq.finish,
             correct: sample.metrics.get("acc") == Some(&1.0),
             earlier: false,
+            seconds: Some(&sample.uq.seconds),
             error: sample.uq.error.as_deref(),
         });
         Ok(())

@@ -80,7 +80,7 @@ fn read_prompt(questions: &Path) -> Result<String, TaskError> {
     let text = text(&path)?;
     // The publisher's warning against training on the data ends with a line of dashes.
     let published = text.split_once("\n-----\n").map_or(text.as_str(), |(_, published)| published);
-    prompt(published).map_err(|found| TaskError::Prompt {
+    prompt(published).map_err(|found| TaskError::Layout {
         path,
         expected: "an instruction, then examples that start with \"Q: \" and say \"the answer is …\" once each",
         found,

@@ -31,18 +31,18 @@ pub(super) const MATH: Benchmark = Benchmark {
     max_tokens: MaxTokens { usual: 1024, thinking: 1536 },
     stop: &[],
     read: |path, options| {
-        let records = if path.is_dir() { folder_records(path)? } else { records(path)? };
-        items(records, |doc_id, record| item(doc_id, record, options))
+        let item = |doc_id, record| item(doc_id, record, options);
+        if path.is_dir() { items(folder_records(path), item) } else { items(records(path)?, item) }
     },
 };
 
 /// The problems of a folder, by subject, then by number.
-fn folder_records(folder: &Path) -> Result<Vec<Record>, TaskError> {
+fn folder_records(folder: &Path) -> impl Iterator<Item = Result<Record, TaskError>> {
     let mut files: Vec<PathBuf> = entries(folder).iter().flat_map(|subject| entries(subject)).collect();
     files.retain(|path| path.extension().is_some_and(|ending| ending == "json"));
     let number = |path: &PathBuf| file_name(path).trim_end_matches(".json").parse::<u64>().unwrap_or(u64::MAX);
     files.sort_by_cached_key(|path| (path.parent().map(Path::to_path_buf), number(path), path.clone()));
-    files.iter().map(|path| record(path)).collect()
+    files.into_iter().map(|path| record(&path))
 }
 
 fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question, TaskError> {

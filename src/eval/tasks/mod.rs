@@ -243,9 +243,9 @@ pub enum TaskError {
     /// The questions that come with the program cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
-    /// A file of worked examples that is not laid out as BIG-Bench Hard's are.
+    /// A file that is not laid out as its kind is, or is too large.
     #[error("{}: expected {expected}, found {found}", path.display())]
-    Prompt { path: PathBuf, expected: &'static str, found: String },
+    Layout { path: PathBuf, expected: &'static str, found: String },
     /// A file without a single question.
     #[error("{}: there are no questions in it", path.display())]
     Empty { path: PathBuf },
@@ -289,12 +289,21 @@ pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
     benchmark.load(subtask, options)
 }
 
+/// Max questions of a task: all are held in memory.
+const MAX_ITEMS: usize = 1 << 20;
+
 /// The questions of records, in their order.
 fn items(
-    records: Vec<Record>,
+    records: impl IntoIterator<Item = Result<Record, TaskError>>,
     item: impl Fn(usize, Record) -> Result<Question, TaskError>,
 ) -> Result<Vec<Question>, TaskError> {
-    records.into_iter().enumerate().map(|(doc_id, record)| item(doc_id, record)).collect()
+    let question = |(doc_id, record): (usize, Result<Record, TaskError>)| match record? {
+        Record { path, .. } if doc_id == MAX_ITEMS => {
+            Err(TaskError::Layout { path, expected: "at most 1048576 questions", found: String::from("more") })
+        }
+        record => item(doc_id, record),
+    };
+    records.into_iter().enumerate().map(question).collect()
 }
 
 /// One message by the user.

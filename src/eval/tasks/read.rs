@@ -1,9 +1,9 @@
 //! Records of JSON and JSONL files, compressed or not.
 
 use super::TaskError;
+use crate::files::{self, Capped, MAX_SETTINGS};
 use crate::io::jsonl::{Line, Lines, unpacked};
 use serde_json::Value;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -56,32 +56,46 @@ fn shortened(text: &str) -> String {
 /// A file's text, decompressed if it is gzip; without its byte order mark.
 pub(super) fn text(path: &Path) -> Result<String, TaskError> {
     let mut text = String::new();
-    let read = File::open(path).and_then(unpacked).and_then(|mut file| file.read_to_string(&mut text));
+    let unpacked = files::open(path).and_then(unpacked);
+    let read = unpacked.and_then(|file| Capped::new(file, MAX_SETTINGS).read_to_string(&mut text));
     read.map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
     Ok(text.strip_prefix(BYTE_ORDER_MARK).map(str::to_owned).unwrap_or(text))
 }
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
+/// Max bytes of a JSONL file, unpacked, and of a line of it: a parsed line takes some forty times its length in memory.
+const MAX_FILE: u64 = 256 << 20;
+const MAX_LINE: u64 = 4 << 20;
+
 /// The objects of a JSONL file.
-pub(super) fn records(path: &Path) -> Result<Vec<Record>, TaskError> {
-    let mut lines = Lines::open(path)?;
-    let mut records = Vec::new();
-    while let Some(line) = lines.next_line()? {
-        records.push(line_record(path, &line)?);
-    }
-    Ok(records)
+pub(super) fn records(path: &Path) -> Result<impl Iterator<Item = Result<Record, TaskError>>, TaskError> {
+    let path = path.to_path_buf();
+    let mut lines = lines(&path)?;
+    Ok(std::iter::from_fn(move || match lines.next_line() {
+        Ok(line) => line.map(|line| line_record(&path, &line)),
+        Err(error) => Some(Err(error.into())),
+    }))
 }
 
 /// The first object of a JSONL file, if it can be read.
 pub(super) fn first_record(path: &Path) -> Option<Record> {
-    line_record(path, &Lines::open(path).ok()?.next_line().ok()??).ok()
+    records(path).ok()?.next()?.ok()
+}
+
+fn lines(path: &Path) -> Result<Lines, TaskError> {
+    let file = files::open(path).map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
+    Ok(Lines::new(file, path.to_path_buf())?.with_limit(MAX_LINE).with_max(MAX_FILE))
 }
 
 fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {
+    let place = format!("line {}", line.number);
+    if line.over_limit.is_some() {
+        let found = format!("more in {place}");
+        return Err(TaskError::Layout { path: path.to_path_buf(), expected: "lines of at most 4 MiB", found });
+    }
     let not_json = |source| TaskError::Json { path: path.to_path_buf(), line: line.number, source };
-    let value = line.parse().map_err(not_json)?;
-    Ok(Record { value, path: path.to_path_buf(), place: format!("line {}", line.number) })
+    Ok(Record { value: line.parse().map_err(not_json)?, path: path.to_path_buf(), place })
 }
 
 /// The object that a JSON file is.
@@ -96,12 +110,13 @@ pub(super) fn record(path: &Path) -> Result<Record, TaskError> {
 }
 
 /// The objects of the list `examples` of a JSON file.
-pub(super) fn examples(path: &Path) -> Result<Vec<Record>, TaskError> {
+pub(super) fn examples(path: &Path) -> Result<impl Iterator<Item = Result<Record, TaskError>>, TaskError> {
     let mut file = record(path)?;
     match file.value.get_mut("examples").map(Value::take) {
         Some(Value::Array(examples)) => {
-            let record = |(i, value)| Record { value, path: path.to_path_buf(), place: format!("example {i}") };
-            Ok(examples.into_iter().enumerate().map(record).collect())
+            let path = path.to_path_buf();
+            let record = move |(i, value)| Ok(Record { value, path: path.clone(), place: format!("example {i}") });
+            Ok(examples.into_iter().enumerate().map(record))
         }
         found => Err(file.error("examples", "a list of objects", &shown(found.as_ref()))),
     }

@@ -2,7 +2,7 @@
 
 pub mod append;
 
-use crate::files;
+use crate::files::{self, Capped};
 use flate2::bufread::MultiGzDecoder;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -81,6 +81,12 @@ impl Lines {
     /// Sets the length in bytes above which a line is only read in part.
     pub fn with_limit(mut self, bytes: u64) -> Lines {
         self.limit = bytes;
+        self
+    }
+
+    /// Sets the number of bytes, unpacked, above which the file cannot be read.
+    pub fn with_max(mut self, bytes: u64) -> Lines {
+        self.reader = Box::new(BufReader::new(Capped::new(self.reader, bytes)));
         self
     }
 

@@ -1,7 +1,6 @@
 //! What the page's script gets of each item, as compact JSON.
 
 use super::tokens::segments;
-use crate::engine::FinishReason;
 use crate::eval::analysis::Method;
 use crate::eval::sample::{Sample, Uq};
 use crate::io::record::Status;
@@ -38,7 +37,7 @@ impl Outcome {
 
 /// Whether the response was cut off.
 pub fn truncated(sample: &Sample) -> bool {
-    sample.uq.finish == FinishReason::Length
+    sample.uq.finish.is_cut_off()
 }
 
 /// An item as the script reads it (`items.js` has the same names). Tokens are indices into `tokens`: row r of the chain

@@ -1,7 +1,7 @@
 //! What is in each table.
 
 use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_interval, with_method};
-use super::{Align, Field, NONE, Section, Table, holdout};
+use super::{Align, Field, NONE, Section, Table, early, holdout};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::analysis::{
@@ -28,6 +28,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
         tables.extend(over_tasks(analysis, run));
         tables.extend(means(analysis, run));
         tables.extend(run.benchmarks().filter_map(|task| sweep(analysis, run, task)));
+        tables.extend(run.benchmarks().flat_map(|task| early::tables(analysis, run, task)));
         tables.extend(run.benchmarks().filter_map(|task| overhead(run, task)));
     }
     tables.extend(over_models(analysis));

@@ -10,6 +10,7 @@
 pub mod build;
 pub(super) mod columns;
 pub mod csv;
+pub mod early;
 pub mod holdout;
 pub mod latex;
 pub mod markdown;

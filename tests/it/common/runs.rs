@@ -198,6 +198,7 @@ fn tokenize(text: &str, ended: bool, random: &mut Random) -> ResponseTokens {
 fn empty(tokens: ResponseTokens) -> Uq {
     let generate = 0.004 * tokens.ids.len() as f64;
     Uq {
+        running_lows: Default::default(),
         status: Status::NoAnswer,
         error: None,
         profile: Profile::Corrected,

@@ -1,0 +1,99 @@
+//! How certain a response is while it is written, and where it stops for want of it.
+
+use crate::backend::Step;
+use serde::{Deserialize, Serialize};
+
+/// Steps that a running confidence is the mean of, unless it is set: DeepConf's authors take 2,048, but nearly every response
+/// is shorter.
+pub const WINDOW: usize = 64;
+
+/// What is averaged; higher is more confident. Both come from the step itself, with no further pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    /// C_t = −(1/20) Σ_{k ≤ 20} ln p_t(k) over the 20 most probable tokens, so that the mean is DeepConf's group confidence
+    /// (Fu et al. 2025, arXiv 2508.15260, eqs. 2 and 4). Needs a wide trace.
+    #[default]
+    Group,
+    /// −H_t in nats, full vocabulary.
+    Entropy,
+}
+
+impl Measure {
+    pub const ALL: [Measure; 2] = [Measure::Group, Measure::Entropy];
+
+    /// Its name in options and in samples.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Group => "group",
+            Measure::Entropy => "entropy",
+        }
+    }
+
+    /// Of a step; `None` where its detail was not recorded.
+    fn of(self, step: &Step) -> Option<f64> {
+        match self {
+            Measure::Group => step.distribution.as_ref().map(|distribution| -distribution.top_logprob),
+            Measure::Entropy => Some(-step.entropy),
+        }
+    }
+}
+
+/// A response's running confidence: the mean of a measure over the last `window` predicted tokens, none before there are as
+/// many. DeepConf's online rule (section 3.3) ends a response where it falls below a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunningConfidence {
+    pub measure: Measure,
+    pub window: usize,
+    /// A response ends with the first token after which its running confidence is lower; `None`: it is only reported.
+    pub stop_below: Option<f64>,
+}
+
+impl RunningConfidence {
+    /// After the last of these steps.
+    pub fn after(&self, steps: &[Step]) -> Option<f64> {
+        let last = &steps[steps.len().checked_sub(self.window)?..];
+        let sum: Option<f64> = last.iter().map(|step| self.measure.of(step)).sum();
+        sum.map(|sum| sum / self.window as f64)
+    }
+
+    /// Whether a response whose running confidence this is ends here.
+    pub fn stops(&self, confidence: Option<f64>) -> bool {
+        confidence.zip(self.stop_below).is_some_and(|(confidence, threshold)| confidence < threshold)
+    }
+
+    /// Where the running confidence of these steps is lower than ever before: (tokens written by then, its value). The first
+    /// of them below a threshold is where that threshold ends the response.
+    pub fn lows(&self, steps: &[Step]) -> Vec<(usize, f64)> {
+        let mut lows: Vec<(usize, f64)> = Vec::new();
+        for tokens in self.window..=steps.len() {
+            let confidence = self.after(&steps[..tokens]);
+            if let Some(found) = confidence.filter(|found| lows.last().is_none_or(|(_, low)| found < low)) {
+                lows.push((tokens, found));
+            }
+        }
+        lows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(entropies: &[f64]) -> Vec<Step> {
+        entropies.iter().map(|&entropy| Step { entropy, ..Step::default() }).collect()
+    }
+
+    #[test]
+    fn it_is_the_mean_of_a_full_window() {
+        let running = RunningConfidence { measure: Measure::Entropy, window: 2, stop_below: Some(-2.0) };
+        let steps = steps(&[1.0, 2.0, 2.0, 3.0, 0.0, 9.0]);
+        let after: Vec<Option<f64>> = (0..=6).map(|n| running.after(&steps[..n])).collect();
+        assert_eq!(after, [None, None, Some(-1.5), Some(-2.0), Some(-2.5), Some(-1.5), Some(-4.5)]);
+        let stops: Vec<bool> = after.iter().map(|confidence| running.stops(*confidence)).collect();
+        assert_eq!(stops, [false, false, false, false, true, false, true]);
+        assert_eq!(running.lows(&steps), [(2, -1.5), (3, -2.0), (4, -2.5), (6, -4.5)]);
+        assert!(!RunningConfidence { stop_below: None, ..running }.stops(Some(f64::NEG_INFINITY)));
+        assert_eq!(RunningConfidence { measure: Measure::Group, ..running }.after(&steps), None, "not recorded");
+    }
+}

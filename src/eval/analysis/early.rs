@@ -1,0 +1,189 @@
+//! What ending unsure responses early would have saved and cost, from responses that were written to their end: those of runs
+//! with a wide trace.
+
+use super::compare::{View, estimates};
+use super::summary::wilson;
+use super::*;
+use crate::engine::running::{Measure, WINDOW};
+use crate::eval::metrics::Ranking;
+
+/// Shares of the responses that the thresholds of a curve end early.
+const SHARES: [f64; 8] = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];
+
+/// A running confidence, and what its thresholds would have done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EarlyStopping {
+    /// The name of a [`Measure`].
+    pub measure: String,
+    /// Tokens that it is the mean of.
+    pub window: usize,
+    /// Graded items of which it was recorded, and the tokens of their responses.
+    pub items: usize,
+    pub tokens: usize,
+    /// From the threshold that ends no response.
+    pub points: Vec<EarlyPoint>,
+}
+
+/// A threshold of a running confidence.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EarlyPoint {
+    /// `None`: no response ends early.
+    pub threshold: Option<f64>,
+    /// Responses that end early, and of them those whose answer was right.
+    pub stopped: usize,
+    pub right_stopped: usize,
+    /// Share of the tokens that are not written.
+    pub tokens_saved: f64,
+    /// A response that ends early has no answer, and is wrong.
+    pub accuracy: f64,
+    /// 95 %, Wilson's score interval.
+    pub accuracy_interval: Option<[f64; 2]>,
+    /// The control: the expected accuracy where as many responses, drawn by a coin, end early.
+    pub accuracy_by_chance: f64,
+    /// AUROC of [`AnalysisOptions::against`] among the responses that go on.
+    pub auroc: Option<Estimate>,
+}
+
+/// The curve of every running confidence that items have.
+pub(super) fn curves(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Vec<EarlyStopping> {
+    let against = methods.iter().find(|method| method.key == options.against);
+    Measure::ALL.iter().filter_map(|measure| curve(items, measure.name(), against, options)).collect()
+}
+
+fn curve(items: &[Item], measure: &str, against: Option<&Method>, options: &AnalysisOptions) -> Option<EarlyStopping> {
+    let recorded: Vec<Response> = items
+        .iter()
+        .enumerate()
+        .filter_map(|(index, item)| Some(Response::of(index, item, item.running_lows.get(measure)?, item.correct?)))
+        .collect();
+    let mut lowest: Vec<f64> = recorded.iter().map(Response::lowest).collect();
+    lowest.sort_by(f64::total_cmp);
+    let mut thresholds: Vec<Option<f64>> =
+        SHARES.iter().map(|share| lowest.get((share * lowest.len() as f64) as usize).copied()).collect();
+    thresholds.retain(|threshold| threshold.is_some_and(f64::is_finite));
+    if let Some(first) = thresholds.first_mut() {
+        *first = None;
+    }
+    thresholds.dedup();
+    let tokens = recorded.iter().map(|response| response.item.response_tokens).sum();
+    let point = |threshold| point(&recorded, (items.len(), tokens), threshold, against, options);
+    let points: Vec<EarlyPoint> = thresholds.into_iter().map(point).collect();
+    (points.len() > 1).then(|| EarlyStopping {
+        measure: measure.to_owned(),
+        window: WINDOW,
+        items: recorded.len(),
+        tokens,
+        points,
+    })
+}
+
+/// A response, and where its running confidence fell while it was being written.
+struct Response<'a> {
+    /// Of all the task's items.
+    index: usize,
+    item: &'a Item,
+    /// (tokens written, running confidence), falling.
+    lows: &'a [(usize, f64)],
+    correct: bool,
+}
+
+impl<'a> Response<'a> {
+    fn of(index: usize, item: &'a Item, lows: &'a [(usize, f64)], correct: bool) -> Response<'a> {
+        // with its last token it has ended by itself
+        let before_end = lows.partition_point(|(tokens, _)| *tokens < item.response_tokens);
+        Response { index, item, lows: &lows[..before_end], correct }
+    }
+
+    fn lowest(&self) -> f64 {
+        self.lows.last().map_or(f64::INFINITY, |(_, low)| *low)
+    }
+
+    /// Tokens after which a threshold ends it, if it does.
+    fn stops_after(&self, threshold: f64) -> Option<usize> {
+        self.lows.iter().find(|(_, low)| *low < threshold).map(|(tokens, _)| *tokens)
+    }
+}
+
+fn point(
+    responses: &[Response],
+    (items, tokens): (usize, usize),
+    threshold: Option<f64>,
+    against: Option<&Method>,
+    options: &AnalysisOptions,
+) -> EarlyPoint {
+    let (mut stopped, mut right, mut right_stopped, mut saved) = (0, 0, 0, 0);
+    let mut judged = Vec::new();
+    for response in responses {
+        right += usize::from(response.correct);
+        if let Some(written) = threshold.and_then(|threshold| response.stops_after(threshold)) {
+            stopped += 1;
+            right_stopped += usize::from(response.correct);
+            saved += response.item.response_tokens - written;
+        } else if let Some((confidence, label)) = against.and_then(|method| response.item.judged(method)) {
+            judged.push((response.index, confidence, label));
+        }
+    }
+    let view = View { ranking: Ranking::new(judged), probability: false };
+    let resampled = options.resampling().run(items, |counts| {
+        let mut levels = Vec::new();
+        view.ranking.resampled(counts, &mut levels);
+        view.row(&levels)
+    });
+    let n = responses.len();
+    let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
+    EarlyPoint {
+        threshold,
+        stopped,
+        right_stopped,
+        tokens_saved: share(saved, tokens),
+        accuracy: share(right - right_stopped, n),
+        accuracy_interval: wilson(right - right_stopped, n),
+        accuracy_by_chance: share(right, n) * (1.0 - share(stopped, n)),
+        auroc: estimates(&view.row(&view.ranking.levels()), &resampled).remove(&Metric::Auroc).flatten(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eval::analysis::load::tests::item;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_threshold_ends_responses_where_they_first_fall_below_it() {
+        // the running confidence of item i falls to i at half of its 100 tokens; the lower half is wrong
+        let items: Vec<Item> = (0..20)
+            .map(|i| {
+                let mut item = item(i, i >= 10, f64::from(i as u32) / 20.0);
+                item.response_tokens = 100;
+                item.running_lows =
+                    BTreeMap::from([("entropy".to_owned(), vec![(20, 50.0), (50, i as f64), (100, -1.0)])]);
+                item
+            })
+            .collect();
+        let methods = [Method::among("p", &BTreeSet::from(["p"]), [0.5].into_iter())];
+        let curves = curves(&items, &methods, &AnalysisOptions { resamples: 50, ..AnalysisOptions::default() });
+        let [EarlyStopping { items: 20, tokens: 2000, points, .. }] = &curves[..] else { panic!("{curves:?}") };
+        let shown: Vec<(Option<f64>, usize, usize, f64, f64)> =
+            points.iter().map(|p| (p.threshold, p.stopped, p.right_stopped, p.tokens_saved, p.accuracy)).collect();
+        let expected = [
+            (None, 0, 0, 0.0, 0.5),
+            (Some(1.0), 1, 0, 0.025, 0.5),
+            (Some(2.0), 2, 0, 0.05, 0.5),
+            (Some(4.0), 4, 0, 0.1, 0.5),
+            (Some(6.0), 6, 0, 0.15, 0.5),
+            (Some(8.0), 8, 0, 0.2, 0.5),
+            (Some(10.0), 10, 0, 0.25, 0.5),
+            (Some(15.0), 15, 5, 0.375, 0.25),
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(points[6].accuracy_by_chance, 0.25);
+        assert_eq!(points[0].auroc.unwrap().value, 1.0);
+        assert_eq!(points[6].auroc, None, "of one class only");
+    }
+
+    #[test]
+    fn nothing_is_said_of_runs_without_a_wide_trace() {
+        assert_eq!(super::curves(&[item(0, true, 0.5)], &[], &AnalysisOptions::default()), []);
+    }
+}

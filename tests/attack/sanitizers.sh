@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The unit tests of the CPU backend and of what reads files, under the address and the thread sanitizer, on a stable
+# compiler (RUSTC_BOOTSTRAP=1): tests/attack/sanitizers.sh [address|thread ...]. What the toolchain lacks is skipped.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+kinds=("$@")
+if [[ ${#kinds[@]} -eq 0 ]]; then kinds=(address thread); fi
+triple=$(rustc -vV | sed -n 's/^host: //p')
+runtime="$(rustc --print sysroot)/lib/rustlib/$triple/lib"
+for kind in "${kinds[@]}"; do
+  case $kind in
+    address) library=asan; flags="-Zsanitizer=address" ;;
+    # the standard library is not instrumented: it only passes on what is synchronized
+    thread) library=tsan; flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" ;;
+    *) echo "expected address or thread, found $kind" >&2; exit 2 ;;
+  esac
+  if ! compgen -G "$runtime/librustc*_rt.$library.a" > /dev/null; then
+    echo "SKIPPED: the $kind sanitizer: this toolchain has no runtime for it in $runtime"
+    continue
+  fi
+  echo "== $kind sanitizer"
+  RUSTC_BOOTSTRAP=1 RUSTFLAGS=$flags NVCC='' cargo test --lib --target "$triple" --target-dir "target/$library" -- backend::cpu model
+done
