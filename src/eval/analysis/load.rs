@@ -393,6 +393,7 @@ pub(super) mod tests {
             chain: 0,
             kept: 0,
             ensemble: 0,
+            similarity: None,
             scores: BTreeMap::from([("p".to_owned(), Some(p))]),
             majority_correct: None,
             seconds: BTreeMap::new(),
