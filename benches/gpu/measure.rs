@@ -154,7 +154,7 @@ impl Bench<'_> {
         };
         let start = Instant::now();
         let (mut first, mut last) = (None, start);
-        let on_token = |_| {
+        let on_token = |_: uqac::engine::Progress| {
             last = Instant::now();
             first.get_or_insert(last);
             ControlFlow::Continue(())

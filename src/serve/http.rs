@@ -340,7 +340,11 @@ async fn submit(task: Task, visit: &mut Visit) -> Result<Response<Outgoing>, Api
             Some(Event::Begun | Event::Piece { .. }) => (),
             Some(Event::Ended(choice)) => ended.push(*choice),
             Some(Event::Done(usage)) => return Ok(of_json(200, &head.whole(ended, usage, logprobs.is_some()))),
-            Some(Event::Record(record)) => return Ok(of_json(200, &json!(record))),
+            // written as `score` writes it, its f32 in their shortest digits
+            Some(Event::Record(record)) => {
+                let line = serde_json::to_string(&record).map_err(|error| ApiError::internal(error.to_string()))?;
+                return Ok(response(200, "application/json", line + "\n"));
+            }
             Some(Event::Failed(error)) => return Err(error),
             None => return Err(ApiError::internal("the engine has stopped")),
         }

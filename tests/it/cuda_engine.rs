@@ -11,7 +11,7 @@ use uqac::backend::DType::{F16, F32};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::encode::encode_prompt;
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation};
+use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress};
 use uqac::model::chat::Conversation;
 use uqac::model::chat::Message;
 use uqac::model::demo;
@@ -214,7 +214,7 @@ fn a_response_that_is_broken_off_or_one_token_long() {
     {
         let options = GenerateOptions { max_tokens: limit, ..GenerateOptions::default() };
         let mut seen = 0;
-        let on_token = |_| {
+        let on_token = |_: Progress| {
             seen += 1;
             if seen == breaks_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };

@@ -114,7 +114,8 @@ def main():
         failed += equal != len(asked)
 
     try:
-        hf = get_model("hf")(pretrained=arguments.model, device="cpu", dtype="float32", batch_size=1)
+        # without the token that begins a sequence, as the other sends its ids
+        hf = get_model("hf")(pretrained=arguments.model, device="cpu", dtype="float32", batch_size=1, add_bos_token=False)
     except (ImportError, ModuleNotFoundError, KeyError) as error:
         print(f"SKIPPED: hf cannot be loaded ({error})")
     else:
