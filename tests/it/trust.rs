@@ -472,7 +472,16 @@ fn weights_that_are_truncated_while_in_use_are_told() {
 fn an_interrupted_run_says_how_to_go_on() {
     let setup = Setup::new();
     let arguments = ["score", "--threads", "1", "--device", "cpu", "--input", "-", "--output", "out.jsonl"];
-    let mut child = setup.command(&arguments).spawn().unwrap();
+    let mut command = setup.command(&arguments);
+    // tests that run in the background of a script ignore Ctrl-C, and so would the child
+    // SAFETY: `signal` may be called between fork and exec.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        })
+    };
+    let mut child = command.spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(items(1).as_bytes()).unwrap();
     let begun = Instant::now();

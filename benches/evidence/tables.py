@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""The registered tables of EVIDENCE.md, from samples alone: tables.py FOLDER... [--resamples N] [--against results.json]
+
+Needs numpy and scikit-learn, and nothing of uqac: AUROC and Brier are scikit-learn's, the rest is written out here. Each
+folder is a run's, as `uqac eval` writes it or as pack.py packs it. With --against the run's `uqac report --format json` is
+compared with what is found here, and a difference of 0.0005 or more is an error.
+"""
+import argparse
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, roc_auc_score
+
+SEED = 20261122
+# Of a product of probabilities, the score that holds its logarithm, by which it ranks.
+LOGARITHMS = {"answer_prob": "answer_logprob", "response_prob": "response_logprob", "p_attn": "attn_logprob",
+              "p_sim": "sim_logprob", "p": "p_logprob"}
+CHAIN_SCORES = ["p_attn", "p_sim", "p"]
+CHAINS = ["random", "random-digits", "random-content", "similarity", "none"]
+# Q6: single-pass methods newer than the paper's baselines.
+NEWER = ["deepconf", "deepconf_answer", "deepconf_tail", "deepconf_bottom", "deepconf_lowest", "deepconf_tail_64",
+         "deepconf_bottom_64", "deepconf_lowest_64", "self_certainty", "self_certainty_answer", "renyi", "renyi_answer",
+         "fisher_rao", "fisher_rao_answer", "boosted_prob", "boosted_prob_answer", "content_logprob",
+         "content_mean_logprob", "content_min_prob", "content_entropy", "entropy_slope", "entropy_linearity",
+         "entropy_cusum", "min_token_prob"]
+
+
+def lines(file):
+    opened = gzip.open(file, "rt") if file.suffix == ".gz" else open(file)
+    with opened as text:
+        return [json.loads(line) for line in text]
+
+
+class Run:
+    """The answered, graded items of a run."""
+
+    def __init__(self, folder):
+        files = sorted(folder.glob("samples_*.jsonl*"))
+        samples = [sample for file in files for sample in lines(file)]
+        samples.sort(key=lambda sample: (sample["task"], sample["doc_id"]))
+        self.name = folder.name
+        self.errors = sum(sample["uq"]["status"] == "error" for sample in samples)
+        graded = [sample for sample in samples if sample["uq"]["status"] != "error"]
+        self.graded, self.right = len(graded), sum(sample["metrics"]["acc"] == 1 for sample in graded)
+        self.samples = [sample for sample in graded if sample["uq"]["status"] == "ok"]
+        self.labels = np.array([sample["metrics"]["acc"] == 1 for sample in self.samples])
+        self.tokens = np.array([len(sample["uq"]["tokens"]["ids"]) for sample in self.samples])
+        self.tasks = np.array([sample["task"] for sample in self.samples])
+        self.index = {(sample["task"], sample["doc_id"]): i for i, sample in enumerate(self.samples)}
+        self.controls = {}
+        for i, sample in enumerate(self.samples):
+            for point in sample["uq"].get("sweep", []):
+                self.add(i, point)
+        for file in sorted(folder.glob("sweep_*.jsonl*")):
+            task = file.name.removeprefix("sweep_").split(".jsonl")[0]
+            for row in lines(file):
+                key = next((key for key in [(task, row["doc_id"]), (task.replace("_", ":", 1), row["doc_id"])]
+                            if key in self.index), None)
+                if key is not None:
+                    self.add(self.index[key], row)
+
+    def add(self, i, point):
+        setting = point["setting"]
+        if set(setting) <= {"chain", "draw"} and setting.get("chain") in CHAINS:
+            draws = self.controls.setdefault(setting["chain"], {}).setdefault(setting.get("draw", 0), {})
+            draws.setdefault(i, {}).update(point["scores"])
+
+    def score(self, key):
+        """By which it ranks; not a number where an item has none."""
+        key = LOGARITHMS.get(key, key)
+        values = [sample["uq"]["scores"].get(key) for sample in self.samples]
+        return np.array([np.nan if value is None else value for value in values], float)
+
+    def probability(self, key):
+        values = [sample["uq"]["scores"].get(key) for sample in self.samples]
+        return np.array([np.nan if value is None else value for value in values], float)
+
+    def control(self, chain, key):
+        """[draws, items] of a score over a control's chains; not a number where it was not drawn."""
+        draws = self.controls.get(chain, {})
+        rank = LOGARITHMS[key]
+        found = np.full((len(draws), len(self.samples)), np.nan)
+        for row, items in zip(found, draws.values()):
+            for i, scores in items.items():
+                value = scores.get(rank)
+                if value is None and scores.get(key):
+                    value = np.log(scores[key])
+                row[i] = np.nan if value is None else value
+        return found
+
+
+class Bootstrap:
+    """Resamples of items; a statistic of counts [B, n] at a time."""
+
+    def __init__(self, n, resamples):
+        draw = np.random.default_rng(SEED).integers(0, n, size=(resamples, n))
+        self.counts = np.stack([np.bincount(row, minlength=n) for row in draw]).astype(np.float32)
+
+    def auroc(self, scores, labels, among=None):
+        """AUROC of every resample, of the items `among`."""
+        among = np.isfinite(scores) if among is None else among
+        scores, labels, counts = scores[among], labels[among], self.counts[:, among]
+        order = np.argsort(scores, kind="stable")
+        scores, labels = scores[order], labels[order]
+        starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
+        found = []
+        for chunk in np.array_split(counts, max(1, counts.size // 4_000_000)):
+            chunk = chunk[:, order].astype(np.float64)
+            right = np.add.reduceat(chunk * labels, starts, axis=1)
+            wrong = np.add.reduceat(chunk * ~labels, starts, axis=1)
+            below = np.cumsum(wrong, axis=1) - 0.5 * wrong
+            with np.errstate(invalid="ignore"):
+                found.append((right * below).sum(1) / (right.sum(1) * wrong.sum(1)))
+        return np.concatenate(found)
+
+
+def interval(values):
+    return np.nanpercentile(values, [2.5, 97.5])
+
+
+def shown(value, resampled, sign=""):
+    low, high = interval(resampled)
+    return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+
+
+def ece(p, labels, bins):
+    """Equal-width bins [a, b), the last closed; weighted |mean p − accuracy|."""
+    place = np.minimum((p * bins).astype(int), bins - 1)
+    gaps = [(place == b).sum() * abs(p[place == b].mean() - labels[place == b].mean()) for b in set(place)]
+    return sum(gaps) / len(p)
+
+
+def auroc(scores, labels):
+    return roc_auc_score(labels, scores) if 0 < labels.sum() < len(labels) else np.nan
+
+
+def ranking(run, boot):
+    """Q1 and Q6's methods: every score's AUROC and its difference to P."""
+    print(f"\n### {run.name}: ranking\n\n| score | n | AUROC [95 %] | less P's, on the same items [95 %] |\n| --- | --- | --- | --- |")
+    p = run.score("p")
+    keys = sorted({key for sample in run.samples for key in sample["uq"]["scores"]} - set(LOGARITHMS.values()))
+    rows = []
+    for key in keys + ["(number of tokens)", "(task identity)"]:
+        scores = {"(number of tokens)": -run.tokens.astype(float), "(task identity)": identity(run)}.get(key)
+        scores = run.score(key) if scores is None else scores
+        if key == "self_consistency_majority" or np.isfinite(scores).sum() < 2:
+            continue
+        among = np.isfinite(scores)
+        both = among & np.isfinite(p)
+        value, own = auroc(scores[among], run.labels[among]), boot.auroc(scores, run.labels)
+        difference = auroc(scores[both], run.labels[both]) - auroc(p[both], run.labels[both])
+        paired = boot.auroc(scores, run.labels, both) - boot.auroc(p, run.labels, both)
+        rows.append((value, f"| {key} | {among.sum()} | {shown(value, own)} | {'' if key == 'p' else shown(difference, paired, '+')} |"))
+    for _, row in sorted(rows, key=lambda row: -row[0]):
+        print(row)
+
+
+def identity(run):
+    """The accuracy of the item's task on its other items."""
+    found = np.full(len(run.labels), np.nan)
+    if len(set(run.tasks)) > 1:
+        for task in set(run.tasks):
+            here = run.tasks == task
+            n, right = here.sum(), run.labels[here].sum()
+            if n > 1:
+                found[here] = (right - run.labels[here]) / (n - 1)
+    return found
+
+
+def controls(run, boot, among=None, title="the chain against its controls"):
+    """Q2, and Q7 with `among`."""
+    among = np.ones(len(run.labels), bool) if among is None else among
+    print(f"\n### {run.name}: {title}\n\n| score | chain | n | draws | AUROC of the attention's [95 %] | of the control's [95 %] "
+          "| difference [95 %] | verdict |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for key in CHAIN_SCORES:
+        for chain in CHAINS:
+            found = run.control(chain, key)
+            if not len(found):
+                continue
+            both = among & np.isfinite(run.score(key)) & np.isfinite(found).all(0)
+            if min(run.labels[both].sum(), (~run.labels[both]).sum()) < 20:
+                print(f"| {key} | {chain} | {both.sum()} | {len(found)} | | | | fewer than 20 right or wrong |")
+                continue
+            own, own_resampled = auroc(run.score(key)[both], run.labels[both]), boot.auroc(run.score(key), run.labels, both)
+            value = np.mean([auroc(row[both], run.labels[both]) for row in found])
+            resampled = np.mean([boot.auroc(row, run.labels, both) for row in found], axis=0)
+            low, high = interval(own_resampled - resampled)
+            verdict = "better" if low > 0 else "worse" if high < 0 else "no better than a coin" if -0.05 <= low and high <= 0.05 \
+                else "undecided"
+            print(f"| {key} | {chain} | {both.sum()} | {len(found)} | {shown(own, own_resampled)} | {shown(value, resampled)} "
+                  f"| {shown(own - value, own_resampled - resampled, '+')} | {verdict} |")
+
+
+def calibration(run, resamples):
+    """Q3, and Q4 by halves."""
+    print(f"\n### {run.name}: raw calibration\n\n| score | n | ECE, 10 bins [95 %] | ECE, 20 bins | Brier |\n| --- | --- | --- | --- | --- |")
+    rng, found = np.random.default_rng(SEED), {}
+    for key in ["p", "p_attn", "p_sim", "answer_prob", "response_prob", "response_mean", "min_token_prob", "self_consistency"]:
+        p = run.probability(key)
+        among = np.isfinite(p)
+        if among.sum() < 2:
+            continue
+        p, labels = p[among], run.labels[among]
+        draws = rng.integers(0, len(p), size=(min(resamples, 2000), len(p)))
+        found[key] = [ece(p[draw], labels[draw], 10) for draw in draws]
+        print(f"| {key} | {among.sum()} | {shown(ece(p, labels, 10), found[key])} | {ece(p, labels, 20):.3f} "
+              f"| {brier_score_loss(labels, p):.3f} |")
+    print(f"\n### {run.name}: Platt's fit on one half, measured on the other, 20 splits\n\n| score | Brier, mean ± sd | ECE (10 bins), mean ± sd |\n| --- | --- | --- |")
+    splits = [np.random.default_rng(SEED + k).permutation(len(run.labels)) for k in range(20)]
+    for key in ["response_prob", "p", "min_token_prob"]:
+        scores = feature(run, key)
+        among = np.isfinite(scores)
+        errors = []
+        for split in splits:
+            split = split[among[split]]
+            fit, held = split[: len(split) // 2], split[len(split) // 2:]
+            if len(set(run.labels[fit])) == 2:
+                p = platt(scores[fit], run.labels[fit])(scores[held])
+                errors.append((brier_score_loss(run.labels[held], p), ece(p, run.labels[held], 10)))
+        if errors:
+            (b, e), (sb, se) = np.mean(errors, axis=0), np.std(errors, axis=0)
+            print(f"| {key} | {b:.4f} ± {sb:.4f} | {e:.4f} ± {se:.4f} |")
+
+
+def feature(run, key):
+    """Logarithms of products as they are; log-odds of other probabilities."""
+    if key in LOGARITHMS and key != "p":
+        return run.score(key)
+    p = np.clip(run.probability(key), 1e-12, 1 - 1e-12)
+    return np.log(p) - np.log1p(-p)
+
+
+def platt(scores, labels):
+    mean, sd = scores.mean(), scores.std() or 1.0
+    model = LogisticRegression(C=1e6).fit(((scores - mean) / sd)[:, None], labels)
+    return lambda scores: model.predict_proba(((scores - mean) / sd)[:, None])[:, 1]
+
+
+def transfer(runs):
+    """Q5."""
+    if len(runs) < 2:
+        return
+    print("\n### A fit on one run, tried on another: ECE (10 bins) of Platt on log P(response)\n\n| fitted on | tried on | ECE |\n| --- | --- | --- |")
+    for fitted in runs:
+        scores = feature(fitted, "response_prob")
+        use = np.isfinite(scores)
+        model = platt(scores[use], fitted.labels[use])
+        for tried in runs:
+            if tried is not fitted:
+                scores = feature(tried, "response_prob")
+                use = np.isfinite(scores)
+                print(f"| {fitted.name} | {tried.name} | {ece(model(scores[use]), tried.labels[use], 10):.3f} |")
+
+
+def newer(run, boot):
+    """Q6: chosen on the even items, measured on the odd ones, and the other way."""
+    even = np.arange(len(run.labels)) % 2 == 0
+    differences, resampled = {"p": [], "response_prob": []}, {"p": [], "response_prob": []}
+    chosen = []
+    for fit, held in [(even, ~even), (~even, even)]:
+        def value(key):
+            use = fit & np.isfinite(run.score(key))
+            return auroc(run.score(key)[use], run.labels[use]) if use.sum() > 1 else -1
+        best = max(NEWER, key=value)
+        chosen.append(best)
+        for other in differences:
+            use = held & np.isfinite(run.score(best)) & np.isfinite(run.score(other))
+            differences[other].append(auroc(run.score(best)[use], run.labels[use]) - auroc(run.score(other)[use], run.labels[use]))
+            resampled[other].append(boot.auroc(run.score(best), run.labels, use) - boot.auroc(run.score(other), run.labels, use))
+    print(f"\n### {run.name}: the best newer method of one half on the other ({', '.join(chosen)})\n\n| less | AUROC difference [95 %] |\n| --- | --- |")
+    for other in differences:
+        print(f"| {other} | {shown(np.mean(differences[other]), np.mean(resampled[other], axis=0), '+')} |")
+
+
+def compare(run, results):
+    """scikit-learn's figures beside the report's; how many agree."""
+    report = json.loads(Path(results).read_text())["runs"][0]["tasks"][0]
+    worst, n = 0.0, 0
+    for method in report["methods"]:
+        key = method["method"]
+        if key == "self_consistency_majority":
+            continue
+        scores = run.score(key)
+        among = np.isfinite(scores)
+        pairs = [(method["answered"]["metrics"].get("auroc"), auroc(scores[among], run.labels[among]))]
+        p = run.probability(key)[among]
+        if method["answered"]["metrics"].get("ece") is not None:
+            pairs += [(method["answered"]["metrics"]["ece"], ece(p, run.labels[among], 20)),
+                      (method["answered"]["metrics"].get("brier"), brier_score_loss(run.labels[among], p))]
+        for ours, theirs in pairs:
+            if ours is not None:
+                n, worst = n + 1, max(worst, abs(ours["value"] - theirs))
+    print(f"\n{run.name}: {n} figures of the report beside scikit-learn's: largest difference {worst:.2g}")
+    return worst < 0.0005
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--resamples", type=int, default=10_000)
+    parser.add_argument("--against", help="of the first folder: uqac report --format json")
+    options = parser.parse_args()
+    runs = [Run(folder) for folder in options.folders]
+    for run in runs:
+        low, high = wilson(run.right, run.graded)
+        print(f"\n## {run.name}: {run.right} of {run.graded} right, {100 * run.right / run.graded:.1f} % [{100 * low:.1f}, {100 * high:.1f}], "
+              f"{len(run.samples)} answered, {run.errors} errors")
+        boot = Bootstrap(len(run.samples), options.resamples)
+        ranking(run, boot)
+        controls(run, boot)
+        calibration(run, options.resamples)
+        newer(run, boot)
+        thirds = np.quantile(run.tokens, [1 / 3, 2 / 3])
+        place = np.searchsorted(thirds, run.tokens)
+        for third in range(3):
+            controls(run, boot, place == third, f"Q2 among the {['shortest', 'middle', 'longest'][third]} third of the responses")
+    transfer(runs)
+    if options.against and not compare(runs[0], options.against):
+        sys.exit("the report and scikit-learn differ")
+
+
+def wilson(k, n, z=1.959963984540054):
+    centre, half = (k + z * z / 2) / (n + z * z), z / (n + z * z) * (k * (n - k) / n + z * z / 4) ** 0.5
+    return centre - half, centre + half
+
+
+if __name__ == "__main__":
+    main()
