@@ -105,7 +105,7 @@ fn attention(c: &mut Criterion) {
         group.throughput(Throughput::Bytes((positions * KV_HEADS * HEAD_DIM * 8) as u64));
         for (name, entropy) in [("entropy off", false), ("entropy on", true)] {
             group.bench_function(BenchmarkId::new(name, positions), |b| {
-                let rows = [AttentionRow { cache: &cache, position: positions - 1, entropy }];
+                let rows = [AttentionRow { cache: &cache, position: positions - 1, entropy, prompt: None }];
                 b.iter(|| {
                     attend(&pool, isa, &shape, &rows, &queries, &mut out, &mut states);
                     black_box(&mut out);
@@ -118,11 +118,13 @@ fn attention(c: &mut Criterion) {
 
 /// The K = 16 heads of lowest entropy of a row's 336.
 fn selection(c: &mut Criterion) {
-    let options = TraceOptions { first_row: 0, heads: 16, rule: EntropyRule::Exact, wide: false };
+    let options =
+        TraceOptions { first_row: 0, heads: 16, rule: EntropyRule::Exact, wide: false, head_attention: false };
     let query: Vec<f32> = (0..HEAD_DIM).map(noise).collect();
     let state = |i: usize| HeadState {
         softmax: SoftmaxState { max: 0.0, sum: 1.0 },
         entropy: EntropyState { max: 0.0, sum: 1.0, weighted: -3.0 - noise(i) },
+        ..HeadState::EMPTY
     };
     let states: Vec<HeadState> = (0..24 * HEADS).map(state).collect();
     c.bench_function("selection, 16 of 336 heads", |b| {

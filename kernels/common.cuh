@@ -15,6 +15,11 @@ struct RowState {
   int slot, position, token, stream;
 };
 
+/// Where a head attends: entropy of its reweighted attention in nats, and softmax weights of places (attn_places.cu).
+struct HeadPlaces {
+  float entropy, own, previous, first, prompt;
+};
+
 /// The trace of a sequence; row r = position - first_traced_row. K = heads kept per row.
 struct TraceView {
   int* heads;        // [rows, K] l * H + h, entropy ascending, of equals the lower id first; -1: none
@@ -24,6 +29,7 @@ struct TraceView {
   float* queries;    // [rows, K, head_dim] rotated and scaled
   float* hidden;     // [rows, hidden_size] after the final norm
   float* gaps;       // [rows] from the last kept entropy to the best one that was not
+  HeadPlaces* places;  // [rows, layers, heads], of every head; null: not recorded
 };
 
 /// A sequence's cache, [layers][kv_heads][capacity][head_dim] each, and its trace.

@@ -64,6 +64,8 @@ pub struct TraceOptions {
     pub rule: EntropyRule,
     /// Whether the rows' predictions say [`Step::distribution`] too.
     pub wide: bool,
+    /// Whether [`HeadAttention`] is recorded of every head.
+    pub head_attention: bool,
 }
 
 /// A token and its natural-log probability.
@@ -84,6 +86,23 @@ pub struct Step {
     pub top: Vec<TokenLogprob>,
     /// Of a sequence with a wide trace, where detail is wanted.
     pub distribution: Option<Distribution>,
+    /// With [`TraceOptions::head_attention`], once the response is whole: where the row's heads attend, `[layers][heads]`.
+    pub heads: Vec<Vec<HeadAttention>>,
+}
+
+/// Where one head of one row attends: its softmax weights α_t, t = 0..=T.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HeadAttention {
+    /// Entropy of the reweighted attention in nats, by which heads are selected.
+    pub entropy: f32,
+    /// α_T, on the row's own token.
+    pub own: f32,
+    /// α_{T−1}; 0 at T = 0.
+    pub previous: f32,
+    /// α_0.
+    pub first: f32,
+    /// Σ α_t over the prompt, t ≤ [`TraceOptions::first_row`].
+    pub prompt: f32,
 }
 
 /// The selected heads of a traced row, lowest entropy first (ties: lower id).
@@ -283,6 +302,9 @@ pub trait Backend: Operations {
     /// The heads selected at a traced row (absolute); `None` if it was not traced.
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError>;
 
+    /// Where every head (l·H + h) of a traced row (absolute) attends; `None` without [`TraceOptions::head_attention`].
+    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError>;
+
     /// α* of traced rows (absolute): row T gives T + 1 weights. A row that was not traced gives zeros.
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError>;
 
@@ -305,7 +327,8 @@ pub trait Backend: Operations {
         let (spec, (k, v)) = (self.spec(), self.cache_types());
         let elements = spec.layers.len() * spec.num_key_value_heads * spec.head_dim;
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
-        let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size);
+        let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
+        let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size) + heads;
         let cache_row = elements * (k.size() + v.size());
         let (cache, trace, working) = (positions * cache_row, positions * row, self.working_memory());
         ExpectedMemory { cache, cache_row, trace, trace_row: row, working }

@@ -8,7 +8,9 @@
 
 use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
-use super::{Backend, BackendError, DType, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId};
+use super::{
+    Backend, BackendError, DType, HeadAttention, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId,
+};
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::{ModelSpec, Weights, config::Activation, weights::Weight};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
@@ -42,6 +44,8 @@ struct TracedRow {
     queries: Vec<Vec<f32>>,
     /// After the final norm: `[hidden_size]`
     hidden: Vec<f32>,
+    /// Where every head attends, if that is recorded.
+    attention: Vec<HeadAttention>,
 }
 
 /// One row on its way through the layers.
@@ -57,6 +61,7 @@ struct PassRow {
     attended: Vec<f32>,
     /// Of a traced row, for every head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
     heads: Vec<(f32, (u32, Vec<f32>))>,
+    attention: Vec<HeadAttention>,
 }
 
 impl Operations for ReferenceBackend {
@@ -94,7 +99,7 @@ impl Operations for ReferenceBackend {
     /// Every head takes the softmax-weighted mean of the values; of a traced row, its reweighted entropy is noted too.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         let model = &self.model;
-        for PassRow { row, queries, attended, options, heads, .. } in &mut self.pass {
+        for PassRow { row, queries, attended, options, heads, attention, .. } in &mut self.pass {
             let Sequence { keys, values, .. } = &self.sequences[row.sequence.0];
             attended.clear();
             for (h, query) in queries.chunks_exact(model.spec.head_dim).enumerate() {
@@ -102,7 +107,11 @@ impl Operations for ReferenceBackend {
                 attended.extend(model.weighted_mean(layer, h, &scores, values));
                 if let Some(options) = options {
                     let id = (layer * model.spec.num_attention_heads + h) as u32;
-                    heads.push((reweighted(&scores, options.rule, &self.gamma).1, (id, query.to_vec())));
+                    let entropy = reweighted(&scores, options.rule, &self.gamma).1;
+                    heads.push((entropy, (id, query.to_vec())));
+                    if options.head_attention {
+                        attention.push(places(&scores, entropy, options.first_row));
+                    }
                 }
             }
         }
@@ -136,7 +145,7 @@ impl Operations for ReferenceBackend {
     /// x ← norm(x), the hidden state. **Head selection**: per row, the K heads of all L·H with the lowest H (ties: lower
     /// l·H + h).
     fn final_norm(&mut self) -> Result<(), BackendError> {
-        for PassRow { row, x, options, heads, .. } in &mut self.pass {
+        for PassRow { row, x, options, heads, attention, .. } in &mut self.pass {
             *x = self.model.norm(x, &self.model.weights.final_norm);
             self.model.check_finite(x, row.position)?;
             let Some(options) = options else { continue };
@@ -145,7 +154,8 @@ impl Operations for ReferenceBackend {
             let rejected = others.first().map_or(f32::INFINITY, |head| head.0);
             let gap = rejected - heads.last().map_or(f32::NEG_INFINITY, |head| head.0);
             let (entropies, (heads, queries)) = heads.drain(..).unzip();
-            let traced = TracedRow { selected: HeadRecord { heads, entropies, gap }, queries, hidden: x.clone() };
+            let (selected, hidden) = (HeadRecord { heads, entropies, gap }, x.clone());
+            let traced = TracedRow { selected, queries, hidden, attention: std::mem::take(attention) };
             self.sequences[row.sequence.0].trace.insert(row.position, traced);
         }
         Ok(())
@@ -262,6 +272,15 @@ fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f3
     (alpha.iter().map(|a| *a as f32).collect(), entropy as f32)
 }
 
+/// Where a head attends: α_t = e^{s_t} / Σ e^s on some places, of `scores` [T + 1]; the prompt ends with `last_of_prompt`.
+fn places(scores: &[f64], entropy: f32, last_of_prompt: usize) -> HeadAttention {
+    let z = log_sum_exp(scores);
+    let alpha: Vec<f64> = scores.iter().map(|s| (s - z).exp()).collect();
+    let before = |distance: usize| alpha.iter().rev().nth(distance).map_or(0.0, |a| *a as f32);
+    let prompt = alpha.iter().take(last_of_prompt + 1).sum::<f64>() as f32;
+    HeadAttention { entropy, own: before(0), previous: before(1), first: alpha[0] as f32, prompt }
+}
+
 fn softcap(x: f64, cap: Option<f32>) -> f64 {
     cap.map(f64::from).map_or(x, |cap| cap * (x / cap).tanh())
 }
@@ -310,7 +329,7 @@ impl Backend for ReferenceBackend {
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
             let (wanted, x, queries, attended) = ((pass.wanted)(i), Vec::new(), Vec::new(), Vec::new());
-            PassRow { row: *row, wanted, options, x, queries, attended, heads: Vec::new() }
+            PassRow { row: *row, wanted, options, x, queries, attended, heads: Vec::new(), attention: Vec::new() }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())
@@ -349,6 +368,11 @@ impl Backend for ReferenceBackend {
 
     fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
         Ok(self.sequences[id.0].trace.get(&row).map(|row| row.selected.clone()))
+    }
+
+    fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
+        let attention = self.sequences[id.0].trace.get(&row).map(|row| row.attention.clone());
+        Ok(attention.filter(|heads| !heads.is_empty()))
     }
 
     /// **Memory.** α' is exact from the KV cache: K·T dot products.

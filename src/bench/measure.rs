@@ -1,8 +1,8 @@
-//! The rounds: in each, every stage once, so that a drift of the machine's clock meets all of them; of plain and traced
-//! decoding, which goes first changes.
+//! The rounds: in each, every stage once, so that a drift of the machine's clock meets all of them; of
+//! decodings with and without traces, which goes first changes.
 
 use super::decoding::{ANSWER, Decoding, prompt};
-use super::interleave::{added_percent, interleave};
+use super::interleave::added_percent;
 use super::report::{MedianRange, Report, Stage};
 use super::settings::Settings;
 use super::{BenchError, roofline, sweep};
@@ -41,6 +41,18 @@ impl Settings {
         }
     }
 }
+
+/// Stages that decode the same response, and with which trace. Which goes first changes from round to round, so that a drift
+/// of the clock favours none.
+const DECODINGS: [(&str, Option<HeadSelection>); 4] = {
+    let usual = HeadSelection::PUBLISHED;
+    [
+        ("decode", None),
+        ("decode, traced", Some(usual)),
+        ("decode, wide trace", Some(HeadSelection { wide: true, ..usual })),
+        ("decode, head trace", Some(HeadSelection { wide: true, head_attention: true, ..usual })),
+    ]
+};
 
 /// Times and peaks, collected.
 #[derive(Default)]
@@ -108,7 +120,7 @@ pub fn run(
     let sweep = sweep::sweep(engine, machine, settings, progress)?;
     let bandwidth = MedianRange::of(&bandwidth);
     let peak = (!peak.is_empty()).then(|| MedianRange::of(&peak));
-    let overhead = added_percent(times.of("decode"), times.of("decode, traced"));
+    let overhead = |stage: &str| MedianRange::of(&added_percent(times.of("decode"), times.of(stage)));
     let (k_cache, v_cache) = engine.cache_types();
     let mut types: Vec<&str> = engine.weights().matrices().iter().map(|w| w.dtype.name()).collect();
     if !engine.options().weights.is_file() {
@@ -126,7 +138,9 @@ pub fn run(
         bandwidth,
         arithmetic_peak: peak,
         stages: stages(engine, settings, &times, bandwidth, peak),
-        trace_overhead_percent: MedianRange::of(&overhead),
+        trace_overhead_percent: overhead("decode, traced"),
+        wide_trace_overhead_percent: overhead("decode, wide trace"),
+        head_trace_overhead_percent: overhead("decode, head trace"),
         chain_links: links,
         sweep,
     })
@@ -145,16 +159,16 @@ fn round(
         times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, HeadSelection::default()))?;
     let decoding = Decoding { prompts: vec![tokens.clone(); settings.batch], tokens: settings.gen_tokens };
     let steps = settings.gen_tokens as f64;
-    let [plain, _] = interleave(round, |traced| {
-        let stage = if traced { "decode, traced" } else { "decode" };
-        let decoded = times.time(machine, stage, || decoding.greedy(&mut base, traced))?;
+    let mut whole = tokens.clone();
+    for i in 0..DECODINGS.len() {
+        let (stage, trace) = DECODINGS[(i + round) % DECODINGS.len()];
+        let mut decoded = times.time(machine, stage, || decoding.run(&mut base, trace, 0.0))?;
         times.correct(stage, steps * decoded.step);
-        Ok::<_, BenchError>(decoded)
-    })?;
+        whole = decoded.generations.remove(0).tokens; // every time the same
+    }
     drop(base);
-    let whole = &plain.generations[0].tokens;
     let prompt_len = tokens.len();
-    let mut traced = times.time(machine, "score", || engine.trace(whole, prompt_len, HeadSelection::default()))?;
+    let mut traced = times.time(machine, "score", || engine.trace(&whole, prompt_len, HeadSelection::default()))?;
     after(&mut traced, machine, settings, times)
 }
 
@@ -255,7 +269,9 @@ fn stages(
     vec![
         stage("prefill", format!("{prompt_tokens} tokens"), Some(prompt_tokens), None, prefill),
         stage("decode", response.clone(), all, decode, None),
-        stage("decode, traced", response, all, decode, None),
+        stage("decode, traced", response.clone(), all, decode, None),
+        stage("decode, wide trace", format!("{response}, --wide-trace"), all, decode, None),
+        stage("decode, head trace", format!("{response}, --head-trace too"), all, decode, None),
         stage("score", format!("{} tokens", last + 1), Some(last + 1), None, score),
         stage("chain", "backtracking".to_owned(), None, None, None),
         stage("similarity", "filter".to_owned(), None, None, None),

@@ -95,6 +95,9 @@ pub struct Report {
     pub stages: Vec<Stage>,
     /// What the trace adds to a decode step's time, in percent, round by round.
     pub trace_overhead_percent: MedianRange,
+    /// The same of a wide trace (`--wide-trace`), and of a wide one with every head's attention (`--head-trace` too).
+    pub wide_trace_overhead_percent: MedianRange,
+    pub head_trace_overhead_percent: MedianRange,
     /// Links of the attention chain that was found.
     pub chain_links: usize,
     pub sweep: Vec<SweepRow>,

@@ -19,12 +19,16 @@ pub struct ReadingArgs {
     /// Record each prediction's whole distribution too: DeepConf, self-certainty, Rényi, Fisher-Rao, BoostedProb
     #[arg(long)]
     wide_trace: bool,
+    /// Record where every head attends too: RAUQ, attention score, lookback ratio
+    #[arg(long)]
+    head_trace: bool,
 }
 
 impl ReadingArgs {
     /// The published parameters under the reading.
     pub fn parameters(&self) -> Result<Parameters, CliError> {
-        Ok(Parameters { wide_trace: self.wide_trace, ..Parameters::published(self.reading()?) })
+        let (wide_trace, head_trace) = (self.wide_trace, self.head_trace);
+        Ok(Parameters { wide_trace, head_trace, ..Parameters::published(self.reading()?) })
     }
 
     pub fn reading(&self) -> Result<Reading, CliError> {

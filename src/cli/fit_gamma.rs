@@ -8,6 +8,7 @@ use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, HeadSelection};
 use crate::eval::analysis::{for_each_sample, sample_files};
 use crate::eval::sample::Sample;
+use crate::report::svg::gamma;
 use crate::uq::gamma::{AttentionByDistance, GammaFit, MAX_NEAREST, NEAREST};
 use clap::Args;
 use std::path::PathBuf;
@@ -30,6 +31,9 @@ pub struct FitGammaArgs {
     /// C: positions that are discounted
     #[arg(long, value_name = "C", default_value_t = NEAREST as u8, value_parser = clap::value_parser!(u8).range(1..=MAX_NEAREST as i64))]
     nearest: u8,
+    /// Write attention by distance and γ as an SVG picture
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// Print only a JSON object
     #[arg(long)]
     json: bool,
@@ -54,6 +58,11 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
     }
     progress.finish();
     let fit = attention.fit(args.nearest.into()).ok_or(CliError::NoResponses(args.run.clone()))?;
+    if let Some(path) = &args.picture {
+        let of = folder.file_name().map_or_else(String::new, |name| name.display().to_string());
+        let written = std::fs::write(path, gamma("gamma", &of, &fit).standalone());
+        written.map_err(|source| CliError::File { path: path.clone(), source })?;
+    }
     if args.json {
         print(&format!("{}\n", serde_json::to_string(&fit).map_err(|e| CliError::Stdout(e.into()))?))?;
     } else {
@@ -69,7 +78,7 @@ fn measure(engine: &mut Engine, sample: &Sample, attention: &mut AttentionByDist
         return Ok(());
     }
     let entropy = sample.uq.profile.rules().head_entropy;
-    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy, wide: false };
+    let every_head = HeadSelection { heads: engine.spec().total_heads(), entropy, ..HeadSelection::default() };
     let mut traced = engine.trace(&tokens, prompt_len, every_head)?;
     for row in prompt_len..tokens.len() {
         traced.head_rows(row)?.iter().for_each(|head| attention.add(head));

@@ -4,6 +4,7 @@ mod ask;
 mod assess;
 mod bench;
 mod calibrate;
+mod completions;
 mod config;
 mod devices;
 mod early;
@@ -124,6 +125,8 @@ enum Command {
     Devices(devices::DevicesArgs),
     Bench(bench::BenchArgs),
     Report(report::ReportArgs),
+    Completions(completions::CompletionsArgs),
+    Man(completions::ManArgs),
 }
 
 /// Which model, and how it runs.
@@ -265,6 +268,8 @@ fn run() -> Result<ExitCode, CliError> {
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Report(args) => report::run(&args),
+        Command::Completions(args) => completions::completions(&args, Cli::command()),
+        Command::Man(args) => completions::man(&args, Cli::command()),
     }
 }
 

@@ -17,7 +17,7 @@ pub struct Response<'a> {
 }
 
 /// The step of a row outside the response.
-static NO_STEP: Step = Step { logprob: None, entropy: 0.0, top: Vec::new(), distribution: None };
+static NO_STEP: Step = Step { logprob: None, entropy: 0.0, top: Vec::new(), distribution: None, heads: Vec::new() };
 
 impl Response<'_> {
     /// The step at row T (absolute); an empty one outside `prompt_len - 1 .. tokens.len()`.

@@ -2,7 +2,7 @@
 
 use super::rescore::{self, Rescored};
 use super::response::{Response, Variant};
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::{Backend, HeadRecord, SequenceId, Step, TraceOptions};
@@ -20,19 +20,30 @@ pub struct HeadSelection {
     pub entropy: EntropyRule,
     /// Whether [`Step::distribution`] is recorded.
     pub wide: bool,
+    /// Whether [`Step::heads`] is recorded.
+    pub head_attention: bool,
 }
 
 impl HeadSelection {
+    /// K as published, exact entropies, and nothing more.
+    pub const PUBLISHED: HeadSelection =
+        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact, wide: false, head_attention: false };
+
     /// What the backend records of a response that starts at `prompt_len`.
     pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
-        TraceOptions { first_row: prompt_len - 1, heads: self.heads, rule: self.entropy, wide: self.wide }
+        TraceOptions {
+            first_row: prompt_len - 1,
+            heads: self.heads,
+            rule: self.entropy,
+            wide: self.wide,
+            head_attention: self.head_attention,
+        }
     }
 }
 
 impl Default for HeadSelection {
-    /// K as published, exact entropies, not wide.
     fn default() -> Self {
-        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact, wide: false }
+        HeadSelection::PUBLISHED
     }
 }
 
@@ -69,6 +80,11 @@ impl<'e> TracedSequence<'e> {
             token_texts: Vec::new(),
             stale_from,
         };
+        let heads = traced.engine.spec().num_attention_heads;
+        for (row, step) in (prompt_len - 1..).zip(&mut traced.steps) {
+            let attention = traced.engine.backend.head_attention(sequence, row)?.unwrap_or_default();
+            step.heads = attention.chunks(heads).map(<[_]>::to_vec).collect();
+        }
         for token in &traced.tokens[prompt_len..] {
             traced.token_texts.push(traced.engine.tokenizer.decode_token(*token)?);
         }
@@ -106,6 +122,20 @@ impl<'e> TracedSequence<'e> {
     pub fn head_rows(&mut self, row: usize) -> Result<Vec<Vec<f32>>, EngineError> {
         self.parts().1.restore()?;
         Ok(self.engine.backend.head_rows(self.sequence, row)?)
+    }
+
+    /// ln p of each of `tokens` after those before it and nothing else, in a sequence of its own; the first has none and is left
+    /// out.
+    pub fn logprobs_alone(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
+        if tokens.len() < 2 {
+            return Ok(Vec::new());
+        }
+        self.engine.check_length(tokens.len())?;
+        let backend = &mut *self.engine.backend;
+        let sequence = backend.open(None)?;
+        let steps = trace_response(backend, sequence, tokens, 1);
+        backend.close(sequence);
+        Ok(steps?.iter().filter_map(|step| step.logprob).collect())
     }
 
     /// Bytes held: (KV cache, trace).

@@ -147,6 +147,9 @@ pub struct Uq {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub ensemble: Vec<EnsembleMember>,
+    /// Where there is a chain, and a response before the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub similarity: Option<Similarity>,
     /// Every method's score of this response: the keys of [`crate::uq::Scores`], and further methods'.
     pub scores: ScoreMap,
     /// By [measure](crate::engine::running::Measure): where its mean over [`WINDOW`](crate::engine::running::WINDOW) tokens
@@ -172,6 +175,15 @@ pub struct ResponseTokens {
     pub offsets: Vec<[usize; 2]>,
     /// ln p, full vocabulary.
     pub logprobs: Vec<Option<f64>>,
+}
+
+/// How near final hidden states are to those of the answer's tokens: mean cosines.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Similarity {
+    /// Of the chain's tokens, the answer's left out.
+    pub chain: f64,
+    /// Of all tokens that the response has before the answer.
+    pub response: f64,
 }
 
 /// A member of the ensemble, and the text of the token that it puts in.

@@ -26,7 +26,7 @@ pub struct Verdict {
     pub accuracy: String,
     /// The method of the highest AUROC, and its value; none where there are no two classes.
     pub best: Option<(String, String)>,
-    /// How UQAC stands to the best and to the controls, and which is calibrated best: a sentence each.
+    /// How UQAC stands to the best and to the controls, those of its chain included, and which is calibrated best.
     pub sentences: Vec<String>,
 }
 
@@ -110,6 +110,7 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
         let controls = standings.iter().filter(|standing| CONTROLS.contains(&standing.key) && standing.key != best.key);
         sentences.extend(controls.map(|control| compared(uqac, control, "a control")));
     }
+    sentences.extend(beside_controls(analysis, task));
     let calibrated = standings.iter().filter_map(|standing| Some((standing, standing.ece?)));
     if let Some((first, ece)) = calibrated.min_by(|(_, a), (_, b)| a.total_cmp(b)) {
         let own = against.filter(|uqac| uqac.key != first.key).and_then(|uqac| Some((uqac.name, uqac.ece?)));
@@ -124,6 +125,40 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
     }
 }
 
+/// How the chain stands to as many tokens that attention has no part in, by the method that the report is about, or by P_attn
+/// where the controls have no score of it.
+fn beside_controls(analysis: &Analysis, task: &TaskAnalysis) -> Option<String> {
+    let of = |key: &str| {
+        let pairs = task.controls.iter().filter_map(|control| {
+            let method = control.methods.iter().find(|method| method.method == key)?;
+            Some((control.chain.as_str(), method.difference.get(&Metric::Auroc).copied().flatten()?))
+        });
+        let name = &analysis.methods.iter().find(|method| method.key == key)?.name;
+        beside(name, &pairs.collect::<Vec<_>>())
+    };
+    of(&analysis.options.against).or_else(|| of("p_attn"))
+}
+
+/// The sentence of some controls and the differences to them.
+fn beside(name: &str, controls: &[(&str, Estimate)]) -> Option<String> {
+    let each = |(chain, above): &(&str, Estimate)| {
+        let interval = above.interval.map_or(String::new(), |[low, high]| format!(" [{low:+.3}, {high:+.3}]"));
+        format!("{chain} {:+.3}{interval}{}", above.value, clear(above.interval))
+    };
+    let all = controls.iter().map(each).collect::<Vec<_>>().join("; ");
+    (!all.is_empty()).then(|| format!("{name} over the chain against the same over other tokens: {all}."))
+}
+
+/// Whether a difference with this interval is more than chance.
+fn clear(interval: Option<[f64; 2]>) -> &'static str {
+    match interval {
+        Some([low, _]) if low > 0.0 => ", better",
+        Some([_, high]) if high < 0.0 => ", worse",
+        Some(_) => ", no clear difference",
+        None => "",
+    }
+}
+
 /// How far UQAC is above or below another method, and whether that is more than chance: by the interval of the paired
 /// difference, or, where the two are not of the same items, by whether their intervals overlap.
 fn compared(uqac: &Standing<'_>, other: &Standing<'_>, role: &str) -> String {
@@ -133,12 +168,7 @@ fn compared(uqac: &Standing<'_>, other: &Standing<'_>, role: &str) -> String {
         let ([low, high], [other_low, other_high]) = (uqac.auroc.interval?, other.auroc.interval?);
         Some([low - other_high, high - other_low])
     };
-    let clear = match paired.or_else(apart) {
-        Some([low, _]) if low > 0.0 => ", better",
-        Some([_, high]) if high < 0.0 => ", worse",
-        Some(_) => ", no clear difference",
-        None => "",
-    };
+    let clear = clear(paired.or_else(apart));
     let interval = paired.map_or(String::new(), |[low, high]| format!(" [{low:+.3}, {high:+.3}]"));
     format!("Against {}, {role} ({:.3}): {by:+.3}{interval}{clear}.", other.name, other.auroc.value)
 }
@@ -150,6 +180,16 @@ mod tests {
     fn standing(value: f64, interval: Option<[f64; 2]>, above: Option<(f64, [f64; 2])>) -> Standing<'static> {
         let estimate = |(value, interval)| Estimate { value, interval: Some(interval) };
         Standing { key: "k", name: "Name", auroc: Estimate { value, interval }, above: above.map(estimate), ece: None }
+    }
+
+    #[test]
+    fn the_chain_is_put_beside_its_controls() {
+        let above = |value, interval| Estimate { value, interval: Some(interval) };
+        let controls = [("random", above(0.01, [-0.02, 0.04])), ("similarity", above(-0.05, [-0.08, -0.02]))];
+        let expected = "P_attn over the chain against the same over other tokens: random +0.010 [-0.020, +0.040], no clear \
+                        difference; similarity -0.050 [-0.080, -0.020], worse.";
+        assert_eq!(beside("P_attn", &controls).as_deref(), Some(expected));
+        assert_eq!(beside("P_attn", &[]), None);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use super::finding::CONTROLS;
 use super::svg::{
-    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, overhead,
-    reliability, risk_coverage,
+    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, ece_auroc,
+    overhead, reliability, risk_coverage,
 };
-use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, TaskAnalysis};
-use crate::eval::metrics::{self, Confidence, Level, Ranking};
+use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis};
+use crate::eval::metrics::balanced::MeanSd;
+use crate::eval::metrics::{self, BalancedBin, Confidence, Level, Metric, Ranking};
 
 /// Pictures that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,13 +70,14 @@ fn main_method(analysis: &Analysis) -> Option<&Method> {
     against.or(analysis.methods.first())
 }
 
-/// Calibration error against accuracy, if there is more than one point.
+/// Calibration error against accuracy and against ranking, if there is more than one point.
 fn across(analysis: &Analysis) -> Vec<Gallery> {
     let Some(method) = main_method(analysis).filter(|method| method.probability) else { return Vec::new() };
     let point = |run: &RunAnalysis, task: &TaskAnalysis| Point {
         model: run.name.clone(),
         task: task.task.clone(),
         accuracy: task.summary.accuracy.unwrap_or(f64::NAN),
+        auroc: task.method(&method.key).and_then(|m| m.answered.value(Metric::Auroc)).unwrap_or(f64::NAN),
         ece: task.method(&method.key).and_then(|m| m.answered.value(run.ece())).unwrap_or(f64::NAN),
     };
     let points: Vec<Point> =
@@ -83,7 +85,8 @@ fn across(analysis: &Analysis) -> Vec<Gallery> {
     if points.len() < 2 {
         return Vec::new();
     }
-    let pictures = vec![ece_accuracy("ece-accuracy", &method.name, &points)];
+    let pictures =
+        vec![ece_accuracy("ece-accuracy", &method.name, &points), ece_auroc("ece-auroc", &method.name, &points)];
     vec![Gallery { heading: "Models and tasks".to_owned(), folded: false, pictures }]
 }
 
@@ -98,6 +101,12 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
         if method.probability {
             let data = reliability_of(run, task, method);
             pictures.push(reliability(&name(&format!("reliability-{}", slug(&method.key))), &method.name, &of, &data));
+            if Some(method.key.as_str()) == main
+                && let Some(data) = balanced_reliability_of(run, task, method)
+            {
+                let of = format!("{of} · balanced subsamples, mean ± σ");
+                pictures.push(reliability(&name("reliability-balanced"), &method.name, &of, &data));
+            }
         }
         let (title, quantity) = (format!("{} by correctness", method.name), scores_of(task, method));
         pictures.push(by_correctness(&name(&format!("scores-{}", slug(&method.key))), &title, &of, &[quantity]));
@@ -109,6 +118,7 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
     if task.items.iter().any(Item::answered) {
         first.push(by_correctness(&name("lengths"), "Lengths by correctness", &of, &lengths(task)));
     }
+    first.extend(settings(analysis, run, task).map(|(method, points)| ece_auroc(&name("settings"), &method, &points)));
     let bars = bars(&task.overhead);
     if bars.len() > 1 {
         first.push(overhead(&name("overhead"), &of, &bars));
@@ -137,6 +147,7 @@ fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Re
         items: bin.items as usize,
         confidence: bin.confidence.unwrap_or(f64::NAN),
         accuracy: bin.accuracy.unwrap_or(f64::NAN),
+        sd: f64::NAN,
     };
     let mean = |value: fn(&Level) -> f64| {
         let items: f64 = levels.iter().map(|level| f64::from(level.items)).sum();
@@ -148,6 +159,47 @@ fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Re
         accuracy: mean(|level| f64::from(level.correct)),
         confidence: mean(|level| level.score * f64::from(level.items)),
     }
+}
+
+/// Over the paper's subsamples; `None` where there are none.
+fn balanced_reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Option<Reliability> {
+    let balanced = task.method(&method.key)?.balanced.as_ref()?;
+    let (scores, labels): (Vec<Confidence>, Vec<bool>) = scored(task, method).unzip();
+    let mean = |value: Option<MeanSd>| value.map_or(f64::NAN, |value| value.mean);
+    let bin = |bin: &BalancedBin| Bin {
+        interval: (bin.low, bin.high),
+        items: bin.items.round() as usize,
+        confidence: mean(bin.confidence),
+        accuracy: mean(bin.accuracy),
+        sd: bin.accuracy.map_or(f64::NAN, |value| value.sd),
+    };
+    let bins = metrics::balanced_reliability(&scores, &labels, run.ece().binning());
+    let weighted: f64 = bins.iter().filter_map(|bin| Some(bin.items * bin.confidence?.mean)).sum();
+    let items: f64 = bins.iter().map(|bin| bin.items).sum();
+    Some(Reliability {
+        bins: bins.iter().map(bin).collect(),
+        ece: mean(balanced.get(run.ece())),
+        accuracy: 0.5,
+        confidence: weighted / items,
+    })
+}
+
+/// Settings of a sweep that a picture of them is worth.
+const MIN_SETTINGS: usize = 3;
+
+/// Of the method that sweeps are shown of: its name, and a point a setting, the parameter being the colour.
+fn settings(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<(String, Vec<Point>)> {
+    let method = main_method(analysis).filter(|method| method.probability)?;
+    let point = |setting: &SweepSetting| {
+        let found = setting.methods.iter().find(|found| found.method == method.key)?;
+        let metric = |metric| found.metrics.get(&metric).copied().flatten().unwrap_or(f64::NAN);
+        let parameters: Vec<&str> = setting.setting.keys().map(String::as_str).filter(|key| *key != "draw").collect();
+        let model = if parameters.is_empty() { "the run's own".to_owned() } else { parameters.join(", ") };
+        let accuracy = task.summary.accuracy.unwrap_or(f64::NAN);
+        Some(Point { model, task: task.task.clone(), accuracy, auroc: metric(Metric::Auroc), ece: metric(run.ece()) })
+    };
+    let points: Vec<Point> = task.sweep.iter().filter_map(point).collect();
+    (points.len() >= MIN_SETTINGS).then(|| (method.name.clone(), points))
 }
 
 fn scores_of(task: &TaskAnalysis, method: &Method) -> Quantity {

@@ -265,6 +265,9 @@ pub struct Parameters {
     /// Whether the trace is wide, for the scores that need whole distributions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wide_trace: bool,
+    /// Whether where every head attends is recorded, for the scores that need it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub head_trace: bool,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -287,6 +290,7 @@ impl Parameters {
             max_alternatives: 10,
             selected_heads: SELECTED_HEADS,
             wide_trace: false,
+            head_trace: false,
         }
     }
 
@@ -297,7 +301,8 @@ impl Parameters {
     /// What the engine has to record for this method.
     pub fn head_selection(&self) -> HeadSelection {
         let entropy: EntropyRule = self.rules().head_entropy;
-        HeadSelection { heads: self.selected_heads, entropy, wide: self.wide_trace }
+        let (heads, wide, head_attention) = (self.selected_heads, self.wide_trace, self.head_trace);
+        HeadSelection { heads, entropy, wide, head_attention }
     }
 }
 

@@ -14,10 +14,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const STAGES: [&str; 9] = [
+const STAGES: [&str; 11] = [
     "prefill",
     "decode",
     "decode, traced",
+    "decode, wide trace",
+    "decode, head trace",
     "score",
     "chain",
     "similarity",

@@ -114,7 +114,8 @@ fn files_are_looked_at_before_a_model_is_loaded() {
 
 #[test]
 fn every_help_has_an_example_and_shows_what_is_required() {
-    for command in ["ask", "score", "eval", "fit-gamma", "inspect", "devices", "bench", "report"] {
+    for command in ["ask", "score", "eval", "fit-gamma", "inspect", "devices", "bench", "report", "completions", "man"]
+    {
         for flag in ["-h", "--help"] {
             let text = String::from_utf8(uqac(&[command, flag]).stdout).unwrap();
             assert!(text.contains("Example") && text.contains(&format!("  uqac {command} ")), "{text}");
@@ -137,4 +138,23 @@ fn every_help_has_an_example_and_shows_what_is_required() {
     for heading in ["\nModel and device:", "\nMethod:", "\nMessages:", "\nOptions:"] {
         assert!(text.contains(heading), "{heading}: {text}");
     }
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    let commands = ["ask", "score", "eval", "calibrate", "fit-gamma", "inspect", "devices", "bench", "report"];
+    for shell in ["bash", "zsh", "fish"] {
+        let script = String::from_utf8(uqac(&["completions", shell]).stdout).unwrap();
+        assert!(commands.iter().all(|command| script.contains(command)), "{shell}: {script}");
+    }
+    fails(&["completions", "csh"], &["csh", "bash"]);
+    let page = String::from_utf8(uqac(&["man"]).stdout).unwrap();
+    assert!(page.contains(".TH uqac 1") && page.contains("uqac\\-score(1)"), "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    assert!(uqac(&["man", folder.path().to_str().unwrap()]).status.success());
+    for command in commands {
+        let page = std::fs::read_to_string(folder.path().join(format!("uqac-{command}.1"))).unwrap();
+        assert!(page.contains("\\-\\-color") && page.contains("SYNOPSIS"), "{page}");
+    }
+    fails(&["man", "/dev/null/pages"], &["/dev/null/pages"]);
 }

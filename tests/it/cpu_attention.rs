@@ -54,8 +54,18 @@ fn fill(case: &Case, data: &Data, dtype: DType) -> KvCache {
     cache
 }
 
-/// One head of the last row in float64: output, entropy (`None`: no attention), α'.
-fn exact(case: &Case, data: &Data, head: usize) -> (Vec<f64>, Option<f64>, Vec<f64>) {
+/// One head of the last row in float64.
+struct Exact {
+    out: Vec<f64>,
+    /// `None`: no attention.
+    entropy: Option<f64>,
+    /// α'
+    row: Vec<f64>,
+    /// α of the last position, the one before, the first, and of the first half together.
+    places: [f64; 4],
+}
+
+fn exact(case: &Case, data: &Data, head: usize) -> Exact {
     let s = &case.shape;
     let (row, kv_head) = (case.len - 1, head / (s.heads / s.kv_heads));
     let part = |data: &[f32], t: usize| -> Vec<f64> {
@@ -87,13 +97,16 @@ fn exact(case: &Case, data: &Data, head: usize) -> (Vec<f64>, Option<f64>, Vec<f
     let any = reweighted.iter().any(|a| *a > 0.0);
     let mut full = vec![0.0; row + 1];
     full[first..].copy_from_slice(&reweighted);
-    (out, any.then_some(entropy), full)
+    let at = |t: Option<usize>| t.and_then(|t| t.checked_sub(first)).map_or(0.0, |i| alpha[i]);
+    let prompt = (first..case.len / 2).map(|t| alpha[t - first]).sum();
+    let places = [at(Some(row)), at(row.checked_sub(1)), at(Some(0)), prompt];
+    Exact { out, entropy: any.then_some(entropy), row: full, places }
 }
 
 fn run(case: &Case, cache: &KvCache, query: &[f32], threads: usize, isa: Isa) -> (Vec<f32>, Vec<HeadState>) {
     let mut out = vec![f32::NAN; query.len()];
     let mut states = vec![HeadState::EMPTY; case.shape.heads];
-    let rows = [AttentionRow { cache, position: case.len - 1, entropy: true }];
+    let rows = [AttentionRow { cache, position: case.len - 1, entropy: true, prompt: Some(case.len / 2) }];
     attend(&ThreadPool::new(threads), isa, &case.shape, &rows, query, &mut out, &mut states);
     (out, states)
 }
@@ -111,7 +124,7 @@ fn check(case: &Case, seed: u64) {
         let (shared, shared_states) = run(case, &cache, &data.query, 5, isa);
         assert_eq!((&out, &states), (&shared, &shared_states), "{name}: threads");
         for head in 0..s.heads {
-            let (expected, entropy, row) = exact(case, &data, head);
+            let Exact { out: expected, entropy, row, places } = exact(case, &data, head);
             for (found, expected) in out[head * s.head_dim..].iter().zip(&expected) {
                 assert!((f64::from(*found) - expected).abs() <= 2.0 * bound, "{name}: {found} not {expected}");
             }
@@ -121,6 +134,10 @@ fn check(case: &Case, seed: u64) {
                 None => assert_eq!(found, f64::INFINITY, "{name}"),
                 // an entropy's error is that of the weights times the largest |ln α'|
                 Some(h) => assert!((found - h).abs() <= bound * (1.0 + h) * 20.0, "{name}: entropy {found} not {h}"),
+            }
+            for (found, expected) in state.places.iter().zip(places) {
+                let found = f64::from(found / state.softmax.sum);
+                assert!((found - expected).abs() <= 2.0 * bound, "{name}: places {found} not {expected}");
             }
             let query = &data.query[head * s.head_dim..(head + 1) * s.head_dim];
             let traced = TracedHead { head, query, max: state.entropy.max, sum: state.entropy.sum };

@@ -15,7 +15,8 @@ use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward;
 use uqac::backend::sampling::{Choice, Sampling};
 use uqac::backend::{
-    Backend, BackendError, DecodeRow, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step, TraceOptions,
+    Backend, BackendError, DecodeRow, HeadAttention, HeadRecord, Next, Pass, Prediction, Row, SequenceId, Step,
+    TraceOptions,
 };
 use uqac::model::{ModelSpec, Weights};
 
@@ -100,6 +101,7 @@ struct Left {
     steps: Vec<Step>,
     hidden: Vec<f32>,
     records: Vec<HeadRecord>,
+    heads: Vec<Vec<HeadAttention>>,
     rows: Vec<Vec<f32>>,
     cosines: Vec<f32>,
 }
@@ -110,6 +112,7 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
         steps,
         hidden,
         records: rows.iter().filter_map(|row| backend.head_record(id, *row).unwrap()).collect(),
+        heads: rows.iter().filter_map(|row| backend.head_attention(id, *row).unwrap()).collect(),
         rows: backend.attention_rows(id, rows).unwrap(),
         cosines: backend.cosines(id, rows, answer).unwrap(),
     }
@@ -117,7 +120,8 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
 
 /// Runs a sequence whose rows are traced from 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
-    let id = backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule, wide: true })).unwrap();
+    let id =
+        backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule, wide: true, head_attention: true })).unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
     // the first is not traced; the second is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
@@ -126,7 +130,7 @@ fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyR
     left
 }
 
-/// Largest differences: (hidden states and cosines, log-probabilities and entropies, α*).
+/// Largest differences: (hidden states and cosines, log-probabilities and entropies, α* and weights on places).
 fn differences(a: &Left, b: &Left) -> [f64; 3] {
     let largest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
     let floats = |a: &[f32], b: &[f32]| {
@@ -144,8 +148,13 @@ fn differences(a: &Left, b: &Left) -> [f64; 3] {
     [
         floats(&a.hidden, &b.hidden).max(floats(&a.cosines, &b.cosines)),
         largest(&mut a.steps.iter().zip(&b.steps).map(step)),
-        largest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))),
+        largest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))).max(floats(&places(a), &places(b))),
     ]
+}
+
+/// Weights on places, of every head of every row.
+fn places(left: &Left) -> Vec<f32> {
+    left.heads.iter().flatten().flat_map(|head| [head.own, head.previous, head.first, head.prompt]).collect()
 }
 
 /// What a wide trace has of a step that differs as little as log-probabilities do: a dominant token may be one or not.
@@ -248,7 +257,13 @@ fn generate(
     let ids: Vec<SequenceId> = prompts
         .iter()
         .map(|(_, prompt)| {
-            let trace = TraceOptions { first_row: prompt.len() - 1, heads: 4, rule: EntropyRule::Exact, wide: true };
+            let trace = TraceOptions {
+                first_row: prompt.len() - 1,
+                heads: 4,
+                rule: EntropyRule::Exact,
+                wide: true,
+                head_attention: true,
+            };
             let id = backend.open(Some(trace)).unwrap();
             run(backend, id, &prompt[..prompt.len() - 1], 48);
             id

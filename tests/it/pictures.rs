@@ -3,9 +3,10 @@
 use roxmltree::{Document, Node};
 use uqac::report::png::pngs;
 use uqac::report::svg::{
-    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, overhead,
-    reliability, risk_coverage, theme,
+    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, ece_auroc,
+    gamma, overhead, reliability, risk_coverage, theme,
 };
+use uqac::uq::gamma::GammaFit;
 
 /// Text that breaks out of markup that does not escape it.
 const HOSTILE: &str = "</text></svg><script>alert(1)</script>&\"'\u{0}\u{202e}\u{1b}[31m";
@@ -29,6 +30,7 @@ fn bins(counts: &[usize], accuracy: impl Fn(f64) -> f64) -> Reliability {
             items: *items,
             confidence,
             accuracy: accuracy(confidence),
+            sd: if i.is_multiple_of(2) { 0.04 } else { f64::NAN },
         }
     };
     let bins = counts.iter().enumerate().map(bin).collect();
@@ -52,6 +54,12 @@ fn quantity(label: &str, unit_interval: bool, correct: Vec<f64>, incorrect: Vec<
     Quantity { label: label.to_owned(), unit_interval, numbers: ByCorrectness { correct, incorrect } }
 }
 
+fn fit(attention: Vec<f64>) -> GammaFit {
+    let line: Vec<f64> = (1..=20).map(|d| 0.03 - 0.001 * f64::from(d)).collect();
+    let gamma: Vec<f64> = (1..=10).map(|d| f64::from(d) / 11.0).collect();
+    GammaFit { rows: 1234, attention, line, published: gamma.iter().map(|g| g * g).collect(), gamma, difference: 0.1 }
+}
+
 /// Every kind of picture over ordinary numbers.
 fn ordinary() -> Vec<Picture> {
     let of = "Qwen2.5-Coder-0.5B-Instruct · gsm8k";
@@ -71,6 +79,7 @@ fn ordinary() -> Vec<Picture> {
             model: models[i as usize / 3].to_owned(),
             task: ["gsm8k", "math", "bbh"][i as usize % 3].to_owned(),
             accuracy: 0.05 + 0.8 * u,
+            auroc: 0.5 + 0.4 * u,
             ece: 0.4 - 0.3 * u,
         })
         .collect();
@@ -88,6 +97,8 @@ fn ordinary() -> Vec<Picture> {
         ),
         by_correctness("lengths", "Lengths by correctness", of, &lengths),
         ece_accuracy("ece-accuracy", "P (UQAC)", &points),
+        ece_auroc("ece-auroc", "P (UQAC)", &points),
+        gamma("gamma", of, &fit((1..=20).map(|d| 0.3 / f64::from(d)).collect())),
         overhead("overhead", of, &bars),
     ]
 }
@@ -103,9 +114,12 @@ fn extreme() -> Vec<Picture> {
         highlighted: true,
     };
     let no_bins = Reliability { bins: Vec::new(), ece: nan, accuracy: nan, confidence: nan };
-    let bad_bin = Bin { interval: (0.0, 1.0), items: 3, confidence: nan, accuracy: nan };
+    let bad_bin = Bin { interval: (0.0, 1.0), items: 3, confidence: nan, accuracy: nan, sd: nan };
     let bad_bins = Reliability { bins: vec![bad_bin], ..no_bins.clone() };
-    let point = |accuracy, ece| Point { model: HOSTILE.to_owned(), task: HOSTILE.to_owned(), accuracy, ece };
+    let point = |accuracy, ece| {
+        let (model, task) = (HOSTILE.to_owned(), HOSTILE.to_owned());
+        Point { model, task, accuracy, auroc: accuracy, ece }
+    };
     let bar = |relative| Bar { method: HOSTILE.repeat(3), relative };
     let all_nan = quantity(HOSTILE, false, vec![nan, f64::NEG_INFINITY], vec![f64::INFINITY]);
     vec![
@@ -123,6 +137,10 @@ fn extreme() -> Vec<Picture> {
         by_correctness("l", "", "", &[quantity("huge", false, vec![-f64::MAX, 1e-300], vec![f64::MAX])]),
         ece_accuracy("m", HOSTILE, &[point(nan, 0.1), point(0.5, nan), point(0.0, 0.0), point(1.0, 1.0)]),
         ece_accuracy("n", "", &[]),
+        ece_auroc("q", HOSTILE, &[point(nan, 0.1), point(0.5, nan), point(0.5, 0.0)]),
+        ece_auroc("r", "", &[]),
+        gamma("s", HOSTILE, &fit(vec![0.0; 20])),
+        gamma("t", "", &GammaFit { gamma: vec![], published: vec![], line: vec![], ..fit(vec![]) }),
         overhead("o", HOSTILE, &[bar(nan), bar(0.0), bar(1e12), bar(-1.0)]),
         overhead("p", "", &[]),
     ]
@@ -233,6 +251,14 @@ fn what_is_drawn_is_what_was_measured() {
     let gaps: Vec<f64> = classed("l-s1").iter().map(height).collect();
     assert!((gaps[0] - 0.3 * 220.0).abs() < 0.011, "{gaps:?}");
     assert!(text(document.root_element()).contains("ECE 0.231"));
+}
+
+#[test]
+fn points_on_a_line_are_correlated() {
+    let point = |x: f64| Point { model: String::new(), task: String::new(), accuracy: 0.5, auroc: x, ece: 1.0 - x };
+    let picture = ece_auroc("r", "p", &[0.6, 0.7, 0.9].map(point)).standalone();
+    assert!(picture.contains("Pearson r = -1.00 over 3 points"), "{picture}");
+    assert!(!ece_accuracy("r", "p", &[0.6, 0.7, 0.9].map(point)).standalone().contains("Pearson"), "accuracy is one");
 }
 
 #[test]

@@ -73,6 +73,8 @@ struct Numbers {
     token_entropies: Vec<f64>,
     /// KL from the uniform distribution, log affinity to it, mean ln p of the top 20, of every row.
     distributions: Vec<f64>,
+    /// Weights on the places of a wide trace, of every head of every row.
+    places: Vec<f64>,
     hidden: Vec<f64>,
     /// Of every head of every row, in the order of l·H + h.
     head_entropies: Vec<f64>,
@@ -84,7 +86,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn kinds(&self) -> [(&'static str, &[f64]); 8] {
+    fn kinds(&self) -> [(&'static str, &[f64]); 9] {
         [
             ("log-probabilities", &self.logprobs),
             ("entropies of predictions", &self.token_entropies),
@@ -94,13 +96,14 @@ impl Numbers {
             ("attention rows", &self.attention_rows),
             ("cosines", &self.cosines),
             ("distributions", &self.distributions),
+            ("places of attention", &self.places),
         ]
     }
 
     /// Largest distance of each kind.
-    fn distances(&self, other: &Numbers) -> [f64; 8] {
+    fn distances(&self, other: &Numbers) -> [f64; 9] {
         let distance = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() }; // ∞ where a row has no attention
-        let mut of_kind = [0.0; 8];
+        let mut of_kind = [0.0; 9];
         for (largest, ((kind, a), (_, b))) in of_kind.iter_mut().zip(self.kinds().into_iter().zip(other.kinds())) {
             assert_eq!(a.len(), b.len(), "{kind}");
             *largest = a.iter().zip(b).map(distance).fold(0.0, f64::max);
@@ -120,7 +123,9 @@ fn prefill(
     heads: usize,
     mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>),
 ) -> SequenceId {
-    let id = backend.open(Some(TraceOptions { first_row: 0, heads, rule: run.rule, wide: true })).unwrap();
+    let id = backend
+        .open(Some(TraceOptions { first_row: 0, heads, rule: run.rule, wide: true, head_attention: true }))
+        .unwrap();
     let (mut start, mut widths) = (0, run.widths.iter().copied());
     let mut width = 1;
     while start < run.tokens.len() {
@@ -160,6 +165,9 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
         let mut by_head: Vec<(u32, f32)> = record.heads.iter().copied().zip(record.entropies).collect();
         by_head.sort_by_key(|(head, _)| *head);
         found.head_entropies.extend(by_head.iter().map(|(_, h)| f64::from(*h)));
+        let attention = backend.head_attention(id, position).unwrap().unwrap();
+        assert!(attention.len() == total && attention.iter().map(|a| a.entropy).eq(by_head.iter().map(|(_, h)| *h)));
+        found.places.extend(attention.iter().flat_map(|a| [a.own, a.previous, a.first, a.prompt].map(f64::from)));
         if few.contains(&position) {
             let mut rows = match backend.head_rows(id, position) {
                 Ok(rows) => rows.into_iter().zip(&record.heads).collect(),
@@ -193,7 +201,7 @@ struct Case {
     cache: CacheTypes,
     run: Run,
     expected: Numbers,
-    bounds: [f64; 8],
+    bounds: [f64; 9],
     heads: usize,
     selected: Vec<(HeadRecord, Vec<f32>)>,
 }
@@ -257,7 +265,13 @@ impl Case {
     fn check_fork(&self, backend: &mut dyn Backend) {
         let shared = self.run.tokens.len() / 2;
         let others: Vec<u32> = self.run.tokens.iter().rev().take(7).copied().collect();
-        let options = Some(TraceOptions { first_row: shared, heads: self.heads, rule: self.run.rule, wide: false });
+        let options = Some(TraceOptions {
+            first_row: shared,
+            heads: self.heads,
+            rule: self.run.rule,
+            wide: false,
+            head_attention: false,
+        });
         let tail = |backend: &mut dyn Backend, id: SequenceId| {
             let row = |(i, token): (usize, &u32)| Row { sequence: id, position: shared + i, token: *token };
             let rows: Vec<Row> = others.iter().enumerate().map(row).collect();

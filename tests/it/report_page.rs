@@ -295,9 +295,15 @@ fn every_benchmark_of_every_run_has_its_pictures() {
     let plain = |name: &String| name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     assert!(names.iter().all(plain), "{names:?}");
     // Two benchmarks of each of the first two runs, one of the third.
-    for (kind, count) in
-        [("risk-coverage", 5), ("lengths", 5), ("reliability-p", 5), ("overhead", 5), ("ece-accuracy", 1)]
-    {
+    for (kind, count) in [
+        ("risk-coverage", 5),
+        ("lengths", 5),
+        ("reliability-p", 5),
+        ("overhead", 5),
+        ("ece-accuracy", 1),
+        ("ece-auroc", 1),
+        ("reliability-balanced", 5),
+    ] {
         assert_eq!(names.iter().filter(|name| name.ends_with(kind)).count(), count, "{kind}: {names:?}");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::Range;
-use uqac::backend::Distribution;
+use uqac::backend::{Distribution, HeadAttention};
 use uqac::uq::pipeline;
 use uqac::uq::{ChainRule, Link, Outcome, Parameters, Profile, Reading, Response, Step, TokenLogprob, Traced, Variant};
 
@@ -498,6 +498,25 @@ fn what_needs_a_wide_trace_is_there_with_one_alone() {
     assert_close(scores["boosted_prob"], (0.95 + 0.9) / 2.0);
     assert_eq!(before.iter().count() + 16, scores.iter().count());
     assert!(before.iter().all(|(score, value)| scores.get(score.key) == Some(value)));
+}
+
+#[test]
+fn scores_of_where_heads_attend_follow_their_formulas() {
+    let mut case = case(&["zebra", "cello", "42"], 12..13);
+    assert_eq!(case.assess(Corrected).scores.get("rauq"), None);
+    // own weights by layer and head; the first row's do not count
+    let own = [[0.9, 0.9], [0.5, 0.2], [0.0, 0.1]];
+    for (j, step) in case.steps.iter_mut().enumerate() {
+        let head =
+            |own: f32| HeadAttention { own: if j == 0 { 1.0 } else { own }, prompt: 0.5, ..HeadAttention::default() };
+        step.heads = own.iter().map(|heads| heads.iter().map(|own| head(*own)).collect()).collect();
+    }
+    let scores = case.assess(Corrected).scores;
+    let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-6, "{found} instead of {expected}");
+    // layers 1 and 2 of three; in layer 2, head 1: c = 0.9, 0.18 + 0.08 · 0.9, 0.18 + 0.08 · 0.252
+    near(scores["rauq"], (0.9f64.ln() + 0.252f64.ln() + 0.20016f64.ln()) / 3.0 - 1.0);
+    near(scores["attention_score"], 0.5f64.ln() + 0.2f64.ln());
+    near(scores["lookback_ratio"], (0.05 / 0.55 + 0.05 / 0.3) / 2.0);
 }
 
 // ── degenerate cases ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Compares our scores with those of LM-Polygraph's own classes and of deepconf's own functions.
+"""Compares our scores with those of LM-Polygraph's own estimator classes and of deepconf's own functions.
 
-Responses are written greedily by transformers in float32; `uqac score --wide-trace` scores them, and the peers compute
-theirs from transformers' forward pass over the same tokens.
+transformers writes the responses, greedily, and `uqac score` scores them; a few more are written and scored by `uqac eval`,
+which has PMI. The peers compute theirs from transformers' float32 forward pass over the same tokens.
 
     python3 -m venv VENV && VENV/bin/pip install torch transformers scipy boostedprob
     VENV/bin/pip install --no-deps lm-polygraph deepconf
-    VENV/bin/python tests/peers/lm_polygraph.py --uqac target/release/uqac --model FOLDER [--responses 60] [--tokens 96]
+    VENV/bin/python tests/peers/lm_polygraph.py --uqac target/release/uqac --model FOLDER [--responses 60]
 
 Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/it/common/families.rs), so
 log-probabilities differ by at most 2e-4 of that, and with them every mean, divergence, distance and probability here.
@@ -22,6 +22,8 @@ import tempfile
 import types
 from pathlib import Path
 
+sys.path.pop(0)  # this file's folder: it would be taken for the package of its name
+
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -30,44 +32,59 @@ QUESTIONS = [
     "What is {a} + {b}?",
     "A shop sells {a} apples and {b} pears a day. How many pieces of fruit is that in a week?",
     "Tom is {a} years old. How old will he be in {b} years?",
-    "Write two sentences about the number {a} and the city of {city}.",
-    "Is {a} times {b} more than 500? Explain.",
+    "How many letters does the name of the city {city} have? Spell it first.",
+    "Is {a} times {b} more than 500? Compute it.",
 ]
 CITIES = ["Lima", "Oslo", "Cairo", "Kyoto", "Quito", "Accra", "Turin"]
+
+# Sums over tokens: their errors add up.
+SUMS = ("response_logprob", "predictive_entropy", "attention_score")
+
+
+# Of packages that have been read, where they are.
+FOLDERS = {}
 
 
 def own(module, name):
     """A class or function of an installed package, without its packages' __init__, which import all its dependencies."""
     package, *path = module.split(".")
-    folder = Path(importlib.util.find_spec(package).submodule_search_locations[0])
+    if package not in sys.modules:
+        FOLDERS[package] = Path(importlib.util.find_spec(package).submodule_search_locations[0])
     for depth in range(len(path)):
         parent = types.ModuleType(".".join([package, *path[:depth]]))
-        parent.__path__ = [str(folder.joinpath(*path[:depth]))]
+        parent.__path__ = [str(FOLDERS[package].joinpath(*path[:depth]))]
         sys.modules.setdefault(parent.__name__, parent)
     return getattr(importlib.import_module(module), name)
 
 
-def peers(arguments):
+def peers(config):
     """(our key, the peer's name, its value for a response); a value is turned where the peer's is an uncertainty."""
     own("lm_polygraph.utils.common", "polygraph_module_init")
 
-    def polygraph(module, name, sign, **options):
+    def polygraph(module, name, sign, plus=0.0, **options):
         estimator = own(f"lm_polygraph.estimators.{module}", name)(**options)
-        return f"LM-Polygraph {name}", lambda stats: sign * float(estimator(stats)[0])
+        return f"LM-Polygraph {name}", lambda stats: sign * float(estimator(stats)[0]) + plus
 
     def deepconf(name, **options):
         function = own("deepconf.utils", name)
-        return f"deepconf {name} {options or ''}", lambda stats: float(function(stats["trace"], **options))
+        shown = ", ".join(f"{key}={value}" for key, value in options.items())
+        return f"deepconf {name}({shown})", lambda stats: float(function(stats["trace"], **options))
 
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
     lowest = "calculate_bottom_window_confidence"
     return {
         "response_logprob": polygraph("max_probability", "MaximumSequenceProbability", -1),
         "response_mean_logprob": polygraph("perplexity", "Perplexity", -1),
+        "ln_predictive_entropy": polygraph("token_entropy", "MeanTokenEntropy", -1, plus=1.0),
         "self_certainty": polygraph("self_certainty", "SelfCertainty", -1),
-        # these two return the distance itself as the uncertainty: the sign is wrong there (issues 459 and 465)
-        "renyi": polygraph("renyi_neg", "RenyiNeg", 1),
+        # these two return the distance itself as the uncertainty: the sign is wrong there (its issues 459 and 465); that of
+        # RenyiNeg's ln V is, too, which shifts it by a constant
+        "renyi": polygraph("renyi_neg", "RenyiNeg", 1, plus=2 * np.log(config.vocab_size)),
         "fisher_rao": polygraph("fisher_rao", "FisherRao", 1),
         "boosted_prob": polygraph("boostedprob_score", "BoostedProbSequence", -1),
+        "rauq": polygraph("rauq", "RAUQ", -1, n_layers=layers, n_heads=heads),
+        "attention_score": polygraph("attention_score", "AttentionScore", -1, layer=layers // 2, gen_only=True),
+        "pmi": polygraph("pointwise_mutual_information", "MeanPointwiseMutualInformation", -1),
         "deepconf": deepconf("calculate_mean_confidence"),
         "deepconf_tail": deepconf("calculate_tail_confidence"),
         "deepconf_bottom": deepconf(lowest),
@@ -78,44 +95,83 @@ def peers(arguments):
     }
 
 
-def written(model, tokenizer, arguments):
-    """Prompts with greedy responses: token ids and the prompt's length."""
-    for i in range(arguments.responses):
-        question = QUESTIONS[i % len(QUESTIONS)].format(a=7 + 3 * i, b=5 + i, city=CITIES[i % len(CITIES)])
-        text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-        prompt = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids
-        tokens = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
-                                max_new_tokens=arguments.tokens, min_new_tokens=8)
-        yield tokens[0].tolist(), prompt.shape[1]
+def questions(count):
+    return [QUESTIONS[i % len(QUESTIONS)].format(a=7 + 3 * i, b=5 + i, city=CITIES[i % len(CITIES)])
+            for i in range(count)]
+
+
+def uqac(arguments, command, source, target, *options):
+    subprocess.run(
+        [arguments.uqac, command, "--model", arguments.model, "--device", arguments.device, "--v-cache", "f32",
+         "--wide-trace", "--head-trace", "--output", target, *source, *options], check=True, stdout=subprocess.DEVNULL)
+
+
+def scored(model, tokenizer, arguments):
+    """Greedy responses of transformers, scored as if all of them were the answer: (tokens, prompt's length, scores)."""
+    items = []
+    for text in questions(arguments.responses):
+        prompt = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True,
+                                               return_tensors="pt", return_dict=True)
+        tokens = model.generate(**prompt, do_sample=False, max_new_tokens=arguments.tokens, min_new_tokens=8)
+        items.append((tokens[0].tolist(), prompt.input_ids.shape[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "items.jsonl"), Path(folder, "scores.jsonl")
+        lines = [{"id": i, "input_ids": tokens, "n_instr": n, "answer_span": [n, len(tokens)]}
+                 for i, (tokens, n) in enumerate(items)]
+        source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        uqac(arguments, "score", ["--input", source], target)
+        found = [json.loads(line) for line in target.read_text().splitlines()]
+    return [(tokens, n, record["scores"]) for (tokens, n), record in zip(items, found, strict=True)]
+
+
+def evaluated(tokenizer, arguments):
+    """The same of an evaluation, which has PMI, too: responses of uqac, up to the answer's last token."""
+    with tempfile.TemporaryDirectory() as folder:
+        tasks, run = Path(folder, "questions.jsonl"), Path(folder, "run")
+        lines = [json.dumps({"question": text, "answer": "0", "grader": "number"})
+                 for text in questions(arguments.evaluated)]
+        tasks.write_text("\n".join(lines) + "\n")
+        uqac(arguments, "eval", ["--tasks", tasks], run, "--methods", "pmi", "--max-tokens", str(arguments.tokens))
+        samples = [json.loads(line) for path in run.glob("samples_*.jsonl") for line in path.read_text().splitlines()]
+    for sample in samples:
+        found = sample["uq"]
+        if found["status"] == "ok":
+            prompt = tokenizer(sample["arguments"][0][0], add_special_tokens=False).input_ids
+            assert len(prompt) == found["n_instr"], "the prompt is encoded to other tokens"
+            yield (prompt + found["tokens"]["ids"])[:found["answer"]["tokens"][1]], len(prompt), found["scores"]
+
+
+def log_softmax(model, tokens, **options):
+    with torch.no_grad():
+        output = model(torch.tensor([tokens]), **options)
+    return output.logits[0].log_softmax(-1).numpy(), output
 
 
 def statistics(model, tokens, prompt_len):
     """What the peers read, of a batch of one."""
-    with torch.no_grad():
-        logprobs = model(torch.tensor([tokens])).logits[0, prompt_len - 1:-1].float().log_softmax(-1).numpy()
+    logprobs, output = log_softmax(model, tokens, output_attentions=True)
+    logprobs = logprobs[prompt_len - 1:-1]
     response = tokens[prompt_len:]
-    top = np.sort(logprobs, axis=-1)[:, -20:].astype(np.float64)
+    indices = np.arange(len(response))
+    alone, _ = log_softmax(model, response)
+    attention = torch.cat(output.attentions).numpy()  # [layers, heads, positions, positions]
+    # of the step that predicts token j: its weights of the response's tokens before j
+    steps = np.zeros((attention.shape[0] * attention.shape[1], len(response), len(response)))
+    for j in range(1, len(response)):
+        row = attention[:, :, prompt_len + j - 1, prompt_len:prompt_len + j]
+        steps[:, j, :j] = row.reshape(len(steps), j)
+    exact = logprobs.astype(np.float64)
     return {
         "greedy_log_probs": [logprobs],
         "greedy_tokens": [response],
-        "greedy_log_likelihoods": [logprobs[np.arange(len(response)), response]],
-        "trace": {"confs": [round(-mean, 3) for mean in top.mean(-1)]},
+        "greedy_log_likelihoods": [exact[indices, response]],
+        # of token j after those before it; the first has none, and is not read
+        "greedy_lm_log_likelihoods": [[0.0, *alone[indices[:-1], response[1:]].astype(np.float64)]],
+        "entropy": [-(np.exp(exact) * exact).sum(-1)],
+        "attention_all": [steps],
+        "forwardpass_attention_weights": [attention.astype(np.float64)],
+        "trace": {"confs": [round(-mean, 3) for mean in np.sort(exact, axis=-1)[:, -20:].mean(-1)]},
     }
-
-
-def scored(items, arguments):
-    """Our scores of every item."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, target = Path(folder, "items.jsonl"), Path(folder, "scores.jsonl")
-        lines = [
-            {"id": i, "input_ids": tokens, "n_instr": n, "answer_span": [len(tokens) - 2, len(tokens)]}
-            for i, (tokens, n) in enumerate(items)
-        ]
-        source.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        subprocess.run(
-            [arguments.uqac, "score", "--model", arguments.model, "--device", arguments.device, "--input", source,
-             "--output", target, "--wide-trace"], check=True)
-        return [json.loads(line)["scores"] for line in target.read_text().splitlines()]
 
 
 def main():
@@ -124,27 +180,36 @@ def main():
     parser.add_argument("--model", required=True, help="a Hugging Face folder, such as SmolLM2-135M-Instruct's")
     parser.add_argument("--device", default="cpu", help="of uqac")
     parser.add_argument("--responses", type=int, default=60)
+    parser.add_argument("--evaluated", type=int, default=10, help="responses of an evaluation, beside those")
     parser.add_argument("--tokens", type=int, default=96, help="max tokens of a response")
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
-    items = list(written(model, tokenizer, arguments))
-    ours = scored(items, arguments)
-    table = peers(arguments)
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32, attn_implementation="eager")
+    table = peers(model.config)
     worst = dict.fromkeys(table, (0.0, 0.0))
-    for (tokens, prompt_len), scores in zip(items, ours, strict=True):
-        stats = statistics(model, tokens, prompt_len)
-        size = len(tokens) - prompt_len
+    largest = dict.fromkeys(table, 0.0)
+    counts, tokens_in_all = dict.fromkeys(table, 0), 0
+    items = [*scored(model, tokenizer, arguments), *evaluated(tokenizer, arguments)]
+    for tokens, prompt_len, scores in items:
+        stats, size = statistics(model, tokens, prompt_len), len(tokens) - prompt_len
+        tokens_in_all += size
         for key, (name, value) in table.items():
-            # a sum's error is its terms'; deepconf rounds a token's confidence to three digits
-            bound = 2e-4 * (size if key == "response_logprob" else 1) * max(1.0, abs(scores[key]))
+            if key not in scores:
+                continue
+            # deepconf rounds a token's confidence to three digits
+            bound = 2e-4 * max(1.0, abs(scores[key])) * (size if key in SUMS else 1)
             bound += 5e-4 if key.startswith("deepconf") else 0
-            worst[key] = max(worst[key], (abs(value(stats) - scores[key]) / bound, abs(value(stats) - scores[key])))
-    print(f"{len(items)} responses, {sum(len(t) - n for t, n in items)} tokens")
+            distance = abs(value(stats) - scores[key])
+            counts[key] += 1
+            worst[key] = max(worst[key], (distance / bound, distance))
+            largest[key] = max(largest[key], distance)
+    print(f"{len(items)} responses, {tokens_in_all} tokens\n")
+    print("| score | peer | n | max difference | of the bound | |\n| --- | --- | --: | --: | --: | --- |")
     for key, (name, _) in table.items():
-        of_bound, distance = worst[key]
-        print(f"{'ok  ' if of_bound <= 1 else 'FAIL'} {key:24} {distance:9.2e} ({of_bound:6.1%} of the bound)  {name}")
-    sys.exit(any(of_bound > 1 for of_bound, _ in worst.values()))
+        of_bound = worst[key][0]
+        verdict = "ok" if counts[key] and of_bound <= 1 else "FAIL"
+        print(f"| `{key}` | {name} | {counts[key]} | {largest[key]:.1e} | {of_bound:.1%} | {verdict} |")
+    sys.exit(not all(counts.values()) or any(of_bound > 1 for of_bound, _ in worst.values()))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ pub struct AttentionRow<'a> {
     pub position: usize,
     /// Whether the reweighted entropy is wanted; without it the entropy states stay empty.
     pub entropy: bool,
+    /// The length of the prompt, where [`HeadState::places`] are wanted; without it they stay 0.
+    pub prompt: Option<usize>,
 }
 
 /// The state of one head of one row.
@@ -56,10 +58,13 @@ pub struct AttentionRow<'a> {
 pub struct HeadState {
     pub softmax: SoftmaxState,
     pub entropy: EntropyState,
+    /// e^{s-m} of the row's own position, of the one before it and of the first, and Σ e^{s-m} over the prompt.
+    pub places: [f32; 4],
 }
 
 impl HeadState {
-    pub const EMPTY: HeadState = HeadState { softmax: SoftmaxState::EMPTY, entropy: EntropyState::EMPTY };
+    pub const EMPTY: HeadState =
+        HeadState { softmax: SoftmaxState::EMPTY, entropy: EntropyState::EMPTY, places: [0.0; 4] };
 }
 
 /// Attention of all rows of a pass in one layer.
@@ -253,7 +258,12 @@ impl Partial {
                 None => Entropy::Plain,
                 Some(weights) => Entropy::Reweighted(weights),
             };
-            isa.run(Softmax { scores, states, valid, entropy });
+            isa.run(Softmax { scores: &mut *scores, states: &mut *states, valid: valid.clone(), entropy });
+            if let Some(prompt) = row.prompt {
+                for (state, weights) in states.iter_mut().zip(scores.chunks_exact(CHUNK)) {
+                    state.places = places(weights, start, &valid, row.position, prompt);
+                }
+            }
         }
         with_block!(&chunk.values, values => {
             let values = &values[task.kv_head * CHUNK * stride..(task.kv_head + 1) * CHUNK * stride];
@@ -267,10 +277,20 @@ impl Partial {
         for ((state, other), (x, y)) in self.states.iter_mut().zip(&part.states).zip(outs).take(part.len) {
             let (a, b) = state.softmax.scales(&other.softmax);
             isa.run(Mix { x, a, y, b });
+            state.places = std::array::from_fn(|i| a * state.places[i] + b * other.places[i]);
             state.softmax = state.softmax.merge(&other.softmax);
             state.entropy = state.entropy.merge(&other.entropy);
         }
     }
+}
+
+/// [`HeadState::places`] of the chunk from position `start`: `weights` are its e^{s-m}, of which row `row` attends to
+/// `valid`.
+fn places(weights: &[f32], start: usize, valid: &Range<usize>, row: usize, prompt: usize) -> [f32; 4] {
+    let at = |t: Option<usize>| t?.checked_sub(start).filter(|i| valid.contains(i)).map(|i| weights[i]);
+    let of_prompt = valid.start..prompt.saturating_sub(start).clamp(valid.start, valid.end);
+    let [own, previous, first] = [Some(row), row.checked_sub(1), Some(0)].map(|t| at(t).unwrap_or(0.0));
+    [own, previous, first, weights[of_prompt].iter().sum()]
 }
 
 /// x = a·x + b·y, both products rounded.

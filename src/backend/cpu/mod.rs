@@ -14,8 +14,8 @@ pub mod trace;
 
 use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, DType, HeadRecord, Operations, Pass, Prediction, SequenceId, Step, TraceOptions,
-    WeightFormat,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, Operations, Pass, Prediction, SequenceId, Step,
+    TraceOptions, WeightFormat,
 };
 use crate::model::config::Activation;
 use crate::model::weights::LayerWeights;
@@ -290,7 +290,9 @@ impl Operations for CpuBackend {
         let rows: Vec<AttentionRow> = (self.pass.rows.iter().zip(&self.pass.selections))
             .filter_map(|(row, selection)| {
                 let cache = &self.sequences[row.sequence.0].as_ref()?.cache;
-                Some(AttentionRow { cache, position: row.position, entropy: selection.is_some() })
+                let options = selection.as_ref().map(Selection::options);
+                let prompt = options.filter(|options| options.head_attention).map(|options| options.first_row + 1);
+                Some(AttentionRow { cache, position: row.position, entropy: options.is_some(), prompt })
             })
             .collect();
         let pass = &mut self.pass;
@@ -500,6 +502,10 @@ impl Backend for CpuBackend {
 
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
         Ok(self.sequence(sequence).and_then(|s| s.trace.as_ref()?.head_record(row)))
+    }
+
+    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
+        Ok(self.sequence(sequence).and_then(|s| s.trace.as_ref()?.head_attention(row)))
     }
 
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {

@@ -2,7 +2,7 @@
 //! hidden state.
 
 use super::attention::HeadState;
-use crate::backend::{HeadRecord, TraceOptions};
+use crate::backend::{HeadAttention, HeadRecord, TraceOptions};
 
 /// A head that a row may select.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,17 +27,27 @@ pub struct Selection {
     queries: Vec<f32>,
     /// Lowest entropy that was not kept.
     rejected: f32,
+    /// Every head so far, if that is recorded.
+    heads: Vec<HeadAttention>,
 }
 
 impl Selection {
     pub fn new(options: TraceOptions) -> Selection {
-        Selection { options, entries: Vec::new(), queries: Vec::new(), rejected: f32::INFINITY }
+        Selection { options, entries: Vec::new(), queries: Vec::new(), rejected: f32::INFINITY, heads: Vec::new() }
+    }
+
+    pub fn options(&self) -> TraceOptions {
+        self.options
     }
 
     /// Offers head `head` (l·H + h) with its rotated and scaled query `[head_dim]`. Keeps it if fewer than K are kept
     /// or its entropy is below the highest kept; of equals the earlier, lower id stays.
     pub fn offer(&mut self, head: u32, state: &HeadState, query: &[f32]) {
         let (f, entropy) = state.entropy.finish(&state.softmax, self.options.rule);
+        if self.options.head_attention {
+            let [own, previous, first, prompt] = state.places.map(|x| x / state.softmax.sum);
+            self.heads.push(HeadAttention { entropy: entropy as f32, own, previous, first, prompt });
+        }
         let sum = if f > 0.0 { (f64::from(state.entropy.sum) / f) as f32 } else { 0.0 };
         let mut entry = Entry { head, entropy: entropy as f32, max: state.entropy.max, sum, slot: self.entries.len() };
         if self.entries.len() < self.options.heads {
@@ -86,6 +96,8 @@ pub struct Trace {
     queries: Vec<Vec<f32>>,
     /// `[rows, hidden_size]`
     hidden: Vec<f32>,
+    /// `[rows][layers · heads]`; empty rows where that is not recorded
+    heads: Vec<Vec<HeadAttention>>,
 }
 
 impl Trace {
@@ -98,6 +110,7 @@ impl Trace {
             rejected: Vec::new(),
             queries: Vec::new(),
             hidden: Vec::new(),
+            heads: Vec::new(),
         }
     }
 
@@ -114,10 +127,12 @@ impl Trace {
             self.rejected.push(selection.rejected);
             self.queries.push(selection.queries);
             self.hidden.extend_from_slice(hidden);
+            self.heads.push(selection.heads);
         } else {
             self.entries[index] = selection.entries;
             self.rejected[index] = selection.rejected;
             self.queries[index] = selection.queries;
+            self.heads[index] = selection.heads;
             self.hidden[index * self.hidden_size..(index + 1) * self.hidden_size].copy_from_slice(hidden);
         }
     }
@@ -143,6 +158,11 @@ impl Trace {
         })
     }
 
+    /// Where every head of row `row` (absolute) attends, if that is recorded of it.
+    pub fn head_attention(&self, row: usize) -> Option<Vec<HeadAttention>> {
+        Some(self.heads[self.index(row)?].clone()).filter(|heads| !heads.is_empty())
+    }
+
     /// The final hidden state at position `position` (absolute), if traced.
     pub fn hidden(&self, position: usize) -> Option<&[f32]> {
         let index = self.index(position)?;
@@ -152,7 +172,8 @@ impl Trace {
     pub fn bytes(&self) -> usize {
         let entries: usize = self.entries.iter().map(|e| e.len() * size_of::<Entry>()).sum();
         let floats: usize = self.queries.iter().map(Vec::len).sum::<usize>() + self.hidden.len() + self.rejected.len();
-        entries + floats * 4
+        let heads: usize = self.heads.iter().map(|row| row.len() * size_of::<HeadAttention>()).sum();
+        entries + floats * 4 + heads
     }
 }
 
@@ -164,12 +185,13 @@ mod tests {
     fn state(entropy: f32) -> HeadState {
         // Z' = 1, S' = -H
         let entropy = EntropyState { max: 0.0, sum: 1.0, weighted: -entropy };
-        HeadState { softmax: SoftmaxState { max: 0.0, sum: 1.0 }, entropy }
+        HeadState { softmax: SoftmaxState { max: 0.0, sum: 1.0 }, entropy, ..HeadState::EMPTY }
     }
 
     #[test]
     fn the_lowest_k_win_and_of_equals_the_lower_id() {
-        let options = TraceOptions { first_row: 3, heads: 3, rule: EntropyRule::Exact, wide: false };
+        let options =
+            TraceOptions { first_row: 3, heads: 3, rule: EntropyRule::Exact, wide: false, head_attention: false };
         let mut selection = Selection::new(options);
         for (id, h) in [2.0, 1.0, 2.0, 2.0, 0.5, 1.0, 3.0].into_iter().enumerate() {
             selection.offer(id as u32, &state(h), &[id as f32, 0.0]);
@@ -184,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_head_without_attention_does_not_win() {
-        let options = TraceOptions { first_row: 0, heads: 1, rule: EntropyRule::Exact, wide: false };
+        let options =
+            TraceOptions { first_row: 0, heads: 1, rule: EntropyRule::Exact, wide: false, head_attention: false };
         let mut selection = Selection::new(options);
         selection.offer(0, &HeadState::EMPTY, &[0.0]);
         selection.offer(1, &state(5.0), &[1.0]);

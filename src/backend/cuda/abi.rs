@@ -18,6 +18,9 @@ pub struct RowState {
     pub stream: i32,
 }
 
+/// Where a head attends, in the order of [`HeadAttention`](crate::backend::HeadAttention)'s fields.
+pub type HeadPlaces = [f32; 5];
+
 /// Where a sequence's trace is; null: there is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -33,6 +36,8 @@ pub struct TraceView {
     pub hidden: DevicePtr<f32>,
     /// `[rows]`
     pub gaps: DevicePtr<f32>,
+    /// `[rows, layers, heads]`; null: not recorded
+    pub places: DevicePtr<HeadPlaces>,
 }
 
 /// Where a sequence's cache and trace are.
@@ -331,6 +336,21 @@ kernels! {
         regularized: Int,
         begin: Int,
         finish: Int,
+    }
+    /// `attn_places.cu`: `attn_places_k{k}`
+    AttnPlaces(128) {
+        states: DevicePtr<HeadState>,
+        queries: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        layer: Int,
+        layers: Int,
+        heads: Int,
+        kv_heads: Int,
+        head_dim: Int,
+        window: Int,
+        softcap: f32,
+        regularized: Int,
     }
     /// `attn_rows.cu`: `attn_rows_k{k}_d{head_dim}`
     AttnRows(512) {

@@ -2,7 +2,7 @@
 //! where they are (`memory.rs`), and what they hold is spread over the new room. Kernels find them through an array of
 //! `SequenceView`s, so that a captured decode step stays valid.
 
-use super::abi::{SequenceView, TraceView};
+use super::abi::{HeadPlaces, SequenceView, TraceView};
 use super::context::Device;
 use super::error::CudaError;
 use super::memory::{Buffer, DevicePtr};
@@ -32,6 +32,8 @@ struct Shape {
     planes: usize,
     head_dim: usize,
     hidden_size: usize,
+    /// Of all layers.
+    heads: usize,
     k: DType,
     v: DType,
 }
@@ -100,12 +102,15 @@ impl Room {
     }
 }
 
+/// Arrays of [`TraceView`].
+const ARRAYS: usize = 8;
+
 /// Where the arrays of [`TraceView`] start, in bytes, in the order of its fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sections {
-    starts: [usize; 7],
+    starts: [usize; ARRAYS],
     /// Bytes of one row of each array.
-    widths: [usize; 7],
+    widths: [usize; ARRAYS],
     rows: usize,
     bytes: usize,
 }
@@ -114,8 +119,9 @@ impl Sections {
     /// For a sequence of `capacity` positions.
     fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
         let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
-        let widths = [k, k, k, k, k * shape.head_dim, 4 * shape.hidden_size, 4];
-        let (mut starts, mut bytes) = ([0; 7], 0);
+        let places = if options.head_attention { shape.heads * size_of::<HeadPlaces>() } else { 0 };
+        let widths = [k, k, k, k, k * shape.head_dim, 4 * shape.hidden_size, 4, places];
+        let (mut starts, mut bytes) = ([0; ARRAYS], 0);
         for (start, width) in starts.iter_mut().zip(widths) {
             *start = bytes;
             bytes = (bytes + rows * width).next_multiple_of(256);
@@ -125,7 +131,7 @@ impl Sections {
 
     /// Where the arrays go when there are more rows.
     fn spread(&self, grown: &Sections) -> Vec<(usize, usize, usize)> {
-        (0..7).map(|array| (self.starts[array], grown.starts[array], self.rows * self.widths[array])).collect()
+        (0..ARRAYS).map(|array| (self.starts[array], grown.starts[array], self.rows * self.widths[array])).collect()
     }
 }
 
@@ -135,6 +141,7 @@ pub enum TraceArray {
     Heads = 0,
     Entropies = 1,
     Gaps = 6,
+    Places = 7,
 }
 
 /// All sequences, and their views on the device.
@@ -151,7 +158,8 @@ pub struct Sequences {
 impl Sequences {
     pub fn new(device: &Device, spec: &ModelSpec, (k, v): (DType, DType)) -> Result<Sequences, CudaError> {
         let planes = spec.layers.len() * spec.num_key_value_heads;
-        let shape = Shape { planes, head_dim: spec.head_dim, hidden_size: spec.hidden_size, k, v };
+        let shape =
+            Shape { planes, head_dim: spec.head_dim, hidden_size: spec.hidden_size, heads: spec.total_heads(), k, v };
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
         let max_positions = (spec.max_position_embeddings + OVERRUN).next_multiple_of(CAPACITY_STEP);
         Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
@@ -348,8 +356,8 @@ impl Sequence {
         let (mut k, mut v, mut trace) = (DevicePtr::NULL, DevicePtr::NULL, TraceView::default());
         if let Some(room) = &self.room {
             (k, v) = (room.keys.ptr().cast(), room.values.ptr().cast());
-            if self.options.is_some() {
-                let [heads, entropies, maxima, sums, queries, hidden, gaps] =
+            if let Some(options) = self.options {
+                let [heads, entropies, maxima, sums, queries, hidden, gaps, places] =
                     room.sections.starts.map(|start| room.trace.ptr().add(start));
                 trace = TraceView {
                     heads: heads.cast(),
@@ -359,6 +367,7 @@ impl Sequence {
                     queries: queries.cast(),
                     hidden: hidden.cast(),
                     gaps: gaps.cast(),
+                    places: if options.head_attention { places.cast() } else { DevicePtr::NULL },
                 };
             }
         }

@@ -33,6 +33,8 @@ struct Shape {
     mass: bool,
     /// The rows have wide traces.
     wide: bool,
+    /// Where their heads attend is recorded.
+    head_attention: bool,
 }
 
 pub struct Decoder {
@@ -138,6 +140,7 @@ impl CudaBackend {
             trace: trace.map(|t| (t.heads, regularized(t))),
             mass: samplers.iter().any(needs_mass),
             wide: trace.is_some_and(|t| t.wide),
+            head_attention: trace.is_some_and(|t| t.head_attention),
         };
         self.pass = PassState { rows, trace, consecutive: false };
         Ok(shape)

@@ -1,8 +1,9 @@
 //! Which kernels a model needs, and the limits that they set.
 
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPrefill, AttnRows, AttnSelect, Cosines, Embed, GatedAct, GatedActTerms,
-    GemmTerms, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, RmsNorm, RmsNormTerms, RopeCache, Split,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, Cosines, Embed, GatedAct,
+    GatedActTerms, GemmTerms, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, RmsNorm, RmsNormTerms,
+    RopeCache, Split,
 };
 use super::error::CudaError;
 use super::launch::{Kernel, Parameters};
@@ -45,6 +46,7 @@ pub struct KernelSet {
     pub decode_plain: Option<DecodeKernels>,
     pub prefill: Kernel<AttnPrefill>,
     pub select: Kernel<AttnSelect>,
+    pub places: Kernel<AttnPlaces>,
     pub rows: Kernel<AttnRows>,
     pub cosines: Kernel<Cosines>,
     pub head_partial: Kernel<HeadPartial>,
@@ -104,6 +106,7 @@ impl KernelSet {
             decode_plain: DecodeKernels::load(files, &decode_name, "_plain")?,
             prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{TERMS}"))?,
             select: load_select(files, spec)?,
+            places: files.get("attn_places", &format!("attn_places_k{k}"))?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
             cosines: files.get("cosines", "cosines")?,
             head_partial: files.get("head", "head_partial")?,

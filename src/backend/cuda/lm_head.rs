@@ -141,7 +141,7 @@ impl Log {
             }
         });
         let entropy = if detail { f64::from(entropy) } else { 0.0 };
-        Some((Step { logprob, entropy, top, distribution }, token))
+        Some((Step { logprob, entropy, top, distribution, ..Step::default() }, token))
     }
 }
 

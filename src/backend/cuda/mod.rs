@@ -21,8 +21,8 @@ mod trace;
 mod weights;
 
 use super::{
-    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadRecord, Pass, Prediction, Row, SequenceId, Step,
-    TraceOptions,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, Row,
+    SequenceId, Step, TraceOptions,
 };
 use crate::model::{ModelSpec, Weights};
 use cache::Sequences;
@@ -310,6 +310,10 @@ impl Backend for CudaBackend {
 
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
         Ok(CudaBackend::head_record(self, sequence, row)?)
+    }
+
+    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
+        Ok(CudaBackend::head_attention(self, sequence, row)?)
     }
 
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {

@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPrefill, AttnSelect, Embed, GatedAct, GatedActTerms, GemvGated, HeadState,
-    RmsNorm, RopeCache, RowState, cache_type,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GatedAct, GatedActTerms,
+    GemvGated, HeadState, RmsNorm, RopeCache, RowState, cache_type,
 };
 use super::cache::Sequences;
 use super::context::Device;
@@ -122,7 +122,7 @@ pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Re
             continue;
         }
         let other = shared.get_or_insert(options);
-        if (other.heads, other.rule, other.wide) != (options.heads, options.rule, options.wide) {
+        if (TraceOptions { first_row: options.first_row, ..*other }) != options {
             return Err(CudaError::Unsupported("sequences with different trace options in one pass".to_owned()));
         }
     }
@@ -170,6 +170,9 @@ impl Operations for CudaBackend {
             for first in (0..n).step_by(NARROW_ROWS) {
                 self.attend_decode(layer, first, NARROW_ROWS.min(n - first))?;
             }
+        }
+        if self.pass.trace.is_some_and(|trace| trace.head_attention) {
+            self.note_places(layer)?;
         }
         if !self.pass.narrow() && layer + 1 < self.spec.layers.len() {
             self.select_heads(layer, 1, DevicePtr::NULL)?;
@@ -271,7 +274,7 @@ impl CudaBackend {
             v_type: cache_type(self.cache.1),
         };
         let heads = s.num_attention_heads + 2 * s.num_key_value_heads;
-        self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
+        self.device.launch(&self.kernels.rope_cache, [heads, self.pass.rows.len(), 1], &parameters)
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
@@ -327,6 +330,26 @@ impl CudaBackend {
             states: scratch.states.ptr().add(self.heads_before(layer) + before),
         };
         self.device.launch(&kernels.combine, [heads, n, 1], &parameters)
+    }
+
+    /// Records where the layer's heads attend in the traced rows.
+    fn note_places(&self, layer: usize) -> Result<(), CudaError> {
+        let (s, scratch, heads) = (&self.spec, &self.scratch, self.spec.num_attention_heads);
+        let parameters = AttnPlaces {
+            states: scratch.states.ptr().add(self.heads_before(layer)),
+            queries: self.queries(layer),
+            rows: scratch.rows.ptr(),
+            sequences: self.sequences.views().ptr(),
+            layer: layer.into(),
+            layers: s.layers.len().into(),
+            heads: heads.into(),
+            kv_heads: s.num_key_value_heads.into(),
+            head_dim: s.head_dim.into(),
+            window: self.window(layer),
+            softcap: self.softcap(),
+            regularized: self.pass.trace.is_some_and(|trace| trace.rule == EntropyRule::Regularized).into(),
+        };
+        self.device.launch(&self.kernels.places, [heads, self.pass.rows.len(), 1], &parameters)
     }
 
     /// Offers `layers` layers from `first` on to the selections of the traced rows; with hidden states (not null), these

@@ -1,10 +1,10 @@
 //! What the method reads of a traced response, computed from the KV cache and the trace on the device.
 
 use super::CudaBackend;
-use super::abi::{AttnRows, Cosines};
+use super::abi::{AttnRows, Cosines, HeadPlaces};
 use super::cache::TraceArray;
 use super::error::CudaError;
-use crate::backend::{HeadRecord, SequenceId};
+use crate::backend::{HeadAttention, HeadRecord, SequenceId};
 use std::ops::Range;
 
 /// Rows of α* that exist at once, and positions whose cosines do.
@@ -79,6 +79,26 @@ impl CudaBackend {
             result.extend(self.device.read::<f32>(&out, 0, some.len() * answer.len())?);
         }
         Ok(result)
+    }
+
+    /// Where every head of a row (absolute) attends, where that is recorded.
+    pub(super) fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, CudaError> {
+        let (Some(index), Some(options)) = (self.sequences.trace_index(id, row), self.sequences.options(id)) else {
+            return Ok(None);
+        };
+        if !options.head_attention {
+            return Ok(None);
+        }
+        let count = self.spec.total_heads();
+        let places: Vec<HeadPlaces> = self.sequences.read_trace(id, TraceArray::Places, index, count)?;
+        let attention = |[entropy, own, previous, first, prompt]: HeadPlaces| HeadAttention {
+            entropy,
+            own,
+            previous,
+            first,
+            prompt,
+        };
+        Ok(Some(places.into_iter().map(attention).collect()))
     }
 
     /// The heads selected at a row (absolute).

@@ -4,7 +4,7 @@ use super::Method;
 use crate::engine::FinishReason;
 use crate::eval::metrics::Confidence;
 use crate::eval::run::sweep::SweepRow;
-use crate::eval::sample::{Sample, ScoreMap, SweepPoint};
+use crate::eval::sample::{Sample, ScoreMap, Similarity, SweepPoint};
 use crate::files;
 use crate::io::jsonl::{Lines, ReadError};
 use crate::io::record::Status;
@@ -59,6 +59,8 @@ pub struct Item {
     pub kept: usize,
     /// Members of the ensemble, the response itself included.
     pub ensemble: usize,
+    /// Of the chain and of the response to the answer, where that was recorded.
+    pub similarity: Option<Similarity>,
     pub scores: ScoreMap,
     /// Whether the majority's answer is right, where there are several samples.
     pub majority_correct: Option<bool>,
@@ -152,6 +154,7 @@ impl From<Sample> for Item {
             chain: chain_rows.len(),
             kept: uq.kept.len(),
             ensemble: uq.ensemble.len(),
+            similarity: uq.similarity,
             majority_correct: majority,
             scores: uq.scores,
             seconds: uq.seconds,
@@ -390,6 +393,7 @@ pub(super) mod tests {
             chain: 0,
             kept: 0,
             ensemble: 0,
+            similarity: None,
             scores: BTreeMap::from([("p".to_owned(), Some(p))]),
             majority_correct: None,
             seconds: BTreeMap::new(),

@@ -31,6 +31,7 @@ use early::EarlyStopping;
 use holdout::Holdout;
 
 use super::metrics::{Balanced, Metric, Resampling};
+use super::sample::Similarity;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -197,6 +198,9 @@ pub struct Summary {
     pub mean_chain: Option<f64>,
     pub mean_kept: Option<f64>,
     pub mean_ensemble: Option<f64>,
+    /// Over the items that have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_similarity: Option<Similarity>,
     pub seconds: f64,
 }
 

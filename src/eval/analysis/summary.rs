@@ -1,6 +1,7 @@
 //! A task's items counted.
 
 use super::{Item, Summary};
+use crate::eval::sample::Similarity;
 use crate::io::record::Status;
 
 /// 97.5 % quantile of the standard normal distribution.
@@ -45,8 +46,15 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         mean_chain: mean(&|item| item.chain),
         mean_kept: mean(&|item| item.kept),
         mean_ensemble: mean(&|item| item.ensemble),
+        mean_similarity: mean_similarity(items),
         seconds: items.iter().flat_map(|item| item.seconds.values()).filter(|seconds| seconds.is_finite()).sum(),
     }
+}
+
+fn mean_similarity(items: &[Item]) -> Option<Similarity> {
+    let found: Vec<Similarity> = items.iter().filter_map(|item| item.similarity).collect();
+    let mean = |value: fn(&Similarity) -> f64| found.iter().map(value).sum::<f64>() / found.len() as f64;
+    (!found.is_empty()).then(|| Similarity { chain: mean(|s| s.chain), response: mean(|s| s.response) })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The paper's evaluation sets: as many right answers as wrong ones, at most 500 of each.
 
 use super::mt19937::Mt19937;
-use super::{Confidence, Metric, Ranking};
+use super::ranking::Level;
+use super::{Bin, Binning, Confidence, Metric, Ranking, reliability};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -16,6 +17,13 @@ pub const SEEDS: std::ops::Range<u32> = 0..5;
 pub struct Subsample {
     pub correct: Vec<usize>,
     pub incorrect: Vec<usize>,
+}
+
+impl Subsample {
+    /// Of its items, whose confidences and labels are among these.
+    fn levels(&self, scores: &[Confidence], labels: &[bool]) -> Vec<Level> {
+        Ranking::new(self.correct.iter().chain(&self.incorrect).map(|&i| (i, scores[i], labels[i]))).levels()
+    }
 }
 
 /// Draws the same number from each class: min(500, right answers, wrong answers), each as
@@ -65,10 +73,9 @@ impl Balanced {
     pub fn of(scores: &[Confidence], labels: &[bool], probability: bool) -> Option<Balanced> {
         let mut values: BTreeMap<Metric, Vec<f64>> = Metric::ALL.into_iter().map(|metric| (metric, vec![])).collect();
         let mut per_class = 0;
-        for seed in SEEDS {
-            let Subsample { correct, incorrect } = balanced_subsample(labels, seed);
-            per_class = correct.len();
-            let levels = Ranking::new(correct.iter().chain(&incorrect).map(|&i| (i, scores[i], labels[i]))).levels();
+        for subsample in SEEDS.map(|seed| balanced_subsample(labels, seed)) {
+            per_class = subsample.correct.len();
+            let levels = subsample.levels(scores, labels);
             for (metric, values) in &mut values {
                 values.extend(metric.of(&levels, probability));
             }
@@ -83,9 +90,63 @@ impl Balanced {
     }
 }
 
+/// A bin of the reliability diagram over the subsamples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BalancedBin {
+    pub low: f64,
+    pub high: f64,
+    /// Mean number.
+    pub items: f64,
+    /// Over the subsamples that have items in it; `None` if none has.
+    pub confidence: Option<MeanSd>,
+    pub accuracy: Option<MeanSd>,
+}
+
+/// The reliability diagram over the subsamples, as the authors draw it; empty if a class has no item.
+pub fn balanced_reliability(scores: &[Confidence], labels: &[bool], binning: Binning) -> Vec<BalancedBin> {
+    let drawn = SEEDS.map(|seed| balanced_subsample(labels, seed)).filter(|subsample| !subsample.correct.is_empty());
+    let each: Vec<Vec<Bin>> = drawn.map(|subsample| reliability(&subsample.levels(scores, labels), binning)).collect();
+    let bin = |(i, first): (usize, &Bin)| {
+        let over =
+            |value: fn(&Bin) -> Option<f64>| -> Vec<f64> { each.iter().filter_map(|bins| value(&bins[i])).collect() };
+        let items = over(|bin| Some(f64::from(bin.items)));
+        BalancedBin {
+            low: first.low,
+            high: first.high,
+            items: items.iter().sum::<f64>() / items.len() as f64,
+            confidence: MeanSd::of(&over(|bin| bin.confidence)),
+            accuracy: MeanSd::of(&over(|bin| bin.accuracy)),
+        }
+    };
+    each.first().map_or(Vec::new(), |bins| bins.iter().enumerate().map(bin).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bins_are_means_over_the_subsamples() {
+        // six right ones at 0.9; of nine wrong ones, every third at 0.2 and the others at 0.6
+        let labels: Vec<bool> = (0..15).map(|i| i < 6).collect();
+        let scores: Vec<Confidence> = (0..15)
+            .map(|i| {
+                if i < 6 {
+                    0.9
+                } else if i % 3 == 0 {
+                    0.2
+                } else {
+                    0.6
+                }
+                .into()
+            })
+            .collect();
+        let bins = balanced_reliability(&scores, &labels, Binning::Left);
+        let (sure, unsure) = (bins[18], bins[4].items + bins[12].items);
+        assert_eq!((sure.items, sure.accuracy), (6.0, Some(MeanSd { mean: 1.0, sd: 0.0 })));
+        assert_eq!((unsure, bins[12].accuracy.unwrap().mean, bins[0].accuracy), (6.0, 0.0, None));
+        assert_eq!(balanced_reliability(&scores[..6], &labels[..6], Binning::Left), []);
+    }
 
     #[test]
     fn classes_are_even_and_their_own() {

@@ -16,15 +16,17 @@ pub mod balanced;
 pub mod bootstrap;
 pub mod calibration;
 pub mod calibrators;
+pub mod correlation;
 pub mod discrimination;
 pub mod mt19937;
 pub mod ranking;
 pub mod risk;
 pub mod selective;
 
-pub use balanced::{Balanced, Subsample, balanced_subsample};
+pub use balanced::{Balanced, BalancedBin, Subsample, balanced_reliability, balanced_subsample};
 pub use bootstrap::{Resampling, interval};
 pub use calibration::{Bin, Binning, brier, ece, reliability};
+pub use correlation::pearson;
 pub use discrimination::{auprc, auroc, length_controlled_auroc};
 pub use ranking::{Confidence, Level, Ranking};
 pub use selective::{CurvePoint, aurc, prr, risk_coverage};

@@ -7,7 +7,7 @@ use crate::engine::encode::ResponseText;
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
-use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Uq, score_map};
+use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Similarity, Uq, score_map};
 use crate::eval::tasks::{Question, Task};
 use crate::io::record::Status;
 use crate::model::tokenizer::TokenizerError;
@@ -99,6 +99,7 @@ pub fn assess(
         if !sample.uq.sweep.is_empty() {
             sample.uq.seconds.insert("controls".to_owned(), begun.elapsed().as_secs_f64());
         }
+        sample.uq.similarity = similarity(traced, &outcome)?;
         fill_outcome(&mut sample.uq, traced, outcome)?;
     }
 
@@ -148,6 +149,7 @@ fn empty(task: &Task, item: &Question, options: &EvalOptions) -> Sample {
             chain: Vec::new(),
             kept: Vec::new(),
             ensemble: Vec::new(),
+            similarity: None,
             scores: ScoreMap::new(),
             running_lows: BTreeMap::new(),
             details: Map::new(),
@@ -190,6 +192,19 @@ fn fill_outcome(uq: &mut Uq, traced: &TracedSequence, outcome: Outcome) -> Resul
     }
     (uq.chain, uq.kept) = (outcome.chain, outcome.kept);
     Ok(())
+}
+
+/// How near the chain and the whole response are to the answer.
+fn similarity(traced: &mut TracedSequence, outcome: &Outcome) -> Result<Option<Similarity>, MethodError> {
+    let (response, mut queries) = traced.parts();
+    let before: Vec<usize> = (response.prompt_len..outcome.answer.start).collect();
+    let links: Vec<f64> = outcome.chain.iter().filter(|link| link.from.is_some()).map(|link| link.similarity).collect();
+    if before.is_empty() || links.is_empty() {
+        return Ok(None);
+    }
+    let cosines = queries.cosines(&before, outcome.answer.clone())?;
+    let whole = cosines.iter().map(|cosine| f64::from(*cosine)).sum::<f64>() / cosines.len() as f64;
+    Ok(Some(Similarity { chain: links.iter().sum::<f64>() / links.len() as f64, response: whole }))
 }
 
 /// How a request was generated, in lm-evaluation-harness's terms.

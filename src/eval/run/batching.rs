@@ -174,7 +174,7 @@ impl<'t> Run<'t, '_> {
         let (engine, tokens) = (self.batch.engine(), &response.tokens);
         let reading = Reading::of(engine, response, task, options.parameters.rules())?;
         let (text, answer) = (&reading.text.text, reading.answer.as_ref());
-        let ended = Ended { engine, tokens, item: item.question, text, answer };
+        let ended = Ended { engine, tokens, item: item.question, options, text, answer };
         for index in 0..item.methods.len() {
             let draws = item.methods[index].method.turns(&ended)?;
             wait(&mut self.waiting, (own, item), index, draws);

@@ -38,7 +38,7 @@ pub type Setting = BTreeMap<String, Value>;
 pub enum SweepError {
     #[error("\"{0}\": expected NAME=VALUE,VALUE..., such as theta=0.5,0.7")]
     Shape(String),
-    #[error("\"{0}\" cannot be swept; valid names: k, theta, kept, tau, targets, chain, k-cache, v-cache, {rules}", rules = rules().join(", "))]
+    #[error("\"{0}\" cannot be swept; valid names: k, theta, kept, similarity, tau, targets, chain, k-cache, v-cache, {rules}", rules = rules().join(", "))]
     Name(String),
     #[error("{0} settings, expected at most {MAX_SETTINGS}: every response is assessed under each")]
     TooMany(usize),
@@ -55,6 +55,7 @@ pub enum SweepError {
 /// | `k` | K, heads per row | 1 to 32 |
 /// | `theta` | θ, min score of a target | ≥ 0 |
 /// | `kept` | L', kept by the similarity filter | ≥ 0 |
+/// | `similarity` | the cosine that a kept token has at least: the paper's threshold of similarity | -1 to 1 |
 /// | `tau` | τ, min probability of an alternative | 0.01 to 1: less is not recorded |
 /// | `targets` | L_tgt, targets per step | ≥ 1 |
 /// | `chain` | where the chain comes from; random ones as often as `draws` says | [`ChainRule`]'s names |
@@ -130,6 +131,7 @@ fn value(name: &str, text: &str) -> Result<Value, SweepError> {
         "k" => whole(1, MAX_HEADS, "a number of heads from 1 to 32"),
         "theta" => real(0.0, f64::MAX, "a number ≥ 0"),
         "kept" => whole(0, usize::MAX, "a number of tokens"),
+        "similarity" => real(-1.0, 1.0, "a cosine from -1 to 1"),
         "tau" => real(0.01, 1.0, "a probability ≥ 0.01"),
         "targets" => whole(1, usize::MAX, "a number of targets ≥ 1"),
         "chain" => text
@@ -168,6 +170,7 @@ fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Appl
             "k" => parameters.selected_heads = whole(value).unwrap_or(parameters.selected_heads),
             "theta" => parameters.score_threshold = value.as_f64().unwrap_or(parameters.score_threshold),
             "kept" => parameters.max_kept = whole(value).unwrap_or(parameters.max_kept),
+            "similarity" => parameters.min_similarity = value.as_f64().unwrap_or(parameters.min_similarity),
             "tau" => parameters.min_alternative = value.as_f64().unwrap_or(parameters.min_alternative),
             "targets" => parameters.targets_per_step = whole(value).unwrap_or(parameters.targets_per_step),
             "chain" => parameters.chain = serde_json::from_value(value.clone()).unwrap_or(parameters.chain),
@@ -321,6 +324,7 @@ mod tests {
             ("k=33", "1 to 32"),
             ("k=", "1 to 32"),
             ("tau=0.001", "≥ 0.01"),
+            ("similarity=2", "from -1 to 1"),
             ("theta=nan", "≥ 0"),
             ("k-cache=f8", "f32, f16 or bf16"),
             ("chain=all", "similarity or none"),

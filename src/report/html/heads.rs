@@ -14,6 +14,7 @@ const HEADS: &[(&str, &str, &str)] = &[
     ("Errors", "↓", "items that failed"),
     ("Labels differ", "", "items that we and the paper's authors grade differently"),
     ("Tokens", "", "mean length of a response"),
+    ("Similarity", "", "mean cosine with the hidden states of the answer's tokens"),
     ("Chain", "", "mean number of tokens in the attention chain"),
     ("Ensemble", "", "mean number of alternatives scored"),
     ("n", "", "items with a score of this method"),

@@ -10,11 +10,13 @@
 //! from outside is text: escaped here, and set as text there; a content security policy forbids the page to load
 //! anything.
 
+mod answer;
 mod data;
 mod heads;
 mod page;
 mod tokens;
 
+pub use answer::answer;
 pub use data::{Items, script_safe};
 pub use page::{Page, RESPONSE_SCRIPTS, Run, STYLE, policy};
 

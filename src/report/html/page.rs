@@ -130,7 +130,7 @@ fn head(name: &str) -> Value {
 }
 
 /// Every other text is escaped, and what a terminal or a page would act upon made visible.
-fn environment() -> Environment<'static> {
+pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.add_filter("with_minus", with_minus);
     environment.add_filter("head", head);

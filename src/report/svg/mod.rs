@@ -2,7 +2,7 @@
 //! setting, hatching, and a title and description for screen readers.
 //!
 //! ```text
-//! numbers ─ chart (reliability, curves, histogram, scatter, bars) ─ drawing (title, panels, axes, legend) ─ Picture
+//! numbers ─ chart (reliability, curves, histogram, scatter, bars, gamma) ─ drawing (title, panels, axes, legend) ─ Picture
 //!                                                                   (drawing, axis, text, element)
 //! ```
 //!
@@ -14,6 +14,7 @@ mod bars;
 mod curves;
 mod drawing;
 mod element;
+mod gamma;
 mod histogram;
 mod reliability;
 mod scatter;
@@ -22,9 +23,10 @@ pub mod theme;
 
 pub use bars::{Bar, overhead};
 pub use curves::{Curve, risk_coverage};
+pub use gamma::gamma;
 pub use histogram::{ByCorrectness, Quantity, by_correctness};
 pub use reliability::{Bin, Reliability, reliability};
-pub use scatter::{Point, ece_accuracy};
+pub use scatter::{Point, ece_accuracy, ece_auroc};
 
 use element::Element;
 pub(crate) use element::escape;

@@ -14,6 +14,8 @@ pub struct Bin {
     /// Means over the items; without items they are not looked at.
     pub confidence: f64,
     pub accuracy: f64,
+    /// Standard deviation of the accuracy over subsamples; not finite: not drawn.
+    pub sd: f64,
 }
 
 /// How well a confidence says how often it is right.
@@ -61,6 +63,11 @@ fn accuracy_panel(drawing: &mut Drawing, data: &Reliability) {
         }
         let top = panel.line((interval.0, accuracy), (interval.1, accuracy));
         drawing.push(top.attr("class", "l-ink").attr("stroke-width", "2"));
+        if bin.sd.is_finite() {
+            let middle = (interval.0 + interval.1) / 2.0;
+            let spread = panel.line((middle, accuracy - bin.sd), (middle, accuracy + bin.sd));
+            drawing.push(spread.attr("class", "l-ink").attr("stroke-width", "1"));
+        }
     }
     let diagonal = panel.line((0.0, 0.0), (1.0, 1.0)).attr("class", "l-axis");
     drawing.push(diagonal.attr("stroke-width", "1.5").attr("stroke-dasharray", "5 4"));
@@ -102,7 +109,8 @@ fn describe(data: &Reliability, items: usize) -> String {
     );
     for bin in data.bins.iter().filter(|bin| bin.items > 0) {
         let (from, to) = bin.interval;
-        text += &format!(" {from:.2} to {to:.2}: {} items, accuracy {}.", bin.items, number(bin.accuracy));
+        let spread = if bin.sd.is_finite() { format!(" ± {}", number(bin.sd)) } else { String::new() };
+        text += &format!(" {from:.2} to {to:.2}: {} items, accuracy {}{spread}.", bin.items, number(bin.accuracy));
     }
     text
 }

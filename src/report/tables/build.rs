@@ -10,6 +10,7 @@ use crate::eval::analysis::{
 };
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
+use crate::eval::sample::Similarity;
 use Align::{Left, Right};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
         tables.extend(run.benchmarks().flat_map(|task| early::tables(analysis, run, task)));
         tables.extend(run.benchmarks().filter_map(|task| overhead(run, task)));
     }
+    tables.extend(over_models(analysis));
+    tables.extend(similarity(analysis));
     tables
 }
 
@@ -289,6 +292,72 @@ fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
         classes.join(", ")
     )];
     Some(method_table(format!("{}: methods over tasks", run.name), &rows, &columns, notes))
+}
+
+/// The paper's table of means over models: every method on every task that several runs have, each run counting the same.
+fn over_models(analysis: &Analysis) -> Option<Table> {
+    type Found<'a> = [(&'a RunAnalysis, &'a TaskAnalysis)];
+    let mut tasks: Vec<(&str, Vec<(&RunAnalysis, &TaskAnalysis)>)> = Vec::new();
+    for run in &analysis.runs {
+        for task in run.benchmarks() {
+            match tasks.iter_mut().find(|(name, _)| *name == task.task) {
+                Some((_, found)) => found.push((run, task)),
+                None => tasks.push((&task.task, vec![(run, task)])),
+            }
+        }
+    }
+    tasks.retain(|(_, found)| found.len() > 1);
+    fn column<'a>(name: &str, found: &'a Found<'a>, ece: bool) -> MethodColumn<'a, Method> {
+        let of = move |method: &Method| {
+            let value = |(run, task): &(&RunAnalysis, &TaskAnalysis)| {
+                let metric = if ece { run.ece() } else { Metric::Auroc };
+                Some(task.method(&method.key)?.balanced.as_ref()?.get(metric)?.mean)
+            };
+            let values: Option<Vec<f64>> = found.iter().map(value).collect();
+            MeanSd::of(&values?)
+        };
+        let kind = if ece { Metric::Ece } else { Metric::Auroc };
+        ranked(
+            format!("{name}: {}", kind.name()),
+            kind,
+            move |m| mean_sd(of(m)),
+            move |m| of(m).map(|value| value.mean),
+        )
+    }
+    let both = [false, true].into_iter();
+    let columns: Vec<_> =
+        both.flat_map(|ece| tasks.iter().map(move |(name, found)| column(name, found, ece))).collect();
+    let rows: Vec<(&Method, &Method)> = analysis.methods.iter().map(|method| (method, method)).collect();
+    let runs: Vec<String> = tasks.iter().map(|(name, found)| format!("{name} {}", found.len())).collect();
+    let notes = vec![format!(
+        "Mean ± sd over runs of the means over balanced subsamples, of methods that every run has. Runs: {}. Best: *.",
+        runs.join(", ")
+    )];
+    (!tasks.is_empty()).then(|| method_table("Means over models".to_owned(), &rows, &columns, notes))
+}
+
+/// How near the chain's hidden states are to the answer's, and those of the whole response before it.
+fn similarity(analysis: &Analysis) -> Option<Table> {
+    let columns = [("Task", Left), ("Similarity, chain", Right), ("Similarity, response", Right)];
+    let row = |task: &TaskAnalysis| {
+        let Similarity { chain, response } = task.summary.mean_similarity?;
+        Some([task.task.clone(), format!("{chain:.3}"), format!("{response:.3}")].map(Field::new).into())
+    };
+    let section =
+        |run: &RunAnalysis| Section { label: Some(run.name.clone()), rows: run.tasks.iter().filter_map(row).collect() };
+    let mut sections: Vec<Section> = analysis.runs.iter().map(section).collect();
+    sections.retain(|section| !section.rows.is_empty());
+    let notes = vec![
+        "Mean cosine with the answer's tokens of final hidden states: of the chain's tokens, and of all that the \
+                      response has before the answer; means over items."
+            .to_owned(),
+    ];
+    (!sections.is_empty()).then(|| Table {
+        title: "Similarity to the answer".to_owned(),
+        columns: heads(&columns),
+        sections,
+        notes,
+    })
 }
 
 fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {

@@ -47,10 +47,10 @@ const TOKEN_COLUMNS: usize = 18;
 const BAR: usize = 30;
 
 /// What a person can do about a number that is no probability of being right.
-const HOW_TO_CALIBRATE: &str = "to calibrate: uqac eval --output RUN, then uqac calibrate RUN";
+pub(super) const HOW_TO_CALIBRATE: &str = "to calibrate: uqac eval --output RUN, then uqac calibrate RUN";
 
 /// What a calibrated confidence rests on.
-fn origin(calibrated: &Calibrated) -> String {
+pub(super) fn origin(calibrated: &Calibrated) -> String {
     let Calibrated { items, tasks, ece, .. } = calibrated;
     format!("calibrated on {items} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
 }
@@ -71,7 +71,7 @@ impl AskReport<'_> {
     }
 
     fn headline(&self, outcome: &Outcome, style: TermStyle) -> String {
-        let p = self.confidence.map_or_else(|| outcome.scores.p(), |calibrated| calibrated.value);
+        let p = self.value(outcome);
         let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
         let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
         let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
@@ -97,8 +97,13 @@ impl AskReport<'_> {
         }
     }
 
+    /// The confidence: calibrated where there is a calibration.
+    pub(super) fn value(&self, outcome: &Outcome) -> f64 {
+        self.confidence.map_or_else(|| outcome.scores.p(), |calibrated| calibrated.value)
+    }
+
     /// The answer as it stands in the text.
-    fn answer_text(&self, outcome: &Outcome) -> String {
+    pub(super) fn answer_text(&self, outcome: &Outcome) -> String {
         let tokens = self.answer_tokens(outcome);
         let ranges = self.ranges.get(tokens.start..tokens.end.min(self.ranges.len())).unwrap_or_default();
         match (ranges.first(), ranges.last()) {
@@ -108,13 +113,13 @@ impl AskReport<'_> {
     }
 
     /// Indices of the answer's tokens in the response.
-    fn answer_tokens(&self, outcome: &Outcome) -> Range<usize> {
+    pub(super) fn answer_tokens(&self, outcome: &Outcome) -> Range<usize> {
         let Range { start, end } = outcome.answer;
         start.saturating_sub(self.prompt_len)..end.saturating_sub(self.prompt_len)
     }
 
     /// Probability of a response token; NaN where there is none.
-    fn p(&self, token: Option<usize>) -> f64 {
+    pub(super) fn p(&self, token: Option<usize>) -> f64 {
         token.and_then(|j| self.logprobs.get(j)).map_or(f64::NAN, |logprob| logprob.exp())
     }
 
@@ -187,12 +192,12 @@ impl AskReport<'_> {
 }
 
 /// Index in the response of the token that a row (relative) predicts; the wrap of the first token is row -1.
-fn token_of(row: i64) -> Option<usize> {
+pub(super) fn token_of(row: i64) -> Option<usize> {
     usize::try_from(row.checked_add(1)?).ok()
 }
 
 /// A number in a table: three decimals, or an exponent where these would show nothing.
-fn number(x: f64) -> String {
+pub(super) fn number(x: f64) -> String {
     match x.abs() {
         _ if !x.is_finite() => "–".to_owned(),
         0.0 => "0".to_owned(),
@@ -203,7 +208,7 @@ fn number(x: f64) -> String {
 }
 
 /// The confidence: two decimals, none of which claim certainty.
-fn confidence(p: f64) -> String {
+pub(super) fn confidence(p: f64) -> String {
     match p {
         p if !p.is_finite() => "–".to_owned(),
         0.0 | 1.0 => format!("{p}"),

@@ -30,7 +30,8 @@ pub(super) const SCORES: &[Score] = &[
         compute: |found| over(found, found.answer.clone(), self_certainty),
     },
     // D_½(q ‖ U) = −2 ln Σ_j √(q_j / V), q the softmax at temperature 2, mean over tokens (Darrin, Piantanida and Colombo 2023,
-    // "RainProof", arXiv 2212.09171, with α = ½). LM-Polygraph's RenyiNeg is the same number as an uncertainty: its sign is wrong.
+    // "RainProof", arXiv 2212.09171, with α = ½). LM-Polygraph's RenyiNeg is this less 2 ln V, as an uncertainty: both
+    // signs are wrong there.
     Score {
         key: "renyi",
         name: "Rényi",

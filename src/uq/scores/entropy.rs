@@ -1,4 +1,5 @@
-//! Predictive entropy as a confidence, −Σ H, and its length-normalized form, 1 − mean H (0 and 1 of no rows).
+//! Predictive entropy as a confidence, −Σ H, and its length-normalized form, 1 − mean H (0 and 1 of no rows), whose
+//! calibration the paper measures as that of a probability, though it may be below 0.
 
 use super::Group::SinglePass;
 use super::{Found, Score};
@@ -20,7 +21,7 @@ pub(super) const SCORES: &[Score] = &[
         meaning: "1 - mean entropy",
         group: SinglePass,
         place: 0,
-        is_probability: false,
+        is_probability: true,
         compute: |found| Some(one_minus_mean(&of_response(found))),
     },
     Score {
@@ -38,7 +39,7 @@ pub(super) const SCORES: &[Score] = &[
         meaning: "1 - their mean entropy",
         group: SinglePass,
         place: 0,
-        is_probability: false,
+        is_probability: true,
         compute: |found| Some(one_minus_mean(&of_answer(found))),
     },
 ];

@@ -1,6 +1,7 @@
 //! The scores of a response: one entry each, in the file of its family. An entry is all there is to a score: its key in
 //! JSON, what people read of it, and the function that computes it from what the method found.
 
+mod attention;
 mod content;
 mod deepconf;
 mod distribution;
@@ -62,7 +63,7 @@ pub struct Score {
 }
 
 /// The registry: the entries of every family, in the order in which JSON has them.
-const FAMILIES: [&[Score]; 8] = [
+const FAMILIES: [&[Score]; 9] = [
     likelihood::SCORES,
     uqac::SCORES,
     entropy::SCORES,
@@ -71,6 +72,7 @@ const FAMILIES: [&[Score]; 8] = [
     profile::SCORES,
     deepconf::SCORES,
     distribution::SCORES,
+    attention::SCORES,
 ];
 
 /// Every score, in the order in which JSON has them.

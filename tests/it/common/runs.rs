@@ -9,7 +9,7 @@ use uqac::engine::FinishReason;
 use uqac::eval::metrics::mt19937::Mt19937;
 use uqac::eval::run::methods::self_consistency::SelfConsistency;
 use uqac::eval::run::methods::verbalized::Verbalized;
-use uqac::eval::sample::{EnsembleMember, ResponseTokens, Sample, SweepPoint, Uq};
+use uqac::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
 use uqac::io::record::{Answer, Status};
 use uqac::uq::{Link, Member, Profile};
 
@@ -209,6 +209,7 @@ fn empty(tokens: ResponseTokens) -> Uq {
         chain: Vec::new(),
         kept: Vec::new(),
         ensemble: Vec::new(),
+        similarity: None,
         scores: BTreeMap::new(),
         details: Map::new(),
         sweep: Vec::new(),
@@ -272,6 +273,7 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
         chain,
         kept,
         ensemble,
+        similarity: Some(Similarity { chain: 0.5, response: 0.25 }),
         details: Map::from_iter([("self_consistency".to_owned(), drawn), ("verbalized".to_owned(), said)]),
         scores,
         sweep,

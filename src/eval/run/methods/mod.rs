@@ -3,6 +3,8 @@
 //! A new method is a file with an implementation of [`Method`] and a row of [`METHODS`]; `--methods`, the manifest, the
 //! samples and the reports know it from there.
 
+pub mod p_true;
+pub mod pmi;
 pub mod self_consistency;
 pub mod verbalized;
 
@@ -15,7 +17,7 @@ use crate::uq::pipeline::Answer;
 use serde_json::Value;
 
 /// Every method with passes of its own, in the order in which they run.
-pub static METHODS: [&dyn Method; 2] = [&self_consistency::Drawn, &verbalized::Asked];
+pub static METHODS: [&dyn Method; 4] = [&self_consistency::Drawn, &verbalized::Asked, &p_true::PTrue, &pmi::Pmi];
 
 /// UQAC with its baselines, which always runs: in `--methods` and in the manifest beside those of the table.
 pub const UQAC: &str = "uqac";
@@ -66,6 +68,7 @@ pub struct Ended<'c> {
     /// Prompt and response.
     pub tokens: &'c [u32],
     pub item: &'c Question,
+    pub options: &'c EvalOptions,
     /// The response up to its first end token.
     pub text: &'c str,
     pub answer: Option<&'c Answer>,

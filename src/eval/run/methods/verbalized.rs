@@ -52,7 +52,7 @@ impl Method for Asked {
     }
 
     fn turns(&self, ended: &Ended) -> Result<Vec<Draw>, MethodError> {
-        let Ended { engine, tokens, item, text, answer } = *ended;
+        let Ended { engine, tokens, item, text, answer, .. } = *ended;
         if answer.is_none() {
             return Ok(Vec::new());
         }

@@ -1,0 +1,92 @@
+// Where heads attend: the softmax weights of a few places, from the KV cache and the states that the attention has
+// left. For traces that record it; the attention kernels themselves are the same with and without.
+//
+// attn_places_k<K>: of every head of a layer, its reweighted entropy and the weights alpha_t = e^{s_t - m} / Z of the row's
+//   own position, of the one before it, of the first, and of the prompt together, to places[layer * heads + h] of the
+//   row's trace. Eight lanes share a position; the prompt's are summed in an order that only its length decides.
+//   K: f32, f16, bf16 (type of the K cache)
+//   states      [rows, heads] of this layer         queries   [rows, heads, head_dim] f32, rotated and scaled, of this layer
+//   rows        [rows]; those before their sequence's first_traced_row, or of a sequence that does not record places
+//               (null), output nothing. The prompt is the positions up to first_traced_row.
+//   sequences   [slots]
+//   head_dim    a multiple of 8
+//   window      positions that a row attends to, itself included; 0: all
+//   softcap     s <- softcap tanh(s / softcap); 0: none
+//   regularized 1: the entropy rule of the authors' code (softmax_state.cuh)
+// PRECOND: grid (heads, rows); block 128; dynamic shared memory NAME_shared_bytes; pointers aligned to 16 bytes.
+#include "softmax_state.cuh"
+
+namespace places {
+
+constexpr int THREADS = 128, LANES = 8, GROUPS = THREADS / LANES;
+
+/// What scores of one head of one row are made of.
+template <class K>
+struct Head {
+  const K* keys;       // [positions, head_dim]
+  const float* query;  // [head_dim]
+  int head_dim;
+  float softcap, max;
+  Span span;
+
+  /// e^{s_t - m}, 0 outside `span`; the same in the eight lanes that ask for `t`. PRECOND: the whole warp.
+  __device__ __forceinline__ float weight(int t) const {
+    const bool on = span.contains(t);
+    float s = 0.f;
+    for (int i = threadIdx.x % LANES * VEC<K>; on && i < head_dim; i += LANES * VEC<K>) {
+      float k[VEC<K>];
+      load_vec<K>(keys + (size_t)t * head_dim + i, k);
+#pragma unroll
+      for (int n = 0; n < VEC<K>; ++n) s = fmaf(query[i + n], k[n], s);
+    }
+    s = warp_reduce<Sum, LANES>(s);
+    if (softcap > 0.f) s = softcap * tanhf(s / softcap);
+    return on ? expf(s - max) : 0.f;
+  }
+};
+
+template <class K>
+__device__ __forceinline__ void write(const HeadState* states, const float* queries, const RowState* rows,
+                                      const SequenceView* sequences, int layer, int layers, int heads, int kv_heads,
+                                      int head_dim, int window, float softcap, bool regularized) {
+  float* sums = reinterpret_cast<float*>(dyn_smem);  // [warps]
+  const RowState row = rows[blockIdx.y];
+  if (row.position < 0) return;
+  const SequenceView& sequence = sequences[row.slot];
+  const int index = row.position - sequence.first_traced_row;
+  if (index < 0 || !sequence.trace.places) return;
+  const int h = blockIdx.x, group = threadIdx.x / LANES;
+  const size_t at = (size_t)blockIdx.y * heads + h;
+  const HeadState state = states[at];
+  const size_t plane = (size_t)layer * kv_heads + h / (heads / kv_heads);
+  const Span span = attended(row.position, window);
+  const Head<K> head = {static_cast<const K*>(sequence.k) + plane * sequence.capacity * head_dim,
+                        queries + at * head_dim, head_dim, softcap, state.m, span};
+  const int end = min(sequence.first_traced_row, row.position) + 1;
+  float prompt = 0.f;
+  for (int start = span.begin; start < end; start += GROUPS) {
+    const int t = start + group;
+    prompt += head.weight(t < end ? t : -1);
+  }
+  prompt = block_reduce<Sum>(threadIdx.x % LANES == 0 ? prompt : 0.f, sums);
+  const float own = head.weight(row.position), previous = head.weight(row.position - 1), first = head.weight(0);
+  if (threadIdx.x != 0) return;
+  HeadPlaces& to = sequence.trace.places[((size_t)index * layers + layer) * heads + h];
+  to = {(float)finish(state, regularized).entropy, own / state.z, previous / state.z, first / state.z,
+        prompt / state.z};
+}
+
+}  // namespace places
+
+#define ATTN_PLACES(name, K)                                                                                          \
+  SHARED_BYTES(name, 4 * places::THREADS / 32)                                                                        \
+  extern "C" __global__ void __launch_bounds__(128)                                                                   \
+      name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,        \
+           int layer, int layers, int heads, int kv_heads, int head_dim, int window, float softcap, int regularized) { \
+    places::write<K>(states, queries, rows, sequences, layer, layers, heads, kv_heads, head_dim, window, softcap,     \
+                     regularized != 0);                                                                               \
+  }
+ATTN_PLACES(attn_places_kf32, float)
+ATTN_PLACES(attn_places_kf16, __half)
+ATTN_PLACES(attn_places_kbf16, __nv_bfloat16)
+#undef ATTN_PLACES

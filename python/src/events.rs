@@ -1,0 +1,111 @@
+//! What a job tells its caller, one event after another.
+
+use crate::Error;
+use crate::arrays::Array;
+use crate::jobs::{Response, Token};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a signal may wait to be seen.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Something that a job has to tell.
+pub enum Event {
+    Token(Token),
+    /// A response, and which of those that were asked for it is.
+    Response(usize, Box<Response>),
+    Traced(Box<Response>, Vec<(&'static str, Array)>),
+    Ids(Vec<u32>),
+    Text(String),
+    Failed(String),
+}
+
+/// The job's end of the events.
+pub struct Reporter {
+    events: Sender<Event>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Reporter {
+    /// Tells the caller; one that has gone away hears nothing.
+    pub fn send(&self, event: Event) {
+        if self.events.send(event).is_err() {
+            self.stop.store(true, Relaxed);
+        }
+    }
+
+    /// Whether nobody waits for the result any more.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+}
+
+/// The events of a job, in order. Once it is dropped the job stops at its next token.
+#[pyclass(frozen, module = "uqac._uqac")]
+pub struct Events {
+    receiver: Mutex<Receiver<Event>>,
+    stop: Arc<AtomicBool>,
+}
+
+/// Both ends of a job's events.
+pub fn events() -> (Reporter, Events) {
+    let (sender, receiver) = channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    (Reporter { events: sender, stop: stop.clone() }, Events { receiver: Mutex::new(receiver), stop })
+}
+
+#[pymethods]
+impl Events {
+    fn __iter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        this
+    }
+
+    /// The next event; the end of the iteration once there is none. A signal (Ctrl-C) stops the job.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let wait = || self.receiver.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TICK);
+        loop {
+            match py.detach(wait) {
+                Ok(event) => return event.into_python(py).map(Some),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => py.check_signals().inspect_err(|_| self.stop())?,
+            }
+        }
+    }
+
+    /// Stops the job at its next token.
+    fn stop(&self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Event {
+    fn into_python(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        match self {
+            Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, confidence }) => {
+                (id, text, logprob, response_logprob, min_token_prob, confidence).into_bound_py_any(py)
+            }
+            Event::Response(index, response) => (index, *response).into_bound_py_any(py),
+            Event::Traced(response, arrays) => {
+                let dict = PyDict::new(py);
+                for (name, Array { dtype, shape, bytes }) in arrays {
+                    dict.set_item(name, (dtype, shape, PyBytes::new(py, &bytes)))?;
+                }
+                (*response, dict).into_bound_py_any(py)
+            }
+            Event::Ids(ids) => ids.into_bound_py_any(py),
+            Event::Text(text) => text.into_bound_py_any(py),
+            Event::Failed(why) => Err(Error::new_err(why)),
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! What the model's thread does: responses generated or read, and what is found out about them.
+
+use crate::arrays::{Array, matrix, vector};
+use crate::events::{Event, Reporter};
+use crate::options::Options;
+use pyo3::prelude::*;
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use uqac::engine::encode::ResponseText;
+use uqac::engine::{Batch, FinishReason, Progress, Ticket};
+use uqac::eval::assess::{Assessed, Request, assess, calibration, record, sequence};
+use uqac::eval::calibration::Calibration;
+use uqac::io::item::{BadItem, Item};
+use uqac::io::record::{AnswerRecord, Calibrated, Record};
+use uqac::model::tokenizer::{TextStream, Tokenizer};
+use uqac::report::html;
+use uqac::report::term::AskReport;
+use uqac::report::term::colour::TermStyle;
+use uqac::uq::{Outcome, Reading};
+use uqac::{Conversation, Engine, GenerateOptions, Message, Parameters, TracedSequence, encode_prompt};
+
+/// A model and what is known of it.
+pub struct Loaded {
+    pub engine: Engine,
+    pub folder: PathBuf,
+    /// What was found for each reading of the method.
+    calibrations: Vec<(Reading, Option<Calibration>)>,
+}
+
+impl Loaded {
+    pub fn new(engine: Engine, folder: PathBuf) -> Loaded {
+        Loaded { engine, folder, calibrations: Vec::new() }
+    }
+
+    fn calibration(&mut self, reading: &Reading) -> Result<Option<Calibration>, String> {
+        if let Some((_, found)) = self.calibrations.iter().find(|(known, _)| known == reading) {
+            return Ok(found.clone());
+        }
+        let found = calibration(&self.folder, &self.engine, None, reading).map_err(text)?;
+        self.calibrations.push((*reading, found.clone()));
+        Ok(found)
+    }
+}
+
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// A conversation as Python gives it.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of messages, each with a role and a content")]
+pub enum Question {
+    Text(String),
+    Messages(Vec<Message>),
+}
+
+impl Question {
+    /// What is shown as the question.
+    fn shown(&self) -> &str {
+        match self {
+            Question::Text(text) => text,
+            Question::Messages(messages) => {
+                let asked = messages.iter().rfind(|message| message.role == "user").or(messages.last());
+                asked.map_or("", |message| &message.content)
+            }
+        }
+    }
+}
+
+impl From<&Question> for Conversation {
+    fn from(question: &Question) -> Conversation {
+        match question {
+            Question::Text(text) => Conversation::Prompt(text.clone()),
+            Question::Messages(messages) => Conversation::Messages(messages.clone()),
+        }
+    }
+}
+
+/// A token as it is chosen, with what the response comes to so far: the running values of the scores of these names.
+pub struct Token {
+    pub id: u32,
+    /// What the token adds to the text; empty for an end token, or where a character is not yet whole.
+    pub text: String,
+    pub logprob: f64,
+    pub response_logprob: f64,
+    pub min_token_prob: f64,
+    /// The running confidence, where one is asked for and its window is full.
+    pub confidence: Option<f64>,
+}
+
+/// A response and what was found out about it.
+#[pyclass(frozen, module = "uqac._uqac")]
+pub struct Response {
+    /// The record, as `uqac ask --json` or `uqac score` has it.
+    #[pyo3(get)]
+    json: String,
+    /// The response's text, up to its first end token.
+    #[pyo3(get)]
+    text: String,
+    /// The whole sequence.
+    #[pyo3(get)]
+    input_ids: Vec<u32>,
+    /// The text of each token of the response on its own.
+    #[pyo3(get)]
+    token_texts: Vec<String>,
+    /// ln p of each token of the response.
+    #[pyo3(get)]
+    logprobs: Vec<f64>,
+    prompt_len: usize,
+    ranges: Vec<Range<usize>>,
+    outcome: Option<Outcome>,
+    confidence: Option<Calibrated>,
+}
+
+#[pymethods]
+impl Response {
+    /// The report of `uqac ask`, without colours.
+    fn report(&self, width: usize) -> String {
+        self.as_report().render(TermStyle { colour: false, width })
+    }
+
+    /// The response with its chain drawn on it, as a page of its own or as a part of one.
+    fn html(&self, page: bool) -> PyResult<String> {
+        html::answer(&self.as_report(), page).map_err(crate::options::failed)
+    }
+}
+
+impl Response {
+    fn as_report(&self) -> AskReport<'_> {
+        AskReport {
+            text: &self.text,
+            ranges: &self.ranges,
+            token_texts: &self.token_texts,
+            logprobs: &self.logprobs,
+            prompt_len: self.prompt_len,
+            outcome: self.outcome.as_ref(),
+            confidence: self.confidence.as_ref(),
+        }
+    }
+
+    /// An item that could not be scored.
+    fn failed(record: &Record) -> Response {
+        Response {
+            json: serde_json::to_string(record).unwrap_or_default(),
+            text: String::new(),
+            input_ids: Vec::new(),
+            token_texts: Vec::new(),
+            logprobs: Vec::new(),
+            prompt_len: 0,
+            ranges: Vec::new(),
+            outcome: None,
+            confidence: None,
+        }
+    }
+
+    /// A response that was assessed; `json` writes its record, given the text and how many tokens there are.
+    fn new(
+        traced: &mut TracedSequence,
+        assessed: Option<Assessed>,
+        id: Value,
+        parameters: &Parameters,
+        json: impl FnOnce(Record, &str, usize) -> serde_json::Result<String>,
+    ) -> Result<Response, String> {
+        let (response, _) = traced.parts();
+        let (prompt_len, input_ids) = (response.prompt_len, response.tokens.to_vec());
+        let token_texts = response.token_texts.to_vec();
+        let logprobs = response.steps.iter().filter_map(|step| step.logprob).collect();
+        let engine = traced.engine();
+        let ResponseText { text: shown, ranges } = ResponseText::new(engine, &input_ids[prompt_len..]).map_err(text)?;
+        let outcome = assessed.as_ref().map(|assessed| assessed.outcome.clone());
+        let confidence = assessed.as_ref().and_then(|assessed| assessed.confidence.clone());
+        let record = record(id, parameters.reading, prompt_len, assessed, engine);
+        let json = json(record, &shown, input_ids.len() - prompt_len).map_err(text)?;
+        Ok(Response { json, text: shown, input_ids, token_texts, logprobs, prompt_len, ranges, outcome, confidence })
+    }
+}
+
+/// A response that is being generated.
+struct Running<'q> {
+    index: usize,
+    question: &'q Question,
+}
+
+/// What is kept of a response's tokens while they come.
+struct Watch {
+    first: Instant,
+    last: Instant,
+    tokens: usize,
+    text: TextStream<Arc<Tokenizer>>,
+    response_logprob: f64,
+    min_logprob: f64,
+}
+
+/// Watches the tokens of a batch.
+struct Watcher<'r> {
+    reporter: &'r Reporter,
+    tokenizer: Arc<Tokenizer>,
+    ends: Vec<u32>,
+    stream: bool,
+    watched: HashMap<Ticket, Watch>,
+}
+
+impl Watcher<'_> {
+    fn token(&mut self, Progress { ticket, token, confidence, .. }: Progress) -> ControlFlow<()> {
+        let now = Instant::now();
+        let watch = self.watched.entry(ticket).or_insert_with(|| Watch {
+            first: now,
+            last: now,
+            tokens: 0,
+            text: TextStream::new(self.tokenizer.clone()),
+            response_logprob: 0.0,
+            min_logprob: 0.0,
+        });
+        (watch.last, watch.tokens) = (now, watch.tokens + 1);
+        if self.stream {
+            watch.response_logprob += token.logprob;
+            watch.min_logprob = watch.min_logprob.min(token.logprob);
+            let is_end = self.ends.contains(&token.token);
+            let text = if is_end { String::new() } else { watch.text.push(token.token).unwrap_or_default() };
+            let &mut Watch { response_logprob, min_logprob, .. } = watch;
+            let (id, logprob, min_token_prob) = (token.token, token.logprob, min_logprob.exp());
+            self.reporter.send(Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, confidence }));
+        }
+        if self.reporter.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Tokens per second of a response that has ended; `None` where there were too few to tell.
+    fn speed(&mut self, ticket: Ticket) -> Option<f64> {
+        let Watch { first, last, tokens, .. } = self.watched.remove(&ticket)?;
+        let seconds = (last - first).as_secs_f64();
+        (tokens > 1 && seconds > 0.0).then(|| (tokens - 1) as f64 / seconds)
+    }
+}
+
+/// Answers questions, `batch_size` at once, and reports each response when it has ended.
+pub fn ask(
+    loaded: &mut Loaded,
+    questions: &[Question],
+    options: &Options,
+    parameters: &Parameters,
+    generate: &GenerateOptions,
+    reporter: &Reporter,
+) {
+    let calibration = match loaded.calibration(&parameters.reading) {
+        Ok(calibration) => calibration,
+        Err(why) => return reporter.send(Event::Failed(why)),
+    };
+    let mut watcher = Watcher {
+        reporter,
+        tokenizer: loaded.engine.tokenizer().clone(),
+        ends: loaded.engine.spec().eos_token_ids.clone(),
+        stream: options.stream,
+        watched: HashMap::new(),
+    };
+    let request =
+        Request { parameters, calibration: calibration.as_ref(), dataset: None, answer: None, trace: options.trace };
+    let mut waiting = questions.iter().enumerate();
+    let mut running: HashMap<Ticket, Running> = HashMap::new();
+    let mut batch = loaded.engine.batch(generate);
+    let failed = |index, why: String| {
+        let record = Record::error(Value::Null, parameters.reading, None, why);
+        reporter.send(Event::Response(index, Box::new(Response::failed(&record))));
+    };
+    loop {
+        while batch.unfinished() < options.batch_size.max(1) && !reporter.is_stopped() {
+            let Some((index, question)) = waiting.next() else { break };
+            let started =
+                encode_prompt(batch.engine(), &question.into(), options.chat_template).map_err(text).and_then(
+                    |prompt| batch.start(&prompt, index as u64, &mut |progress| watcher.token(progress)).map_err(text),
+                );
+            match started {
+                Ok(ticket) => drop(running.insert(ticket, Running { index, question })),
+                Err(why) => failed(index, why),
+            }
+        }
+        let ended = match batch.next(&mut |progress| watcher.token(progress)) {
+            Ok(Some(ticket)) if !reporter.is_stopped() => ticket,
+            Ok(_) => return,
+            Err(error) => return reporter.send(Event::Failed(text(error))),
+        };
+        let Some(Running { index, question }) = running.remove(&ended) else { continue };
+        match answer(&mut batch, ended, question, &request, watcher.speed(ended)) {
+            Ok(response) => reporter.send(Event::Response(index, Box::new(response))),
+            Err(why) => failed(index, why),
+        }
+    }
+}
+
+/// Assesses a response that has ended.
+fn answer(
+    batch: &mut Batch,
+    ended: Ticket,
+    question: &Question,
+    request: &Request,
+    tokens_per_second: Option<f64>,
+) -> Result<Response, String> {
+    let finish_reason = batch.generation(ended).map_or(FinishReason::Interrupted, |generation| generation.finish);
+    let mut traced = batch.take_traced(ended).ok_or("the response is gone")?.map_err(text)?;
+    let assessed = assess(&mut traced, request).map_err(text)?;
+    Response::new(&mut traced, assessed, Value::Null, request.parameters, |record, response, response_tokens| {
+        let question = question.shown();
+        let record = AnswerRecord { record, question, response, finish_reason, response_tokens, tokens_per_second };
+        serde_json::to_string(&record)
+    })
+}
+
+/// An error, and where the response starts if that is known.
+type ItemError = (Option<usize>, String);
+
+/// Scores an item. What is wrong with it stays with it.
+pub fn score(loaded: &mut Loaded, item: Result<Item, BadItem>, options: &Options, parameters: &Parameters) -> Response {
+    let (id, scored) = match item {
+        Ok(item) => (item.id.clone(), score_item(loaded, item, options, parameters, |_, _| Ok(()))),
+        Err(bad) => (bad.id, Err((None, bad.problem.to_string()))),
+    };
+    scored
+        .map(|(response, ())| response)
+        .unwrap_or_else(|(prompt_len, why)| Response::failed(&Record::error(id, parameters.reading, prompt_len, why)))
+}
+
+/// Scores an item; `more` is what else is wanted of its traced response.
+fn score_item<T>(
+    loaded: &mut Loaded,
+    item: Item,
+    options: &Options,
+    parameters: &Parameters,
+    more: impl FnOnce(&mut TracedSequence, Option<&Outcome>) -> Result<T, String>,
+) -> Result<(Response, T), ItemError> {
+    let unread = |why| (None, why);
+    let calibration = loaded.calibration(&parameters.reading).map_err(unread)?;
+    let engine = &mut loaded.engine;
+    let (tokens, prompt_len, answer) =
+        sequence(engine, &item.content, options.chat_template, parameters).map_err(text).map_err(unread)?;
+    let read = |why: String| (Some(prompt_len), why);
+    let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection()).map_err(text).map_err(read)?;
+    let dataset = item.dataset.as_deref();
+    let request = Request { parameters, calibration: calibration.as_ref(), dataset, answer, trace: options.trace };
+    let assessed = assess(&mut traced, &request).map_err(text).map_err(read)?;
+    let more = more(&mut traced, assessed.as_ref().map(|assessed| &assessed.outcome)).map_err(read)?;
+    let json = |record, _: &str, _| serde_json::to_string(&record);
+    let response = Response::new(&mut traced, assessed, item.id, parameters, json).map_err(read)?;
+    Ok((response, more))
+}
+
+/// Everything that was recorded of an item's response.
+pub fn trace(
+    loaded: &mut Loaded,
+    item: Item,
+    rows: &Rows,
+    options: &Options,
+    parameters: &Parameters,
+) -> Result<Event, String> {
+    let arrays = |traced: &mut TracedSequence, outcome: Option<&Outcome>| arrays(traced, outcome, rows);
+    let (response, arrays) = score_item(loaded, item, options, parameters, arrays).map_err(|(_, why)| why)?;
+    Ok(Event::Traced(Box::new(response), arrays))
+}
+
+/// Rows of α* that are wanted.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "rows: expected positions, \"chain\" or \"all\"")]
+pub enum Rows {
+    Named(NamedRows),
+    At(Vec<usize>),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NamedRows {
+    /// Of the chain.
+    Chain,
+    /// Every row of the response.
+    All,
+}
+
+impl Rows {
+    /// As positions, from `first` up to `end`.
+    fn positions(&self, outcome: Option<&Outcome>, first: usize, end: usize) -> Result<Vec<usize>, String> {
+        let rows = match self {
+            Rows::Named(NamedRows::All) => (first..end).collect(),
+            Rows::Named(NamedRows::Chain) => {
+                let chain = outcome.map_or(&[][..], |outcome| &outcome.chain);
+                chain.iter().filter_map(|link| (first + 1).checked_add_signed(link.row as isize)).collect()
+            }
+            Rows::At(rows) => rows.clone(),
+        };
+        match rows.iter().find(|row| !(first..end).contains(row)) {
+            Some(row) => Err(format!("rows: expected positions from {first} to {}, found {row}", end - 1)),
+            None => Ok(rows),
+        }
+    }
+}
+
+/// The arrays of a trace; their names and shapes are in the docstring of `uqac.Trace`.
+fn arrays(
+    traced: &mut TracedSequence,
+    outcome: Option<&Outcome>,
+    rows: &Rows,
+) -> Result<Vec<(&'static str, Array)>, String> {
+    let (response, mut queries) = traced.parts();
+    let (len, first) = (response.tokens.len(), response.prompt_len - 1);
+    let rows = rows.positions(outcome, first, len)?;
+    let attention = matrix(&queries.attention_rows(&rows).map_err(text)?, len, 0.0);
+    let (response, _) = traced.parts();
+    let top = || response.steps.iter().flat_map(|step| &step.top);
+    let offsets = response.steps.iter().scan(0, |end, step| {
+        *end += step.top.len() as i64;
+        Some(*end)
+    });
+    let mut arrays = vec![
+        ("input_ids", vector(response.tokens.iter().copied())),
+        ("logprobs", vector(response.steps.iter().filter_map(|step| step.logprob))),
+        ("entropies", vector(response.steps.iter().map(|step| step.entropy))),
+        ("top_ids", vector(top().map(|top| top.token))),
+        ("top_logprobs", vector(top().map(|top| top.logprob))),
+        ("top_offsets", vector(std::iter::once(0).chain(offsets))),
+        ("rows", vector(rows.iter().map(|row| *row as i64))),
+        ("attention", attention),
+    ];
+    let records = (first..len).map(|row| Ok(traced.head_record(row).map_err(text)?.unwrap_or_default()));
+    let (heads, entropies): (Vec<_>, Vec<_>) =
+        records.collect::<Result<Vec<_>, String>>()?.into_iter().map(|record| (record.heads, record.entropies)).unzip();
+    let selected = heads.first().map_or(0, Vec::len);
+    arrays.push(("head_ids", matrix(&heads, selected, u32::MAX)));
+    arrays.push(("head_entropies", matrix(&entropies, selected, f32::NAN)));
+    Ok(arrays)
+}

@@ -1,0 +1,155 @@
+//! What can be chosen, as the keywords of the Python functions; the defaults are the command line's.
+
+use crate::Error;
+use pyo3::PyResult;
+use pyo3::exceptions::PyValueError;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use uqac::backend::entropy::Gamma;
+use uqac::backend::sampling::Sampling;
+use uqac::engine::running::{Measure, RunningConfidence, WINDOW};
+use uqac::uq::Reading;
+use uqac::{EngineOptions, GenerateOptions, Parameters, Profile};
+
+/// How a model runs.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Load {
+    device: String,
+    k_cache: Option<String>,
+    v_cache: Option<String>,
+    threads: usize,
+    gemm: String,
+    weights: String,
+    gamma: Option<Vec<f64>>,
+}
+
+impl Default for Load {
+    fn default() -> Load {
+        let [device, gemm, weights] = ["auto", "own", "file"].map(str::to_owned);
+        Load { device, k_cache: None, v_cache: None, threads: 0, gemm, weights, gamma: None }
+    }
+}
+
+impl Load {
+    pub fn engine(&self) -> PyResult<EngineOptions> {
+        let cache = |name, text: &Option<String>| text.as_deref().map(|text| parsed(name, text)).transpose();
+        let gamma = |values: &Vec<f64>| {
+            let expected = format!("gamma: expected at most {} numbers from 0 to 1", Gamma::MAX_NEAREST);
+            Gamma::new(values).ok_or_else(|| PyValueError::new_err(expected))
+        };
+        Ok(EngineOptions {
+            device: parsed("device", &self.device)?,
+            threads: self.threads,
+            k_cache: cache("k_cache", &self.k_cache)?,
+            v_cache: cache("v_cache", &self.v_cache)?,
+            gemm: parsed("gemm", &self.gemm)?,
+            weights: parsed("weights", &self.weights)?,
+            gamma: self.gamma.as_ref().map_or(Ok(Gamma::PUBLISHED), gamma)?,
+            ..EngineOptions::default()
+        })
+    }
+}
+
+/// How responses are generated and assessed.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    pub chat_template: bool,
+    max_tokens: usize,
+    temperature: f32,
+    top_p: f32,
+    top_k: usize,
+    seed: u64,
+    stop: Vec<String>,
+    /// Below which running confidence a response ends.
+    stop_below: Option<f64>,
+    /// What the running confidence is the mean of.
+    running: Option<Measure>,
+    window: usize,
+    /// Responses that are generated at once.
+    pub batch_size: usize,
+    /// Whether tokens are reported as they are chosen.
+    pub stream: bool,
+    profile: Profile,
+    rules: BTreeMap<String, String>,
+    wide_trace: bool,
+    /// Whether the record describes the rows of its chain.
+    pub trace: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let Sampling { temperature, top_p, top_k, seed } = Sampling::GREEDY;
+        Options {
+            chat_template: true,
+            max_tokens: GenerateOptions::default().max_tokens,
+            temperature,
+            top_p,
+            top_k,
+            seed,
+            stop: Vec::new(),
+            stop_below: None,
+            running: None,
+            window: WINDOW,
+            batch_size: 8,
+            stream: false,
+            profile: Profile::Corrected,
+            rules: BTreeMap::new(),
+            wide_trace: false,
+            trace: false,
+        }
+    }
+}
+
+impl Options {
+    /// The method's parameters.
+    pub fn parameters(&self) -> PyResult<Parameters> {
+        let reading = Reading::new(self.profile, self.rules.iter()).map_err(invalid)?;
+        Ok(Parameters { wide_trace: self.wide_trace, ..Parameters::published(reading) })
+    }
+
+    pub fn generate(&self, parameters: &Parameters) -> PyResult<GenerateOptions> {
+        let &Options { max_tokens, temperature, top_p, top_k, seed, stop_below, running, window, .. } = self;
+        for (name, holds, expected) in [
+            ("max_tokens", max_tokens >= 1, "a number ≥ 1"),
+            ("window", window >= 1, "a number ≥ 1"),
+            ("temperature", temperature.is_finite() && temperature >= 0.0, "a number ≥ 0"),
+            ("top_p", top_p > 0.0 && top_p <= 1.0, "a number above 0 and at most 1"),
+        ] {
+            if !holds {
+                return Err(PyValueError::new_err(format!("{name}: expected {expected}")));
+            }
+        }
+        let measure = running.or(stop_below.map(|_| Measure::default()));
+        Ok(GenerateOptions {
+            max_tokens,
+            sampling: Sampling { temperature, top_p, top_k, seed },
+            trace: Some(parameters.head_selection()),
+            stop: self.stop.clone(),
+            running: measure.map(|measure| RunningConfidence { measure, window, stop_below }),
+            ..GenerateOptions::default()
+        })
+    }
+}
+
+/// Reads JSON that the Python side has written.
+pub fn from_json<T: DeserializeOwned>(json: &str) -> PyResult<T> {
+    // by way of a value: its errors have no place in the text, which nobody has seen
+    serde_json::from_str::<serde_json::Value>(json).and_then(serde_json::from_value).map_err(invalid)
+}
+
+fn parsed<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> PyResult<T> {
+    text.parse().map_err(|why| PyValueError::new_err(format!("{name}: {why}")))
+}
+
+/// An argument is not as expected.
+pub fn invalid(why: impl std::fmt::Display) -> pyo3::PyErr {
+    PyValueError::new_err(why.to_string())
+}
+
+/// Something could not be done.
+pub fn failed(why: impl std::fmt::Display) -> pyo3::PyErr {
+    Error::new_err(why.to_string())
+}

@@ -1,0 +1,145 @@
+"""Results are the command line's, bit for bit."""
+
+import json
+
+import pytest
+from conftest import APPLES, PENCILS
+
+import uqac
+
+
+def without_speed(record):
+    return {key: value for key, value in record.items() if key != "tokens_per_second"}
+
+
+@pytest.mark.parametrize(
+    "flags, options",
+    [
+        ([], {}),
+        (["--temperature", "0.75", "--seed", "5", "--top-k", "20"], {"temperature": 0.75, "seed": 5, "top_k": 20}),
+        (["--profile", "reference"], {"profile": "reference"}),
+        (["--rule", "threshold=at-least", "--wide-trace"], {"rules": {"threshold": "at-least"}, "wide_trace": True}),
+        (["--system", "Be brief."], {"system": "Be brief."}),
+        (["--stop-below", "-0.001", "--running", "entropy", "--window", "4"], {"stop_below": -0.001, "running": "entropy", "window": 4}),
+        (["--no-chat-template", "--max-tokens", "9"], {"chat_template": False, "max_tokens": 9}),
+    ],
+)
+def test_ask_is_uqac_ask(model, program, flags, options):
+    expected = json.loads(program("ask", "--json", "--device", "cpu", "-m", "abacus", *flags, PENCILS))
+    assert without_speed(model.ask(PENCILS, **options).to_dict()) == without_speed(expected)
+
+
+def test_score_is_uqac_score(model, program):
+    asked = model.ask(PENCILS)
+    span = asked.answer_span
+    items = [
+        {"id": "text", "prompt": PENCILS, "response": asked.response},
+        {"id": "messages", "messages": [{"role": "user", "content": PENCILS}], "response": "It is \\boxed{28}."},
+        {"id": "ids", "input_ids": asked.input_ids, "n_instr": asked.n_instr, "answer_span": list(span)},
+        {"id": "none", "prompt": PENCILS, "response": "I do not know."},
+        {"id": "bad", "prompt": PENCILS},
+    ]
+    lines = "".join(json.dumps(item) + "\n" for item in items)
+    output = program("score", "-m", "abacus", "--device", "cpu", "-i", "-", "-o", "-", "--trace", given=lines)
+    expected = [json.loads(line) for line in output.splitlines()]
+    found = [result.to_dict() for result in model.score_many(items, progress=False, trace=True)]
+    assert [record["status"] for record in found] == ["ok", "ok", "ok", "no_answer", "error"]
+    expected[-1]["error"] = expected[-1]["error"].removeprefix("line 5: ")
+    assert found == expected
+
+
+def test_a_response_has_the_same_bits_asked_or_scored_by_text_or_by_tokens(model):
+    asked = model.ask(PENCILS)
+    prompt, response = asked.input_ids[: asked.n_instr], asked.input_ids[asked.n_instr :]
+    for scored in [
+        model.score(PENCILS, asked.response),
+        model.score([{"role": "user", "content": PENCILS}], asked.response),
+        model.score(prompt, response),
+        model.score(prompt, response, answer_span=asked.answer_span),
+    ]:
+        assert (scored.scores, scored.chain, scored.answer) == (asked.scores, asked.chain, asked.answer)
+    assert prompt == model.encode(PENCILS) and model.decode(response).startswith(asked.response)
+
+
+def test_batches_are_as_one_by_one_and_in_order(model, capsys):
+    questions = [PENCILS, "What is 17 + 25?", APPLES, [{"role": "user", "content": PENCILS}], "What is 4 * 6?"]
+    one_by_one = [without_speed(model.ask(question).to_dict()) for question in questions]
+    for batch_size in (1, 3):
+        found = model.ask_many(questions, batch_size=batch_size)
+        assert [without_speed(result.to_dict()) for result in found] == one_by_one
+    assert "5/5" in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_one_question_is_its_own(model):
+    found = model.ask_many(["What is 1 + 1?", "word " * 200_000, APPLES], progress=False)
+    assert [result.status for result in found] == ["ok", "error", "ok"]
+    assert "max_position_embeddings" in found[1].error and found[1].error == str(found[1])
+
+
+def test_tokens_come_with_running_scores(model):
+    generation = model.generate(PENCILS)
+    tokens = list(generation)
+    result = generation.result()
+    assert without_speed(result.to_dict()) == without_speed(model.ask(PENCILS).to_dict())
+    assert "".join(token.text for token in tokens) == result.response
+    assert [token.id for token in tokens] == result.input_ids[result.n_instr :]
+    assert [token.logprob for token in tokens] == result.logprobs
+    total, least = 0.0, 0.0
+    for token in tokens:
+        total, least = total + token.logprob, min(least, token.logprob)
+        assert token.response_logprob == total
+        assert token.min_token_prob == pytest.approx(pow(2.718281828459045, least), rel=1e-14)
+
+
+def test_the_running_confidence_stops_a_response(model):
+    measured = list(model.generate(PENCILS, running="entropy", window=4))
+    assert [token.confidence for token in measured[:3]] == [None] * 3
+    entropies = model.trace(PENCILS).entropies
+    assert [token.confidence for token in measured[3:]] == pytest.approx(
+        [-entropies[i - 3 : i + 1].mean() for i in range(3, len(measured))], abs=1e-12
+    )
+    least = min(token.confidence for token in measured[3:])
+    stopped = model.ask(PENCILS, running="entropy", window=4, stop_below=least + 1e-9)
+    at = [token.confidence for token in measured].index(least)
+    assert stopped.finish_reason == "unsure" and len(stopped.logprobs) == at + 1
+
+
+def test_a_generation_that_is_left_stops(model):
+    for token in model.generate(PENCILS, max_tokens=100):
+        assert token.logprob <= 0.0
+        break
+    assert model.ask("What is 17 + 25?").answer == "42"
+
+
+def test_results_show_themselves(model):
+    result = model.ask(PENCILS)
+    part, page = result._repr_html_(), result.to_html()
+    assert part in page and page.startswith("<!doctype html>") and "<script" not in page
+    assert part.count('class="answer"') >= 2, "one in the legend, the others in the response"
+    assert result.response in str(result) and "p_sim" in str(result)
+    assert "Result(status='ok', answer='29'" in repr(result)
+    hostile = model.score("Say it.", "<script>alert(1)</script> The answer is \\boxed{7}.")
+    assert "<script" not in hostile.to_html() and "&lt;" in hostile.to_html()
+
+
+def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):
+    with pytest.raises(uqac.Error, match="config.json is missing"):
+        uqac.load(tmp_path)
+    with pytest.raises(uqac.Error, match="hf download org/absent"):
+        uqac.load("org/absent")
+    with pytest.raises(ValueError, match="device: expected auto, cpu, cuda, cuda:N or reference"):
+        uqac.load("abacus", device="gpu")
+    with pytest.raises(ValueError, match="unknown field `max_token`, expected one of .*`max_tokens`"):
+        model.ask("1 + 1?", max_token=3)
+    with pytest.raises(ValueError, match="max_tokens: expected a number ≥ 1"):
+        model.generate("1 + 1?", max_tokens=0)
+    with pytest.raises(ValueError, match="valid names: encoding, extraction"):
+        model.ask("1 + 1?", rules={"theta": "1"})
+    with pytest.raises(uqac.Error, match=r"input_ids\[1\]: expected a token id"):
+        model.score([1, -2], [3])
+    with pytest.raises(uqac.Error, match="answer_span: expected"):
+        model.score([1, 2], [3, 4], answer_span=(0, 9))
+    with pytest.raises(uqac.Error, match="token id 4000000 is out of range"):
+        model.score([1, 2], [4_000_000, 4])
+    with pytest.raises(ValueError, match="answer_span"):
+        model.score("1 + 1?", "2", answer_span=(0, 1))

@@ -1,0 +1,31 @@
+"""A model's answer with a confidence from the pass that wrote it.
+
+    >>> import uqac
+    >>> model = uqac.load("abacus")
+    >>> result = model.ask("Tom has 3 boxes with 12 pencils each. He gives away 7. How many are left?")
+    >>> result.answer, round(result.p, 2)
+    ('29', 0.99)
+
+Positions are 0-based over the whole sequence, prompt and response. Row T is what the model computes with the token at position
+T as its input, so it predicts the token at T + 1. Log-probabilities are natural and under the full vocabulary, and every
+confidence is higher for more confident. The engine runs without the interpreter's lock; Ctrl-C stops it.
+"""
+
+from . import metrics
+from ._model import Generating, Generation, Message, Method, Model, load
+from ._result import Result, Token, Trace
+from ._uqac import Error
+
+__all__ = [
+    "Error",
+    "Generating",
+    "Generation",
+    "Message",
+    "Method",
+    "Model",
+    "Result",
+    "Token",
+    "Trace",
+    "load",
+    "metrics",
+]

@@ -1,0 +1,293 @@
+"""A model and what can be asked of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+
+import numpy as np
+
+from . import _uqac
+from ._result import Result, Token, Trace
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Message(TypedDict):
+    """A turn of a conversation."""
+
+    role: str
+    content: str
+
+
+#: A question, or the messages of a conversation.
+Conversation = Union[str, Sequence[Message]]
+
+
+class Method(TypedDict, total=False):
+    """How a response is assessed; the defaults are the command line's."""
+
+    profile: Literal["corrected", "paper", "reference"]
+    """Which reading of the method; `corrected` by default."""
+    rules: Mapping[str, str]
+    """Rules of the profile that are changed, by name: {"threshold": "above"}."""
+    wide_trace: bool
+    """Record each prediction's whole distribution, for the scores that need it."""
+    trace: bool
+    """Add the chosen heads and the largest attention weights of every row of the chain to the record."""
+    chat_template: bool
+    """Without, prompts are taken as they are, for base models; True by default."""
+
+
+class Generating(Method, total=False):
+    """How a response is generated, and how it is assessed."""
+
+    max_tokens: int
+    """1024 by default."""
+    temperature: float
+    """0, the default, takes the most probable token each time."""
+    top_p: float
+    top_k: int
+    seed: int
+    stop: Sequence[str]
+    """Texts that end a response, which is cut before them."""
+    running: Literal["group", "entropy"]
+    """Running confidence of tokens: the mean of minus the log-probability of the top 20 tokens (DeepConf), or of minus the
+    entropy, over the last `window` tokens."""
+    window: int
+    """64 by default."""
+    stop_below: float
+    """End a response with the token after which its running confidence (`group` by default) is lower."""
+
+
+class Item(TypedDict, total=False):
+    """A response that exists, as a line of `uqac score` has it: `prompt` or `messages` and `response`, or `input_ids` and
+    `n_instr` (and `answer_span`)."""
+
+    id: str | int
+    prompt: str
+    messages: Sequence[Message]
+    response: str
+    input_ids: Sequence[int]
+    n_instr: int
+    answer_span: tuple[int, int]
+    dataset: str
+
+
+def load(
+    model: str = "abacus",
+    device: str = "auto",
+    *,
+    k_cache: Literal["f32", "f16", "bf16"] | None = None,
+    v_cache: Literal["f32", "f16", "bf16"] | None = None,
+    threads: int = 0,
+    gemm: Literal["own", "auto", "cublaslt"] = "own",
+    weights: Literal["file", "q8"] = "file",
+    gamma: Sequence[float] | None = None,
+) -> Model:
+    """Loads a model: a folder in Hugging Face layout, a hub name that has been downloaded, or `"abacus"`, the small model that
+    is inside the package.
+
+    `device` is `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`;
+    `k_cache` and `v_cache` are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 is one per core;
+    `gamma` discounts the nearest positions.
+
+    Raises Error where there is no such model, or it cannot run; ValueError for an option that is not as expected.
+    """
+    options: dict[str, Any] = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, gemm=gemm, weights=weights)
+    if gamma is not None:
+        options["gamma"] = list(gamma)
+    native, events = _uqac.Model.load(str(model), json.dumps(options))
+    return Model(native, json.loads(_only(events)))
+
+
+class Model:
+    """A loaded model. Several threads may use it; their calls are carried out one after the other."""
+
+    def __init__(self, native: _uqac.Model, info: dict[str, Any]) -> None:
+        self._native = native
+        #: How it runs: name, folder, architecture, context, device, k_cache, v_cache, ...
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"Model({self.info['name']!r}, device={self.info['device']!r})"
+
+    def ask(self, question: Conversation, *, system: str | None = None, **options: Unpack[Generating]) -> Result:
+        """Answers a question, as `uqac ask` does; options as in Generating.
+
+        Raises Error where the question cannot be answered; ValueError for an option that is not as expected.
+        """
+        return _checked(_only(self._ask([_conversation(question, system)], options))[1])
+
+    def ask_many(
+        self,
+        questions: Iterable[Conversation],
+        *,
+        system: str | None = None,
+        batch_size: int = 8,
+        progress: bool = True,
+        **options: Unpack[Generating],
+    ) -> list[Result]:
+        """Answers questions, `batch_size` at once; results are in the questions' order, and the same as one by one (the i-th
+        draws from stream i of the seed). What is wrong with a question is its result's `error`."""
+        conversations = [_conversation(question, system) for question in questions]
+        events = self._ask(conversations, {**options, "batch_size": batch_size})
+        return _collect(events, len(conversations), progress)
+
+    def generate(
+        self, question: Conversation, *, system: str | None = None, **options: Unpack[Generating]
+    ) -> Generation:
+        """Answers a question token by token: an iterator of Token, whose `result()` is the Result."""
+        return Generation(self._ask([_conversation(question, system)], {**options, "stream": True}))
+
+    def score(
+        self,
+        prompt: Conversation | Sequence[int],
+        response: str | Sequence[int],
+        *,
+        answer_span: tuple[int, int] | None = None,
+        dataset: str | None = None,
+        **options: Unpack[Method],
+    ) -> Result:
+        """Scores a response that exists, as `uqac score` does.
+
+        `prompt` is a question, messages, or token ids, with a `response` of token ids as well. `answer_span`, of token ids: the
+        positions [start, end) of the answer in the whole sequence; else it is looked for in the text, for `dataset`
+        in its form.
+
+        Raises Error where the response cannot be scored; ValueError for an option that is not as expected.
+        """
+        item = _item(prompt, response, answer_span, dataset)
+        return _checked(Result(_only(self._native.score([_json(item)], _json(options)))[1]))
+
+    def score_many(
+        self, items: Iterable[Item], *, progress: bool = True, **options: Unpack[Method]
+    ) -> list[Result]:
+        """Scores responses; an item is as a line of `uqac score`. What is wrong with an item is its result's `error`."""
+        lines = [_json(item) for item in items]
+        events = ((index, Result(native)) for index, native in self._native.score(lines, _json(options)))
+        return _collect(events, len(lines), progress)
+
+    def trace(
+        self,
+        prompt: Conversation | Sequence[int],
+        response: str | Sequence[int] | None = None,
+        *,
+        rows: Sequence[int] | Literal["chain", "all"] = "chain",
+        answer_span: tuple[int, int] | None = None,
+        dataset: str | None = None,
+        **options: Unpack[Generating],
+    ) -> Trace:
+        """Everything that the engine records of a response, as numpy arrays: see Trace. Without a `response` it is generated
+        first. `rows`: the rows whose α* is wanted, by position; those of the chain; or every row of the response."""
+        result = None
+        if response is None:
+            result = self.ask(prompt, **options)  # type: ignore[arg-type]
+            prompt, response = result.input_ids[: result.n_instr], result.input_ids[result.n_instr :]
+            answer_span = result.answer_span
+        item = _item(prompt, response, answer_span, dataset)
+        wanted = rows if isinstance(rows, str) else [int(row) for row in rows]
+        native, arrays = _only(self._native.trace(_json(item), _json(wanted), _json(options)))
+        return Trace(result or Result(native), arrays)
+
+    def encode(self, prompt: Conversation, *, system: str | None = None, chat_template: bool = True) -> list[int]:
+        """The tokens of a prompt, up to where the response starts."""
+        ids: list[int] = _only(self._native.encode(_json(_conversation(prompt, system)), chat_template))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens."""
+        text: str = _only(self._native.decode([int(id) for id in ids]))
+        return text
+
+    def _ask(self, conversations: Sequence[Conversation], options: Mapping[str, Any]) -> Iterator[Any]:
+        events = self._native.ask(_json(conversations), _json(options))
+        return ((event[0], Result(event[1])) if len(event) == 2 else Token(*event) for event in events)
+
+
+class Generation(Iterator[Token]):
+    """The tokens of a response as they are chosen. It may be left at any token; the engine then stops."""
+
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._result: Result | None = None
+
+    def __next__(self) -> Token:
+        event = next(self._events)
+        if isinstance(event, Token):
+            return event
+        self._result = event[1]
+        raise StopIteration
+
+    def result(self) -> Result:
+        """The result, once the response has ended; tokens that were not looked at are passed over."""
+        for _ in self:
+            pass
+        assert self._result is not None
+        return _checked(self._result)
+
+
+def _only(events: Iterator[Any]) -> Any:
+    """The one event of a job."""
+    for event in events:
+        return event
+    raise _uqac.Error("the model's thread has ended")
+
+
+def _conversation(question: Conversation, system: str | None) -> Conversation:
+    if system is None:
+        return question
+    if not isinstance(question, str):
+        raise ValueError("system: expected a question as text beside it; messages have a system message of their own")
+    return [{"role": "system", "content": system}, {"role": "user", "content": question}]
+
+
+def _item(
+    prompt: Conversation | Sequence[int],
+    response: str | Sequence[int],
+    answer_span: tuple[int, int] | None,
+    dataset: str | None,
+) -> dict[str, Any]:
+    item: dict[str, Any] = {} if dataset is None else {"dataset": dataset}
+    if isinstance(response, str):
+        if answer_span is not None:
+            raise ValueError("answer_span: expected a prompt and a response of token ids beside it")
+        return {**item, "prompt" if isinstance(prompt, str) else "messages": prompt, "response": response}
+    item.update(input_ids=[*prompt, *response], n_instr=len(prompt))
+    return item if answer_span is None else {**item, "answer_span": list(answer_span)}
+
+
+def _checked(result: Result) -> Result:
+    if result.error is not None:
+        raise _uqac.Error(result.error)
+    return result
+
+
+def _collect(events: Iterable[tuple[int, Result]], total: int, progress: bool) -> list[Result]:
+    """Results in the order of what was asked for."""
+    results: dict[int, Result] = {}
+    for index, result in events:
+        results[index] = result
+        if progress:
+            done = len(results)
+            bar = "█" * (30 * done // total)
+            print(f"\r{bar:░<30} {done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+    return [results[index] for index in sorted(results)]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and of torch, and arrays of them."""
+    if isinstance(value, (np.generic, np.ndarray)) or hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterable):
+        return list(value)
+    raise TypeError(f"expected what JSON can hold, found {type(value).__name__}")

@@ -1,0 +1,222 @@
+"""What comes back: results, tokens and traces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _uqac
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token as it is chosen.
+
+    `text` is what it adds to the response (empty for an end token, or where a character is not yet whole). What follows are the
+    running values of the scores of the same names, over the response so far: `response_logprob` = ln p of all of it,
+    `min_token_prob` = the probability of its least probable token. `confidence` is the running confidence, the mean over the
+    last `window` tokens, where one is asked for and there are as many.
+    """
+
+    id: int
+    text: str
+    logprob: float
+    response_logprob: float
+    min_token_prob: float
+    confidence: float | None = None
+
+
+class Result:
+    """A response, the answer in it and the confidence.
+
+    `record` is the JSON object of `uqac ask --json` or of a line of `uqac score`; `to_dict()` gives a copy. In a notebook a
+    result shows itself; `print` gives the report of `uqac ask`.
+    """
+
+    def __init__(self, native: _uqac.Response) -> None:
+        self._native = native
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(self._native.json)
+        return record
+
+    @property
+    def status(self) -> Literal["ok", "no_answer", "error"]:
+        """`no_answer`: no final answer was found in the response; `error` (of batches only): see `error`."""
+        status: Literal["ok", "no_answer", "error"] = self.record["status"]
+        return status
+
+    @property
+    def error(self) -> str | None:
+        return self.record.get("error")
+
+    @property
+    def answer(self) -> str | None:
+        """The final answer's text."""
+        found: dict[str, Any] = self.record["answer"] or {}
+        return found.get("text")
+
+    @property
+    def answer_span(self) -> tuple[int, int] | None:
+        """Positions [start, end) of the answer's tokens."""
+        found = self.record["answer"]
+        return None if found is None else (found["tokens"][0], found["tokens"][1])
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability that the answer is right, by a calibration of the model; `None` where there is none (`p` then is what
+        there is)."""
+        found: Mapping[str, Any] = self.record.get("confidence") or {}
+        return found.get("value")
+
+    @property
+    def p(self) -> float | None:
+        """P, UQAC's confidence, uncalibrated."""
+        return self.scores.get("p")
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """Every score by its key; empty without an answer."""
+        return self.record["scores"] or {}
+
+    @property
+    def chain(self) -> list[dict[str, Any]]:
+        """The attention chain: row (relative to the response: row r predicts its token r + 1), score, similarity, from."""
+        chain: list[dict[str, Any]] = self.record["chain"]
+        return chain
+
+    @property
+    def kept(self) -> list[int]:
+        """Rows of the chain that the similarity filter kept."""
+        kept: list[int] = self.record["kept"]
+        return kept
+
+    @property
+    def response(self) -> str:
+        """The response's text, without the end token."""
+        return self._native.text
+
+    @property
+    def finish_reason(self) -> Literal["stop", "length", "unsure"] | None:
+        """Why a generated response ended (`unsure`: by `stop_below`); `None` of one that was scored."""
+        return self.record.get("finish_reason")
+
+    @property
+    def n_instr(self) -> int | None:
+        """Where the response starts: the prompt's length in tokens."""
+        n_instr: int | None = self.record["n_instr"]
+        return n_instr
+
+    @cached_property
+    def input_ids(self) -> list[int]:
+        """The whole sequence."""
+        return self._native.input_ids
+
+    @cached_property
+    def token_texts(self) -> list[str]:
+        """Each token of the response on its own."""
+        return self._native.token_texts
+
+    @cached_property
+    def logprobs(self) -> list[float]:
+        """ln p of each token of the response."""
+        return self._native.logprobs
+
+    def to_dict(self) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(self._native.json)
+        return record
+
+    def to_html(self) -> str:
+        """A page that loads nothing: the confidence, the response with its chain drawn on it, the scores."""
+        return self._native.html(True)
+
+    def _repr_html_(self) -> str:
+        return self._native.html(False)
+
+    def __str__(self) -> str:
+        return self.error or f"{self.response}\n\n{self._native.report(100)}".rstrip()
+
+    def __repr__(self) -> str:
+        return f"Result(status={self.status!r}, answer={self.answer!r}, confidence={self.confidence}, p={self.p})"
+
+
+class Trace:
+    """Everything that was recorded of one response of R tokens in a sequence of T, as numpy arrays that are not to be written to.
+
+    `result`          the Result
+    `input_ids`       uint32 [T]; the response starts at `n_instr`
+    `logprobs`        float64 [R], ln p of each token of the response
+    `entropies`       float64 [R + 1], in nats; row j is row n_instr - 1 + j, which predicts response token j
+    `head_ids`        uint32 [R + 1, K], the heads of lowest entropy of each row, as layer * heads + head, lowest first
+    `head_entropies`  float32 [R + 1, K], of their reweighted attention, in nats
+    `rows`            int64 [n], positions of the rows of α* that were asked for
+    `attention`       float32 [n, T], α* of those rows: the maximum of the reweighted attention over the row's K heads
+    `chain`           structured [links]: row, score, similarity, source (the row it was reached from; -2 of answer tokens)
+    `kept`            int64, rows of the chain that the similarity filter kept
+    `ensemble`        structured [members]: position, token (-1 of the response itself), log_answer, log_chain
+    """
+
+    input_ids: NDArray[np.uint32]
+    logprobs: NDArray[np.float64]
+    entropies: NDArray[np.float64]
+    head_ids: NDArray[np.uint32]
+    head_entropies: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    attention: NDArray[np.float32]
+
+    def __init__(self, result: Result, arrays: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> None:
+        self.result = result
+        for name, (dtype, shape, data) in arrays.items():
+            setattr(self, name, np.frombuffer(data, dtype).reshape(shape))
+
+    @property
+    def n_instr(self) -> int:
+        """Where the response starts."""
+        return len(self.input_ids) - len(self.logprobs)
+
+    @property
+    def chain(self) -> NDArray[np.void]:
+        links = [
+            (link["row"], _number(link["score"]), _number(link["similarity"]), -2 if link["from"] is None else link["from"])
+            for link in self.result.chain
+        ]
+        return np.array(links, [("row", "i8"), ("score", "f8"), ("similarity", "f8"), ("source", "i8")])
+
+    @property
+    def kept(self) -> NDArray[np.int64]:
+        return np.array(self.result.kept, np.int64)
+
+    @property
+    def ensemble(self) -> NDArray[np.void]:
+        members = [
+            (
+                -1 if member["position"] is None else member["position"],
+                -1 if member["token"] is None else member["token"],
+                _number(member["log_answer"]),
+                _number(member["log_chain"]),
+            )
+            for member in self.result.record["ensemble"]
+        ]
+        return np.array(members, [("position", "i8"), ("token", "i8"), ("log_answer", "f8"), ("log_chain", "f8")])
+
+    def alternatives(self, row: int) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
+        """Ids and log-probabilities of the most probable tokens after row n_instr - 1 + `row`, best first: every one with
+        p > 0.01, and at least five."""
+        offsets, ids, logprobs = (getattr(self, f"top_{name}") for name in ("offsets", "ids", "logprobs"))
+        part = slice(offsets[row], offsets[row + 1])
+        return ids[part], logprobs[part]
+
+    def __repr__(self) -> str:
+        return f"Trace({self.result!r}, tokens={len(self.logprobs)}, heads={self.head_ids.shape[1]}, rows={len(self.rows)})"
+
+
+def _number(value: float | None) -> float:
+    """JSON has no number that is not finite."""
+    return float("nan") if value is None else value

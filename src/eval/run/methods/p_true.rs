@@ -1,0 +1,92 @@
+//! P(True) (Kadavath et al. 2022, "Language Models (Mostly) Know What They Know", arXiv 2207.05221, section 3): the model is asked
+//! whether its answer is true: p = p(True) / (p(True) + p(False)), of the tokens that the answer to that begins with. Those
+//! with p > 0.01, and at least five, are counted. Input: one more turn of one token, on the response's cache.
+
+use super::{Context, Draw, Ended, Findings, Method, MethodError, Score};
+use crate::engine::encode::encode_next_turn;
+use crate::engine::{GenerateOptions, Generation};
+use crate::model::chat::Conversation;
+use crate::model::tokenizer::TokenizerError;
+use serde_json::json;
+
+/// The question after the answer: the paper's two options, in a turn of its own.
+const QUESTION: &str =
+    "Is your final answer:\n (A) True\n (B) False\nReply with the letter alone, A or B. The final answer is:";
+
+/// Asks in a second turn on the response's cache, and reads the first token's distribution.
+pub struct PTrue;
+
+impl Method for PTrue {
+    fn key(&self) -> &'static str {
+        "p-true"
+    }
+
+    fn about(&self) -> &'static str {
+        "The model is asked whether its answer is true, and the probability of yes is read"
+    }
+
+    fn scores(&self) -> &'static [Score] {
+        &[Score {
+            key: "p_true",
+            name: "P(True)",
+            meaning: "probability of \"True\" when asked, out of that of \"True\" or \"False\"",
+            is_probability: true,
+            of_majority: false,
+        }]
+    }
+
+    fn needs_chat_template(&self) -> bool {
+        true
+    }
+
+    fn turns(&self, ended: &Ended) -> Result<Vec<Draw>, MethodError> {
+        let Ended { engine, tokens, item, options, text, answer } = *ended;
+        if answer.is_none() {
+            return Ok(Vec::new());
+        }
+        let conversation = Conversation::Messages(item.messages.clone());
+        let prompt = encode_next_turn(engine, &conversation, text, tokens, QUESTION)?;
+        // a trace, because its steps list the most probable tokens; the item's own, so that one pass can have both
+        let trace = Some(options.parameters.head_selection());
+        let generate = GenerateOptions { max_tokens: 1, trace, ..GenerateOptions::default() };
+        Ok(vec![Draw { prompt, stream: 0, generate }])
+    }
+
+    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+        let Some(step) = drawn.first().and_then(|generation| generation.steps.first()) else { return Ok(None) };
+        let texts = step.top.iter().map(|t| context.traced.engine().tokenizer().decode_token(t.token));
+        let listed: Vec<(String, f64)> = texts
+            .zip(&step.top)
+            .map(|(text, t)| Ok((text?, t.logprob.exp())))
+            .collect::<Result<_, TokenizerError>>()?;
+        let [yes, no] = [["a", "true"], ["b", "false"]].map(|names| mass(&listed, names));
+        let p_true = (yes + no > 0.0).then(|| yes / (yes + no));
+        Ok(Some(Findings {
+            scores: vec![("p_true", p_true)],
+            details: json!({ "true": yes, "false": no }),
+            ..Findings::default()
+        }))
+    }
+}
+
+/// Probability of the tokens whose text, without brackets, whitespace and case, is one of `names`.
+fn mass(listed: &[(String, f64)], names: [&str; 2]) -> f64 {
+    let bare = |text: &str| {
+        text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '(' | ')' | '.' | '*')).to_lowercase()
+    };
+    listed.iter().filter(|(text, _)| names.contains(&&*bare(text))).map(|(_, p)| p).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_and_words_count_however_they_are_written() {
+        let listed = [("A", 0.5), (" (B", 0.25), ("True", 0.0625), (" a)", 0.0625), ("Answer", 0.1), ("**B**", 0.01)];
+        let listed = listed.map(|(text, p)| (text.to_owned(), p));
+        assert_eq!(mass(&listed, ["a", "true"]), 0.625);
+        assert_eq!(mass(&listed, ["b", "false"]), 0.26);
+        assert_eq!(mass(&[], ["a", "true"]), 0.0);
+    }
+}

@@ -1,0 +1,101 @@
+//! From where every head attends. α_t(l, h) is the weight that head h of layer l gives, in the row which predicts the response's
+//! token t, to the token before it: the row's own. Tokens t = 0..n. Inputs: log-probabilities and a wide trace.
+
+use super::Group::SinglePass;
+use super::{Found, Score, mean};
+use crate::backend::HeadAttention;
+
+pub(super) const SCORES: &[Score] = &[
+    // RAUQ (Vazhentsev et al. 2025, arXiv 2505.20045, equations 2 to 5): per layer, the head h with the largest mean α; c_0 = p_0,
+    // c_t = a p_t + (1 − a) α_t(l, h) c_{t−1} with a = 0.2; min over the middle third of the layers of (1/n) Σ ln c_t − 1.
+    // LM-Polygraph's RAUQ, with its sign turned.
+    Score {
+        key: "rauq",
+        name: "RAUQ",
+        meaning: "token probabilities, passed on along the attention to the token before",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: rauq,
+    },
+    // The attention score of LLM-Check (Sriramanan et al. 2024, section 3.2), generated tokens alone: mean over the heads of layer
+    // ⌊L/2⌋ of Σ_{1 ≤ t < n} ln α_t. LM-Polygraph's AttentionScore with gen_only, with its sign turned.
+    Score {
+        key: "attention_score",
+        name: "Attention score",
+        meaning: "log of the attention of tokens to themselves, in the middle layer",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: attention_score,
+    },
+    // The lookback ratio of Lookback Lens (Chuang et al. 2024, arXiv 2407.07071, equations 1 to 3): A(context) / (A(context) +
+    // A(new)), the mean weights of a prompt's and of a response's token; here its mean over heads, layers and tokens, where they
+    // train a classifier on it. The first token, before which there is no new one, is left out.
+    Score {
+        key: "lookback_ratio",
+        name: "Lookback ratio",
+        meaning: "share of the attention that goes to the prompt, per token",
+        group: SinglePass,
+        place: 2,
+        is_probability: false,
+        compute: lookback_ratio,
+    },
+];
+
+/// What RAUQ gives a token's own probability.
+const OWN_SHARE: f64 = 0.2;
+
+/// Added to a weight before its logarithm, as LM-Polygraph.
+const FLOOR: f64 = 1e-12;
+
+/// Of each of the response's tokens, the heads of the row that predicts it, `[layers][heads]`; `None` without a wide trace, or
+/// of no tokens.
+fn rows<'a>(found: &Found<'a>) -> Option<Vec<&'a [Vec<HeadAttention>]>> {
+    let heads = |position: usize| Some(&*found.response.step(position.checked_sub(1)?).heads);
+    let rows: Option<Vec<&[Vec<HeadAttention>]>> = found.span().map(heads).collect();
+    rows.filter(|rows| !rows.is_empty() && rows.iter().all(|row| !row.is_empty()))
+}
+
+fn rauq(found: &Found) -> Option<f64> {
+    let rows = rows(found)?;
+    let p: Vec<f64> = found.exact_logprobs(found.span()).iter().map(|logprob| logprob.exp()).collect();
+    let layers = rows[0].len();
+    let middle = layers / 3..((2 * layers).div_ceil(3) + 1).min(layers);
+    middle.map(|layer| mean_confidence(&rows, layer, &p) - 1.0).reduce(f64::min)
+}
+
+/// (1/n) Σ ln c_t of one layer.
+fn mean_confidence(rows: &[&[Vec<HeadAttention>]], layer: usize, p: &[f64]) -> f64 {
+    let own = |head: usize| rows.iter().skip(1).map(move |row| f64::from(row[layer][head].own));
+    let total = |head: usize| own(head).sum::<f64>();
+    // of equals the lower head
+    let head = (1..rows[0][layer].len()).fold(0, |best, head| if total(head) > total(best) { head } else { best });
+    let mut confidence = p[0];
+    let mut logs = vec![confidence.ln()];
+    for (p, own) in p[1..].iter().zip(own(head)) {
+        confidence = OWN_SHARE * p + (1.0 - OWN_SHARE) * own * confidence;
+        logs.push(confidence.ln());
+    }
+    mean(&logs)
+}
+
+fn attention_score(found: &Found) -> Option<f64> {
+    let rows = rows(found)?;
+    let log = |row: &&[Vec<HeadAttention>]| {
+        let logs = row[row.len() / 2].iter().map(|head| (f64::from(head.own) + FLOOR).ln());
+        mean(&logs.collect::<Vec<_>>())
+    };
+    Some(0.0 + rows.iter().skip(1).map(log).sum::<f64>())
+}
+
+fn lookback_ratio(found: &Found) -> Option<f64> {
+    let (rows, context) = (rows(found)?, found.response.prompt_len as f64);
+    let ratio = |(new, head): (f64, &HeadAttention)| {
+        let (of_context, of_new) = (f64::from(head.prompt) / context, (1.0 - f64::from(head.prompt)).max(0.0) / new);
+        if of_context + of_new > 0.0 { of_context / (of_context + of_new) } else { 0.0 }
+    };
+    let all = rows.iter().enumerate().skip(1).flat_map(|(new, row)| row.iter().flatten().map(move |h| (new as f64, h)));
+    let ratios: Vec<f64> = all.map(ratio).collect();
+    (!ratios.is_empty()).then(|| mean(&ratios))
+}
