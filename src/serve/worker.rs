@@ -115,10 +115,11 @@ impl Worker<'_, '_> {
                 None => ControlFlow::Break(()),
             };
             let ended = batch.next_or_pause(&mut on_token, &mut || room && shared.queue.len() > 0)?;
+            // before the answer is sent: who has it may ask how many are left
+            shared.metrics.running.store(batch.unfinished(), Relaxed);
             if let Some(ticket) = ended {
                 self.end(ticket)?;
             }
-            self.shared.metrics.running.store(self.batch.unfinished(), Relaxed);
         }
     }
 

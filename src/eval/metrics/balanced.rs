@@ -127,16 +127,16 @@ mod tests {
 
     #[test]
     fn bins_are_means_over_the_subsamples() {
-        // six right ones at 0.9; of nine wrong ones, every third at 0.2 and the others at 0.6
+        // six right ones at 0.92; of nine wrong ones, every third at 0.22 and the others at 0.62
         let labels: Vec<bool> = (0..15).map(|i| i < 6).collect();
         let scores: Vec<Confidence> = (0..15)
             .map(|i| {
                 if i < 6 {
-                    0.9
+                    0.92
                 } else if i % 3 == 0 {
-                    0.2
+                    0.22
                 } else {
-                    0.6
+                    0.62
                 }
                 .into()
             })
