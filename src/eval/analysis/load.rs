@@ -330,12 +330,18 @@ fn runs_inside(folder: &Path) -> Vec<PathBuf> {
 
 fn is_samples(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("samples_") && name.ends_with(".jsonl")
+    name.starts_with("samples_") && stem(name) != name
+}
+
+/// The name of a file of lines without its ending; it may have been compressed since.
+fn stem(name: &str) -> &str {
+    let plain = name.strip_suffix(".gz").unwrap_or(name);
+    plain.strip_suffix(".jsonl").unwrap_or(name)
 }
 
 /// `samples_gsm8k.shard-2-of-4.jsonl`: (2, 4)
 fn shard_of(file: &Path) -> Option<(usize, usize)> {
-    let stem = file.file_stem()?.to_str()?;
+    let stem = stem(file.file_name()?.to_str()?);
     let (_, shard) = stem.rsplit_once(".shard-")?;
     let (i, n) = shard.split_once("-of-")?;
     Some((i.parse().ok()?, n.parse().ok()?))
@@ -408,6 +414,7 @@ pub(super) mod tests {
     fn shards_are_read_from_names() {
         let of = |name: &str| shard_of(Path::new(name));
         assert_eq!(of("samples_bbh_x.shard-2-of-4.jsonl"), Some((2, 4)));
+        assert_eq!(of("samples_bbh_x.shard-2-of-4.jsonl.gz"), Some((2, 4)));
         assert_eq!(of("samples_gsm8k.jsonl"), None);
         assert_eq!(of("samples_a.shard-x-of-4.jsonl"), None);
     }
