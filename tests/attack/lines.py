@@ -16,6 +16,7 @@ import argparse
 import collections
 import gzip
 import json
+import math
 import os
 import random
 import resource
@@ -149,19 +150,25 @@ class Attack:
         self.environment = {"UQAC_CACHE": str(self.folder / "cache"), "PATH": os.environ["PATH"]}
 
     def run(self, arguments, timeout, stdin=None):
-        """Exit code (negative: a signal; None: a hang), what it said, and seconds."""
+        """Exit code (negative: a signal; None: a hang), what it said, and its seconds on the CPU, which `timeout` bounds."""
 
         def limit():
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(timeout), math.ceil(timeout)))
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
-        begun = time.monotonic()
+        def on_cpu():
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return used.ru_utime + used.ru_stime
+
+        begun = on_cpu()
         try:
             done = subprocess.run([self.uqac, *arguments], env=self.environment, cwd=self.folder, preexec_fn=limit,
-                                  stdin=stdin or subprocess.DEVNULL, capture_output=True, timeout=timeout)
-            return done.returncode, done.stderr.decode(errors="replace"), time.monotonic() - begun
-        except subprocess.TimeoutExpired:
-            return None, "", time.monotonic() - begun
+                                  stdin=stdin or subprocess.DEVNULL, capture_output=True, timeout=30 * timeout)
+            out_of_time = done.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
+            return None if out_of_time else done.returncode, done.stderr.decode(errors="replace"), on_cpu() - begun
+        except subprocess.TimeoutExpired:  # it waits for something
+            return None, "", on_cpu() - begun
 
     def score(self, input_name, output, timeout, *more):
         arguments = ["score", "--model", "abacus", "--device", "cpu", "--threads", "1", "--input", input_name]
