@@ -23,7 +23,8 @@ def model() -> uqac.Model:
 @pytest.fixture(scope="session")
 def program():
     """Runs the command line: $UQAC_BIN, else what cargo has built, else what is installed."""
-    built = [ROOT / "target" / profile / "uqac" for profile in ("release", "debug")]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    built = [target / profile / "uqac" for profile in ("release", "debug")]
     found = os.environ.get("UQAC_BIN") or next((path for path in built if path.is_file()), shutil.which("uqac"))
     if not found:
         pytest.skip("SKIPPED: there is no uqac program to compare with; cargo build, or set UQAC_BIN")
