@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
 import numpy as np
@@ -14,6 +15,8 @@ from ._result import Result, Token, Trace
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    _Told = Generator[Any, None, None]
 
 
 class Message(TypedDict):
@@ -168,8 +171,7 @@ class Model:
     ) -> list[Result]:
         """Scores responses; an item is as a line of `uqac score`. What is wrong with an item is its result's `error`."""
         lines = [_json(item) for item in items]
-        events = ((index, Result(native)) for index, native in self._native.score(lines, _json(options)))
-        return _collect(events, len(lines), progress)
+        return _collect(_told(self._native.score(lines, _json(options))), len(lines), progress)
 
     def trace(
         self,
@@ -203,9 +205,8 @@ class Model:
         text: str = _only(self._native.decode([int(id) for id in ids]))
         return text
 
-    def _ask(self, conversations: Sequence[Conversation], options: Mapping[str, Any]) -> Iterator[Any]:
-        events = self._native.ask(_json(conversations), _json(options))
-        return ((event[0], Result(event[1])) if len(event) == 2 else Token(*event) for event in events)
+    def _ask(self, conversations: Sequence[Conversation], options: Mapping[str, Any]) -> _Told:
+        return _told(self._native.ask(_json(conversations), _json(options)))
 
 
 class Generation(Iterator[Token]):
@@ -228,6 +229,15 @@ class Generation(Iterator[Token]):
             pass
         assert self._result is not None
         return _checked(self._result)
+
+
+def _told(events: _uqac.Events) -> _Told:
+    """The tokens and results that a job tells; closed, it stops the job."""
+    try:
+        for event in events:
+            yield (event[0], Result(event[1])) if len(event) == 2 else Token(*event)
+    finally:
+        events.stop()
 
 
 def _only(events: Iterator[Any]) -> Any:
@@ -266,15 +276,16 @@ def _checked(result: Result) -> Result:
     return result
 
 
-def _collect(events: Iterable[tuple[int, Result]], total: int, progress: bool) -> list[Result]:
+def _collect(events: _Told, total: int, progress: bool) -> list[Result]:
     """Results in the order of what was asked for."""
     results: dict[int, Result] = {}
-    for index, result in events:
-        results[index] = result
-        if progress:
-            done = len(results)
-            bar = "█" * (30 * done // total)
-            print(f"\r{bar:░<30} {done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+    with closing(events):  # Ctrl-C may come between two events, and its traceback keeps them
+        for index, result in events:
+            results[index] = result
+            if progress:
+                done = len(results)
+                bar = "█" * (30 * done // total)
+                print(f"\r{bar:░<30} {done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
     return [results[index] for index in sorted(results)]
 
 
