@@ -274,7 +274,7 @@ impl CudaBackend {
             v_type: cache_type(self.cache.1),
         };
         let heads = s.num_attention_heads + 2 * s.num_key_value_heads;
-        self.device.launch(&self.kernels.rope_cache, [heads, self.pass.rows.len(), 1], &parameters)
+        self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
