@@ -118,7 +118,7 @@ impl Worker<'_, '_> {
             // before the answer is sent: who has it may ask how many are left
             shared.metrics.running.store(batch.unfinished(), Relaxed);
             if let Some(ticket) = ended {
-                self.end(ticket)?;
+                self.end(ticket);
             }
         }
     }
@@ -172,7 +172,8 @@ impl Worker<'_, '_> {
         let &Waiting { job: id, choice } = waiting;
         let Some(job) = self.jobs.get_mut(&id) else { return Ok(()) };
         if job.events.is_closed() {
-            return self.forget(id);
+            self.forget(id);
+            return Ok(());
         }
         let started = start_choice(&mut self.batch, job, self.parameters, (id, choice));
         match started {
@@ -183,21 +184,23 @@ impl Worker<'_, '_> {
             Ok(None) => {
                 let Encoded { text, infos, .. } = &job.prompts[choice / job.generate.n];
                 let (text, tokens) = (text.clone(), infos.clone());
-                self.done(id, Ended { index: choice, text, tokens, finish: "length", uqac: None })
+                self.done(id, Ended { index: choice, text, tokens, finish: "length", uqac: None });
+                Ok(())
             }
             Err(error) if error.status < 500 => {
                 job.fail(&error);
-                self.forget(id)
+                self.forget(id);
+                Ok(())
             }
             Err(error) => Err(error),
         }
     }
 
     /// Takes a response that has ended out of the batch and sends it with its confidence.
-    fn end(&mut self, ticket: Ticket) -> Result<(), ApiError> {
+    fn end(&mut self, ticket: Ticket) {
         let (Some(active), Some(generation)) = (self.active.remove(&ticket), self.batch.generation(ticket)) else {
             self.batch.take(ticket);
-            return Ok(());
+            return;
         };
         let completion = generation.tokens.len() - generation.prompt_len;
         self.shared.metrics.completion_tokens.fetch_add(completion as u64, Relaxed);
@@ -217,17 +220,18 @@ impl Worker<'_, '_> {
                         let _ = job.events.send(Event::Piece { index: ended.index, text, tokens });
                     }
                 }
-                self.done(active.job, ended)
+                self.done(active.job, ended);
             }
             Err(error) => {
                 job.fail(&error);
-                self.forget(active.job)
+                self.batch.take(ticket);
+                self.forget(active.job);
             }
         }
     }
 
     /// Sends a choice, and after the last one how much it was.
-    fn done(&mut self, id: u64, ended: Ended) -> Result<(), ApiError> {
+    fn done(&mut self, id: u64, ended: Ended) {
         if let Some(job) = self.jobs.get_mut(&id) {
             let _ = job.events.send(Event::Ended(Box::new(ended)));
             job.missing -= 1;
@@ -236,11 +240,10 @@ impl Worker<'_, '_> {
                 self.jobs.remove(&id);
             }
         }
-        Ok(())
     }
 
     /// Drops a job and everything of it that waits or runs.
-    fn forget(&mut self, id: u64) -> Result<(), ApiError> {
+    fn forget(&mut self, id: u64) {
         let passes = self.jobs.remove(&id).into_iter().flat_map(|job| job.prompts).filter_map(|prompt| prompt.pass);
         let tickets: Vec<Ticket> = self.active.iter().filter(|(_, a)| a.job == id).map(|(ticket, _)| *ticket).collect();
         for ticket in tickets.iter().copied().chain(passes) {
@@ -248,7 +251,6 @@ impl Worker<'_, '_> {
             self.batch.take(ticket);
         }
         self.waiting.retain(|waiting| waiting.job != id);
-        Ok(())
     }
 
     /// A response that exists, as `uqac score` scores it.
