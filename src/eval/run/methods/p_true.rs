@@ -47,8 +47,8 @@ impl Method for PTrue {
         let conversation = Conversation::Messages(item.messages.clone());
         let prompt = encode_next_turn(engine, &conversation, text, tokens, QUESTION)?;
         // a trace, because its steps list the most probable tokens; the item's own, so that one pass can have both
-        let trace = Some(options.parameters.head_selection());
-        let generate = GenerateOptions { max_tokens: 1, trace, ..GenerateOptions::default() };
+        let (trace, running) = (Some(options.parameters.head_selection()), options.running);
+        let generate = GenerateOptions { max_tokens: 1, trace, running, ..GenerateOptions::default() };
         Ok(vec![Draw { prompt, stream: 0, generate }])
     }
 
