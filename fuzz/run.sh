@@ -27,7 +27,7 @@ if ! command -v c++ > /dev/null; then
   exit 0
 fi
 # with --target, build scripts and macros are built without the flags
-RUSTC_BOOTSTRAP=1 RUSTFLAGS=$(echo $flags) NVCC='' cargo build --release --target "$triple" \
+RUSTC_BOOTSTRAP=1 RUSTFLAGS=$(echo $flags) NVCC='' cargo build --release --locked --target "$triple" \
   --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
 program=target/fuzz/$triple/release/fuzz
 

@@ -71,11 +71,10 @@ class Run:
 
     def score(self, key):
         """By which it ranks; not a number where an item has none."""
-        key = LOGARITHMS.get(key, key)
-        values = [sample["uq"]["scores"].get(key) for sample in self.samples]
-        return np.array([np.nan if value is None else value for value in values], float)
+        return self.probability(LOGARITHMS.get(key, key))
 
     def probability(self, key):
+        """As the samples have it."""
         values = [sample["uq"]["scores"].get(key) for sample in self.samples]
         return np.array([np.nan if value is None else value for value in values], float)
 

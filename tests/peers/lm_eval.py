@@ -14,7 +14,6 @@ SKIPPED; the other checks are made.
 """
 
 import argparse
-import concurrent.futures
 import json
 import os
 import subprocess
@@ -22,6 +21,8 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from serving import Server  # noqa: E402
+
 sys.path.pop(0)  # this folder, where lm_eval would be this file
 
 from lm_eval.api.instance import Instance  # noqa: E402
@@ -29,25 +30,6 @@ from lm_eval.api.registry import get_model  # noqa: E402
 
 NAMES = ["Tom", "Ann", "Lena", "Omar", "Mei"]
 THINGS = ["apples", "pencils", "coins", "books", "stamps"]
-
-
-class Server:
-    """`uqac serve` on a free port."""
-
-    def __init__(self, program, model, *arguments):
-        command = [program, "serve", "--model", model, "--port", "0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        line = next(line for line in self.process.stderr if ": http://" in line)
-        self.url = "http://" + line.rstrip().rsplit("http://", 1)[1]
-        self.reader = concurrent.futures.ThreadPoolExecutor(1)
-        self.reader.submit(self.process.stderr.read)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(60)
 
 
 def questions(count):

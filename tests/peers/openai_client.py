@@ -15,28 +15,10 @@ import math
 import subprocess
 
 import openai
+from serving import Server
 
 QUESTIONS = [f"What is {a} + {b}?" for a, b in [(17, 25), (8, 94), (120, 33), (5, 6), (71, 19), (46, 46)]]
 KEY = "a key"
-
-
-class Server:
-    """`uqac serve` on a free port."""
-
-    def __init__(self, program, model, *arguments):
-        command = [program, "serve", "--model", model, "--port", "0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        line = next(line for line in self.process.stderr if ": http://" in line)
-        self.url = "http://" + line.rstrip().rsplit("http://", 1)[1]
-        self.reader = concurrent.futures.ThreadPoolExecutor(1)
-        self.reader.submit(self.process.stderr.read)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        assert self.process.wait(60) == 0, "a server that is asked to stop ends with code 0"
 
 
 def check(what, holds):

@@ -1,14 +1,13 @@
 //! What ending unsure responses early would have saved and cost, from responses that were written to their end: those of runs
 //! with a wide trace.
 
-use super::compare::{View, estimates};
 use super::summary::wilson;
 use super::*;
 use crate::engine::running::{Measure, WINDOW};
-use crate::eval::metrics::Ranking;
+use crate::eval::metrics::{Ranking, auroc, interval};
 
 /// Shares of the responses that the thresholds of a curve end early.
-const SHARES: [f64; 8] = [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];
+const SHARES: [f64; 7] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];
 
 /// A running confidence, and what its thresholds would have done.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -58,22 +57,18 @@ fn curve(items: &[Item], measure: &str, against: Option<&Method>, options: &Anal
         .collect();
     let mut lowest: Vec<f64> = recorded.iter().map(Response::lowest).collect();
     lowest.sort_by(f64::total_cmp);
-    let mut thresholds: Vec<Option<f64>> =
-        SHARES.iter().map(|share| lowest.get((share * lowest.len() as f64) as usize).copied()).collect();
-    thresholds.retain(|threshold| threshold.is_some_and(f64::is_finite));
-    if let Some(first) = thresholds.first_mut() {
-        *first = None;
-    }
+    let place = |share: f64| (share * lowest.len() as f64) as usize;
+    let mut thresholds: Vec<f64> = SHARES.iter().filter_map(|share| lowest.get(place(*share)).copied()).collect();
+    thresholds.retain(|threshold| threshold.is_finite());
     thresholds.dedup();
     let tokens = recorded.iter().map(|response| response.item.response_tokens).sum();
     let point = |threshold| point(&recorded, (items.len(), tokens), threshold, against, options);
-    let points: Vec<EarlyPoint> = thresholds.into_iter().map(point).collect();
-    (points.len() > 1).then(|| EarlyStopping {
+    (!thresholds.is_empty()).then(|| EarlyStopping {
         measure: measure.to_owned(),
         window: WINDOW,
         items: recorded.len(),
         tokens,
-        points,
+        points: std::iter::once(None).chain(thresholds.into_iter().map(Some)).map(point).collect(),
     })
 }
 
@@ -123,11 +118,11 @@ fn point(
             judged.push((response.index, confidence, label));
         }
     }
-    let view = View { ranking: Ranking::new(judged), probability: false };
+    let ranking = Ranking::new(judged);
     let resampled = options.resampling().run(items, |counts| {
         let mut levels = Vec::new();
-        view.ranking.resampled(counts, &mut levels);
-        view.row(&levels)
+        ranking.resampled(counts, &mut levels);
+        auroc(&levels)
     });
     let n = responses.len();
     let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
@@ -139,7 +134,7 @@ fn point(
         accuracy: share(right - right_stopped, n),
         accuracy_interval: wilson(right - right_stopped, n),
         accuracy_by_chance: share(right, n) * (1.0 - share(stopped, n)),
-        auroc: estimates(&view.row(&view.ranking.levels()), &resampled).remove(&Metric::Auroc).flatten(),
+        auroc: auroc(&ranking.levels()).map(|value| Estimate { value, interval: interval(&resampled) }),
     }
 }
 

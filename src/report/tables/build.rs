@@ -1,6 +1,9 @@
 //! What is in each table.
 
-use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_interval, with_method};
+use super::columns::{
+    MethodColumn, method_table, number, percent, percent_with_interval, plain, ranked, title, with_interval,
+    with_method,
+};
 use super::{Align, Field, NONE, Section, Table, early, holdout};
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::methods::TASK_IDENTITY;
@@ -71,12 +74,6 @@ fn summary(analysis: &Analysis) -> Table {
     let row = |task: &TaskAnalysis| -> Vec<Field> {
         let Summary { items, graded_twice, disagreements, .. } = task.summary;
         let s = &task.summary;
-        let accuracy = match (s.accuracy, s.accuracy_interval) {
-            (Some(value), Some([low, high])) => {
-                format!("{:.1} % [{:.1}, {:.1}]", 100.0 * value, 100.0 * low, 100.0 * high)
-            }
-            _ => NONE.to_owned(),
-        };
         let mean = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.1}"));
         let differ = if graded_twice > 0 { disagreements.to_string() } else { NONE.to_owned() };
         let counts = [s.no_answer, s.truncated, s.errors].map(|n| n.to_string());
@@ -84,7 +81,7 @@ fn summary(analysis: &Analysis) -> Table {
         let texts = [
             task.task.clone(),
             items.to_string(),
-            accuracy,
+            percent_with_interval(s.accuracy, s.accuracy_interval),
             percent(s.majority_accuracy),
             no_answer,
             truncated,

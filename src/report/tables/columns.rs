@@ -23,6 +23,14 @@ pub(crate) fn percent(value: Option<f64>) -> String {
     value.map_or(NONE.to_owned(), |value| format!("{:.1} %", 100.0 * value))
 }
 
+/// `72.8 % [70.0, 75.5]`
+pub(super) fn percent_with_interval(value: Option<f64>, interval: Option<[f64; 2]>) -> String {
+    match (value, interval) {
+        (Some(_), Some([low, high])) => format!("{} [{:.1}, {:.1}]", percent(value), 100.0 * low, 100.0 * high),
+        _ => percent(value),
+    }
+}
+
 pub(super) fn title(run: &RunAnalysis, task: &TaskAnalysis, what: &str) -> String {
     format!("{} on {}: {what}", run.name, task.task)
 }

@@ -1,6 +1,6 @@
 //! The tables of what ending unsure responses early would have saved and cost.
 
-use super::columns::{number, percent, title, with_interval};
+use super::columns::{number, percent, percent_with_interval, title, with_interval};
 use super::{Align, Field, NONE, Section, Table};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::{Analysis, RunAnalysis, TaskAnalysis};
@@ -24,18 +24,12 @@ fn table(early: &EarlyStopping, against: &str, title: String) -> Table {
         "AUROC of the rest [95 %]",
     ];
     let row = |point: &EarlyPoint| -> Vec<Field> {
-        let accuracy = match point.accuracy_interval {
-            Some([low, high]) => {
-                format!("{:.1} % [{:.1}, {:.1}]", 100.0 * point.accuracy, 100.0 * low, 100.0 * high)
-            }
-            None => percent(Some(point.accuracy)),
-        };
         let texts = [
             point.threshold.map_or(NONE.to_owned(), |threshold| number(Some(threshold))),
             format!("{} of {}", point.stopped, early.items),
             point.right_stopped.to_string(),
             percent(Some(point.tokens_saved)),
-            accuracy,
+            percent_with_interval(Some(point.accuracy), point.accuracy_interval),
             percent(Some(point.accuracy_by_chance)),
             with_interval(point.auroc),
         ];

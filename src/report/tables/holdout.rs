@@ -1,6 +1,8 @@
 //! The tables of what was chosen on one half of the items and is shown on the other.
 
-use super::columns::{MethodColumn, method_table, number, percent, plain, ranked, title, with_method};
+use super::columns::{
+    MethodColumn, method_table, number, percent, percent_with_interval, plain, ranked, title, with_method,
+};
 use super::{NONE, Table};
 use crate::eval::analysis::holdout::{Abstention, Answered, CalibrationErrors, HoldoutMethod};
 use crate::eval::analysis::{Analysis, RunAnalysis, TaskAnalysis};
@@ -48,10 +50,7 @@ fn abstention() -> Vec<MethodColumn<'static, HoldoutMethod>> {
     let text = |pick: fn(&Abstention) -> Answered, show: fn(Answered) -> String| {
         move |m: &HoldoutMethod| of(m).map_or(NONE.to_owned(), |a| show(pick(&a)))
     };
-    let risk = |answered: Answered| match (answered.risk, answered.risk_interval) {
-        (Some(risk), Some([low, high])) => format!("{:.1} % [{:.1}, {:.1}]", 100.0 * risk, 100.0 * low, 100.0 * high),
-        _ => NONE.to_owned(),
-    };
+    let risk = |answered: Answered| percent_with_interval(answered.risk, answered.risk_interval);
     vec![
         plain("Threshold", threshold),
         plain("Coverage, chosen on", text(|a| a.fitted, |answered| percent(Some(answered.coverage)))),
