@@ -230,6 +230,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
             run.go_on(&mut engine, wait, &mut |event| progress.item(&event))?;
         }
     }
+    drop(runs); // a sweep reads their files
     let errors = progress.finish();
     let eval = Eval { args, model_folder: &model_folder, manifest: &manifest, folder: &folder };
     eval.sweep(&tasks, &settings, &mut engine)?;

@@ -239,7 +239,7 @@ fn stop_below_ends_a_response_where_it_does_in_ask() {
             scope.spawn(move || server.chat(question, json!({"n": 2, "temperature": 1.5, "max_tokens": 40})).json());
         }
         for (measure, window, threshold) in
-            [("group", "4", "14"), ("group", "64", "1000"), ("entropy", "3", "-0.2"), ("entropy", "1", "-1e-3")]
+            [("group", "4", "14"), ("group", "64", "1000"), ("entropy", "3", "-0.2"), ("entropy", "1", "-0.001")]
         {
             for question in QUESTIONS {
                 let early = ["--stop-below", threshold, "--running", measure, "--window", window];
