@@ -14,7 +14,10 @@ def own(module, name):
     """A class or function of an installed package, without its packages' __init__, which import all its dependencies."""
     package, *path = module.split(".")
     if package not in sys.modules:
-        FOLDERS[package] = Path(importlib.util.find_spec(package).submodule_search_locations[0])
+        spec = importlib.util.find_spec(package)
+        if spec is None:
+            raise ModuleNotFoundError(f"no package {package}", name=package)
+        FOLDERS[package] = Path(spec.submodule_search_locations[0])
     for depth in range(len(path)):
         parent = types.ModuleType(".".join([package, *path[:depth]]))
         parent.__path__ = [str(FOLDERS[package].joinpath(*path[:depth]))]
