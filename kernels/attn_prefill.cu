@@ -1,5 +1,5 @@
-// Causal attention of a chunk of consecutive rows of one sequence over its KV cache, on tensor cores, with the softmax
-// state of every row and head and, for traced rows, the reweighted-entropy state.
+// Causal attention of many rows over their KV caches, on tensor cores, with the softmax state of every row and head and,
+// for traced rows, the reweighted-entropy state. Runs of consecutive rows of one sequence share what they read.
 //
 // attn_prefill_k<K>_v<V>_d<D>_t<TERMS>
 //   K, V: f32, f16, bf16 cache types; D: head_dim
@@ -7,27 +7,36 @@
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16), D of 16, 32, 64, 96, 128, 256, with 2 terms;
 //   with 1 term the 16-bit pairs and D >= 64.
 //   queries    [n, heads, D] f32, rotated and scaled
-//   rows       [n]; only the first is read: row i is position rows[0].position + i of the sequence in rows[0].slot,
-//              whose cache holds the rows' own positions already
+//   rows       [n]; in runs: neighbours that are consecutive positions of the sequence in one slot, whose cache holds the
+//              rows' own positions already
+//   parts      [parts]; what each block computes
 //   sequences  [slots]
 //   layer, heads, kv_heads
 //   window     positions a row attends to, itself included; 0: all
 //   softcap    s <- softcap tanh(s / softcap); 0: none
 //   out        [n, heads, D] f32
 //   states     [n, heads]; the entropy states of rows before the sequence's first_traced_row stay empty
-// PRECOND: grid (ceil(n * heads / kv_heads / 64), kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared
-//   memory NAME_shared_bytes, at most 99 KB.
+// PRECOND: grid (parts, kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared memory NAME_shared_bytes, at
+//   most 99 KB. The parts of a run of r rows: lines 0, 64, ... below r * heads / kv_heads.
 //   Keys and values beyond +-65504 give results that are not finite.
 //
-// The rows of all query heads of a key/value head are stacked: line i of a block is row i / group, head i % group. A
-// line is multiplied with whole tiles at multiples of TILE and masked, so its bits do not depend on the other rows.
+// The rows of all query heads of a key/value head are stacked: line i of a run is row i / group, head i % group. A line
+// is multiplied with whole tiles at multiples of TILE and masked, so its bits do not depend on the other rows.
 //
 // Why f16 and not bf16 terms: hi + lo of f16 are 22 bits instead of 16, and an f16 key or value is one term exactly:
 // two products instead of three. lo * lo is left out: 2^-22 of a product. A bf16 element is one f16 term, too (exact
 // down to 6e-5; below, as the lo of an f32 element, within 3e-8). Queries and weights are scaled into the range of f16
 // first.
+//
+// The tensor cores' accumulators truncate, so no chain there is longer than a tile's positions (weights . values), or
+// head_dim (queries . keys): tiles are added up in float32.
 #include "attn_terms.cuh"
 #include "softmax_state.cuh"
+
+/// A block's part of the rows: lines `line` .. `line` + 64 of the run of `rows` rows that begins with row `first`.
+struct PrefillPart {
+  int first, rows, line, padding;
+};
 
 namespace attn_prefill {
 
@@ -50,10 +59,11 @@ struct Arguments {
   const float* queries;
   const RowState* rows;
   const SequenceView* sequences;
-  int n, layer, heads, kv_heads, window;
+  int layer, heads, kv_heads, window;
   float softcap;
   float* out;
   HeadState* states;
+  int n;  // rows of the run; those before it have been passed over
 };
 
 /// Eight floats as f16 terms, 16 bytes in each of PLANES arrays that are `plane` elements apart.
@@ -146,35 +156,41 @@ __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], con
   }
 }
 
-/// out += p v WEIGHT_SCALE for one tile: out[i] are dimensions 8i ..= 8i + 7, in the layout of mma_m16n8k16's c, as is
-/// p.
+/// out = out factors + p v WEIGHT_SCALE for one tile: out[i] are dimensions 8i ..= 8i + 7, in the layout of
+/// mma_m16n8k16's c, as is p; a factor for each of the lane's two lines.
 template <class T, int D, int TERMS>
-__device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const float (&p)[T::TILE / 8][4],
-                                                const __half* values) {
+__device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const float (&factors)[2],
+                                                const float (&p)[T::TILE / 8][4], const __half* values) {
+  unsigned weights[T::TILE / 16][TERMS][4];
 #pragma unroll
-  for (int i = 0; i < T::TILE / 8; i += 2) {
-    unsigned weights[TERMS][4];
+  for (int i = 0; i < T::TILE / 4; ++i) {
+    const float* pair = &p[i / 2][i % 2 * 2];
+    unsigned terms[TERMS];
+    split<__half>(pair[0] * WEIGHT_SCALE, pair[1] * WEIGHT_SCALE, terms);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const float* pair = &p[i + r / 2][r % 2 * 2];
-      unsigned terms[TERMS];
-      split<__half>(pair[0] * WEIGHT_SCALE, pair[1] * WEIGHT_SCALE, terms);
+    for (int term = 0; term < TERMS; ++term) weights[i / 4][term][i % 4] = terms[term];
+  }
 #pragma unroll
-      for (int term = 0; term < TERMS; ++term) weights[term][r] = terms[term];
-    }
+  for (int dim = 0; dim < D; dim += 16) {
+    float c[2][4] = {};
 #pragma unroll
-    for (int dim = 0; dim < D; dim += 16) {
+    for (int i = 0; i < T::TILE / 16; ++i) {
 #pragma unroll
       for (int plane = 0; plane < T::V_PLANES; ++plane) {
         unsigned v[4];
-        ldmatrix_x4_trans(v, matrix_row<true, T::STRIDE>(values + (plane * T::TILE + i * 8) * T::STRIDE + dim));
+        ldmatrix_x4_trans(v, matrix_row<true, T::STRIDE>(values + (plane * T::TILE + i * 16) * T::STRIDE + dim));
         const unsigned left[2] = {v[0], v[1]}, right[2] = {v[2], v[3]};
 #pragma unroll
         for (int term = 0; term + plane < TERMS; ++term) {
-          mma_m16n8k16<__half>(out[dim / 8], weights[term], left);
-          mma_m16n8k16<__half>(out[dim / 8 + 1], weights[term], right);
+          mma_m16n8k16<__half>(c[0], weights[i][term], left);
+          mma_m16n8k16<__half>(c[1], weights[i][term], right);
         }
       }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& sum = out[dim / 8 + i / 4][i % 4];
+      sum = fmaf(sum, factors[i % 4 / 2], c[i / 4][i % 4]);
     }
   }
 }
@@ -214,23 +230,19 @@ struct Lines {
   float out[D / 8][4];  // sum e^{s-m} v WEIGHT_SCALE, in the layout of mma_m16n8k16's c
 };
 
+/// Adds a tile to the states of the lane's lines and replaces its scores by weights; `factors` of what was summed up
+/// before.
 template <int TILE, int D, bool ENTROPY>
-__device__ __forceinline__ void weigh(Lines<D>& lines, float (&s)[TILE / 8][4], int start, float softcap) {
+__device__ __forceinline__ void weigh(Lines<D>& lines, float (&s)[TILE / 8][4], float (&factors)[2], int start,
+                                      float softcap) {
 #pragma unroll
   for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] *= lines.inverse[i % 4 / 2];
   if (softcap > 0.f) {
 #pragma unroll
-    for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] = softcap * tanhf(s[i / 4][i % 4] / softcap);
+    for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] = __fmul_rn(softcap, tanhf(s[i / 4][i % 4] / softcap));
   }
-  const float upper = weigh_line<TILE, 0, ENTROPY>(lines.states[0], s, start, lines.spans[0]);
-  const float lower = weigh_line<TILE, 1, ENTROPY>(lines.states[1], s, start, lines.spans[1]);
-#pragma unroll
-  for (int i = 0; i < D / 8; ++i) {
-    lines.out[i][0] *= upper;
-    lines.out[i][1] *= upper;
-    lines.out[i][2] *= lower;
-    lines.out[i][3] *= lower;
-  }
+  factors[0] = weigh_line<TILE, 0, ENTROPY>(lines.states[0], s, start, lines.spans[0]);
+  factors[1] = weigh_line<TILE, 1, ENTROPY>(lines.states[1], s, start, lines.spans[1]);
 }
 
 /// Adds up the four lanes' sums of a line; writes its output and its state.
@@ -253,14 +265,18 @@ __device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a,
 }
 
 template <class K, class V, int D, int TERMS>
-__device__ __forceinline__ void prefill(const Arguments& a) {
+__device__ __forceinline__ void prefill(Arguments a, const PrefillPart& part) {
   using T = Tiling<K, V, D, TERMS>;
+  PRECOND_GRID(ANY_GRID, a.kv_heads);
   constexpr int TILE = T::TILE, STRIDE = T::STRIDE;
   __half* queries = reinterpret_cast<__half*>(dyn_smem);  // [TERMS, LINES, STRIDE]
   __half* keys = queries + TERMS * LINES * STRIDE;        // [K_PLANES, TILE, STRIDE]
   __half* values = keys + T::K_PLANES * TILE * STRIDE;    // [V_PLANES, TILE, STRIDE]
 
-  const int group = a.heads / a.kv_heads, first_line = blockIdx.x * LINES;
+  const size_t before = (size_t)part.first * a.heads;
+  a.queries += before * D, a.out += before * D, a.states += before;
+  a.rows += part.first, a.n = part.rows;
+  const int group = a.heads / a.kv_heads, first_line = part.line;
   const int first_row = a.rows[0].position;
   const SequenceView sequence = a.sequences[a.rows[0].slot];
   const int lowest = first_row + first_line / group;
@@ -290,7 +306,7 @@ __device__ __forceinline__ void prefill(const Arguments& a) {
   stage_queries<D, TERMS, STRIDE>(queries + own_line * STRIDE, a, group, first_line + own_line, lines.inverse);
   // keys are fetched while values are in use, and the other way round
   for (; start < wanted.end; start += TILE) {
-    float s[TILE / 8][4];
+    float s[TILE / 8][4], factors[2];
     cp_wait<1>();
     __syncthreads();  // this tile's keys are there (and the warp's queries)
     multiply_queries<T, D, TERMS>(s, queries + own_line * STRIDE, keys);
@@ -298,12 +314,12 @@ __device__ __forceinline__ void prefill(const Arguments& a) {
     if (start + TILE < wanted.end) stage<K, D, TILE, T::K_PLANES, STRIDE>(keys, k, start + TILE, wanted);
     cp_commit();
     if (traced)
-      weigh<TILE, D, true>(lines, s, start, a.softcap);
+      weigh<TILE, D, true>(lines, s, factors, start, a.softcap);
     else
-      weigh<TILE, D, false>(lines, s, start, a.softcap);
+      weigh<TILE, D, false>(lines, s, factors, start, a.softcap);
     cp_wait<1>();
     __syncthreads();  // this tile's values are there
-    multiply_values<T, D, TERMS>(lines.out, s, values);
+    multiply_values<T, D, TERMS>(lines.out, factors, s, values);
     __syncthreads();  // the values are no longer read
     if (start + TILE < wanted.end) stage<V, D, TILE, T::V_PLANES, STRIDE>(values, v, start + TILE, wanted);
     cp_commit();
@@ -324,10 +340,12 @@ __device__ __forceinline__ void prefill(const Arguments& a) {
   SHARED_BYTES(name, (attn_prefill::Tiling<K, V, D, TERMS>::BYTES))                                            \
   extern "C" __global__ void __launch_bounds__(128, D > 128 ? 2 : 3)                                          \
       name(const float* __restrict__ queries, const RowState* __restrict__ rows,                              \
-           const SequenceView* __restrict__ sequences, int n, int layer, int heads, int kv_heads, int window, \
-           float softcap, float* __restrict__ out, HeadState* __restrict__ states) {                          \
+           const PrefillPart* __restrict__ parts, const SequenceView* __restrict__ sequences, int layer,      \
+           int heads, int kv_heads, int window, float softcap, float* __restrict__ out,                       \
+           HeadState* __restrict__ states) {                                                                  \
     attn_prefill::prefill<K, V, D, TERMS>(                                                                    \
-        {queries, rows, sequences, n, layer, heads, kv_heads, window, softcap, out, states});                 \
+        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, out, states, 0},                  \
+        parts[blockIdx.x]);                                                                                   \
   }
 #define ATTN_PREFILL_EXACT(D)                                          \
   ATTN_PREFILL(attn_prefill_kf32_vf32_d##D##_t2, float, float, D, 2)   \

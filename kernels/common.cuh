@@ -60,6 +60,16 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
   }
 #endif
 
+/// A kernel's PRECOND about its grid, where it follows from its parameters; ANY_GRID where it does not. Checked where
+/// kernels run on the host: blocks that are too many return at once, and would show nowhere.
+#ifdef CUDA_HOST_SHIM
+#define PRECOND_GRID(x, y) ::cuda_host::check_grid((unsigned)(x), (unsigned)(y))
+#else
+#define PRECOND_GRID(x, y)
+#endif
+constexpr unsigned ANY_GRID = 0;
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
 constexpr int MAX_KEEP = 32;  // K at most: heads that a trace keeps per row
 
 constexpr unsigned FULL_WARP = 0xffffffffu;

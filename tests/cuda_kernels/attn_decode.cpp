@@ -172,6 +172,25 @@ static void test(const Case& c, int adversaries = 3) {
   ch_configure(1, 0);
 }
 
+/// Sums that lose something in every step, always to the same side.
+///
+/// Bound: as in attn_prefill.cpp. On tensor cores a chain has two products of two terms each, two blocks each on an A100
+/// (bf16 takes twice as many): at most 11 u a block; one float32 addition in 32 positions; `splits` more of the merge, with
+/// its factors, and 12 u of weights, terms, quotient and product with Z. Without tensor cores a thread's part of a tile is a chain of its own, of
+/// fewer additions than there are positions in a split.
+static void test_long(Type k, Type v, int positions, int splits) {
+  Case c = {k, v, 64, 1, 1, {positions}};
+  c.splits = splits, c.query = 0;
+  Run run(c);
+  run.queries[0] = 1;
+  fill_long(*run.caches[0]);
+  const Results got = run.go();
+  const double in_split = v != F32 ? 2 * 2 * 2 * 11 + positions / splits / 32 : positions / splits + 64;
+  const double bound = (in_split + 2 * splits + 12) * std::ldexp(1.0, -24);
+  const double error = error_of_long(*run.caches[0], got.out.data(), got.states[0]);
+  check(error <= bound, "long: error " + std::to_string(error / bound) + " of its bound: " + describe(c));
+}
+
 /// A row's bits are the same in any company.
 static void test_batch(Case c) {
   const Run together(c);
@@ -211,6 +230,8 @@ int main(int argc, char** argv) {
     test({k, v, 64, 1, 4, {600, 300}, 0, 0, 0, 6, false, 300, .003f}, 1);  // large keys, small queries
     for (int splits = 1; splits <= 16; ++splits) test({k, v, 32, 1, 3, {1000, 65, 640, 0}, 0, 0, 0, splits}, 1);
     test({k, v, 16, 1, 1, {1000, 64}, 0, 0, 0, 128}, 1);
+    test_long(k, v, 16384, 1);
+    test_long(k, v, 16384, 64);
     test_batch({k, v, 64, 2, 3, {1, 2, 3, 11, 31, 33, 127, 257, 300, 5, 64, 65, 128, 129, 192, 0}, 0, 0, 0, 5});
     test_batch({k, v, 128, 1, 8, {257, 31, 640}, 200, 30, 0, 3});
   }

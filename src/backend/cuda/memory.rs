@@ -220,6 +220,30 @@ impl Device {
             .during("copying on the device")
     }
 
+    /// Copies `rows` rows of `bytes` bytes between buffers, in stream order; each with the distance of its rows.
+    pub fn copy_rows(
+        &self,
+        (to, to_pitch): (&Buffer<u8>, usize),
+        (from, from_pitch): (&Buffer<u8>, usize),
+        bytes: usize,
+        rows: usize,
+    ) -> Result<(), CudaError> {
+        if bytes == 0 || rows == 0 {
+            return Ok(());
+        }
+        let span = |pitch: usize| (rows - 1) * pitch + bytes;
+        // SAFETY: numbers and null pointers throughout, for which zero is a value.
+        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
+        (copy.srcMemoryType, copy.dstMemoryType) =
+            (sys::CUmemorytype::CU_MEMORYTYPE_DEVICE, sys::CUmemorytype::CU_MEMORYTYPE_DEVICE);
+        (copy.srcDevice, copy.srcPitch) = (from.range(0, span(from_pitch))?, from_pitch);
+        (copy.dstDevice, copy.dstPitch) = (to.range(0, span(to_pitch))?, to_pitch);
+        (copy.WidthInBytes, copy.Height) = (bytes, rows);
+        self.bind()?;
+        // SAFETY: both spans are inside their buffers.
+        unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.raw_stream()) }.result().during("copying on the device")
+    }
+
     /// Fills a buffer with a byte, in stream order.
     pub fn fill<T>(&self, buffer: &Buffer<T>, byte: u8) -> Result<(), CudaError> {
         self.bind()?;
