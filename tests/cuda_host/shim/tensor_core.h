@@ -45,7 +45,7 @@ inline void multiply(Thread* lanes, unsigned members) {
     for (int column = 0; column < 8; ++column) rows[k][column] = float(b[k][column]);
     if (sums == NEAREST) continue;
     right.factors[k] = __builtin_convertvector(rows[k], Doubles);
-    for (int column = 0; column < 8; ++column) right.exponents[k][column] = exponent_of(b[k][column]);
+    right.exponents[k] = exponents_of(rows[k], LEAST<T>);
   }
   for (int row = 0; row < 16; ++row) {
     float* pairs[4];  // the four lanes' places of this row
@@ -58,9 +58,7 @@ inline void multiply(Thread* lanes, unsigned members) {
     if (sums == NEAREST) {
       for (int k = 0; k < 16; ++k) sum.row8 += float(a[row][k]) * rows[k];
     } else {
-      Left left;
-      for (int k = 0; k < 16; ++k) left.factor[k] = double(float(a[row][k])), left.exponent[k] = exponent_of(a[row][k]);
-      add_row(sum.at, left, right, CORES[sums]);
+      sum.row8 = add_row(sum.row8, left_of(a[row]), right, CORES[sums]);
     }
     for (int column = 0; column < 8; ++column) pairs[column / 2][column % 2] = sum.at[column];
   }
