@@ -118,7 +118,8 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
   }
 }
 
-/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions.
+/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions. Their accumulators
+/// truncate, so 32 dimensions at a time are summed there, and those sums in float32.
 template <class T>
 __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const typename T::K* keys) {
   using K = typename T::K;
@@ -139,11 +140,14 @@ __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const
       unsigned k[4];
       ldmatrix_x4(k, k_line + p * 8 * T::K_STRIDE + dim);
       const unsigned left[2] = {k[0], k[1]}, right[2] = {k[2], k[3]};
+      float c[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
       for (int product = 0; product < PRODUCTS; ++product) {
-        mma_m16n8k16<K>(s[p], q[0][product], left);
-        mma_m16n8k16<K>(s[p], q[1][product], right);
+        mma_m16n8k16<K>(c, q[0][product], left);
+        mma_m16n8k16<K>(c, q[1][product], right);
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[p][i] += c[i];
     }
   }
   const int g = lane / 4;
@@ -246,8 +250,7 @@ struct Output {
   float sums[PARTS][SIZE];
 };
 
-/// sums = sums factor + weights . values for one tile, on tensor cores. Their accumulators truncate, so no chain there is
-/// longer than 32 positions: those sums are added in float32.
+/// sums = sums factor + weights . values for one tile, on tensor cores: 32 positions at a time, as for the scores.
 template <class T>
 __device__ __forceinline__ void accumulate_tile_tensor(Output<T>& out, const Shared<T>& shared,
                                                        const typename T::V* values) {

@@ -275,6 +275,13 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const
 #endif
 }
 
+/// Keeps ptxas from moving instructions across. It orders nothing that another thread could see.
+__device__ __forceinline__ void keep_order() {
+#ifndef CUDA_HOST_SHIM
+  asm volatile("bar.warp.sync 0xffffffff;");
+#endif
+}
+
 /// Four 8x8 matrices of 16-bit elements from shared memory: lane 8j + i gives the address of row i of matrix j (16
 /// bytes, aligned to 16); lane 4g + t receives in out[j] the elements 2t, 2t + 1 of its row g. PRECOND: the whole warp.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&out)[4], const void* row) {

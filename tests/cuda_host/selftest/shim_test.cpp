@@ -23,6 +23,7 @@ CUDA_HOST_EXPORT(wrong_misaligned_copy)
 CUDA_HOST_EXPORT(wrong_missing_wait)
 CUDA_HOST_EXPORT(wrong_wait_keeps_one)
 CUDA_HOST_EXPORT(wrong_wait_without_barrier)
+CUDA_HOST_EXPORT(wrong_grid)
 CUDA_HOST_EXPORT(wrong_uninitialised_shared)
 CUDA_HOST_EXPORT(wrong_uninitialised_static_shared)
 CUDA_HOST_EXPORT(right_block_sum)
@@ -258,6 +259,29 @@ static void test_ldmatrix_trans() {
   }
 }
 
+// ---- counters ----
+static void test_counters() {
+  alignas(64) float in[5 * 64];
+  float o[64];
+  for (int i = 0; i < 5 * 64; ++i) in[i] = 1.0f;
+  const auto counted = [&](const float* from, int rounds) {
+    ch_count_copies(true);
+    run("right_pipeline", 3, 64, 512, from, &o[0], rounds);
+    const ch_copies found = ch_copies_of("right_");
+    ch_count_copies(false);
+    return found;
+  };
+  const ch_copies whole = counted(in, 5), shifted = counted(in + 4, 1);
+  check(whole.sectors == 40 && whole.requests == 120 && whole.wasted == 0, "three blocks read 5 * 256 bytes each");
+  check(shifted.sectors == 9 && shifted.requests == 27 && shifted.wasted == 3 * 32, "half a sector at both ends");
+  // rows of 32 bytes: those of a matrix share four of the eight places, two each
+  alignas(16) __half a[16][16] = {}, bt[8][16] = {};
+  float c[16][8];
+  const uint64_t before = ch_bank_conflicts();
+  run("right_mma_f16", 1, 32, 1024, (const __half*)a, (const __half*)bt, &c[0][0]);
+  check(ch_bank_conflicts() - before == 6, "six matrices in two passes each");
+}
+
 static void test_refused_launches() {
   float o[64];
   printf("refused launches:\n");
@@ -303,6 +327,7 @@ int main() {
     test_published_sums();
     test_ldmatrix_trans();
   }
+  test_counters();
   test_refused_launches();
   test_conversions();
   printf("%d passed, %d failed\n", passed, failed);
