@@ -78,7 +78,8 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
 /// asynchronously, the others are converted on the way.
 template <class T, int D, int TILE, int PLANES, int STRIDE>
 __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, int end) {
-#pragma unroll 4
+  constexpr int AHEAD = D > 128 ? 2 : 4;  // loads of a thread in flight: where registers are short, fewer
+#pragma unroll AHEAD
   for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
     const int line = i / (D / 8), dim = i % (D / 8) * 8;
     const bool on = start + line < end;
@@ -133,7 +134,7 @@ __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], con
   constexpr int CHAIN = D < 32 ? D : 32;
 #pragma unroll
   for (int i = 0; i < T::TILE / 8; ++i) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.f;
-#pragma unroll 1
+#pragma unroll 2
   for (int first = 0; first < D; first += CHAIN) {
     unsigned q[CHAIN / 16][TERMS][4];
 #pragma unroll
