@@ -78,7 +78,7 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
 /// asynchronously, the others are converted on the way.
 template <class T, int D, int TILE, int PLANES, int STRIDE>
 __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, int end) {
-  constexpr int AHEAD = D > 128 ? 2 : 4;  // loads of a thread in flight: where registers are short, fewer
+  constexpr int AHEAD = SAME<T, __half> && D > 128 ? 3 : 4;  // addresses ahead: fewer where registers are short
 #pragma unroll AHEAD
   for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
     const int line = i / (D / 8), dim = i % (D / 8) * 8;
@@ -131,10 +131,10 @@ __device__ __forceinline__ const __half* matrix_row(const __half* from) {
 template <class T, int D, int TERMS>
 __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], const __half* queries,
                                                  const __half* keys) {
-  constexpr int CHAIN = D < 32 ? D : 32;
+  constexpr int CHAIN = D < 32 ? D : 32, UNROLL = D > 64 ? 1 : 2;
 #pragma unroll
   for (int i = 0; i < T::TILE / 8; ++i) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.f;
-#pragma unroll 2
+#pragma unroll UNROLL
   for (int first = 0; first < D; first += CHAIN) {
     unsigned q[CHAIN / 16][TERMS][4];
 #pragma unroll
@@ -345,7 +345,7 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
 
 #define ATTN_PREFILL(name, K, V, D, TERMS)                                                                    \
   SHARED_BYTES(name, (attn_prefill::Tiling<K, V, D, TERMS>::BYTES))                                            \
-  extern "C" __global__ void __launch_bounds__(128, D > 96 ? 2 : 3)                                           \
+  extern "C" __global__ void __launch_bounds__(128, D > 96 || sizeof(V) == 4 ? 2 : 3)                         \
       name(const float* __restrict__ queries, const RowState* __restrict__ rows,                              \
            const PrefillPart* __restrict__ parts, const SequenceView* __restrict__ sequences, int layer,      \
            int heads, int kv_heads, int window, float softcap, float* __restrict__ out,                       \
