@@ -136,6 +136,7 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
 
 template <class K, class V, int D, bool ENTROPY>
 __device__ __forceinline__ void decode(const Arguments& a) {
+  PRECOND_GRID(ANY_GRID, a.kv_heads * ceil_div(a.heads / a.kv_heads, G));
   const RowState row = a.rows[blockIdx.z];
   if (row.position < 0) return;
   const Span span = attended(row.position, a.window);

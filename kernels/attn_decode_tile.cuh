@@ -118,7 +118,8 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
   }
 }
 
-/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions.
+/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions. Their accumulators
+/// truncate, so 32 dimensions at a time are summed there, and those sums in float32.
 template <class T>
 __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const typename T::K* keys) {
   using K = typename T::K;
@@ -139,11 +140,14 @@ __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const
       unsigned k[4];
       ldmatrix_x4(k, k_line + p * 8 * T::K_STRIDE + dim);
       const unsigned left[2] = {k[0], k[1]}, right[2] = {k[2], k[3]};
+      float c[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
       for (int product = 0; product < PRODUCTS; ++product) {
-        mma_m16n8k16<K>(s[p], q[0][product], left);
-        mma_m16n8k16<K>(s[p], q[1][product], right);
+        mma_m16n8k16<K>(c, q[0][product], left);
+        mma_m16n8k16<K>(c, q[1][product], right);
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[p][i] += c[i];
     }
   }
   const int g = lane / 4;
@@ -220,7 +224,7 @@ __device__ __forceinline__ float weigh_tile(HeadState& state, float* scores, flo
     s[i] = 0.f;
     if (t >= start + TILE || !wanted.contains(t)) continue;
     s[i] = scores[t - start];
-    if (softcap > 0.f) s[i] = softcap * tanhf(s[i] / softcap);
+    if (softcap > 0.f) s[i] = __fmul_rn(softcap, tanhf(s[i] / softcap));
     m = fmaxf(m, s[i]);
     if (ENTROPY && has_weight(row, t)) mw = fmaxf(mw, s[i]);
   }
@@ -246,19 +250,17 @@ struct Output {
   float sums[PARTS][SIZE];
 };
 
-/// sums = sums factor + weights . values for one tile, on tensor cores.
+/// sums = sums factor + weights . values for one tile, on tensor cores: 32 positions at a time, as for the scores.
 template <class T>
 __device__ __forceinline__ void accumulate_tile_tensor(Output<T>& out, const Shared<T>& shared,
                                                        const typename T::V* values) {
   using V = typename T::V;
   constexpr int COUNT = Terms<V>::COUNT, PRODUCTS = Terms<V>::PRODUCTS;
   const int lane = threadIdx.x % 32, g = lane / 4;
-  const float factor = shared.factors[g];
-#pragma unroll
-  for (int i = 0; i < Output<T>::PARTS * 4; ++i) out.sums[i / 4][i % 4] *= factor;
+  float factor = shared.factors[g];
   const V* v_line = values + lane * T::V_STRIDE + threadIdx.x / 32 * (T::D / WARPS);
 #pragma unroll
-  for (int t = 0; t < T::TILE; t += 32) {
+  for (int t = 0; t < T::TILE; t += 32, factor = 1.f) {
     unsigned p[2][PRODUCTS][4];  // positions t .. t + 16, t + 16 .. t + 32
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -275,11 +277,14 @@ __device__ __forceinline__ void accumulate_tile_tensor(Output<T>& out, const Sha
       unsigned v[4];
       ldmatrix_x4_trans(v, v_line + t * T::V_STRIDE + part * 8);
       const unsigned left[2] = {v[0], v[1]}, right[2] = {v[2], v[3]};
+      float c[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
       for (int product = 0; product < PRODUCTS; ++product) {
-        mma_m16n8k16<V>(out.sums[part], p[0][product], left);
-        mma_m16n8k16<V>(out.sums[part], p[1][product], right);
+        mma_m16n8k16<V>(c, p[0][product], left);
+        mma_m16n8k16<V>(c, p[1][product], right);
       }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out.sums[part][i] = fmaf(out.sums[part][i], factor, c[i]);
     }
   }
 }

@@ -83,6 +83,7 @@ __device__ __forceinline__ void write(const HeadState* states, const float* quer
   extern "C" __global__ void __launch_bounds__(128)                                                                   \
       name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,        \
            int layer, int layers, int heads, int kv_heads, int head_dim, int window, float softcap, int regularized) { \
+    PRECOND_GRID(heads, ANY_GRID);                                                                                   \
     places::write<K>(states, queries, rows, sequences, layer, layers, heads, kv_heads, head_dim, window, softcap,     \
                      regularized != 0);                                                                               \
   }

@@ -1,5 +1,5 @@
-// Causal attention of a chunk of consecutive rows of one sequence over its KV cache, on tensor cores, with the softmax
-// state of every row and head and, for traced rows, the reweighted-entropy state.
+// Causal attention of many rows over their KV caches, on tensor cores, with the softmax state of every row and head and,
+// for traced rows, the reweighted-entropy state. Runs of consecutive rows of one sequence share what they read.
 //
 // attn_prefill_k<K>_v<V>_d<D>_t<TERMS>
 //   K, V: f32, f16, bf16 cache types; D: head_dim
@@ -7,27 +7,36 @@
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16), D of 16, 32, 64, 96, 128, 256, with 2 terms;
 //   with 1 term the 16-bit pairs and D >= 64.
 //   queries    [n, heads, D] f32, rotated and scaled
-//   rows       [n]; only the first is read: row i is position rows[0].position + i of the sequence in rows[0].slot,
-//              whose cache holds the rows' own positions already
+//   rows       [n]; in runs: neighbours that are consecutive positions of the sequence in one slot, whose cache holds the
+//              rows' own positions already
+//   parts      [parts]; what each block computes
 //   sequences  [slots]
 //   layer, heads, kv_heads
 //   window     positions a row attends to, itself included; 0: all
 //   softcap    s <- softcap tanh(s / softcap); 0: none
 //   out        [n, heads, D] f32
 //   states     [n, heads]; the entropy states of rows before the sequence's first_traced_row stay empty
-// PRECOND: grid (ceil(n * heads / kv_heads / 64), kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared
-//   memory NAME_shared_bytes, at most 99 KB.
+// PRECOND: grid (parts, kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared memory NAME_shared_bytes, at
+//   most 99 KB. The parts of a run of r rows: lines 0, 64, ... below r * heads / kv_heads.
 //   Keys and values beyond +-65504 give results that are not finite.
 //
-// The rows of all query heads of a key/value head are stacked: line i of a block is row i / group, head i % group. A
-// line is multiplied with whole tiles at multiples of TILE and masked, so its bits do not depend on the other rows.
+// The rows of all query heads of a key/value head are stacked: line i of a run is row i / group, head i % group. A line
+// is multiplied with whole tiles at multiples of TILE and masked, so its bits do not depend on the other rows.
 //
 // Why f16 and not bf16 terms: hi + lo of f16 are 22 bits instead of 16, and an f16 key or value is one term exactly:
 // two products instead of three. lo * lo is left out: 2^-22 of a product. A bf16 element is one f16 term, too (exact
 // down to 6e-5; below, as the lo of an f32 element, within 3e-8). Queries and weights are scaled into the range of f16
 // first.
+//
+// The tensor cores' accumulators truncate, so no chain there is longer than 32 dimensions (queries . keys) or the 32
+// positions of a tile (weights . values): those sums are added in float32.
 #include "attn_terms.cuh"
 #include "softmax_state.cuh"
+
+/// A block's part of the rows: lines `line` .. `line` + 64 of the run of `rows` rows that begins with row `first`.
+struct PrefillPart {
+  int first, rows, line, padding;
+};
 
 namespace attn_prefill {
 
@@ -50,7 +59,7 @@ struct Arguments {
   const float* queries;
   const RowState* rows;
   const SequenceView* sequences;
-  int n, layer, heads, kv_heads, window;
+  int layer, heads, kv_heads, window;
   float softcap;
   float* out;
   HeadState* states;
@@ -65,14 +74,15 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
   for (int i = 0; i < PLANES; ++i) *reinterpret_cast<uint4*>(to + i * plane) = terms[i];
 }
 
-/// TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros outside `wanted`. f16 is
-/// copied asynchronously, the others are converted on the way.
+/// TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros from `end` on. f16 is copied
+/// asynchronously, the others are converted on the way.
 template <class T, int D, int TILE, int PLANES, int STRIDE>
-__device__ __forceinline__ void stage(__half* tile, const T* cache, int start, const Span& wanted) {
-#pragma unroll 4
+__device__ __forceinline__ void stage(__half* tile, const T* cache, int start, int end) {
+  constexpr int AHEAD = SAME<T, __half> && D > 128 ? 3 : 4;  // addresses ahead: fewer where registers are short
+#pragma unroll AHEAD
   for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
     const int line = i / (D / 8), dim = i % (D / 8) * 8;
-    const bool on = wanted.contains(start + line);
+    const bool on = start + line < end;
     const T* from = cache + (on ? (size_t)(start + line) * D + dim : 0);
     __half* to = tile + line * STRIDE + dim;
     if constexpr (SAME<T, __half>) {
@@ -88,15 +98,15 @@ __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, c
 /// The queries of a warp's lines as f16 terms [TERMS, LINES, STRIDE], each line multiplied by a power of two; zeros
 /// after the last line. `inverse`: what takes the factor back for the lane's two lines.
 template <int D, int TERMS, int STRIDE>
-__device__ __forceinline__ void stage_queries(__half* to, const Arguments& a, int group, int first_line,
-                                              float (&inverse)[2]) {
+__device__ __forceinline__ void stage_queries(__half* to, const Arguments& a, const PrefillPart& part, int group,
+                                              int first_line, float (&inverse)[2]) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 4
   for (int line = 0; line < WARP_LINES; ++line) {
     const int row = (first_line + line) / group;
-    const size_t head = (size_t)row * a.heads + blockIdx.y * group + (first_line + line) % group;
+    const size_t head = (size_t)(part.first + row) * a.heads + blockIdx.y * group + (first_line + line) % group;
     float x[8] = {}, max_abs = 0.f;
-    if (lane < D / 8 && row < a.n) load8<float>(a.queries + head * D + lane * 8, x);
+    if (lane < D / 8 && row < part.rows) load8<float>(a.queries + head * D + lane * 8, x);
 #pragma unroll
     for (int i = 0; i < 8; ++i) max_abs = fmaxf(max_abs, fabsf(x[i]));
     const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(max_abs));
@@ -121,61 +131,75 @@ __device__ __forceinline__ const __half* matrix_row(const __half* from) {
 template <class T, int D, int TERMS>
 __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], const __half* queries,
                                                  const __half* keys) {
+  constexpr int CHAIN = D < 32 ? D : 32, UNROLL = D > 64 ? 1 : 2;
 #pragma unroll
   for (int i = 0; i < T::TILE / 8; ++i) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.f;
-#pragma unroll 2
-  for (int dim = 0; dim < D; dim += 16) {
-    unsigned q[TERMS][4];
+#pragma unroll UNROLL
+  for (int first = 0; first < D; first += CHAIN) {
+    unsigned q[CHAIN / 16][TERMS][4];
 #pragma unroll
-    for (int term = 0; term < TERMS; ++term)
-      ldmatrix_x4(q[term], matrix_row<true, T::STRIDE>(queries + term * LINES * T::STRIDE + dim));
+    for (int i = 0; i < CHAIN / 16 * TERMS; ++i) {
+      const int step = i / TERMS, term = i % TERMS;
+      ldmatrix_x4(q[step][term], matrix_row<true, T::STRIDE>(queries + term * LINES * T::STRIDE + first + step * 16));
+    }
 #pragma unroll
     for (int i = 0; i < T::TILE / 8; i += 2) {
-      unsigned k[4];
+      float c[2][4] = {};
 #pragma unroll
-      for (int plane = 0; plane < T::K_PLANES; ++plane) {
-        ldmatrix_x4(k, matrix_row<false, T::STRIDE>(keys + (plane * T::TILE + i * 8) * T::STRIDE + dim));
+      for (int at = 0; at < CHAIN / 16 * T::K_PLANES; ++at) {
+        const int step = at / T::K_PLANES, plane = at % T::K_PLANES;
+        unsigned k[4];
+        ldmatrix_x4(k, matrix_row<false, T::STRIDE>(keys + (plane * T::TILE + i * 8) * T::STRIDE + first + step * 16));
         const unsigned left[2] = {k[0], k[1]}, right[2] = {k[2], k[3]};
 #pragma unroll
         for (int term = 0; term + plane < TERMS; ++term) {
-          mma_m16n8k16<__half>(s[i], q[term], left);
-          mma_m16n8k16<__half>(s[i + 1], q[term], right);
+          mma_m16n8k16<__half>(c[0], q[step][term], left);
+          mma_m16n8k16<__half>(c[1], q[step][term], right);
         }
       }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) s[i + j / 4][j % 4] += c[j / 4][j % 4];
     }
   }
 }
 
-/// out += p v WEIGHT_SCALE for one tile: out[i] are dimensions 8i ..= 8i + 7, in the layout of mma_m16n8k16's c, as is
-/// p.
+/// out = out factors + p v WEIGHT_SCALE for one tile: out[i] are dimensions 8i ..= 8i + 7, in the layout of
+/// mma_m16n8k16's c, as is p; a factor for each of the lane's two lines.
 template <class T, int D, int TERMS>
-__device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const float (&p)[T::TILE / 8][4],
-                                                const __half* values) {
+__device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const float (&factors)[2],
+                                                const float (&p)[T::TILE / 8][4], const __half* values) {
+  unsigned weights[T::TILE / 16][TERMS][4];
 #pragma unroll
-  for (int i = 0; i < T::TILE / 8; i += 2) {
-    unsigned weights[TERMS][4];
+  for (int i = 0; i < T::TILE / 4; ++i) {
+    const float* pair = &p[i / 2][i % 2 * 2];
+    unsigned terms[TERMS];
+    split<__half>(pair[0] * WEIGHT_SCALE, pair[1] * WEIGHT_SCALE, terms);
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const float* pair = &p[i + r / 2][r % 2 * 2];
-      unsigned terms[TERMS];
-      split<__half>(pair[0] * WEIGHT_SCALE, pair[1] * WEIGHT_SCALE, terms);
+    for (int term = 0; term < TERMS; ++term) weights[i / 4][term][i % 4] = terms[term];
+  }
 #pragma unroll
-      for (int term = 0; term < TERMS; ++term) weights[term][r] = terms[term];
-    }
+  for (int dim = 0; dim < D; dim += 16) {
+    float c[2][4] = {};
 #pragma unroll
-    for (int dim = 0; dim < D; dim += 16) {
+    for (int i = 0; i < T::TILE / 16; ++i) {
 #pragma unroll
       for (int plane = 0; plane < T::V_PLANES; ++plane) {
         unsigned v[4];
-        ldmatrix_x4_trans(v, matrix_row<true, T::STRIDE>(values + (plane * T::TILE + i * 8) * T::STRIDE + dim));
+        ldmatrix_x4_trans(v, matrix_row<true, T::STRIDE>(values + (plane * T::TILE + i * 16) * T::STRIDE + dim));
         const unsigned left[2] = {v[0], v[1]}, right[2] = {v[2], v[3]};
 #pragma unroll
         for (int term = 0; term + plane < TERMS; ++term) {
-          mma_m16n8k16<__half>(out[dim / 8], weights[term], left);
-          mma_m16n8k16<__half>(out[dim / 8 + 1], weights[term], right);
+          mma_m16n8k16<__half>(c[0], weights[i][term], left);
+          mma_m16n8k16<__half>(c[1], weights[i][term], right);
         }
       }
     }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& sum = out[dim / 8 + i / 4][i % 4];
+      sum = fmaf(sum, factors[i % 4 / 2], c[i / 4][i % 4]);
+    }
+    keep_order();  // ptxas would compute more of the c at a time than there are registers for
   }
 }
 
@@ -214,34 +238,31 @@ struct Lines {
   float out[D / 8][4];  // sum e^{s-m} v WEIGHT_SCALE, in the layout of mma_m16n8k16's c
 };
 
+/// Adds a tile to the states of the lane's lines and replaces its scores by weights; `factors` of what was summed up
+/// before.
 template <int TILE, int D, bool ENTROPY>
-__device__ __forceinline__ void weigh(Lines<D>& lines, float (&s)[TILE / 8][4], int start, float softcap) {
+__device__ __forceinline__ void weigh(Lines<D>& lines, float (&s)[TILE / 8][4], float (&factors)[2], int start,
+                                      float softcap) {
 #pragma unroll
   for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] *= lines.inverse[i % 4 / 2];
   if (softcap > 0.f) {
 #pragma unroll
-    for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] = softcap * tanhf(s[i / 4][i % 4] / softcap);
+    for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] = __fmul_rn(softcap, tanhf(s[i / 4][i % 4] / softcap));
   }
-  const float upper = weigh_line<TILE, 0, ENTROPY>(lines.states[0], s, start, lines.spans[0]);
-  const float lower = weigh_line<TILE, 1, ENTROPY>(lines.states[1], s, start, lines.spans[1]);
-#pragma unroll
-  for (int i = 0; i < D / 8; ++i) {
-    lines.out[i][0] *= upper;
-    lines.out[i][1] *= upper;
-    lines.out[i][2] *= lower;
-    lines.out[i][3] *= lower;
-  }
+  factors[0] = weigh_line<TILE, 0, ENTROPY>(lines.states[0], s, start, lines.spans[0]);
+  factors[1] = weigh_line<TILE, 1, ENTROPY>(lines.states[1], s, start, lines.spans[1]);
 }
 
 /// Adds up the four lanes' sums of a line; writes its output and its state.
 template <int D, int HALF>
-__device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a, int group, int line) {
+__device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a, const PrefillPart& part, int group,
+                                            int line) {
   HeadState state = lines.states[HALF];
   state.z = warp_reduce<Sum, 4>(state.z);
   state.zw = warp_reduce<Sum, 4>(state.zw);
   state.sw = warp_reduce<Sum, 4>(state.sw);
-  if (line / group >= a.n) return;
-  const size_t head = (size_t)(line / group) * a.heads + blockIdx.y * group + line % group;
+  if (line / group >= part.rows) return;
+  const size_t head = (size_t)(part.first + line / group) * a.heads + blockIdx.y * group + line % group;
   const int lane = threadIdx.x % 4;
   if (lane == 0) a.states[head] = state;
 #pragma unroll
@@ -253,19 +274,21 @@ __device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a,
 }
 
 template <class K, class V, int D, int TERMS>
-__device__ __forceinline__ void prefill(const Arguments& a) {
+__device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& part) {
   using T = Tiling<K, V, D, TERMS>;
+  PRECOND_GRID(ANY_GRID, a.kv_heads);
   constexpr int TILE = T::TILE, STRIDE = T::STRIDE;
   __half* queries = reinterpret_cast<__half*>(dyn_smem);  // [TERMS, LINES, STRIDE]
   __half* keys = queries + TERMS * LINES * STRIDE;        // [K_PLANES, TILE, STRIDE]
   __half* values = keys + T::K_PLANES * TILE * STRIDE;    // [V_PLANES, TILE, STRIDE]
 
-  const int group = a.heads / a.kv_heads, first_line = blockIdx.x * LINES;
-  const int first_row = a.rows[0].position;
-  const SequenceView sequence = a.sequences[a.rows[0].slot];
+  const int group = a.heads / a.kv_heads, first_line = part.line;
+  const RowState first = a.rows[part.first];
+  const int first_row = first.position;
+  const SequenceView sequence = a.sequences[first.slot];
   const int lowest = first_row + first_line / group;
-  const int highest = first_row + min((first_line + LINES - 1) / group, a.n - 1);
-  const Span wanted = {attended(lowest, a.window).begin, highest + 1};
+  const int highest = first_row + min((first_line + LINES - 1) / group, part.rows - 1);
+  const int end = highest + 1;
   const bool traced = highest >= sequence.first_traced_row;
   const size_t head_cache = ((size_t)a.layer * a.kv_heads + blockIdx.y) * sequence.capacity * D;
   const K* k = static_cast<const K*>(sequence.k) + head_cache;
@@ -276,36 +299,36 @@ __device__ __forceinline__ void prefill(const Arguments& a) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = (line + half * 8) / group;
-    lines.spans[half] = row < a.n ? attended(first_row + row, a.window) : Span{0, 0};
+    lines.spans[half] = row < part.rows ? attended(first_row + row, a.window) : Span{0, 0};
     lines.states[half] = empty_state();
   }
 #pragma unroll
   for (int i = 0; i < D / 8; ++i) lines.out[i][0] = lines.out[i][1] = lines.out[i][2] = lines.out[i][3] = 0.f;
 
-  int start = wanted.begin / TILE * TILE;
-  stage<K, D, TILE, T::K_PLANES, STRIDE>(keys, k, start, wanted);
+  int start = attended(lowest, a.window).begin / TILE * TILE;
+  stage<K, D, TILE, T::K_PLANES, STRIDE>(keys, k, start, end);
   cp_commit();
-  stage<V, D, TILE, T::V_PLANES, STRIDE>(values, v, start, wanted);
+  stage<V, D, TILE, T::V_PLANES, STRIDE>(values, v, start, end);
   cp_commit();
-  stage_queries<D, TERMS, STRIDE>(queries + own_line * STRIDE, a, group, first_line + own_line, lines.inverse);
+  stage_queries<D, TERMS, STRIDE>(queries + own_line * STRIDE, a, part, group, first_line + own_line, lines.inverse);
   // keys are fetched while values are in use, and the other way round
-  for (; start < wanted.end; start += TILE) {
-    float s[TILE / 8][4];
+  for (; start < end; start += TILE) {
+    float s[TILE / 8][4], factors[2];
     cp_wait<1>();
     __syncthreads();  // this tile's keys are there (and the warp's queries)
     multiply_queries<T, D, TERMS>(s, queries + own_line * STRIDE, keys);
     __syncthreads();  // the keys are no longer read
-    if (start + TILE < wanted.end) stage<K, D, TILE, T::K_PLANES, STRIDE>(keys, k, start + TILE, wanted);
+    if (start + TILE < end) stage<K, D, TILE, T::K_PLANES, STRIDE>(keys, k, start + TILE, end);
     cp_commit();
     if (traced)
-      weigh<TILE, D, true>(lines, s, start, a.softcap);
+      weigh<TILE, D, true>(lines, s, factors, start, a.softcap);
     else
-      weigh<TILE, D, false>(lines, s, start, a.softcap);
+      weigh<TILE, D, false>(lines, s, factors, start, a.softcap);
     cp_wait<1>();
     __syncthreads();  // this tile's values are there
-    multiply_values<T, D, TERMS>(lines.out, s, values);
+    multiply_values<T, D, TERMS>(lines.out, factors, s, values);
     __syncthreads();  // the values are no longer read
-    if (start + TILE < wanted.end) stage<V, D, TILE, T::V_PLANES, STRIDE>(values, v, start + TILE, wanted);
+    if (start + TILE < end) stage<V, D, TILE, T::V_PLANES, STRIDE>(values, v, start + TILE, end);
     cp_commit();
   }
 #pragma unroll
@@ -314,20 +337,22 @@ __device__ __forceinline__ void prefill(const Arguments& a) {
       lines.states[half].mw = -infinity();
       lines.states[half].zw = lines.states[half].sw = 0.f;
     }
-  finish_line<D, 0>(lines, a, group, line);
-  finish_line<D, 1>(lines, a, group, line + 8);
+  finish_line<D, 0>(lines, a, part, group, line);
+  finish_line<D, 1>(lines, a, part, group, line + 8);
 }
 
 }  // namespace attn_prefill
 
 #define ATTN_PREFILL(name, K, V, D, TERMS)                                                                    \
   SHARED_BYTES(name, (attn_prefill::Tiling<K, V, D, TERMS>::BYTES))                                            \
-  extern "C" __global__ void __launch_bounds__(128, D > 128 ? 2 : 3)                                          \
+  extern "C" __global__ void __launch_bounds__(128, D > 96 || sizeof(V) == 4 ? 2 : 3)                         \
       name(const float* __restrict__ queries, const RowState* __restrict__ rows,                              \
-           const SequenceView* __restrict__ sequences, int n, int layer, int heads, int kv_heads, int window, \
-           float softcap, float* __restrict__ out, HeadState* __restrict__ states) {                          \
+           const PrefillPart* __restrict__ parts, const SequenceView* __restrict__ sequences, int layer,      \
+           int heads, int kv_heads, int window, float softcap, float* __restrict__ out,                       \
+           HeadState* __restrict__ states) {                                                                  \
     attn_prefill::prefill<K, V, D, TERMS>(                                                                    \
-        {queries, rows, sequences, n, layer, heads, kv_heads, window, softcap, out, states});                 \
+        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, out, states},                     \
+        parts[blockIdx.x]);                                                                                   \
   }
 #define ATTN_PREFILL_EXACT(D)                                          \
   ATTN_PREFILL(attn_prefill_kf32_vf32_d##D##_t2, float, float, D, 2)   \

@@ -161,6 +161,7 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
       name(const SequenceView* __restrict__ sequences, int slot, const int* __restrict__ asked,                \
            const int* __restrict__ windows, float softcap, int heads, int kv_heads, int keep, int stride,      \
            float* __restrict__ out) {                                                                          \
+    PRECOND_GRID(ceil_div(stride, 32), ANY_GRID);                                                              \
     rows::aggregate<K, D>(sequences[slot], asked[blockIdx.y], windows, softcap, heads, kv_heads, keep, stride, \
                           out + (size_t)blockIdx.y * stride);                                                  \
   }

@@ -60,6 +60,16 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
   }
 #endif
 
+/// A kernel's PRECOND about its grid, where it follows from its parameters; ANY_GRID where it does not. Checked where
+/// kernels run on the host: blocks that are too many return at once, and would show nowhere.
+#ifdef CUDA_HOST_SHIM
+#define PRECOND_GRID(x, y) ::cuda_host::check_grid((unsigned)(x), (unsigned)(y))
+#else
+#define PRECOND_GRID(x, y)
+#endif
+constexpr unsigned ANY_GRID = 0;
+__host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
 constexpr int MAX_KEEP = 32;  // K at most: heads that a trace keeps per row
 
 constexpr unsigned FULL_WARP = 0xffffffffu;
@@ -262,6 +272,13 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&c)[4], const
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+/// Keeps ptxas from moving instructions across. It orders nothing that another thread could see.
+__device__ __forceinline__ void keep_order() {
+#ifndef CUDA_HOST_SHIM
+  asm volatile("bar.warp.sync 0xffffffff;");
 #endif
 }
 

@@ -5,9 +5,12 @@
 /// The gate's activation; the values are the kernels' `activation` parameter.
 enum Activation { SILU = 0, GELU_TANH = 1 };
 
+// Where kernels must agree bit for bit (gemv's for 8 and for 16 rows), no product is left to the compiler to fuse with a
+// sum or not: __fmul_rn is never fused, __fmaf_rn always is.
 __device__ __forceinline__ float activate(float x, int activation) {
   if (activation == SILU) return x / (1.0f + expf(-x));
-  return 0.5f * x * (1.0f + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+  const float cubic = __fmul_rn(__fmul_rn(0.044715f, x), __fmul_rn(x, x));
+  return __fmul_rn(__fmul_rn(0.5f, x), 1.0f + tanhf(__fmul_rn(0.7978845608f, x + cubic)));
 }
 
 /// 1 / sqrt(mean square + eps), the factor of RMS norm.
@@ -17,8 +20,10 @@ __device__ __forceinline__ float norm_factor(float sum_of_squares, int width, fl
 
 /// Sum of eight squares, pairwise.
 __device__ __forceinline__ float sum_squares(const float (&x)[8]) {
-  return ((x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3])) +
-         ((x[4] * x[4] + x[5] * x[5]) + (x[6] * x[6] + x[7] * x[7]));
+  float pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) pairs[i] = __fmaf_rn(x[2 * i], x[2 * i], __fmul_rn(x[2 * i + 1], x[2 * i + 1]));
+  return (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]);
 }
 
 /// Eight neighbouring floats. PRECOND: `p` is aligned to 16 bytes.

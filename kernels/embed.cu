@@ -14,6 +14,7 @@ namespace embed {
 template <class T>
 __device__ __forceinline__ void gather(const T* __restrict__ embedding, const RowState* __restrict__ rows,
                                        float* __restrict__ x, int width, int vocab, float scale) {
+  PRECOND_GRID(ceil_div(width, 2048), ANY_GRID);
   const int at = 8 * (blockIdx.x * 256 + threadIdx.x);
   if (at >= width) return;
   const int token = rows[blockIdx.y].token;

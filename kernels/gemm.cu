@@ -129,6 +129,7 @@ struct Warp {
 template <class T, int BM, int TERMS>
 __device__ __forceinline__ void product(const unsigned short* x, const unsigned short* w, const float* bias, float* y,
                                         int n, int outs, int k, int accumulate) {
+  PRECOND_GRID(ceil_div(n, BM), ceil_div(outs, BN));
   constexpr int STAGE = Tile<BM, TERMS>::STAGE;
   unsigned short* stages = reinterpret_cast<unsigned short*>(dyn_smem);
   const int block_row = blockIdx.x * BM, block_out = blockIdx.y * BN, slices = (k + BK - 1) / BK;
@@ -171,6 +172,7 @@ __device__ __forceinline__ void product(const unsigned short* x, const unsigned 
   SHARED_BYTES(split_##name, 0)                                                                                     \
   extern "C" __global__ void __launch_bounds__(256)                                                                 \
       split_##name(const float* x, unsigned short* terms, int count, int term_count) {                              \
+    PRECOND_GRID(ceil_div(count, 1024), 1);                                                                         \
     const size_t at = 4 * ((size_t)blockIdx.x * 256 + threadIdx.x);                                                 \
     if (at < (size_t)count) store_terms<T>(terms, at, count, *reinterpret_cast<const float4*>(x + at), term_count); \
   }

@@ -11,8 +11,8 @@
 // g + 8 and of activation row g. mma does not care which element of k stands where as long as both operands agree, so
 // those 8 neighbours are the lane's operands of two mma, without any exchange between lanes: the ring in shared memory
 // that weights are copied to is each lane's own and needs no barrier. At the end the warps' sums are added in order.
-// The order of all sums depends on k alone: a row has the same bits in every batch, in both row variants and at every
-// place.
+// The order of all sums depends on k alone, and no product is left to the compiler to fuse with a sum: a row has the
+// same bits in every batch, in both row variants and at every place.
 //
 // With NORM, the input is RMS-normed on the way: products take x (weight + offset), the sum of squares is gathered in
 // the same pass, and the row's factor is applied to the result.
@@ -214,7 +214,7 @@ __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float
       if (NORM) {
         sums.squares[b] += sum_squares(in.x[b]);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) in.x[b][i] *= in.weight[NORM ? i : 0] + norm_offset;
+        for (int i = 0; i < 8; ++i) in.x[b][i] = __fmul_rn(in.x[b][i], in.weight[NORM ? i : 0] + norm_offset);
       }
       unsigned terms[3][4];
       split_three<typename Operand<W>::Type>(in.x[b], terms);
@@ -280,11 +280,12 @@ __device__ __forceinline__ void plain(const float* __restrict__ x, const float* 
                                       float norm_offset, float eps, const GemvJobs& jobs, int k, int rows,
                                       int accumulate) {
   constexpr int OUTS = TILE * TILES;
+  PRECOND_GRID(ceil_div(jobs.job[0].outs, OUTS) + ceil_div(jobs.job[1].outs, OUTS) + ceil_div(jobs.job[2].outs, OUTS), 1);
   GemvJob job = jobs.job[0];
   int block = blockIdx.x;
 #pragma unroll
   for (int i = 1; i < 3; ++i) {
-    const int before = (jobs.job[i - 1].outs + OUTS - 1) / OUTS;
+    const int before = ceil_div(jobs.job[i - 1].outs, OUTS);
     if (block >= before) {  // blocks of job i - 1 end before this one
       block -= before;
       job = jobs.job[i];
@@ -303,8 +304,8 @@ __device__ __forceinline__ void plain(const float* __restrict__ x, const float* 
   for (int i = threadIdx.x; i < OUTS * rows; i += WARPS * 32) {
     const int row = i / OUTS, out = i % OUTS;
     if (first + out >= job.outs) continue;
-    float result = merge.product(out, row) * Split<typename Operand<W>::Type>::RESTORE;
-    if (NORM) result *= merge.factor(row, k, eps);
+    float result = merge.product(out, row) * Split<typename Operand<W>::Type>::RESTORE;  // exact
+    if (NORM) result = __fmul_rn(result, merge.factor(row, k, eps));
     if (job.bias) result += job.bias[first + out];
     float* y = job.y + (size_t)row * job.outs + first + out;
     *y = accumulate ? *y + result : result;
@@ -316,6 +317,7 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
                                       float norm_offset, float eps, const void* gate, const void* up,
                                       const float* __restrict__ gate_bias, const float* __restrict__ up_bias,
                                       float* __restrict__ y, int k, int outs, int rows, int activation) {
+  PRECOND_GRID(ceil_div(outs, TILE), 1);
   const int first = blockIdx.x * TILE;
   const W* w[2][2];
   tile_rows<W>(w[0], gate, first, outs, k);
@@ -328,7 +330,7 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
     const int row = i / TILE, out = i % TILE;
     if (first + out >= outs) continue;
     const float factor = merge.factor(row, k, eps) * Split<typename Operand<W>::Type>::RESTORE;
-    float g = merge.product(out, row) * factor, u = merge.product(TILE + out, row) * factor;
+    float g = __fmul_rn(merge.product(out, row), factor), u = __fmul_rn(merge.product(TILE + out, row), factor);
     if (gate_bias) g += gate_bias[first + out];
     if (up_bias) u += up_bias[first + out];
     y[(size_t)row * outs + first + out] = activate(g, activation) * u;

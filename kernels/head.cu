@@ -183,6 +183,7 @@ SHARED_BYTES(head_finish, head::Shared::BYTES)
 extern "C" __global__ void __launch_bounds__(512, 1)
     head_partial(float* logits, int vocab, float softcap, HeadPartial* partials, WidePartial* wide,
                  unsigned long long* lists) {
+  PRECOND_GRID(ceil_div(vocab, head::CHUNK), ANY_GRID);
   const head::Shared shared;
   float* scratch = reinterpret_cast<float*>(shared.reduce);
   float* row = logits + (size_t)blockIdx.y * vocab;
@@ -235,6 +236,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 extern "C" __global__ void __launch_bounds__(512, 1)
     head_mass(const float* logits, int vocab, int blocks, const HeadPartial* partials, const Sampler* samplers,
               unsigned long long* masses) {
+  PRECOND_GRID(ceil_div(vocab, head::CHUNK), ANY_GRID);
   const head::Shared shared;
   const Sampler sampler = samplers[blockIdx.y];
   if (sampler.temperature <= 0.0f || sampler.top_k > 0) return;

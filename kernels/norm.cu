@@ -65,6 +65,7 @@ __device__ __forceinline__ float4 gated(const float* gate, const float* up, size
 template <class T>
 __device__ __forceinline__ void gated_terms(const float* gate, const float* up, unsigned short* terms, int count,
                                             int activation, int term_count) {
+  PRECOND_GRID(ceil_div(count, 4 * THREADS), 1);
   const size_t at = 4 * ((size_t)blockIdx.x * THREADS + threadIdx.x);
   if (at < (size_t)count) store_terms<T>(terms, at, count, gated(gate, up, at, activation), term_count);
 }
@@ -98,6 +99,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     gated_act(const float* gate, const float* up, float* y, int count, int activation) {
+  PRECOND_GRID(ceil_div(count, 4 * rms::THREADS), 1);
   const size_t at = 4 * ((size_t)blockIdx.x * rms::THREADS + threadIdx.x);
   if (at < (size_t)count) *reinterpret_cast<float4*>(y + at) = rms::gated(gate, up, at, activation);
 }

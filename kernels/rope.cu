@@ -98,6 +98,7 @@ extern "C" __global__ void __launch_bounds__(128)
     rope_cache(float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float norm_offset,
                float eps, const float* cos, const float* sin, const RowState* rows, const SequenceView* sequences,
                int layer, int heads, int kv_heads, int head_dim, float query_scale, int k_type, int v_type) {
+  PRECOND_GRID(ceil_div(heads + 2 * kv_heads, rope::HEADS), ANY_GRID);
   const int index = blockIdx.x * rope::HEADS + threadIdx.x / 32, row = blockIdx.y;  // of q's heads, then k's, then v's
   if (index >= heads + 2 * kv_heads) return;
   const int position = rows[row].position;

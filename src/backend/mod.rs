@@ -164,6 +164,11 @@ pub enum BackendError {
 }
 
 impl BackendError {
+    /// Whether the device has no memory for what was asked of it.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, BackendError::Cuda(cuda::CudaError::OutOfMemory { .. }))
+    }
+
     /// The error for a hidden state or logits that are not finite: names the tensor if a weight is to blame.
     fn not_finite(weights: &Weights, position: usize) -> BackendError {
         match weights.check_finite() {
@@ -263,8 +268,8 @@ pub trait Backend: Operations {
         false
     }
 
-    /// Whether a [`fork`](Backend::fork) costs next to nothing and a pass of any width may mix sequences: rows of several
-    /// short sequences then go through the weights together.
+    /// Whether a [`fork`](Backend::fork) costs little and a pass of any width may mix sequences: rows of several short
+    /// sequences then go through the weights together.
     fn mixes_sequences(&self) -> bool {
         false
     }

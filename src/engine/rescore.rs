@@ -111,7 +111,16 @@ pub(super) fn score_together(
                         together.run(variants)?;
                         together.close(None);
                     }
-                    *id.insert(together.fork(sequence, left.start)?)
+                    let forked = match together.fork(sequence, left.start) {
+                        // where there is no room for as many, fewer at a time
+                        Err(error) if error.is_out_of_memory() && !together.open.is_empty() => {
+                            together.run(variants)?;
+                            together.close(None);
+                            together.fork(sequence, left.start)
+                        }
+                        forked => forked,
+                    };
+                    *id.insert(forked?)
                 }
             };
             let part = left.start..left.end.min(left.start + together.room());

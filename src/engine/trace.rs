@@ -184,9 +184,15 @@ impl TraceQueries<'_> {
         self.restore()?;
         let (response, sequence) = (self.response, self.sequence);
         let mut rescored: Vec<Rescored> = variants.iter().map(|v| Rescored::new(&response, *v, positions)).collect();
-        if self.backend.mixes_sequences() {
-            rescore::score_together(self.backend, sequence, &response, &mut rescored)?;
-        } else {
+        let mut in_place = !self.backend.mixes_sequences();
+        if !in_place {
+            match rescore::score_together(self.backend, sequence, &response, &mut rescored) {
+                // there is no room for a single copy of the cache
+                Err(EngineError::Backend(error)) if error.is_out_of_memory() => in_place = true,
+                scored => scored?,
+            }
+        }
+        if in_place {
             rescore::score_in_place(self.backend, sequence, &response, &mut rescored, self.stale_from)?;
         }
         Ok(rescored.into_iter().map(Rescored::into_logprobs).collect())

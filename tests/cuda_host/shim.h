@@ -5,11 +5,13 @@
 //
 //   types.h         keywords, vector types, f16 and bf16
 //   device_math.h   intrinsics: maths, bits, integer atomics
+//   counters.h      sectors that cp.async reads, bank conflicts of ldmatrix
 //   fibers.h        one stack for each thread of a block, and switching between them
 //   block.h         one running block: whose turn it is, barriers, what is reported when it goes wrong
 //   collectives.h   warp votes, shuffles, reductions
 //   async_copy.h    cp.async whose bytes arrive at the wait and not before
 //   tensor_core.h   mma.m16n8k16, ldmatrix
+//   tensor_sums.h   how a tensor core adds
 //   mutants.h       what mutate.py switches
 //   registry.h      kernels by name, launches, the C interface (ch_*)
 //   main.cpp        what exists once in a program: workings of a block, launches

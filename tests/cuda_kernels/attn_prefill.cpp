@@ -1,4 +1,5 @@
-// attn_prefill against float64: chunks, groups, head sizes, cache types, windows, softcaps, sinks, schedules, one term.
+// attn_prefill against float64: chunks, runs of several sequences, groups, head sizes, cache types, windows, softcaps,
+// sinks, schedules, one term, long contexts.
 #include "attn_support.h"
 
 #include "attn_prefill.cu"
@@ -55,6 +56,11 @@ static bool equal(const Results& a, const Results& b) {
          !memcmp(a.states.data(), b.states.data(), a.states.size() * sizeof(HeadState));
 }
 
+/// A run of `rows` rows from row `first` on, 64 lines a part.
+static void add_parts(std::vector<PrefillPart>& parts, int first, int rows, int group) {
+  for (int line = 0; line < rows * group; line += 64) parts.push_back({first, rows, line, 0});
+}
+
 struct Run {
   explicit Run(const Case& c)
       : c(c),
@@ -83,12 +89,15 @@ struct Run {
     std::vector<RowState> list;
     for (int i = from; i < to; ++i) list.push_back({1, c.first + i, 0, 0});
     const Device<RowState> rows(list);
+    std::vector<PrefillPart> runs;
+    add_parts(runs, 0, n, c.group);
+    const Device<PrefillPart> parts(runs);
     const Device<SequenceView> sequences(std::vector<SequenceView>{SequenceView(), cache.view(c.first_traced)});
     const std::string name = std::string("attn_prefill_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
                              std::to_string(c.head_dim) + "_t" + std::to_string(c.terms);
-    launch(name, dim3((n * c.group + 63) / 64, c.kv_heads), dim3(128), shared_bytes(c), (const float*)q.get(),
-           (const RowState*)rows.get(), (const SequenceView*)sequences.get(), n, shape.layer, shape.heads,
-           shape.kv_heads, shape.window, shape.softcap, out.get(), states.get());
+    launch(name, dim3(runs.size(), c.kv_heads), dim3(128), shared_bytes(c), (const float*)q.get(),
+           (const RowState*)rows.get(), (const PrefillPart*)parts.get(), (const SequenceView*)sequences.get(),
+           shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap, out.get(), states.get());
     return {copy(out), copy(states)};
   }
   Results go() const { return go(0, c.n); }
@@ -196,6 +205,60 @@ static void test_chunks(const Case& c, int size) {
   }
 }
 
+/// A row's bits are the same beside runs of other sequences, and where its sequence has two runs.
+static void test_runs(const Case& first, const Case& second) {
+  const Run runs[] = {Run(first), Run(second)};
+  const Results alone[] = {runs[0].go(), runs[1].go()};
+  const size_t heads = runs[0].shape.heads, width = heads * first.head_dim;
+  // which sequence, and which of its rows: the second one's come in two runs, one of them a single row
+  const int list[][3] = {{1, 0, 1}, {0, 0, first.n}, {1, 1, second.n}};
+  std::vector<float> q;
+  std::vector<RowState> rows;
+  std::vector<PrefillPart> parts;
+  for (const auto& [which, from, to] : list) {
+    add_parts(parts, (int)rows.size(), to - from, first.group);
+    for (int i = from; i < to; ++i) rows.push_back({which, runs[which].c.first + i, 0, 0});
+    q.insert(q.end(), &runs[which].queries[0] + from * width, &runs[which].queries[0] + to * width);
+  }
+  const Device<float> queries(q), out(q.size());
+  const Device<HeadState> states(rows.size() * heads);
+  const Device<RowState> row_states(rows);
+  const Device<PrefillPart> device_parts(parts);
+  const Device<SequenceView> sequences(
+      std::vector<SequenceView>{runs[0].cache.view(first.first_traced), runs[1].cache.view(second.first_traced)});
+  const Shape& shape = runs[0].shape;
+  const std::string name = std::string("attn_prefill_k") + type_name(first.k) + "_v" + type_name(first.v) + "_d" +
+                           std::to_string(first.head_dim) + "_t2";
+  launch(name, dim3(parts.size(), first.kv_heads), dim3(128), shared_bytes(first), (const float*)queries.get(),
+         (const RowState*)row_states.get(), (const PrefillPart*)device_parts.get(),
+         (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
+         out.get(), states.get());
+  size_t at = 0;
+  for (const auto& [which, from, to] : list)
+    for (int i = from; i < to; ++i, ++at)
+      check(!memcmp(&out[at * width], &alone[which].out[i * width], width * 4) &&
+                !memcmp(&states[at * heads], &alone[which].states[i * heads], heads * sizeof(HeadState)),
+            "row " + std::to_string(i) + " beside another sequence: " + describe(runs[which].c));
+}
+
+/// Sums that lose something in every step, always to the same side.
+///
+/// Bound: u = 2^-24, sums of positive numbers, so all is relative to the result. Inside a tensor core a tile's chain has
+/// TILE / 16 products of up to 3 pairs of terms, two blocks each on an A100; a block loses at most 2^-24 of its largest
+/// summand in each of nine, and 2^-23 at its end: 11 u. Then a float32 addition a tile: at most u of the total. Weights,
+/// terms, quotient and product with Z: 12 u. Without the sums of tiles in float32, all blocks are one chain.
+static void test_long(Type k, Type v, int positions) {
+  Case c = {k, v, 64, 1, 1, positions - 1, 1};
+  c.query = 0;
+  Run run(c);
+  run.queries[0] = 1;
+  fill_long(run.cache);
+  const Results got = run.go();
+  const double bound = (32 / 16 * 3 * 2 * 11 + positions / 32 + 12) * std::ldexp(1.0, -24);
+  const double error = error_of_long(run.cache, got.out.data(), got.states[0]);
+  check(error <= bound, "long: error " + std::to_string(error / bound) + " of its bound: " + describe(c));
+}
+
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && !strcmp(argv[1], "quick");
   const Type pairs[][2] = {{F32, F32}, {F32, F16}, {F16, F16}, {BF16, BF16}};
@@ -219,6 +282,8 @@ int main(int argc, char** argv) {
     test({k, v, 64, 1, 4, 300, 40, 0, 0, 0, 0, 2, 300, .003f, 5});  // large keys, small queries
     test_chunks({k, v, 64, 1, 3, 50, 70, 80}, 33);
     test_chunks({k, v, 64, 1, 4, 0, 40, 21, 9}, 1);
+    test_runs({k, v, 64, 1, 3, 50, 30, 60}, {k, v, 64, 1, 3, 5, 40, 0});
+    test_long(k, v, 16384);
     for (int seed = 2; seed <= 6; ++seed) test({k, v, 32, 1, 2, 100, 70, 0}, seed);
   }
   return report("attn_prefill");

@@ -22,6 +22,7 @@ inline bool check(bool ok, const std::string& what) {
 }
 
 inline int report(const char* name) {
+  check(ch_bank_conflicts() == 0, std::to_string(ch_bank_conflicts()) + " bank conflicts of ldmatrix");
   printf("%s: %d checks, %d failed\n", name, checks, failures);
   return failures != 0;
 }
@@ -187,6 +188,34 @@ struct Naive {
     }
   }
 };
+
+/// What a long context of one head leaves nothing to cancel in: positive values, and weights of one size that takes more
+/// than one 16-bit term, but for position 0, which has the maximum. The query has a one in dimension 0.
+inline void fill_long(Cache& cache) {
+  const Shape& shape = cache.shape;
+  std::mt19937 random(11);
+  std::uniform_real_distribution<float> between(0.5f, 1.0f);
+  for (int t = 0; t < cache.length; ++t)
+    for (int d = 0; d < shape.head_dim; ++d) {
+      cache.k.set(cache.index(shape.layer, 0, t, d), d == 0 && t > 0 ? -0.3f : 0.0f);
+      cache.v.set(cache.index(shape.layer, 0, t, d), between(random));
+    }
+}
+
+/// The relative error of the sums of weights times values over such a cache: of out Z, which leaves Z's own error out.
+inline double error_of_long(const Cache& cache, const float* out, const HeadState& state) {
+  const Shape& shape = cache.shape;
+  double worst = 0;
+  for (int d = 0; d < shape.head_dim; ++d) {
+    double sum = 0;
+    for (int t = 0; t < cache.length; ++t)
+      sum += std::exp((double)cache.k.at(cache.index(shape.layer, 0, t, 0))) *
+             cache.v.at(cache.index(shape.layer, 0, t, d));
+    const double error = std::fabs((double)out[d] * state.z / sum - 1);
+    worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+  }
+  return worst;
+}
 
 /// Largest errors of the kernel and of the naive float32 version against float64.
 struct Errors {

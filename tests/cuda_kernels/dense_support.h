@@ -28,6 +28,7 @@ inline void check_error(double error, double bound, const std::string& what) {
 }
 
 inline int report(const char* name) {
+  check(ch_bank_conflicts() == 0, std::to_string(ch_bank_conflicts()) + " bank conflicts of ldmatrix");
   printf("%s: %d checks, %d failed, largest error %.3f of its bound\n", name, checks, failures, worst);
   return failures != 0;
 }
@@ -134,8 +135,6 @@ template <>
 inline const char* type_name<__nv_bfloat16>() {
   return "bf16";
 }
-
-inline unsigned ceil_div(unsigned a, unsigned b) { return (a + b - 1) / b; }
 
 inline double activate_f64(double x, int activation) {
   if (activation == 0) return x / (1 + std::exp(-x));

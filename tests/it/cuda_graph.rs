@@ -1,5 +1,6 @@
-//! What the CUDA backend asks of the driver in a decode step.
+//! What the CUDA backend asks of the driver: in a decode step, for a fork, for what is read of a response.
 
+use crate::common::families::trace;
 use crate::common::{cuda_host, tiny};
 use serde_json::json;
 use std::ops::ControlFlow;
@@ -7,16 +8,10 @@ use std::sync::Arc;
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::forward::extend;
 use uqac::backend::sampling::Sampling;
-use uqac::backend::{Backend, DecodeRow, Row};
+use uqac::backend::{Backend, BackendError, DecodeRow, Row};
 use uqac::model::{ModelSpec, Weights};
 
-/// A decode step is a replayed graph: after the first of its kind no kernel is launched by itself, and the host waits
-/// for several steps at once.
-#[test]
-fn a_decode_step_is_one_graph() {
-    if !cuda_host::alone("cuda_graph::a_decode_step_is_one_graph") {
-        return;
-    }
+fn backend(progress: &mut dyn FnMut(usize, usize)) -> CudaBackend {
     let folder = tempfile::tempdir().unwrap();
     let mut config = tiny::config();
     config["head_dim"] = json!(16);
@@ -25,15 +20,25 @@ fn a_decode_step_is_one_graph() {
     let spec = ModelSpec::from_folder(folder.path()).unwrap();
     let weights = Arc::new(Weights::open(folder.path(), &spec).unwrap());
     let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None, gemm: Gemm::Own };
+    CudaBackend::new(spec, weights, &options, progress).unwrap()
+}
+
+/// A decode step is a replayed graph: after the first of its kind no kernel is launched by itself, and the host waits
+/// for several steps at once.
+#[test]
+fn a_decode_step_is_one_graph() {
+    if !cuda_host::alone("cuda_graph::a_decode_step_is_one_graph") {
+        return;
+    }
     let mut copied = Vec::new();
-    let mut backend = CudaBackend::new(spec, weights, &options, &mut |done, total| copied.push((done, total))).unwrap();
+    let mut backend = backend(&mut |done, total| copied.push((done, total)));
     assert!(
         copied.windows(2).all(|pair| pair[0].0 < pair[1].0) && copied.last().is_some_and(|(done, total)| done == total)
     );
 
     let id = backend.open(None).unwrap();
     backend.reserve(id, 256).unwrap();
-    extend::<uqac::backend::BackendError>(&mut backend, id, 0, &[5; 9], false, |_| true, |_, _| Ok(())).unwrap();
+    extend::<BackendError>(&mut backend, id, 0, &[5; 9], false, |_| true, |_, _| Ok(())).unwrap();
     let mut decode = |steps: usize| {
         let row = Row { sequence: id, position: 9, token: 7 };
         let mut left = steps;
@@ -54,4 +59,32 @@ fn a_decode_step_is_one_graph() {
     assert_eq!((kernels, stream_waits, allocations), (0, 0, 0));
     assert!((41..=48).contains(&graphs), "{graphs} steps for 41 tokens");
     assert!(event_waits <= 12, "{event_waits} waits for {graphs} steps");
+}
+
+/// A fork copies keys and values in one call each, whatever the layers and heads; what is read of a response works in
+/// memory that is kept.
+#[test]
+fn a_fork_is_two_copies_and_queries_keep_their_memory() {
+    if !cuda_host::alone("cuda_graph::a_fork_is_two_copies_and_queries_keep_their_memory") {
+        return;
+    }
+    let mut backend = backend(&mut |_, _| ());
+    let id = backend.open(trace(4)).unwrap();
+    extend::<BackendError>(&mut backend, id, 0, &[5; 70], true, |_| true, |_, _| Ok(())).unwrap();
+    let names = ["cuMemcpy2DAsync_v2", "cuMemcpyDtoDAsync_v2"];
+    let before = names.map(cuda_host::calls);
+    let fork = backend.fork(id, 60, None).unwrap();
+    let after = names.map(cuda_host::calls);
+    assert_eq!((after[0] - before[0], after[1] - before[1]), (2, 0));
+    backend.close(fork);
+
+    let mut read = || {
+        let rows = backend.attention_rows(id, &[9, 69, 30]).unwrap();
+        (rows, backend.cosines(id, &[3, 69], 40..60).unwrap())
+    };
+    let found = read();
+    let names = ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemCreate", "cuCtxSynchronize"];
+    let before = names.map(cuda_host::calls);
+    assert_eq!(read(), found);
+    assert_eq!(names.map(cuda_host::calls), before);
 }

@@ -1,5 +1,5 @@
-//! What host and kernels share: the structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
-//! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
+//! What host and kernels share: the structs in device memory, as `kernels/common.cuh`, `attn_prefill.cu`, `gemv.cu`,
+//! `head.cu` and `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
 use super::launch::{Argument, Int, Parameters};
 use super::memory::DevicePtr;
@@ -16,6 +16,18 @@ pub struct RowState {
     pub token: i32,
     /// Numbers the sequence for the sampler.
     pub stream: i32,
+}
+
+/// What a block of `attn_prefill` computes: 64 lines of a run of consecutive rows.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct PrefillPart {
+    /// The run's first row of the pass, and its rows.
+    pub first: i32,
+    pub rows: i32,
+    /// The first line, of the run's rows times the query heads of a group.
+    pub line: i32,
+    pub padding: i32,
 }
 
 /// Where a head attends, in the order of [`HeadAttention`](crate::backend::HeadAttention)'s fields.
@@ -310,8 +322,8 @@ kernels! {
     AttnPrefill(128) {
         queries: DevicePtr<f32>,
         rows: DevicePtr<RowState>,
+        parts: DevicePtr<PrefillPart>,
         sequences: DevicePtr<SequenceView>,
-        n: Int,
         layer: Int,
         heads: Int,
         kv_heads: Int,

@@ -49,9 +49,7 @@ impl Shape {
     ) -> Result<(), CudaError> {
         for (to, from, t) in [(&to.keys, &from.keys, self.k), (&to.values, &from.values, self.v)] {
             let row = self.head_dim * t.size();
-            for plane in 0..self.planes {
-                device.copy((to, plane * to_capacity * row), (from, plane * from_capacity * row), positions * row)?;
-            }
+            device.copy_rows((to, to_capacity * row), (from, from_capacity * row), positions * row, self.planes)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A device with the one stream on which everything runs. All of the backend's unsafe use of the driver is here, in
+//! A device with the stream on which everything runs, but for what a captured decode step runs beside it. All of the backend's unsafe use of the driver is here, in
 //! `memory.rs`, `launch.rs`, `loader.rs` and `cublaslt.rs`.
 
 use super::error::{Context, CudaError, describe};
@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocation
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use std::sync::Arc;
 
-/// A device with the one stream that everything runs on, in order.
+/// A device with a stream that work runs on, in order.
 #[derive(Clone)]
 pub struct Device {
     context: Arc<CudaContext>,
@@ -98,6 +98,19 @@ impl Device {
 
     pub(super) fn raw_stream(&self) -> sys::CUstream {
         self.stream.cu_stream()
+    }
+
+    /// The device with a stream of its own, whose work is not ordered with this one's but by events.
+    pub fn beside(&self) -> Result<Device, CudaError> {
+        Ok(Device { stream: self.context.new_stream().during("creating a stream")?, ..self.clone() })
+    }
+
+    /// Work that follows on this stream waits for what was before the event on its own.
+    pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
+        self.bind()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: stream and event live.
+        unsafe { result::stream::wait_event(self.raw_stream(), event.event, flags) }.during("ordering two streams")
     }
 
     /// Something to wait for: all work up to `Event::record`.

@@ -37,6 +37,21 @@ struct Shape {
     head_attention: bool,
 }
 
+/// Where a captured step selects heads while the logits are computed.
+struct Side {
+    device: Device,
+    /// Recorded where it leaves the main stream, and where it has ended.
+    leaves: Event,
+    ends: Event,
+}
+
+impl Side {
+    fn new(device: &Device) -> Result<Side, CudaError> {
+        let side = device.beside()?;
+        Ok(Side { leaves: device.event()?, ends: side.event()?, device: side })
+    }
+}
+
 pub struct Decoder {
     samplers: Buffer<Sampler>,
     log: Log,
@@ -44,6 +59,7 @@ pub struct Decoder {
     /// Where two batches' results arrive.
     arrivals: [(Pinned, Event); 2],
     graphs: HashMap<Shape, CudaGraph>,
+    side: Side,
 }
 
 impl Decoder {
@@ -52,7 +68,7 @@ impl Decoder {
         let arrival = || Ok((device.pinned(log.bytes())?, device.event()?));
         let arrivals = [arrival()?, arrival()?];
         let samplers = device.allocate("samplers", NARROW_ROWS)?;
-        Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new() })
+        Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new(), side: Side::new(device)? })
     }
 
     /// Bytes held on the device.
@@ -142,7 +158,7 @@ impl CudaBackend {
             wide: trace.is_some_and(|t| t.wide),
             head_attention: trace.is_some_and(|t| t.head_attention),
         };
-        self.pass = PassState { rows, trace, consecutive: false };
+        self.pass = PassState { rows, trace, selects_later: true, ..PassState::default() };
         Ok(shape)
     }
 
@@ -219,11 +235,17 @@ impl CudaBackend {
         Ok(graph.during("capturing a decode step")?.ok_or_else(empty)?)
     }
 
-    /// One step: the rows enter, and the next ones take their place.
+    /// One step: the rows enter, and the next ones take their place. The heads are selected beside the logits.
     fn launch_step(&mut self, shape: Shape) -> Result<(), BackendError> {
         forward::run(self)?;
-        self.logits(self.scratch.h.ptr(), shape.rows)?;
-        self.read_logits(&HeadRun {
+        let Side { device: beside, leaves, ends } = &self.decoder.side;
+        if shape.trace.is_some() {
+            leaves.record()?;
+            beside.wait_for(leaves)?;
+            self.finish_selection(beside)?;
+            ends.record()?;
+        }
+        let run = HeadRun {
             n: shape.rows,
             rows: &self.scratch.rows,
             samplers: &self.decoder.samplers,
@@ -232,7 +254,12 @@ impl CudaBackend {
             mass: shape.mass,
             wide: shape.wide,
             log: self.decoder.log.view(),
-        })?;
-        Ok(())
+        };
+        self.logits(self.scratch.h.ptr(), shape.rows)?;
+        self.read_logits(&run)?;
+        if shape.trace.is_some() {
+            self.device.wait_for(ends)?; // the selection reads the rows that are replaced now
+        }
+        Ok(self.finish_rows(&run)?)
     }
 }

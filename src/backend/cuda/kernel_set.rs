@@ -12,8 +12,9 @@ use crate::model::ModelSpec;
 use crate::model::weights::DType;
 use std::collections::HashMap;
 
-/// Rows of a pass: enough for matrix products at full speed, few enough to bound scratch memory.
-pub const MAX_ROWS: usize = 256;
+/// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (keys and values of 1024: 128 blocks),
+/// few enough to bound scratch memory (about 260 MiB for the shape of Llama-3.1-8B).
+pub const MAX_ROWS: usize = 1024;
 
 /// Rows of a narrow pass: the most that `gemv.cu` takes.
 pub const NARROW_ROWS: usize = 16;
@@ -21,11 +22,14 @@ pub const NARROW_ROWS: usize = 16;
 /// K at most: heads that a trace keeps per row (`MAX_KEEP` of `common.cuh`).
 pub const MAX_HEADS: usize = 32;
 
-/// Parts that a row's positions are split into, at most: `attn_decode.cu` takes 128.
-pub const MAX_SPLITS: usize = 32;
+/// Parts that a row's positions are split into, at most, as in `attn_decode.cu`.
+pub const MAX_SPLITS: usize = 128;
 
 /// Query heads that a block of `attn_decode` computes together.
 pub const DECODE_GROUP: usize = 8;
+
+/// Lines (a row's query heads of one group, row after row) that a block of `attn_prefill` computes.
+pub const PREFILL_LINES: usize = 64;
 
 /// 16-bit terms that activations are split into for `gemm.cu`: two hold what float32 does, nearly.
 pub const TERMS: usize = 2;

@@ -191,7 +191,7 @@ impl CudaBackend {
         self.gemv(self.matmul_kernels(w)?, hidden, None, &[job], rows, false)
     }
 
-    /// The launches from the logits of `run.n` rows on.
+    /// What the results of `run.n` rows are made of, part by part of their logits.
     pub(super) fn read_logits(&self, run: &HeadRun) -> Result<(), CudaError> {
         let (s, head, kernels) = (&self.spec, &self.head, &self.kernels);
         let (logits, partials, lists) = (head.logits.ptr(), head.partials.ptr(), head.lists.ptr());
@@ -206,22 +206,28 @@ impl CudaBackend {
             let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
             self.device.launch(&kernels.head_mass, grid, &parameters)?;
         }
+        Ok(())
+    }
+
+    /// The results, after [`CudaBackend::read_logits`]; the next step's rows replace this one's.
+    pub(super) fn finish_rows(&self, run: &HeadRun) -> Result<(), CudaError> {
+        let head = &self.head;
         let parameters = HeadFinish {
-            logits,
-            vocab,
-            blocks,
-            partials,
-            wide,
-            lists,
-            masses,
+            logits: head.logits.ptr(),
+            vocab: self.spec.vocab_size.into(),
+            blocks: head.blocks.into(),
+            partials: head.partials.ptr(),
+            wide: if run.wide { head.wide.ptr() } else { DevicePtr::NULL },
+            lists: head.lists.ptr(),
+            masses: head.masses.ptr(),
             rows: run.rows.ptr(),
-            samplers,
+            samplers: run.samplers.ptr(),
             given: run.given,
             next_rows: run.next_rows,
             log: run.log,
             not_finite: self.scratch.not_finite.ptr(),
         };
-        self.device.launch(&kernels.head_finish, [run.n, 1, 1], &parameters)
+        self.device.launch(&self.kernels.head_finish, [run.n, 1, 1], &parameters)
     }
 
     /// Predictions of at most 16 rows of the pass that has ended.
@@ -242,6 +248,7 @@ impl CudaBackend {
         };
         self.logits(hidden, requests.len())?;
         self.read_logits(&run)?;
+        self.finish_rows(&run)?;
         let words: Vec<u32> = self.device.read(&head.log.data, 0, head.log.words())?;
         let flag: Vec<i32> = self.device.read(&self.scratch.not_finite, 0, 1)?;
         if flag != [0] {

@@ -220,6 +220,41 @@ impl Device {
             .during("copying on the device")
     }
 
+    /// Copies `rows` rows of `bytes` bytes between buffers, in stream order; each with the distance of its rows.
+    pub fn copy_rows(
+        &self,
+        (to, to_pitch): (&Buffer<u8>, usize),
+        (from, from_pitch): (&Buffer<u8>, usize),
+        bytes: usize,
+        rows: usize,
+    ) -> Result<(), CudaError> {
+        if bytes == 0 || rows == 0 {
+            return Ok(());
+        }
+        let span = |pitch: usize| (rows - 1) * pitch + bytes;
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: from.range(0, span(from_pitch))?,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: from_pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: to.range(0, span(to_pitch))?,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: to_pitch,
+            WidthInBytes: bytes,
+            Height: rows,
+        };
+        self.bind()?;
+        // SAFETY: both spans are inside their buffers.
+        unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.raw_stream()) }.result().during("copying on the device")
+    }
+
     /// Fills a buffer with a byte, in stream order.
     pub fn fill<T>(&self, buffer: &Buffer<T>, byte: u8) -> Result<(), CudaError> {
         self.bind()?;

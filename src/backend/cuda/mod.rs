@@ -36,9 +36,10 @@ use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_ROWS, MAX_SPLITS, NARRO
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
-use pass::{PassState, Scratch, consecutive, shared_trace};
+use pass::{PassState, Scratch, prefill_parts, shared_trace};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use trace::Queries;
 use weights::DeviceWeights;
 
 /// Positions that rotary tables grow by.
@@ -77,6 +78,7 @@ pub struct CudaBackend {
     gemm_note: String,
     head: LmHead,
     decoder: Decoder,
+    queries: Queries,
     /// One a rope table.
     angles: Vec<Angles>,
     /// Positions that the angles reach.
@@ -139,6 +141,7 @@ impl CudaBackend {
             gemm_note: String::new(),
             head: LmHead::new(&device, &spec)?,
             decoder: Decoder::new(&device, sequences.slots())?,
+            queries: Queries::new(&device)?,
             angles: Vec::new(),
             angle_positions: 0,
             windows: device.upload("windows", &windows)?,
@@ -220,15 +223,21 @@ impl CudaBackend {
         }
         let states: Vec<_> = rows.iter().map(|row| row_state(row, 0)).collect();
         self.device.write(&self.scratch.rows, 0, &states)?;
-        self.pass = PassState { rows: rows.to_vec(), trace, consecutive: consecutive(rows) };
+        self.pass = PassState { rows: rows.to_vec(), trace, ..PassState::default() };
+        if !self.pass.narrow() {
+            let parts = prefill_parts(rows, self.spec.group_size());
+            self.device.write(&self.scratch.parts, 0, &parts)?;
+            self.pass.parts = parts.len();
+        }
         Ok(())
     }
 }
 
-/// Enough blocks for two a multiprocessor in a step of one row.
+/// Enough blocks in a step of one row for the four that fit on a multiprocessor (by shared memory, with the usual cache
+/// types and a head_dim of 128), where the row has as many chunks of 64 positions.
 fn splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
     let blocks = spec.num_key_value_heads * spec.group_size().div_ceil(DECODE_GROUP);
-    (2 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
+    (4 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
 }
 
 impl Backend for CudaBackend {
@@ -265,11 +274,17 @@ impl Backend for CudaBackend {
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError> {
         let id = self.sequences.open(trace);
+        // room for the pass that follows, as far as it may go on as its source did
+        let room = self.sequences.capacity(sequence).min(positions + MAX_ROWS).max(positions);
         let copied = self
-            .reserve_positions(id, positions)
+            .reserve_positions(id, room)
             .and_then(|()| self.sequences.copy_prefix(sequence, id, positions))
             .inspect_err(|_| self.sequences.close(id));
         copied.map(|()| id).map_err(BackendError::from)
+    }
+
+    fn mixes_sequences(&self) -> bool {
+        true
     }
 
     fn close(&mut self, sequence: SequenceId) {

@@ -1,17 +1,17 @@
 //! One pass on the device: the launches of its [`Operations`]. A narrow pass (a decode step: up to 16 rows) multiplies with
-//! `gemv.cu`; a wide one with `gemm.cu` and, if its rows follow each other in one sequence, attends with
-//! `attn_prefill.cu`. A captured decode step is these operations as well, recorded by the stream that they run on.
+//! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`, whatever sequences its rows
+//! are of. A captured decode step is these operations as well, recorded by the stream that they run on.
 
 use super::CudaBackend;
 use super::abi::{
     AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GatedAct, GatedActTerms,
-    GemvGated, HeadState, RmsNorm, RopeCache, RowState, cache_type,
+    GemvGated, HeadState, PrefillPart, RmsNorm, RopeCache, RowState, cache_type,
 };
 use super::cache::Sequences;
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::{Job, Norm, ptr_or_null};
-use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, TERMS, WideKernels};
+use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, PREFILL_LINES, TERMS, WideKernels};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
@@ -24,6 +24,8 @@ use crate::model::config::Activation;
 pub struct Scratch {
     /// `[N]`
     pub rows: Buffer<RowState>,
+    /// What the blocks of a wide pass's attention compute.
+    pub parts: Buffer<PrefillPart>,
     /// Residual stream: `[N, hidden_size]`
     pub x: Buffer<f32>,
     /// A block's output before its norm, and after the pass the normed hidden state: `[N, hidden_size]`
@@ -55,8 +57,10 @@ pub struct PassState {
     pub rows: Vec<Row>,
     /// What is recorded of the traced rows; `None` if no row is traced.
     pub trace: Option<TraceOptions>,
-    /// The rows follow each other in one sequence.
-    pub consecutive: bool,
+    /// Entries of `Scratch::parts`; of a narrow pass 0.
+    pub parts: usize,
+    /// The selection of heads is left to what follows the pass: a captured step runs it beside the logits.
+    pub selects_later: bool,
 }
 
 impl PassState {
@@ -83,6 +87,7 @@ impl Scratch {
         device.fill(&not_finite, 0)?;
         Ok(Scratch {
             rows: device.allocate(&name("rows"), MAX_ROWS)?,
+            parts: device.allocate(&name("parts of rows"), MAX_ROWS * spec.group_size().div_ceil(PREFILL_LINES))?,
             x: floats("residual stream", MAX_ROWS, spec.hidden_size)?,
             h: floats("hidden states", MAX_ROWS, spec.hidden_size)?,
             q: floats("queries", traced_rows, q_width)?,
@@ -101,16 +106,27 @@ impl Scratch {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let Scratch { rows, x, h, q, k, v, attended, states, partial_out, partial_states, gate, up, terms, .. } = self;
+        let Scratch {
+            rows, parts, x, h, q, k, v, attended, states, partial_out, partial_states, gate, up, terms, ..
+        } = self;
         let floats = [x, h, q, k, v, attended, partial_out, gate, up].map(Buffer::bytes);
-        let others = [rows.bytes(), states.bytes(), partial_states.bytes(), terms.bytes()];
+        let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), terms.bytes()];
         floats.iter().chain(&others).sum()
     }
 }
 
-/// Whether rows are consecutive positions of one sequence.
-pub fn consecutive(rows: &[Row]) -> bool {
-    rows.windows(2).all(|pair| pair[1].sequence == pair[0].sequence && pair[1].position == pair[0].position + 1)
+/// What the blocks of `attn_prefill` compute: runs of consecutive positions of one sequence, [`PREFILL_LINES`] lines at a
+/// time. `group`: query heads that share keys and values.
+pub fn prefill_parts(rows: &[Row], group: usize) -> Vec<PrefillPart> {
+    let (mut parts, mut first) = (Vec::new(), 0);
+    let follows = |a: &Row, b: &Row| b.sequence == a.sequence && b.position == a.position + 1;
+    for run in rows.chunk_by(follows) {
+        let lines = (0..run.len() * group).step_by(PREFILL_LINES);
+        let part = |line| PrefillPart { first: first as i32, rows: run.len() as i32, line: line as i32, padding: 0 };
+        parts.extend(lines.map(part));
+        first += run.len();
+    }
+    parts
 }
 
 /// The trace options that all traced rows share; `wide` where one of them is: what it adds is read of each row alone.
@@ -164,19 +180,16 @@ impl Operations for CudaBackend {
     /// In a wide pass the layer's heads are offered to the traced rows' selections here. The last layer's are when the
     /// pass ends, with the hidden states.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
-        let n = self.pass.rows.len();
-        if !self.pass.narrow() && self.pass.consecutive {
-            self.attend_prefill(layer)?;
+        if self.pass.narrow() {
+            self.attend_decode(layer)?
         } else {
-            for first in (0..n).step_by(NARROW_ROWS) {
-                self.attend_decode(layer, first, NARROW_ROWS.min(n - first))?;
-            }
+            self.attend_prefill(layer)?
         }
         if self.pass.trace.is_some_and(|trace| trace.head_attention) {
             self.note_places(layer)?;
         }
         if !self.pass.narrow() && layer + 1 < self.spec.layers.len() {
-            self.select_heads(layer, 1, DevicePtr::NULL)?;
+            self.select_heads(&self.device, layer, 1, DevicePtr::NULL)?;
         }
         Ok(())
     }
@@ -225,9 +238,10 @@ impl Operations for CudaBackend {
             not_finite: scratch.not_finite.ptr(),
         };
         self.device.launch(&self.kernels.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)?;
-        let (layers, hidden) = (s.layers.len(), scratch.h.ptr());
-        let (first, count) = if self.pass.narrow() { (0, layers) } else { (layers - 1, 1) };
-        Ok(self.select_heads(first, count, hidden)?)
+        if !self.pass.selects_later {
+            self.finish_selection(&self.device)?;
+        }
+        Ok(())
     }
 }
 
@@ -279,12 +293,12 @@ impl CudaBackend {
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
-        let (s, scratch, n) = (&self.spec, &self.scratch, self.pass.rows.len());
+        let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnPrefill {
             queries: scratch.q.ptr(),
             rows: scratch.rows.ptr(),
+            parts: scratch.parts.ptr(),
             sequences: self.sequences.views().ptr(),
-            n: n.into(),
             layer: layer.into(),
             heads: s.num_attention_heads.into(),
             kv_heads: s.num_key_value_heads.into(),
@@ -293,22 +307,20 @@ impl CudaBackend {
             out: scratch.attended.ptr(),
             states: scratch.states.ptr(),
         };
-        let grid = [(n * s.group_size()).div_ceil(64), s.num_key_value_heads, 1];
-        self.device.launch(&self.kernels.prefill, grid, &parameters)
+        self.device.launch(&self.kernels.prefill, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
     }
 
-    /// Rows `first .. first + n` of the pass, at most 16, each by itself.
-    fn attend_decode(&self, layer: usize, first: usize, n: usize) -> Result<(), CudaError> {
+    /// Each row of a narrow pass by itself.
+    fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch, splits) = (&self.spec, &self.scratch, self.splits);
-        let (heads, before) = (s.num_attention_heads, first * s.num_attention_heads);
+        let (heads, n) = (s.num_attention_heads, self.pass.rows.len());
         let kernels = match (&self.kernels.decode_plain, self.pass.trace) {
             (Some(plain), None) => plain,
             _ => &self.kernels.decode,
         };
-        let rows = scratch.rows.ptr().add(first);
         let parameters = AttnDecode {
-            queries: self.queries(layer).add(before * s.head_dim),
-            rows,
+            queries: self.queries(layer),
+            rows: scratch.rows.ptr(),
             sequences: self.sequences.views().ptr(),
             layer: layer.into(),
             heads: heads.into(),
@@ -323,12 +335,12 @@ impl CudaBackend {
         let parameters = AttnCombine {
             partial_out: scratch.partial_out.ptr(),
             partial_states: scratch.partial_states.ptr(),
-            rows,
+            rows: scratch.rows.ptr(),
             head_dim: s.head_dim.into(),
             splits: splits.into(),
             window: self.window(layer),
-            out: scratch.attended.ptr().add(before * s.head_dim),
-            states: scratch.states.ptr().add(self.heads_before(layer) + before),
+            out: scratch.attended.ptr(),
+            states: scratch.states.ptr().add(self.heads_before(layer)),
         };
         self.device.launch(&kernels.combine, [heads, n, 1], &parameters)
     }
@@ -353,9 +365,23 @@ impl CudaBackend {
         self.device.launch(&self.kernels.places, [heads, self.pass.rows.len(), 1], &parameters)
     }
 
+    /// Ends the selections of the traced rows, on the stream of `device`: all layers after a narrow pass, the last after a
+    /// wide one, and the hidden states.
+    pub(super) fn finish_selection(&self, device: &Device) -> Result<(), CudaError> {
+        let layers = self.spec.layers.len();
+        let (first, count) = if self.pass.narrow() { (0, layers) } else { (layers - 1, 1) };
+        self.select_heads(device, first, count, self.scratch.h.ptr())
+    }
+
     /// Offers `layers` layers from `first` on to the selections of the traced rows; with hidden states (not null), these
     /// are recorded too.
-    fn select_heads(&self, first: usize, layers: usize, hidden: DevicePtr<f32>) -> Result<(), CudaError> {
+    fn select_heads(
+        &self,
+        device: &Device,
+        first: usize,
+        layers: usize,
+        hidden: DevicePtr<f32>,
+    ) -> Result<(), CudaError> {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
@@ -374,7 +400,7 @@ impl CudaBackend {
             begin: (first == 0).into(),
             finish: (first + layers == s.layers.len()).into(),
         };
-        self.device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
+        device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }
 
     /// x += W · input (+ bias), normed first where there is a norm.
@@ -450,5 +476,26 @@ impl CudaBackend {
         let (gate, up) = (self.scratch.gate.ptr(), self.scratch.up.ptr());
         let parameters = GatedAct { gate, up, y: gate, count: count.into(), activation: self.activation() };
         self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::SequenceId;
+
+    /// Runs end where a sequence or the order of positions does; every line of every run is in one part.
+    #[test]
+    fn parts_cover_every_run() {
+        let row = |sequence, position| Row { sequence: SequenceId(sequence), position, token: 0 };
+        let mut rows: Vec<Row> = (7..40).map(|position| row(0, position)).collect();
+        rows.extend([row(2, 40), row(2, 42), row(2, 43)]);
+        let parts: Vec<[i32; 3]> = prefill_parts(&rows, 3).iter().map(|p| [p.first, p.rows, p.line]).collect();
+        assert_eq!(parts, [[0, 33, 0], [0, 33, 64], [33, 1, 0], [34, 2, 0]]);
+        // as many as there is room for, where every row is a run of its own
+        let apart: Vec<Row> = (0..MAX_ROWS).map(|i| row(i, 0)).collect();
+        for group in [1, 64, 65, 200] {
+            assert_eq!(prefill_parts(&apart, group).len(), MAX_ROWS * group.div_ceil(PREFILL_LINES));
+        }
     }
 }

@@ -3,16 +3,46 @@
 use super::CudaBackend;
 use super::abi::{AttnRows, Cosines, HeadPlaces};
 use super::cache::TraceArray;
+use super::context::Device;
 use super::error::CudaError;
+use super::memory::Buffer;
 use crate::backend::{HeadAttention, HeadRecord, SequenceId};
 use std::ops::Range;
 
 /// Rows of α* that exist at once, and positions whose cosines do.
 const ROWS: usize = 64;
 
+/// What the queries of a response work on, kept from one to the next.
+pub struct Queries {
+    /// Positions: rows or columns of what is asked for.
+    rows: Buffer<i32>,
+    columns: Buffer<i32>,
+    /// `[rows, columns]`
+    out: Buffer<f32>,
+}
+
+impl Queries {
+    pub fn new(device: &Device) -> Result<Queries, CudaError> {
+        let what = "scratch memory (queries)";
+        Ok(Queries {
+            rows: device.allocate(what, ROWS)?,
+            columns: device.allocate(what, 0)?,
+            out: device.allocate(what, 0)?,
+        })
+    }
+}
+
+/// Makes room for `count` elements; what a buffer held is lost.
+fn reserve<T>(device: &Device, buffer: &mut Buffer<T>, count: usize) -> Result<(), CudaError> {
+    if buffer.bytes() < count * size_of::<T>() {
+        *buffer = device.allocate("scratch memory (queries)", count.next_power_of_two())?;
+    }
+    Ok(())
+}
+
 impl CudaBackend {
     /// α* of rows (absolute): row T gives T + 1 weights; zeros if it was not traced.
-    pub(super) fn attention_rows(&self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, CudaError> {
+    pub(super) fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, CudaError> {
         let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
         let Some(options) = self.sequences.options(id) else { return Ok(result) };
         let traced: Vec<usize> =
@@ -29,10 +59,16 @@ impl CudaBackend {
     }
 
     /// `[asked, stride]`
-    fn rows_on_device(&self, id: SequenceId, asked: &[i32], stride: usize, keep: usize) -> Result<Vec<f32>, CudaError> {
-        let s = &self.spec;
-        let rows = self.device.upload("rows", asked)?;
-        let out = self.device.allocate("attention rows", asked.len() * stride)?;
+    fn rows_on_device(
+        &mut self,
+        id: SequenceId,
+        asked: &[i32],
+        stride: usize,
+        keep: usize,
+    ) -> Result<Vec<f32>, CudaError> {
+        reserve(&self.device, &mut self.queries.out, asked.len() * stride)?;
+        let (s, Queries { rows, out, .. }) = (&self.spec, &self.queries);
+        self.device.write(rows, 0, asked)?;
         let parameters = AttnRows {
             sequences: self.sequences.views().ptr(),
             slot: id.0.into(),
@@ -46,12 +82,12 @@ impl CudaBackend {
             out: out.ptr(),
         };
         self.device.launch(&self.kernels.rows, [stride.div_ceil(32), asked.len(), 1], &parameters)?;
-        self.device.read(&out, 0, asked.len() * stride)
+        self.device.read(out, 0, asked.len() * stride)
     }
 
     /// Cosines of traced hidden states, `[positions, answer]`; 0 where a position was not traced.
     pub(super) fn cosines(
-        &self,
+        &mut self,
         id: SequenceId,
         positions: &[usize],
         answer: Range<usize>,
@@ -61,11 +97,13 @@ impl CudaBackend {
             return Ok(vec![0.0; positions.len() * answer.len()]);
         }
         let ints = |positions: &mut dyn Iterator<Item = usize>| -> Vec<i32> { positions.map(|p| p as i32).collect() };
-        let columns = self.device.upload("positions", &ints(&mut answer.clone()))?;
+        reserve(&self.device, &mut self.queries.columns, answer.len())?;
+        reserve(&self.device, &mut self.queries.out, ROWS.min(positions.len()) * answer.len())?;
+        let Queries { rows, columns, out } = &self.queries;
+        self.device.write(columns, 0, &ints(&mut answer.clone()))?;
         let mut result = Vec::with_capacity(positions.len() * answer.len());
         for some in positions.chunks(ROWS) {
-            let rows = self.device.upload("positions", &ints(&mut some.iter().copied()))?;
-            let out = self.device.allocate("cosines", some.len() * answer.len())?;
+            self.device.write(rows, 0, &ints(&mut some.iter().copied()))?;
             let parameters = Cosines {
                 sequences: self.sequences.views().ptr(),
                 slot: id.0.into(),
@@ -76,7 +114,7 @@ impl CudaBackend {
                 out: out.ptr(),
             };
             self.device.launch(&self.kernels.cosines, [answer.len(), some.len(), 1], &parameters)?;
-            result.extend(self.device.read::<f32>(&out, 0, some.len() * answer.len())?);
+            result.extend(self.device.read::<f32>(out, 0, some.len() * answer.len())?);
         }
         Ok(result)
     }

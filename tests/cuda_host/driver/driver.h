@@ -2,7 +2,8 @@
 // for another gets its loader's error with the name.
 //
 // Work on a stream runs as late as the API allows: when something waits for it. A result that is read without a wait
-// is therefore the old one (all ones, if nothing was there), and a buffer changed too early spoils the copy.
+// is therefore the old one (all ones, if nothing was there), and a buffer changed too early spoils the copy. So does what a
+// captured graph has beside its main stream; with an odd seed it runs as early as it may instead.
 //
 // Environment: UQAC_HOST_CUDA_MEMORY   the device's memory in bytes, or with K, M, G (default 8G)
 //              UQAC_HOST_CUDA_EAGER=1  run all work at once instead
@@ -12,6 +13,8 @@
 //              UQAC_HOST_CUDA_CAPABILITY  default 9.0
 //              UQAC_HOST_CUDA_MAPPING=0   a device that cannot map memory
 //              UQAC_HOST_CUDA_TRACE=1  every launch on standard error
+//              UQAC_HOST_CUDA_TENSOR   how tensor cores add: ampere (default), hopper (both in blocks that are cut off, see
+//                                      shim/tensor_sums.h), nearest (each sum rounded to nearest). Kernel tests heed it, too
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -55,8 +58,16 @@ enum : Result {  // CUresult
 using Address = uint64_t;  // CUdeviceptr: an address in this process
 using Work = std::function<Result()>;
 
+struct Node {
+  Work work;
+  struct Stream* stream;
+  std::vector<size_t> after;  // nodes that come before it
+};
 struct Graph {
-  std::vector<Work> nodes;  // in the order of capture, which is an order of their dependencies
+  std::vector<Node> nodes;  // in the order of capture, which is an order of their dependencies
+  struct Stream* origin;
+  // In the order of capture (a fork as early as it may), or a fork as late as it may.
+  Result run(bool late) const;
 };
 
 struct Stream;
@@ -65,6 +76,7 @@ struct Capture {
   int mode;  // 0 global, 1 thread-local, 2 relaxed
   std::thread::id thread;
   std::shared_ptr<Graph> graph = std::make_shared<Graph>();
+  std::map<Stream*, std::vector<size_t>> before;  // nodes that a stream's next one comes after
   std::set<Stream*> unjoined;  // other streams with work that the origin has not waited for
   bool invalid = false, ended = false;
 };
@@ -85,6 +97,7 @@ struct Record {
   std::shared_ptr<Stream> stream;
   uint64_t ticket = 0;
   std::shared_ptr<Capture> capture;  // recorded in a capture: never done
+  std::vector<size_t> nodes;         // of the capture, which a wait for it is a wait for
   bool done = false;
   std::chrono::steady_clock::time_point time;
 };

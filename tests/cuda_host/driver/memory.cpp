@@ -384,6 +384,39 @@ CUDA_CALL cuMemcpyDtoDAsync_v2(Address to, Address from, size_t bytes, void* han
     return copy_later(stream, pointer(to), pointer(from), bytes);
   });
 }
+// Rows between allocations, as far as CUDA_MEMCPY2D is used here: no arrays, no hosts, from the first row and byte on.
+namespace {
+struct Side2D {
+  size_t x, y;
+  int type;  // 2: device
+  void* host;
+  Address device;
+  void* array;
+  size_t pitch;
+};
+struct Copy2D {
+  Side2D from, to;
+  size_t width, height;
+};
+}  // namespace
+CUDA_CALL cuMemcpy2DAsync_v2(const Copy2D* asked, void* handle) {
+  return call_in_context(__func__, [&] {
+    const auto stream = stream_of(handle);
+    const Copy2D copy = *asked;
+    if (!stream) return Result(INVALID_HANDLE);
+    for (const Side2D* side : {&copy.from, &copy.to}) {
+      if (side->type != 2 || side->x || side->y || side->pitch < copy.width || side->pitch > INT32_MAX)
+        return Result(INVALID_VALUE);
+      if (copy.height && !holds(side->device, (copy.height - 1) * side->pitch + copy.width)) return Result(INVALID_VALUE);
+    }
+    return enqueue(stream, [copy] {
+      for (size_t row = 0; row < copy.height; ++row)
+        memmove(pointer(copy.to.device + row * copy.to.pitch), pointer(copy.from.device + row * copy.from.pitch),
+                copy.width);
+      return SUCCESS;
+    });
+  });
+}
 CUDA_CALL cuMemcpyHtoD_v2(Address to, const void* from, size_t bytes) {
   return call_in_context(__func__, [&] {
     return holds(to, bytes) ? copy_now(pointer(to), from, bytes) : INVALID_VALUE;

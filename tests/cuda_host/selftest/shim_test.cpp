@@ -23,6 +23,7 @@ CUDA_HOST_EXPORT(wrong_misaligned_copy)
 CUDA_HOST_EXPORT(wrong_missing_wait)
 CUDA_HOST_EXPORT(wrong_wait_keeps_one)
 CUDA_HOST_EXPORT(wrong_wait_without_barrier)
+CUDA_HOST_EXPORT(wrong_grid)
 CUDA_HOST_EXPORT(wrong_uninitialised_shared)
 CUDA_HOST_EXPORT(wrong_uninitialised_static_shared)
 CUDA_HOST_EXPORT(right_block_sum)
@@ -38,6 +39,7 @@ CUDA_HOST_EXPORT(right_arguments)
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <random>
 
@@ -160,10 +162,90 @@ static void test_mma(const char* name) {
   check(run(name, 1, 32, 1024, (const T*)a, (const T*)bt, &c[0][0]) == 0, "mma runs");
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < 8; ++j) {
-      double sum = 0.0;
-      for (int k = 0; k < 16; ++k) sum += double(float(a[i][k])) * double(float(bt[j][k]));
-      check(fabs(sum - double(c[i][j])) < 1e-5, name);
+      double sum = 0.0, size = 0.0;
+      for (int k = 0; k < 16; ++k) {
+        const double product = double(float(a[i][k])) * double(float(bt[j][k]));
+        sum += product, size += fabs(product);
+      }
+      // at most two blocks of nine summands, each cut off below 2^-24 of the largest, and the result at 2^-23
+      check(fabs(sum - double(c[i][j])) < ldexp(2 * (9 + 2), -24) * size, name);
     }
+}
+
+// ---- sums of tensor cores ----
+// One block of products and the accumulator as integers, by the published description: a second time, and otherwise.
+static float block_sum(const std::vector<std::pair<float, float>>& factors, float c, int extra, int lowest, int least) {
+  int top = lowest, c_exponent = 0;
+  const auto exponent = [](float x, int least) { return std::max(ilogbf(x), least); };
+  if (c != 0) top = std::max(top, c_exponent = exponent(c, -126));
+  for (const auto& [a, b] : factors)
+    if (a != 0 && b != 0) top = std::max(top, exponent(a, least) + exponent(b, least));
+  const auto units = [&](double x) { return (__int128)trunc(ldexp(x, 23 + extra - top)); };
+  __int128 total = units(c);
+  for (const auto& [a, b] : factors) total += units(double(a) * double(b));
+  const bool negative = total < 0;
+  unsigned __int128 size = negative ? -total : total;
+  int shift = 0;
+  while (size >> 24) size >>= 1, ++shift;  // what does not fit into 24 bits is dropped
+  const double value = ldexp(double(uint64_t(size)), shift + top - 23 - extra);
+  float result = float(value);
+  if (double(result) > value) result = nextafterf(result, 0.0f);
+  return negative ? -result : result;
+}
+
+template <class T>
+static void test_tensor_sums(const char* name, int least) {
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponents(-8, 8), rare(0, 9);
+  alignas(16) T a[16][16], bt[8][16];
+  float c[16][8];
+  const auto number = [&] { return T(rare(random) ? ldexpf(normal(random), exponents(random)) : 0.0f); };
+  for (auto& row : a)
+    for (T& v : row) v = number();
+  for (auto& row : bt)
+    for (T& v : row) v = number();
+  for (int sums : {cuda_host::mma::AMPERE, cuda_host::mma::HOPPER}) {
+    const cuda_host::mma::Core core = cuda_host::mma::CORES[sums];
+    const int before = ch_tensor_sums(sums);
+    check(run(name, 1, 32, 1024, (const T*)a, (const T*)bt, &c[0][0]) == 0, "mma runs");
+    ch_tensor_sums(before);
+    for (int i = 0; i < 16; ++i)
+      for (int j = 0; j < 8; ++j) {
+        float sum = 0.0f;
+        for (int first = 0; first < 16; first += core.products) {
+          std::vector<std::pair<float, float>> factors;
+          for (int k = first; k < first + core.products; ++k) factors.push_back({float(a[i][k]), float(bt[j][k])});
+          sum = block_sum(factors, sum, core.extra, core.lowest, least);
+        }
+        check(!memcmp(&sum, &c[i][j], 4), name + std::string(": sums as measured, ") + std::to_string(sums));
+      }
+  }
+}
+
+// What tells the architectures apart: beside 1, products of 2^-24 and 2^-25 each survive the shift or do not.
+static void test_published_sums() {
+  alignas(16) __half a[16][16] = {}, bt[8][16] = {};
+  float c[16][8];
+  const auto sums = [&](int mode, int count, float first, float other) {
+    for (int k = 0; k < 16; ++k) a[0][k] = __half(k == 0 ? first : k <= count ? other : 0.0f);
+    for (int k = 0; k < 16; ++k) bt[0][k] = __half(k == 0 ? 1.0f : ldexpf(1.0f, -12));
+    const int before = ch_tensor_sums(mode);
+    run("right_mma_f16", 1, 32, 1024, (const __half*)a, (const __half*)bt, &c[0][0]);
+    ch_tensor_sums(before);
+    return c[0][0];
+  };
+  using namespace cuda_host::mma;
+  const float u = ldexpf(1.0f, -23), small = ldexpf(1.0f, -12), tiny = ldexpf(1.0f, -13), less = ldexpf(1.0f, -14);
+  check(sums(NEAREST, 7, 1.0f, small) == 1.0f, "to nearest: 1 + 7 2^-24, ties to even each");
+  check(sums(AMPERE, 7, 1.0f, small) == 1.0f + 3 * u, "A100: 1 + 7 2^-24 is 1 + 3.5 2^-23, cut off");
+  check(sums(AMPERE, 7, 1.0f, tiny) == 1.0f, "A100: 2^-25 is cut off beside 1");
+  check(sums(HOPPER, 15, 1.0f, tiny) == 1.0f + 3 * u, "H100: 1 + 15 2^-25 is 1 + 3.75 2^-23, cut off");
+  check(sums(HOPPER, 15, 1.0f, less) == 1.0f, "H100: 2^-26 is cut off beside 1");
+  check(sums(AMPERE, 15, 1.0f, small) == 1.0f + 7 * u, "A100: two blocks, 3.5 2^-23 and 4 2^-23, cut off one by one");
+  check(sums(HOPPER, 15, 1.0f, small) == 1.0f + 7 * u, "H100: one block, 7.5 2^-23");
+  check(sums(AMPERE, 7, -1.0f, -small) == -1.0f - 3 * u, "A100: toward zero, not down");
+  check(std::isinf(sums(AMPERE, 7, INFINITY, small)) && std::isnan(sums(HOPPER, 7, NAN, small)), "not finite");
 }
 
 static void test_ldmatrix_trans() {
@@ -175,6 +257,29 @@ static void test_ldmatrix_trans() {
     const unsigned expected = in[lane % 4 * 2][lane / 4] | unsigned(in[lane % 4 * 2 + 1][lane / 4]) << 16;
     check(o[lane] == expected, "ldmatrix.trans");
   }
+}
+
+// ---- counters ----
+static void test_counters() {
+  alignas(64) float in[5 * 64];
+  float o[64];
+  for (int i = 0; i < 5 * 64; ++i) in[i] = 1.0f;
+  const auto counted = [&](const float* from, int rounds) {
+    ch_count_copies(true);
+    run("right_pipeline", 3, 64, 512, from, &o[0], rounds);
+    const ch_copies found = ch_copies_of("right_");
+    ch_count_copies(false);
+    return found;
+  };
+  const ch_copies whole = counted(in, 5), shifted = counted(in + 4, 1);
+  check(whole.sectors == 40 && whole.requests == 120 && whole.wasted == 0, "three blocks read 5 * 256 bytes each");
+  check(shifted.sectors == 9 && shifted.requests == 27 && shifted.wasted == 3 * 32, "half a sector at both ends");
+  // rows of 32 bytes: those of a matrix share four of the eight places, two each
+  alignas(16) __half a[16][16] = {}, bt[8][16] = {};
+  float c[16][8];
+  const uint64_t before = ch_bank_conflicts();
+  run("right_mma_f16", 1, 32, 1024, (const __half*)a, (const __half*)bt, &c[0][0]);
+  check(ch_bank_conflicts() - before == 6, "six matrices in two passes each");
 }
 
 static void test_refused_launches() {
@@ -217,8 +322,12 @@ int main() {
     test_right_kernels();
     test_mma<__nv_bfloat16>("right_mma_bf16");
     test_mma<__half>("right_mma_f16");
+    test_tensor_sums<__nv_bfloat16>("right_mma_bf16", -126);
+    test_tensor_sums<__half>("right_mma_f16", -14);
+    test_published_sums();
     test_ldmatrix_trans();
   }
+  test_counters();
   test_refused_launches();
   test_conversions();
   printf("%d passed, %d failed\n", passed, failed);

@@ -85,6 +85,10 @@ WRONG(wait_without_barrier) {  // a wait is for the thread's own copies only
   cuda_host::cp_async_wait(0);
   o[threadIdx.x] = SHARED[threadIdx.x] * 2.0f;
 }
+WRONG(grid) {  // what PRECOND_GRID does in kernels
+  cuda_host::check_grid(2, 1);
+  o[threadIdx.x] = 1.0f;
+}
 WRONG(uninitialised_shared) { o[threadIdx.x] = SHARED[threadIdx.x]; }
 WRONG(uninitialised_static_shared) {
   __shared__ float own[64];

@@ -11,6 +11,11 @@ inline void cp_async(void* shared, const void* global, unsigned bytes, unsigned 
   if ((uintptr_t(shared) | uintptr_t(global)) & (bytes - 1)) running->fail("cp.async misaligned");
   memset(shared, 0xFF, bytes);
   Thread& thread = *running->current;
+  if (counting.load(std::memory_order_relaxed)) {
+    const unsigned order = thread.copies_made++;
+    if (source_bytes)
+      running->counted.push_back({thread.linear / WARP, order, uint64_t(uintptr_t(global)), source_bytes});
+  }
   thread.copies.push_back({shared, global, bytes, source_bytes, thread.open_group});
 }
 inline void cp_async16(void* shared, const void* global) { cp_async(shared, global, 16, 16); }

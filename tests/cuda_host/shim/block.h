@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "counters.h"
 #include "fibers.h"
 #include "types.h"
 
@@ -44,6 +45,7 @@ struct Thread {
   Resolve resolve = nullptr;
   std::vector<PendingCopy> copies;
   unsigned open_group = 0;
+  unsigned copies_made = 0;  // cp.async so far
 };
 
 // Picks the next thread. Seed 0 is fair and quick: the lanes of a warp take turns, and a warp goes on as long as one of
@@ -91,6 +93,8 @@ class Block {  // reused from block to block by one OS thread at a time
   uint3 index{};
   dim3 block_dim, grid_dim;
   Votes votes;  // of the last barrier
+  int tensor_sums = 0;  // how tensor cores add (tensor_sums.h)
+  std::vector<CountedCopy> counted;  // of the block that runs
 
   void begin_launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, uint64_t schedule_seed, void (*kernel)(void*),
                     void* kernel_arguments);
@@ -125,6 +129,14 @@ class Block {  // reused from block to block by one OS thread at a time
 
 // The block that this OS thread runs.
 CUDA_HOST_CONSTINIT extern thread_local Block* running;
+}  // namespace cuda_host
+
+namespace cuda_host {
+// A launch's grid against what the kernel says it should be; 0: anything.
+inline void check_grid(unsigned x, unsigned y) {
+  const dim3 grid = running->grid_dim;
+  if ((x && x != grid.x) || (y && y != grid.y)) running->fail("a grid that the kernel's PRECOND forbids");
+}
 }  // namespace cuda_host
 
 // Dynamic shared memory has one name everywhere, declared at FILE scope in the kernels:

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "../shim.h"
@@ -130,6 +132,65 @@ void Block::check_shared() {
   }
 }
 
+// ---- counters ----
+std::atomic<bool> counting{false};
+std::atomic<uint64_t> bank_conflicts{0};
+
+class Copies {
+ public:
+  // Of one block: a warp's copies of equal order are one instruction.
+  void add(const char* kernel, std::vector<CountedCopy>& block) {
+    const auto instruction = [](const CountedCopy& copy) { return std::pair(copy.warp, copy.order); };
+    std::stable_sort(block.begin(), block.end(),
+                     [&](const CountedCopy& a, const CountedCopy& b) { return instruction(a) < instruction(b); });
+    std::lock_guard<std::mutex> hold(mutex);
+    Sectors& sectors = kernels[kernel];
+    for (size_t begin = 0, end; begin < block.size(); begin = end) {
+      std::map<uint64_t, uint32_t> asked;  // bytes of each sector, as bits
+      for (end = begin; end < block.size() && instruction(block[end]) == instruction(block[begin]); ++end)
+        for (unsigned i = 0; i < block[end].bytes; ++i) {
+          const uint64_t byte = block[end].address + i;
+          asked[byte / SECTOR] |= 1u << byte % SECTOR;
+        }
+      for (const auto& [sector, bytes] : asked) {
+        sectors.read.insert(sector);
+        ++sectors.requests;
+        sectors.wasted += SECTOR - unsigned(__builtin_popcount(bytes));
+      }
+    }
+    block.clear();
+  }
+  void clear() {
+    std::lock_guard<std::mutex> hold(mutex);
+    kernels.clear();
+  }
+  ch_copies of(const std::string& prefix) {
+    std::lock_guard<std::mutex> hold(mutex);
+    ch_copies sum = {0, 0, 0};
+    std::set<uint64_t> read;
+    for (const auto& [kernel, sectors] : kernels) {
+      if (kernel.rfind(prefix, 0)) continue;
+      read.insert(sectors.read.begin(), sectors.read.end());
+      sum.requests += sectors.requests, sum.wasted += sectors.wasted;
+    }
+    sum.sectors = read.size();
+    return sum;
+  }
+
+ private:
+  static constexpr unsigned SECTOR = 32;
+  struct Sectors {
+    std::set<uint64_t> read;
+    uint64_t requests = 0, wasted = 0;
+  };
+  std::mutex mutex;
+  std::map<std::string, Sectors> kernels;
+};
+inline Copies& all_copies() {
+  static Copies all;
+  return all;
+}
+
 // ---- threads ----
 void Block::begin_launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, uint64_t schedule_seed,
                          void (*kernel)(void*), void* kernel_arguments) {
@@ -162,7 +223,7 @@ bool Block::run(uint64_t block_number) {
     thread.linear = i;
     thread.rank = rank;
     thread.copies.clear();
-    thread.open_group = 0;
+    thread.open_group = thread.copies_made = 0;
     thread.fiber.start_at(thread_entry, i);
     release(thread);
   }
@@ -269,9 +330,18 @@ void Block::fail(const char* what) {
 }
 
 // ---- launches ----
+inline int tensor_sums_from_environment() {
+  const char* name = getenv("UQAC_HOST_CUDA_TENSOR");
+  if (!name || !*name || !strcmp(name, "ampere")) return mma::AMPERE;
+  if (!strcmp(name, "hopper")) return mma::HOPPER;
+  if (!strcmp(name, "nearest")) return mma::NEAREST;
+  fprintf(stderr, "UQAC_HOST_CUDA_TENSOR=%s: expected ampere, hopper or nearest\n", name);
+  abort();
+}
 struct Settings {
   unsigned os_threads = 1;
   uint64_t seed = 0;
+  int tensor_sums = tensor_sums_from_environment();
   std::string error;
 };
 inline Settings& settings() {
@@ -371,11 +441,14 @@ inline int launch(const ch_kernel& kernel, dim3 grid, dim3 block, unsigned share
   const auto work = [&] {
     std::unique_ptr<Block> mine = pool.take();
     running = mine.get();
+    mine->tensor_sums = set.tensor_sums;
     mine->begin_launch(grid, block, shared_bytes, set.seed, [](void* c) {
       static_cast<Call*>(c)->kernel->call(static_cast<Call*>(c)->params);
     }, &call);
     for (uint64_t turn; !failed && (turn = next++) < blocks;) {
-      if (mine->run(set.seed % 2 ? blocks - 1 - turn : turn)) continue;
+      const bool ran = mine->run(set.seed % 2 ? blocks - 1 - turn : turn);
+      if (!mine->counted.empty()) all_copies().add(kernel.name, mine->counted);
+      if (ran) continue;
       std::lock_guard<std::mutex> hold(reporting);
       failed = true;
       if (turn > first_failed) continue;
@@ -443,5 +516,16 @@ CUDA_HOST_VISIBLE const char* ch_last_error(void) { return cuda_host::settings()
 CUDA_HOST_VISIBLE void ch_configure(unsigned os_threads, uint64_t seed) {
   cuda_host::settings().os_threads = os_threads;
   cuda_host::settings().seed = seed;
+}
+CUDA_HOST_VISIBLE void ch_count_copies(bool on) {
+  cuda_host::all_copies().clear();
+  cuda_host::counting = on;
+}
+CUDA_HOST_VISIBLE ch_copies ch_copies_of(const char* kernel) { return cuda_host::all_copies().of(kernel); }
+CUDA_HOST_VISIBLE uint64_t ch_bank_conflicts(void) { return cuda_host::bank_conflicts; }
+CUDA_HOST_VISIBLE int ch_tensor_sums(int sums) {
+  const int before = cuda_host::settings().tensor_sums;
+  if (sums >= 0) cuda_host::settings().tensor_sums = sums;
+  return before;
 }
 }

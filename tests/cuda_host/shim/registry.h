@@ -26,6 +26,9 @@ const char* ch_refusal(const unsigned* grid, const unsigned* block, unsigned dyn
 const char* ch_last_error(void);
 // Blocks over this many OS threads; a schedule seed (0: fair, others: adversaries, see block.h).
 void ch_configure(unsigned os_threads, uint64_t seed);
+// How tensor cores add (mma::Sums of tensor_sums.h; at first as UQAC_HOST_CUDA_TENSOR says). Negative: as before.
+// Returns how they did.
+int ch_tensor_sums(int sums);
 }
 
 struct ch_kernel {

@@ -1,23 +1,23 @@
-// Stand-ins for mma.sync.m16n8k16 and ldmatrix with the PTX ISA's fragment layouts, for a whole warp at a time.
+// Stand-ins for mma.sync.m16n8k16 and ldmatrix with the PTX ISA's fragment layouts, for a whole warp at a time. How mma
+// adds is tensor_sums.h.
 #pragma once
 #include "block.h"
+#include "tensor_sums.h"
 
 namespace cuda_host {
 namespace mma {
-typedef float Row8 __attribute__((vector_size(32)));
-
 struct Operands {
   const unsigned *a, *b;
   float* c;
 };
 
 template <class T>
-inline float low(unsigned pair) {
-  return float(T::from_bits(uint16_t(pair)));
+inline T low(unsigned pair) {
+  return T::from_bits(uint16_t(pair));
 }
 template <class T>
-inline float high(unsigned pair) {
-  return float(T::from_bits(uint16_t(pair >> 16)));
+inline T high(unsigned pair) {
+  return T::from_bits(uint16_t(pair >> 16));
 }
 
 // C[16][8] += A[16][16] B[16][8]. In every fragment a lane holds the pair of columns (A, C) or rows (B) 2 (lane % 4)
@@ -25,22 +25,27 @@ inline float high(unsigned pair) {
 template <class T>
 inline void multiply(Thread* lanes, unsigned members) {
   if (members != ~0u) running->fail("mma by a part of a warp");
-  float a[16][16];
-  union {
-    Row8 rows[16];
-    float at[16][8];
-  } b;
+  T a[16][16], b[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const Operands& own = *static_cast<const Operands*>(lanes[lane].in);
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int r = 0; r < 4; ++r) {
-      float* at = &a[group + r % 2 * 8][pair + r / 2 * 8];
+      T* at = &a[group + r % 2 * 8][pair + r / 2 * 8];
       at[0] = low<T>(own.a[r]), at[1] = high<T>(own.a[r]);
     }
     for (int r = 0; r < 2; ++r) {
-      b.at[pair + r * 8][group] = low<T>(own.b[r]);
-      b.at[pair + r * 8 + 1][group] = high<T>(own.b[r]);
+      b[pair + r * 8][group] = low<T>(own.b[r]);
+      b[pair + r * 8 + 1][group] = high<T>(own.b[r]);
     }
+  }
+  const Sums sums = Sums(running->tensor_sums);
+  Right right;
+  Row8 rows[16];
+  for (int k = 0; k < 16; ++k) {
+    for (int column = 0; column < 8; ++column) rows[k][column] = float(b[k][column]);
+    if (sums == NEAREST) continue;
+    right.factors[k] = __builtin_convertvector(rows[k], Doubles);
+    right.exponents[k] = exponents_of(rows[k], LEAST<T>);
   }
   for (int row = 0; row < 16; ++row) {
     float* pairs[4];  // the four lanes' places of this row
@@ -50,7 +55,11 @@ inline void multiply(Thread* lanes, unsigned members) {
       float at[8];
     } sum;
     for (int column = 0; column < 8; ++column) sum.at[column] = pairs[column / 2][column % 2];
-    for (int k = 0; k < 16; ++k) sum.row8 += a[row][k] * b.rows[k];
+    if (sums == NEAREST) {
+      for (int k = 0; k < 16; ++k) sum.row8 += float(a[row][k]) * rows[k];
+    } else {
+      sum.row8 = add_row(sum.row8, left_of(a[row]), right, CORES[sums]);
+    }
     for (int column = 0; column < 8; ++column) pairs[column / 2][column % 2] = sum.at[column];
   }
 }
@@ -71,6 +80,9 @@ inline void ldmatrix(Site site, unsigned (&registers)[N], const void* row) {
   running->collective(~0u, site, row, registers, [](Thread* lanes, unsigned members) {
     if (members != ~0u) running->fail("ldmatrix by a part of a warp");
     for (int matrix = 0; matrix < N; ++matrix) {
+      uint64_t rows[8];
+      for (int r = 0; r < 8; ++r) rows[r] = uint64_t(uintptr_t(lanes[matrix * 8 + r].in));
+      count_conflicts(rows);
       uint16_t values[8][8];
       for (int r = 0; r < 8; ++r) memcpy(values[r], lanes[matrix * 8 + r].in, 16);
       for (int lane = 0; lane < 32; ++lane) {

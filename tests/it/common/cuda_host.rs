@@ -87,6 +87,35 @@ pub fn peak_memory() -> u64 {
     }
 }
 
+/// What kernels have read by asynchronous copies, in sectors of 32 bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Copies {
+    /// Sectors that were read.
+    pub sectors: u64,
+    /// Requests of sectors by warps: as many where each is read once.
+    pub requests: u64,
+    /// Bytes of these that no lane asked for.
+    pub wasted: u64,
+}
+
+/// Counts the asynchronous copies of the launches in `run`; what those of kernels came to whose names begin with each of
+/// `kernels`. Launches run when something waits for them: `run` ends with a wait.
+pub fn copies<const N: usize>(kernels: [&str; N], run: impl FnOnce()) -> [Copies; N] {
+    let library = library().expect("load() comes first");
+    // SAFETY: the library is loaded for good, and these are the functions' types in shim/counters.h.
+    unsafe {
+        let count: unsafe extern "C" fn(bool) = std::mem::transmute(dlsym(library, c"ch_count_copies".as_ptr()));
+        let of: unsafe extern "C" fn(*const c_char) -> Copies =
+            std::mem::transmute(dlsym(library, c"ch_copies_of".as_ptr()));
+        count(true);
+        run();
+        let found = kernels.map(|kernel| of(CString::new(kernel).unwrap().as_ptr()));
+        count(false);
+        found
+    }
+}
+
 fn library() -> Option<*mut c_void> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     let open = |file: PathBuf| {
