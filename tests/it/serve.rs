@@ -445,15 +445,13 @@ fn wrong_bodies() -> Vec<Body> {
         for field in ["logit_bias", "presence_penalty", "frequency_penalty"] {
             add(&mut bodies, target, field, &nothing);
         }
-        let never: fn(&Value) -> bool = |_| false;
-        let fields: [(&str, fn(&Value) -> bool); 5] = [
-            ("scores", |value| *value == json!([])),
-            ("explain", Value::is_boolean),
-            ("stop_below", Value::is_number),
-            ("running", never),
-            ("window", never), // not alone
-        ];
-        for (field, takes) in fields {
+        for field in ["scores", "explain", "stop_below", "running", "window"] {
+            let takes = |value: &Value| match field {
+                "scores" => *value == json!([]),
+                "explain" => value.is_boolean(),
+                "stop_below" => value.is_number(),
+                _ => false, // a window not alone
+            };
             for value in wrong_values().into_iter().filter(|value| !takes(value)) {
                 let mut body = target.1.clone();
                 body["uqac"] = json!({field: value});
