@@ -18,11 +18,21 @@ use std::process::{Command, exit};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Machine code for these, and PTX of the first for everything newer.
-const ARCHITECTURES: [(&str, &str); 4] =
-    [("compute_80", "[sm_80,compute_80]"), ("compute_86", "sm_86"), ("compute_89", "sm_89"), ("compute_90a", "sm_90a")];
-/// The first release that knows all of them, and C++17 as the kernels use it.
+/// The first release that takes C++17 as the kernels use it.
 const OLDEST_NVCC: (u32, u32) = (12, 0);
+/// Machine code for these, each with the first release that makes it, and PTX of the first for everything newer. A device
+/// runs the code of its own major number up to its minor one: 10.3 that of sm_100, 12.1 that of sm_120 (90a runs on 9.0 only).
+const ARCHITECTURES: [(&str, &str, (u32, u32)); 6] = [
+    ("compute_80", "[sm_80,compute_80]", OLDEST_NVCC),
+    ("compute_86", "sm_86", OLDEST_NVCC),
+    ("compute_89", "sm_89", OLDEST_NVCC),
+    ("compute_90a", "sm_90a", OLDEST_NVCC),
+    ("compute_100", "sm_100", (12, 8)),
+    ("compute_120", "sm_120", (12, 8)),
+];
+/// How fatbins are compressed, by release, the newest first: as small as every driver reads that the release supports at
+/// all. `size` needs the driver of 12.4 or newer, which 12.x does not and 13 does.
+const COMPRESSION: [((u32, u32), &str); 2] = [((13, 0), "--compress-mode=size"), ((12, 8), "--compress-mode=speed")];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -228,12 +238,10 @@ fn compile(nvcc: &Nvcc, file: &KernelFile, out: &Path) -> Result<(), String> {
     let at = |suffix: &str| out.join(format!("{}.{suffix}", file.name));
     let mut command = Command::new(&nvcc.path);
     command.args(["-std=c++17", "-O3", "--fatbin", "-Xptxas", "-v,-warn-spills,-Werror"]);
-    for (virtual_arch, code) in ARCHITECTURES {
+    for (virtual_arch, code, _) in ARCHITECTURES.iter().filter(|(.., since)| nvcc.release >= *since) {
         command.arg("-gencode").arg(format!("arch={virtual_arch},code={code}"));
     }
-    if nvcc.release >= (12, 8) {
-        command.arg("--compress-mode=size"); // a third of the bytes in the binary
-    }
+    command.args(COMPRESSION.iter().find(|(since, _)| nvcc.release >= *since).map(|(_, mode)| mode));
     let mut hasher = DefaultHasher::new();
     (&file.source, &nvcc.version, format!("{command:?}")).hash(&mut hasher);
     let key = hasher.finish().to_string();
