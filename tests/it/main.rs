@@ -19,6 +19,7 @@ mod cuda_engine;
 mod cuda_graph;
 mod cuda_memory;
 mod cuda_nvrtc;
+mod cuda_selftest;
 mod determinism;
 mod early;
 mod embedded_model;
