@@ -173,7 +173,7 @@ fn prediction_table(prediction: &Prediction, style: TermStyle) -> String {
             row.what.clone(),
             format!("{:.digits$}", row.predicted),
             format!("{:.digits$} to {:.digits$}", row.low, row.high),
-            row.unit.to_owned(),
+            row.unit.clone(),
             row.seconds.map_or(String::new(), |seconds| format!("{:.2}", 1e3 * seconds)),
             percent(row.share_of_floor),
             percent(row.gap_share),

@@ -101,14 +101,14 @@ def instructions(nvdisasm, image):
 
 
 def hot_loop(code):
-    """The innermost loop with the most tensor core instructions: its instructions."""
+    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions."""
     labels = {name: at for at, (kind, name) in enumerate(code) if kind == "label"}
     bodies = []
     for at, (kind, text) in enumerate(code):
         target = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", text) if kind == "code" else None
         if target and labels.get(target[1], at) < at:
             bodies.append([text for kind, text in code[labels[target[1]]:at] if kind == "code"] + [text])
-    return max(bodies, key=lambda body: (hmma(body), -len(body)), default=[])
+    return max(bodies, key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
 
 
 def hmma(body):

@@ -19,20 +19,21 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Asks the model inside the program, on a device; the answer's confidence is as good as its tokens.
+/// Asks the model inside the program, on a device.
 fn ask(cache: &Path, environment: &[(&str, &str)], device: &str) -> Option<Output> {
     uqac(cache, environment, &["ask", "--device", device, "--json", "What is 17 + 25?"])
 }
 
-fn answer(output: &Output) -> (Value, f64) {
+fn answer(output: &Output) -> String {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    (said["answer"].clone(), said["response_logprob"].as_f64().unwrap_or(f64::NAN))
+    said["answer"]["text"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Those that have a plain replacement, of a model with f32 weights and cache, and heads of 16.
+/// Kernels of that model which have a plain replacement.
 const REPLACEABLE: &str = "gemv_bf16_r8,gemv_bf16_r16,gemv_norm_bf16_r8,gemv_norm_bf16_r16,gemv_gated_bf16_r8,\
-    gemv_gated_bf16_r16,gemm_bf16_t2_m64,gemm_bf16_t2_m128";
+    gemv_gated_bf16_r16,gemm_bf16_t2_m64,gemm_bf16_t2_m128,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
+    attn_prefill_kf32_vf16_d64_t2";
 
 #[test]
 fn broken_kernels_are_replaced_and_the_answer_stays_right() {
@@ -46,11 +47,11 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
         assert!(said.contains(&format!("warning: the CUDA kernel {kernel} answers wrongly")), "{kernel}: {said}");
     }
     assert!(said.contains("please report this"), "{said}");
-    assert_eq!(answer(&replaced).0, answer(&right).0);
+    assert_eq!((answer(&replaced), answer(&right)), ("42".to_owned(), "42".to_owned()));
     // kept: kernels that have failed are replaced without a test, and those that have passed are not tested again
     let again = ask(broken.path(), &[], "cuda").unwrap();
     assert!(text(&again.stderr).contains("gemv_bf16_r8 answers wrongly"), "{}", text(&again.stderr));
-    assert_eq!(answer(&again).0, answer(&right).0);
+    assert_eq!(answer(&again), "42");
     let late = uqac(whole.path(), &environment, &["inspect", "--device", "cuda", "abacus"]).unwrap();
     assert!(late.status.success() && !text(&late.stderr).contains("warning"), "{}", text(&late.stderr));
 }
@@ -68,7 +69,11 @@ fn a_kernel_without_a_replacement_stops_the_model() {
         assert!(said.contains("uqac devices --check") && said.contains("--device cpu"), "{said}");
         let elsewhere = ask(&folder, &environment, "auto").unwrap();
         assert!(elsewhere.status.success());
-        assert!(text(&elsewhere.stderr).contains("note: running on the CPU: the CUDA kernel"), "{}", text(&elsewhere.stderr));
+        assert!(
+            text(&elsewhere.stderr).contains("note: running on the CPU: the CUDA kernel"),
+            "{}",
+            text(&elsewhere.stderr)
+        );
     }
 }
 
@@ -88,7 +93,8 @@ fn a_kernel_that_faults_is_left_out_from_the_next_start_on() {
 #[test]
 fn the_check_of_a_device_finds_the_broken_kernel_and_no_other() {
     let cache = tempfile::tempdir().unwrap();
-    let check = |broken: &str| uqac(cache.path(), &[("UQAC_HOST_CUDA_BREAK", broken)], &["devices", "--check", "--json"]);
+    let check =
+        |broken: &str| uqac(cache.path(), &[("UQAC_HOST_CUDA_BREAK", broken)], &["devices", "--check", "--json"]);
     let Some(output) = check("cosines,attn_prefill_kf16_vf16_d64_t2") else { return };
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(!output.status.success() && found["ok"] == false, "{found}");
@@ -96,9 +102,7 @@ fn the_check_of_a_device_finds_the_broken_kernel_and_no_other() {
     let wrong: Vec<&str> = kernels.iter().filter(|k| k["ok"] == false).filter_map(|k| k["kernel"].as_str()).collect();
     assert_eq!(wrong, ["cosines", "attn_prefill_kf16_vf16_d64_t2"], "{found}");
     assert!(kernels.len() > 90, "{} kernels", kernels.len());
-    // bounds that hold by far would hold for wrong answers, too: kernels that are right use some part of theirs
-    for kernel in kernels.iter().filter(|k| k["ok"] == true) {
-        let (error, bound) = (kernel["error"].as_f64().unwrap(), kernel["bound"].as_f64().unwrap());
-        assert!(error <= bound && bound < 2e-2, "{kernel}");
-    }
+    // the least that a bound allows would not hide a lost 16-bit term
+    let wide = |kernel: &&Value| kernel["bound"].as_f64().is_none_or(|bound| bound > 1.0 / 512.0);
+    assert_eq!(kernels.iter().filter(wide).count(), 0, "{found}");
 }
