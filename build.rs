@@ -30,9 +30,13 @@ const ARCHITECTURES: [(&str, &str, (u32, u32)); 6] = [
     ("compute_100", "sm_100", (12, 8)),
     ("compute_120", "sm_120", (12, 8)),
 ];
-/// How fatbins are compressed, by release, the newest first: as small as every driver reads that the release supports at
-/// all. `size` needs the driver of 12.4 or newer, which 12.x does not and 13 does.
-const COMPRESSION: [((u32, u32), &str); 2] = [((13, 0), "--compress-mode=size"), ((12, 8), "--compress-mode=speed")];
+/// How fatbins are compressed, by release, the newest first: as small as every driver reads that the release supports.
+/// `size` needs the driver of 12.4 or newer, which 13 needs anyway; 12.x does not (benches/BUILD.md has the sizes).
+const COMPRESSION: [((u32, u32), &[&str]); 3] = [
+    ((13, 0), &["--compress-mode=size"]),
+    ((12, 8), &["--compress-mode=speed", "-Xfatbin=-compress-all"]),
+    (OLDEST_NVCC, &["-Xfatbin=-compress-all"]),
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -241,7 +245,8 @@ fn compile(nvcc: &Nvcc, file: &KernelFile, out: &Path) -> Result<(), String> {
     for (virtual_arch, code, _) in ARCHITECTURES.iter().filter(|(.., since)| nvcc.release >= *since) {
         command.arg("-gencode").arg(format!("arch={virtual_arch},code={code}"));
     }
-    command.args(COMPRESSION.iter().find(|(since, _)| nvcc.release >= *since).map(|(_, mode)| mode));
+    let compression = COMPRESSION.iter().find(|(since, _)| nvcc.release >= *since);
+    command.args(compression.map_or(&[][..], |(_, options)| options));
     let mut hasher = DefaultHasher::new();
     (&file.source, &nvcc.version, format!("{command:?}")).hash(&mut hasher);
     let key = hasher.finish().to_string();
