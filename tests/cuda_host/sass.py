@@ -5,7 +5,8 @@
 
 For each kernel and architecture: registers, spilled bytes, the warps that a multiprocessor holds (from registers and shared
 memory), and the instructions of the hot loop for each unit of work: KiB of weights or of cache that it fetches, or tensor
-core instructions. All are counted in the machine code; none is measured. A loop inside the hot loop counts once.
+core instructions. All are counted in the machine code; none is measured. A loop inside the hot loop counts once, and paths
+that most passes skip count in full.
 
 Exit code 1 if a kernel needs more than sass_budget.tsv allows, or is not in it; --update writes what there is now. The last
 column is the hardware counter (ncu) that would falsify the row. --show prints the loops' instructions by kind.

@@ -34,6 +34,8 @@ const ATTENTION_IPC: Assumed = (1.7, 0.5);
 const GEMM_EXECUTED: Assumed = (0.42, 0.06);
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
 const PREFILL_EXECUTED: Assumed = (0.5, 0.15);
+/// Of what the entropy adds to attention's loop: most of it is for the ten nearest positions and the first.
+const ENTROPY_EXECUTED: Assumed = (0.4, 0.2);
 /// Seconds of the selection of heads, in one block a row.
 const SELECT: Assumed = (7e-6, 2e-6);
 /// Seconds of the two kernels that read the logits.
@@ -164,6 +166,15 @@ impl Model<'_> {
         time.other += self.time(RAMP);
     }
 
+    /// Instructions of attention that a step executes for each KiB of cache; head sizes that are not counted are taken as the
+    /// nearest one that is. More are executed at the slow end.
+    fn attention(&self, traced: bool) -> f64 {
+        let kernel = format!("attn_decode_kf32_vf16_d{}", if self.spec.head_dim <= 64 { 64 } else { 128 });
+        let plain = count(&format!("{kernel}_plain"));
+        let entropy = if traced { self.time(ENTROPY_EXECUTED) * (count(&kernel) - plain) } else { 0.0 };
+        self.time(ATTENTION_EXECUTED) * plain + entropy
+    }
+
     /// One step of up to [`NARROW_ROWS`] sequences that are `context` long.
     fn step(&self, batch: usize, context: usize, traced: bool) -> Time {
         let (s, mut time) = (self.spec, Time::default());
@@ -180,9 +191,7 @@ impl Model<'_> {
             }
             let positions = layer.window.unwrap_or(context).min(context);
             let cache = (batch * positions * s.num_key_value_heads * s.head_dim) as f64 * CACHE_BYTES;
-            // more are executed at the slow end
-            let executed = self.time(ATTENTION_EXECUTED) * attention(s.head_dim, traced);
-            self.read(&mut time, cache, executed, ATTENTION_IPC);
+            self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC);
         }
         self.read(&mut time, (s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES, gemv[1], PRODUCT_IPC);
         time.other += self.time(READ_LOGITS) + if traced { self.time(SELECT) } else { 0.0 };
@@ -265,12 +274,6 @@ impl Model<'_> {
 /// What the committed budget says of a kernel; it has every one that is asked for (a test).
 fn count(kernel: &str) -> f64 {
     counts::instructions(kernel).unwrap_or(f64::NAN)
-}
-
-/// Instructions for each KiB of cache; head sizes that are not counted are taken as the nearest one that is.
-fn attention(head_dim: usize, traced: bool) -> f64 {
-    let head_dim = if head_dim <= 64 { 64 } else { 128 };
-    count(&format!("attn_decode_kf32_vf16_d{head_dim}{}", if traced { "" } else { "_plain" }))
 }
 
 /// Instructions for each of the tensor cores'.
