@@ -60,7 +60,8 @@ fn a_decode_step_reads_every_byte_once() {
         });
         let positions: u64 = entering.iter().map(|row| row.position as u64 + 1).sum();
         let cached_bytes = LAYERS * KV_HEADS * HEAD_DIM * (4 + 2) * positions;
-        for (what, found, bytes) in [("weights", products, weight_bytes), ("keys and values", attention, cached_bytes)] {
+        for (what, found, bytes) in [("weights", products, weight_bytes), ("keys and values", attention, cached_bytes)]
+        {
             let once = cuda_host::Copies { sectors: bytes / 32, requests: bytes / 32, wasted: 0 };
             assert_eq!(found, once, "{what}, {rows} rows");
         }

@@ -106,8 +106,9 @@ impl Scratch {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        let Scratch { rows, parts, x, h, q, k, v, attended, states, partial_out, partial_states, gate, up, terms, .. } =
-            self;
+        let Scratch {
+            rows, parts, x, h, q, k, v, attended, states, partial_out, partial_states, gate, up, terms, ..
+        } = self;
         let floats = [x, h, q, k, v, attended, partial_out, gate, up].map(Buffer::bytes);
         let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), terms.bytes()];
         floats.iter().chain(&others).sum()
@@ -178,7 +179,11 @@ impl Operations for CudaBackend {
     /// In a wide pass the layer's heads are offered to the traced rows' selections here. The last layer's are when the
     /// pass ends, with the hidden states.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
-        if self.pass.narrow() { self.attend_decode(layer)? } else { self.attend_prefill(layer)? }
+        if self.pass.narrow() {
+            self.attend_decode(layer)?
+        } else {
+            self.attend_prefill(layer)?
+        }
         if self.pass.trace.is_some_and(|trace| trace.head_attention) {
             self.note_places(layer)?;
         }
