@@ -31,7 +31,7 @@ const ARCHITECTURES: [(&str, &str, (u32, u32)); 6] = [
     ("compute_120", "sm_120", (12, 8)),
 ];
 /// Bytes that a kernel may store and load for want of registers, where it is not none: nothing was tuned for these.
-const ALLOWED_SPILLS: [(&str, u32); 1] = [("sm_120", 48)];
+const ALLOWED_SPILLS: [(&str, u32); 2] = [("sm_100", 64), ("sm_120", 64)];
 
 /// How fatbins are compressed, by release, the newest first: as small as every driver reads that the release supports.
 /// `size` needs the driver of 12.4 or newer, which 13 needs anyway; 12.x does not (benches/BUILD.md has the sizes).

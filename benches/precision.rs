@@ -1,5 +1,5 @@
 //! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type, by how
-//! input_rounding treat their inputs (in f32, or rounded to two 16-bit terms in wide passes, as CUDA's tensor cores do), and with
+//! products treat their inputs (in f32, or rounded to one or two 16-bit terms in wide passes, as CUDA's tensor cores do), and with
 //! weights in 8 bits. Beside it the changes against the first row: of ln p of the response's tokens, and of the confidence P.
 //! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
 //! MODELS_FOLDER the model folders those files name.
@@ -16,7 +16,7 @@ use uqac::uq::answer::AnswerRule;
 use uqac::uq::pipeline;
 use uqac::uq::{Parameters, Profile};
 
-const CONFIGURATIONS: [(DType, DType, InputRounding, WeightFormat); 9] = [
+const CONFIGURATIONS: [(DType, DType, InputRounding, WeightFormat); 11] = [
     (F32, F32, InputRounding::F32, File),
     (F32, F16, InputRounding::F32, File),
     (F32, Bf16, InputRounding::F32, File),
@@ -25,6 +25,8 @@ const CONFIGURATIONS: [(DType, DType, InputRounding, WeightFormat); 9] = [
     (Bf16, Bf16, InputRounding::F32, File),
     (F32, F16, InputRounding::TwoTerms, File),
     (F16, F16, InputRounding::TwoTerms, File),
+    (F32, F16, InputRounding::OneTerm, File),
+    (F32, F16, InputRounding::OneTermButScores, File),
     (F32, F32, InputRounding::F32, Q8),
 ];
 
@@ -74,15 +76,7 @@ fn main() {
     };
     println!(
         "{:<30} {:>7} {:>7} {:>9} {:>7} {:>10} {:>7} {:>20} {:>17}",
-        "model",
-        "K",
-        "V",
-        "input_rounding",
-        "weights",
-        "same chain",
-        "Jaccard",
-        "|d ln p| mean, max",
-        "|d P| mean, max"
+        "model", "K", "V", "inputs", "weights", "same chain", "Jaccard", "|d ln p| mean, max", "|d P| mean, max"
     );
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(golden).expect("a folder").map(|e| e.expect("a file").path()).collect();
@@ -133,7 +127,12 @@ fn line(
     moved: Option<Moved>,
 ) -> String {
     let (share, mean) = (format!("{same}/{items}"), jaccard / items as f64);
-    let input_rounding = if input_rounding == InputRounding::F32 { "f32" } else { "two terms" };
+    let input_rounding = match input_rounding {
+        InputRounding::F32 => "f32",
+        InputRounding::TwoTerms => "two terms",
+        InputRounding::OneTerm => "one term",
+        InputRounding::OneTermButScores => "q, k: two",
+    };
     let moved = moved.map_or(String::new(), |((mean, most), (p_mean, p_most))| {
         format!("{:>20} {:>17}", format!("{mean:.1e}, {most:.1e}"), format!("{p_mean:.1e}, {p_most:.1e}"))
     });

@@ -2,13 +2,14 @@
 
 pub mod attention;
 pub mod cache;
+mod caches;
+mod input_rounding;
 pub mod matmul;
 pub mod norm;
 mod packed;
 mod pass;
 mod predict;
 pub mod simd;
-mod split_bf16;
 pub mod threads;
 pub mod trace;
 
@@ -22,11 +23,12 @@ use crate::model::weights::LayerWeights;
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionRow, AttentionShape, TracedHead};
 use cache::KvCache;
+pub use input_rounding::InputRounding;
+use input_rounding::{Output, round_inputs, round_operands};
 use matmul::{Job, matmul, matmul_many};
 use packed::Packed;
 use pass::PassState;
 use simd::Isa;
-pub use split_bf16::InputRounding;
 use std::ops::Range;
 use std::sync::Arc;
 use threads::{Disjoint, ThreadPool};
@@ -202,9 +204,9 @@ impl CpuBackend {
         });
     }
 
-    /// Whether the inputs of this pass's products are rounded.
-    fn rounds(&self) -> bool {
-        self.options.input_rounding.applies(self.pass.width)
+    /// The 16-bit terms that inputs of this pass's products are rounded to.
+    fn terms(&self, output: Output) -> Option<usize> {
+        self.options.input_rounding.terms(self.pass.width, output)
     }
 
     /// Offers every head of a layer to the traced rows' selections.
@@ -253,23 +255,33 @@ impl Operations for CpuBackend {
         let (isa, n) = (self.options.isa, self.pass.rows.len());
         let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
         let [mut q, mut k, mut v] = [&mut self.pass.q, &mut self.pass.k, &mut self.pass.v].map(std::mem::take);
-        let (l, rounds) = (&self.weights.layers[layer], self.rounds());
-        if rounds {
-            split_bf16::round_inputs(&mut self.pass.h, l.q.elements());
+        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Scores));
+        let width = self.spec.hidden_size;
+        let mut for_values = None;
+        if terms != self.terms(Output::Values) {
+            let h = for_values.insert(self.pass.h.clone());
+            round_inputs(h, width, l.v.elements(), self.terms(Output::Values));
         }
+        round_inputs(&mut self.pass.h, width, l.q.elements(), terms);
         let mut jobs = [
             Job { w: self.packed.matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
             Job { w: self.packed.matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
             Job { w: self.packed.matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
         ];
-        matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n);
+        match &for_values {
+            None => matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n),
+            Some(h) => {
+                matmul_many(&self.pool, isa, &mut jobs[..2], &self.pass.h, n);
+                matmul_many(&self.pool, isa, &mut jobs[2..], h, n);
+            }
+        }
         let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
         self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
         self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
-        if rounds {
-            split_bf16::round_operands(&mut q);
+        if terms.is_some() {
+            round_operands(&mut q);
             if self.options.k_cache == DType::F32 {
-                split_bf16::round_operands(&mut k);
+                round_operands(&mut k);
             }
         }
         for (i, row) in self.pass.rows.iter().enumerate() {
@@ -302,12 +314,10 @@ impl Operations for CpuBackend {
     }
 
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
-        let (l, rounds) = (&self.weights.layers[layer], self.rounds());
+        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
         let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let pass = &mut self.pass;
-        if rounds {
-            split_bf16::round_inputs(&mut pass.attended, l.o.elements());
-        }
+        round_inputs(&mut pass.attended, l.o.in_features, l.o.elements(), terms);
         matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
         self.add_residual(|l| l.post_attention_norm.as_deref(), layer);
         Ok(())
@@ -315,12 +325,10 @@ impl Operations for CpuBackend {
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         self.norm_input(|l| &l.feed_forward_norm, layer);
-        let (l, rounds) = (&self.weights.layers[layer], self.rounds());
+        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
         let (isa, n, inner) = (self.options.isa, self.pass.rows.len(), self.spec.intermediate_size);
         let pass = &mut self.pass;
-        if rounds {
-            split_bf16::round_inputs(&mut pass.h, l.gate.elements());
-        }
+        round_inputs(&mut pass.h, self.spec.hidden_size, l.gate.elements(), terms);
         let mut jobs = [
             Job { w: self.packed.matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
             Job { w: self.packed.matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
@@ -334,9 +342,7 @@ impl Operations for CpuBackend {
         each_row(&self.pool, &mut pass.gate, inner, &|row, gate| {
             activate(isa, gate, &up[row * inner..(row + 1) * inner]);
         });
-        if rounds {
-            split_bf16::round_inputs(&mut pass.gate, l.down.elements());
-        }
+        round_inputs(&mut pass.gate, inner, l.down.elements(), terms);
         let width = self.spec.hidden_size;
         matmul(
             &self.pool,

@@ -3,6 +3,7 @@
 //! stays in the second-level cache. Long rows are cut along k; the accumulators wait in memory between the cuts, lane by
 //! lane, so that a cut changes no bit.
 
+use super::super::caches::Caches;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::threads::Disjoint;
 use super::{Product, Weight, with_weights};
@@ -12,11 +13,12 @@ use std::ops::Range;
 /// Outputs of one task, a multiple of every strip.
 pub const PANEL: usize = 24;
 
-/// Longest cut of k: a strip of it and the rows of a tile fit into 48 KiB.
-const CUT: usize = 1024;
+/// Max inputs of a cut of k, see [`max_cut`].
+const MAX_CUT: usize = 1024;
 
-/// Most outputs of a strip.
+/// Max outputs of a strip, and max rows of a register tile.
 const MAX_STRIP: usize = 6;
+const MAX_TILE_ROWS: usize = 4;
 
 /// How many steps ahead activations are asked for.
 const AHEAD: usize = 8;
@@ -33,14 +35,18 @@ impl Line {
     pub const ZERO: Line = Line([0.0; LANES]);
 }
 
-/// Elements of such a block, 1.25 MiB.
-const ROWS_BUDGET: usize = 5 << 16;
+/// Inputs of a cut of k: a strip of them and the rows of a tile leave an eighth of the first-level cache.
+fn max_cut() -> usize {
+    let lines = Caches::detect().first / 8 * 7 / (MAX_STRIP + MAX_TILE_ROWS) / size_of::<Line>();
+    (lines * LANES).clamp(LANES, MAX_CUT)
+}
 
-/// Rows of a block: what `ROWS_BUDGET` allows, and enough for the widening of the weights to vanish beside them.
-/// A multiple of [`GROUP`].
+/// Rows of a block: as many as fill half of the second-level cache, and enough for the widening of the weights to vanish
+/// beside them. A multiple of [`GROUP`].
 pub fn row_block(k: usize) -> usize {
-    let rows = (ROWS_BUDGET / k.max(1)).clamp(2 * GROUP, 512) / GROUP * GROUP;
-    if k > CUT { rows.min(MAX_CUT_ROWS) } else { rows }
+    let elements = Caches::detect().second / 2 / size_of::<f32>();
+    let rows = (elements / k.max(1)).clamp(2 * GROUP, 512) / GROUP * GROUP;
+    if k > max_cut() { rows.min(MAX_CUT_ROWS) } else { rows }
 }
 
 /// Rows and outputs of a register tile: 4 × 6 accumulators fill 32 registers, and 2 × 3 fill 8.
@@ -115,7 +121,7 @@ pub struct Wide<'a> {
 /// What a task needs beside the registers.
 struct Scratch {
     /// A strip of one cut, widened: [⌈cut/16⌉, strip].
-    weights: [MaybeUninit<Line>; CUT / LANES * MAX_STRIP],
+    weights: [MaybeUninit<Line>; MAX_CUT / LANES * MAX_STRIP],
     /// The accumulators of a strip between two cuts: [block rows, strip].
     accumulators: [MaybeUninit<Line>; MAX_CUT_ROWS * MAX_STRIP],
 }
@@ -137,9 +143,9 @@ impl Kernel for Wide<'_> {
             accumulators: [const { MaybeUninit::uninit() }; _],
         };
         let (_, strip) = tile_shape::<S>();
-        let cuts = self.outs.len().div_ceil(strip) * self.product.w.k.div_ceil(CUT).max(1);
-        for i in 0..cuts {
-            let cut = self.cut(i, strip);
+        let cuts = self.product.w.k.div_ceil(max_cut()).max(1);
+        for i in 0..self.outs.len().div_ceil(strip) * cuts {
+            let cut = self.cut(i, cuts, strip);
             // SAFETY: `Product::new` has checked the sizes; started by `Isa::run`.
             unsafe {
                 with_weights!(self.product.w.numbers, w => self.widen::<S, _>(w, &cut, &mut scratch));
@@ -154,11 +160,10 @@ impl Kernel for Wide<'_> {
 }
 
 impl Wide<'_> {
-    /// The i-th cut: those of the first strip, then of the second, and so on.
+    /// The i-th cut: the `cuts` of the first strip, then of the second, and so on.
     #[inline(always)]
-    fn cut(&self, i: usize, strip: usize) -> Cut {
+    fn cut(&self, i: usize, cuts: usize, strip: usize) -> Cut {
         let (k, end) = (self.product.w.k, self.outs.end);
-        let cuts = k.div_ceil(CUT).max(1);
         let length = k.div_ceil(cuts).next_multiple_of(LANES);
         let (out, from) = (self.outs.start + i / cuts * strip, i % cuts * length);
         Cut { k: k.min(from)..k.min(from + length), outs: end.min(out)..end.min(out + strip) }
@@ -173,7 +178,7 @@ impl Wide<'_> {
         let (_, strip) = tile_shape::<S>();
         let full = cut.k.len() / LANES;
         for c in 0..strip {
-            // SAFETY: row `cut.outs.start + c` has k weights, of which the cut is a part; `weights` holds CUT/16 steps
+            // SAFETY: row `cut.outs.start + c` has k weights, of which the cut is a part; `weights` holds MAX_CUT/16 steps
             // of `strip` lines.
             unsafe {
                 let mut to = scratch.weights.as_mut_ptr().add(c).cast::<f32>();

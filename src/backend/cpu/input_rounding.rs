@@ -1,0 +1,122 @@
+//! The rounding of CUDA's tensor-core products, applied here to find out without a GPU what it does to results.
+//!
+//! A tensor core multiplies 16-bit numbers, so a pass of more than 16 rows splits each f32 input there into 16-bit terms,
+//! and adds up their products in f32. What is lost is what the terms do not hold.
+
+use super::matmul::Elements;
+use half::{bf16, f16};
+
+/// How matrix products of many rows treat their inputs, where the weights have 16 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputRounding {
+    /// As they are, in f32.
+    #[default]
+    F32,
+    /// In passes of more than 16 rows, rounded to what two terms hold, as on CUDA: inputs of products with bf16 weights
+    /// to 2^-17 of their size, with f16 weights to 2^-23; queries and f32 keys of the attention as those of f16. (Its
+    /// softmax weights are rounded to 2^-23 there, the size of an exponential's own error: that is left out.)
+    TwoTerms,
+    /// As [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a scale for each row: half the
+    /// arithmetic. (bf16 weights are f16 numbers, too, with a power of two for each row: exactly over 33 binades, and to
+    /// 2^-40 of the row's maximum below: that is left out.)
+    OneTerm,
+    /// As [`OneTerm`](Self::OneTerm), but two terms where queries and keys are made, on which the choice of heads and of
+    /// the chain depends.
+    OneTermButScores,
+}
+
+/// What becomes of a product's output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// Queries and keys.
+    Scores,
+    /// All else.
+    Values,
+}
+
+impl InputRounding {
+    /// 16-bit terms that an input of a product in a pass of `rows` rows is rounded to; `None`: it stays as it is.
+    pub fn terms(self, rows: usize, output: Output) -> Option<usize> {
+        match self {
+            _ if rows <= 16 => None,
+            InputRounding::F32 => None,
+            InputRounding::OneTerm => Some(1),
+            InputRounding::OneTermButScores if output == Output::Values => Some(1),
+            InputRounding::TwoTerms | InputRounding::OneTermButScores => Some(2),
+        }
+    }
+}
+
+/// Rounds the inputs [rows, k] of a product with these weights; f32 weights are multiplied in f32 there, too.
+pub fn round_inputs(x: &mut [f32], k: usize, weights: Elements, terms: Option<usize>) {
+    match (weights, terms) {
+        (Elements::F32(_), _) | (_, None) => {}
+        (_, Some(1)) => x.chunks_exact_mut(k).for_each(round_row),
+        (Elements::Bf16(_), _) => x.iter_mut().for_each(|x| *x = split(*x, |x| bf16::from_f32(x).to_f32())),
+        (Elements::F16(_), _) => round_operands(x),
+    }
+}
+
+/// One f16 term with a power of two that brings the row's maximum into 2^14 .. 2^15.
+fn round_row(row: &mut [f32]) {
+    let max = row.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
+    if max == 0.0 || !max.is_finite() {
+        return;
+    }
+    // in f64, where neither factor leaves the range
+    let scale = 2f64.powi(14 - f64::from(max).log2().floor() as i32);
+    row.iter_mut().for_each(|x| *x = (f64::from(f16::from_f64(f64::from(*x) * scale)) / scale) as f32);
+}
+
+/// Rounds queries or keys. The kernels scale queries by powers of two first, so that no term is subnormal; here the lower
+/// term may lose a few bits more.
+pub fn round_operands(x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x = split(*x, |x| f16::from_f32(x).to_f32()));
+}
+
+fn split(x: f32, round: impl Fn(f32) -> f32) -> f32 {
+    let hi = round(x);
+    hi + round(x - hi)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_terms_hold_what_they_say() {
+        let (mut bf16_error, mut f16_error) = (0.0_f32, 0.0_f32);
+        for i in 0..4096 {
+            let x = 1.0 + (i as f32) * 0.7321 / 4096.0 + f32::EPSILON * (i % 7) as f32;
+            let mut rounded = [x, -x];
+            round_inputs(&mut rounded, 2, Elements::Bf16(&[]), Some(2));
+            assert_eq!(rounded[0], -rounded[1]);
+            bf16_error = bf16_error.max((rounded[0] - x).abs() / x);
+            let mut rounded = [x];
+            round_operands(&mut rounded);
+            f16_error = f16_error.max((rounded[0] - x).abs() / x);
+            let mut same = [x];
+            round_inputs(&mut same, 1, Elements::F32(&[]), Some(2));
+            assert_eq!(same, [x]);
+        }
+        // half a unit of the lower term, which is at most half a unit of the upper one: 2^-9 · 2^-8 and 2^-12 · 2^-11
+        assert!(bf16_error > 0.25 / 131072.0 && bf16_error <= 1.0 / 131072.0, "{bf16_error}");
+        assert!(f16_error <= 1.0 / 8388608.0, "{f16_error}");
+    }
+    #[test]
+    fn one_term_holds_eleven_bits_of_the_rows_maximum_and_of_all_that_is_near_it() {
+        let mut row: Vec<f32> = (0..4096).map(|i| (1.0 + (i as f32) * 0.7321) * 2f32.powi(-(i % 60))).collect();
+        let (before, max) = (row.clone(), row.iter().fold(0.0, |max: f32, x| max.max(*x)));
+        let elements = row.len();
+        round_inputs(&mut row, elements, Elements::Bf16(&[]), Some(1));
+        let mut largest = 0.0_f32;
+        for (x, rounded) in before.iter().zip(&row) {
+            // half a unit in the last place of f16: 2^-11 of a normal number, and below the normal ones half of 2^-24, 2^-39 of
+            // the scaled maximum
+            let bound = (x / 2048.0).max(max * 2f32.powi(-39));
+            assert!((x - rounded).abs() <= bound, "{x} {rounded}");
+            largest = largest.max((x - rounded).abs() / x);
+        }
+        assert!(largest > 0.25 / 2048.0, "{largest}");
+    }
+}
