@@ -36,8 +36,6 @@ const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
 const PREFILL_EXECUTED: Assumed = (0.5, 0.15);
 /// Of what the entropy adds to attention's loop: most of it is for the ten nearest positions and the first.
 const ENTROPY_EXECUTED: Assumed = (0.4, 0.2);
-/// Seconds of the selection of heads, in one block a row.
-const SELECT: Assumed = (7e-6, 2e-6);
 /// Seconds of the two kernels that read the logits.
 const READ_LOGITS: Assumed = (14e-6, 6e-6);
 /// Of a prefill's time, what norms, rotations and the splitting into terms add.
@@ -182,8 +180,8 @@ impl Model<'_> {
         let gemv = ["gemv_norm", "gemv", "gemv_gated", "gemv"].map(|name| count(&format!("{name}_bf16_r{rows}")));
         // norms, rotation and cache, attention and its merge, and the four products
         let layer_nodes = 7 + if s.post_norms { 2 } else { 0 };
-        // embedding, final norm, head, and what reads the logits
-        let nodes = s.layers.len() * layer_nodes + 5 + usize::from(traced);
+        // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
+        let nodes = s.layers.len() * layer_nodes + 5;
         time.gaps = nodes as f64 * self.time(GAP);
         for layer in &s.layers {
             for ((width, outs), per_kib) in self.products().into_iter().zip(gemv) {
@@ -194,7 +192,7 @@ impl Model<'_> {
             self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC);
         }
         self.read(&mut time, (s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES, gemv[1], PRODUCT_IPC);
-        time.other += self.time(READ_LOGITS) + if traced { self.time(SELECT) } else { 0.0 };
+        time.other += self.time(READ_LOGITS);
         time
     }
 
