@@ -1,8 +1,8 @@
 //! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type, by how
 //! products treat their inputs (in f32, or rounded to one or two 16-bit terms in wide passes, as CUDA's tensor cores do), and with
 //! weights in 8 bits. Beside it the changes against the first row: of ln p of the response's tokens, and of the confidence P.
-//! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
-//! MODELS_FOLDER the model folders those files name.
+//! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER [ROW ...]`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
+//! MODELS_FOLDER the model folders those files name. ROW is a row of the table, from 1; the first is always there.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -70,10 +70,11 @@ fn differences(pairs: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
 
 fn main() {
     let arguments: Vec<PathBuf> = std::env::args().skip(1).filter(|a| a != "--bench").map(PathBuf::from).collect();
-    let [golden, models] = arguments.as_slice() else {
-        eprintln!("usage: cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER");
+    let [golden, models, rows @ ..] = arguments.as_slice() else {
+        eprintln!("usage: cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER [ROW ...]");
         return;
     };
+    let wanted = |row: usize| rows.is_empty() || row == 1 || rows.iter().any(|r| r.to_str() == Some(&row.to_string()));
     println!(
         "{:<30} {:>7} {:>7} {:>9} {:>7} {:>10} {:>7} {:>20} {:>17}",
         "model", "K", "V", "inputs", "weights", "same chain", "Jaccard", "|d ln p| mean, max", "|d P| mean, max"
@@ -85,7 +86,10 @@ fn main() {
         let items = read_items(file);
         let name = items[0]["model"].as_str().expect("a model's name").to_owned();
         let mut exact: Vec<Found> = Vec::new();
-        for (k_cache, v_cache, input_rounding, weights) in CONFIGURATIONS {
+        for (row, (k_cache, v_cache, input_rounding, weights)) in (1..).zip(CONFIGURATIONS) {
+            if !wanted(row) {
+                continue;
+            }
             let (k, v) = (Some(k_cache), Some(v_cache));
             let options = EngineOptions { k_cache: k, v_cache: v, input_rounding, weights, ..EngineOptions::default() };
             let mut engine = match Engine::load(&models.join(&name), options) {

@@ -1,22 +1,35 @@
 #!/usr/bin/env bash
-# The engine beside llama.cpp and transformers on this machine's CPU, in turns, in one run; prints the table with the
+# The engine beside llama.cpp, ik_llama.cpp, OpenVINO GenAI and transformers on this machine's CPU, in turns, in one run; prints the table with the
 # project's targets.
 #
-# usage: benches/rivals.sh [--rounds N] [--threads N] [--only decode,scoring,...] [--rivals llama.cpp,torch]
-#                          [--json FILE] MODEL_FOLDER...
+# usage: benches/rivals.sh [--rounds N] [--threads N] [--only decode,scoring,...] [--rivals RIVALS]
+#                          [--prompts 128,512,2048,4096] [--json FILE] MODEL_FOLDER...
+#        RIVALS: llama.cpp, ik_llama.cpp, openvino, torch (with transformers); by default all
 #
-# Installs llama-cpp-python, torch and transformers from PyPI into ~/.cache/uqac-rivals (llama.cpp is compiled there,
-# some minutes), and converts the models to GGUF there. Models of the Llama and Qwen2 architectures.
+# Installs them from PyPI into ~/.cache/uqac-rivals (llama.cpp is compiled there, some minutes), and converts the models to
+# GGUF there. Models of the Llama and Qwen2 architectures. UQAC_SIMD=avx2 holds our side to AVX2; the rivals take what the
+# CPU has, so only a CPU without AVX-512 compares both on AVX2.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${UQAC_RIVALS:-$HOME/.cache/uqac-rivals}
 python=$cache/venv/bin/python
 mkdir -p "$cache"
-if ! "$python" -c 'import llama_cpp, gguf, torch, transformers' 2>/dev/null; then
-  echo "installing llama-cpp-python, torch and transformers in $cache" >&2
-  [[ -x $python ]] || python3 -m venv "$cache/venv"
-  # the library alone, without its multimodal part
-  CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" "$cache/venv/bin/pip" install --quiet llama-cpp-python gguf numpy torch transformers >&2
+wanted="gguf numpy" rivals=llama.cpp,ik_llama.cpp,openvino,torch
+previous=""
+for word in "$@"; do
+  [[ $previous != --rivals ]] || rivals=$word
+  previous=$word
+done
+case ,$rivals, in *,llama.cpp,*) wanted+=" llama-cpp-python" ;; esac
+case ,$rivals, in *,ik_llama.cpp,*) wanted+=" ik-llama-cpp-python" ;; esac
+case ,$rivals, in *,openvino,*) wanted+=" openvino-genai" ;; esac
+case ,$rivals, in *,torch,*) wanted+=" torch transformers" ;; esac
+[[ -x $python ]] || python3 -m venv "$cache/venv"
+# shellcheck disable=SC2086 # words
+if ! "$python" -m pip show --quiet $wanted > /dev/null 2>&1; then
+  echo "installing $wanted in $cache" >&2
+  # llama.cpp: the library alone, without its multimodal part
+  CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" "$cache/venv/bin/pip" install --quiet $wanted >&2
 fi
 (cd "$root" && cargo build --release --quiet)
 exec "$python" "$root/benches/rivals/run.py" --uqac "$root/target/release/uqac" --cache "$cache" "$@"

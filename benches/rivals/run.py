@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs uqac, llama.cpp and transformers in turns and prints the table with the project's targets; see ../rivals.sh.
+"""Runs uqac, llama.cpp, ik_llama.cpp, OpenVINO and transformers in turns and prints the table with the project's targets; see ../rivals.sh.
 
 Within a round everybody does the same work once, one after the other, so that what else the machine does meets all of
 them. Rates are medians of the rounds; what is held against a target is the median of the rounds' ratios.
@@ -14,21 +14,24 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-PROMPT, TOKENS, BATCH_TOKENS, ANSWER = 512, 48, 24, 300
+TOKENS, BATCH_TOKENS, ANSWER = 48, 24, 300
 WORK = ["decode", "batch", "trace", "answer", "scoring", "start"]
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("models", nargs="+", type=pathlib.Path)
 parser.add_argument("--rounds", type=int, default=5)
 parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-parser.add_argument("--rivals", type=lambda text: text.split(","), default=["llama.cpp", "torch"], help="llama.cpp,torch")
+RIVALS = ["llama.cpp", "ik_llama.cpp", "openvino", "torch"]
+numbers = lambda text: [int(number) for number in text.split(",")]
+parser.add_argument("--rivals", type=lambda text: text.split(","), default=RIVALS, help=",".join(RIVALS))
+parser.add_argument("--prompts", type=numbers, default=[128, 512, 2048, 4096], help="prompts' lengths for prefill and decode")
 parser.add_argument("--only", type=lambda text: text.split(","), default=WORK, help=",".join(WORK))
-parser.add_argument("--scoring-lengths", type=lambda text: [int(t) for t in text.split(",")], default=[500, 1500])
+parser.add_argument("--scoring-lengths", type=numbers, default=[500, 1500])
 parser.add_argument("--json", type=pathlib.Path)
 parser.add_argument("--uqac", type=pathlib.Path, required=True)
 parser.add_argument("--cache", type=pathlib.Path, required=True)
 options = parser.parse_args()
-rows = []
+rows, machine = [], {}
 
 
 class Worker:
@@ -63,6 +66,9 @@ def uqac(model, *arguments, rounds=1):
         sys.exit(done.stderr)
     report = json.loads(done.stdout)
     report["by"] = {stage["stage"]: stage for stage in report["stages"]}
+    machine.setdefault("device", report["device"])
+    for key, unit in (("bandwidth", 1e9), ("arithmetic_peak", 1e9)):
+        machine.setdefault(key, []).append(report[key]["median"] / unit)
     return report
 
 
@@ -101,44 +107,47 @@ def gguf(model, kind):
     return target
 
 
+def start_rivals(model):
+    """By name; each keeps its model loaded."""
+    workers, context = {}, max(options.prompts) + TOKENS + 64
+    for rival, module in (("llama.cpp", "llama_cpp"), ("ik_llama.cpp", "ik_llama_cpp")):
+        for kind in ("bf16", "f16") if rival in options.rivals else ():
+            workers[f"{rival} {kind}"] = Worker(HERE / "llama.py", module, gguf(model, kind), options.threads, context)
+    for precision in ("f32", "default") if "openvino" in options.rivals else ():
+        workers[f"OpenVINO {precision}"] = Worker(HERE / "openvino_worker.py", gguf(model, "f16"), options.threads, precision)
+    for kind in ("bf16", "f32") if "torch" in options.rivals else ():
+        workers[f"torch {kind}"] = Worker(HERE / "torch_worker.py", model, kind, "sdpa", options.threads)
+    return workers
+
+
 def decode(model):
     """Decoding and prefill, against everybody."""
-    name, work = model.name, {"work": "decode", "prompt": PROMPT, "tokens": TOKENS}
-    rivals = {}
-    if "llama.cpp" in options.rivals:
-        for kind in ("bf16", "f16"):
-            rivals[f"llama.cpp {kind}"] = Worker(HERE / "llama.py", gguf(model, kind), options.threads)
-    if "torch" in options.rivals:
-        for kind in ("bf16", "f32"):
-            rivals[f"torch {kind}"] = Worker(HERE / "torch_worker.py", model, kind, "sdpa", options.threads)
+    rivals = start_rivals(model)
     for rival, worker in rivals.items():
         say(f"{rival}: {worker.about}")
-    found = {rival: [] for rival in rivals}
-    ours = []
-    for i in range(options.rounds):
-        say(f"{name}, decode and prefill, round {i + 1} of {options.rounds}")
-        ours.append(uqac(model, "--prompt-tokens", PROMPT, "--gen-tokens", TOKENS, "--samples", 1, "--variants", 1))
-        for rival, worker in rivals.items():
-            found[rival].append(worker.ask(**work))
-    chosen = {rival: values[0]["chosen"] for rival, values in found.items()}
-    say(f"first tokens: {chosen}")
+    for prompt in options.prompts:
+        ours, found = [], {rival: [] for rival in rivals}
+        for i in range(options.rounds):
+            say(f"{model.name}, {prompt} tokens, round {i + 1} of {options.rounds}")
+            ours.append(uqac(model, "--prompt-tokens", prompt, "--gen-tokens", TOKENS, "--samples", 1, "--variants", 1))
+            for rival, worker in rivals.items():
+                found[rival].append(worker.ask(work="decode", prompt=prompt, tokens=TOKENS))
+        say(f"first tokens: { {rival: values[0]['chosen'] for rival, values in found.items()} }")
+        against(model, f"decode after {prompt}", ours, "decode", {r: [1 / f["step"] for f in v] for r, v in found.items()}, 1.3)
+        against(model, f"prefill {prompt}", ours, "prefill", {r: [prompt / f["prefill"] for f in v] for r, v in found.items()}, 1.1)
+        for stage, share, target in (("decode", "share_of_bandwidth", 0.8), ("prefill", "share_of_arithmetic", None)):
+            values = [o["by"][stage][share] for o in ours]
+            met = (lambda x: x >= target) if target else None
+            row(model.name, f"{stage} {prompt}, {share.replace('_', ' ')}", "", values, {}, f">= {target}" if target else "", met=met)
     for worker in rivals.values():
         worker.close()
-    rates = [o["by"]["decode"]["tokens_per_second"] for o in ours]
-    steps = {rival: [1 / f["step"] for f in values] for rival, values in found.items()}
-    llama = [values for rival, values in steps.items() if rival.startswith("llama")]
-    best = [max(values) for values in zip(*llama)]
+
+
+def against(model, what, ours, stage, rivals, least):
+    rates = [o["by"][stage]["tokens_per_second"] for o in ours]
+    best = [max(values) for values in zip(*rivals.values())]
     ratio = [a / b for a, b in zip(rates, best)] or None
-    row(name, "decode", "tokens/s", rates, steps, ">= 1.3 x llama.cpp", ratio, (lambda x: x >= 1.3) if ratio else None)
-    shares = [o["by"]["decode"]["share_of_bandwidth"] for o in ours]
-    row(name, "decode, share of the read bandwidth", "", shares, {}, ">= 0.8", met=lambda x: x >= 0.8)
-    rates = [o["by"]["prefill"]["tokens_per_second"] for o in ours]
-    passes = {rival: [PROMPT / f["prefill"] for f in values] for rival, values in found.items()}
-    best = [max(values) for values in zip(*passes.values())]
-    ratio = [a / b for a, b in zip(rates, best)] or None
-    row(name, f"prefill {PROMPT}", "tokens/s", rates, passes, ">= 1 x the best", ratio, (lambda x: x >= 1) if ratio else None)
-    shares = [o["by"]["prefill"]["share_of_arithmetic"] for o in ours]
-    row(name, "prefill, share of the f32 peak", "", shares, {}, "")
+    row(model.name, what, "tokens/s", rates, rivals, f">= {least} x the best", ratio, (lambda x: x >= least) if ratio else None)
 
 
 def batch(model):
@@ -219,6 +228,9 @@ for model in options.models:
             sys.exit(f"--only: expected {', '.join(WORK)}; found {work}")
         globals()[work](model)
 load = os.getloadavg()
+cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "an unnamed CPU")
+rates = {key: statistics.median(machine[key]) for key in ("bandwidth", "arithmetic_peak") if key in machine}
+print(f"{cpu}; {machine.get('device', '')}; " + ", ".join(f"{key.replace('_', ' ')} {rate:.4g} G/s" for key, rate in rates.items()))
 print(f"threads {options.threads}, rounds {options.rounds}, load average at the end {load[0]:.1f}\n")
 print("| model | what | uqac | rivals | ratio (range) | must reach | met |")
 print("| --- | --- | --- | --- | --- | --- | --- |")

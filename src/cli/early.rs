@@ -1,7 +1,7 @@
 //! The flags that end a response early.
 
 use super::count;
-use crate::engine::running::{Measure, RunningConfidence, WINDOW};
+use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
@@ -16,7 +16,7 @@ pub struct EarlyArgs {
     #[arg(long, value_parser = measure(), default_value = "group", requires = "stop_below")]
     running: Measure,
     /// Tokens that the running confidence is the mean of; before there are as many, no response ends by it
-    #[arg(long, value_name = "N", value_parser = count(1..=1 << 20), default_value_t = WINDOW, requires = "stop_below")]
+    #[arg(long, value_name = "N", value_parser = count(1..=MAX_WINDOW as u64), default_value_t = WINDOW, requires = "stop_below")]
     window: usize,
 }
 

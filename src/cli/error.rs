@@ -85,6 +85,10 @@ pub enum CliError {
     NeedsChatTemplate(&'static str),
     #[error("--temperature {0}: expected a number above 0: samples must differ")]
     Temperature(f32),
+    #[error(
+        "--sweep goes over a process's own samples, which with --shard auto nobody knows beforehand: use --shard I/N"
+    )]
+    SweepAuto,
     #[error(transparent)]
     Sweep(#[from] SweepError),
     #[error(transparent)]

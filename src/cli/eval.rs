@@ -8,12 +8,13 @@ use super::{ModelArgs, SOME_FAILED, count, manifest, print, signals};
 use crate::engine::encode::EncodeError;
 use crate::engine::{Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
+use crate::eval::run::claims::Claims;
 use crate::eval::run::controls::draw_number;
 use crate::eval::run::folder::{RunFolder, Shard};
 use crate::eval::run::manifest::{EvalOptions, Manifest};
 use crate::eval::run::methods::{METHODS, Method, UQAC};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
-use crate::eval::run::{RunOptions, run_task};
+use crate::eval::run::{RunOptions, TaskRun};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
@@ -23,6 +24,8 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
 
 /// Run a model over benchmarks: answers, grades, confidences
 ///
@@ -43,9 +46,13 @@ pub struct EvalArgs {
     /// Only the first N items of each task
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
-    /// Part I of N (I from 1): every N-th item. The parts may share a folder
-    #[arg(long, value_name = "I/N")]
-    shard: Option<Shard>,
+    /// Part I of N (I from 1): every N-th item. The parts may share a folder. auto: every process with the same folder does
+    /// what no other has begun
+    #[arg(long, value_name = "I/N|auto")]
+    shard: Option<Part>,
+    /// With --shard auto: what a process has begun that is silent for so long is taken over by another
+    #[arg(long, value_name = "SECONDS", value_parser = count(1..=86_400), default_value = "60")]
+    lease: usize,
     /// Responses generated at once; results do not depend on it
     #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value = "8")]
     batch_size: usize,
@@ -67,6 +74,10 @@ pub struct EvalArgs {
     /// Self-consistency: temperature
     #[arg(long, value_name = "T", default_value_t = 0.5)]
     temperature: f32,
+    /// Self-consistency: stop drawing once no outcome of the samples that are left could change the majority; weights are
+    /// then over the samples that were drawn
+    #[arg(long)]
+    stop_decided: bool,
     /// Where the chain comes from; all but attention are controls
     #[arg(long, value_parser = chain_rule(), default_value_t = ChainRule::Attention)]
     chain: ChainRule,
@@ -102,6 +113,21 @@ pub struct EvalArgs {
     early: EarlyArgs,
 }
 
+/// Which items a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Fixed(Shard),
+    Auto,
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Part, String> {
+        if text == "auto" { Ok(Part::Auto) } else { Ok(Part::Fixed(text.parse()?)) }
+    }
+}
+
 /// What must be given may also come from the file of `--config`, so the parser does not require it.
 const USAGE: &str = "uqac eval [OPTIONS] --tasks <TASK,..> --output <FOLDER>";
 
@@ -134,6 +160,7 @@ impl EvalArgs {
             methods: keys.map(str::to_owned).collect(),
             samples: self.samples,
             temperature: self.temperature,
+            stop_decided: self.stop_decided,
             draws: self.draws,
             chat_template: !self.no_chat_template,
             boxed_instruction: match self.boxed_instruction {
@@ -141,6 +168,14 @@ impl EvalArgs {
                 None if engine.spec().boxed_instruction => BoxedInstruction::Math,
                 _ => BoxedInstruction::None,
             },
+        }
+    }
+
+    /// The part of the items that is this process's from the start.
+    fn own_shard(&self) -> Option<Shard> {
+        match self.shard {
+            Some(Part::Fixed(shard)) => Some(shard),
+            _ => None,
         }
     }
 
@@ -158,6 +193,9 @@ impl EvalArgs {
 pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     // what can be wrong with the command line is found before the model is loaded
     let settings = settings(&args.sweep, args.grid, args.draws)?;
+    if !settings.is_empty() && args.shard == Some(Part::Auto) {
+        return Err(CliError::SweepAuto);
+    }
     let parameters = args.reading.parameters()?;
     let output = args.output.clone().ok_or(CliError::Missing("--output FOLDER"))?;
     if args.tasks.is_empty() {
@@ -177,12 +215,22 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let manifest = manifest(&model_name, &model_folder, &engine, options.clone())?;
     let folder = RunFolder::open(&output, &manifest)?;
     signals::on_interrupt("interrupted; the same command goes on from here");
-    let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
+    let claims = match args.shard {
+        Some(Part::Auto) => Some(Claims::join(folder.path(), Duration::from_secs(args.lease as u64))?),
+        _ => None,
+    };
+    let claims = claims.as_ref();
+    let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.own_shard(), claims };
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
-    for task in &tasks {
-        progress.task(&task.name);
-        run_task(&mut engine, task, &options, &run, &folder, &mut |event| progress.item(&event))?;
+    let mut runs: Vec<TaskRun> = tasks.iter().map(|task| TaskRun::new(task, &options, run, &folder)).collect();
+    // what other processes have begun is waited for at the end
+    for wait in [false, true] {
+        for (task, run) in tasks.iter().zip(&mut runs) {
+            progress.task(&task.name);
+            run.go_on(&mut engine, wait, &mut |event| progress.item(&event))?;
+        }
     }
+    drop(runs); // a sweep reads their files
     let errors = progress.finish();
     let eval = Eval { args, model_folder: &model_folder, manifest: &manifest, folder: &folder };
     eval.sweep(&tasks, &settings, &mut engine)?;
@@ -231,7 +279,7 @@ impl Eval<'_> {
             let sweep = Sweep {
                 folder: self.folder,
                 task: &task.name,
-                shard: self.args.shard,
+                shard: self.args.own_shard(),
                 options: &self.manifest.options,
                 model: &self.manifest.model,
                 settings,

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// is shorter.
 pub const WINDOW: usize = 64;
 
+/// The longest window that can be asked for.
+pub const MAX_WINDOW: usize = 1 << 20;
+
 /// What is averaged; higher is more confident. Both come from the step itself, with no further pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -3,6 +3,7 @@
 use super::queue::{Ended, TokenInfo, Usage};
 use super::request::Wish;
 use crate::engine::FinishReason;
+use crate::engine::running::RunningConfidence;
 use crate::eval::sample::{EnsembleMember, ResponseTokens};
 use crate::io::record::Record;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
@@ -137,11 +138,14 @@ fn usage_json(Usage { prompt, completion }: Usage) -> Value {
 pub fn finish_name(finish: FinishReason) -> &'static str {
     match finish {
         FinishReason::Stop => "stop",
-        FinishReason::Length | FinishReason::Unsure | FinishReason::Interrupted => "length",
+        // OpenAI has no such reason; a request gets it only where it asks for `stop_below`
+        FinishReason::Unsure => "unsure",
+        FinishReason::Length | FinishReason::Interrupted => "length",
     }
 }
 
-/// The `uqac` object: the [`Record`] without what was not asked for, and P on top.
+/// The `uqac` object: the [`Record`] without what was not asked for, and P on top. `confidence_at_end`: the running confidence
+/// after the last token, where one was asked for and its window is full.
 ///
 /// # Errors
 /// A token outside the vocabulary.
@@ -149,6 +153,7 @@ pub fn uqac(
     record: Record,
     tokens: ResponseTokens,
     wish: &Wish,
+    confidence_at_end: Option<f64>,
     (seed, tokenizer): (Option<u64>, &Tokenizer),
 ) -> Result<Value, TokenizerError> {
     let confidence = record.scores.as_ref().map(|scores| scores.p());
@@ -172,6 +177,11 @@ pub fn uqac(
     object.extend(calibrated.map(|calibrated| ("calibrated".to_owned(), calibrated)));
     object.extend(fields);
     object.insert("scores".to_owned(), scores.into());
+    if let Some(RunningConfidence { measure, window, stop_below }) = wish.running {
+        let running =
+            json!({"measure": measure, "window": window, "stop_below": stop_below, "confidence": confidence_at_end});
+        object.insert("running".to_owned(), running);
+    }
     object.extend(seed.map(|seed| ("seed".to_owned(), json!(seed))));
     if wish.explain {
         object.insert("ensemble".to_owned(), json!(ensemble));

@@ -2,9 +2,10 @@
 
 use super::answer::Head;
 use super::error::ApiError;
+use super::page::Page;
 use super::queue::{Event, Job, Refused};
 use super::request::{Task, no_model};
-use super::{Shared, log, page};
+use super::{Shared, log};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -224,9 +225,9 @@ async fn route(
     let model = || json!({"id": settings.model, "object": "model", "created": shared.started, "owned_by": "uqac"});
     match path {
         "/" => {
-            let (page, policy) = page::render(&settings.model, settings.api_key.is_some());
-            let mut response = response(200, "text/html; charset=utf-8", page);
-            let policy = HeaderValue::from_str(&policy).map_err(|error| ApiError::internal(error.to_string()))?;
+            let Page { text, policy } = &shared.page;
+            let mut response = response(200, "text/html; charset=utf-8", text.clone());
+            let policy = HeaderValue::from_str(policy).map_err(|error| ApiError::internal(error.to_string()))?;
             let headers = response.headers_mut();
             headers.insert(header::CONTENT_SECURITY_POLICY, policy);
             headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));

@@ -23,6 +23,7 @@ use crate::engine::Engine;
 use crate::eval::calibration::Calibration;
 use crate::uq::Parameters;
 use metrics::Metrics;
+use page::Page;
 use queue::Queue;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -59,6 +60,7 @@ struct Shared {
     settings: Settings,
     queue: Queue,
     metrics: Metrics,
+    page: Page,
     started: u64,
     stopping: AtomicBool,
     /// The engine has answered all that it ever will.
@@ -82,6 +84,7 @@ pub fn serve(
     let shared = Arc::new(Shared {
         queue: Queue::new(settings.max_queue),
         metrics: Metrics::default(),
+        page: page::render(&settings.model, settings.api_key.is_some()),
         started: unix_seconds(),
         stopping: AtomicBool::new(false),
         done: AtomicBool::new(false),

@@ -4,6 +4,7 @@
 use super::error::ApiError;
 use crate::backend::sampling::Sampling;
 use crate::engine::GenerateOptions;
+use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::io::item::Item;
 use crate::model::chat::{Conversation, Message};
 use crate::uq::scores;
@@ -65,6 +66,8 @@ pub struct Wish {
     pub scores: Vec<&'static str>,
     /// The ensemble, the tokens, and how the rows of the chain attend.
     pub explain: bool,
+    /// The running confidence, and where a response ends by it.
+    pub running: Option<RunningConfidence>,
 }
 
 impl Task {
@@ -121,7 +124,11 @@ impl Task {
         let map = object(body)?;
         let fields = Fields { path: "", map: &map };
         fields.model(served)?;
-        let explain = fields.wish()?.is_some_and(|wish| wish.explain);
+        let Wish { explain, running, .. } = fields.wish()?.unwrap_or_default();
+        if running.is_some() {
+            let message = "uqac.stop_below, uqac.running: only of a response that is generated";
+            return Err(ApiError::invalid("uqac.running", message));
+        }
         let item = Item::parse(body, 1).map_err(|bad| ApiError::invalid("", bad.problem.to_string()))?;
         Ok(Task::Score(Box::new(Score { item, explain })))
     }
@@ -272,7 +279,24 @@ impl Fields<'_> {
             Some(Value::Array(keys)) => keys.iter().map(score_key).collect::<Result<_, _>>()?,
             Some(_) => return Err(fields.wrong("scores", "a list of keys or \"all\"")),
         };
-        Ok(Some(Wish { scores, explain: fields.boolean("explain")? }))
+        Ok(Some(Wish { scores, explain: fields.boolean("explain")?, running: fields.running()? }))
+    }
+
+    /// `stop_below`, `running` and `window` of `uqac`, as the options of `ask` are called.
+    fn running(&self) -> Result<Option<RunningConfidence>, ApiError> {
+        let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong("stop_below", "a number"));
+        let stop_below = self.get("stop_below").map(number).transpose()?;
+        let named = |value: &Value| Measure::ALL.into_iter().find(|measure| value.as_str() == Some(measure.name()));
+        let names = || self.wrong("running", &Measure::ALL.map(|measure| format!("{:?}", measure.name())).join(" or "));
+        let measure = self.get("running").map(|value| named(value).ok_or_else(names)).transpose()?;
+        let window = self.integer("window", 1..=MAX_WINDOW as u64)?;
+        if measure.is_none() && stop_below.is_none() {
+            let alone =
+                window.map(|_| ApiError::invalid("uqac.window", "uqac.window: only with stop_below or running"));
+            return alone.map_or(Ok(None), Err);
+        }
+        let window = window.map_or(WINDOW, |window| window as usize);
+        Ok(Some(RunningConfidence { measure: measure.unwrap_or_default(), window, stop_below }))
     }
 }
 
@@ -407,7 +431,12 @@ mod tests {
         assert_eq!(generate.uqac, Some(Wish::default()));
         assert_ne!(generate.sampling.seed, chat(json!({})).unwrap().sampling.seed);
         let wish = chat(json!({"uqac": {"scores": ["answer_prob"], "explain": true}})).unwrap().uqac;
-        assert_eq!(wish, Some(Wish { scores: vec!["answer_prob"], explain: true }));
+        assert_eq!(wish, Some(Wish { scores: vec!["answer_prob"], explain: true, running: None }));
+        let running = |uqac: Value| chat(json!({"uqac": uqac})).unwrap().uqac.unwrap().running;
+        let group = RunningConfidence { measure: Measure::Group, window: WINDOW, stop_below: Some(-1.0) };
+        assert_eq!(running(json!({"stop_below": -1})), Some(group));
+        let entropy = RunningConfidence { measure: Measure::Entropy, window: 3, stop_below: None };
+        assert_eq!(running(json!({"running": "entropy", "window": 3, "stop_below": null})), Some(entropy));
         assert_eq!(chat(json!({"uqac": false})).unwrap().uqac, None);
         assert_eq!(chat(json!({"max_tokens": 3, "max_completion_tokens": 4, "seed": -1})).unwrap().max_tokens, 4);
     }
@@ -443,6 +472,10 @@ mod tests {
             (json!({"uqac": 1}), "uqac", 400),
             (json!({"uqac": {"scores": ["none"]}}), "uqac.scores", 400),
             (json!({"uqac": {"explain": "yes"}}), "uqac.explain", 400),
+            (json!({"uqac": {"stop_below": "low"}}), "uqac.stop_below", 400),
+            (json!({"uqac": {"stop_below": 1, "running": "mean"}}), "uqac.running", 400),
+            (json!({"uqac": {"stop_below": 1, "window": 0}}), "uqac.window", 400),
+            (json!({"uqac": {"window": 8}}), "uqac.window", 400),
         ] {
             let error = chat(more.clone()).err().unwrap_or_else(|| panic!("{more}"));
             assert_eq!((error.param.as_deref(), error.status), (Some(param), status), "{more}: {}", error.message);

@@ -153,6 +153,7 @@ impl Worker<'_, '_> {
             stop: generate.stop.clone(),
             sampling: generate.sampling,
             trace: traced.then(|| self.parameters.head_selection()),
+            running: generate.uqac.as_ref().and_then(|wish| wish.running),
             ..GenerateOptions::default()
         });
         let prompt_tokens: usize = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
@@ -402,6 +403,7 @@ fn finished(
     let length = text.len();
     let offsets = (0..response.len()).map(|i| ranges.get(i).map_or([length; 2], |r| [r.start, r.end])).collect();
     let logprobs = steps.iter().take(response.len()).map(|step| step.logprob).collect();
+    let at_end = generate.uqac.as_ref().and_then(|wish| wish.running?.after(&steps[..response.len()]));
     let response = ResponseTokens { ids: response.to_vec(), offsets, logprobs };
     let found = match &generate.uqac {
         None => {
@@ -414,7 +416,7 @@ fn finished(
             let assessed = assess(&mut traced, &request)?;
             let record = record(serde_json::Value::Null, parameters.reading, prompt_len, assessed, traced.engine());
             let seed = (generate.sampling.temperature > 0.0).then_some(generate.sampling.seed);
-            Some(uqac(record, response, wish, (seed, traced.engine().tokenizer()))?)
+            Some(uqac(record, response, wish, at_end, (seed, traced.engine().tokenizer()))?)
         }
     };
     let prompt = &prompts[active.choice / generate.n];

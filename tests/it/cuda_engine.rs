@@ -11,7 +11,8 @@ use uqac::backend::DType::{F16, F32};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::encode::encode_prompt;
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress};
+use uqac::engine::running::{Measure, RunningConfidence};
+use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
 use uqac::model::chat::Conversation;
 use uqac::model::chat::Message;
 use uqac::model::demo;
@@ -106,6 +107,36 @@ fn generations_are_those_of_the_cpu() {
                 }
             }
         }
+    }
+}
+
+/// A response whose running confidence needs whole distributions shares its steps with one that records none.
+#[test]
+fn wide_traces_and_others_share_a_batch() {
+    if !cuda_host::load() {
+        return;
+    }
+    let folder = model();
+    let mut engine = engine(folder.path(), DeviceChoice::Cuda(0));
+    let plain = GenerateOptions { max_tokens: 9, ..GenerateOptions::default() };
+    let running = RunningConfidence { measure: Measure::Group, window: 2, stop_below: None };
+    let options = [plain.clone(), GenerateOptions { running: Some(running), ..plain }];
+    let prompts = [prompt(5, 0), prompt(7, 1)];
+    let alone: Vec<Generation> = prompts
+        .iter()
+        .zip(&options)
+        .map(|(prompt, options)| generate(&mut engine, std::slice::from_ref(prompt), options).remove(0))
+        .collect();
+    let mut batch = engine.batch(&options[0]);
+    let requests = options.map(|options| batch.engine().request(&options));
+    let mut start = |(prompt, request): (&Vec<u32>, Request)| {
+        batch.start_with(prompt, 0, request, &mut |_| ControlFlow::Continue(())).unwrap()
+    };
+    let tickets: Vec<Ticket> = prompts.iter().zip(requests).map(&mut start).collect();
+    while batch.next(&mut |_| ControlFlow::Continue(())).unwrap().is_some() {}
+    for (i, (ticket, alone)) in tickets.iter().zip(&alone).enumerate() {
+        assert_eq!(&batch.take(*ticket).unwrap(), alone);
+        assert!(alone.steps[1..].iter().all(|step| step.distribution.is_some() == (i == 1)));
     }
 }
 

@@ -67,9 +67,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// The whole lines of a file.
 fn lines(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Samples by item, without what the clock says.
@@ -127,6 +129,157 @@ fn results_depend_neither_on_batches_nor_on_shards_nor_on_interruptions() {
     let again = setup.eval(&resumed, &ALL);
     assert!(text(&again.stderr).contains("9 were there already"), "{}", text(&again.stderr));
     assert_eq!(samples(&resumed), expected);
+}
+
+/// A run with the model inside the program, whose samples agree more often than not.
+fn abacus(output: &Path, more: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+    command.env_remove("UQAC_MODEL").args(["eval", "-m", "abacus", "-t", "abacus", "-n", "12", "--draws", "0"]);
+    command.args(["--methods", "self-consistency", "--samples", "7", "--temperature", "1.2"]).args(more);
+    let ran = command.arg("-o").arg(output).output().unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+}
+
+/// The samples that are drawn are those of a run that draws all, and what they agree on is what all agree on.
+#[test]
+fn a_vote_that_is_decided_is_not_drawn_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let [whole, early, alone] = ["whole", "early", "alone"].map(|name| folder.path().join(name));
+    abacus(&whole, &[]);
+    abacus(&early, &["--stop-decided"]);
+    abacus(&alone, &["--stop-decided", "--batch-size", "1"]);
+    let results: Value = serde_json::from_slice(&std::fs::read(early.join("results.json")).unwrap()).unwrap();
+    let (whole, early) = (samples(&whole), samples(&early));
+    assert_eq!(samples(&alone), early, "the same in any batch");
+    let drawn = |sample: &Value| sample["resps"][1].as_array().unwrap().clone();
+    let vote = |sample: &Value, key: &str| sample["uq"]["self_consistency"][key].clone();
+    let mut counts = Vec::new();
+    for (whole, early) in whole.iter().zip(&early) {
+        let (all, some) = (drawn(whole), drawn(early));
+        assert_eq!(some[..], all[..some.len()]);
+        assert_eq!((all.len(), vote(early, "samples"), vote(whole, "samples")), (7, json!(7), Value::Null));
+        assert_eq!(vote(early, "majority"), vote(whole, "majority"));
+        assert_eq!(early["metrics"], whole["metrics"]);
+        assert_eq!(
+            (&early["uq"]["scores"]["p"], &early["resps"][0]),
+            (&whole["uq"]["scores"]["p"], &whole["resps"][0])
+        );
+        counts.push(some.len());
+    }
+    // four of seven is the fewest that can decide
+    let varied = counts.contains(&4) && counts.iter().any(|n| *n > 4);
+    assert!(varied && counts.iter().all(|n| (4..=7).contains(n)), "{counts:?}");
+    let votes = &results["runs"][0]["tasks"][0]["summary"]["votes"];
+    let drawn: usize = counts.iter().sum();
+    assert_eq!((&votes["samples"], &votes["drawn"]), (&json!(7 * 12), &json!(drawn)));
+    assert!(votes["tokens_saved"].as_f64().unwrap() > 0.0);
+}
+
+/// A run's samples, with the manifest given and without what the clock says.
+fn timeless(run: &Path, manifest: &[u8], copy: &Path) {
+    std::fs::create_dir(copy).unwrap();
+    std::fs::write(copy.join("manifest.json"), manifest).unwrap();
+    for entry in std::fs::read_dir(run).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if !name.starts_with("samples_") {
+            continue;
+        }
+        let mut lines = String::new();
+        for line in std::fs::read_to_string(&path).unwrap().split_inclusive('\n') {
+            match serde_json::from_str::<Value>(line) {
+                Ok(mut sample) => {
+                    sample["uq"]["seconds"].as_object_mut().unwrap().values_mut().for_each(|s| *s = json!(1.0));
+                    lines += &format!("{sample}\n");
+                }
+                Err(_) => lines += line,
+            }
+        }
+        std::fs::write(copy.join(name), lines).unwrap();
+    }
+}
+
+/// The reports of a run in every format, byte by byte.
+fn reports(run: &Path, manifest: &[u8]) -> Vec<Vec<u8>> {
+    let place = tempfile::tempdir().unwrap();
+    timeless(run, manifest, &place.path().join("run"));
+    let report = |format: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+        let ran = command.current_dir(place.path()).args(["report", "run", "--format", format]).output().unwrap();
+        assert!(ran.status.success() && !ran.stdout.is_empty(), "{}", text(&ran.stderr));
+        assert_eq!(text(&ran.stderr), "", "no notes");
+        ran.stdout
+    };
+    ["table", "markdown", "csv", "latex", "json", "html"].map(report).into()
+}
+
+/// Processes that share a folder do every item, whenever one of them is killed, and the report is that of one process.
+#[test]
+fn processes_that_take_items_as_they_go_make_one_run() {
+    let setup = Setup::new(60);
+    let (whole, shared) = (setup.path("whole"), setup.path("shared"));
+    setup.ok(&whole, &[]);
+    let auto = ["--shard", "auto", "--lease", "1", "--batch-size", "3"];
+    let start = || setup.command(&shared, &auto).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let done = || -> usize {
+        let files = std::fs::read_dir(&shared).into_iter().flatten().map(|entry| entry.unwrap().path());
+        let files = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("samples_"));
+        files.map(|path| std::fs::read_to_string(path).map_or(0, |text| text.lines().count())).sum()
+    };
+    let mut running: Vec<std::process::Child> = (0..3).map(|_| start()).collect();
+    let mut killed = 0;
+    for at in [6, 12, 20, 30] {
+        let begun = Instant::now();
+        while done() < at {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{} of {at}", done());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut child = running.remove(0);
+        killed += usize::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        running.push(start());
+    }
+    assert!(killed > 0, "the test needs processes that die at work");
+    for mut child in running {
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+    let (mut found, expected) = (samples(&shared), samples(&whole));
+    found.dedup();
+    assert_eq!(found, expected, "what was done twice is the same");
+    // what a process that is killed may leave
+    let file = std::fs::read_dir(&shared).unwrap().map(|entry| entry.unwrap().path());
+    let file = file.filter(|path| path.to_str().unwrap().contains(".auto-")).min().unwrap();
+    std::fs::OpenOptions::new().append(true).open(file).unwrap().write_all(b"{\"doc_id\":3,\"ta").unwrap();
+    let manifest = std::fs::read(whole.join("manifest.json")).unwrap();
+    for (found, expected) in reports(&shared, &manifest).iter().zip(reports(&whole, &manifest)) {
+        assert_eq!(text(found), text(&expected));
+    }
+    let again = setup.eval(&shared, &auto);
+    assert!(text(&again.stderr).contains("60 were there already"), "{}", text(&again.stderr));
+    let swept = setup.eval(&shared, &[&auto[..], &["--sweep", "k=4"]].concat());
+    assert!(swept.status.code() == Some(2) && text(&swept.stderr).contains("--shard I/N"), "{}", text(&swept.stderr));
+}
+
+/// What one process or a shard did is not done again by processes that take what is left.
+#[test]
+fn processes_go_on_with_what_is_there() {
+    let setup = Setup::new(30);
+    let (whole, mixed) = (setup.path("whole"), setup.path("mixed"));
+    setup.ok(&whole, &[]);
+    setup.ok(&mixed, &["--limit", "5"]);
+    setup.ok(&mixed, &["--shard", "2/3", "--limit", "20"]);
+    let auto = ["--shard", "auto", "--lease", "1"];
+    setup.ok(&mixed, &[&auto[..], &["--limit", "13"]].concat());
+    setup.ok(&mixed, &auto);
+    let mut found = samples(&mixed);
+    assert_eq!(found.len(), 30 + 2, "items 1 and 4 are in the first run and in the shard");
+    found.dedup();
+    assert_eq!(found, samples(&whole));
+    setup.write_task(30, "gone");
+    let other = setup.eval(&mixed, &auto);
+    let message = text(&other.stderr);
+    assert!(other.status.code() == Some(2) && message.contains("another question"), "{message}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Server {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
         stream
     }
 
@@ -228,6 +228,57 @@ fn answers_have_the_bits_of_ask_under_load() {
     assert_eq!(server.metric("uqac_running"), 0.0);
 }
 
+/// Responses that end for want of confidence are those of `ask`, beside others that go on.
+#[test]
+fn stop_below_ends_a_response_where_it_does_in_ask() {
+    let server = Server::start(&["--max-batch", "4"]);
+    let mut stopped = 0;
+    std::thread::scope(|scope| {
+        for question in QUESTIONS {
+            let server = &server;
+            scope.spawn(move || server.chat(question, json!({"n": 2, "temperature": 1.5, "max_tokens": 40})).json());
+        }
+        for (measure, window, threshold) in
+            [("group", "4", "14"), ("group", "64", "1000"), ("entropy", "3", "-0.2"), ("entropy", "1", "-0.001")]
+        {
+            for question in QUESTIONS {
+                let early = ["--stop-below", threshold, "--running", measure, "--window", window];
+                let ask =
+                    uqac(&[&["ask", "-m", "abacus", "--json", "--threads", "1", question], &early[..]].concat(), "");
+                let [threshold, window]: [Value; 2] =
+                    [threshold, window].map(|text| serde_json::from_str(text).unwrap());
+                let wish = json!({"stop_below": threshold, "running": measure, "window": window});
+                let answer = server.chat(question, json!({"uqac": wish})).json();
+                let choice = &answer["choices"][0];
+                assert_eq!(choice["message"]["content"], ask["response"], "{wish} {question}");
+                assert_eq!(choice["finish_reason"], ask["finish_reason"], "{wish} {question}");
+                assert_eq!(answer["usage"]["completion_tokens"], ask["response_tokens"]);
+                assert_eq!(
+                    (&choice["uqac"]["confidence"], &choice["uqac"]["chain"]),
+                    (&ask["scores"]["p"], &ask["chain"])
+                );
+                let running = &choice["uqac"]["running"];
+                assert_eq!((&running["measure"], &running["window"]), (&json!(measure), &window));
+                let is_below = running["confidence"].as_f64().map(|c| c < running["stop_below"].as_f64().unwrap());
+                let is_unsure = choice["finish_reason"] == "unsure";
+                // a window that no response fills has no confidence
+                assert_eq!(is_below, if window == 64 { None } else { Some(is_unsure) }, "{running}");
+                stopped += usize::from(is_unsure);
+                let more = json!({"uqac": wish, "stream": true});
+                let events = server.chat(question, more).events();
+                let last = &events.last().unwrap()["choices"][0];
+                assert_eq!((&last["finish_reason"], &last["uqac"]), (&choice["finish_reason"], &choice["uqac"]));
+            }
+        }
+    });
+    assert!((1..4 * QUESTIONS.len()).contains(&stopped), "{stopped} of {}: the test needs both", 4 * QUESTIONS.len());
+    let reported = server.chat(QUESTIONS[0], json!({"uqac": {"running": "entropy", "window": 2}})).json();
+    let running = &reported["choices"][0]["uqac"]["running"];
+    assert!(running["confidence"].is_f64() && running["stop_below"].is_null(), "{running}");
+    let score = json!({"prompt": "x", "response": "y", "uqac": {"stop_below": 1}});
+    assert_eq!(server.post("/v1/score", &score).error()["param"], "uqac.running");
+}
+
 #[test]
 fn a_stream_adds_up_to_the_whole_answer() {
     let server = Server::start(&[]);
@@ -394,8 +445,16 @@ fn wrong_bodies() -> Vec<Body> {
         for field in ["logit_bias", "presence_penalty", "frequency_penalty"] {
             add(&mut bodies, target, field, &nothing);
         }
-        for (field, taken) in [("scores", json!([])), ("explain", json!(true))] {
-            for value in wrong_values().into_iter().filter(|value| *value != taken) {
+        let never: fn(&Value) -> bool = |_| false;
+        let fields: [(&str, fn(&Value) -> bool); 5] = [
+            ("scores", |value| *value == json!([])),
+            ("explain", Value::is_boolean),
+            ("stop_below", Value::is_number),
+            ("running", never),
+            ("window", never), // not alone
+        ];
+        for (field, takes) in fields {
+            for value in wrong_values().into_iter().filter(|value| !takes(value)) {
                 let mut body = target.1.clone();
                 body["uqac"] = json!({field: value});
                 bodies.push((target.0, body));

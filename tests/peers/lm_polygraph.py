@@ -13,14 +13,13 @@ log-probabilities differ by at most 2e-4 of that, and with them every mean, dive
 """
 
 import argparse
-import importlib
-import importlib.util
 import json
 import subprocess
 import sys
 import tempfile
-import types
 from pathlib import Path
+
+from packages import own
 
 sys.path.pop(0)  # this file's folder: it would be taken for the package of its name
 
@@ -39,22 +38,6 @@ CITIES = ["Lima", "Oslo", "Cairo", "Kyoto", "Quito", "Accra", "Turin"]
 
 # Sums over tokens: their errors add up.
 SUMS = ("response_logprob", "predictive_entropy", "attention_score")
-
-
-# Of packages that have been read, where they are.
-FOLDERS = {}
-
-
-def own(module, name):
-    """A class or function of an installed package, without its packages' __init__, which import all its dependencies."""
-    package, *path = module.split(".")
-    if package not in sys.modules:
-        FOLDERS[package] = Path(importlib.util.find_spec(package).submodule_search_locations[0])
-    for depth in range(len(path)):
-        parent = types.ModuleType(".".join([package, *path[:depth]]))
-        parent.__path__ = [str(FOLDERS[package].joinpath(*path[:depth]))]
-        sys.modules.setdefault(parent.__name__, parent)
-    return getattr(importlib.import_module(module), name)
 
 
 def peers(config):

@@ -31,7 +31,7 @@ struct Shape {
     trace: Option<(usize, bool)>,
     /// A row draws from the whole vocabulary.
     mass: bool,
-    /// The rows have wide traces.
+    /// A row has a wide trace.
     wide: bool,
     /// Where their heads attend is recorded.
     head_attention: bool,
@@ -190,12 +190,12 @@ impl CudaBackend {
         let Decoder { arrivals, log, .. } = &self.decoder;
         let (arrival, event) = &arrivals[batch % 2];
         event.wait()?;
-        let wide = self.pass.trace.is_some_and(|t| t.wide);
         for step in batch * DECODE_STEPS..(batch + 1) * DECODE_STEPS {
             for (entry, state) in group.rows.iter_mut().zip(&group.states) {
                 let Some((index, row)) = entry else { continue };
                 let position = state.position as usize + step;
                 self.sequences.note_traced(row.row.sequence, position);
+                let wide = self.sequences.options(row.row.sequence).is_some_and(|options| options.wide);
                 let at = state.slot as usize * RING + position % RING;
                 let found = log.entry(arrival.bytes(), at, row.detail, wide);
                 let Some((step, Some(token))) = found else {

@@ -232,13 +232,24 @@ impl Device {
             return Ok(());
         }
         let span = |pitch: usize| (rows - 1) * pitch + bytes;
-        // SAFETY: numbers and null pointers throughout, for which zero is a value.
-        let mut copy: sys::CUDA_MEMCPY2D = unsafe { std::mem::zeroed() };
-        (copy.srcMemoryType, copy.dstMemoryType) =
-            (sys::CUmemorytype::CU_MEMORYTYPE_DEVICE, sys::CUmemorytype::CU_MEMORYTYPE_DEVICE);
-        (copy.srcDevice, copy.srcPitch) = (from.range(0, span(from_pitch))?, from_pitch);
-        (copy.dstDevice, copy.dstPitch) = (to.range(0, span(to_pitch))?, to_pitch);
-        (copy.WidthInBytes, copy.Height) = (bytes, rows);
+        let copy = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: from.range(0, span(from_pitch))?,
+            srcArray: std::ptr::null_mut(),
+            srcPitch: from_pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: std::ptr::null_mut(),
+            dstDevice: to.range(0, span(to_pitch))?,
+            dstArray: std::ptr::null_mut(),
+            dstPitch: to_pitch,
+            WidthInBytes: bytes,
+            Height: rows,
+        };
         self.bind()?;
         // SAFETY: both spans are inside their buffers.
         unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.raw_stream()) }.result().during("copying on the device")

@@ -129,7 +129,7 @@ pub fn prefill_parts(rows: &[Row], group: usize) -> Vec<PrefillPart> {
     parts
 }
 
-/// The trace options that all traced rows share.
+/// The trace options that all traced rows share; `wide` where one of them is: what it adds is read of each row alone.
 pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceOptions>, CudaError> {
     let mut shared: Option<TraceOptions> = None;
     for row in rows {
@@ -138,7 +138,8 @@ pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Re
             continue;
         }
         let other = shared.get_or_insert(options);
-        if (TraceOptions { first_row: options.first_row, ..*other }) != options {
+        other.wide |= options.wide;
+        if (TraceOptions { first_row: options.first_row, wide: options.wide, ..*other }) != options {
             return Err(CudaError::Unsupported("sequences with different trace options in one pass".to_owned()));
         }
     }

@@ -1,6 +1,6 @@
 //! Run folders in, runs of items out.
 
-use super::Method;
+use super::{Method, Votes};
 use crate::engine::FinishReason;
 use crate::eval::metrics::Confidence;
 use crate::eval::run::sweep::SweepRow;
@@ -64,6 +64,8 @@ pub struct Item {
     pub scores: ScoreMap,
     /// Whether the majority's answer is right, where there are several samples.
     pub majority_correct: Option<bool>,
+    /// Of samples that were drawn until their vote was decided.
+    pub votes: Option<Votes>,
     pub seconds: BTreeMap<String, f64>,
     pub sweep: Vec<SweepItem>,
     /// As in [`Uq`](crate::eval::sample::Uq).
@@ -156,6 +158,7 @@ impl From<Sample> for Item {
             ensemble: uq.ensemble.len(),
             similarity: uq.similarity,
             majority_correct: majority,
+            votes: Votes::of(&uq.details),
             scores: uq.scores,
             seconds: uq.seconds,
             sweep: Vec::new(),
@@ -232,7 +235,10 @@ impl Run {
     fn add(&mut self, items: impl IntoIterator<Item = ((String, usize), Item)>) {
         let mut twice = 0;
         for (key, item) in items {
-            twice += usize::from(self.items.insert(key, item).is_some());
+            let other = self.items.get(&key).map(|other| Item { seconds: item.seconds.clone(), ..other.clone() });
+            // what two processes of one run have done is the same but for the time that it took
+            twice += usize::from(other.is_some_and(|other| other != item));
+            self.items.insert(key, item);
         }
         if twice > 0 {
             self.notes.push(format!("{twice} items are there twice: the later ones count"));
@@ -364,6 +370,8 @@ fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> R
                 good += 1;
                 each(found);
             }
+            // where processes take items as they go, another one has done this item, or will
+            Err(_) if !line.is_terminated() && name.contains(".auto-") => (),
             Err(_) if !line.is_terminated() => {
                 notes.push(format!("{name}: line {} is half-written and left out", line.number));
             }
@@ -402,6 +410,7 @@ pub(super) mod tests {
             similarity: None,
             scores: BTreeMap::from([("p".to_owned(), Some(p))]),
             majority_correct: None,
+            votes: None,
             seconds: BTreeMap::new(),
             sweep: Vec::new(),
             running_lows: BTreeMap::new(),

@@ -1,8 +1,11 @@
 //! A task's items counted.
 
-use super::{Item, Summary};
+use super::{Item, Summary, Votes};
+use crate::eval::run::methods::self_consistency::SelfConsistency;
 use crate::eval::sample::Similarity;
 use crate::io::record::Status;
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
 /// 97.5 % quantile of the standard normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
@@ -41,6 +44,7 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         accuracy_reference: share(correct_reference, graded_twice),
         disagreements: count(&|item| twice(item) && item.correct != item.correct_reference),
         majority_accuracy: share(count(&|item| item.majority_correct == Some(true)), several),
+        votes: items.iter().filter_map(|item| item.votes).reduce(Votes::and),
         response_tokens: items.iter().map(|item| item.response_tokens).sum(),
         mean_response_tokens: mean(&|item| item.response_tokens),
         mean_chain: mean(&|item| item.chain),
@@ -48,6 +52,26 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         mean_ensemble: mean(&|item| item.ensemble),
         mean_similarity: mean_similarity(items),
         seconds: items.iter().flat_map(|item| item.seconds.values()).filter(|seconds| seconds.is_finite()).sum(),
+    }
+}
+
+impl Votes {
+    /// Of a sample's details; `None` where all samples were drawn.
+    pub(super) fn of(details: &Map<String, Value>) -> Option<Votes> {
+        let found = SelfConsistency::deserialize(details.get("self_consistency")?).ok()?;
+        let (samples, drawn) = (found.samples?, found.response_tokens.len());
+        let tokens = found.response_tokens.iter().sum();
+        let tokens_saved = samples.saturating_sub(drawn) as f64 * tokens as f64 / drawn.max(1) as f64;
+        Some(Votes { samples, drawn, tokens, tokens_saved })
+    }
+
+    fn and(self, other: Votes) -> Votes {
+        Votes {
+            samples: self.samples + other.samples,
+            drawn: self.drawn + other.drawn,
+            tokens: self.tokens + other.tokens,
+            tokens_saved: self.tokens_saved + other.tokens_saved,
+        }
     }
 }
 

@@ -2,13 +2,11 @@
 //! and the turns that follow. What items that have begun still need comes before the next item.
 
 use super::assess::{Drawn, Prompt, Reading, assess, failed};
-use super::folder::FolderError;
 use super::manifest::EvalOptions;
-use super::methods::{Draw, Ended, METHODS, Method, MethodError};
-use super::{RunError, prompt};
+use super::methods::{Draw, Ended, METHODS, Method, MethodError, Source};
+use super::{Feed, RunError, prompt};
 use crate::backend::sampling::Sampling;
-use crate::engine::{Batch, Engine, GenerateOptions, Ticket};
-use crate::eval::sample::Sample;
+use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
 use crate::eval::tasks::{Question, Task};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
@@ -40,6 +38,8 @@ struct Drawing {
     method: &'static dyn Method,
     /// In the order in which the method asked for them.
     drawn: Vec<Ticket>,
+    /// Those of them, and of those that wait, that have not ended.
+    missing: usize,
 }
 
 /// A response that waits for its place: of the item whose own response is `of`, for its `method`-th method.
@@ -54,19 +54,14 @@ struct Run<'t, 'e> {
     batch: Batch<'e>,
     /// By the ticket of their own response.
     items: HashMap<Ticket, Item<'t>>,
-    /// Of every response of a method, its item.
-    owners: HashMap<Ticket, Ticket>,
+    /// Of every response of a method, its item and the method's index.
+    owners: HashMap<Ticket, (Ticket, usize)>,
     waiting: VecDeque<Waiting>,
     clock: Clock,
 }
 
-/// Calls `done` with the sample of every item, in the order in which they are complete.
-pub(super) fn generate(
-    engine: &mut Engine,
-    plan: &Plan,
-    items: Vec<&Question>,
-    done: &mut dyn FnMut(Sample) -> Result<(), FolderError>,
-) -> Result<(), RunError> {
+/// Generates the feed's items and gives it their samples, in the order in which they are complete.
+pub(super) fn generate<'t>(engine: &mut Engine, plan: &Plan<'t>, feed: &mut Feed<'_, 't, '_>) -> Result<(), RunError> {
     let generate = GenerateOptions {
         max_tokens: plan.task.max_tokens,
         stop: plan.task.stop.clone(),
@@ -75,7 +70,6 @@ pub(super) fn generate(
         running: plan.options.running,
         ..GenerateOptions::default()
     };
-    let mut items = items.into_iter();
     let mut run = Run {
         plan,
         batch: engine.batch(&generate),
@@ -88,11 +82,11 @@ pub(super) fn generate(
         while run.batch.unfinished() < plan.batch_size.max(1) {
             if let Some(waiting) = run.waiting.pop_front() {
                 if let Some(complete) = run.start_draw(waiting) {
-                    run.finish(complete, done)?;
+                    run.finish(complete, feed)?;
                 }
-            } else if let Some(question) = items.next() {
+            } else if let Some(question) = feed.next(run.items.is_empty())? {
                 if let Err(why) = run.start_item(question) {
-                    done(failed(plan.task, question, plan.options, why))?;
+                    feed.done(&failed(plan.task, question, plan.options, why))?;
                 }
             } else {
                 break;
@@ -106,7 +100,7 @@ pub(super) fn generate(
         interval.end();
         let Some(ticket) = next else { return Ok(()) };
         if let Some(complete) = run.ended(ticket) {
-            run.finish(complete, done)?;
+            run.finish(complete, feed)?;
         }
     }
 }
@@ -117,15 +111,18 @@ impl<'t> Run<'t, '_> {
         let Plan { task, options, .. } = self.plan;
         let begun = Instant::now();
         let prompt = prompt(self.batch.engine(), question, options).map_err(|error| error.to_string())?;
+        let mut draws = Vec::new();
+        for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
+            let source = Source { engine: self.batch.engine(), prompt: &prompt.tokens, task, item: question, options };
+            draws.push((method, method.samples(&source, &[]).map_err(|error| error.to_string())?));
+        }
         let started = self.batch.start(&prompt.tokens, question.doc_id as u64, &mut |_| ControlFlow::Continue(()));
         let own = started.map_err(|error| error.to_string())?;
         self.clock.add(own, begun.elapsed().as_secs_f64());
         let mut item = Item { question, prompt, reading: None, methods: Vec::new(), missing: 1, error: None };
-        for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
-            let draws = method.samples(&item.prompt.tokens, task, question, options);
-            let index = item.methods.len();
+        for (index, (method, draws)) in draws.into_iter().enumerate() {
+            item.methods.push(Drawing { method, drawn: Vec::new(), missing: 0 });
             wait(&mut self.waiting, (own, &mut item), index, draws);
-            item.methods.push(Drawing { method, drawn: Vec::new() });
         }
         self.items.insert(own, item);
         Ok(())
@@ -143,7 +140,7 @@ impl<'t> Run<'t, '_> {
             Ok(ticket) => {
                 self.clock.add(ticket, begun.elapsed().as_secs_f64());
                 item.methods[method].drawn.push(ticket);
-                self.owners.insert(ticket, of);
+                self.owners.insert(ticket, (of, method));
                 None
             }
             Err(error) => {
@@ -155,9 +152,11 @@ impl<'t> Run<'t, '_> {
 
     /// Notes that a response has ended; the item that is complete with it.
     fn ended(&mut self, ticket: Ticket) -> Option<Ticket> {
-        let own = self.owners.remove(&ticket).unwrap_or(ticket);
-        if own == ticket
-            && let Err(error) = self.read(own)
+        let (own, read) = match self.owners.remove(&ticket) {
+            None => (ticket, self.read(ticket)),
+            Some((own, method)) => (own, self.drew(own, method)),
+        };
+        if let Err(error) = read
             && let Some(item) = self.items.get_mut(&own)
         {
             item.error.get_or_insert_with(|| error.to_string());
@@ -183,13 +182,30 @@ impl<'t> Run<'t, '_> {
         Ok(())
     }
 
+    /// Notes that a response of an item's method has ended; after the last one asks the method for more.
+    fn drew(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
+        let Plan { task, options, .. } = self.plan;
+        let Some(item) = self.items.get_mut(&own) else { return Ok(()) };
+        let Drawing { method: by, drawn, missing } = &mut item.methods[method];
+        *missing -= 1;
+        if *missing > 0 || item.error.is_some() {
+            return Ok(());
+        }
+        let drawn: Vec<&Generation> = drawn.iter().filter_map(|ticket| self.batch.generation(*ticket)).collect();
+        let source =
+            Source { engine: self.batch.engine(), prompt: &item.prompt.tokens, task, item: item.question, options };
+        let draws = by.samples(&source, &drawn)?;
+        wait(&mut self.waiting, (own, item), method, draws);
+        Ok(())
+    }
+
     /// Assesses an item of which every response has ended.
-    fn finish(&mut self, own: Ticket, done: &mut dyn FnMut(Sample) -> Result<(), FolderError>) -> Result<(), RunError> {
+    fn finish(&mut self, own: Ticket, feed: &mut Feed) -> Result<(), RunError> {
         let Plan { task, options, .. } = self.plan;
         let Some(item) = self.items.remove(&own) else { return Ok(()) };
         let Item { question, prompt, reading, methods, error, .. } = item;
         let mut drawn = Vec::new();
-        for Drawing { method, drawn: tickets } in methods {
+        for Drawing { method, drawn: tickets, .. } in methods {
             let seconds = tickets.iter().map(|ticket| self.clock.take(*ticket)).sum();
             let responses = tickets.into_iter().filter_map(|ticket| self.batch.take(ticket)).collect();
             drawn.push(Drawn { method, responses, seconds });
@@ -203,7 +219,7 @@ impl<'t> Run<'t, '_> {
             (None, _, Some(Err(error))) => Err(error.to_string()),
             (error, ..) => Err(error.unwrap_or_default()),
         };
-        done(sample.unwrap_or_else(|why| failed(task, question, options, why)))?;
+        feed.done(&sample.unwrap_or_else(|why| failed(task, question, options, why)))?;
         Ok(())
     }
 }
@@ -219,6 +235,7 @@ impl Item<'_> {
 /// Puts what an item's `method`-th method draws in the queue.
 fn wait(waiting: &mut VecDeque<Waiting>, (of, item): (Ticket, &mut Item), method: usize, draws: Vec<Draw>) {
     item.missing += draws.len();
+    item.methods[method].missing += draws.len();
     waiting.extend(draws.into_iter().map(|draw| Waiting { of, method, draw }));
 }
 

@@ -84,6 +84,9 @@ pub struct EvalOptions {
     /// Self-consistency: responses that are drawn, and how hot.
     pub samples: usize,
     pub temperature: f32,
+    /// Whether no more of them are drawn once they cannot change the majority.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stop_decided: bool,
     /// Draws of every random control of a response's chain; 0: no controls.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub draws: usize,
@@ -173,6 +176,7 @@ mod tests {
                 methods: vec!["uqac".into()],
                 samples: 5,
                 temperature: 0.5,
+                stop_decided: false,
                 draws: 0,
                 chat_template: true,
                 boxed_instruction: BoxedInstruction::Math,

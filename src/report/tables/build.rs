@@ -9,7 +9,7 @@ use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::methods::TASK_IDENTITY;
 use crate::eval::analysis::{
     Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
-    TaskAnalysis,
+    TaskAnalysis, Votes,
 };
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
@@ -104,6 +104,15 @@ fn summary(analysis: &Analysis) -> Table {
             .to_owned(),
     ];
     for run in &analysis.runs {
+        for task in run.benchmarks() {
+            if let Some(Votes { samples, drawn, tokens, tokens_saved }) = task.summary.votes {
+                notes.push(format!(
+                    "{}, {}: {drawn} of {samples} samples were drawn ({tokens} tokens), after which the others could not have \
+                     changed the majority; about {tokens_saved:.0} tokens saved, at the drawn samples' length.",
+                    run.name, task.task
+                ));
+            }
+        }
         notes.extend(run.notes.iter().map(|note| format!("{}: {note}", run.name)));
     }
     Table {

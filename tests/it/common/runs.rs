@@ -263,6 +263,7 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
         majority: vote(if votes >= 3 { 0 } else { 4 }),
         majority_weight: 0.7,
         response_tokens: vec![tokens.ids.len(); 5],
+        samples: None,
     })
     .unwrap();
     let confidence = scores.get("verbalized").copied().flatten();

@@ -39,9 +39,10 @@ pub trait Method: Sync {
         false
     }
 
-    /// Further responses to the item's prompt, which are generated while its own is.
-    fn samples(&self, _prompt: &[u32], _task: &Task, _item: &Question, _options: &EvalOptions) -> Vec<Draw> {
-        Vec::new()
+    /// Further responses to the item's prompt, which are generated while its own is: those that are needed at first, and once
+    /// all that were asked for have ended (`drawn`, in the order in which they were asked for) those that it takes then.
+    fn samples(&self, _source: &Source, _drawn: &[&Generation]) -> Result<Vec<Draw>, MethodError> {
+        Ok(Vec::new())
     }
 
     /// Responses to prompts that go on from the item's own response.
@@ -52,6 +53,15 @@ pub trait Method: Sync {
     /// What it finds once all its responses have ended: `drawn` are its samples, then its turns. `None`: it has nothing to
     /// say of this item.
     fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError>;
+}
+
+/// What further responses to an item's prompt are drawn of.
+pub struct Source<'c> {
+    pub engine: &'c Engine,
+    pub prompt: &'c [u32],
+    pub task: &'c Task,
+    pub item: &'c Question,
+    pub options: &'c EvalOptions,
 }
 
 /// A response that a method needs. What its prompt has in common with the item's own response is taken from that one's cache.

@@ -1,12 +1,13 @@
 //! Self-consistency: answers drawn again from the same prompt, and counted.
 
-use super::{Context, Draw, Findings, Method, MethodError, Responses, Score};
+use super::{Context, Draw, Findings, Method, MethodError, Responses, Score, Source};
 use crate::backend::sampling::{Sampling, stream_of};
 use crate::engine::encode::ResponseText;
-use crate::engine::{GenerateOptions, Generation};
+use crate::engine::{Engine, GenerateOptions, Generation};
 use crate::eval::grading;
 use crate::eval::run::manifest::EvalOptions;
 use crate::eval::tasks::{Question, Task};
+use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,6 +24,9 @@ pub struct SelfConsistency {
     pub majority: Option<String>,
     pub majority_weight: f64,
     pub response_tokens: Vec<usize>,
+    /// Under `--stop-decided`: samples that would have been drawn, had the vote not been decided before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<usize>,
 }
 
 /// Responses drawn again from the same prompt, whose keys and values are taken from the response's own cache. Each
@@ -57,8 +61,14 @@ impl Method for Drawn {
         ]
     }
 
-    fn samples(&self, prompt: &[u32], task: &Task, item: &Question, options: &EvalOptions) -> Vec<Draw> {
-        let EvalOptions { samples, temperature, seed, .. } = *options;
+    fn samples(&self, source: &Source, drawn: &[&Generation]) -> Result<Vec<Draw>, MethodError> {
+        let Source { prompt, task, item, options, .. } = *source;
+        let EvalOptions { samples, temperature, seed, stop_decided, .. } = *options;
+        let first = drawn.len();
+        let next = match stop_decided {
+            true => first + undecided(&sums(source, drawn)?, samples - first, samples),
+            false => samples,
+        };
         let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
         let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
         let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
@@ -67,7 +77,7 @@ impl Method for Drawn {
             stream: stream(&task.name, item.doc_id, sample),
             generate: generate.clone(),
         };
-        (0..samples).map(draw).collect()
+        Ok((first..next).map(draw).collect())
     }
 
     fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
@@ -90,27 +100,65 @@ impl Method for Drawn {
 /// The samples' texts, and what they answer.
 fn read(context: &Context, generations: &[Generation]) -> Result<(Vec<String>, SelfConsistency), MethodError> {
     let Context { traced, task, item, options, .. } = context;
-    let (engine, rules) = (traced.engine(), options.parameters.rules());
+    let engine = traced.engine();
     let (mut texts, mut answers, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     let mut response_tokens = Vec::new();
     for generation in generations {
-        let prompt_len = generation.prompt_len;
-        let response = &generation.tokens[prompt_len..];
-        let answer =
-            pipeline::find_in(engine, &generation.tokens, prompt_len, generation.is_cut_off(), task.rule, rules)?;
-        let logprob = |position: usize| generation.steps.get(position - prompt_len).and_then(|step| step.logprob);
-        let weight = answer.as_ref().map_or(0.0, |answer| {
-            let sum: f64 = answer.tokens.clone().map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
-            sum.exp() / generations.len() as f64
-        });
+        let response = &generation.tokens[generation.prompt_len..];
+        let answer = vote(engine, generation, task, options)?;
+        let weight = answer.as_ref().map_or(0.0, |(_, p)| p / generations.len() as f64);
         texts.push(ResponseText::new(engine, response)?.text);
-        answers.push(answer.map(|answer| answer.text));
+        answers.push(answer.map(|(text, _)| text));
         weights.push(weight);
         response_tokens.push(response.len());
     }
     let (majority, majority_weight) = majority(&answers, &weights, item);
     let temperature = as_written(options.temperature);
-    Ok((texts, SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens }))
+    let samples = options.stop_decided.then_some(options.samples);
+    let found = SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens, samples };
+    Ok((texts, found))
+}
+
+/// A sample's answer and ∏ p of its tokens; `None` where it has no answer.
+fn vote(
+    engine: &Engine,
+    generation: &Generation,
+    task: &Task,
+    options: &EvalOptions,
+) -> Result<Option<(String, f64)>, TokenizerError> {
+    let &Generation { ref tokens, prompt_len, ref steps, .. } = generation;
+    let rules = options.parameters.rules();
+    let answer = pipeline::find_in(engine, tokens, prompt_len, generation.is_cut_off(), task.rule, rules)?;
+    let logprob = |position: usize| steps.get(position - prompt_len).and_then(|step| step.logprob);
+    Ok(answer.map(|answer| {
+        let sum: f64 = answer.tokens.map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
+        (answer.text, sum.exp())
+    }))
+}
+
+/// ∑ ∏ p of every answer that samples have given, by its normal form.
+fn sums(source: &Source, drawn: &[&Generation]) -> Result<BTreeMap<String, f64>, TokenizerError> {
+    let mut sums = BTreeMap::new();
+    for generation in drawn {
+        if let Some((text, p)) = vote(source.engine, generation, source.task, source.options)? {
+            *sums.entry(grading::normal_form_for(source.item, &text)).or_insert(0.0) += p;
+        }
+    }
+    Ok(sums)
+}
+
+/// Of the `left` samples that may yet be drawn, the fewest after which the vote can be decided; 0: it is, whatever they would
+/// say. A vote is a probability, so what is left can add at most `left` to any other answer, and the majority stays where it
+/// leads by more than that; after x more, all for the answer that leads, it leads by x more and x fewer are left.
+///
+/// The vote is counted in floats, each a sum of at most `samples` numbers ≤ 1 over their count: within `samples`² ε of the true
+/// sum. A lead must be larger than both errors, so that rounding cannot turn a decided vote either.
+fn undecided(sums: &BTreeMap<String, f64>, left: usize, samples: usize) -> usize {
+    let mut votes: Vec<f64> = sums.values().copied().collect();
+    votes.sort_by(|a, b| b.total_cmp(a));
+    let lead = votes.first().unwrap_or(&0.0) - votes.get(1).unwrap_or(&0.0);
+    let short = left as f64 - lead + 2.0 * (samples * samples) as f64 * f64::EPSILON;
+    if left == 0 || short < 0.0 { 0 } else { ((short / 2.0) as usize + 1).min(left) }
 }
 
 /// The double that is written with the same digits as the float.
@@ -175,12 +223,59 @@ mod tests {
             majority: None,
             majority_weight: 0.0,
             response_tokens: Vec::new(),
+            samples: None,
         };
         assert_eq!(support("1000", &samples, &item()), 0.3);
         assert_eq!(support("8", &samples, &item()), 0.0);
         assert_eq!(majority(&some(&["", ""]), &[0.0, 0.0], &item()), (None, 0.0));
         // of equals the first drawn
         assert_eq!(majority(&some(&["9", "8"]), &[0.1, 0.1], &item()).0.as_deref(), Some("9"));
+    }
+
+    /// Every way in which up to five samples can vote, each for one of three answers or for none, with p of 0, 0.5 or 1: drawing
+    /// stops only where all ways to go on have the same majority, and where a lead of more than is left is reached.
+    #[test]
+    fn a_vote_is_decided_when_nothing_can_change_it() {
+        const SAMPLES: usize = 5;
+        let votes: Vec<(&str, f64)> =
+            ["1", "2", "3"].iter().flat_map(|answer| [0.5, 1.0].map(|p| (*answer, p))).chain([("", 0.0)]).collect();
+        let majority_of = |picks: &[usize]| {
+            let weights: Vec<f64> = picks.iter().map(|i| votes[*i].1 / picks.len() as f64).collect();
+            majority(&some(&picks.iter().map(|i| votes[*i].0).collect::<Vec<_>>()), &weights, &item()).0
+        };
+        let sums_of = |picks: &[usize]| {
+            let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+            for (answer, p) in picks.iter().map(|i| votes[*i]).filter(|(answer, _)| !answer.is_empty()) {
+                *sums.entry(answer.to_owned()).or_default() += p;
+            }
+            sums
+        };
+        let (mut decided, mut counts) = (0, [0; SAMPLES + 1]);
+        for number in 0..votes.len().pow(SAMPLES as u32) {
+            let picks: Vec<usize> = (0..SAMPLES).map(|i| number / votes.len().pow(i as u32) % votes.len()).collect();
+            let mut drawn = 0;
+            loop {
+                let more = undecided(&sums_of(&picks[..drawn]), SAMPLES - drawn, SAMPLES);
+                // nothing that is drawn at once could have been left out: no prefix of it may be decided
+                let early =
+                    (drawn..drawn + more).find(|n| undecided(&sums_of(&picks[..*n]), SAMPLES - n, SAMPLES) == 0);
+                assert_eq!(early, None, "{picks:?} {drawn} {more}");
+                if more == 0 {
+                    break;
+                }
+                drawn += more;
+            }
+            counts[drawn] += 1;
+            if drawn < SAMPLES {
+                // this way of going on is one of all
+                assert_eq!(majority_of(&picks[..drawn]), majority_of(&picks), "{picks:?} {drawn}");
+                decided += 1;
+            }
+        }
+        // three of three for one answer lead by 3, which two can still make up only where they are not all sure
+        assert!(decided > 0 && counts[..3] == [0, 0, 0] && counts[3] > 0 && counts[4] > 0, "{counts:?}");
+        assert_eq!(undecided(&BTreeMap::new(), 0, 0), 0);
+        assert_eq!(undecided(&sums_of(&[1, 1]), 2, 4), 1, "a tie is drawn out");
     }
 
     #[test]
