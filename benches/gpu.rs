@@ -29,7 +29,7 @@ use shapes::SHAPES;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
-use uqac::bench::{checkpoint, device, machine, roofline, shapes};
+use uqac::bench::{checkpoint, device, machine, predict, roofline, shapes};
 
 #[derive(Parser)]
 #[command(name = "gpu", about = "Measures the engine on a GPU against its floors")]
@@ -63,6 +63,9 @@ enum Command {
 struct ReportArgs {
     /// Results of `run`, or of a program that writes the same fields; one that is not there is left out
     files: Vec<PathBuf>,
+    /// What `uqac bench --predict --json` has said: its numbers are set beside the rows of the same name
+    #[arg(long, value_name = "FILE")]
+    predictions: Vec<PathBuf>,
     /// What is said of the run as a whole
     #[arg(long, value_name = "KEY=VALUE")]
     about: Vec<String>,
@@ -150,6 +153,9 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
         }
     }
     merged.rows.extend(compare::comparisons(&merged.rows, merged.counts));
+    for path in &arguments.predictions {
+        set_beside(&mut merged, path)?;
+    }
     // one section a shape, in the order in which shapes first came
     let mut order: Vec<String> = Vec::new();
     for row in &merged.rows {
@@ -160,6 +166,24 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
     merged.rows.sort_by_key(|row| order.iter().position(|shape| *shape == row.shape));
     write_json(arguments.json.clone(), &merged)?;
     write(arguments.markdown.clone(), &merged.markdown())
+}
+
+/// Adds predictions to the rows that measure the same.
+fn set_beside(report: &mut Report, path: &PathBuf) -> Result<(), Fatal> {
+    let read = std::fs::read_to_string(path).map_err(|source| Fatal::Io { path: path.clone(), source })?;
+    let json = |source| Fatal::Json { path: path.clone(), source };
+    let prediction: predict::Prediction = serde_json::from_str(&read).map_err(json)?;
+    report
+        .about
+        .insert(format!("predictions for {}", prediction.shape), format!("{}: {}", prediction.device, prediction.note));
+    for row in report.rows.iter_mut().filter(|row| row.shape == prediction.shape) {
+        if let Some(found) = prediction.rows.iter().find(|found| found.what == row.what && found.unit == row.unit) {
+            let numbers =
+                [("predicted", found.predicted), ("predicted at least", found.low), ("predicted at most", found.high)];
+            row.facts.extend(numbers.map(|(name, value)| (name.to_owned(), value)));
+        }
+    }
+    Ok(())
 }
 
 fn configs(folder: PathBuf, quick: bool) -> Result<(), Fatal> {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything there is to find out on a machine with a GPU, without a network: the CUDA tests on the installed driver and
-# under compute-sanitizer, the measurements of benches/gpu.rs beside the same work through transformers, and a profile.
+# Everything there is to find out on a machine with a GPU, without a network: the kernels' self-test first, then the CUDA
+# tests on the installed driver and under compute-sanitizer, the measurements of benches/gpu.rs beside the same work through transformers, and a profile.
 # A step that fails is reported and the next goes on. Writes a dated JSON and a Markdown table.
 # Exit code: 0 if every step went well, 1 if one did not, 2 if nothing could be run.
 #
@@ -142,6 +142,26 @@ measure() {
     --budget "$((limit > 40 ? limit - 20 : 20))" "${matrix[@]}" "$@"
 }
 
+# ---- first contact ----
+
+# Whether every kernel answers right, and what the figures should be: the report has the predictions beside them.
+predictions=()
+first_contact() {
+  local shape model=""
+  if ! on_gpu || [[ ! -x $binaries/uqac ]]; then
+    skip self-test "no GPU, or no program uqac in $binaries"
+    return
+  fi
+  step self-test 60 "$binaries/uqac" devices --check
+  case $card in *H100*) model=h100 ;; *H200*) model=h200 ;; *B200*) model=b200 ;; *4090*) model=4090 ;; esac
+  [[ -n $model && -z $quick ]] || return 0
+  for shape in ${shapes//,/ }; do
+    if "$binaries/uqac" bench --predict "$model" --shape "$shape" --json > "$work/prediction-$shape.json"; then
+      predictions+=(--predictions "$work/prediction-$shape.json")
+    fi
+  done
+}
+
 # ---- correct ----
 
 correct() {
@@ -250,13 +270,14 @@ long() {
 }
 
 stamp=$(date -u +%F_%H%M%S)_${device/:/}${quick:+_quick}
+first_contact
 for name in correct figures profile long; do
   if wanted "$name"; then "$name"; fi
 done
 
 # ---- the record ----
 
-if "$gpu" report --json "$out/$stamp.json" --markdown "$out/$stamp.md" "${about[@]}" "${results[@]}"; then
+if "$gpu" report --json "$out/$stamp.json" --markdown "$out/$stamp.md" "${about[@]}" "${predictions[@]}" "${results[@]}"; then
   printf '\n'
   cat "$out/$stamp.md"
   printf '\n%d s of %d s; written to %s.json and .md\n' "$((SECONDS - started))" "$budget" "$out/$stamp"

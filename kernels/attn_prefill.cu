@@ -33,11 +33,6 @@
 #include "attn_terms.cuh"
 #include "softmax_state.cuh"
 
-/// A block's part of the rows: lines `line` .. `line` + 64 of the run of `rows` rows that begins with row `first`.
-struct PrefillPart {
-  int first, rows, line, padding;
-};
-
 namespace attn_prefill {
 
 constexpr int THREADS = 128, LINES = 64, WARP_LINES = 16;

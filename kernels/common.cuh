@@ -41,6 +41,12 @@ struct SequenceView {
   TraceView trace;
 };
 
+/// What a block of attn_prefill.cu computes: lines `line` .. `line` + 64 of the run of `rows` rows that begins with row
+/// `first`. Line i of a run is row i / group, head i % group of a group of query heads.
+struct PrefillPart {
+  int first, rows, line, padding;
+};
+
 /// The state of one head of one row: softmax maximum and sum, and m', Z', S' of the reweighted attention.
 struct HeadState {
   float m, z, mw, zw, sw;

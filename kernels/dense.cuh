@@ -2,6 +2,17 @@
 #pragma once
 #include "common.cuh"
 
+/// One matrix of a launch of gemv.cu: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]).
+struct GemvJob {
+  const void* w;      // [outs, k]
+  const float* bias;  // [outs] or null
+  float* y;           // [rows, outs]
+  int outs;           // 0: there is no such job
+};
+struct GemvJobs {
+  GemvJob job[3];
+};
+
 /// The gate's activation; the values are the kernels' `activation` parameter.
 enum Activation { SILU = 0, GELU_TANH = 1 };
 

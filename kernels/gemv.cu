@@ -35,17 +35,6 @@
 // PRECOND: 1 <= rows <= 8 (r8) or 16 (r16); k a multiple of 8; x, w, norm_weight aligned to 16 bytes; y is not x.
 #include "dense.cuh"
 
-/// One matrix of a launch.
-struct GemvJob {
-  const void* w;
-  const float* bias;
-  float* y;
-  int outs;
-};
-struct GemvJobs {
-  GemvJob job[3];
-};
-
 namespace gemv {
 
 constexpr int WARPS = 8;

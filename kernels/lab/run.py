@@ -16,9 +16,6 @@ check.
 
 import argparse
 import ctypes
-import hashlib
-import os
-import re
 import statistics
 import subprocess
 import sys
@@ -31,11 +28,7 @@ HOST = ROOT / "tests" / "cuda_host"
 sys.dont_write_bytecode = True  # no __pycache__ among the sources
 sys.path.insert(0, str(HOST))
 import build  # noqa: E402  the host-run kernels' builder
-
-# Per multiprocessor: (registers, bytes of shared memory, warps); a block needs 1 KiB of shared memory beside its own.
-MULTIPROCESSORS = {"sm_80": (65536, 164 << 10, 64), "sm_90a": (65536, 228 << 10, 64)}
-REGISTER_UNIT = 256  # registers are given to a warp in units of this
-CP_ASYNC_BYTES = 32 * 16  # of one LDGSTS.128 by a warp
+import sass  # noqa: E402  what nvcc makes of them
 
 
 # ---- what is compared ------------------------------------------------------------------------------------------------
@@ -120,87 +113,26 @@ def check(job, options):
 
 # ---- counted ---------------------------------------------------------------------------------------------------------
 
-def tool(script):
-    return subprocess.run([HOST / script], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-
-
-def cubin(job, nvcc, arch):
-    """The machine code of a job's kernels and what ptxas says of it; made again only when a source has changed."""
-    folder = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "kernel_lab"
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(f"{nvcc} {arch}".encode())
-    for file in sorted([*ROOT.glob("kernels/*.cu*"), *LAB.glob("*.cu*")]):
-        digest.update(file.name.encode() + file.read_bytes())
-    image = folder / f"{Path(job.source).stem}.{arch}.{digest.hexdigest()[:16]}.cubin"
-    report = image.with_suffix(".ptxas")
-    if not report.exists():
-        command = [nvcc, "-std=c++17", "-O3", "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-o", image, LAB / job.source]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            sys.exit(f"run.py: nvcc failed on {job.source}\n{done.stdout}")
-        report.write_text(done.stdout)
-    return image, report.read_text()
-
-
-def ptxas(report, kernel):
-    """(registers, spilled bytes, static shared memory) of a kernel."""
-    text = report.split(f"Compiling entry function '{kernel}'", 1)[1].split("Compiling entry function", 1)[0]
-    number = lambda pattern: sum(int(found) for found in re.findall(pattern, text))  # noqa: E731
-    return number(r"Used (\d+) registers"), number(r"(\d+) bytes spill"), number(r"(\d+) bytes smem")
-
-
-def instructions(nvdisasm, image):
-    """{kernel: [("label", name) or ("code", text)]}."""
-    listing = subprocess.run([nvdisasm, "-c", image], check=True, stdout=subprocess.PIPE, text=True).stdout
-    kernels, current = {}, []
-    for line in listing.splitlines():
-        if section := re.match(r"\s*\.section\s+\.text\.(\w+)", line):
-            current = kernels[section[1]] = []
-        elif label := re.match(r"(\.L_x_\d+):", line):
-            current.append(("label", label[1]))
-        elif code := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?)\s*;", line):
-            current.append(("code", code[1]))
-    return kernels
-
-
-def hot_loop(code):
-    """The innermost loop with the most tensor core instructions: its instructions."""
-    labels = {name: at for at, (kind, name) in enumerate(code) if kind == "label"}
-    bodies = []
-    for at, (kind, text) in enumerate(code):
-        target = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", text) if kind == "code" else None
-        if target and labels.get(target[1], at) < at:
-            bodies.append([text for kind, text in code[labels[target[1]]:at] if kind == "code"] + [text])
-    hmma = lambda body: sum("HMMA" in text for text in body)  # noqa: E731
-    return max(bodies, key=lambda body: (hmma(body), -len(body)), default=[])
-
-
-def warps(arch, version, registers, static_shared):
-    """Warps that a multiprocessor holds."""
-    all_registers, all_shared, max_warps = MULTIPROCESSORS[arch]
-    a_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
-    a_block = version.threads // 32
-    by_shared = all_shared // (version.shared + static_shared + 1024)
-    return min(max_warps // a_block, all_registers // (a_warp * a_block), by_shared) * a_block
+def cubin(job, arch):
+    return sass.cubin(LAB / job.source, arch, sass.tool("nvcc.sh"), sass.target() / "kernel_lab")
 
 
 def count(job, options):
     """{(version, arch): cells}."""
-    nvcc, nvdisasm = tool("nvcc.sh"), tool("nvdisasm.sh")
+    nvdisasm = sass.tool("nvdisasm.sh")
     counted = {}
     for arch in options.arch:
-        image, report = cubin(job, nvcc, arch)
-        kernels = instructions(nvdisasm, image)
+        image, report = cubin(job, arch)
+        kernels = sass.instructions(nvdisasm, image)
         for version in job.versions:
-            registers, spilled, static_shared = ptxas(report, version.name)
-            body = hot_loop(kernels[version.name])
-            # ptxas puts three loads that never run before a group of copies: they are issued, so they count
-            copied = sum(text.startswith("LDGSTS") or re.match(r"@!?U?P\d\s+LDGSTS", text) is not None for text in body)
+            registers, spilled, static_shared = sass.ptxas(report, version.name)
+            body = sass.hot_loop(kernels[version.name])
+            copied = sass.copies(body)
             counted[version.name, arch] = {
-                "loop": len(body), "hmma": sum("HMMA" in text for text in body),
-                "per_kib": len(body) * 1024 / (copied * CP_ASYNC_BYTES) if copied else None,
+                "loop": len(body), "hmma": sass.hmma(body),
+                "per_kib": len(body) * 1024 / (copied * sass.CP_ASYNC_BYTES) if copied else None,
                 "registers": registers, "spilled": spilled, "shared": version.shared + static_shared,
-                "warps": warps(arch, version, registers, static_shared)}
+                "warps": sass.warps(arch, version.threads, registers, version.shared + static_shared)}
     return counted
 
 
@@ -295,7 +227,7 @@ def time(job, found):
     arch = "sm_90a" if found.capability == 90 else "sm_80"
     if found.capability // 10 != int(arch[3]):
         return [(f"no machine code for capability {found.capability / 10}", {})]
-    image, _ = cubin(job, tool("nvcc.sh"), arch)
+    image, _ = cubin(job, arch)
     names = {version.name for version in job.versions} | ({"lab_fragments_bf16"} if job.check == "gemv" else set())
     functions = found.kernels(image, names)
     rows_of = []
@@ -317,13 +249,6 @@ def time(job, found):
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
-def table(head, rows):
-    """Columns as wide as their widest cell."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    for row in [head, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-
-
 def show(name, job, options, found, why):
     shown, passed = check(job, options)
     counted = {} if options.no_count else count(job, options)
@@ -343,23 +268,23 @@ def show(name, job, options, found, why):
                       str(c["registers"]), str(c["spilled"]), str(c["shared"]), str(c["warps"])] if c else ["-"] * 8
             rows.append([*checked, *static, "below" if found else "no device"])
     print(f"{name} ({job.source})")
-    table(head, rows)
+    sass.table(head, rows)
     print(f"timed on: {why}")
     if found:
         names = [version.name for version in job.versions]
-        table(["shape", *names], [[what, *(cells.get(each, "-") for each in names)] for what, cells in time(job, found)])
+        sass.table(["shape", *names], [[what, *(cells.get(each, "-") for each in names)] for what, cells in time(job, found)])
     return passed
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"valid names: {', '.join(JOBS)}")
-    parser.add_argument("--arch", action="append", choices=MULTIPROCESSORS, help="default: sm_80 and sm_90a")
+    parser.add_argument("--arch", action="append", choices=sass.MULTIPROCESSORS, help="default: sm_80 and sm_90a")
     parser.add_argument("--no-count", action="store_true", help="checks (and times) alone")
     parser.add_argument("--sanitize", action="store_true", help="checks under the sanitizers")
     parser.add_argument("--verbose", action="store_true", help="prints what the checks say")
     options = parser.parse_args()
-    options.arch = options.arch or list(MULTIPROCESSORS)
+    options.arch = options.arch or list(sass.MULTIPROCESSORS)
     if unknown := [name for name in options.jobs if name not in JOBS]:
         parser.error(f"unknown job {unknown[0]}; valid names: {', '.join(JOBS)}")
     found, why = (None, "no device (--no-count)") if options.no_count else device()

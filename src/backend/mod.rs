@@ -229,6 +229,11 @@ pub trait Backend: Operations {
     /// What it runs on, for display.
     fn device(&self) -> String;
 
+    /// What the person who runs it should know about the device.
+    fn warnings(&self) -> &[String] {
+        &[]
+    }
+
     /// The types that keys and values are cached in.
     fn cache_types(&self) -> (DType, DType);
 

@@ -5,6 +5,7 @@
 //! machine ─ read bandwidth, arithmetic peak ────┐
 //! engine ── rounds of every stage, interleaved ──┴─ Report ─ table, JSON, picture   (uqac bench)
 //! shapes ── random checkpoints of published shapes
+//! predict ─ what a GPU would take, by counting: never a measurement
 //! ```
 
 pub mod checkpoint;
@@ -13,6 +14,7 @@ pub mod device;
 mod interleave;
 pub mod machine;
 mod measure;
+pub mod predict;
 mod report;
 pub mod roofline;
 mod settings;

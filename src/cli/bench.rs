@@ -3,8 +3,12 @@
 use super::error::CliError;
 use super::{ModelArgs, count, note, print};
 use crate::backend::DeviceChoice;
+use crate::bench::predict::accelerators::{self, ACCELERATORS, Accelerator};
+use crate::bench::predict::{self, Prediction};
 use crate::bench::{MedianRange, Report, Settings, Stage, checkpoint, device, run as measure, shapes};
 use crate::cache;
+use crate::engine::LoadError;
+use crate::model::ModelSpec;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
 use clap::Args;
@@ -17,12 +21,18 @@ use std::process::ExitCode;
 /// medians are shown, and the range of the rounds. Compare figures of one run only.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k"
+    after_help = "Examples:\n  uqac bench -m Qwen/Qwen2.5-0.5B-Instruct\n  uqac bench --random-weights llama-3.1-8b/small --sweep 512,1k,2k\n  uqac bench --predict h100 --shape llama-3.1-8b"
 )]
 pub struct BenchArgs {
     /// A published shape with random weights instead of a model; NAME/small is it shrunken
     #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
     random_weights: Option<String>,
+    /// Measure nothing: predict what DEVICE takes, from counted instructions and published peaks (h100, h200, 4090, b200)
+    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["random_weights", "picture", "sweep"], value_parser = accelerator)]
+    predict: Option<String>,
+    /// The shape that is predicted, unless a model is named (default: llama-3.1-8b)
+    #[arg(long, value_name = "SHAPE", requires = "predict", conflicts_with = "model", value_parser = shape)]
+    shape: Option<String>,
     /// Tokens of the prompt
     #[arg(long, value_name = "P", default_value = "512", value_parser = count(1..=MAX_TOKENS))]
     prompt_tokens: usize,
@@ -65,6 +75,11 @@ fn shape(name: &str) -> Result<String, String> {
     shapes::find(name).map(|_| name.to_owned()).ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
+fn accelerator(name: &str) -> Result<String, String> {
+    let names: Vec<&str> = ACCELERATORS.iter().map(|accelerator| accelerator.name).collect();
+    accelerators::find(name).map(|_| name.to_owned()).ok_or_else(|| format!("expected one of {}", names.join(", ")))
+}
+
 /// A number of tokens; `4k` is 4096.
 fn length(text: &str) -> Result<usize, String> {
     let (digits, unit) = text.strip_suffix(['k', 'K']).map_or((text, 1), |digits| (digits, 1024));
@@ -75,6 +90,9 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
+    if let Some(device) = args.predict.as_deref().and_then(accelerators::find) {
+        return foretell(args, device);
+    }
     let folder = match &args.random_weights {
         None => args.model.folder()?,
         Some(name) => random_weights(name, args.model.run.threads)?,
@@ -109,6 +127,63 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
         print(&tables(&report, TermStyle::of_stdout()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a prediction.
+fn foretell(args: &BenchArgs, device: &'static Accelerator) -> Result<ExitCode, CliError> {
+    let (name, spec) = match args.model.named().filter(|_| args.shape.is_none()) {
+        Some(_) => {
+            let folder = args.model.folder()?;
+            (folder.display().to_string(), ModelSpec::from_folder(&folder).map_err(LoadError::from)?)
+        }
+        None => {
+            let shape = args.shape.as_deref().unwrap_or(shapes::SHAPES[0].name);
+            let found = shapes::find(shape).ok_or(CliError::Missing("the name of a published shape"))?;
+            let file = |source| CliError::File { path: std::env::temp_dir(), source };
+            let folder = tempfile::tempdir().map_err(file)?;
+            std::fs::write(folder.path().join("config.json"), found.config().to_string()).map_err(file)?;
+            (shape.to_owned(), ModelSpec::from_folder(folder.path()).map_err(LoadError::from)?)
+        }
+    };
+    let prediction = predict::predict(&spec, &name, device);
+    let text = if args.json {
+        format!("{}\n", serde_json::to_string(&prediction)?)
+    } else {
+        prediction_table(&prediction, TermStyle::of_stdout())
+    };
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn prediction_table(prediction: &Prediction, style: TermStyle) -> String {
+    let mut table = TextTable::new([
+        ("predicted, not measured", Align::Left),
+        ("", Align::Right),
+        ("range", Align::Right),
+        ("", Align::Left),
+        ("ms", Align::Right),
+        ("of the floor", Align::Right),
+        ("gaps", Align::Right),
+        ("falsified by", Align::Left),
+    ]);
+    let percent = |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.0} %", 100.0 * share));
+    for row in &prediction.rows {
+        let digits = if row.predicted < 10.0 { 2 } else { 0 };
+        let cells = [
+            row.what.clone(),
+            format!("{:.digits$}", row.predicted),
+            format!("{:.digits$} to {:.digits$}", row.low, row.high),
+            row.unit.clone(),
+            row.seconds.map_or(String::new(), |seconds| format!("{:.2}", 1e3 * seconds)),
+            percent(row.share_of_floor),
+            percent(row.gap_share),
+            row.falsified_by.clone(),
+        ];
+        table.row(cells.map(|cell| (cell, Style::PLAIN)));
+    }
+    let Prediction { note, device, source, shape, .. } = prediction;
+    let head = style.paint(Style::BOLD, &format!("{shape} on {device}: {note}"));
+    format!("{head}\n  bf16 weights, K cache f32, V cache f16 · peaks: {source}\n\n{}", table.render(style))
 }
 
 /// The checkpoint of a shape, kept for the next time.

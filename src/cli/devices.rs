@@ -4,26 +4,119 @@ use super::error::CliError;
 use super::print;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
+use crate::report::term::colour::{Style, TermStyle};
+use crate::report::term::layout::{Align, TextTable};
 use crate::report::term::sanitize::visible;
 use crate::units;
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// List the devices that models can run on
 #[derive(Args)]
-#[command(after_help = "Example:\n  uqac devices --json | jq .devices")]
+#[command(after_help = "Examples:\n  uqac devices --json | jq .devices\n  uqac devices --check")]
 pub struct DevicesArgs {
+    /// Test every kernel on every CUDA device against sums on the CPU; the exit code is 1 if one fails or there is no device
+    #[arg(long)]
+    check: bool,
     /// A JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &DevicesArgs) -> Result<ExitCode, CliError> {
+    if args.check {
+        return check(args.json);
+    }
     let devices = devices();
     let text = if args.json { format!("{devices}\n") } else { lines(&devices) };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the self-test of one device has found.
+#[derive(Serialize)]
+struct Checked {
+    device: String,
+    name: String,
+    kernels: Vec<Row>,
+    /// Why there is no more.
+    error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    kernel: String,
+    numbers: usize,
+    /// The worst error relative to the sum of absolute values, and its bound.
+    error: f64,
+    bound: f64,
+    ok: bool,
+    fault: Option<String>,
+}
+
+impl Checked {
+    fn ok(&self) -> bool {
+        self.error.is_none() && self.kernels.iter().all(|row| row.ok)
+    }
+}
+
+fn check(as_json: bool) -> Result<ExitCode, CliError> {
+    let (found, why) = match cuda::devices() {
+        Ok(devices) => (devices, None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    let checked: Vec<Checked> = found.iter().map(|found| checked(&found.info)).collect();
+    let ok = !checked.is_empty() && checked.iter().all(Checked::ok);
+    if as_json {
+        print(&format!("{}\n", json!({"checked": checked, "cuda_error": why, "ok": ok})))?;
+    } else {
+        let style = TermStyle::of_stdout();
+        let mut text: String = checked.iter().map(|checked| table(checked, style)).collect();
+        if checked.is_empty() {
+            text += &format!("nothing to check: {}\n", visible(why.as_deref().unwrap_or("there is no CUDA device")));
+        }
+        print(&text)?;
+    }
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn checked(info: &cuda::DeviceInfo) -> Checked {
+    let row = |check: cuda::Check| {
+        let ok = check.ok();
+        let cuda::Check { kernel, numbers, error, bound, fault } = check;
+        Row { kernel, numbers, error, bound, ok, fault }
+    };
+    let (kernels, error) = match cuda::check_all(info.ordinal) {
+        Ok(checks) => (checks.into_iter().map(row).collect(), None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    Checked { device: format!("cuda:{}", info.ordinal), name: info.name.clone(), kernels, error }
+}
+
+fn table(checked: &Checked, style: TermStyle) -> String {
+    let mut table = TextTable::new([
+        ("kernel", Align::Left),
+        ("numbers", Align::Right),
+        ("error", Align::Right),
+        ("bound", Align::Right),
+        ("", Align::Left),
+    ]);
+    for row in &checked.kernels {
+        let verdict = match &row.fault {
+            Some(fault) => format!("FAILS: {fault}"),
+            None => if row.ok { "ok" } else { "WRONG" }.to_owned(),
+        };
+        let (error, bound) = (format!("{:.1e}", row.error), format!("{:.1e}", row.bound));
+        let cells = [row.kernel.clone(), row.numbers.to_string(), error, bound, verdict];
+        table.row(cells.map(|cell| (cell, Style::PLAIN)));
+    }
+    let passed = checked.kernels.iter().filter(|row| row.ok).count();
+    let error = checked.error.as_ref().map_or(String::new(), |error| format!("{}\n", visible(error)));
+    let name = visible(&checked.name);
+    let table = if checked.kernels.is_empty() { String::new() } else { table.render(style) };
+    format!("{table}{error}{} ({name}): {passed} of {} kernels are right\n", checked.device, checked.kernels.len())
 }
 
 /// The CPU, the CUDA devices (and why there are no more), and the reference.

@@ -232,6 +232,7 @@ impl RunArgs {
         if !self.weights.is_file() {
             note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
         }
+        engine.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
         if let Some(why) = engine.cuda_fallback_reason() {
             note(&format!("note: running on the CPU: {why}"));
         }

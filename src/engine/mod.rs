@@ -150,6 +150,11 @@ impl Engine {
         self.backend.device()
     }
 
+    /// What the person who runs it should know about the device: parts of it that do not work and are worked around.
+    pub fn warnings(&self) -> &[String] {
+        self.backend.warnings()
+    }
+
     /// Why [`DeviceChoice::Auto`] took the CPU although there is a CUDA device.
     pub fn cuda_fallback_reason(&self) -> Option<&CudaError> {
         self.cuda_fallback_reason.as_ref()

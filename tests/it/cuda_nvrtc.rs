@@ -1,7 +1,7 @@
 //! Kernels that NVRTC compiles at first use: where its headers are looked for, what is kept, and, where the real library
 //! is (`tests/cuda_host/nvrtc.sh` fetches it; it needs no GPU), that it takes every kernel file.
 
-use crate::common::{cuda_host, tiny};
+use crate::common::{cuda_host, long_tests, tiny};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs;
@@ -34,20 +34,29 @@ fn inspect(model: &Path, libraries: &OsString, toolkit: &Path, cache: &Path, cap
         .unwrap()
 }
 
-/// The PTX of every kernel file, by file name.
-fn compiled(cache: &Path) -> Vec<(String, String)> {
+/// The image of every kernel file, by file name, without the line that seals it.
+fn compiled(cache: &Path) -> Vec<(String, Vec<u8>)> {
     let files = fs::read_dir(cache.join("kernels")).unwrap().map(|entry| entry.unwrap().path());
-    let named = files.map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), path));
-    let mut all: Vec<_> = named.map(|(name, path)| (name, fs::read_to_string(path).unwrap())).collect();
+    let image = |path: PathBuf| {
+        let bytes = fs::read(&path).unwrap();
+        let sealed = bytes.iter().position(|byte| *byte == b'\n').unwrap();
+        (path.file_name().unwrap().to_string_lossy().into_owned(), bytes[sealed + 1..].to_vec())
+    };
+    let mut all: Vec<_> = files.map(image).collect();
     all.sort();
     all
 }
 
-/// How many files there are in `kernels/`.
+/// How many files of `kernels/` a model needs: all but the plain replacements of kernels that fail.
 fn kernel_files() -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    names.filter(|path| path.extension().is_some_and(|extension| extension == "cu")).count()
+    let needed = |path: &PathBuf| path.extension().is_some_and(|e| e == "cu") && !path.ends_with("plain.cu");
+    names.filter(needed).count()
+}
+
+fn contains(image: &[u8], text: &str) -> bool {
+    image.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
 fn succeeded(output: &Output) -> serde_json::Value {
@@ -65,13 +74,14 @@ fn headers_are_found_in_the_toolkit() {
     let run = |capability| inspect(model.path(), &libraries.into(), toolkit.path(), cache.path(), capability);
     let facts = succeeded(&run("9.0"));
     assert!(facts["run"]["device"].as_str().unwrap().contains("kernels by NVRTC 13.0"), "{facts}");
-    let ptx = compiled(cache.path());
-    assert_eq!(ptx.len(), kernel_files());
-    for (name, text) in &ptx {
+    let images = compiled(cache.path());
+    assert_eq!(images.len(), kernel_files());
+    for (name, image) in &images {
+        assert!(name.ends_with(".cubin") && image.starts_with(b"\x7fELF"), "{name}");
         for folder in [include.clone(), include.join("cccl")] {
-            assert!(text.contains(&format!("// --include-path={}\n", folder.display())), "{name}: {text}");
+            assert!(contains(image, &format!("// --include-path={}\n", folder.display())), "{name}");
         }
-        assert!(text.contains("// --gpu-architecture=compute_90a\n"), "{name}: {text}");
+        assert!(contains(image, "// --gpu-architecture=sm_90a\n"), "{name}");
     }
     // kept: nothing is compiled twice, and another device has its own
     let times = |cache: &Path| -> Vec<_> {
@@ -84,11 +94,23 @@ fn headers_are_found_in_the_toolkit() {
     succeeded(&run("8.6"));
     assert_eq!(compiled(cache.path()).len(), 2 * kernel_files());
     // one that was cut off or changed is compiled again
-    let (name, text) = &ptx[0];
-    for damaged in [text[..text.len() / 2].to_owned(), text.replace("compute_90a", "compute_90b")] {
-        fs::write(cache.path().join("kernels").join(name), damaged).unwrap();
+    let (name, _) = &images[0];
+    let path = cache.path().join("kernels").join(name);
+    let whole = fs::read(&path).unwrap();
+    let mut changed = whole.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    for damaged in [&whole[..whole.len() / 2], &changed] {
+        fs::write(&path, damaged).unwrap();
         succeeded(&run("9.0"));
-        assert!(compiled(cache.path()).contains(&ptx[0]));
+        assert_eq!(fs::read(&path).unwrap(), whole);
+    }
+    // a device that is newer than NVRTC: PTX of the newest architecture that it runs
+    let newer = tempfile::tempdir().unwrap();
+    succeeded(&inspect(model.path(), &libraries.into(), toolkit.path(), newer.path(), "9.9"));
+    let images = compiled(newer.path());
+    assert_eq!(images.len(), kernel_files());
+    for (name, image) in &images {
+        assert!(name.ends_with(".ptx") && contains(image, "// --gpu-architecture=compute_90\n"), "{name}");
     }
 }
 
@@ -110,16 +132,32 @@ fn the_real_nvrtc_compiles_every_kernel_file() {
     let alone = tempfile::tempdir().unwrap();
     let Some((libraries, toolkit)) = real_nvrtc(alone.path()) else { return };
     let model = model();
-    let compile = |capability: &str, target: &str| {
+    let compile = |capability: &str| {
         let cache = tempfile::tempdir().unwrap();
         let facts = succeeded(&inspect(model.path(), &libraries, &toolkit, cache.path(), capability));
         assert!(facts["run"]["device"].as_str().unwrap().contains("kernels by NVRTC 13."), "{facts}");
-        let ptx = compiled(cache.path());
-        assert_eq!(ptx.len(), kernel_files());
-        assert!(ptx.iter().all(|(_, text)| text.contains(&format!(".target {target}\n"))), "{target}");
+        let images = compiled(cache.path());
+        assert_eq!(images.len(), kernel_files());
+        images
+    };
+    // a cubin is an ELF whose flags have the architecture in their second byte (CUDA 13)
+    let machine_code = |capability: &str, architecture: u8| {
+        for (name, image) in compile(capability) {
+            assert!(image.starts_with(b"\x7fELF"), "{name}: no cubin");
+            assert_eq!(image[49], architecture, "{name}: flags {:x?}", &image[48..52]);
+            assert!(contains(&image, ".text."), "{name}: no code");
+        }
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| compile("9.0", "sm_90a"));
-        compile("8.0", "sm_80");
+        // an architecture that it does not know
+        scope.spawn(|| {
+            for (name, image) in compile("8.5") {
+                assert!(contains(&image, ".target sm_80\n"), "{name}");
+            }
+        });
+        machine_code("9.0", 90);
     });
+    if long_tests() {
+        machine_code("12.0", 120);
+    }
 }

@@ -20,6 +20,7 @@ mod cuda_graph;
 mod cuda_memory;
 mod cuda_nvrtc;
 mod cuda_reads;
+mod cuda_selftest;
 mod determinism;
 mod early;
 mod embedded_model;

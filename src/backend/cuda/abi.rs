@@ -1,5 +1,5 @@
-//! What host and kernels share: the structs in device memory, as `kernels/common.cuh`, `attn_prefill.cu`, `gemv.cu`,
-//! `head.cu` and `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
+//! What host and kernels share: the structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
+//! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
 use super::launch::{Argument, Int, Parameters};
 use super::memory::DevicePtr;

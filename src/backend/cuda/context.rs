@@ -2,6 +2,7 @@
 //! `memory.rs`, `launch.rs`, `loader.rs` and `cublaslt.rs`.
 
 use super::error::{Context, CudaError, describe};
+use crate::units;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use std::sync::Arc;
@@ -64,6 +65,17 @@ impl Device {
             free,
             total,
         })
+    }
+
+    /// Which device this is and what drives it: its UUID, and the versions of the driver.
+    pub fn identity(&self) -> String {
+        // a missing answer makes the identity less precise, nothing else
+        let uuid = self.context.uuid().map(|uuid| uuid.bytes.map(|byte| byte as u8)).unwrap_or_default();
+        let mut version = 0;
+        // SAFETY: a place for an int; the driver is loaded.
+        let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+        let release = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+        format!("{} CUDA {version} {}", units::hex(&uuid), release.lines().next().unwrap_or_default())
     }
 
     /// Bytes: (free, total).

@@ -27,6 +27,11 @@ pub enum CudaError {
     #[error("the CUDA kernel {name} does not take these arguments: {reason}")]
     Arguments { name: String, reason: String },
     #[error(
+        "the CUDA kernel {kernel} fails its self-test on {device}: {reason}; please report this with what uqac devices --check \
+         prints, and use --device cpu"
+    )]
+    SelfTest { kernel: String, device: String, reason: String },
+    #[error(
         "out of device memory: {what} takes {}, {} of {} are free",
         bytes(*.wanted), bytes(*.free), bytes(*.total)
     )]

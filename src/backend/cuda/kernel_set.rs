@@ -8,7 +8,6 @@ use super::abi::{
 use super::error::CudaError;
 use super::launch::{Kernel, Parameters};
 use super::loader::KernelFiles;
-use crate::model::ModelSpec;
 use crate::model::weights::DType;
 use std::collections::HashMap;
 
@@ -36,6 +35,19 @@ pub const TERMS: usize = 2;
 
 /// Rows of a block of `gemm.cu`, of its two variants.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
+
+/// What of a model's shape its kernels depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub head_dim: usize,
+    pub layers: usize,
+    /// Query heads of a layer.
+    pub heads: usize,
+}
+
+/// Layers and heads of the cases of the self-test.
+pub const TESTED_LAYERS: usize = 2;
+pub const TESTED_HEADS: usize = 6;
 
 /// Every kernel of the passes of one model.
 pub struct KernelSet {
@@ -90,12 +102,12 @@ impl KernelSet {
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
     pub fn load(
         files: &KernelFiles,
-        spec: &ModelSpec,
+        shape: Shape,
         types: &[DType],
         cache: (DType, DType),
         embedding: DType,
     ) -> Result<KernelSet, CudaError> {
-        let (k, v, head_dim) = (cache.0.name(), cache.1.name(), spec.head_dim);
+        let (k, v, head_dim) = (cache.0.name(), cache.1.name(), shape.head_dim);
         let decode_name = format!("attn_decode_k{k}_v{v}_d{head_dim}");
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
         Ok(KernelSet {
@@ -109,7 +121,7 @@ impl KernelSet {
                 .ok_or(CudaError::NoKernel { name: decode_name.clone() })?,
             decode_plain: DecodeKernels::load(files, &decode_name, "_plain")?,
             prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{TERMS}"))?,
-            select: load_select(files, spec)?,
+            select: load_select(files, shape)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
             cosines: files.get("cosines", "cosines")?,
@@ -121,11 +133,11 @@ impl KernelSet {
 }
 
 /// With shared memory for all layers at once (a narrow pass) and for one layer beside the queries that were kept before.
-fn load_select(files: &KernelFiles, spec: &ModelSpec) -> Result<Kernel<AttnSelect>, CudaError> {
+fn load_select(files: &KernelFiles, shape: Shape) -> Result<Kernel<AttnSelect>, CudaError> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
-    let narrow = head * spec.total_heads();
-    let wide = head * spec.num_attention_heads + dim * spec.head_dim;
+    let narrow = head * (shape.layers * shape.heads).max(TESTED_LAYERS * TESTED_HEADS);
+    let wide = head * shape.heads.max(TESTED_HEADS) + dim * shape.head_dim;
     select.reserve_shared(narrow.max(wide))?;
     Ok(select)
 }

@@ -63,8 +63,12 @@ impl Module {
         Ok(Module { device: device.clone(), module })
     }
 
-    /// The kernel of this name; `None` if there is none.
-    pub fn kernel<P: Parameters>(self: &Rc<Module>, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
+    /// The kernel of this name, whose parameters are P's and then the ints of `bound`; `None` if there is none.
+    pub fn kernel<P: Parameters>(
+        self: &Rc<Module>,
+        name: &str,
+        bound: Vec<Int>,
+    ) -> Result<Option<Kernel<P>>, CudaError> {
         self.device.bind()?;
         // SAFETY: the module is loaded.
         let function = match unsafe { result::module::get_function(self.module, c_string(name)) } {
@@ -75,7 +79,7 @@ impl Module {
             }
         };
         let parameters = PhantomData;
-        let mut kernel = Kernel { module: self.clone(), function, name: name.to_owned(), shared: 0, parameters };
+        let mut kernel = Kernel { module: self.clone(), function, name: name.to_owned(), shared: 0, bound, parameters };
         kernel.check()?;
         kernel.reserve_shared(self.shared_bytes(name)?)?;
         Ok(Some(kernel))
@@ -114,10 +118,18 @@ pub struct Kernel<P> {
     name: String,
     /// Dynamic shared memory of a block, in bytes.
     shared: usize,
+    /// Arguments that are the same in every launch, after those of P.
+    bound: Vec<Int>,
     parameters: PhantomData<P>,
 }
 
 impl<P: Parameters> Kernel<P> {
+    /// Its name, and the arguments that are the same in every launch.
+    pub fn full_name(&self) -> String {
+        let bound: Vec<String> = self.bound.iter().map(|int| int.0.to_string()).collect();
+        if bound.is_empty() { self.name.clone() } else { format!("{}({})", self.name, bound.join(",")) }
+    }
+
     /// What the kernel's file exports as `SHARED_BYTES(<kernel>_<part>, ..)`.
     pub fn shared_part(&self, part: &str) -> Result<usize, CudaError> {
         self.module.shared_bytes(&format!("{}_{part}", self.name))
@@ -141,10 +153,11 @@ impl<P: Parameters> Kernel<P> {
             return Ok(());
         }
         let sizes: Vec<usize> = (0..).map_while(|index| self.parameter_size(index)).collect();
-        if sizes == P::SIZES {
+        let expected = [P::SIZES, &vec![size_of::<Int>(); self.bound.len()]].concat();
+        if sizes == expected {
             return Ok(());
         }
-        let reason = format!("bytes of each: the kernel has {sizes:?}, the host {:?}", P::SIZES);
+        let reason = format!("bytes of each: the kernel has {sizes:?}, the host {expected:?}");
         Err(CudaError::Arguments { name: self.name.clone(), reason })
     }
 
@@ -160,6 +173,7 @@ impl Device {
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         self.bind()?;
         let mut pointers = parameters.pointers();
+        pointers.extend(kernel.bound.iter().map(|int| std::ptr::from_ref(int).cast_mut().cast::<c_void>()));
         let ([x, y, z], stream) = (grid.map(|n| n as u32), self.raw_stream());
         let shared = kernel.shared;
         // SAFETY: the parameters live during the call, which copies them; their number and sizes are the kernel's, and

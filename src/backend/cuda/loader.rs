@@ -3,11 +3,12 @@
 
 use super::context::{Device, DeviceInfo};
 use super::error::{CudaError, describe};
-use super::launch::{Kernel, Module, Parameters};
+use super::launch::{Int, Kernel, Module, Parameters};
 use crate::cache;
-use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts, sys as nvrtc};
+use cudarc::nvrtc::{result as calls, result::NvrtcError, sys as nvrtc};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -39,10 +40,27 @@ enum Source {
 /// NVRTC for one device.
 struct Compiler {
     version: (i32, i32),
+    target: Target,
     options: Vec<String>,
     device: String,
     /// Where images are kept; `None` where there is no folder that only this user can write to.
     cache: Option<PathBuf>,
+}
+
+/// What NVRTC makes.
+#[derive(Debug, PartialEq, Hash)]
+struct Target {
+    /// As `--gpu-architecture` takes it.
+    architecture: String,
+    code: Code,
+}
+
+#[derive(Debug, PartialEq, Hash)]
+enum Code {
+    /// Machine code, which the driver takes as it is.
+    Cubin,
+    /// For the driver to compile, which must not be older than NVRTC for it.
+    Ptx,
 }
 
 impl KernelFiles {
@@ -74,8 +92,27 @@ impl KernelFiles {
     pub fn find<P: Parameters>(&self, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
         match table::KERNEL_FILES.iter().find(|f| f.name == file) {
             None => Ok(None),
-            Some(file) => self.module(file)?.kernel(name),
+            Some(file) => self.module(file)?.kernel(name, Vec::new()),
         }
+    }
+
+    /// The kernel of `kernels/plain.cu` that can be launched in place of one with parameters P; `bound` is what the name of
+    /// that one says.
+    pub fn plain<P: Parameters>(&self, name: &str, bound: &[Int]) -> Result<Kernel<P>, CudaError> {
+        let missing = || CudaError::NoKernel { name: name.to_owned() };
+        let file = table::KERNEL_FILES.iter().find(|f| f.name == "plain").ok_or_else(missing)?;
+        self.module(file)?.kernel(name, bound.to_vec())?.ok_or_else(missing)
+    }
+
+    /// Says which kernels these are: their sources, and what has compiled them.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.origin().hash(&mut hasher);
+        if let Source::Compiler(compiler) = &self.source {
+            (&compiler.target, &compiler.options).hash(&mut hasher);
+        }
+        table::KERNEL_FILES.iter().for_each(|file| file.source.hash(&mut hasher));
+        hasher.finish()
     }
 
     fn module(&self, file: &'static KernelFile) -> Result<Rc<Module>, CudaError> {
@@ -94,9 +131,31 @@ impl KernelFiles {
     }
 }
 
+impl Target {
+    /// Machine code of the device's own architecture; where NVRTC does not know it, PTX of the newest that it does know and
+    /// the device can run. `None` where there is none.
+    fn new((major, minor): (i32, i32), known: &[i32]) -> Option<Target> {
+        let own = 10 * major + minor;
+        let best = known.iter().copied().filter(|architecture| (80..=own).contains(architecture)).max()?;
+        // wgmma and its like exist in the architecture's own dialect only, whose code runs nowhere else
+        let dialect = if own == 90 { "a" } else { "" };
+        Some(match best == own {
+            true => Target { architecture: format!("sm_{own}{dialect}"), code: Code::Cubin },
+            false => Target { architecture: format!("compute_{best}"), code: Code::Ptx },
+        })
+    }
+
+    /// How the names of kept images end.
+    fn suffix(&self) -> &'static str {
+        match self.code {
+            Code::Cubin => "cubin",
+            Code::Ptx => "ptx",
+        }
+    }
+}
+
 impl Compiler {
     fn new(info: &DeviceInfo) -> Result<Compiler, CudaError> {
-        let capability = info.capability;
         // SAFETY: loading the library runs its constructors.
         if !unsafe { nvrtc::is_culib_present() } {
             return Err(CudaError::NoKernels { reason: "libnvrtc could not be loaded".to_owned() });
@@ -107,37 +166,33 @@ impl Compiler {
         if asked.is_err() || major < 12 {
             return Err(CudaError::NoKernels { reason: format!("libnvrtc is of version {major}.{minor}") });
         }
-        // wgmma and its like exist in the architecture's own dialect only
-        let dialect = if capability == (9, 0) { "a" } else { "" };
+        let target = known_architectures().ok().and_then(|known| Target::new(info.capability, &known));
+        let target = target.ok_or_else(|| {
+            let (own_major, own_minor) = info.capability;
+            let reason = format!("NVRTC {major}.{minor} knows no architecture that {own_major}.{own_minor} can run");
+            CudaError::NoKernels { reason }
+        })?;
         // functions that are evaluated by the compiler alone are not marked as the device's
         let mut options = vec!["--std=c++17".to_owned(), "--device-as-default-execution-space".to_owned()];
-        options.push(format!("--gpu-architecture=compute_{}{}{dialect}", capability.0, capability.1));
+        options.push(format!("--gpu-architecture={}", target.architecture));
         options.extend(include_folders().into_iter().map(|folder| format!("--include-path={}", folder.display())));
         Ok(Compiler {
             version: (major, minor),
+            target,
             options,
             device: info.name.clone(),
             cache: cache::folder().and_then(|folder| cache::private(&folder, "kernels").ok()),
         })
     }
 
-    /// The PTX of a kernel file with a NUL at its end, from the cache if it is there.
+    /// The image of a kernel file, from the cache if it is there; PTX ends with a NUL.
     fn image(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
-        let cached =
-            self.cache.as_ref().map(|folder| folder.join(format!("{}-{:016x}.ptx", file.name, self.key(file))));
+        let name = || format!("{}-{:016x}.{}", file.name, self.key(file), self.target.suffix());
+        let cached = self.cache.as_ref().map(|folder| folder.join(name()));
         if let Some(image) = cached.as_deref().and_then(cache::read_sealed) {
             return Ok(image);
         }
-        let options = CompileOptions {
-            options: self.options.clone(),
-            name: Some(format!("{}.cu", file.name)),
-            ..CompileOptions::default()
-        };
-        let ptx = compile_ptx_with_opts(file.source, options).map_err(|error| compile_error(file, error))?;
-        let mut image = ptx.as_bytes().unwrap_or_default().to_vec();
-        if image.last() != Some(&0) {
-            image.push(0);
-        }
+        let image = self.compile(file)?;
         if let Some(path) = cached {
             // a cache that cannot be written costs time, nothing else
             drop(cache::write_sealed(&path, &image));
@@ -145,18 +200,81 @@ impl Compiler {
         Ok(image)
     }
 
+    fn compile(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
+        let failed = |error: NvrtcError| compile_error(file, format!("{:?}", error.0));
+        let (source, name) = (c_string(file.source), c_string(&format!("{}.cu", file.name)));
+        let program = Program(calls::create_program(&source, Some(&name)).map_err(failed)?);
+        // SAFETY: the program lives, and the options are NUL-terminated by cudarc.
+        if let Err(error) = unsafe { calls::compile_program(program.0, &self.options) } {
+            return Err(compile_error(file, program.log().unwrap_or_else(|_| format!("{:?}", error.0))));
+        }
+        program.image(&self.target.code).map_err(failed)
+    }
+
     fn key(&self, file: &KernelFile) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.version, &self.options, &self.device, file.source, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
+        (self.version, &self.target, &self.options, &self.device, file.source, env!("CARGO_PKG_VERSION"))
+            .hash(&mut hasher);
         hasher.finish()
     }
 }
 
-fn compile_error(file: &KernelFile, error: CompileError) -> CudaError {
-    let log = match error {
-        CompileError::CompileError { log, .. } => log.to_string_lossy().trim().to_owned(),
-        other => other.to_string(),
-    };
+/// Architectures that NVRTC compiles for, as 90 for 9.0.
+fn known_architectures() -> Result<Vec<c_int>, NvrtcError> {
+    let mut count = 0;
+    // SAFETY: a place for an int, and then for as many as there are.
+    unsafe {
+        nvrtc::nvrtcGetNumSupportedArchs(&mut count).result()?;
+        let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
+        nvrtc::nvrtcGetSupportedArchs(known.as_mut_ptr()).result()?;
+        Ok(known)
+    }
+}
+
+/// A program of NVRTC, destroyed with this.
+struct Program(nvrtc::nvrtcProgram);
+
+impl Program {
+    /// What it was compiled to.
+    fn image(&self, code: &Code) -> Result<Vec<u8>, NvrtcError> {
+        let mut bytes = 0;
+        // SAFETY: the program lives; NVRTC says how many bytes it writes, and the buffer has as many.
+        unsafe {
+            match code {
+                Code::Cubin => nvrtc::nvrtcGetCUBINSize(self.0, &mut bytes).result()?,
+                Code::Ptx => nvrtc::nvrtcGetPTXSize(self.0, &mut bytes).result()?,
+            }
+            let mut image = vec![0u8; bytes];
+            let to = image.as_mut_ptr().cast::<c_char>();
+            match code {
+                Code::Cubin => nvrtc::nvrtcGetCUBIN(self.0, to).result()?,
+                Code::Ptx => nvrtc::nvrtcGetPTX(self.0, to).result()?, // with its NUL
+            }
+            Ok(image)
+        }
+    }
+
+    /// What the compiler has said.
+    fn log(&self) -> Result<String, NvrtcError> {
+        // SAFETY: the program lives.
+        let log = unsafe { calls::get_program_log(self.0) }?;
+        let bytes: Vec<u8> = log.into_iter().map(|byte| byte as u8).collect();
+        Ok(CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().trim().to_owned())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: created once, destroyed once.
+        let _ = unsafe { calls::destroy_program(self.0) };
+    }
+}
+
+fn c_string(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
+}
+
+fn compile_error(file: &KernelFile, log: String) -> CudaError {
     if log.contains(TOOLKIT_HEADER) && log.contains("open") {
         return CudaError::NoKernels { reason: format!("NVRTC does not find {TOOLKIT_HEADER}") };
     }
@@ -172,4 +290,25 @@ fn include_folders() -> Vec<PathBuf> {
     let found = folders.chain(usual).find(|folder| folder.join(TOOLKIT_HEADER).is_file());
     let with_inner = found.into_iter().flat_map(|folder| [folder.join("cccl"), folder]);
     with_inner.filter(|folder| folder.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_gets_its_own_machine_code_or_the_newest_ptx_that_it_runs() {
+        const KNOWN: [i32; 6] = [120, 75, 80, 86, 90, 100];
+        let target = |capability| Target::new(capability, &KNOWN).map(|target| (target.architecture, target.code));
+        let own = |name: &str| Some((name.to_owned(), Code::Cubin));
+        let other = |name: &str| Some((name.to_owned(), Code::Ptx));
+        assert_eq!(target((9, 0)), own("sm_90a"));
+        assert_eq!(target((8, 6)), own("sm_86"));
+        assert_eq!(target((12, 0)), own("sm_120"));
+        assert_eq!(target((8, 9)), other("compute_86"));
+        // the dialect of 9.0 runs on nothing else
+        assert_eq!(target((9, 9)), other("compute_90"));
+        assert_eq!(target((13, 5)), other("compute_120"));
+        assert_eq!(Target::new((8, 0), &[75, 86]), None);
+    }
 }

@@ -17,6 +17,7 @@ mod lm_head;
 mod loader;
 mod memory;
 mod pass;
+mod selftest;
 mod trace;
 mod weights;
 
@@ -32,11 +33,13 @@ use cublaslt::CublasLt;
 pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
-use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_ROWS, MAX_SPLITS, NARROW_ROWS};
+use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, Shape};
+pub use kernel_set::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS, TERMS};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
 use pass::{PassState, Scratch, prefill_parts, shared_trace};
+pub use selftest::{Check, check_all};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use trace::Queries;
@@ -74,6 +77,8 @@ pub struct CudaBackend {
     scratch: Scratch,
     /// Where it was asked for.
     cublaslt: Option<CublasLt>,
+    /// What the person at the terminal should know of this device.
+    warnings: Vec<String>,
     /// What multiplies in wide passes, for display; empty where nothing was asked for.
     gemm_note: String,
     head: LmHead,
@@ -130,7 +135,11 @@ impl CudaBackend {
         let mut types: Vec<_> = weights.matrices().iter().map(|w| w.dtype).collect();
         types.sort_unstable_by_key(|t| t.name());
         types.dedup();
-        let kernels = KernelSet::load(&files, &spec, &types, cache, weights.embedding.dtype)?;
+        let (head_dim, layers, heads) = (spec.head_dim, spec.layers.len(), spec.num_attention_heads);
+        let shape = Shape { head_dim, layers, heads };
+        let mut kernels = KernelSet::load(&files, shape, &types, cache, weights.embedding.dtype)?;
+        let warnings =
+            selftest::settle(&device, &info, &files, &mut kernels, head_dim, cache, weights.embedding.dtype)?;
         let device_weights = DeviceWeights::upload(&device, &weights, progress)?;
         let splits = splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
@@ -138,6 +147,7 @@ impl CudaBackend {
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
             cublaslt: None,
+            warnings,
             gemm_note: String::new(),
             head: LmHead::new(&device, &spec)?,
             decoder: Decoder::new(&device, sequences.slots())?,
@@ -245,6 +255,10 @@ impl Backend for CudaBackend {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
         let gemm = if self.gemm_note.is_empty() { String::new() } else { format!(", {}", self.gemm_note) };
         format!("cuda:{ordinal} ({name}, {}, {}{gemm})", crate::units::bytes(*total), self.origin)
+    }
+
+    fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     fn cache_types(&self) -> (DType, DType) {

@@ -12,6 +12,8 @@
 //              UQAC_HOST_CUDA_SMS      multiprocessors (default 4)
 //              UQAC_HOST_CUDA_CAPABILITY  default 9.0
 //              UQAC_HOST_CUDA_MAPPING=0   a device that cannot map memory
+//              UQAC_HOST_CUDA_BREAK    kernels that do nothing, and
+//              UQAC_HOST_CUDA_FAULT    kernels that fail when they run: names, with commas between
 //              UQAC_HOST_CUDA_TRACE=1  every launch on standard error
 //              UQAC_HOST_CUDA_TENSOR   how tensor cores add: ampere (default), hopper (both in blocks that are cut off, see
 //                                      shim/tensor_sums.h), nearest (each sum rounded to nearest). Kernel tests heed it, too

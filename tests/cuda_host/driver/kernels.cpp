@@ -25,6 +25,12 @@ Function* function_of(void* handle) {
   return nullptr;
 }
 
+// Whether the environment names this kernel.
+bool is_named(const char* variable, const char* kernel) {
+  const char* names = getenv(variable);
+  return names && (std::string(",") + names + ",").find(std::string(",") + kernel + ",") != std::string::npos;
+}
+
 // A launch with its own copy of the parameters' values: the caller's may be gone when it runs.
 struct Launch {
   const ch_kernel* kernel;
@@ -37,6 +43,8 @@ struct Launch {
     static const unsigned threads = unsigned(
         number_from_environment("UQAC_HOST_CUDA_THREADS", std::max(1u, std::thread::hardware_concurrency())));
     static const bool trace = number_from_environment("UQAC_HOST_CUDA_TRACE", 0) != 0;
+    if (is_named("UQAC_HOST_CUDA_BREAK", kernel->name)) return SUCCESS;
+    if (is_named("UQAC_HOST_CUDA_FAULT", kernel->name)) return LAUNCH_FAILED;
     ch_configure(threads, seed ? seed + launches++ : 0);
     std::vector<void*> params;
     for (const auto& value : values) params.push_back(const_cast<char*>(value.data()));

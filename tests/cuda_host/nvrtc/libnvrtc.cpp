@@ -1,13 +1,16 @@
 // A libnvrtc.so for the host-run driver: accepts a kernel source and hands out PTX text that names the kernels which
-// are linked into libcuda. It compiles nothing; it refuses what NVRTC certainly would: local headers that are neither
+// are linked into libcuda, as a cubin after ELF's magic number. It compiles nothing; it refuses what NVRTC certainly would: local headers that are neither
 // passed along nor put in, an unknown architecture.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #define NVRTC_CALL extern "C" __attribute__((visibility("default"))) int
+static const int ARCHITECTURES[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};  // as 13.0
 enum { SUCCESS = 0, INVALID_INPUT = 3, INVALID_PROGRAM = 4, INVALID_OPTION = 5, COMPILATION = 6 };
 
 struct Program {
@@ -37,6 +40,14 @@ NVRTC_CALL nvrtcVersion(int* major, int* minor) {
   *major = 13, *minor = 0;
   return SUCCESS;
 }
+NVRTC_CALL nvrtcGetNumSupportedArchs(int* count) {
+  *count = sizeof ARCHITECTURES / sizeof *ARCHITECTURES;
+  return SUCCESS;
+}
+NVRTC_CALL nvrtcGetSupportedArchs(int* architectures) {
+  memcpy(architectures, ARCHITECTURES, sizeof ARCHITECTURES);
+  return SUCCESS;
+}
 extern "C" __attribute__((visibility("default"))) const char* nvrtcGetErrorString(int code) {
   switch (code) {
     case SUCCESS: return "NVRTC_SUCCESS";
@@ -64,7 +75,8 @@ NVRTC_CALL nvrtcCompileProgram(Program* program, int count, const char* const* o
     const std::string option = options[i];
     const size_t architecture = option.find("_");
     if (option.rfind("--gpu-architecture=", 0) && option.rfind("-arch=", 0)) continue;
-    if (architecture == std::string::npos || atoi(option.c_str() + architecture + 1) < 75) {
+    const int number = architecture == std::string::npos ? 0 : atoi(option.c_str() + architecture + 1);
+    if (std::find(std::begin(ARCHITECTURES), std::end(ARCHITECTURES), number) == std::end(ARCHITECTURES)) {
       program->log = "nvrtc: error: invalid value for --gpu-architecture (-arch)\n";
       return INVALID_OPTION;
     }
@@ -80,6 +92,20 @@ NVRTC_CALL nvrtcCompileProgram(Program* program, int count, const char* const* o
   for (int i = 0; i < count; ++i) asked += std::string("// ") + options[i] + "\n";
   program->ptx = asked + ".version 9.0\n.target " + target + "\n.address_size 64\n" + entries(program->source);
   return SUCCESS;
+}
+// There is machine code where a real architecture was asked for, as of the library.
+static std::string cubin(const Program* program) {
+  const bool real = program->ptx.find("// --gpu-architecture=sm_") != std::string::npos;
+  return real ? "\x7F" "ELF" + program->ptx : "";
+}
+NVRTC_CALL nvrtcGetCUBINSize(Program* program, size_t* bytes) {
+  *bytes = cubin(program).size();
+  return SUCCESS;
+}
+NVRTC_CALL nvrtcGetCUBIN(Program* program, char* to) {
+  const std::string image = cubin(program);
+  memcpy(to, image.data(), image.size());
+  return image.empty() ? INVALID_PROGRAM : SUCCESS;
 }
 NVRTC_CALL nvrtcGetPTXSize(Program* program, size_t* bytes) {
   *bytes = program->ptx.size() + 1;

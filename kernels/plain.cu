@@ -1,0 +1,206 @@
+// Replacements of the kernels that use tensor cores and asynchronous copies, for a device on which one of those fails its
+// self-test: one warp a result, float32, no shared memory. Slow, and short enough to be read at once.
+//
+// Each takes the parameters of the kernel that it replaces, then, as ints, what that kernel's name says: element types
+// (0 f32, 1 f16, 2 bf16) and head_dim. It is launched as that one is; whatever the grid, its warps share the work.
+//
+//   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
+//   plain_gemv_norm    (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate, w_type)
+//   plain_gemv_gated   (x, norm_weight, norm_offset, eps, gate, up, gate_bias, up_bias, y, k, outs, rows, activation,
+//                       w_type)
+//   plain_gemm         (x, w, bias, y, n, outs, k, accumulate, w_type, terms)                       gemm.cu
+//   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states,
+//                       k_type, v_type, head_dim)                                                   attn_decode.cu
+//   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, k_type,
+//                       v_type, head_dim)                                                           attn_prefill.cu
+//
+// The first split of plain_attn_decode holds the row's whole attention, the others nothing.
+// PRECOND: block a multiple of 32; head_dim <= 256; plain_attn_decode: grid (splits, any, rows); plain_attn_prefill: grid
+//   (parts, kv_heads).
+#include "dense.cuh"
+#include "softmax_state.cuh"
+
+namespace plain {
+
+enum Type { F32 = 0, F16 = 1, BF16 = 2 };
+
+__device__ __forceinline__ float element(const void* from, size_t i, int type) {
+  if (type == F32) return static_cast<const float*>(from)[i];
+  if (type == F16) return to_f32(static_cast<const __half*>(from)[i]);
+  return to_f32(static_cast<const __nv_bfloat16*>(from)[i]);
+}
+
+__device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+
+/// This warp's number in the launch, and how many there are.
+__device__ __forceinline__ size_t first_warp() {
+  const size_t block = blockIdx.x + (size_t)gridDim.x * (blockIdx.y + (size_t)gridDim.y * blockIdx.z);
+  return block * (blockDim.x / 32) + threadIdx.x / 32;
+}
+__device__ __forceinline__ size_t warps() {
+  return (size_t)gridDim.x * gridDim.y * gridDim.z * (blockDim.x / 32);
+}
+
+/// A product's input: rows [rows, k], and the norm on the way, if there is one.
+struct Input {
+  const float* x;
+  const float* norm_weight;
+  float norm_offset, eps;
+  int k;
+
+  /// The product of a row with row `out` of w. PRECOND: the whole warp.
+  __device__ __forceinline__ float dot(int row, const void* w, int out, int type) const {
+    const float* own = x + (size_t)row * k;
+    float sum = 0.0f, squares = 0.0f;
+    for (int i = lane(); i < k; i += 32) {
+      squares = fmaf(own[i], own[i], squares);
+      const float input = norm_weight ? own[i] * (norm_weight[i] + norm_offset) : own[i];
+      sum = fmaf(input, element(w, (size_t)out * k + i, type), sum);
+    }
+    sum = warp_reduce<Sum>(sum);
+    return norm_weight ? sum * norm_factor(warp_reduce<Sum>(squares), k, eps) : sum;
+  }
+};
+
+__device__ __forceinline__ void multiply(const Input& in, const GemvJobs& jobs, int rows, int accumulate, int type) {
+  for (int j = 0; j < 3; ++j) {
+    const GemvJob& job = jobs.job[j];
+    for (size_t i = first_warp(); i < (size_t)job.outs * rows; i += warps()) {
+      const int row = (int)(i / job.outs), out = (int)(i % job.outs);
+      const float result = in.dot(row, job.w, out, type) + (job.bias ? job.bias[out] : 0.0f);
+      if (lane() == 0) job.y[i] = accumulate ? job.y[i] + result : result;
+    }
+  }
+}
+
+/// What the attention kernels are about.
+struct Attention {
+  const float* queries;  // [rows, heads, head_dim]
+  const SequenceView* sequences;
+  int layer, heads, kv_heads, window;
+  float softcap;
+  int k_type, v_type, head_dim;
+
+  /// One head of one row over its cache: a lane has dimensions lane, lane + 32, ... of the sum of e^{s-m} v.
+  /// PRECOND: the whole warp.
+  __device__ __forceinline__ HeadState attend(const RowState& row, size_t head, float (&out)[8]) const {
+    const SequenceView& sequence = sequences[row.slot];
+    const float* query = queries + head * head_dim;
+    const size_t plane = (size_t)layer * kv_heads + head % heads / (heads / kv_heads);
+    const bool traced = row.position >= sequence.first_traced_row;
+    const Span span = attended(row.position, window);
+    HeadState state = empty_state();
+    for (int i = 0; i < 8; ++i) out[i] = 0.0f;
+    for (int t = span.begin; t < span.end; ++t) {
+      const size_t at = (plane * sequence.capacity + t) * head_dim;
+      float s = 0.0f;
+      for (int d = lane(); d < head_dim; d += 32) s = fmaf(query[d], element(sequence.k, at + d, k_type), s);
+      s = warp_reduce<Sum>(s);
+      if (softcap > 0.0f) s = softcap * tanhf(s / softcap);
+      const bool weighs = traced && has_weight(row.position, t);
+      const float factor = raise<true>(state, fmaxf(state.m, s), weighs ? fmaxf(state.mw, s) : state.mw);
+      const float e = traced ? add_position<true>(state, s, row.position, t)
+                             : add_position<false>(state, s, row.position, t);
+      for (int i = 0; i < 8; ++i) {
+        const int d = lane() + 32 * i;
+        if (d < head_dim) out[i] = fmaf(e, element(sequence.v, at + d, v_type), out[i] * factor);
+      }
+    }
+    return state;
+  }
+};
+
+}  // namespace plain
+
+SHARED_BYTES(plain_gemv, 0)
+extern "C" __global__ void __launch_bounds__(256)
+    plain_gemv(const float* x, GemvJobs jobs, int k, int rows, int accumulate, int w_type) {
+  plain::multiply({x, nullptr, 0.0f, 0.0f, k}, jobs, rows, accumulate, w_type);
+}
+
+SHARED_BYTES(plain_gemv_norm, 0)
+extern "C" __global__ void __launch_bounds__(256)
+    plain_gemv_norm(const float* x, const float* norm_weight, float norm_offset, float eps, GemvJobs jobs, int k,
+                    int rows, int accumulate, int w_type) {
+  plain::multiply({x, norm_weight, norm_offset, eps, k}, jobs, rows, accumulate, w_type);
+}
+
+SHARED_BYTES(plain_gemv_gated, 0)
+extern "C" __global__ void __launch_bounds__(256)
+    plain_gemv_gated(const float* x, const float* norm_weight, float norm_offset, float eps, const void* gate,
+                     const void* up, const float* gate_bias, const float* up_bias, float* y, int k, int outs, int rows,
+                     int activation, int w_type) {
+  const plain::Input in = {x, norm_weight, norm_offset, eps, k};
+  for (size_t i = plain::first_warp(); i < (size_t)outs * rows; i += plain::warps()) {
+    const int row = (int)(i / outs), out = (int)(i % outs);
+    const float g = in.dot(row, gate, out, w_type) + (gate_bias ? gate_bias[out] : 0.0f);
+    const float u = in.dot(row, up, out, w_type) + (up_bias ? up_bias[out] : 0.0f);
+    if (plain::lane() == 0) y[i] = activate(g, activation) * u;
+  }
+}
+
+SHARED_BYTES(plain_gemm, 0)
+extern "C" __global__ void __launch_bounds__(256)
+    plain_gemm(const unsigned short* x, const void* w, const float* bias, float* y, int n, int outs, int k,
+               int accumulate, int w_type, int terms) {
+  const bool half = w_type == plain::F16;
+  const float next = half ? Split<__half>::NEXT : Split<__nv_bfloat16>::NEXT;
+  const float restore = half ? Split<__half>::RESTORE : Split<__nv_bfloat16>::RESTORE;
+  for (size_t i = plain::first_warp(); i < (size_t)n * outs; i += plain::warps()) {
+    const size_t row = i / outs, out = i % outs;
+    float sum = 0.0f;
+    for (int at = plain::lane(); at < k; at += 32) {
+      float input = 0.0f;
+      for (int term = terms - 1; term >= 0; --term)
+        input = fmaf(input, next, plain::element(x, ((size_t)term * n + row) * k + at, w_type));
+      sum = fmaf(input, plain::element(w, out * k + at, w_type), sum);
+    }
+    const float result = warp_reduce<Sum>(sum) * restore + (bias ? bias[out] : 0.0f);
+    if (plain::lane() == 0) y[i] = accumulate ? y[i] + result : result;
+  }
+}
+
+SHARED_BYTES(plain_attn_decode, 0)
+extern "C" __global__ void __launch_bounds__(128)
+    plain_attn_decode(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads,
+                      int kv_heads, int window, float softcap, float* partial_out, HeadState* partial_states,
+                      int k_type, int v_type, int head_dim) {
+  const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
+                                      window,  softcap,   k_type, v_type, head_dim};
+  const size_t splits = gridDim.x;
+  for (size_t head = plain::first_warp(); head < (size_t)gridDim.z * heads; head += plain::warps()) {
+    const RowState row = rows[head / heads];
+    if (row.position < 0) continue;
+    float out[8];
+    const HeadState state = attention.attend(row, head, out);
+    for (size_t split = 0; split < splits; ++split) {
+      if (plain::lane() == 0) partial_states[head * splits + split] = split == 0 ? state : empty_state();
+      for (int i = 0; i < 8; ++i) {
+        const int d = plain::lane() + 32 * i;
+        if (d < head_dim) partial_out[(head * splits + split) * head_dim + d] = split == 0 ? out[i] : 0.0f;
+      }
+    }
+  }
+}
+
+SHARED_BYTES(plain_attn_prefill, 0)
+extern "C" __global__ void __launch_bounds__(128)
+    plain_attn_prefill(const float* queries, const RowState* rows, const PrefillPart* parts,
+                       const SequenceView* sequences, int layer, int heads, int kv_heads, int window, float softcap,
+                       float* to, HeadState* states, int k_type, int v_type, int head_dim) {
+  const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
+                                      window,  softcap,   k_type, v_type, head_dim};
+  const PrefillPart part = parts[blockIdx.x];
+  const int group = heads / kv_heads, end = min(part.line + 64, part.rows * group);
+  for (int line = part.line + threadIdx.x / 32; line < end; line += blockDim.x / 32) {
+    const int row = part.first + line / group;
+    const size_t head = (size_t)row * heads + blockIdx.y * group + line % group;
+    float out[8];
+    const HeadState state = attention.attend(rows[row], head, out);
+    if (plain::lane() == 0) states[head] = state;
+    for (int i = 0; i < 8; ++i) {
+      const int d = plain::lane() + 32 * i;
+      if (d < head_dim) to[head * head_dim + d] = out[i] / state.z;
+    }
+  }
+}

@@ -1,0 +1,508 @@
+//! Cases of `rope.cu`, `attn_decode.cu`, `attn_prefill.cu`, `attn_places.cu`, `attn_rows.cu`, and of the plain attention: one
+//! sequence with a cache, in slot 1 of two, and layer 1 of two.
+
+use super::super::abi::{
+    AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, HeadPlaces, HeadState, RopeCache, RowState,
+    SequenceView, TraceView, cache_type,
+};
+use super::super::context::Device;
+use super::super::error::CudaError;
+use super::super::kernel_set::{DECODE_GROUP, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
+use super::super::launch::{Int, Kernel};
+use super::super::memory::Buffer;
+use super::super::pass::prefill_parts;
+use super::data::{Noise, Outcome, U, Values, bound, decode, rounding, unwritten};
+use crate::backend::entropy::reweighting;
+use crate::backend::{Row, SequenceId};
+use crate::model::weights::DType;
+
+const KV_HEADS: usize = 2;
+const GROUP: usize = HEADS / KV_HEADS;
+const CAPACITY: usize = 256;
+const LAYER: usize = 1;
+const SLOT: i32 = 1;
+/// Rows before it have no entropy.
+const FIRST_TRACED: usize = 40;
+const SPLITS: usize = 4;
+/// (window, softcap): without, and with both.
+const VARIANTS: [(usize, f32); 2] = [(0, 0.0), (100, 20.0)];
+
+/// A state without positions: two maxima of -∞.
+const EMPTY: HeadState = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, 0.0, 0.0];
+
+/// A sequence's cache on the device and here.
+pub struct Fixture<'a> {
+    device: &'a Device,
+    head_dim: usize,
+    cache: (DType, DType),
+    k: Values,
+    v: Values,
+    views: Buffer<SequenceView>,
+}
+
+/// A row's attention with one head, in f64.
+struct Attended {
+    out: Vec<f64>,
+    /// Σ α |v|, for each of `out`.
+    magnitudes: Vec<f64>,
+    scores: Vec<f64>,
+    /// The first position that the row attends to.
+    first: usize,
+    row: usize,
+    /// The largest Σ |q k|.
+    products: f64,
+}
+
+impl Attended {
+    fn log_sum(&self, weight: impl Fn(usize) -> f64) -> f64 {
+        let positions = || self.scores.iter().enumerate().map(|(i, s)| (s, weight(self.first + i)));
+        let max = positions().filter(|(_, w)| *w > 0.0).map(|(s, _)| *s).fold(f64::NEG_INFINITY, f64::max);
+        max + positions().map(|(s, w)| w * (s - max).exp()).sum::<f64>().ln()
+    }
+
+    /// ln Σ e^s
+    fn lse(&self) -> f64 {
+        self.log_sum(|_| 1.0)
+    }
+
+    /// α'_t, 0 outside the window.
+    fn reweighted(&self, t: usize) -> f64 {
+        let weight = |t| f64::from(reweighting(self.row, t));
+        let score = t.checked_sub(self.first).and_then(|i| self.scores.get(i)).copied();
+        score.map_or(0.0, |s| weight(t) * (s - self.log_sum(weight)).exp())
+    }
+
+    fn entropy(&self) -> f64 {
+        let alpha = (self.first..=self.row).map(|t| self.reweighted(t)).filter(|a| *a > 0.0);
+        -alpha.map(|a| a * a.ln()).sum::<f64>()
+    }
+
+    /// What a score may lose: three products of terms for each 16 dimensions, and the product of two second terms, 2^-22,
+    /// which is left out; as much again where a query's terms lose it.
+    fn score_bound(&self, head_dim: usize) -> f64 {
+        self.products * (bound(3 * head_dim.div_ceil(16), head_dim / 8 + 8) + 8.0 * U)
+    }
+}
+
+impl<'a> Fixture<'a> {
+    pub fn new(device: &'a Device, head_dim: usize, cache: (DType, DType)) -> Result<Fixture<'a>, CudaError> {
+        let mut noise = Noise(31);
+        let count = LAYERS * KV_HEADS * CAPACITY * head_dim;
+        let (k, v) = (noise.stored(device, count, 1.0, cache.0)?, noise.stored(device, count, 1.0, cache.1)?);
+        let views = views(device, &k, &v, TraceView::default())?;
+        Ok(Fixture { device, head_dim, cache, k, v, views })
+    }
+
+    /// What the names of the attention kernels say.
+    pub fn plain_arguments(&self) -> [Int; 3] {
+        [cache_type(self.cache.0), cache_type(self.cache.1), self.head_dim.into()]
+    }
+
+    /// Queries for scores of deviation 2.
+    fn queries(&self, rows: usize) -> Vec<f32> {
+        Noise(32).floats(rows * HEADS * self.head_dim, 6.0 / (self.head_dim as f32).sqrt())
+    }
+
+    fn attend(&self, queries: &[f32], index: usize, row: usize, head: usize, variant: (usize, f32)) -> Attended {
+        let (d, (window, cap)) = (self.head_dim, (variant.0, f64::from(variant.1)));
+        let query = &queries[(index * HEADS + head) * d..][..d];
+        let plane = (LAYER * KV_HEADS + head / GROUP) * CAPACITY;
+        let first = if window > 0 { (row + 1).saturating_sub(window) } else { 0 };
+        let line = |values: &Values, t: usize| -> Vec<f64> {
+            values.values[(plane + t) * d..][..d].iter().map(|x| f64::from(*x)).collect()
+        };
+        let mut products = 0f64;
+        let mut score = |t| {
+            let terms: Vec<f64> = line(&self.k, t).iter().zip(query).map(|(k, q)| k * f64::from(*q)).collect();
+            products = products.max(terms.iter().map(|x| x.abs()).sum());
+            let sum: f64 = terms.iter().sum();
+            if cap > 0.0 { cap * (sum / cap).tanh() } else { sum }
+        };
+        let scores: Vec<f64> = (first..=row).map(&mut score).collect();
+        let (out, magnitudes) = (vec![0.0; d], vec![0.0; d]);
+        let mut attended = Attended { out, magnitudes, scores, first, row, products };
+        let lse = attended.lse();
+        for t in first..=row {
+            let alpha = (attended.scores[t - first] - lse).exp();
+            for (i, v) in line(&self.v, t).into_iter().enumerate() {
+                attended.out[i] += alpha * v;
+                attended.magnitudes[i] += alpha * v.abs();
+            }
+        }
+        attended
+    }
+
+    fn rows(positions: &[usize]) -> Vec<RowState> {
+        positions.iter().map(|p| RowState { slot: SLOT, position: *p as i32, ..RowState::default() }).collect()
+    }
+
+    /// Outputs and states `[positions, HEADS]` of the rows at `positions`.
+    fn compare(
+        &self,
+        outcome: &mut Outcome,
+        (queries, positions, variant): (&[f32], &[usize], (usize, f32)),
+        (out, states): (&[f32], &[HeadState]),
+        entropy: bool,
+    ) {
+        for (index, row) in positions.iter().enumerate() {
+            for head in 0..HEADS {
+                let want = self.attend(queries, index, *row, head, variant);
+                let lost = want.score_bound(self.head_dim);
+                let at = index * HEADS + head;
+                // the weights' terms over the values of all positions, two products for each 16
+                let weights = bound(2 * want.scores.len().div_ceil(16), 64) + 16.0 * U;
+                for (i, got) in out[at * self.head_dim..][..self.head_dim].iter().enumerate() {
+                    outcome.compare(*got, want.out[i], want.magnitudes[i], 2.0 * lost + weights);
+                }
+                let [m, z, mw, zw, sw] = states[at].map(f64::from);
+                let sums = lost + 256.0 * U;
+                outcome.compare((m + z.ln()) as f32, want.lse(), 1.0 + want.lse().abs(), sums);
+                if !entropy || *row < FIRST_TRACED {
+                    outcome.same(zw, 0.0);
+                    continue;
+                }
+                let weight = |t| f64::from(reweighting(*row, t));
+                let log_sum = want.log_sum(weight);
+                outcome.compare((mw + zw.ln()) as f32, log_sum, 1.0 + log_sum.abs(), sums);
+                // dH/ds_t = -α' (ln α' + H), and |ln α' + H| ≤ 20 here; S'/Z' is at most 20, with a rounding a position
+                outcome.compare((zw.ln() - sw / zw) as f32, want.entropy(), 1.0, 20.0 * (lost + 256.0 * U));
+            }
+        }
+    }
+
+    /// Rows before and after the trace begins.
+    pub fn decode(
+        &self,
+        kernel: &Kernel<AttnDecode>,
+        combine: &Kernel<AttnCombine>,
+        entropy: bool,
+    ) -> Result<Outcome, CudaError> {
+        let (device, positions) = (self.device, [37, 200]);
+        let queries = self.queries(positions.len());
+        let (q, rows) = (device.upload("the self-test", &queries)?, Fixture::rows(&positions));
+        let rows = device.upload("the self-test", &rows)?;
+        let heads = positions.len() * HEADS;
+        let mut outcome = Outcome::default();
+        for variant in VARIANTS {
+            let partial_out = unwritten::<f32>(device, heads * SPLITS * self.head_dim)?;
+            let partial_states = unwritten::<HeadState>(device, heads * SPLITS)?;
+            let (out, states) = (unwritten::<f32>(device, heads * self.head_dim)?, unwritten(device, heads)?);
+            let (window, softcap): (Int, f32) = (variant.0.into(), variant.1);
+            let parameters = AttnDecode {
+                queries: q.ptr(),
+                rows: rows.ptr(),
+                sequences: self.views.ptr(),
+                layer: LAYER.into(),
+                heads: HEADS.into(),
+                kv_heads: KV_HEADS.into(),
+                window,
+                softcap,
+                partial_out: partial_out.ptr(),
+                partial_states: partial_states.ptr(),
+            };
+            let grid = [SPLITS, KV_HEADS * GROUP.div_ceil(DECODE_GROUP), positions.len()];
+            device.launch(kernel, grid, &parameters)?;
+            let parameters = AttnCombine {
+                partial_out: partial_out.ptr(),
+                partial_states: partial_states.ptr(),
+                rows: rows.ptr(),
+                head_dim: self.head_dim.into(),
+                splits: SPLITS.into(),
+                window,
+                out: out.ptr(),
+                states: states.ptr(),
+            };
+            device.launch(combine, [HEADS, positions.len(), 1], &parameters)?;
+            let got = (device.read(&out, 0, heads * self.head_dim)?, device.read(&states, 0, heads)?);
+            self.compare(&mut outcome, (&queries, &positions, variant), (&got.0, &got.1), entropy);
+        }
+        Ok(outcome)
+    }
+
+    /// Two runs of consecutive rows, the first of more than fill a block with their heads, over the beginning of the trace.
+    pub fn prefill(&self, kernel: &Kernel<AttnPrefill>) -> Result<Outcome, CudaError> {
+        let (device, positions) = (self.device, (30..55).chain([60]).collect::<Vec<usize>>());
+        let n = positions.len();
+        let in_pass = |position: &usize| Row { sequence: SequenceId(SLOT as usize), position: *position, token: 0 };
+        let runs = prefill_parts(&positions.iter().map(in_pass).collect::<Vec<_>>(), GROUP);
+        let (queries, parts) = (self.queries(n), device.upload("the self-test", &runs)?);
+        let (q, rows) = (device.upload("the self-test", &queries)?, Fixture::rows(&positions));
+        let rows = device.upload("the self-test", &rows)?;
+        let mut outcome = Outcome::default();
+        for (window, softcap) in VARIANTS.map(|(window, softcap)| (window / 3, softcap)) {
+            let (out, states) = (unwritten::<f32>(device, n * HEADS * self.head_dim)?, unwritten(device, n * HEADS)?);
+            let parameters = AttnPrefill {
+                queries: q.ptr(),
+                rows: rows.ptr(),
+                parts: parts.ptr(),
+                sequences: self.views.ptr(),
+                layer: LAYER.into(),
+                heads: HEADS.into(),
+                kv_heads: KV_HEADS.into(),
+                window: window.into(),
+                softcap,
+                out: out.ptr(),
+                states: states.ptr(),
+            };
+            device.launch(kernel, [runs.len(), KV_HEADS, 1], &parameters)?;
+            let got = (device.read(&out, 0, n * HEADS * self.head_dim)?, device.read(&states, 0, n * HEADS)?);
+            self.compare(&mut outcome, (&queries, &positions, (window, softcap)), (&got.0, &got.1), true);
+        }
+        Ok(outcome)
+    }
+
+    /// Queries and keys normed and rotated, keys and values cached, of rows at two positions.
+    pub fn rope_cache(&self, kernel: &Kernel<RopeCache>) -> Result<Outcome, CudaError> {
+        let (device, d, positions) = (self.device, self.head_dim, [3, 70]);
+        let (n, half, scale, eps, offset) = (positions.len(), d / 2, 0.25f32, 1e-6f32, 1.0f32);
+        let mut noise = Noise(33);
+        let [q, k, v] = [HEADS, KV_HEADS, KV_HEADS].map(|heads| noise.floats(n * heads * d, 2.0));
+        let [q_norm, k_norm] = [(), ()].map(|()| noise.floats(d, 1.0));
+        let angle = |position: usize, i: usize| position as f64 * 0.9f64.powi(i as i32);
+        let table = |f: fn(f64) -> f64| -> Vec<f32> {
+            (0..CAPACITY * half).map(|i| f(angle(i / half, i % half)) as f32).collect()
+        };
+        let (cos, sin) = (table(f64::cos), table(f64::sin));
+        let upload = |values: &[f32]| device.upload("the self-test", values);
+        let (keys, values) = (self.empty_cache(self.cache.0)?, self.empty_cache(self.cache.1)?);
+        let views = views(device, &keys, &values, TraceView::default())?;
+        let buffers =
+            [upload(&q)?, upload(&k)?, upload(&v)?, upload(&q_norm)?, upload(&k_norm)?, upload(&cos)?, upload(&sin)?];
+        let rows = device.upload("the self-test", &Fixture::rows(&positions))?;
+        let parameters = RopeCache {
+            q: buffers[0].ptr(),
+            k: buffers[1].ptr(),
+            v: buffers[2].ptr(),
+            q_norm: buffers[3].ptr(),
+            k_norm: buffers[4].ptr(),
+            norm_offset: offset,
+            eps,
+            cos: buffers[5].ptr(),
+            sin: buffers[6].ptr(),
+            rows: rows.ptr(),
+            sequences: views.ptr(),
+            layer: LAYER.into(),
+            heads: HEADS.into(),
+            kv_heads: KV_HEADS.into(),
+            head_dim: d.into(),
+            query_scale: scale,
+            k_type: cache_type(self.cache.0),
+            v_type: cache_type(self.cache.1),
+        };
+        device.launch(kernel, [(HEADS + 2 * KV_HEADS).div_ceil(4), n, 1], &parameters)?;
+
+        let rotated = |head: &[f32], norm: &[f32], position: usize, scale: f64| -> Vec<(f64, f64)> {
+            let squares: f64 = head.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let factor = scale / (squares / d as f64 + f64::from(eps)).sqrt();
+            let x: Vec<f64> =
+                head.iter().zip(norm).map(|(x, w)| f64::from(*x) * factor * f64::from(offset + w)).collect();
+            let turned = |i: usize| {
+                let (c, s) = (f64::from(cos[position * half + i % half]), f64::from(sin[position * half + i % half]));
+                let (a, b) = if i < half { (x[i] * c, -x[i + half] * s) } else { (x[i] * c, x[i - half] * s) };
+                (a + b, a.abs() + b.abs())
+            };
+            (0..d).map(turned).collect()
+        };
+        let mut outcome = Outcome::default();
+        let got_q: Vec<f32> = device.read(&buffers[0], 0, q.len())?;
+        let read = |values: &Values, dtype| {
+            Ok::<_, CudaError>(decode(&device.read(&values.buffer, 0, values.buffer.bytes())?, dtype))
+        };
+        let (got_k, got_v) = (read(&keys, self.cache.0)?, read(&values, self.cache.1)?);
+        for (row, position) in positions.into_iter().enumerate() {
+            for head in 0..HEADS {
+                let at = (row * HEADS + head) * d;
+                let want = rotated(&q[at..at + d], &q_norm, position, scale.into());
+                want.iter().zip(&got_q[at..]).for_each(|((w, m), got)| outcome.compare(*got, *w, *m, 32.0 * U));
+            }
+            for head in 0..KV_HEADS {
+                let (at, cached) = ((row * KV_HEADS + head) * d, ((LAYER * KV_HEADS + head) * CAPACITY + position) * d);
+                let want = rotated(&k[at..at + d], &k_norm, position, 1.0);
+                let lost = 32.0 * U + rounding(self.cache.0);
+                want.iter().zip(&got_k[cached..]).for_each(|((w, m), got)| outcome.compare(*got, *w, *m, lost));
+                for (v, got) in v[at..at + d].iter().zip(&got_v[cached..]) {
+                    outcome.same(*got, self.cache.1.round(*v));
+                }
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// A cache of zeros.
+    fn empty_cache(&self, dtype: DType) -> Result<Values, CudaError> {
+        Values::new(self.device, &vec![0.0; LAYERS * KV_HEADS * CAPACITY * self.head_dim], dtype)
+    }
+
+    /// Where the heads of one row attend.
+    pub fn places(&self, kernel: &Kernel<AttnPlaces>) -> Result<Outcome, CudaError> {
+        let (device, row, variant) = (self.device, 150, VARIANTS[0]);
+        let queries = self.queries(1);
+        let attended: Vec<Attended> = (0..HEADS).map(|head| self.attend(&queries, 0, row, head, variant)).collect();
+        let state = |want: &Attended| -> HeadState {
+            // any maximum will do
+            let sum = want.log_sum(|t| f64::from(reweighting(row, t)));
+            let (m, entropy) = (want.lse().floor(), want.entropy());
+            let (z, zw) = ((want.lse() - m).exp(), (sum - m).exp());
+            [m as f32, z as f32, m as f32, zw as f32, (zw * (zw.ln() - entropy)) as f32]
+        };
+        let states: Vec<HeadState> = attended.iter().map(state).collect();
+        let traced = row - FIRST_TRACED + 1;
+        let places = unwritten::<HeadPlaces>(device, traced * LAYERS * HEADS)?;
+        let views = views(device, &self.k, &self.v, TraceView { places: places.ptr(), ..TraceView::default() })?;
+        let (q, states) = (device.upload("the self-test", &queries)?, device.upload("the self-test", &states)?);
+        let rows = device.upload("the self-test", &Fixture::rows(&[row]))?;
+        let parameters = AttnPlaces {
+            states: states.ptr(),
+            queries: q.ptr(),
+            rows: rows.ptr(),
+            sequences: views.ptr(),
+            layer: LAYER.into(),
+            layers: LAYERS.into(),
+            heads: HEADS.into(),
+            kv_heads: KV_HEADS.into(),
+            head_dim: self.head_dim.into(),
+            window: variant.0.into(),
+            softcap: variant.1,
+            regularized: false.into(),
+        };
+        device.launch(kernel, [HEADS, 1, 1], &parameters)?;
+        let got: Vec<HeadPlaces> = device.read(&places, ((traced - 1) * LAYERS + LAYER) * HEADS, HEADS)?;
+        let mut outcome = Outcome::default();
+        for (want, got) in attended.iter().zip(got) {
+            let alpha = |t: usize| (want.scores[t] - want.lse()).exp();
+            let prompt: f64 = (0..=FIRST_TRACED).map(alpha).sum();
+            // a maximum of f32 is right to a few U of its size, which is at most 32
+            let lost = want.score_bound(self.head_dim) + 512.0 * U;
+            outcome.compare(got[0], want.entropy(), 8.0, 64.0 * U);
+            for (got, alpha) in got[1..].iter().zip([alpha(row), alpha(row - 1), alpha(0), prompt]) {
+                outcome.compare(*got, alpha, alpha, 2.0 * lost);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// α* of a row whose trace has two heads, and of one that is not traced.
+    pub fn rows_of_attention(&self, kernel: &Kernel<AttnRows>) -> Result<Outcome, CudaError> {
+        let (device, row, d, kept) = (self.device, 150, self.head_dim, [1, 4]);
+        let queries = self.queries(1);
+        let attended = kept.map(|head| self.attend(&queries, 0, row, head, VARIANTS[1]));
+        let traced = row - FIRST_TRACED + 1;
+        // the trace's last row is the one that is read
+        let last = |values: &[f32]| [vec![f32::NAN; (traced - 1) * values.len()], values.to_vec()].concat();
+        let heads: Vec<i32> = (0..traced).flat_map(|_| kept).map(|head| (LAYER * HEADS + head) as i32).collect();
+        let sums = attended.each_ref().map(|want| want.log_sum(|t| f64::from(reweighting(row, t))));
+        let maxima = sums.map(|sum| sum.ceil() as f32);
+        let z: Vec<f32> = sums.iter().zip(maxima).map(|(sum, m)| (sum - f64::from(m)).exp() as f32).collect();
+        let kept_queries: Vec<f32> = kept.iter().flat_map(|head| queries[head * d..][..d].to_vec()).collect();
+        let heads = device.upload("the self-test", &heads)?;
+        let floats = [last(&maxima), last(&z), last(&kept_queries)];
+        let floats = [0, 1, 2].map(|i| device.upload("the self-test", &floats[i]));
+        let [maxima, z, kept_queries] = floats;
+        let (maxima, z, kept_queries) = (maxima?, z?, kept_queries?);
+        let trace = TraceView {
+            heads: heads.ptr(),
+            maxima: maxima.ptr(),
+            sums: z.ptr(),
+            queries: kept_queries.ptr(),
+            ..TraceView::default()
+        };
+        let views = views(device, &self.k, &self.v, trace)?;
+        let (asked, stride) = ([row as i32, FIRST_TRACED as i32 - 1], row + 1);
+        let windows = device.upload("the self-test", &[0, VARIANTS[1].0 as i32])?;
+        let (asked, out) = (device.upload("the self-test", &asked)?, unwritten::<f32>(device, 2 * stride)?);
+        let parameters = AttnRows {
+            sequences: views.ptr(),
+            slot: Int(SLOT),
+            asked: asked.ptr(),
+            windows: windows.ptr(),
+            softcap: VARIANTS[1].1,
+            heads: HEADS.into(),
+            kv_heads: KV_HEADS.into(),
+            keep: kept.len().into(),
+            stride: stride.into(),
+            out: out.ptr(),
+        };
+        device.launch(kernel, [stride.div_ceil(32), 2, 1], &parameters)?;
+        let got: Vec<f32> = device.read(&out, 0, 2 * stride)?;
+        let mut outcome = Outcome::default();
+        let lost = attended.iter().map(|want| want.score_bound(d)).fold(0.0, f64::max) + 512.0 * U;
+        for (t, got) in got.iter().enumerate() {
+            match t < stride {
+                true => {
+                    let want = attended.iter().map(|want| want.reweighted(t)).fold(0.0, f64::max);
+                    outcome.compare(*got, want, want, 2.0 * lost);
+                }
+                false => outcome.same(*got, 0.0),
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+/// Two sequences, of which the first has nothing.
+fn views(device: &Device, k: &Values, v: &Values, trace: TraceView) -> Result<Buffer<SequenceView>, CudaError> {
+    let (k, v, capacity, first_traced_row) = (k.ptr(), v.ptr(), CAPACITY as u32, FIRST_TRACED as i32);
+    let view = SequenceView { k, v, capacity, first_traced_row, trace };
+    device.upload("the self-test", &[SequenceView::default(), view])
+}
+
+/// The merge of splits that all have a part of the row, and a row that is not in use.
+pub fn combine(device: &Device, kernel: &Kernel<AttnCombine>, entropy: bool) -> Result<Outcome, CudaError> {
+    let (d, n) = (96, 2);
+    let mut noise = Noise(34);
+    let partial_out = noise.floats(n * HEADS * SPLITS * d, 1.0);
+    let state = |_| -> HeadState {
+        let mut number = |low: f32, high: f32| low + (high - low) * (noise.next() + 1.0) / 2.0;
+        [number(0.0, 4.0), number(1.0, 20.0), number(-1.0, 3.0), number(1.0, 20.0), number(-9.0, 0.0)]
+    };
+    let states: Vec<HeadState> = (0..n * HEADS * SPLITS).map(state).collect();
+    let rows = Fixture::rows(&[64 * SPLITS]);
+    let rows = [rows[0], RowState { position: -1, ..rows[0] }];
+    let (rows, from) = (device.upload("the self-test", &rows)?, device.upload("the self-test", &partial_out)?);
+    let parts = device.upload("the self-test", &states)?;
+    let (out, to) = (unwritten::<f32>(device, n * HEADS * d)?, unwritten::<HeadState>(device, n * HEADS)?);
+    let parameters = AttnCombine {
+        partial_out: from.ptr(),
+        partial_states: parts.ptr(),
+        rows: rows.ptr(),
+        head_dim: d.into(),
+        splits: SPLITS.into(),
+        window: Int(0),
+        out: out.ptr(),
+        states: to.ptr(),
+    };
+    device.launch(kernel, [HEADS, n, 1], &parameters)?;
+    let got: Vec<f32> = device.read(&out, 0, n * HEADS * d)?;
+    let merged: Vec<HeadState> = device.read(&to, 0, n * HEADS)?;
+    let mut outcome = Outcome::default();
+    for head in 0..HEADS {
+        let parts: Vec<[f64; 5]> = states[head * SPLITS..][..SPLITS].iter().map(|s| s.map(f64::from)).collect();
+        let max = |of: usize| parts.iter().map(|s| s[of]).fold(f64::NEG_INFINITY, f64::max);
+        let (m, mw) = (max(0), max(2));
+        let factor = |s: &[f64; 5]| (s[0] - m).exp();
+        let z: f64 = parts.iter().map(|s| s[1] * factor(s)).sum();
+        outcome.compare(merged[head][0], m, m.abs(), U);
+        outcome.compare(merged[head][1], z, z, 32.0 * U);
+        if entropy {
+            let shift = |s: &[f64; 5]| (s[2] - mw, (s[2] - mw).exp());
+            let zw: f64 = parts.iter().map(|s| shift(s).1 * s[3]).sum();
+            let terms = || parts.iter().map(|s| (shift(s).1 * s[4], shift(s).1 * shift(s).0 * s[3]));
+            let (sw, size) = (terms().map(|(a, b)| a + b).sum(), terms().map(|(a, b)| a.abs() + b.abs()).sum());
+            outcome.compare(merged[head][3], zw, zw, 32.0 * U);
+            outcome.compare(merged[head][4], sw, size, 32.0 * U);
+        }
+        for i in 0..d {
+            let terms = || {
+                parts
+                    .iter()
+                    .enumerate()
+                    .map(|(split, s)| factor(s) * f64::from(partial_out[(head * SPLITS + split) * d + i]))
+            };
+            let size = terms().map(f64::abs).sum::<f64>() / z;
+            outcome.compare(got[head * d + i], terms().sum::<f64>() / z, size, 64.0 * U);
+        }
+    }
+    outcome.same(got[HEADS * d..].iter().all(|x| *x == 0.0), true);
+    outcome.same(merged[HEADS..].iter().all(|state| *state == EMPTY), true);
+    Ok(outcome)
+}

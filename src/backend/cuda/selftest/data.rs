@@ -1,0 +1,145 @@
+//! Numbers for the cases, the same every time, and the comparison of answers.
+
+use super::super::abi::Stored;
+use super::super::context::Device;
+use super::super::error::CudaError;
+use super::super::memory::{Buffer, DevicePtr};
+use crate::model::weights::DType;
+use half::{bf16, f16};
+
+/// Rounding of an f32, relative.
+pub const U: f64 = 1.0 / (1u32 << 24) as f64;
+
+/// What sums of products may lose, relative to Σ |products|: `chained` products of the tensor cores after each other, each of
+/// which aligns its 16 products and the accumulator to the largest and cuts off what is below 2^-23 of that; and `sums`
+/// additions in f32. The accumulator is cut towards zero each time. The products have either sign, so that what is cut off
+/// them adds up as a random walk: six of its deviations, a cut being uniform, of deviation 2^-23 / √12.
+pub fn bound(chained: usize, sums: usize) -> f64 {
+    let walk = 6.0 * (17.0 * chained as f64 / 12.0).sqrt();
+    (2.0 * (chained as f64 + walk) + sums as f64) * U
+}
+
+/// The worst of the numbers that were compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub numbers: usize,
+    pub error: f64,
+    pub bound: f64,
+}
+
+impl Outcome {
+    /// `magnitude`: what the error and its bound are relative to.
+    pub fn compare(&mut self, got: f32, want: f64, magnitude: f64, bound: f64) {
+        let difference = (f64::from(got) - want).abs();
+        let error = if f64::from(got) == want { 0.0 } else { difference / magnitude.max(f64::MIN_POSITIVE) };
+        self.add(if error.is_nan() { f64::INFINITY } else { error }, bound);
+    }
+
+    /// What must not differ at all.
+    pub fn same<T: PartialEq>(&mut self, got: T, want: T) {
+        self.add(if got == want { 0.0 } else { f64::INFINITY }, U);
+    }
+
+    fn add(&mut self, error: f64, bound: f64) {
+        self.numbers += 1;
+        if self.numbers == 1 || error * self.bound > self.error * bound {
+            (self.error, self.bound) = (error, bound);
+        }
+    }
+}
+
+/// A generator of numbers.
+pub struct Noise(pub u64);
+
+impl Noise {
+    /// Between -1 and 1.
+    pub fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// Between -scale and scale.
+    pub fn floats(&mut self, count: usize, scale: f32) -> Vec<f32> {
+        (0..count).map(|_| scale * self.next()).collect()
+    }
+
+    /// The same, in a dtype.
+    pub fn stored(&mut self, device: &Device, count: usize, scale: f32, dtype: DType) -> Result<Values, CudaError> {
+        Values::new(device, &self.floats(count, scale), dtype)
+    }
+}
+
+/// Values on the device in a dtype, and what they are then.
+pub struct Values {
+    pub buffer: Buffer<u8>,
+    pub values: Vec<f32>,
+}
+
+impl Values {
+    pub fn new(device: &Device, values: &[f32], dtype: DType) -> Result<Values, CudaError> {
+        let buffer = device.upload("the self-test", &encode(values, dtype))?;
+        Ok(Values { buffer, values: values.iter().map(|x| dtype.round(*x)).collect() })
+    }
+
+    pub fn ptr(&self) -> DevicePtr<Stored> {
+        self.buffer.ptr().cast()
+    }
+}
+
+fn encode(values: &[f32], dtype: DType) -> Vec<u8> {
+    let bytes = |x: &f32| match dtype {
+        DType::F32 => x.to_ne_bytes().to_vec(),
+        DType::F16 => f16::from_f32(*x).to_ne_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f32(*x).to_ne_bytes().to_vec(),
+    };
+    values.iter().flat_map(bytes).collect()
+}
+
+/// The reverse of what a device holds in a dtype.
+pub fn decode(bytes: &[u8], dtype: DType) -> Vec<f32> {
+    let value = |bytes: &[u8]| match *bytes {
+        [a, b] if dtype == DType::F16 => f16::from_ne_bytes([a, b]).to_f32(),
+        [a, b] => bf16::from_ne_bytes([a, b]).to_f32(),
+        [a, b, c, d] => f32::from_ne_bytes([a, b, c, d]),
+        _ => f32::NAN,
+    };
+    bytes.chunks_exact(dtype.size()).map(value).collect()
+}
+
+/// Rounding to a dtype, relative; twice that of its definition, for what is rounded from a number that is off by a little.
+pub fn rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => 2.0 * U,
+        DType::F16 => 1.0 / 1024.0,
+        DType::Bf16 => 1.0 / 128.0,
+    }
+}
+
+/// 16-bit terms of a weight's dtype, `x = restore · (t0 + next · t1)`, as `kernels/dense.cuh` has them: (next, restore), and
+/// what two terms may lose: relative to x, and of any x.
+pub fn terms(dtype: DType) -> (f64, f64) {
+    if dtype == DType::F16 { (1.0 / 2048.0, 64.0) } else { (1.0, 1.0) }
+}
+
+/// What two terms hold: `[2][count]` in 16 bits.
+pub fn restored(bits: &[u16], dtype: DType) -> Vec<f64> {
+    let values = decode(bytemuck::cast_slice(bits), dtype);
+    let (first, second) = values.split_at(values.len() / 2);
+    let (next, restore) = terms(dtype);
+    first.iter().zip(second).map(|(a, b)| restore * (f64::from(*a) + next * f64::from(*b))).collect()
+}
+
+/// What two terms may lose of a number of this size, relative to |x| + 2^-8: 2^-16 in bf16; 2^-22 in f16, or 2^-30 of any
+/// number, which is 2^-22 of the 2^-8.
+pub fn two_terms(dtype: DType) -> f64 {
+    if dtype == DType::F16 { 4.0 * U } else { 256.0 * U }
+}
+
+/// A buffer of values that are not numbers until a kernel writes them.
+pub fn unwritten<T>(device: &Device, count: usize) -> Result<Buffer<T>, CudaError> {
+    let buffer = device.allocate("the self-test", count)?;
+    device.fill(&buffer, 0xff)?;
+    Ok(buffer)
+}

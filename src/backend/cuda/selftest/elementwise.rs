@@ -1,0 +1,180 @@
+//! Cases of `embed.cu` and `norm.cu`.
+
+use super::super::abi::{AddRmsNorm, Embed, GatedAct, GatedActTerms, RmsNorm, RmsNormTerms, RowState};
+use super::super::context::Device;
+use super::super::error::CudaError;
+use super::super::kernel_set::TERMS;
+use super::super::launch::Kernel;
+use super::data::{Noise, Outcome, U, restored, two_terms, unwritten};
+use crate::model::weights::DType;
+use std::f64::consts::PI;
+
+/// Rows, and a width that is no multiple of what a block takes at once.
+const ROWS: usize = 3;
+const WIDTH: usize = 1160;
+const EPS: f32 = 1e-5;
+const OFFSET: f32 = 1.0;
+
+/// A sum of squares by 256 threads, a factor and two products.
+const NORM: f64 = 32.0 * U;
+
+/// SiLU, or the tanh form of GELU.
+pub fn activate(x: f64, gelu: bool) -> f64 {
+    match gelu {
+        false => x / (1.0 + (-x).exp()),
+        true => x / 2.0 * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
+    }
+}
+
+fn norm(x: &[f32], weight: &[f32]) -> Vec<f64> {
+    let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
+    let factor = 1.0 / (squares / x.len() as f64 + f64::from(EPS)).sqrt();
+    x.iter().zip(weight).map(|(x, w)| f64::from(*x) * factor * f64::from(OFFSET + w)).collect()
+}
+
+/// Tokens of the vocabulary, and one beyond it, whose row is not a number.
+pub fn embed(device: &Device, kernel: &Kernel<Embed>, dtype: DType) -> Result<Outcome, CudaError> {
+    let (vocab, width, scale, tokens) = (7, 2056, 1.7f32, [3, 0, 7]);
+    let table = Noise(21).stored(device, vocab * width, 1.0, dtype)?;
+    let rows = tokens.map(|token| RowState { token, ..RowState::default() });
+    let (rows, x) = (device.upload("the self-test", &rows)?, unwritten::<f32>(device, tokens.len() * width)?);
+    let parameters =
+        Embed { embedding: table.ptr(), rows: rows.ptr(), x: x.ptr(), width: width.into(), vocab: vocab.into(), scale };
+    device.launch(kernel, [width.div_ceil(2048), tokens.len(), 1], &parameters)?;
+    let got: Vec<f32> = device.read(&x, 0, tokens.len() * width)?;
+    let mut outcome = Outcome::default();
+    for (i, got) in got.iter().enumerate() {
+        match table.values.get(tokens[i / width] as usize * width + i % width) {
+            Some(value) => {
+                outcome.compare(*got, f64::from(*value) * f64::from(scale), f64::from(value.abs() * scale), 2.0 * U)
+            }
+            None => outcome.same(got.is_nan(), true),
+        }
+    }
+    Ok(outcome)
+}
+
+/// Numbers, and then a row with one that is not finite, which sets the flag.
+pub fn rms_norm(device: &Device, kernel: &Kernel<RmsNorm>) -> Result<Outcome, CudaError> {
+    let mut noise = Noise(22);
+    let (mut x, weight) = (noise.floats(ROWS * WIDTH, 3.0), noise.floats(WIDTH, 1.0));
+    let weights = device.upload("the self-test", &weight)?;
+    let flag = device.upload("the self-test", &[0i32])?;
+    let mut outcome = Outcome::default();
+    for bad in [false, true] {
+        if bad {
+            x[WIDTH + 5] = f32::INFINITY;
+        }
+        let (from, y) = (device.upload("the self-test", &x)?, unwritten::<f32>(device, x.len())?);
+        let parameters = RmsNorm {
+            x: from.ptr(),
+            weight: weights.ptr(),
+            offset: OFFSET,
+            eps: EPS,
+            width: WIDTH.into(),
+            y: y.ptr(),
+            not_finite: flag.ptr(),
+        };
+        device.launch(kernel, [ROWS, 1, 1], &parameters)?;
+        let got: Vec<f32> = device.read(&y, 0, x.len())?;
+        for (got, x) in got.chunks(WIDTH).zip(x.chunks(WIDTH)).filter(|(_, x)| x.iter().all(|x| x.is_finite())) {
+            got.iter().zip(norm(x, &weight)).for_each(|(got, want)| outcome.compare(*got, want, want.abs(), NORM));
+        }
+        outcome.same(device.read(&flag, 0, 1)?, vec![i32::from(bad)]);
+    }
+    Ok(outcome)
+}
+
+pub fn rms_norm_terms(device: &Device, kernel: &Kernel<RmsNormTerms>, dtype: DType) -> Result<Outcome, CudaError> {
+    let mut noise = Noise(23);
+    let (x, weight) = (noise.floats(ROWS * WIDTH, 3.0), noise.floats(WIDTH, 1.0));
+    let (from, weights) = (device.upload("the self-test", &x)?, device.upload("the self-test", &weight)?);
+    let to = unwritten::<u16>(device, TERMS * x.len())?;
+    let parameters = RmsNormTerms {
+        x: from.ptr(),
+        weight: weights.ptr(),
+        offset: OFFSET,
+        eps: EPS,
+        width: WIDTH.into(),
+        terms: to.ptr(),
+        term_count: TERMS.into(),
+    };
+    device.launch(kernel, [ROWS, 1, 1], &parameters)?;
+    let want = x.chunks(WIDTH).flat_map(|x| norm(x, &weight));
+    Ok(compare_terms(&device.read(&to, 0, TERMS * x.len())?, want, dtype, NORM))
+}
+
+fn compare_terms(bits: &[u16], want: impl Iterator<Item = f64>, dtype: DType, bound: f64) -> Outcome {
+    let mut outcome = Outcome::default();
+    for (got, want) in restored(bits, dtype).iter().zip(want) {
+        outcome.compare(*got as f32, want, want.abs() + 1.0 / 256.0, two_terms(dtype) + bound + U);
+    }
+    outcome
+}
+
+pub fn add_rms_norm(device: &Device, kernel: &Kernel<AddRmsNorm>) -> Result<Outcome, CudaError> {
+    let mut noise = Noise(24);
+    let (x, h) = (noise.floats(ROWS * WIDTH, 2.0), noise.floats(ROWS * WIDTH, 3.0));
+    let weight = noise.floats(WIDTH, 1.0);
+    let (to, from) = (device.upload("the self-test", &x)?, device.upload("the self-test", &h)?);
+    let weights = device.upload("the self-test", &weight)?;
+    let parameters =
+        AddRmsNorm { x: to.ptr(), h: from.ptr(), weight: weights.ptr(), offset: OFFSET, eps: EPS, width: WIDTH.into() };
+    device.launch(kernel, [ROWS, 1, 1], &parameters)?;
+    let got: Vec<f32> = device.read(&to, 0, x.len())?;
+    let mut outcome = Outcome::default();
+    let added = h.chunks(WIDTH).flat_map(|h| norm(h, &weight));
+    for ((got, x), added) in got.iter().zip(&x).zip(added) {
+        outcome.compare(*got, f64::from(*x) + added, f64::from(x.abs()) + added.abs(), NORM);
+    }
+    Ok(outcome)
+}
+
+/// Gates, the other factors, and the results of an activation.
+fn gates(gelu: bool) -> (Vec<f32>, Vec<f32>, Vec<f64>) {
+    let mut noise = Noise(25);
+    let (gate, up) = (noise.floats(1300, 6.0), noise.floats(1300, 2.0));
+    let want = gate.iter().zip(&up).map(|(g, u)| activate(f64::from(*g), gelu) * f64::from(*u)).collect();
+    (gate, up, want)
+}
+
+/// Of |gate · up|, which is no less than the result: the exponential or tanh is right to a few U of 1.
+const ACTIVATION: f64 = 16.0 * U;
+
+pub fn gated_act(device: &Device, kernel: &Kernel<GatedAct>) -> Result<Outcome, CudaError> {
+    let mut outcome = Outcome::default();
+    for gelu in [false, true] {
+        let (gate, up, want) = gates(gelu);
+        let (g, u) = (device.upload("the self-test", &gate)?, device.upload("the self-test", &up)?);
+        let y = unwritten::<f32>(device, gate.len())?;
+        let count = gate.len().into();
+        let parameters = GatedAct { gate: g.ptr(), up: u.ptr(), y: y.ptr(), count, activation: gelu.into() };
+        device.launch(kernel, [gate.len().div_ceil(1024), 1, 1], &parameters)?;
+        for (i, got) in device.read(&y, 0, gate.len())?.into_iter().enumerate() {
+            outcome.compare(got, want[i], f64::from((gate[i] * up[i]).abs()), ACTIVATION);
+        }
+    }
+    Ok(outcome)
+}
+
+pub fn gated_act_terms(device: &Device, kernel: &Kernel<GatedActTerms>, dtype: DType) -> Result<Outcome, CudaError> {
+    let (gate, up, want) = gates(false);
+    let (g, u) = (device.upload("the self-test", &gate)?, device.upload("the self-test", &up)?);
+    let to = unwritten::<u16>(device, TERMS * gate.len())?;
+    let parameters = GatedActTerms {
+        gate: g.ptr(),
+        up: u.ptr(),
+        terms: to.ptr(),
+        count: gate.len().into(),
+        activation: false.into(),
+        term_count: TERMS.into(),
+    };
+    device.launch(kernel, [gate.len().div_ceil(1024), 1, 1], &parameters)?;
+    let bits: Vec<u16> = device.read(&to, 0, TERMS * gate.len())?;
+    let mut outcome = Outcome::default();
+    for (i, got) in restored(&bits, dtype).into_iter().enumerate() {
+        let magnitude = f64::from((gate[i] * up[i]).abs()) + 1.0 / 256.0;
+        outcome.compare(got as f32, want[i], magnitude, two_terms(dtype) + ACTIVATION + U);
+    }
+    Ok(outcome)
+}

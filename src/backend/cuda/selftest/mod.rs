@@ -1,0 +1,306 @@
+//! The power-on self-test: at the first use of a device every kernel that is about to be used answers small cases, which are
+//! compared with plain sums in f64 on the CPU. One that fails is replaced by its like in `kernels/plain.cu`, with a warning;
+//! where there is none, the model is not loaded. What was found is kept on disk for the device, its driver and the kernels.
+//!
+//! An error is given as a share of what was added up, Σ |terms|, and its bound is derived where the case is.
+
+mod attention;
+mod data;
+mod elementwise;
+mod head;
+mod products;
+mod record;
+mod selection;
+
+use super::abi::cache_type;
+use super::context::{Device, DeviceInfo};
+use super::error::CudaError;
+use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, Shape, TERMS, TESTED_HEADS, TESTED_LAYERS};
+use super::launch::{Int, Kernel, Parameters};
+use super::loader::KernelFiles;
+use crate::model::weights::DType;
+use attention::Fixture;
+use data::Outcome;
+use record::Record;
+
+/// Rows of the cases of kernels for up to 8 rows, and for up to 16.
+const NARROW: [usize; 2] = [5, 13];
+
+const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+
+/// What one kernel answered.
+#[derive(Clone, Debug)]
+pub struct Check {
+    pub kernel: String,
+    /// Numbers that were compared.
+    pub numbers: usize,
+    /// Of the worst of them: its error, relative to what was added up, and the bound.
+    pub error: f64,
+    pub bound: f64,
+    /// Why there is no answer.
+    pub fault: Option<String>,
+}
+
+impl Check {
+    pub fn ok(&self) -> bool {
+        self.fault.is_none() && self.error <= self.bound
+    }
+
+    fn describe(&self) -> String {
+        match &self.fault {
+            Some(fault) => fault.clone(),
+            None => format!("error {:.1e}, bound {:.1e}", self.error, self.bound),
+        }
+    }
+}
+
+/// A run of tests on one device.
+struct SelfTest<'a> {
+    device: &'a Device,
+    files: &'a KernelFiles,
+    device_name: &'a str,
+    record: Record,
+    /// Goes on after a kernel without a replacement has failed.
+    complete: bool,
+    checks: Vec<Check>,
+    warnings: Vec<String>,
+}
+
+/// Tests the kernels of a model that have not been tested on this device, and replaces those that fail. Returns what a person
+/// should know.
+///
+/// # Errors
+/// [`CudaError::SelfTest`] of a kernel that fails and has no replacement.
+pub fn settle(
+    device: &Device,
+    info: &DeviceInfo,
+    files: &KernelFiles,
+    kernels: &mut KernelSet,
+    head_dim: usize,
+    cache: (DType, DType),
+    embedding: DType,
+) -> Result<Vec<String>, CudaError> {
+    let record = Record::open(device, info, files);
+    let mut test = SelfTest::new(device, info, files, record, false);
+    let tested = test.kernels(kernels, head_dim, cache, embedding);
+    test.record.save();
+    tested.map(|()| test.warnings)
+}
+
+/// Tests every kernel on a device, whatever was found before, the plain ones too.
+///
+/// # Errors
+/// A device that cannot be opened, or kernels that cannot be loaded. A kernel that fails is no error.
+pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
+    let device = Device::open(ordinal)?;
+    let info = device.info()?;
+    let files = KernelFiles::new(&device, &info)?;
+    let mut test = SelfTest::new(&device, &info, &files, Record::empty(&device, &info, &files), true);
+    let done = test.everything();
+    test.record.save();
+    match done {
+        // the device takes no more work after a fault: the table ends with it
+        Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.checks),
+        Err(error) => Err(error),
+    }
+}
+
+impl<'a> SelfTest<'a> {
+    fn new(
+        device: &'a Device,
+        info: &'a DeviceInfo,
+        files: &'a KernelFiles,
+        record: Record,
+        complete: bool,
+    ) -> SelfTest<'a> {
+        let (checks, warnings) = (Vec::new(), Vec::new());
+        SelfTest { device, files, device_name: &info.name, record, complete, checks, warnings }
+    }
+
+    fn everything(&mut self) -> Result<(), CudaError> {
+        use DType::{Bf16, F16, F32};
+        self.plain(&DTYPES)?;
+        for head_dim in [16, 32, 64, 96, 128, 256] {
+            for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
+                let shape = Shape { head_dim, layers: TESTED_LAYERS, heads: TESTED_HEADS };
+                let mut kernels = KernelSet::load(self.files, shape, &DTYPES, cache, F32)?;
+                self.kernels(&mut kernels, head_dim, cache, F32)?;
+            }
+        }
+        for embedding in [F16, Bf16] {
+            let kernel = self.files.get("embed", &format!("embed_{}", embedding.name()))?;
+            let device = self.device;
+            self.required(&kernel, |kernel| elementwise::embed(device, kernel, embedding))?;
+        }
+        Ok(())
+    }
+
+    /// All kernels of a set, those first that others are tested with.
+    fn kernels(
+        &mut self,
+        set: &mut KernelSet,
+        head_dim: usize,
+        cache: (DType, DType),
+        embedding: DType,
+    ) -> Result<(), CudaError> {
+        let device = self.device;
+        for dtype in DTYPES {
+            if let Some(matmul) = set.matmul.get_mut(&dtype) {
+                self.products(matmul, dtype)?;
+            }
+        }
+        self.required(&set.embed, |kernel| elementwise::embed(device, kernel, embedding))?;
+        self.required(&set.rms_norm, |kernel| elementwise::rms_norm(device, kernel))?;
+        self.required(&set.add_rms_norm, |kernel| elementwise::add_rms_norm(device, kernel))?;
+        self.required(&set.gated_act, |kernel| elementwise::gated_act(device, kernel))?;
+        let fixture = Fixture::new(device, head_dim, cache)?;
+        self.required(&set.rope_cache, |kernel| fixture.rope_cache(kernel))?;
+        self.attention(set, &fixture)?;
+        self.required(&set.select, |kernel| selection::select(device, kernel, head_dim))?;
+        self.required(&set.places, |kernel| fixture.places(kernel))?;
+        self.required(&set.rows, |kernel| fixture.rows_of_attention(kernel))?;
+        self.required(&set.cosines, |kernel| selection::cosines(device, kernel))?;
+        self.required(&set.head_partial, |kernel| head::partial(device, kernel))?;
+        self.required(&set.head_mass, |kernel| head::mass(device, &set.head_partial, kernel))?;
+        self.required(&set.head_finish, |kernel| head::finish(device, &set.head_partial, &set.head_mass, kernel))
+    }
+
+    fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
+        let (device, bound) = (self.device, [cache_type(dtype)]);
+        for (variant, rows) in NARROW.into_iter().enumerate() {
+            let MatmulKernels { gemv, norm, gated, .. } = &mut *matmul;
+            self.replaceable(&mut gemv[variant], "plain_gemv", &bound, |k| products::gemv(device, k, dtype, rows))?;
+            self.replaceable(&mut norm[variant], "plain_gemv_norm", &bound, |kernel| {
+                products::gemv_norm(device, kernel, dtype, rows)
+            })?;
+            self.replaceable(&mut gated[variant], "plain_gemv_gated", &bound, |kernel| {
+                products::gemv_gated(device, kernel, dtype, rows)
+            })?;
+        }
+        let Some(wide) = &mut matmul.wide else { return Ok(()) };
+        let bound = [cache_type(dtype), TERMS.into()];
+        for (kernel, block) in wide.gemm.iter_mut().zip(GEMM_ROWS) {
+            self.replaceable(kernel, "plain_gemm", &bound, |kernel| products::gemm(device, kernel, dtype, block))?;
+        }
+        self.required(&wide.split, |kernel| products::split(device, kernel, dtype))?;
+        self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_terms(device, kernel, dtype))?;
+        self.required(&wide.gated_act, |kernel| elementwise::gated_act_terms(device, kernel, dtype))
+    }
+
+    fn attention(&mut self, set: &mut KernelSet, fixture: &Fixture) -> Result<(), CudaError> {
+        let device = self.device;
+        let bound = fixture.plain_arguments();
+        let combine = &set.decode.combine;
+        self.required(combine, |kernel| attention::combine(device, kernel, true))?;
+        self.replaceable(&mut set.decode.attend, "plain_attn_decode", &bound, |kernel| {
+            fixture.decode(kernel, combine, true)
+        })?;
+        if let Some(plain) = &mut set.decode_plain {
+            self.required(&plain.combine, |kernel| attention::combine(device, kernel, false))?;
+            self.replaceable(&mut plain.attend, "plain_attn_decode", &bound, |kernel| {
+                fixture.decode(kernel, &plain.combine, false)
+            })?;
+        }
+        self.replaceable(&mut set.prefill, "plain_attn_prefill", &bound, |kernel| fixture.prefill(kernel))
+    }
+
+    /// The plain kernels by themselves, with every type.
+    fn plain(&mut self, types: &[DType]) -> Result<(), CudaError> {
+        let (device, files) = (self.device, self.files);
+        for dtype in types {
+            let (dtype, ints) = (*dtype, [cache_type(*dtype)]);
+            self.required(&files.plain("plain_gemv", &ints)?, |k| products::gemv(device, k, dtype, NARROW[1]))?;
+            self.required(&files.plain("plain_gemv_norm", &ints)?, |kernel| {
+                products::gemv_norm(device, kernel, dtype, NARROW[1])
+            })?;
+            self.required(&files.plain("plain_gemv_gated", &ints)?, |kernel| {
+                products::gemv_gated(device, kernel, dtype, NARROW[1])
+            })?;
+            if dtype != DType::F32 {
+                let ints = [cache_type(dtype), TERMS.into()];
+                self.required(&files.plain("plain_gemm", &ints)?, |k| products::gemm(device, k, dtype, GEMM_ROWS[1]))?;
+            }
+            let fixture = Fixture::new(device, 96, (dtype, dtype))?;
+            let ints = fixture.plain_arguments();
+            let combine = files.get("attn_decode", "attn_combine")?;
+            self.required(&files.plain("plain_attn_decode", &ints)?, |kernel| fixture.decode(kernel, &combine, true))?;
+            self.required(&files.plain("plain_attn_prefill", &ints)?, |kernel| fixture.prefill(kernel))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a kernel answers as it should: as it was found before, or by its test.
+    fn passes<P: Parameters>(
+        &mut self,
+        kernel: &Kernel<P>,
+        test: &dyn Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
+    ) -> Result<bool, CudaError> {
+        let name = kernel.full_name();
+        if let Some(ok) = self.record.get(&name) {
+            return Ok(ok);
+        }
+        let (outcome, fault) = match test(kernel) {
+            Ok(outcome) => (outcome, None),
+            // known from now on, so that the next start does without it
+            Err(CudaError::Driver { call, cause }) => (Outcome::default(), Some(format!("{call}: {cause}"))),
+            Err(error) => return Err(error),
+        };
+        let Outcome { numbers, error, bound } = outcome;
+        let check = Check { kernel: name.clone(), numbers, error, bound, fault };
+        self.record.note(&name, check.ok());
+        let (ok, faulty, reason) = (check.ok(), check.fault.is_some(), check.describe());
+        self.checks.push(check);
+        if faulty {
+            let reason =
+                format!("{reason}, after which the device takes no more work; the next start leaves it out if it can");
+            return Err(self.failure(&name, reason));
+        }
+        Ok(ok)
+    }
+
+    fn failure(&self, kernel: &str, reason: String) -> CudaError {
+        CudaError::SelfTest { kernel: kernel.to_owned(), device: self.device_name.to_owned(), reason }
+    }
+
+    /// Why a kernel is known to fail.
+    fn reason(&self, kernel: &str) -> String {
+        let check = self.checks.iter().find(|check| check.kernel == kernel);
+        check.map_or_else(|| "as it did when it was tested".to_owned(), Check::describe)
+    }
+
+    /// Tests a kernel that nothing replaces.
+    fn required<P: Parameters>(
+        &mut self,
+        kernel: &Kernel<P>,
+        test: impl Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
+    ) -> Result<(), CudaError> {
+        if self.passes(kernel, &test)? || self.complete {
+            return Ok(());
+        }
+        let name = kernel.full_name();
+        Err(self.failure(&name, self.reason(&name)))
+    }
+
+    /// Tests a kernel and, if it fails, puts the plain one in its place, which has to pass the same test.
+    fn replaceable<P: Parameters>(
+        &mut self,
+        kernel: &mut Kernel<P>,
+        plain: &str,
+        bound: &[Int],
+        test: impl Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
+    ) -> Result<(), CudaError> {
+        if self.passes(kernel, &test)? || self.complete {
+            return Ok(());
+        }
+        let (name, plain) = (kernel.full_name(), self.files.plain(plain, bound)?);
+        self.required(&plain, test)?;
+        self.warnings.push(format!(
+            "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by a slow one; please report this with what \
+             uqac devices --check prints",
+            self.device_name,
+            self.reason(&name)
+        ));
+        *kernel = plain;
+        Ok(())
+    }
+}

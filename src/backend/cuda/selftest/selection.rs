@@ -1,0 +1,142 @@
+//! Cases of `attn_select.cu` and `cosines.cu`: the trace.
+
+use super::super::abi::{AttnSelect, Cosines, HeadState, RowState, SequenceView, TraceView};
+use super::super::context::Device;
+use super::super::error::CudaError;
+use super::super::kernel_set::{TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
+use super::super::launch::{Int, Kernel};
+use super::super::memory::{Buffer, DevicePtr};
+use super::data::{Noise, Outcome, U, unwritten};
+
+const KEEP: usize = 3;
+const HIDDEN: usize = 300;
+/// Of the trace, whose first row this is.
+const FIRST: i32 = 7;
+
+/// The arrays of a trace of two rows.
+struct Trace {
+    heads: Buffer<i32>,
+    entropies: Buffer<f32>,
+    maxima: Buffer<f32>,
+    sums: Buffer<f32>,
+    queries: Buffer<f32>,
+    hidden: Buffer<f32>,
+    gaps: Buffer<f32>,
+}
+
+impl Trace {
+    fn new(device: &Device, head_dim: usize) -> Result<Trace, CudaError> {
+        Ok(Trace {
+            heads: unwritten(device, 2 * KEEP)?,
+            entropies: unwritten(device, 2 * KEEP)?,
+            maxima: unwritten(device, 2 * KEEP)?,
+            sums: unwritten(device, 2 * KEEP)?,
+            queries: unwritten(device, 2 * KEEP * head_dim)?,
+            hidden: unwritten(device, 2 * HIDDEN)?,
+            gaps: unwritten(device, 2)?,
+        })
+    }
+
+    fn views(&self, device: &Device) -> Result<Buffer<SequenceView>, CudaError> {
+        let trace = TraceView {
+            heads: self.heads.ptr(),
+            entropies: self.entropies.ptr(),
+            maxima: self.maxima.ptr(),
+            sums: self.sums.ptr(),
+            queries: self.queries.ptr(),
+            hidden: self.hidden.ptr(),
+            gaps: self.gaps.ptr(),
+            places: DevicePtr::NULL,
+        };
+        device.upload("the self-test", &[SequenceView { first_traced_row: FIRST, trace, ..SequenceView::default() }])
+    }
+}
+
+/// The heads of lowest entropy of the second row of the trace, all layers at once and layer by layer.
+pub fn select(device: &Device, kernel: &Kernel<AttnSelect>, head_dim: usize) -> Result<Outcome, CudaError> {
+    let mut noise = Noise(41);
+    let mut number = |low: f32, high: f32| low + (high - low) * (noise.next() + 1.0) / 2.0;
+    let state = |_| -> HeadState { [1.0, 2.0, number(-1.0, 1.0), number(1.0, 20.0), number(-20.0, 0.0)] };
+    let states: Vec<HeadState> = (0..LAYERS * HEADS).map(state).collect();
+    let entropy = |s: &HeadState| f64::from(s[3]).ln() - f64::from(s[4]) / f64::from(s[3]);
+    let mut order: Vec<usize> = (0..states.len()).collect();
+    order.sort_by(|a, b| entropy(&states[*a]).total_cmp(&entropy(&states[*b])));
+    let queries = noise.floats(states.len() * head_dim, 1.0);
+    let hidden = noise.floats(HIDDEN, 1.0);
+    let rows = device.upload("the self-test", &[RowState { position: FIRST + 1, ..RowState::default() }])?;
+    let (s, q) = (device.upload("the self-test", &states)?, device.upload("the self-test", &queries)?);
+    let h = device.upload("the self-test", &hidden)?;
+    let mut outcome = Outcome::default();
+    for layers in [LAYERS, 1] {
+        let trace = Trace::new(device, head_dim)?;
+        let views = trace.views(device)?;
+        for first in (0..LAYERS).step_by(layers) {
+            let last = first + layers == LAYERS;
+            let parameters = AttnSelect {
+                states: s.ptr().add(first * HEADS),
+                queries: q.ptr().add(first * HEADS * head_dim),
+                hidden: if last { h.ptr() } else { DevicePtr::NULL },
+                rows: rows.ptr(),
+                sequences: views.ptr(),
+                first_layer: first.into(),
+                layers: layers.into(),
+                heads: HEADS.into(),
+                head_dim: head_dim.into(),
+                hidden_size: HIDDEN.into(),
+                keep: KEEP.into(),
+                regularized: Int(0),
+                begin: (first == 0).into(),
+                finish: last.into(),
+            };
+            device.launch(kernel, [1, 1, 1], &parameters)?;
+        }
+        let heads: Vec<i32> = device.read(&trace.heads, KEEP, KEEP)?;
+        outcome.same(heads, order[..KEEP].iter().map(|head| *head as i32).collect());
+        let floats = |buffer: &Buffer<f32>, each: usize| device.read(buffer, KEEP * each, KEEP * each);
+        let (entropies, maxima, sums) =
+            (floats(&trace.entropies, 1)?, floats(&trace.maxima, 1)?, floats(&trace.sums, 1)?);
+        let kept = floats(&trace.queries, head_dim)?;
+        for (i, head) in order[..KEEP].iter().enumerate() {
+            let want = entropy(&states[*head]);
+            outcome.compare(entropies[i], want, want.abs(), 2.0 * U);
+            outcome.same((maxima[i], sums[i]), (states[*head][2], states[*head][3]));
+            outcome.same(&kept[i * head_dim..][..head_dim], &queries[head * head_dim..][..head_dim]);
+        }
+        let (last, next) = (entropy(&states[order[KEEP - 1]]), entropy(&states[order[KEEP]]));
+        outcome.compare(device.read(&trace.gaps, 1, 1)?[0], next - last, next.abs() + last.abs(), 4.0 * U);
+        outcome.same(device.read(&trace.hidden, HIDDEN, HIDDEN)?, hidden.clone());
+    }
+    Ok(outcome)
+}
+
+/// Of two traced rows, and of one that is not.
+pub fn cosines(device: &Device, kernel: &Kernel<Cosines>) -> Result<Outcome, CudaError> {
+    let hidden = Noise(42).floats(2 * HIDDEN, 1.0);
+    let trace = Trace::new(device, 16)?;
+    device.write(&trace.hidden, 0, &hidden)?;
+    let views = trace.views(device)?;
+    let (positions, answer) = ([FIRST, FIRST + 1, FIRST + 2], [FIRST + 1, FIRST]);
+    let (rows, columns) = (device.upload("the self-test", &positions)?, device.upload("the self-test", &answer)?);
+    let count = positions.len() * answer.len();
+    let out = unwritten::<f32>(device, count)?;
+    let parameters = Cosines {
+        sequences: views.ptr(),
+        slot: Int(0),
+        traced: Int(2),
+        hidden_size: HIDDEN.into(),
+        positions: rows.ptr(),
+        answer: columns.ptr(),
+        out: out.ptr(),
+    };
+    device.launch(kernel, [answer.len(), positions.len(), 1], &parameters)?;
+    let row = |position: i32| hidden.chunks(HIDDEN).nth((position - FIRST) as usize);
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let mut outcome = Outcome::default();
+    for (i, got) in device.read(&out, 0, count)?.into_iter().enumerate() {
+        match (row(positions[i / 2]), row(answer[i % 2])) {
+            (Some(a), Some(b)) => outcome.compare(got, dot(a, b) / (dot(a, a) * dot(b, b)).sqrt(), 1.0, 2.0 * U),
+            _ => outcome.same(got, 0.0),
+        }
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,66 @@
+//! What the makers publish of the devices that predictions are made for. Peaks: dense bf16 products summed in f32, and the
+//! memory's bandwidth.
+
+/// One device.
+#[derive(Debug)]
+pub struct Accelerator {
+    /// As `--predict` takes it.
+    pub name: &'static str,
+    pub multiprocessors: usize,
+    /// Bytes a second.
+    pub bandwidth: f64,
+    /// Operations a second.
+    pub matrix_peak: f64,
+    /// Cycles a second at which the matrix peak is stated, and at most.
+    pub clock: f64,
+    /// Of the matrix peak, what `mma.sync` reaches, and by how much that may be off: 16-bit products by warps, which the
+    /// kernels use. wgmma and tcgen05 reach the rest.
+    pub mma_share: (f64, f64),
+    pub source: &'static str,
+}
+
+pub const ACCELERATORS: [Accelerator; 4] = [
+    Accelerator {
+        name: "h100",
+        multiprocessors: 132,
+        bandwidth: 3.35e12,
+        matrix_peak: 989.4e12,
+        clock: 1.83e9,
+        // Luo et al., "Dissecting the NVIDIA Hopper Architecture through Microbenchmarking" (2024): 62 % on average
+        mma_share: (0.62, 0.06),
+        source: "NVIDIA H100 Tensor Core GPU datasheet and architecture whitepaper (SXM5)",
+    },
+    Accelerator {
+        name: "h200",
+        multiprocessors: 132,
+        bandwidth: 4.8e12,
+        matrix_peak: 989.4e12,
+        clock: 1.83e9,
+        mma_share: (0.62, 0.06),
+        source: "NVIDIA H200 Tensor Core GPU datasheet (SXM)",
+    },
+    Accelerator {
+        name: "4090",
+        multiprocessors: 128,
+        bandwidth: 1.008e12,
+        matrix_peak: 165.2e12,
+        clock: 2.52e9,
+        mma_share: (0.95, 0.05),
+        source: "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090",
+    },
+    Accelerator {
+        name: "b200",
+        multiprocessors: 148,
+        bandwidth: 8.0e12,
+        matrix_peak: 2250e12,
+        clock: 1.85e9,
+        // nothing is published of mma.sync there: a guess
+        mma_share: (0.35, 0.15),
+        source: "NVIDIA DGX B200 datasheet, of eight GPUs; the clock is a guess",
+    },
+];
+
+/// The device of a name.
+pub fn find(name: &str) -> Option<&'static Accelerator> {
+    ACCELERATORS.iter().find(|accelerator| accelerator.name == name)
+}

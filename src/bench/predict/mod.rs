@@ -1,0 +1,400 @@
+//! Predictions of what a decode step and a prefill take on a GPU, before one is there to measure:
+//!
+//! ```text
+//! time = nodes · gap  +  Σ over nodes (ramp + max(bytes / bandwidth, instructions / issue rate))
+//! ```
+//!
+//! Nodes are what a captured step launches, bytes what they must read, instructions those that were counted in the machine
+//! code, all else is assumed: [`Assumed`] says each with how far it may be off. The range of a prediction has everything off
+//! the same way. No number here was measured on a GPU, and none of it is to be quoted as if it had been.
+
+pub mod accelerators;
+mod counts;
+
+use crate::backend::cuda::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS, TERMS};
+use crate::model::ModelSpec;
+use accelerators::Accelerator;
+use serde::{Deserialize, Serialize};
+
+/// Something assumed, and by how much it may be off either way.
+type Assumed = (f64, f64);
+
+/// Of the published bandwidth, what large reads reach.
+const COPY_SHARE: Assumed = (0.90, 0.03);
+/// Seconds from the end of a graph's node to the start of the next.
+const GAP: Assumed = (1.3e-6, 0.4e-6);
+/// Seconds of a node that reads memory in which it does not read at full rate: until its first bytes arrive, and in the last
+/// wave of its blocks.
+const RAMP: Assumed = (2.2e-6, 1.0e-6);
+/// Instructions a cycle and multiprocessor, of four at most, of a product's loop and of attention's, which has barriers.
+const PRODUCT_IPC: Assumed = (2.8, 0.5);
+const ATTENTION_IPC: Assumed = (1.7, 0.5);
+/// Of the instructions of a loop, those that a pass executes; the others are of edges and of slow divisions: of products by
+/// `gemm`, of attention in a step, and in a prefill. (All of them in `gemv`.)
+const GEMM_EXECUTED: Assumed = (0.42, 0.06);
+const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
+const PREFILL_EXECUTED: Assumed = (0.5, 0.15);
+/// Of what the entropy adds to attention's loop: most of it is for the ten nearest positions and the first.
+const ENTROPY_EXECUTED: Assumed = (0.4, 0.2);
+/// Seconds of the two kernels that read the logits.
+const READ_LOGITS: Assumed = (14e-6, 6e-6);
+/// Of a prefill's time, what norms, rotations and the splitting into terms add.
+const ELEMENTWISE: Assumed = (0.06, 0.03);
+
+/// Bytes of a weight, and of a key and a value: bf16, and the cache's default of f32 and f16.
+const WEIGHT_BYTES: f64 = 2.0;
+const CACHE_BYTES: f64 = 6.0;
+/// Multiply-adds of one tensor core instruction, m16n8k16.
+const HMMA_PRODUCTS: f64 = 2048.0;
+/// Parts of a multiprocessor that issue instructions, each with tensor cores of its own.
+const SCHEDULERS: f64 = 4.0;
+
+/// The context at which a row of the decode table stands: the mean of a prompt and a response of 512 tokens each.
+const CONTEXT: usize = 768;
+const LONG: [usize; 2] = [4096, 32_768];
+const BATCHES: [usize; 3] = [1, 16, 64];
+const PREFILLS: [usize; 2] = [512, 4096];
+
+/// One row of a prediction; its name and unit are those of the row of `benches/gpu.sh` that measures it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub what: String,
+    /// tokens/s, or % of the time without the trace
+    pub unit: String,
+    pub predicted: f64,
+    pub low: f64,
+    pub high: f64,
+    /// Seconds: of a step, or of the whole prefill.
+    pub seconds: Option<f64>,
+    /// Of the best that bytes at the copy rate, or operations at the published matrix peak, allow.
+    pub share_of_floor: Option<f64>,
+    /// Of the time, what passes between nodes.
+    pub gap_share: Option<f64>,
+    /// The hardware counter that shows whether the reason is the right one, and what it should say.
+    pub falsified_by: String,
+}
+
+/// What is predicted of one model on one device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Said with every output.
+    pub note: String,
+    pub device: String,
+    pub source: String,
+    pub shape: String,
+    pub rows: Vec<Row>,
+}
+
+const NOTE: &str = "predictions from counted instructions and published peaks; not measured, on no GPU";
+
+/// Seconds of a run, by what they go to.
+#[derive(Clone, Copy, Default)]
+struct Time {
+    gaps: f64,
+    memory: f64,
+    issue: f64,
+    other: f64,
+}
+
+impl Time {
+    fn total(&self) -> f64 {
+        self.gaps + self.memory + self.issue + self.other
+    }
+
+    /// What most of it waits for: (the counter, what it should say).
+    fn falsified_by(&self) -> String {
+        let share = |seconds: f64| 100.0 * seconds / self.total();
+        let (memory, issue) = (share(self.memory), share(self.issue));
+        let counter = if memory >= issue {
+            "dram__bytes_read.sum.per_second: at the copy rate"
+        } else {
+            "sm__inst_executed.avg.per_cycle_active: at the assumed rate"
+        };
+        format!("{counter} in the kernels of {:.0} % of the time", memory.max(issue))
+    }
+}
+
+/// A model on a device with every assumption at one end of its range: -1 the fast end, 1 the slow one.
+struct Model<'a> {
+    spec: &'a ModelSpec,
+    device: &'a Accelerator,
+    slow: f64,
+}
+
+impl Model<'_> {
+    /// A time.
+    fn time(&self, (middle, off): Assumed) -> f64 {
+        middle + self.slow * off
+    }
+
+    /// A rate or a share.
+    fn rate(&self, (middle, off): Assumed) -> f64 {
+        middle - self.slow * off
+    }
+
+    fn bandwidth(&self) -> f64 {
+        self.device.bandwidth * self.rate(COPY_SHARE)
+    }
+
+    /// Instructions a second of warps, of the whole device.
+    fn issue(&self, ipc: Assumed) -> f64 {
+        self.device.multiprocessors as f64 * self.device.clock * self.rate(ipc)
+    }
+
+    /// (in, out) features of a layer's products: q with k and v, o, gate with up, down.
+    fn products(&self) -> [(usize, usize); 4] {
+        let s = self.spec;
+        let (q, kv) = (s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim);
+        [
+            (s.hidden_size, q + 2 * kv),
+            (q, s.hidden_size),
+            (s.hidden_size, 2 * s.intermediate_size),
+            (s.intermediate_size, s.hidden_size),
+        ]
+    }
+
+    /// A node that reads `bytes` with so many instructions for each KiB.
+    fn read(&self, time: &mut Time, bytes: f64, per_kib: f64, ipc: Assumed) {
+        let (memory, issue) = (bytes / self.bandwidth(), bytes / 1024.0 * per_kib / self.issue(ipc));
+        if memory >= issue {
+            time.memory += memory
+        } else {
+            time.issue += issue
+        }
+        time.other += self.time(RAMP);
+    }
+
+    /// Instructions of attention that a step executes for each KiB of cache; head sizes that are not counted are taken as the
+    /// nearest one that is. More are executed at the slow end.
+    fn attention(&self, traced: bool) -> f64 {
+        let kernel = format!("attn_decode_kf32_vf16_d{}", if self.spec.head_dim <= 64 { 64 } else { 128 });
+        let plain = count(&format!("{kernel}_plain"));
+        let entropy = if traced { self.time(ENTROPY_EXECUTED) * (count(&kernel) - plain) } else { 0.0 };
+        self.time(ATTENTION_EXECUTED) * plain + entropy
+    }
+
+    /// One step of up to [`NARROW_ROWS`] sequences that are `context` long.
+    fn step(&self, batch: usize, context: usize, traced: bool) -> Time {
+        let (s, mut time) = (self.spec, Time::default());
+        let rows = if batch > 8 { 16 } else { 8 };
+        let gemv = ["gemv_norm", "gemv", "gemv_gated", "gemv"].map(|name| count(&format!("{name}_bf16_r{rows}")));
+        // norms, rotation and cache, attention and its merge, and the four products
+        let layer_nodes = 7 + if s.post_norms { 2 } else { 0 };
+        // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
+        let nodes = s.layers.len() * layer_nodes + 5;
+        time.gaps = nodes as f64 * self.time(GAP);
+        for layer in &s.layers {
+            for ((width, outs), per_kib) in self.products().into_iter().zip(gemv) {
+                self.read(&mut time, (width * outs) as f64 * WEIGHT_BYTES, per_kib, PRODUCT_IPC);
+            }
+            let positions = layer.window.unwrap_or(context).min(context);
+            let cache = (batch * positions * s.num_key_value_heads * s.head_dim) as f64 * CACHE_BYTES;
+            self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC);
+        }
+        self.read(&mut time, (s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES, gemv[1], PRODUCT_IPC);
+        time.other += self.time(READ_LOGITS);
+        time
+    }
+
+    /// A step of any number of sequences: groups, one after the other.
+    fn decode(&self, batch: usize, context: usize, traced: bool) -> Time {
+        let steps = batch.div_ceil(NARROW_ROWS) as f64;
+        let Time { gaps, memory, issue, other } = self.step(batch.min(NARROW_ROWS), context, traced);
+        Time { gaps: steps * gaps, memory: steps * memory, issue: steps * issue, other: steps * other }
+    }
+
+    /// Seconds for which tensor core instructions keep a scheduler, with so many others for each.
+    fn hmma(&self, count: f64, per_hmma: f64, ipc: Assumed) -> f64 {
+        let of_scheduler =
+            self.device.matrix_peak / self.device.clock / self.device.multiprocessors as f64 / SCHEDULERS;
+        let cycles = 2.0 * HMMA_PRODUCTS / (of_scheduler * self.rate(self.device.mma_share));
+        count * cycles.max(per_hmma * SCHEDULERS / self.rate(ipc)) / self.device.clock
+    }
+
+    /// The prefill of `tokens` tokens in passes of at most [`MAX_ROWS`].
+    fn prefill(&self, tokens: usize) -> Time {
+        let (s, mut time) = (self.spec, Time::default());
+        let multiprocessors = self.device.multiprocessors;
+        let per_hmma = self.time(GEMM_EXECUTED) * count("gemm_bf16_t2_m128");
+        let attention = self.time(PREFILL_EXECUTED) * prefill_attention(s.head_dim);
+        let (q, kv) = (s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim);
+        // q, k, v, gate and up are launches of their own
+        let products = [(s.hidden_size, q), (s.hidden_size, kv), (s.hidden_size, kv), (q, s.hidden_size)];
+        let network = [(s.hidden_size, s.intermediate_size); 2];
+        let products = products.into_iter().chain(network).chain([(s.intermediate_size, s.hidden_size)]);
+        for first in (0..tokens).step_by(MAX_ROWS) {
+            let rows = MAX_ROWS.min(tokens - first);
+            for layer in &s.layers {
+                for (width, outs) in products.clone() {
+                    let blocks = rows.div_ceil(GEMM_ROWS[1]) * outs.div_ceil(64);
+                    // the multiprocessor with the most blocks decides; a block's warps are spread over the schedulers
+                    let most = blocks.div_ceil(multiprocessors) as f64;
+                    let block = (GEMM_ROWS[1] * 64 * width * TERMS) as f64 / HMMA_PRODUCTS / SCHEDULERS;
+                    let computed = self.hmma(most * block, per_hmma, PRODUCT_IPC);
+                    let read = (width * outs) as f64 * WEIGHT_BYTES / self.bandwidth();
+                    if read > computed { time.memory += read } else { time.issue += computed }
+                }
+                let positions = (first + rows / 2).min(layer.window.unwrap_or(usize::MAX));
+                let group = s.num_attention_heads / s.num_key_value_heads;
+                let blocks = (rows * group).div_ceil(64) * s.num_key_value_heads;
+                // three products of terms for a score, two for a value
+                let block = (64 * positions * s.head_dim * 5) as f64 / HMMA_PRODUCTS / SCHEDULERS;
+                time.issue += self.hmma(blocks.div_ceil(multiprocessors) as f64 * block, attention, ATTENTION_IPC);
+                time.gaps += 14.0 * self.time(GAP);
+                time.other += 8.0 * self.time(RAMP);
+            }
+        }
+        time.other += self.time(ELEMENTWISE) * time.total();
+        time
+    }
+
+    /// The least seconds of a step: every weight once, and each sequence's cache, at the copy rate.
+    fn step_floor(&self, batch: usize, context: usize) -> f64 {
+        let s = self.spec;
+        let weights: usize = self.products().iter().map(|(width, outs)| width * outs).sum();
+        let weights = (s.layers.len() * weights + s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES;
+        let positions: usize = s.layers.iter().map(|layer| layer.window.unwrap_or(context).min(context)).sum();
+        let cache = (batch * positions * s.num_key_value_heads * s.head_dim) as f64 * CACHE_BYTES;
+        (weights + cache) / (self.device.bandwidth * COPY_SHARE.0)
+    }
+
+    /// The least seconds of a prefill: every product once at the matrix peak.
+    fn prefill_floor(&self, tokens: usize) -> f64 {
+        let s = self.spec;
+        let weights: usize = self.products().iter().map(|(width, outs)| width * outs).sum();
+        let attended: usize =
+            (1..=tokens).map(|t| s.layers.iter().map(|layer| layer.window.unwrap_or(t).min(t)).sum::<usize>()).sum();
+        let attention = attended * s.num_attention_heads * s.head_dim;
+        (2.0 * (s.layers.len() * weights * tokens) as f64 + 4.0 * attention as f64) / self.device.matrix_peak
+    }
+}
+
+/// What the committed budget says of a kernel; it has every one that is asked for (a test).
+fn count(kernel: &str) -> f64 {
+    counts::instructions(kernel).unwrap_or(f64::NAN)
+}
+
+/// Instructions for each of the tensor cores'.
+fn prefill_attention(head_dim: usize) -> f64 {
+    count(&format!("attn_prefill_kf32_vf16_d{}_t2", if head_dim <= 64 { 64 } else { 128 }))
+}
+
+/// The rows of a model on a device.
+pub fn predict(spec: &ModelSpec, shape: &str, device: &'static Accelerator) -> Prediction {
+    let mut rows = Vec::new();
+    let names = |batch: usize| ["plain", "with UQAC's trace"].map(|what| format!("decode, batch {batch}, {what}"));
+    for batch in BATCHES {
+        rows.extend(decode_rows(spec, device, names(batch), batch, CONTEXT));
+        rows.push(overhead(spec, device, format!("UQAC on against off, batch {batch}, decode time"), batch, CONTEXT));
+    }
+    for context in LONG.into_iter().filter(|context| *context <= spec.max_position_embeddings) {
+        let names = ["plain", "with UQAC's trace"].map(|what| format!("decode at {context} tokens, {what}"));
+        rows.extend(decode_rows(spec, device, names, 1, context));
+        rows.push(overhead(spec, device, format!("UQAC on against off at {context} tokens, decode time"), 1, context));
+    }
+    rows.extend(PREFILLS.map(|tokens| prefill_row(spec, device, tokens)));
+    let [note, name, source] = [NOTE, device.name, device.source].map(str::to_owned);
+    Prediction { note, device: name, source, shape: shape.to_owned(), rows }
+}
+
+/// A model at the fast end of the assumptions, in the middle, and at the slow end.
+fn range<'a>(spec: &'a ModelSpec, device: &'a Accelerator) -> [Model<'a>; 3] {
+    [-1.0, 0.0, 1.0].map(|slow| Model { spec, device, slow })
+}
+
+fn rate_row(what: String, tokens: usize, times: [Time; 3], floor: f64) -> Row {
+    let [high, predicted, low] = times.map(|time| tokens as f64 / time.total());
+    let time = times[1];
+    Row {
+        what,
+        unit: "tokens/s".to_owned(),
+        predicted,
+        low,
+        high,
+        seconds: Some(time.total()),
+        share_of_floor: Some(floor / time.total()),
+        gap_share: Some(time.gaps / time.total()),
+        falsified_by: time.falsified_by(),
+    }
+}
+
+fn decode_rows(spec: &ModelSpec, device: &Accelerator, names: [String; 2], batch: usize, context: usize) -> [Row; 2] {
+    let models = range(spec, device);
+    let [plain, traced] = names;
+    let row = |what, traced| {
+        let times = models.each_ref().map(|model| model.decode(batch, context, traced));
+        rate_row(what, batch, times, models[1].step_floor(batch, context))
+    };
+    [row(plain, false), row(traced, true)]
+}
+
+fn overhead(spec: &ModelSpec, device: &Accelerator, what: String, batch: usize, context: usize) -> Row {
+    let [low, predicted, high] = range(spec, device).map(|model| {
+        let [plain, traced] = [false, true].map(|traced| model.decode(batch, context, traced).total());
+        100.0 * (traced - plain) / plain
+    });
+    let (low, high) = (low.min(high), low.max(high));
+    let falsified_by = "smsp__inst_executed.sum of attn_decode with and without the entropy: as counted".to_owned();
+    let (seconds, share_of_floor, gap_share) = (None, None, None);
+    let unit = "%".to_owned();
+    Row { what, unit, predicted, low, high, seconds, share_of_floor, gap_share, falsified_by }
+}
+
+fn prefill_row(spec: &ModelSpec, device: &Accelerator, tokens: usize) -> Row {
+    let models = range(spec, device);
+    let times = models.each_ref().map(|model| model.prefill(tokens));
+    let row = rate_row(format!("prefill, {tokens} tokens"), tokens, times, models[1].prefill_floor(tokens));
+    let falsified_by = "sm__inst_executed_pipe_tensor.sum and sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active \
+                        of gemm_*: instructions as counted, the pipe busy for the share of the floor times the terms";
+    Row { falsified_by: falsified_by.to_owned(), ..row }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::shapes::SHAPES;
+
+    fn spec(shape: &crate::bench::shapes::ModelShape) -> ModelSpec {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), shape.config().to_string()).unwrap();
+        ModelSpec::from_folder(folder.path()).unwrap()
+    }
+
+    #[test]
+    fn predictions_stay_between_their_floors_and_their_ranges() {
+        for shape in &SHAPES {
+            let spec = spec(shape);
+            for device in &accelerators::ACCELERATORS {
+                let prediction = predict(&spec, shape.name, device);
+                for row in &prediction.rows {
+                    assert!(row.low <= row.predicted && row.predicted <= row.high, "{} {row:?}", shape.name);
+                    assert!(
+                        row.share_of_floor.is_none_or(|share| share > 0.0 && share < 1.0),
+                        "{} {row:?}",
+                        shape.name
+                    );
+                    assert!(row.gap_share.is_none_or(|share| share > 0.0 && share < 0.6), "{} {row:?}", shape.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn more_work_takes_longer_and_more_bandwidth_less() {
+        let spec = spec(&SHAPES[0]);
+        let [h100, h200] = ["h100", "h200"].map(|name| accelerators::find(name).unwrap());
+        let seconds = |device, batch, context, traced| {
+            Model { spec: &spec, device, slow: 0.0 }.decode(batch, context, traced).total()
+        };
+        assert!(seconds(h100, 1, 768, false) > seconds(h200, 1, 768, false));
+        assert!(seconds(h200, 1, 32_768, false) > seconds(h200, 1, 768, false));
+        assert!(seconds(h200, 1, 768, true) > seconds(h200, 1, 768, false));
+        // sixteen sequences cost less than twice one, sixty-four four times sixteen
+        assert!(seconds(h200, 16, 768, false) < 2.0 * seconds(h200, 1, 768, false));
+        let groups = 64usize.div_ceil(NARROW_ROWS) as f64 / 16usize.div_ceil(NARROW_ROWS) as f64;
+        assert!((seconds(h200, 64, 768, false) / seconds(h200, 16, 768, false) - groups).abs() < 1e-9);
+        // of 15.01 GB of weights and 0.15 GB of cache, at nine tenths of 4.8 TB/s
+        let floor = Model { spec: &spec, device: h200, slow: 0.0 }.step_floor(1, 768);
+        assert!((floor - 15.16e9 / 4.32e12).abs() < 0.01e-3, "{floor}");
+    }
+}

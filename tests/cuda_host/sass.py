@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""What nvcc makes of the kernels that decide the time, against a committed budget.
+
+  sass.py [--update] [--arch ARCH,..] [--show]
+
+For each kernel and architecture: registers, spilled bytes, the warps that a multiprocessor holds (from registers and shared
+memory), and the instructions of the hot loop for each unit of work: KiB of weights or of cache that it fetches, or tensor
+core instructions. All are counted in the machine code; none is measured. A loop inside the hot loop counts once, and paths
+that most passes skip count in full.
+
+Exit code 1 if a kernel needs more than sass_budget.tsv allows, or is not in it; --update writes what there is now. The last
+column is the hardware counter (ncu) that would falsify the row. --show prints the loops' instructions by kind.
+
+Needs nvcc and nvdisasm, which nvcc.sh and nvdisasm.sh fetch; no GPU. Cubins are kept in target/sass by the hash of the
+sources.
+"""
+
+import argparse
+import collections
+import hashlib
+import os
+import re
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUDGET = HERE / "sass_budget.tsv"
+
+# Per multiprocessor: (registers, bytes of shared memory, warps); a block needs 1 KiB of shared memory beside its own.
+MULTIPROCESSORS = {"sm_80": (65536, 164 << 10, 64), "sm_90a": (65536, 228 << 10, 64)}
+REGISTER_UNIT = 256  # registers are given to a warp in units of this
+CP_ASYNC_BYTES = 32 * 16  # of one LDGSTS.128 by a warp
+SLACK = 0.01  # of instructions a unit, for what is printed with one decimal
+
+# Units of work, and the counter that says how many instructions a unit takes on hardware.
+WEIGHTS, CACHE, HMMA = "KiB of weights", "KiB of cache", "HMMA"
+COUNTERS = {
+    WEIGHTS: "smsp__inst_executed.sum / (dram__bytes_read.sum / 1024)",
+    CACHE: "smsp__inst_executed.sum / (dram__bytes_read.sum / 1024)",
+    HMMA: "smsp__inst_executed.sum / sm__inst_executed_pipe_tensor.sum",
+}
+# file: (threads of a block, unit, kernels)
+KERNELS = {
+    "gemv": (256, WEIGHTS, [f"gemv{part}_bf16_r{rows}" for part in ("", "_norm", "_gated") for rows in (8, 16)]),
+    "gemm": (256, HMMA, ["gemm_bf16_t2_m64", "gemm_bf16_t2_m128"]),
+    "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
+    "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
+}
+HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
+
+
+# ---- machine code ----------------------------------------------------------------------------------------------------
+
+def tool(script):
+    return subprocess.run([HERE / script], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def cubin(source, arch, nvcc, folder):
+    """The machine code of a kernel file and what ptxas says of it; made again only when a source has changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(f"{nvcc} {arch}".encode())
+    for file in sorted({*ROOT.glob("kernels/*.cu*"), *source.parent.glob("*.cu*")}):
+        digest.update(file.name.encode() + file.read_bytes())
+    image = folder / f"{source.stem}.{arch}.{digest.hexdigest()[:16]}.cubin"
+    report = image.with_suffix(".ptxas")
+    if not report.exists():
+        command = [nvcc, "-std=c++17", "-O3", "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-o", image, source]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            sys.exit(f"nvcc failed on {source}\n{done.stdout}")
+        report.write_text(done.stdout)
+    return image, report.read_text()
+
+
+def target():
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+
+
+def ptxas(report, kernel):
+    """(registers, spilled bytes, static shared memory) of a kernel."""
+    text = report.split(f"Compiling entry function '{kernel}'", 1)[1].split("Compiling entry function", 1)[0]
+    number = lambda pattern: sum(int(found) for found in re.findall(pattern, text))  # noqa: E731
+    return number(r"Used (\d+) registers"), number(r"(\d+) bytes spill"), number(r"(\d+) bytes smem")
+
+
+def instructions(nvdisasm, image):
+    """{kernel: [("label", name) or ("code", text)]}."""
+    listing = subprocess.run([nvdisasm, "-c", image], check=True, stdout=subprocess.PIPE, text=True).stdout
+    kernels, current = {}, []
+    for line in listing.splitlines():
+        if section := re.match(r"\s*\.section\s+\.text\.(\w+)", line):
+            current = kernels[section[1]] = []
+        elif label := re.match(r"(\.L_x_\d+):", line):
+            current.append(("label", label[1]))
+        elif code := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?)\s*;", line):
+            current.append(("code", code[1]))
+    return kernels
+
+
+def hot_loop(code):
+    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions."""
+    labels = {name: at for at, (kind, name) in enumerate(code) if kind == "label"}
+    bodies = []
+    for at, (kind, text) in enumerate(code):
+        target = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", text) if kind == "code" else None
+        if target and labels.get(target[1], at) < at:
+            bodies.append([text for kind, text in code[labels[target[1]]:at] if kind == "code"] + [text])
+    return max(bodies, key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
+
+
+def hmma(body):
+    return sum("HMMA" in text for text in body)
+
+
+def copies(body):
+    """Copies of 16 bytes a lane. ptxas puts some that never run (@!PT) before a group of copies: they are no copies."""
+    return sum(re.match(r"(@!?U?P\d\s+)?LDGSTS", text) is not None for text in body)
+
+
+def shared_bytes(image):
+    """{kernel: bytes}: the values of the variables NAME_shared_bytes, from the ELF."""
+    data = image.read_bytes()
+    at, size, count = struct.unpack_from("<Q", data, 0x28)[0], *struct.unpack_from("<HH", data, 0x3A)
+    # (name, type, flags, address, offset, size, link, info, alignment, entry size)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + i * size) for i in range(count)]
+    found = {}
+    for section in (section for section in sections if section[1] == 2):  # symbols
+        names = sections[section[6]][4]
+        for entry in range(section[4], section[4] + section[5], 24):
+            name_at, _, _, index, value, bytes_ = struct.unpack_from("<IBBHQQ", data, entry)
+            start = names + name_at
+            name = data[start:data.index(b"\0", start)].decode()
+            if name.endswith("_shared_bytes") and bytes_ == 4 and index < count:
+                home = sections[index]
+                number = 0 if home[1] == 8 else struct.unpack_from("<I", data, home[4] + value)[0]  # 8: all zeros
+                found[name.removesuffix("_shared_bytes")] = number
+    return found
+
+
+def warps(arch, threads, registers, shared):
+    """Warps that a multiprocessor holds of blocks with this many bytes of shared memory."""
+    all_registers, all_shared, max_warps = MULTIPROCESSORS[arch]
+    a_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
+    a_block = threads // 32
+    return min(max_warps // a_block, all_registers // (a_warp * a_block), all_shared // (shared + 1024)) * a_block
+
+
+# ---- the budget ------------------------------------------------------------------------------------------------------
+
+def count(file, arch, nvcc, nvdisasm):
+    """The rows of a kernel file: {(kernel, arch): [registers, spilled, warps, instructions, unit]}, and the loops."""
+    threads, unit, names = KERNELS[file]
+    image, report = cubin(ROOT / "kernels" / f"{file}.cu", arch, nvcc, target() / "sass")
+    kernels, shared = instructions(nvdisasm, image), shared_bytes(image)
+    rows, loops = {}, {}
+    for name in names:
+        registers, spilled, static_shared = ptxas(report, name)
+        body = hot_loop(kernels[name])
+        work = hmma(body) if unit == HMMA else copies(body) * CP_ASYNC_BYTES / 1024
+        if not work:
+            sys.exit(f"sass.py: no loop of {name} does any work that is counted in {unit}")
+        fit = warps(arch, threads, registers, static_shared + shared[name])
+        rows[name, arch] = [registers, spilled, fit, round(len(body) / work, 1), unit]
+        loops[name, arch] = collections.Counter(kind(text) for text in body)
+    return rows, loops
+
+
+def kind(text):
+    return re.sub(r"^@!?U?P\w+\s+", "", text).split()[0].split(".")[0]
+
+
+def budget():
+    """As count's rows."""
+    lines = [line.split("\t") for line in BUDGET.read_text().splitlines()[1:]] if BUDGET.exists() else []
+    return {(name, arch): [int(registers), int(spilled), int(fit), float(each), unit]
+            for name, arch, registers, spilled, fit, each, unit, _ in lines}
+
+
+def over(now, allowed):
+    """What exceeds the budget, in words."""
+    found = [f"{what} {n}, budget {most}" for what, n, most in zip(("registers", "spilled bytes"), now, allowed) if n > most]
+    if now[2] < allowed[2]:
+        found.append(f"{now[2]} warps a multiprocessor, budget {allowed[2]}")
+    if now[3] > allowed[3] * (1 + SLACK):
+        found.append(f"{now[3]} instructions a {now[4]}, budget {allowed[3]}")
+    return found
+
+
+def table(head, rows):
+    """Columns as wide as their widest cell."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="write the budget")
+    parser.add_argument("--arch", default=",".join(MULTIPROCESSORS), help="default: %(default)s")
+    parser.add_argument("--show", action="store_true", help="the loops' instructions by kind")
+    options = parser.parse_args()
+    arches = options.arch.split(",")
+    if unknown := set(arches) - set(MULTIPROCESSORS):
+        parser.error(f"--arch: {', '.join(unknown)}: expected {', '.join(MULTIPROCESSORS)}")
+    nvcc, nvdisasm = tool("nvcc.sh"), tool("nvdisasm.sh")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [(file, arch) for file in KERNELS for arch in arches]
+        counted = list(pool.map(lambda job: count(*job, nvcc, nvdisasm), jobs))
+    rows = {key: row for found, _ in counted for key, row in found.items()}
+    cells = [[*key, *map(str, row), COUNTERS[row[4]]] for key, row in sorted(rows.items())]
+    table(HEAD, cells)
+    if options.show:
+        for key, loop in sorted((key, loop) for _, loops in counted for key, loop in loops.items()):
+            print(*key, sum(loop.values()), "instructions:", ", ".join(f"{n} {what}" for what, n in loop.most_common()))
+    if options.update:
+        kept = {key: row for key, row in budget().items() if key[1] not in arches}
+        lines = [[*key, *map(str, row), COUNTERS[row[4]]] for key, row in sorted({**kept, **rows}.items())]
+        BUDGET.write_text("".join("\t".join(line) + "\n" for line in [HEAD, *lines]))
+        print(f"written: {BUDGET}")
+        return 0
+    allowed, failed = budget(), 0
+    for key, row in sorted(rows.items()):
+        found = over(row, allowed[key]) if key in allowed else ["not in the budget"]
+        failed += bool(found)
+        for what in found:
+            print(f"{' '.join(key)}: {what}", file=sys.stderr)
+    for key in sorted(key for key in allowed if key[1] in arches and key not in rows):
+        failed += 1
+        print(f"{' '.join(key)}: in the budget, but not among the kernels", file=sys.stderr)
+    if failed:
+        print(f"{failed} kernels are over the budget; if that is meant: sass.py --update, and commit", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

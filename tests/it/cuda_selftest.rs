@@ -1,0 +1,108 @@
+//! The power-on self-test, with kernels that are broken on purpose: the host-run driver leaves out those that
+//! `UQAC_HOST_CUDA_BREAK` names, and fails those of `UQAC_HOST_CUDA_FAULT`.
+
+use crate::common::cuda_host;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// `uqac` on the host-run driver with a cache of its own; `None` where that cannot be built.
+fn uqac(cache: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Option<Output> {
+    let libraries = cuda_host::library_folder()?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+    command.env_remove("UQAC_MODEL").env("LD_LIBRARY_PATH", libraries).env("UQAC_CACHE", cache);
+    command.envs(environment.iter().copied());
+    Some(command.args(arguments).output().unwrap())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Asks the model inside the program, on a device.
+fn ask(cache: &Path, environment: &[(&str, &str)], device: &str) -> Option<Output> {
+    uqac(cache, environment, &["ask", "--device", device, "--json", "What is 17 + 25?"])
+}
+
+fn answer(output: &Output) -> String {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    said["answer"]["text"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Kernels of that model which have a plain replacement.
+const REPLACEABLE: &str = "gemv_bf16_r8,gemv_bf16_r16,gemv_norm_bf16_r8,gemv_norm_bf16_r16,gemv_gated_bf16_r8,\
+    gemv_gated_bf16_r16,gemm_bf16_t2_m64,gemm_bf16_t2_m128,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
+    attn_prefill_kf32_vf16_d64_t2";
+
+#[test]
+fn broken_kernels_are_replaced_and_the_answer_stays_right() {
+    let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let Some(right) = ask(whole.path(), &[], "cuda") else { return };
+    assert!(!text(&right.stderr).contains("warning"), "{}", text(&right.stderr));
+    let environment = [("UQAC_HOST_CUDA_BREAK", REPLACEABLE)];
+    let replaced = ask(broken.path(), &environment, "cuda").unwrap();
+    let said = text(&replaced.stderr);
+    for kernel in REPLACEABLE.split(',') {
+        assert!(said.contains(&format!("warning: the CUDA kernel {kernel} answers wrongly")), "{kernel}: {said}");
+    }
+    assert!(said.contains("please report this"), "{said}");
+    assert_eq!((answer(&replaced), answer(&right)), ("42".to_owned(), "42".to_owned()));
+    // kept: kernels that have failed are replaced without a test, and those that have passed are not tested again
+    let again = ask(broken.path(), &[], "cuda").unwrap();
+    assert!(text(&again.stderr).contains("gemv_bf16_r8 answers wrongly"), "{}", text(&again.stderr));
+    assert_eq!(answer(&again), "42");
+    let late = uqac(whole.path(), &environment, &["inspect", "--device", "cuda", "abacus"]).unwrap();
+    assert!(late.status.success() && !text(&late.stderr).contains("warning"), "{}", text(&late.stderr));
+}
+
+#[test]
+fn a_kernel_without_a_replacement_stops_the_model() {
+    let cache = tempfile::tempdir().unwrap();
+    for kernel in ["rope_cache", "head_finish"] {
+        let environment = [("UQAC_HOST_CUDA_BREAK", kernel)];
+        let folder = cache.path().join(kernel);
+        let Some(refused) = ask(&folder, &environment, "cuda") else { return };
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success());
+        assert!(said.contains(&format!("the CUDA kernel {kernel} fails its self-test")), "{said}");
+        assert!(said.contains("uqac devices --check") && said.contains("--device cpu"), "{said}");
+        let elsewhere = ask(&folder, &environment, "auto").unwrap();
+        assert!(elsewhere.status.success());
+        assert!(
+            text(&elsewhere.stderr).contains("note: running on the CPU: the CUDA kernel"),
+            "{}",
+            text(&elsewhere.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_kernel_that_faults_is_left_out_from_the_next_start_on() {
+    let cache = tempfile::tempdir().unwrap();
+    let environment = [("UQAC_HOST_CUDA_FAULT", "gemv_gated_bf16_r8")];
+    let Some(first) = ask(cache.path(), &environment, "cuda") else { return };
+    let said = text(&first.stderr);
+    assert!(!first.status.success() && said.contains("gemv_gated_bf16_r8 fails its self-test"), "{said}");
+    assert!(said.contains("the next start leaves it out"), "{said}");
+    let second = ask(cache.path(), &environment, "cuda").unwrap();
+    assert!(text(&second.stderr).contains("gemv_gated_bf16_r8 answers wrongly"), "{}", text(&second.stderr));
+    assert!(second.status.success());
+}
+
+#[test]
+fn the_check_of_a_device_finds_the_broken_kernel_and_no_other() {
+    let cache = tempfile::tempdir().unwrap();
+    let check =
+        |broken: &str| uqac(cache.path(), &[("UQAC_HOST_CUDA_BREAK", broken)], &["devices", "--check", "--json"]);
+    let Some(output) = check("cosines,attn_prefill_kf16_vf16_d64_t2") else { return };
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(!output.status.success() && found["ok"] == false, "{found}");
+    let kernels = found["checked"][0]["kernels"].as_array().unwrap();
+    let wrong: Vec<&str> = kernels.iter().filter(|k| k["ok"] == false).filter_map(|k| k["kernel"].as_str()).collect();
+    assert_eq!(wrong, ["cosines", "attn_prefill_kf16_vf16_d64_t2"], "{found}");
+    assert!(kernels.len() > 90, "{} kernels", kernels.len());
+    // the least that a bound allows would not hide a lost 16-bit term
+    let wide = |kernel: &&Value| kernel["bound"].as_f64().is_none_or(|bound| bound > 1.0 / 512.0);
+    assert_eq!(kernels.iter().filter(wide).count(), 0, "{found}");
+}
