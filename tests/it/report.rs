@@ -253,13 +253,16 @@ fn half_written_damaged_and_repeated_lines() {
     let mut rows: Vec<&str> = text.lines().collect();
     let cut = &rows[39][..rows[39].len() / 2];
     rows.truncate(39);
-    std::fs::write(&file, format!("{}\n\n{}\nnot json\n{cut}", rows.join("\n"), rows[3])).unwrap();
+    // what is there twice is noted where it differs
+    let (same, other) = (rows[3], rows[4].replacen("\"p\":", "\"p\":0.5,\"was\":", 1));
+    assert_ne!(rows[4], other);
+    std::fs::write(&file, format!("{}\n\n{same}\n{other}\nnot json\n{cut}", rows.join("\n"))).unwrap();
     let run = &analysis(&[folder.path()]).runs[0];
     assert_eq!(run.tasks[0].summary.items, 39);
     let notes = run.notes.join("\n");
     assert!(
-        notes.contains("line 43 is half-written")
-            && notes.contains("line 42")
+        notes.contains("line 44 is half-written")
+            && notes.contains("line 43")
             && notes.contains("1 items are there twice"),
         "{notes}"
     );
