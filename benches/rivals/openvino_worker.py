@@ -5,6 +5,7 @@ usage: openvino.py FILE.gguf THREADS f32|default
 requests: {"prompt": P, "tokens": G}: seconds of the prompt's pass, of a decode step after it
 `default` leaves the precision of the products to OpenVINO, which takes bf16 where the CPU has it.
 """
+import itertools
 import json
 import sys
 
@@ -19,8 +20,12 @@ if precision != "default":
 pipeline = openvino_genai.LLMPipeline(path, "CPU", **properties)
 
 
+turns = itertools.count()
+
+
 def decode(prompt, tokens):
     ids = np.array([[100 + (i * 7919) % 5000 for i in range(prompt)]], dtype=np.int64)
+    ids[0, 0] += next(turns)  # it keeps the keys and values of prompts that begin alike
     inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
     config = openvino_genai.GenerationConfig(max_new_tokens=tokens, ignore_eos=True, do_sample=False)
     result = pipeline.generate(inputs, config)

@@ -2,7 +2,6 @@
 
 pub mod attention;
 pub mod cache;
-mod caches;
 mod input_rounding;
 pub mod matmul;
 pub mod norm;
