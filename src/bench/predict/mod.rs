@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Nodes are what a captured step launches, bytes what they must read, instructions those that were counted in the machine
-//! code, all else is assumed: [`Assumed`] says each with how far it may be off. The range of a prediction has everything off
+//! code, all else is assumed: `Assumed` says each with how far it may be off. The range of a prediction has everything off
 //! the same way. No number here was measured on a GPU, and none of it is to be quoted as if it had been.
 
 pub mod accelerators;
