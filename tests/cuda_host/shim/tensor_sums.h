@@ -30,6 +30,7 @@ typedef float Row8 __attribute__((vector_size(32)));
 typedef int32_t Ints __attribute__((vector_size(32)));
 typedef double Doubles __attribute__((vector_size(64)));
 typedef int64_t Longs __attribute__((vector_size(64)));
+typedef uint64_t Words __attribute__((vector_size(64)));  // sums of these wrap around
 
 constexpr int NO_EXPONENT = -4096, NOT_FINITE = 16384;  // of a zero; of what is not a number of finite size
 
@@ -98,10 +99,10 @@ inline Row8 add_row(Row8 sum, const Left& left, const Right& right, const Core& 
     const Longs shift = __builtin_convertvector(23 + core.extra - top, Longs);  // brings 2^top to 2^(23 + extra)
     const Doubles scale = (Doubles)((1023 + shift) << 52), unscale = (Doubles)((1023 - shift) << 52);
     // the conversions to integers cut off
-    Longs total = __builtin_convertvector(__builtin_convertvector(sum, Doubles) * scale, Longs);
+    Words total = (Words)__builtin_convertvector(__builtin_convertvector(sum, Doubles) * scale, Longs);
     for (int k = first; k < end; ++k)
-      total += __builtin_convertvector(left.factor[k] * right.factors[k] * scale, Longs);
-    const Row8 added = toward_zero(__builtin_convertvector(total, Doubles) * unscale);
+      total += (Words)__builtin_convertvector(left.factor[k] * right.factors[k] * scale, Longs);
+    const Row8 added = toward_zero(__builtin_convertvector((Longs)total, Doubles) * unscale);
     if (any(other))
       for (int k = first; k < end; ++k)
         sum += float(left.factor[k]) * __builtin_convertvector(right.factors[k], Row8);
