@@ -73,7 +73,8 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
 /// asynchronously, the others are converted on the way.
 template <class T, int D, int TILE, int PLANES, int STRIDE>
 __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, int end) {
-  constexpr int AHEAD = SAME<T, __half> && D > 128 ? 3 : 4;  // addresses ahead: fewer where registers are short
+  // addresses ahead: fewer where registers are short
+  [[maybe_unused]] constexpr int AHEAD = SAME<T, __half> && D > 128 ? 3 : 4;
 #pragma unroll AHEAD
   for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
     const int line = i / (D / 8), dim = i % (D / 8) * 8;
@@ -126,7 +127,8 @@ __device__ __forceinline__ const __half* matrix_row(const __half* from) {
 template <class T, int D, int TERMS>
 __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], const __half* queries,
                                                  const __half* keys) {
-  constexpr int CHAIN = D < 32 ? D : 32, UNROLL = D > 64 ? 1 : 2;
+  constexpr int CHAIN = D < 32 ? D : 32;
+  [[maybe_unused]] constexpr int UNROLL = D > 64 ? 1 : 2;
 #pragma unroll
   for (int i = 0; i < T::TILE / 8; ++i) s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0.f;
 #pragma unroll UNROLL

@@ -4,7 +4,7 @@ use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 
 /// Positions that row T of a layer reads.
-fn positions(window: Option<usize>, row: usize) -> usize {
+pub fn positions(window: Option<usize>, row: usize) -> usize {
     window.unwrap_or(usize::MAX).min(row + 1)
 }
 
@@ -54,7 +54,7 @@ pub fn operations(engine: &Engine, first: usize, rows: usize, predictions: usize
 }
 
 /// q·k and α·v: four operations for each position, head and element.
-fn attention_operations(spec: &ModelSpec, first: usize, rows: usize) -> f64 {
+pub fn attention_operations(spec: &ModelSpec, first: usize, rows: usize) -> f64 {
     let per_position = (4 * spec.num_attention_heads * spec.head_dim) as f64;
     let of_layer = |window| (first..first + rows).map(|row| positions(window, row) as f64).sum::<f64>();
     // most layers are alike: a sum for each kind of window

@@ -29,7 +29,7 @@ pub struct BenchArgs {
     random_weights: Option<String>,
     /// Measure nothing: predict what DEVICE takes, from counted instructions and published peaks (h100, h200, 4090, b200)
     #[arg(long, value_name = "DEVICE", conflicts_with_all = ["random_weights", "picture", "sweep"], value_parser = accelerator)]
-    predict: Option<String>,
+    predict: Option<&'static Accelerator>,
     /// The shape that is predicted, unless a model is named (default: llama-3.1-8b)
     #[arg(long, value_name = "SHAPE", requires = "predict", conflicts_with = "model", value_parser = shape)]
     shape: Option<String>,
@@ -75,9 +75,9 @@ fn shape(name: &str) -> Result<String, String> {
     shapes::find(name).map(|_| name.to_owned()).ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
-fn accelerator(name: &str) -> Result<String, String> {
+fn accelerator(name: &str) -> Result<&'static Accelerator, String> {
     let names: Vec<&str> = ACCELERATORS.iter().map(|accelerator| accelerator.name).collect();
-    accelerators::find(name).map(|_| name.to_owned()).ok_or_else(|| format!("expected one of {}", names.join(", ")))
+    accelerators::find(name).ok_or_else(|| format!("expected one of {}", names.join(", ")))
 }
 
 /// A number of tokens; `4k` is 4096.
@@ -90,7 +90,7 @@ fn length(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
-    if let Some(device) = args.predict.as_deref().and_then(accelerators::find) {
+    if let Some(device) = args.predict {
         return foretell(args, device);
     }
     let folder = match &args.random_weights {
@@ -137,12 +137,9 @@ fn foretell(args: &BenchArgs, device: &'static Accelerator) -> Result<ExitCode, 
             (folder.display().to_string(), ModelSpec::from_folder(&folder).map_err(LoadError::from)?)
         }
         None => {
-            let shape = args.shape.as_deref().unwrap_or(shapes::SHAPES[0].name);
-            let found = shapes::find(shape).ok_or(CliError::Missing("the name of a published shape"))?;
-            let file = |source| CliError::File { path: std::env::temp_dir(), source };
-            let folder = tempfile::tempdir().map_err(file)?;
-            std::fs::write(folder.path().join("config.json"), found.config().to_string()).map_err(file)?;
-            (shape.to_owned(), ModelSpec::from_folder(folder.path()).map_err(LoadError::from)?)
+            let name = args.shape.as_deref().unwrap_or(shapes::SHAPES[0].name);
+            let config = published(name)?.config();
+            (name.to_owned(), ModelSpec::from_config(&config).map_err(LoadError::from)?)
         }
     };
     let prediction = predict::predict(&spec, &name, device);
@@ -186,9 +183,14 @@ fn prediction_table(prediction: &Prediction, style: TermStyle) -> String {
     format!("{head}\n  bf16 weights, K cache f32, V cache f16 · peaks: {source}\n\n{}", table.render(style))
 }
 
+/// The shape of a name that the parser has taken.
+fn published(name: &str) -> Result<shapes::ModelShape, CliError> {
+    shapes::find(name).ok_or(CliError::Missing("the name of a published shape"))
+}
+
 /// The checkpoint of a shape, kept for the next time.
 fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
-    let shape = shapes::find(name).ok_or(CliError::Missing("the name of a published shape"))?;
+    let shape = published(name)?;
     // in a folder of this user's own: others could have put links under a name that they know
     let private = cache::private(&std::env::temp_dir(), "uqac-random-weights");
     let folder = private.map_err(|(path, source)| CliError::File { path, source })?.join(name.replace('/', "-"));

@@ -47,13 +47,9 @@ struct Checked {
 
 #[derive(Serialize)]
 struct Row {
-    kernel: String,
-    numbers: usize,
-    /// The worst error relative to the sum of absolute values, and its bound.
-    error: f64,
-    bound: f64,
+    #[serde(flatten)]
+    check: cuda::Check,
     ok: bool,
-    fault: Option<String>,
 }
 
 impl Checked {
@@ -83,11 +79,7 @@ fn check(as_json: bool) -> Result<ExitCode, CliError> {
 }
 
 fn checked(info: &cuda::DeviceInfo) -> Checked {
-    let row = |check: cuda::Check| {
-        let ok = check.ok();
-        let cuda::Check { kernel, numbers, error, bound, fault } = check;
-        Row { kernel, numbers, error, bound, ok, fault }
-    };
+    let row = |check: cuda::Check| Row { ok: check.ok(), check };
     let (kernels, error) = match cuda::check_all(info.ordinal) {
         Ok(checks) => (checks.into_iter().map(row).collect(), None),
         Err(error) => (Vec::new(), Some(error.to_string())),
@@ -103,13 +95,13 @@ fn table(checked: &Checked, style: TermStyle) -> String {
         ("bound", Align::Right),
         ("", Align::Left),
     ]);
-    for row in &checked.kernels {
-        let verdict = match &row.fault {
+    for Row { check, ok } in &checked.kernels {
+        let verdict = match &check.fault {
             Some(fault) => format!("FAILS: {fault}"),
-            None => if row.ok { "ok" } else { "WRONG" }.to_owned(),
+            None => if *ok { "ok" } else { "WRONG" }.to_owned(),
         };
-        let (error, bound) = (format!("{:.1e}", row.error), format!("{:.1e}", row.bound));
-        let cells = [row.kernel.clone(), row.numbers.to_string(), error, bound, verdict];
+        let (error, bound) = (format!("{:.1e}", check.error), format!("{:.1e}", check.bound));
+        let cells = [check.kernel.clone(), check.numbers.to_string(), error, bound, verdict];
         table.row(cells.map(|cell| (cell, Style::PLAIN)));
     }
     let passed = checked.kernels.iter().filter(|row| row.ok).count();

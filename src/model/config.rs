@@ -3,6 +3,7 @@
 mod read;
 
 use super::ModelError;
+use serde_json::Value;
 use std::path::Path;
 
 /// The gate's activation in the feed-forward network.
@@ -179,6 +180,14 @@ impl ModelSpec {
         read::spec(folder)
     }
 
+    /// Of a `config.json` that is no file, such as that of a published shape.
+    ///
+    /// # Errors
+    /// As [`ModelSpec::from_folder`].
+    pub fn from_config(config: &Value) -> Result<Self, ModelError> {
+        read::of_config(Path::new(read::CONFIG), config)
+    }
+
     /// L · H, the number of attention heads of the whole model.
     pub fn total_heads(&self) -> usize {
         self.layers.len() * self.num_attention_heads
@@ -193,7 +202,7 @@ impl ModelSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn spec(edit: impl FnOnce(&mut Value)) -> Result<ModelSpec, ModelError> {
         let mut config = json!({

@@ -1,5 +1,5 @@
-//! A device with the stream on which everything runs, but for what a captured decode step runs beside it. All of the backend's unsafe use of the driver is here, in
-//! `memory.rs`, `launch.rs`, `loader.rs` and `cublaslt.rs`.
+//! A device with the stream on which everything runs, but for what a captured decode step runs beside it. All of the
+//! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs`, `loader.rs` and `cublaslt.rs`.
 
 use super::error::{Context, CudaError, describe};
 use crate::units;

@@ -7,6 +7,7 @@ use super::cublaslt::{self, CublasLt, Gemm, WideProduct, shape};
 use super::error::CudaError;
 use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, NARROW_ROWS, TERMS, WideKernels};
 use super::memory::{Buffer, DevicePtr};
+use super::noise::Noise;
 use super::weights::Matrix;
 use crate::model::weights::DType;
 use half::{bf16, f16};
@@ -258,14 +259,11 @@ impl CudaBackend {
     }
 }
 
-/// Numbers between -1 and 1 in 16 bits, the same every time.
+/// Numbers between -1 and 1 in 16 bits.
 fn noise(count: usize, dtype: DType) -> Vec<u16> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
     let number = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let x = (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+        let x = noise.next();
         if dtype == DType::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() }
     };
     std::iter::repeat_with(number).take(count).collect()

@@ -16,6 +16,7 @@ mod launch;
 mod lm_head;
 mod loader;
 mod memory;
+mod noise;
 mod pass;
 mod selftest;
 mod trace;

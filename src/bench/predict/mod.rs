@@ -11,6 +11,7 @@
 pub mod accelerators;
 mod counts;
 
+use super::roofline::{attention_operations, positions};
 use crate::backend::cuda::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS, TERMS};
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
@@ -153,7 +154,17 @@ impl Model<'_> {
         ]
     }
 
-    /// A node that reads `bytes` with so many instructions for each KiB.
+    /// Weights of all products of the layers.
+    fn layer_weights(&self) -> usize {
+        self.spec.layers.len() * self.products().iter().map(|(width, outs)| width * outs).sum::<usize>()
+    }
+
+    /// Bytes of keys and values at this many positions of a layer.
+    fn cache_bytes(&self, positions: usize) -> f64 {
+        (positions * self.spec.num_key_value_heads * self.spec.head_dim) as f64 * CACHE_BYTES
+    }
+
+    /// A node that reads `bytes` with `per_kib` instructions for each KiB.
     fn read(&self, time: &mut Time, bytes: f64, per_kib: f64, ipc: Assumed) {
         let (memory, issue) = (bytes / self.bandwidth(), bytes / 1024.0 * per_kib / self.issue(ipc));
         if memory >= issue {
@@ -187,8 +198,7 @@ impl Model<'_> {
             for ((width, outs), per_kib) in self.products().into_iter().zip(gemv) {
                 self.read(&mut time, (width * outs) as f64 * WEIGHT_BYTES, per_kib, PRODUCT_IPC);
             }
-            let positions = layer.window.unwrap_or(context).min(context);
-            let cache = (batch * positions * s.num_key_value_heads * s.head_dim) as f64 * CACHE_BYTES;
+            let cache = self.cache_bytes(batch * positions(layer.window, context - 1));
             self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC);
         }
         self.read(&mut time, (s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES, gemv[1], PRODUCT_IPC);
@@ -203,7 +213,7 @@ impl Model<'_> {
         Time { gaps: steps * gaps, memory: steps * memory, issue: steps * issue, other: steps * other }
     }
 
-    /// Seconds for which tensor core instructions keep a scheduler, with so many others for each.
+    /// Seconds for which `count` tensor core instructions keep a scheduler, with `per_hmma` others for each.
     fn hmma(&self, count: f64, per_hmma: f64, ipc: Assumed) -> f64 {
         let of_scheduler =
             self.device.matrix_peak / self.device.clock / self.device.multiprocessors as f64 / SCHEDULERS;
@@ -235,8 +245,7 @@ impl Model<'_> {
                     if read > computed { time.memory += read } else { time.issue += computed }
                 }
                 let positions = (first + rows / 2).min(layer.window.unwrap_or(usize::MAX));
-                let group = s.num_attention_heads / s.num_key_value_heads;
-                let blocks = (rows * group).div_ceil(64) * s.num_key_value_heads;
+                let blocks = (rows * s.group_size()).div_ceil(64) * s.num_key_value_heads;
                 // three products of terms for a score, two for a value
                 let block = (64 * positions * s.head_dim * 5) as f64 / HMMA_PRODUCTS / SCHEDULERS;
                 time.issue += self.hmma(blocks.div_ceil(multiprocessors) as f64 * block, attention, ATTENTION_IPC);
@@ -251,21 +260,15 @@ impl Model<'_> {
     /// The least seconds of a step: every weight once, and each sequence's cache, at the copy rate.
     fn step_floor(&self, batch: usize, context: usize) -> f64 {
         let s = self.spec;
-        let weights: usize = self.products().iter().map(|(width, outs)| width * outs).sum();
-        let weights = (s.layers.len() * weights + s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES;
-        let positions: usize = s.layers.iter().map(|layer| layer.window.unwrap_or(context).min(context)).sum();
-        let cache = (batch * positions * s.num_key_value_heads * s.head_dim) as f64 * CACHE_BYTES;
-        (weights + cache) / (self.device.bandwidth * COPY_SHARE.0)
+        let weights = (self.layer_weights() + s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES;
+        let read: usize = s.layers.iter().map(|layer| positions(layer.window, context - 1)).sum();
+        (weights + self.cache_bytes(batch * read)) / (self.device.bandwidth * COPY_SHARE.0)
     }
 
     /// The least seconds of a prefill: every product once at the matrix peak.
     fn prefill_floor(&self, tokens: usize) -> f64 {
-        let s = self.spec;
-        let weights: usize = self.products().iter().map(|(width, outs)| width * outs).sum();
-        let attended: usize =
-            (1..=tokens).map(|t| s.layers.iter().map(|layer| layer.window.unwrap_or(t).min(t)).sum::<usize>()).sum();
-        let attention = attended * s.num_attention_heads * s.head_dim;
-        (2.0 * (s.layers.len() * weights * tokens) as f64 + 4.0 * attention as f64) / self.device.matrix_peak
+        let products = 2.0 * (self.layer_weights() * tokens) as f64;
+        (products + attention_operations(self.spec, 0, tokens)) / self.device.matrix_peak
     }
 }
 
@@ -354,16 +357,10 @@ mod tests {
     use super::*;
     use crate::bench::shapes::SHAPES;
 
-    fn spec(shape: &crate::bench::shapes::ModelShape) -> ModelSpec {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("config.json"), shape.config().to_string()).unwrap();
-        ModelSpec::from_folder(folder.path()).unwrap()
-    }
-
     #[test]
     fn predictions_stay_between_their_floors_and_their_ranges() {
         for shape in &SHAPES {
-            let spec = spec(shape);
+            let spec = ModelSpec::from_config(&shape.config()).unwrap();
             for device in &accelerators::ACCELERATORS {
                 let prediction = predict(&spec, shape.name, device);
                 for row in &prediction.rows {
@@ -381,7 +378,7 @@ mod tests {
 
     #[test]
     fn more_work_takes_longer_and_more_bandwidth_less() {
-        let spec = spec(&SHAPES[0]);
+        let spec = ModelSpec::from_config(&SHAPES[0].config()).unwrap();
         let [h100, h200] = ["h100", "h200"].map(|name| accelerators::find(name).unwrap());
         let seconds = |device, batch, context, traced| {
             Model { spec: &spec, device, slow: 0.0 }.decode(batch, context, traced).total()

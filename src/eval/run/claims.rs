@@ -144,6 +144,11 @@ impl<'t, 'c> Chunks<'t, 'c> {
         Chunks { claims, task, open, looked: None }
     }
 
+    /// The name of the process that takes them.
+    pub fn worker(&self) -> &'c str {
+        self.claims.worker()
+    }
+
     /// Notes that an item is done; whether it was open.
     pub fn done(&mut self, doc_id: usize) -> bool {
         let number = doc_id / CHUNK;

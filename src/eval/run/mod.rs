@@ -253,17 +253,15 @@ impl<'t> Feed<'_, 't, '_> {
 
     /// Puts a sample on the disk.
     fn done(&mut self, sample: &Sample) -> Result<(), FolderError> {
-        let TaskRun { task, run, folder, work, .. } = &mut *self.task_run;
+        let TaskRun { task, folder, work, .. } = &mut *self.task_run;
         let lines = match work {
             Work::Unknown => return Ok(()),
             Work::Own { lines, .. } => lines,
-            Work::Shared { lines, .. } => match (&mut *lines, run.claims) {
-                (Some(lines), _) => lines,
-                (empty, claims) => {
-                    let worker = claims.map_or("", Claims::worker);
-                    empty.insert(open_lines(&folder.worker_lines(&task.name, worker), |_: IgnoredAny| ())?)
-                }
-            },
+            Work::Shared { lines: Some(lines), .. } => lines,
+            Work::Shared { lines, chunks, .. } => {
+                let path = folder.worker_lines(&task.name, chunks.worker());
+                lines.insert(open_lines(&path, |_: IgnoredAny| ())?)
+            }
         };
         lines.append(sample)?;
         lines.sync()?;

@@ -8,14 +8,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::Path;
 
+pub(super) const CONFIG: &str = "config.json";
+
 /// See [`ModelSpec::from_folder`].
 pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
-    let path = folder.join("config.json");
-    let tree = read_tree(&path)?;
-    let error = |(key, message): Wrong| ModelError::Config { path: path.clone(), key: key.to_owned(), message };
-    // first, since other architectures have other keys
-    let (architecture, family) = typed::<Named>(&path, &tree)?.family().map_err(error)?;
-    let mut spec = typed::<Config>(&path, &tree)?.spec(architecture, family).map_err(error)?;
+    let path = folder.join(CONFIG);
+    let mut spec = of_config(&path, &read_tree(&path)?)?;
     let generation = folder.join("generation_config.json");
     if generation.is_file() {
         for id in typed::<Generation>(&generation, &read_tree(&generation)?)?.eos_token_id.0 {
@@ -25,6 +23,14 @@ pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
         }
     }
     Ok(spec)
+}
+
+/// What `config.json` alone says; errors name it by `path`.
+pub(super) fn of_config(path: &Path, tree: &Value) -> Result<ModelSpec, ModelError> {
+    let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
+    // first, since other architectures have other keys
+    let (architecture, family) = typed::<Named>(path, tree)?.family().map_err(error)?;
+    typed::<Config>(path, tree)?.spec(architecture, family).map_err(error)
 }
 
 /// The tree of a JSON file. Of two equal keys the last counts, as in Python.

@@ -10,8 +10,10 @@ use super::super::error::CudaError;
 use super::super::kernel_set::{DECODE_GROUP, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::Buffer;
+use super::super::noise::Noise;
 use super::super::pass::prefill_parts;
-use super::data::{Noise, Outcome, U, Values, bound, decode, rounding, unwritten};
+use super::data::{Outcome, U, Values, bound, decode, rounding, unwritten, upload};
+use super::elementwise::{EPS, OFFSET, norm};
 use crate::backend::entropy::reweighting;
 use crate::backend::{Row, SequenceId};
 use crate::model::weights::DType;
@@ -88,7 +90,10 @@ impl<'a> Fixture<'a> {
     pub fn new(device: &'a Device, head_dim: usize, cache: (DType, DType)) -> Result<Fixture<'a>, CudaError> {
         let mut noise = Noise(31);
         let count = LAYERS * KV_HEADS * CAPACITY * head_dim;
-        let (k, v) = (noise.stored(device, count, 1.0, cache.0)?, noise.stored(device, count, 1.0, cache.1)?);
+        let (k, v) = (
+            Values::new(device, &noise.floats(count, 1.0), cache.0)?,
+            Values::new(device, &noise.floats(count, 1.0), cache.1)?,
+        );
         let views = views(device, &k, &v, TraceView::default())?;
         Ok(Fixture { device, head_dim, cache, k, v, views })
     }
@@ -179,8 +184,8 @@ impl<'a> Fixture<'a> {
     ) -> Result<Outcome, CudaError> {
         let (device, positions) = (self.device, [37, 200]);
         let queries = self.queries(positions.len());
-        let (q, rows) = (device.upload("the self-test", &queries)?, Fixture::rows(&positions));
-        let rows = device.upload("the self-test", &rows)?;
+        let (q, rows) = (upload(device, &queries)?, Fixture::rows(&positions));
+        let rows = upload(device, &rows)?;
         let heads = positions.len() * HEADS;
         let mut outcome = Outcome::default();
         for variant in VARIANTS {
@@ -225,9 +230,9 @@ impl<'a> Fixture<'a> {
         let n = positions.len();
         let in_pass = |position: &usize| Row { sequence: SequenceId(SLOT as usize), position: *position, token: 0 };
         let runs = prefill_parts(&positions.iter().map(in_pass).collect::<Vec<_>>(), GROUP);
-        let (queries, parts) = (self.queries(n), device.upload("the self-test", &runs)?);
-        let (q, rows) = (device.upload("the self-test", &queries)?, Fixture::rows(&positions));
-        let rows = device.upload("the self-test", &rows)?;
+        let (queries, parts) = (self.queries(n), upload(device, &runs)?);
+        let (q, rows) = (upload(device, &queries)?, Fixture::rows(&positions));
+        let rows = upload(device, &rows)?;
         let mut outcome = Outcome::default();
         for (window, softcap) in VARIANTS.map(|(window, softcap)| (window / 3, softcap)) {
             let (out, states) = (unwritten::<f32>(device, n * HEADS * self.head_dim)?, unwritten(device, n * HEADS)?);
@@ -254,7 +259,7 @@ impl<'a> Fixture<'a> {
     /// Queries and keys normed and rotated, keys and values cached, of rows at two positions.
     pub fn rope_cache(&self, kernel: &Kernel<RopeCache>) -> Result<Outcome, CudaError> {
         let (device, d, positions) = (self.device, self.head_dim, [3, 70]);
-        let (n, half, scale, eps, offset) = (positions.len(), d / 2, 0.25f32, 1e-6f32, 1.0f32);
+        let (n, half, scale) = (positions.len(), d / 2, 0.25f32);
         let mut noise = Noise(33);
         let [q, k, v] = [HEADS, KV_HEADS, KV_HEADS].map(|heads| noise.floats(n * heads * d, 2.0));
         let [q_norm, k_norm] = [(), ()].map(|()| noise.floats(d, 1.0));
@@ -263,20 +268,20 @@ impl<'a> Fixture<'a> {
             (0..CAPACITY * half).map(|i| f(angle(i / half, i % half)) as f32).collect()
         };
         let (cos, sin) = (table(f64::cos), table(f64::sin));
-        let upload = |values: &[f32]| device.upload("the self-test", values);
         let (keys, values) = (self.empty_cache(self.cache.0)?, self.empty_cache(self.cache.1)?);
         let views = views(device, &keys, &values, TraceView::default())?;
+        let rows = upload(device, &Fixture::rows(&positions))?;
+        let upload = |values: &[f32]| upload(device, values);
         let buffers =
             [upload(&q)?, upload(&k)?, upload(&v)?, upload(&q_norm)?, upload(&k_norm)?, upload(&cos)?, upload(&sin)?];
-        let rows = device.upload("the self-test", &Fixture::rows(&positions))?;
         let parameters = RopeCache {
             q: buffers[0].ptr(),
             k: buffers[1].ptr(),
             v: buffers[2].ptr(),
             q_norm: buffers[3].ptr(),
             k_norm: buffers[4].ptr(),
-            norm_offset: offset,
-            eps,
+            norm_offset: OFFSET,
+            eps: EPS,
             cos: buffers[5].ptr(),
             sin: buffers[6].ptr(),
             rows: rows.ptr(),
@@ -291,11 +296,8 @@ impl<'a> Fixture<'a> {
         };
         device.launch(kernel, [(HEADS + 2 * KV_HEADS).div_ceil(4), n, 1], &parameters)?;
 
-        let rotated = |head: &[f32], norm: &[f32], position: usize, scale: f64| -> Vec<(f64, f64)> {
-            let squares: f64 = head.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let factor = scale / (squares / d as f64 + f64::from(eps)).sqrt();
-            let x: Vec<f64> =
-                head.iter().zip(norm).map(|(x, w)| f64::from(*x) * factor * f64::from(offset + w)).collect();
+        let rotated = |head: &[f32], weight: &[f32], position: usize, scale: f64| -> Vec<(f64, f64)> {
+            let x: Vec<f64> = norm(head, weight).into_iter().map(|x| x * scale).collect();
             let turned = |i: usize| {
                 let (c, s) = (f64::from(cos[position * half + i % half]), f64::from(sin[position * half + i % half]));
                 let (a, b) = if i < half { (x[i] * c, -x[i + half] * s) } else { (x[i] * c, x[i - half] * s) };
@@ -349,8 +351,8 @@ impl<'a> Fixture<'a> {
         let traced = row - FIRST_TRACED + 1;
         let places = unwritten::<HeadPlaces>(device, traced * LAYERS * HEADS)?;
         let views = views(device, &self.k, &self.v, TraceView { places: places.ptr(), ..TraceView::default() })?;
-        let (q, states) = (device.upload("the self-test", &queries)?, device.upload("the self-test", &states)?);
-        let rows = device.upload("the self-test", &Fixture::rows(&[row]))?;
+        let (q, states) = (upload(device, &queries)?, upload(device, &states)?);
+        let rows = upload(device, &Fixture::rows(&[row]))?;
         let parameters = AttnPlaces {
             states: states.ptr(),
             queries: q.ptr(),
@@ -394,9 +396,9 @@ impl<'a> Fixture<'a> {
         let maxima = sums.map(|sum| sum.ceil() as f32);
         let z: Vec<f32> = sums.iter().zip(maxima).map(|(sum, m)| (sum - f64::from(m)).exp() as f32).collect();
         let kept_queries: Vec<f32> = kept.iter().flat_map(|head| queries[head * d..][..d].to_vec()).collect();
-        let heads = device.upload("the self-test", &heads)?;
+        let heads = upload(device, &heads)?;
         let floats = [last(&maxima), last(&z), last(&kept_queries)];
-        let floats = [0, 1, 2].map(|i| device.upload("the self-test", &floats[i]));
+        let floats = [0, 1, 2].map(|i| upload(device, &floats[i]));
         let [maxima, z, kept_queries] = floats;
         let (maxima, z, kept_queries) = (maxima?, z?, kept_queries?);
         let trace = TraceView {
@@ -408,8 +410,8 @@ impl<'a> Fixture<'a> {
         };
         let views = views(device, &self.k, &self.v, trace)?;
         let (asked, stride) = ([row as i32, FIRST_TRACED as i32 - 1], row + 1);
-        let windows = device.upload("the self-test", &[0, VARIANTS[1].0 as i32])?;
-        let (asked, out) = (device.upload("the self-test", &asked)?, unwritten::<f32>(device, 2 * stride)?);
+        let windows = upload(device, &[0, VARIANTS[1].0 as i32])?;
+        let (asked, out) = (upload(device, &asked)?, unwritten::<f32>(device, 2 * stride)?);
         let parameters = AttnRows {
             sequences: views.ptr(),
             slot: Int(SLOT),
@@ -443,7 +445,7 @@ impl<'a> Fixture<'a> {
 fn views(device: &Device, k: &Values, v: &Values, trace: TraceView) -> Result<Buffer<SequenceView>, CudaError> {
     let (k, v, capacity, first_traced_row) = (k.ptr(), v.ptr(), CAPACITY as u32, FIRST_TRACED as i32);
     let view = SequenceView { k, v, capacity, first_traced_row, trace };
-    device.upload("the self-test", &[SequenceView::default(), view])
+    upload(device, &[SequenceView::default(), view])
 }
 
 /// The merge of splits that all have a part of the row, and a row that is not in use.
@@ -458,8 +460,8 @@ pub fn combine(device: &Device, kernel: &Kernel<AttnCombine>, entropy: bool) -> 
     let states: Vec<HeadState> = (0..n * HEADS * SPLITS).map(state).collect();
     let rows = Fixture::rows(&[64 * SPLITS]);
     let rows = [rows[0], RowState { position: -1, ..rows[0] }];
-    let (rows, from) = (device.upload("the self-test", &rows)?, device.upload("the self-test", &partial_out)?);
-    let parts = device.upload("the self-test", &states)?;
+    let (rows, from) = (upload(device, &rows)?, upload(device, &partial_out)?);
+    let parts = upload(device, &states)?;
     let (out, to) = (unwritten::<f32>(device, n * HEADS * d)?, unwritten::<HeadState>(device, n * HEADS)?);
     let parameters = AttnCombine {
         partial_out: from.ptr(),

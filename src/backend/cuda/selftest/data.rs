@@ -5,7 +5,11 @@ use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::memory::{Buffer, DevicePtr};
 use crate::model::weights::DType;
+use bytemuck::Pod;
 use half::{bf16, f16};
+
+/// What memory of the cases is called in errors.
+const WHAT: &str = "the self-test";
 
 /// Rounding of an f32, relative.
 pub const U: f64 = 1.0 / (1u32 << 24) as f64;
@@ -48,29 +52,6 @@ impl Outcome {
     }
 }
 
-/// A generator of numbers.
-pub struct Noise(pub u64);
-
-impl Noise {
-    /// Between -1 and 1.
-    pub fn next(&mut self) -> f32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    /// Between -scale and scale.
-    pub fn floats(&mut self, count: usize, scale: f32) -> Vec<f32> {
-        (0..count).map(|_| scale * self.next()).collect()
-    }
-
-    /// The same, in a dtype.
-    pub fn stored(&mut self, device: &Device, count: usize, scale: f32, dtype: DType) -> Result<Values, CudaError> {
-        Values::new(device, &self.floats(count, scale), dtype)
-    }
-}
-
 /// Values on the device in a dtype, and what they are then.
 pub struct Values {
     pub buffer: Buffer<u8>,
@@ -79,7 +60,7 @@ pub struct Values {
 
 impl Values {
     pub fn new(device: &Device, values: &[f32], dtype: DType) -> Result<Values, CudaError> {
-        let buffer = device.upload("the self-test", &encode(values, dtype))?;
+        let buffer = upload(device, &encode(values, dtype))?;
         Ok(Values { buffer, values: values.iter().map(|x| dtype.round(*x)).collect() })
     }
 
@@ -89,12 +70,11 @@ impl Values {
 }
 
 fn encode(values: &[f32], dtype: DType) -> Vec<u8> {
-    let bytes = |x: &f32| match dtype {
-        DType::F32 => x.to_ne_bytes().to_vec(),
-        DType::F16 => f16::from_f32(*x).to_ne_bytes().to_vec(),
-        DType::Bf16 => bf16::from_f32(*x).to_ne_bytes().to_vec(),
-    };
-    values.iter().flat_map(bytes).collect()
+    match dtype {
+        DType::F32 => bytemuck::cast_slice(values).to_vec(),
+        DType::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_ne_bytes()).collect(),
+        DType::Bf16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_ne_bytes()).collect(),
+    }
 }
 
 /// The reverse of what a device holds in a dtype.
@@ -117,8 +97,8 @@ pub fn rounding(dtype: DType) -> f64 {
     }
 }
 
-/// 16-bit terms of a weight's dtype, `x = restore · (t0 + next · t1)`, as `kernels/dense.cuh` has them: (next, restore), and
-/// what two terms may lose: relative to x, and of any x.
+/// 16-bit terms of a weight's dtype, `x = restore · (t0 + next · t1)`, as `kernels/dense.cuh` has them: (next,
+/// restore).
 pub fn terms(dtype: DType) -> (f64, f64) {
     if dtype == DType::F16 { (1.0 / 2048.0, 64.0) } else { (1.0, 1.0) }
 }
@@ -137,9 +117,14 @@ pub fn two_terms(dtype: DType) -> f64 {
     if dtype == DType::F16 { 4.0 * U } else { 256.0 * U }
 }
 
+/// What a case gives to a kernel.
+pub fn upload<T: Pod>(device: &Device, values: &[T]) -> Result<Buffer<T>, CudaError> {
+    device.upload(WHAT, values)
+}
+
 /// A buffer of values that are not numbers until a kernel writes them.
 pub fn unwritten<T>(device: &Device, count: usize) -> Result<Buffer<T>, CudaError> {
-    let buffer = device.allocate("the self-test", count)?;
+    let buffer = device.allocate(WHAT, count)?;
     device.fill(&buffer, 0xff)?;
     Ok(buffer)
 }

@@ -5,15 +5,17 @@ use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::kernel_set::TERMS;
 use super::super::launch::Kernel;
-use super::data::{Noise, Outcome, U, restored, two_terms, unwritten};
+use super::super::noise::Noise;
+use super::data::{Outcome, U, Values, restored, two_terms, unwritten, upload};
 use crate::model::weights::DType;
 use std::f64::consts::PI;
 
 /// Rows, and a width that is no multiple of what a block takes at once.
 const ROWS: usize = 3;
 const WIDTH: usize = 1160;
-const EPS: f32 = 1e-5;
-const OFFSET: f32 = 1.0;
+pub const EPS: f32 = 1e-5;
+/// Added to the norm's weights, as in Gemma.
+pub const OFFSET: f32 = 1.0;
 
 /// A sum of squares by 256 threads, a factor and two products.
 const NORM: f64 = 32.0 * U;
@@ -26,7 +28,8 @@ pub fn activate(x: f64, gelu: bool) -> f64 {
     }
 }
 
-fn norm(x: &[f32], weight: &[f32]) -> Vec<f64> {
+/// RMS norm of a row.
+pub fn norm(x: &[f32], weight: &[f32]) -> Vec<f64> {
     let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
     let factor = 1.0 / (squares / x.len() as f64 + f64::from(EPS)).sqrt();
     x.iter().zip(weight).map(|(x, w)| f64::from(*x) * factor * f64::from(OFFSET + w)).collect()
@@ -35,9 +38,9 @@ fn norm(x: &[f32], weight: &[f32]) -> Vec<f64> {
 /// Tokens of the vocabulary, and one beyond it, whose row is not a number.
 pub fn embed(device: &Device, kernel: &Kernel<Embed>, dtype: DType) -> Result<Outcome, CudaError> {
     let (vocab, width, scale, tokens) = (7, 2056, 1.7f32, [3, 0, 7]);
-    let table = Noise(21).stored(device, vocab * width, 1.0, dtype)?;
+    let table = Values::new(device, &Noise(21).floats(vocab * width, 1.0), dtype)?;
     let rows = tokens.map(|token| RowState { token, ..RowState::default() });
-    let (rows, x) = (device.upload("the self-test", &rows)?, unwritten::<f32>(device, tokens.len() * width)?);
+    let (rows, x) = (upload(device, &rows)?, unwritten::<f32>(device, tokens.len() * width)?);
     let parameters =
         Embed { embedding: table.ptr(), rows: rows.ptr(), x: x.ptr(), width: width.into(), vocab: vocab.into(), scale };
     device.launch(kernel, [width.div_ceil(2048), tokens.len(), 1], &parameters)?;
@@ -58,14 +61,14 @@ pub fn embed(device: &Device, kernel: &Kernel<Embed>, dtype: DType) -> Result<Ou
 pub fn rms_norm(device: &Device, kernel: &Kernel<RmsNorm>) -> Result<Outcome, CudaError> {
     let mut noise = Noise(22);
     let (mut x, weight) = (noise.floats(ROWS * WIDTH, 3.0), noise.floats(WIDTH, 1.0));
-    let weights = device.upload("the self-test", &weight)?;
-    let flag = device.upload("the self-test", &[0i32])?;
+    let weights = upload(device, &weight)?;
+    let flag = upload(device, &[0i32])?;
     let mut outcome = Outcome::default();
     for bad in [false, true] {
         if bad {
             x[WIDTH + 5] = f32::INFINITY;
         }
-        let (from, y) = (device.upload("the self-test", &x)?, unwritten::<f32>(device, x.len())?);
+        let (from, y) = (upload(device, &x)?, unwritten::<f32>(device, x.len())?);
         let parameters = RmsNorm {
             x: from.ptr(),
             weight: weights.ptr(),
@@ -88,7 +91,7 @@ pub fn rms_norm(device: &Device, kernel: &Kernel<RmsNorm>) -> Result<Outcome, Cu
 pub fn rms_norm_terms(device: &Device, kernel: &Kernel<RmsNormTerms>, dtype: DType) -> Result<Outcome, CudaError> {
     let mut noise = Noise(23);
     let (x, weight) = (noise.floats(ROWS * WIDTH, 3.0), noise.floats(WIDTH, 1.0));
-    let (from, weights) = (device.upload("the self-test", &x)?, device.upload("the self-test", &weight)?);
+    let (from, weights) = (upload(device, &x)?, upload(device, &weight)?);
     let to = unwritten::<u16>(device, TERMS * x.len())?;
     let parameters = RmsNormTerms {
         x: from.ptr(),
@@ -116,8 +119,8 @@ pub fn add_rms_norm(device: &Device, kernel: &Kernel<AddRmsNorm>) -> Result<Outc
     let mut noise = Noise(24);
     let (x, h) = (noise.floats(ROWS * WIDTH, 2.0), noise.floats(ROWS * WIDTH, 3.0));
     let weight = noise.floats(WIDTH, 1.0);
-    let (to, from) = (device.upload("the self-test", &x)?, device.upload("the self-test", &h)?);
-    let weights = device.upload("the self-test", &weight)?;
+    let (to, from) = (upload(device, &x)?, upload(device, &h)?);
+    let weights = upload(device, &weight)?;
     let parameters =
         AddRmsNorm { x: to.ptr(), h: from.ptr(), weight: weights.ptr(), offset: OFFSET, eps: EPS, width: WIDTH.into() };
     device.launch(kernel, [ROWS, 1, 1], &parameters)?;
@@ -145,7 +148,7 @@ pub fn gated_act(device: &Device, kernel: &Kernel<GatedAct>) -> Result<Outcome, 
     let mut outcome = Outcome::default();
     for gelu in [false, true] {
         let (gate, up, want) = gates(gelu);
-        let (g, u) = (device.upload("the self-test", &gate)?, device.upload("the self-test", &up)?);
+        let (g, u) = (upload(device, &gate)?, upload(device, &up)?);
         let y = unwritten::<f32>(device, gate.len())?;
         let count = gate.len().into();
         let parameters = GatedAct { gate: g.ptr(), up: u.ptr(), y: y.ptr(), count, activation: gelu.into() };
@@ -159,7 +162,7 @@ pub fn gated_act(device: &Device, kernel: &Kernel<GatedAct>) -> Result<Outcome, 
 
 pub fn gated_act_terms(device: &Device, kernel: &Kernel<GatedActTerms>, dtype: DType) -> Result<Outcome, CudaError> {
     let (gate, up, want) = gates(false);
-    let (g, u) = (device.upload("the self-test", &gate)?, device.upload("the self-test", &up)?);
+    let (g, u) = (upload(device, &gate)?, upload(device, &up)?);
     let to = unwritten::<u16>(device, TERMS * gate.len())?;
     let parameters = GatedActTerms {
         gate: g.ptr(),

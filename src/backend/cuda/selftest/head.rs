@@ -7,7 +7,8 @@ use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::launch::Kernel;
 use super::super::memory::{Buffer, DevicePtr};
-use super::data::{Noise, Outcome, U, unwritten};
+use super::super::noise::Noise;
+use super::data::{Outcome, U, unwritten, upload};
 use crate::backend::sampling::{Choice, Sampling};
 
 /// A block reads 4096 logits, and leaves its best 128; an entry has room for 100 alternatives.
@@ -44,13 +45,13 @@ impl Case {
             Sampler { seed, temperature, top_p, first_position: 0, choosable: VOCAB as i32, ..Sampler::default() };
         let samplers = [Sampler { temperature: 0.0, ..draws }, draws];
         Ok(Case {
-            logits: device.upload("the self-test", &values)?,
+            logits: upload(device, &values)?,
             values,
             partials: unwritten(device, ROWS * BLOCKS)?,
             wide: unwritten(device, ROWS * BLOCKS)?,
             lists: unwritten(device, ROWS * BLOCKS * LIST)?,
             masses: unwritten(device, ROWS * BLOCKS)?,
-            samplers: device.upload("the self-test", &samplers)?,
+            samplers: upload(device, &samplers)?,
         })
     }
 
@@ -147,13 +148,13 @@ pub fn finish(
     case.partial(device, partial)?;
     case.mass(device, mass)?;
     let row = |slot| RowState { slot, position: POSITION as i32, token: 9, stream: STREAM as i32 };
-    let rows = device.upload("the self-test", &[row(0), row(1)])?;
+    let rows = upload(device, &[row(0), row(1)])?;
     let next = unwritten::<RowState>(device, ROWS)?;
     let (tokens, counts) = (unwritten::<i32>(device, ROWS)?, unwritten::<i32>(device, ROWS)?);
     let (logprobs, entropies) = (unwritten::<f32>(device, ROWS)?, unwritten::<f32>(device, ROWS)?);
     let (top_ids, top_logprobs) =
         (unwritten::<i32>(device, ROWS * MAX_TOP)?, unwritten::<f32>(device, ROWS * MAX_TOP)?);
-    let (wide, flag) = (unwritten::<WideResult>(device, ROWS)?, device.upload("the self-test", &[0i32])?);
+    let (wide, flag) = (unwritten::<WideResult>(device, ROWS)?, upload(device, &[0i32])?);
     let parameters = HeadFinish {
         logits: case.logits.ptr(),
         vocab: VOCAB.into(),

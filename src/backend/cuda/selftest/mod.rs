@@ -22,6 +22,7 @@ use crate::model::weights::DType;
 use attention::Fixture;
 use data::Outcome;
 use record::Record;
+use serde::Serialize;
 
 /// Rows of the cases of kernels for up to 8 rows, and for up to 16.
 const NARROW: [usize; 2] = [5, 13];
@@ -29,7 +30,7 @@ const NARROW: [usize; 2] = [5, 13];
 const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
 
 /// What one kernel answered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Check {
     pub kernel: String,
     /// Numbers that were compared.

@@ -6,17 +6,15 @@ use super::super::error::CudaError;
 use super::super::kernel_set::TERMS;
 use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
-use super::data::{Noise, Outcome, U, Values, bound, restored, terms, two_terms, unwritten};
-use super::elementwise::activate;
+use super::super::noise::Noise;
+use super::data::{Outcome, U, Values, bound, restored, terms, two_terms, unwritten, upload};
+use super::elementwise::{EPS, OFFSET, activate, norm};
 use crate::model::weights::DType;
 
 /// Wider than what the eight warps take at once, and no multiple of it.
 const K: usize = 1160;
 /// Outputs of two matrices: part of a block each.
 const OUTS: [usize; 2] = [40, 24];
-const EPS: f32 = 1e-5;
-/// Added to the norm's weights, as in Gemma.
-const OFFSET: f32 = 1.0;
 
 /// A sum, and the sum of the absolute values.
 #[derive(Clone, Copy)]
@@ -51,18 +49,18 @@ impl Narrow {
         let mut x = noise.floats(rows * K, 1.0);
         x.iter_mut().step_by(37).for_each(|x| *x *= 100.0); // as in real activations
         let norm = noise.floats(K, 1.0);
-        let on_device = (device.upload("the self-test", &x)?, device.upload("the self-test", &norm)?);
-        let w = [noise.stored(device, outs[0] * K, 0.1, dtype)?, noise.stored(device, outs[1] * K, 0.1, dtype)?];
+        let on_device = (upload(device, &x)?, upload(device, &norm)?);
+        let w = [
+            Values::new(device, &noise.floats(outs[0] * K, 0.1), dtype)?,
+            Values::new(device, &noise.floats(outs[1] * K, 0.1), dtype)?,
+        ];
         Ok(Narrow { rows, x, norm, on_device, w })
     }
 
     /// A row as it is multiplied.
     fn row(&self, row: usize, normed: bool) -> Vec<f64> {
         let x = &self.x[row * K..][..K];
-        let squares: f64 = x.iter().map(|x| f64::from(*x).powi(2)).sum();
-        let factor = 1.0 / (squares / K as f64 + f64::from(EPS)).sqrt();
-        let weight = |i: usize| if normed { factor * f64::from(self.norm[i] + OFFSET) } else { 1.0 };
-        x.iter().enumerate().map(|(i, x)| f64::from(*x) * weight(i)).collect()
+        if normed { norm(x, &self.norm) } else { x.iter().map(|x| f64::from(*x)).collect() }
     }
 
     fn dot(&self, row: &[f64], matrix: usize, out: usize) -> Dot {
@@ -85,8 +83,8 @@ impl Launched {
         let case = Narrow::new(device, dtype, rows, OUTS)?;
         let bias = noise.floats(OUTS[0], 1.0);
         let before = OUTS.map(|outs| noise.floats(rows * outs, 1.0));
-        let y = [device.upload("the self-test", &before[0])?, device.upload("the self-test", &before[1])?];
-        Ok(Launched { case, bias_buffer: device.upload("the self-test", &bias)?, bias, before, y })
+        let y = [upload(device, &before[0])?, upload(device, &before[1])?];
+        Ok(Launched { case, bias_buffer: upload(device, &bias)?, bias, before, y })
     }
 
     fn jobs(&self) -> GemvJobs {
@@ -153,7 +151,7 @@ pub fn gemv_gated(
     let outs = OUTS[0];
     let case = Narrow::new(device, dtype, rows, [outs; 2])?;
     let biases = [Noise(5).floats(outs, 1.0), Noise(6).floats(outs, 1.0)];
-    let bias = [device.upload("the self-test", &biases[0])?, device.upload("the self-test", &biases[1])?];
+    let bias = [upload(device, &biases[0])?, upload(device, &biases[1])?];
     let mut outcome = Outcome::default();
     for gelu in [false, true] {
         let y = unwritten::<f32>(device, rows * outs)?;
@@ -197,14 +195,14 @@ pub fn gemv_gated(
 pub fn gemm(device: &Device, kernel: &Kernel<GemmTerms>, dtype: DType, block: usize) -> Result<Outcome, CudaError> {
     let (n, outs, k) = (block + 6, 72, 104);
     let mut noise = Noise(11);
-    let w = noise.stored(device, outs * k, 1.0, dtype)?;
+    let w = Values::new(device, &noise.floats(outs * k, 1.0), dtype)?;
     let first = noise.floats(n * k, 1.0);
     // the second term is as much smaller as the rounding of the first leaves it
     let (next, restore) = terms(dtype);
     let second = noise.floats(n * k, (two_terms(dtype).sqrt() / next) as f32);
     let x = Values::new(device, &[first, second].concat(), dtype)?;
     let (bias, before) = (noise.floats(outs, 1.0), noise.floats(n * outs, 1.0));
-    let (bias_buffer, y) = (device.upload("the self-test", &bias)?, device.upload("the self-test", &before)?);
+    let (bias_buffer, y) = (upload(device, &bias)?, upload(device, &before)?);
     let parameters = GemmTerms {
         x: x.ptr().cast(),
         w: w.ptr(),
@@ -237,7 +235,7 @@ pub fn gemm(device: &Device, kernel: &Kernel<GemmTerms>, dtype: DType, block: us
 pub fn split(device: &Device, kernel: &Kernel<Split>, dtype: DType) -> Result<Outcome, CudaError> {
     let count = 1300;
     let values = Noise(12).floats(count, 30.0);
-    let (x, to) = (device.upload("the self-test", &values)?, unwritten::<u16>(device, TERMS * count)?);
+    let (x, to) = (upload(device, &values)?, unwritten::<u16>(device, TERMS * count)?);
     let parameters = Split { x: x.ptr(), terms: to.ptr(), count: count.into(), term_count: TERMS.into() };
     device.launch(kernel, [count.div_ceil(1024), 1, 1], &parameters)?;
     let got = restored(&device.read(&to, 0, TERMS * count)?, dtype);

@@ -6,7 +6,8 @@ use super::super::error::CudaError;
 use super::super::kernel_set::{TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
-use super::data::{Noise, Outcome, U, unwritten};
+use super::super::noise::Noise;
+use super::data::{Outcome, U, unwritten, upload};
 
 const KEEP: usize = 3;
 const HIDDEN: usize = 300;
@@ -48,7 +49,7 @@ impl Trace {
             gaps: self.gaps.ptr(),
             places: DevicePtr::NULL,
         };
-        device.upload("the self-test", &[SequenceView { first_traced_row: FIRST, trace, ..SequenceView::default() }])
+        upload(device, &[SequenceView { first_traced_row: FIRST, trace, ..SequenceView::default() }])
     }
 }
 
@@ -63,9 +64,9 @@ pub fn select(device: &Device, kernel: &Kernel<AttnSelect>, head_dim: usize) -> 
     order.sort_by(|a, b| entropy(&states[*a]).total_cmp(&entropy(&states[*b])));
     let queries = noise.floats(states.len() * head_dim, 1.0);
     let hidden = noise.floats(HIDDEN, 1.0);
-    let rows = device.upload("the self-test", &[RowState { position: FIRST + 1, ..RowState::default() }])?;
-    let (s, q) = (device.upload("the self-test", &states)?, device.upload("the self-test", &queries)?);
-    let h = device.upload("the self-test", &hidden)?;
+    let rows = upload(device, &[RowState { position: FIRST + 1, ..RowState::default() }])?;
+    let (s, q) = (upload(device, &states)?, upload(device, &queries)?);
+    let h = upload(device, &hidden)?;
     let mut outcome = Outcome::default();
     for layers in [LAYERS, 1] {
         let trace = Trace::new(device, head_dim)?;
@@ -116,7 +117,7 @@ pub fn cosines(device: &Device, kernel: &Kernel<Cosines>) -> Result<Outcome, Cud
     device.write(&trace.hidden, 0, &hidden)?;
     let views = trace.views(device)?;
     let (positions, answer) = ([FIRST, FIRST + 1, FIRST + 2], [FIRST + 1, FIRST]);
-    let (rows, columns) = (device.upload("the self-test", &positions)?, device.upload("the self-test", &answer)?);
+    let (rows, columns) = (upload(device, &positions)?, upload(device, &answer)?);
     let count = positions.len() * answer.len();
     let out = unwritten::<f32>(device, count)?;
     let parameters = Cosines {
