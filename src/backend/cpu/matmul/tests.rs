@@ -181,17 +181,17 @@ fn several_products_share_a_region() {
     let weights: Vec<(usize, Vec<f32>)> = [30, 1, 0, 77].map(|rows| (rows, numbers.take(rows * k))).into();
     for n in [1, 3, 10, 40] {
         let x = numbers.take(n * k);
-        let matrix =
-            |(rows, w): &'static (usize, Vec<f32>)| Matrix { numbers: Numbers::File(Elements::F32(w)), rows: *rows, k };
-        let weights: &'static [(usize, Vec<f32>)] = weights.clone().leak();
-        let mut outputs: Vec<Vec<f32>> = weights.iter().map(|(rows, _)| vec![0.0; n * rows]).collect();
-        let mut jobs: Vec<Job> = (weights.iter().zip(&mut outputs))
-            .map(|(w, y)| Job { w: matrix(w), bias: None, y, y_stride: w.0 })
+        let matrices: Vec<Matrix> = weights
+            .iter()
+            .map(|(rows, w)| Matrix { numbers: Numbers::File(Elements::F32(w)), rows: *rows, k })
             .collect();
+        let mut outputs: Vec<Vec<f32>> = weights.iter().map(|(rows, _)| vec![0.0; n * rows]).collect();
+        let mut jobs: Vec<Job> =
+            (matrices.iter().zip(&mut outputs)).map(|(w, y)| Job { w: *w, bias: None, y, y_stride: w.rows }).collect();
         matmul_many(&pool, Isa::detect(), &mut jobs, &x, n);
-        for (w, together) in weights.iter().zip(&outputs) {
+        for (w, together) in matrices.iter().zip(&outputs) {
             let mut alone = vec![0.0; together.len()];
-            matmul(&pool, Isa::detect(), &matrix(w), &x, n, &mut alone, w.0, None);
+            matmul(&pool, Isa::detect(), w, &x, n, &mut alone, w.rows, None);
             assert_eq!(&alone, together);
         }
     }
