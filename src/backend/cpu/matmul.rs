@@ -218,11 +218,10 @@ impl<'a> Product<'a> {
             // SAFETY: the caller's promise.
             unsafe {
                 if apart == 1 && outs == C {
-                    self.y.slice(start..start + C).copy_from_slice(sums);
+                    self.y.put(start, *sums);
                 } else {
                     for (c, sum) in sums.iter().enumerate().take(outs) {
-                        let at = start + c * apart;
-                        self.y.slice(at..at + 1)[0] = *sum;
+                        self.y.put(start + c * apart, [*sum]);
                     }
                 }
             }

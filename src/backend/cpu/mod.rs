@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod cache;
+mod caches;
 mod input_rounding;
 pub mod matmul;
 pub mod norm;

@@ -286,6 +286,17 @@ impl<'a, T> Disjoint<'a, T> {
         // SAFETY: inside the slice that `self` borrows; unique by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
+
+    /// Writes `values` from element `at` on (checked against the length), where a slice and a copy would be two calls.
+    ///
+    /// # Safety
+    /// No part that is alive holds these elements, and no other thread uses them.
+    #[inline(always)]
+    pub unsafe fn put<const N: usize>(&self, at: usize, values: [T; N]) {
+        assert!(at <= self.len && N <= self.len - at, "{N} elements from {at} of {}", self.len);
+        // SAFETY: inside the slice that `self` borrows; nobody else's by the caller's promise.
+        unsafe { self.start.add(at).cast::<[T; N]>().write(values) }
+    }
 }
 
 #[cfg(test)]

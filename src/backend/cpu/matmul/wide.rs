@@ -3,6 +3,7 @@
 //! stays in the second-level cache. Long rows are cut along k; the accumulators wait in memory between the cuts, lane by
 //! lane, so that a cut changes no bit.
 
+use super::super::caches::Caches;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::threads::Disjoint;
 use super::{Product, Weight, with_weights};
@@ -12,14 +13,15 @@ use std::ops::Range;
 /// Outputs of one task, a multiple of every strip.
 pub const PANEL: usize = 24;
 
-/// Longest cut of k: a strip of it and the rows of a tile fit into 48 KiB.
-const CUT: usize = 1024;
+/// Max inputs of a cut of k, see [`max_cut`].
+const MAX_CUT: usize = 1024;
 
-/// Most outputs of a strip.
-const MAX_STRIP: usize = 6;
+/// Steps of a tile between two looks at its end: counting takes slots that multiplications would have.
+const UNROLLED: usize = 4;
 
-/// How many steps ahead activations are asked for.
-const AHEAD: usize = 8;
+/// Outputs of a strip, and max rows of a register tile.
+const STRIP: usize = 6;
+const MAX_TILE_ROWS: usize = 4;
 
 /// Most rows of a block when k is cut, as each row needs accumulators.
 const MAX_CUT_ROWS: usize = 128;
@@ -33,19 +35,23 @@ impl Line {
     pub const ZERO: Line = Line([0.0; LANES]);
 }
 
-/// Elements of such a block, 1.25 MiB.
-const ROWS_BUDGET: usize = 5 << 16;
-
-/// Rows of a block: what `ROWS_BUDGET` allows, and enough for the widening of the weights to vanish beside them.
-/// A multiple of [`GROUP`].
-pub fn row_block(k: usize) -> usize {
-    let rows = (ROWS_BUDGET / k.max(1)).clamp(2 * GROUP, 512) / GROUP * GROUP;
-    if k > CUT { rows.min(MAX_CUT_ROWS) } else { rows }
+/// Inputs of a cut of k: a strip of them and the rows of a tile leave an eighth of the first-level cache.
+fn max_cut() -> usize {
+    let lines = Caches::detect().first / 8 * 7 / (STRIP + MAX_TILE_ROWS) / size_of::<Line>();
+    (lines * LANES).clamp(LANES, MAX_CUT)
 }
 
-/// Rows and outputs of a register tile: 4 × 6 accumulators fill 32 registers, and 2 × 3 fill 8.
-const fn tile_shape<S: Simd>() -> (usize, usize) {
-    if S::REGISTERS >= 32 { (4, 6) } else { (2, 3) }
+/// Rows of a block: as many as fill half of the second-level cache, and enough for the widening of the weights to vanish
+/// beside them. A multiple of [`GROUP`].
+pub fn row_block(k: usize) -> usize {
+    let elements = Caches::detect().second / 2 / size_of::<f32>();
+    let rows = (elements / k.max(1)).clamp(2 * GROUP, 512) / GROUP * GROUP;
+    if k > max_cut() { rows.min(MAX_CUT_ROWS) } else { rows }
+}
+
+/// Rows of a register tile: 4 × 6 accumulators, of all outputs of a strip, fill 32 registers; 2 × 3, of half of them, fill 8.
+const fn tile_rows<S: Simd>() -> usize {
+    if S::REGISTERS >= 32 { MAX_TILE_ROWS } else { 2 }
 }
 
 /// Rows that one task of [`Arrange`] lays out, a multiple of every tile's rows.
@@ -68,7 +74,7 @@ impl Kernel for Arrange<'_> {
     fn run<S: Simd>(self) {
         let Arrange { x, k, rows, lines } = self;
         let steps = k.div_ceil(LANES);
-        let (height, _) = tile_shape::<S>();
+        let height = tile_rows::<S>();
         for row in rows.clone() {
             let first = row - row % height;
             let height = height.min(rows.end - first);
@@ -115,16 +121,16 @@ pub struct Wide<'a> {
 /// What a task needs beside the registers.
 struct Scratch {
     /// A strip of one cut, widened: [⌈cut/16⌉, strip].
-    weights: [MaybeUninit<Line>; CUT / LANES * MAX_STRIP],
+    weights: [MaybeUninit<Line>; MAX_CUT / LANES * STRIP],
     /// The accumulators of a strip between two cuts: [block rows, strip].
-    accumulators: [MaybeUninit<Line>; MAX_CUT_ROWS * MAX_STRIP],
+    accumulators: [MaybeUninit<Line>; MAX_CUT_ROWS * STRIP],
 }
 
 /// One cut of a strip.
 struct Cut {
     /// The inputs.
     k: Range<usize>,
-    /// The outputs, as many as a strip has or fewer.
+    /// The outputs, at most [`STRIP`].
     outs: Range<usize>,
 }
 
@@ -136,17 +142,16 @@ impl Kernel for Wide<'_> {
             weights: [const { MaybeUninit::uninit() }; _],
             accumulators: [const { MaybeUninit::uninit() }; _],
         };
-        let (_, strip) = tile_shape::<S>();
-        let cuts = self.outs.len().div_ceil(strip) * self.product.w.k.div_ceil(CUT).max(1);
-        for i in 0..cuts {
-            let cut = self.cut(i, strip);
+        let cuts = self.product.w.k.div_ceil(max_cut()).max(1);
+        for i in 0..self.outs.len().div_ceil(STRIP) * cuts {
+            let cut = self.cut(i, cuts);
             // SAFETY: `Product::new` has checked the sizes; started by `Isa::run`.
             unsafe {
                 with_weights!(self.product.w.numbers, w => self.widen::<S, _>(w, &cut, &mut scratch));
                 if S::REGISTERS >= 32 {
-                    self.block::<S, 4, 6>(&cut, &mut scratch);
+                    self.block::<S, MAX_TILE_ROWS, STRIP>(&cut, &mut scratch);
                 } else {
-                    self.block::<S, 2, 3>(&cut, &mut scratch);
+                    self.block::<S, 2, { STRIP / 2 }>(&cut, &mut scratch);
                 }
             }
         }
@@ -154,14 +159,13 @@ impl Kernel for Wide<'_> {
 }
 
 impl Wide<'_> {
-    /// The i-th cut: those of the first strip, then of the second, and so on.
+    /// The i-th cut: the `cuts` of the first strip, then of the second, and so on.
     #[inline(always)]
-    fn cut(&self, i: usize, strip: usize) -> Cut {
+    fn cut(&self, i: usize, cuts: usize) -> Cut {
         let (k, end) = (self.product.w.k, self.outs.end);
-        let cuts = k.div_ceil(CUT).max(1);
         let length = k.div_ceil(cuts).next_multiple_of(LANES);
-        let (out, from) = (self.outs.start + i / cuts * strip, i % cuts * length);
-        Cut { k: k.min(from)..k.min(from + length), outs: end.min(out)..end.min(out + strip) }
+        let (out, from) = (self.outs.start + i / cuts * STRIP, i % cuts * length);
+        Cut { k: k.min(from)..k.min(from + length), outs: end.min(out)..end.min(out + STRIP) }
     }
 
     /// Fills `scratch.weights`; outputs that the strip lacks are zeros.
@@ -170,24 +174,23 @@ impl Wide<'_> {
     /// `S` as for [`Simd`], w is [rows, k] and the cut lies within it.
     #[inline(always)]
     unsafe fn widen<S: Simd, W: Weight>(&self, w: &[W], cut: &Cut, scratch: &mut Scratch) {
-        let (_, strip) = tile_shape::<S>();
         let full = cut.k.len() / LANES;
-        for c in 0..strip {
-            // SAFETY: row `cut.outs.start + c` has k weights, of which the cut is a part; `weights` holds CUT/16 steps
-            // of `strip` lines.
+        for c in 0..STRIP {
+            // SAFETY: row `cut.outs.start + c` has k weights, of which the cut is a part; `weights` holds MAX_CUT/16 steps
+            // of STRIP lines.
             unsafe {
                 let mut to = scratch.weights.as_mut_ptr().add(c).cast::<f32>();
                 if c >= cut.outs.len() {
                     for _ in 0..cut.k.len().div_ceil(LANES) {
                         S::store(to, S::splat(0.0));
-                        to = to.wrapping_add(strip * LANES);
+                        to = to.wrapping_add(STRIP * LANES);
                     }
                     continue;
                 }
                 let w = W::at(w.as_ptr(), (cut.outs.start + c) * self.product.w.k + cut.k.start);
                 for step in 0..full {
                     S::store(to, W::load::<S>(W::at(w, step * LANES)));
-                    to = to.wrapping_add(strip * LANES);
+                    to = to.wrapping_add(STRIP * LANES);
                 }
                 if full * LANES < cut.k.len() {
                     S::store(to, W::load_part::<S>(W::at(w, full * LANES), cut.k.len() - full * LANES));
@@ -196,37 +199,47 @@ impl Wide<'_> {
         }
     }
 
-    /// All rows of the block against the widened strip, R at a time.
+    /// All rows of the block against the widened strip: R rows at a time, which stay in the first-level cache for its parts
+    /// of C outputs.
     ///
     /// # Safety
     /// As for [`tile`](Self::tile).
     #[inline(always)]
     unsafe fn block<S: Simd, const R: usize, const C: usize>(&self, cut: &Cut, scratch: &mut Scratch) {
         let mut row = self.rows.start;
-        // SAFETY: the caller's promise.
-        unsafe {
-            while row + R <= self.rows.end {
-                self.tile::<S, R, C>(row, cut, scratch);
-                row += R;
+        while row < self.rows.end {
+            let rows = R.min(self.rows.end - row);
+            let mut part = 0;
+            while part < cut.outs.len() {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    match rows {
+                        1 => self.tile::<S, 1, C>(row, part, cut, scratch),
+                        2 if R > 2 => self.tile::<S, 2, C>(row, part, cut, scratch),
+                        3 if R > 3 => self.tile::<S, 3, C>(row, part, cut, scratch),
+                        _ => self.tile::<S, R, C>(row, part, cut, scratch),
+                    }
+                }
+                part += C;
             }
-            match self.rows.end - row {
-                0 => {}
-                1 => self.tile::<S, 1, C>(row, cut, scratch),
-                2 if R > 2 => self.tile::<S, 2, C>(row, cut, scratch),
-                3 if R > 2 => self.tile::<S, 3, C>(row, cut, scratch),
-                _ => unreachable!("tiles have at most four rows"),
-            }
+            row += rows;
         }
     }
 
-    /// R rows from `row` against the strip: takes the accumulators from scratch unless the cut is the first, and puts
-    /// them back or, after the last cut, writes y.
+    /// R rows from `row` against outputs `part` .. `part + C` of the strip: takes the accumulators from scratch unless the
+    /// cut is the first, and puts them back or, after the last cut, writes y.
     ///
     /// # Safety
     /// `S` as for [`Simd`]; the lines hold a tile of R rows from `row`; `widen` has filled the weights of this cut, and
     /// earlier calls have done the earlier cuts; no other thread writes these outputs.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const C: usize>(&self, row: usize, cut: &Cut, scratch: &mut Scratch) {
+    unsafe fn tile<S: Simd, const R: usize, const C: usize>(
+        &self,
+        row: usize,
+        part: usize,
+        cut: &Cut,
+        scratch: &mut Scratch,
+    ) {
         let k = self.product.w.k;
         let first = row * k.div_ceil(LANES) + cut.k.start / LANES * R;
         let steps = cut.k.len().div_ceil(LANES);
@@ -234,27 +247,32 @@ impl Wide<'_> {
         // rows of the block, and `row_block` allows no more when there is a second cut.
         unsafe {
             let x = self.lines[first..first + steps * R].as_ptr();
-            let w = scratch.weights.as_ptr();
-            let between = scratch.accumulators.as_mut_ptr().wrapping_add((row - self.rows.start) * C).cast::<f32>();
+            let w = scratch.weights.as_ptr().add(part);
+            let at = (row - self.rows.start) * STRIP + part * R;
+            let between = scratch.accumulators.as_mut_ptr().wrapping_add(at).cast::<f32>();
             let mut acc = [[S::splat(0.0); R]; C];
             if cut.k.start > 0 {
                 for i in 0..R * C {
                     acc[i / R][i % R] = S::load(between.add(i * LANES));
                 }
             }
-            for i in 0..steps {
-                let ahead = x.wrapping_add((i + AHEAD) * R);
-                for r in 0..R {
-                    S::prefetch(ahead.wrapping_add(r).cast());
+            let mut i = 0;
+            while i + UNROLLED <= steps {
+                for j in i..i + UNROLLED {
+                    step::<S, R, C>(&mut acc, x.add(j * R).cast(), w.add(j * STRIP).cast());
                 }
-                step::<S, R, C>(&mut acc, x.add(i * R).cast(), w.add(i * C).cast());
+                i += UNROLLED;
+            }
+            for j in i..steps {
+                step::<S, R, C>(&mut acc, x.add(j * R).cast(), w.add(j * STRIP).cast());
             }
             if cut.k.end < k {
                 for i in 0..R * C {
                     S::store(between.add(i * LANES), acc[i / R][i % R]);
                 }
             } else {
-                self.product.write::<S, R, C>(&acc, row, (cut.outs.start, 1), cut.outs.len());
+                let outs = C.min(cut.outs.len() - part);
+                self.product.write::<S, R, C>(&acc, row, (cut.outs.start + part, 1), outs);
             }
         }
     }
