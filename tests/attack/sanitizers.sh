@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The unit tests of the CPU backend and of what reads files, under the address and the thread sanitizer, on a stable
-# compiler (RUSTC_BOOTSTRAP=1): tests/attack/sanitizers.sh [address|thread ...]. What the toolchain lacks is skipped.
+# compiler (RUSTC_BOOTSTRAP=1), and two of its modules under Miri: tests/attack/sanitizers.sh [address|thread ...]. What the toolchain
+# lacks is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kinds=("$@")
@@ -22,3 +23,10 @@ for kind in "${kinds[@]}"; do
   TSAN_OPTIONS="suppressions=$PWD/tests/attack/tsan.supp" RUSTC_BOOTSTRAP=1 RUSTFLAGS=$flags NVCC='' \
     cargo test --lib --target "$triple" --target-dir "target/$library" -- "${tests[@]}"
 done
+
+# Disjoint and the portable level under Miri, which a nightly toolchain has
+if cargo miri --version > /dev/null 2>&1; then
+  MIRIFLAGS=-Zmiri-disable-isolation NVCC='' cargo miri test --lib --target-dir target/miri -- backend::cpu::threads backend::cpu::simd
+else
+  echo "SKIPPED: Miri: this toolchain has no cargo-miri"
+fi
