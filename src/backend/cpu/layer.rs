@@ -1,0 +1,250 @@
+//! The operations of a pass, a layer at a time, over all rows of the pass.
+
+use super::attention::{self, AttentionRow};
+use super::input_rounding::{Output, round_inputs, round_operands};
+use super::matmul::{Job, matmul, matmul_many};
+use super::threads::{Disjoint, ThreadPool};
+use super::trace::Selection;
+use super::{CpuBackend, norm};
+use crate::backend::{BackendError, DType, Operations};
+use crate::model::ModelSpec;
+use crate::model::config::Activation;
+use crate::model::weights::LayerWeights;
+
+impl CpuBackend {
+    /// h ← norm(x), every row.
+    fn norm_input(&mut self, weight: impl Fn(&LayerWeights) -> &[f32], layer: usize) {
+        let (spec, weight) = (&self.spec, weight(&self.weights.layers[layer]));
+        let (x, width) = (&self.pass.x, spec.hidden_size);
+        each_row(&self.pool, &mut self.pass.h, width, &|row, h| {
+            let x = &x[row * width..(row + 1) * width];
+            norm::rms_norm(self.options.isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps, h);
+        });
+    }
+
+    /// x ← x + (norm of) h, every row.
+    fn add_residual(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+        let (spec, weight) = (&self.spec, post_norm(&self.weights.layers[layer]));
+        let (h, width) = (&self.pass.h, spec.hidden_size);
+        each_row(&self.pool, &mut self.pass.x, width, &|row, x| {
+            let h = &h[row * width..(row + 1) * width];
+            let mut normed = Vec::new();
+            let h = match weight {
+                None => h,
+                Some(weight) => {
+                    normed.resize(width, 0.0);
+                    norm::rms_norm(
+                        self.options.isa,
+                        h,
+                        weight,
+                        spec.norm_weight_offset,
+                        spec.rms_norm_eps,
+                        &mut normed,
+                    );
+                    &normed
+                }
+            };
+            for (x, h) in x.iter_mut().zip(h) {
+                *x += h;
+            }
+        });
+    }
+
+    /// Norm per head, rotation, and for queries the attention scale: `x` is `[rows, heads, head_dim]`.
+    fn rotate_heads(&self, x: &mut [f32], heads: usize, norm_weight: Option<&[f32]>, layer: usize, scale: f32) {
+        let (spec, isa) = (&self.spec, self.options.isa);
+        let (head_dim, half) = (spec.head_dim, spec.head_dim / 2);
+        let table = spec.layers[layer].rope;
+        let (cos, sin) = (&self.pass.cos[table], &self.pass.sin[table]);
+        each_row(&self.pool, x, heads * head_dim, &|row, x| {
+            for head in x.chunks_exact_mut(head_dim) {
+                if let Some(weight) = norm_weight {
+                    let copy = head.to_vec();
+                    norm::rms_norm(isa, &copy, weight, spec.norm_weight_offset, spec.rms_norm_eps, head);
+                }
+                let angles = row * half..(row + 1) * half;
+                norm::rotate(head, &cos[angles.clone()], &sin[angles]);
+                if scale != 1.0 {
+                    head.iter_mut().for_each(|x| *x *= scale);
+                }
+            }
+        });
+    }
+
+    /// The 16-bit terms that inputs of this pass's products are rounded to.
+    fn terms(&self, output: Output) -> Option<usize> {
+        self.options.input_rounding.terms(self.pass.width, output)
+    }
+
+    /// Offers every head of a layer to the traced rows' selections.
+    fn select_heads(&mut self, layer: usize) {
+        let (heads, head_dim) = (self.spec.num_attention_heads, self.spec.head_dim);
+        for (row, selection) in self.pass.selections.iter_mut().enumerate() {
+            let Some(selection) = selection else { continue };
+            for head in 0..heads {
+                let index = row * heads + head;
+                let query = &self.pass.q[index * head_dim..(index + 1) * head_dim];
+                selection.offer((layer * heads + head) as u32, &self.pass.states[index], query);
+            }
+        }
+    }
+}
+
+/// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads when there are many.
+fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+    let rows = data.len() / width;
+    if rows < 4 {
+        return data.chunks_exact_mut(width).enumerate().for_each(|(row, part)| f(row, part));
+    }
+    let parts = Disjoint::new(data);
+    // SAFETY: one task per row.
+    pool.run(rows, &|row| f(row, unsafe { parts.slice(row * width..(row + 1) * width) }));
+}
+
+impl Operations for CpuBackend {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn embed(&mut self) -> Result<(), BackendError> {
+        let (spec, pass) = (&self.spec, &mut self.pass);
+        let scale = spec.embedding_scale.unwrap_or(1.0);
+        let elements = self.weights.embedding.elements();
+        for (x, row) in pass.x.chunks_exact_mut(spec.hidden_size).zip(&pass.rows) {
+            let start = row.token as usize * spec.hidden_size;
+            x.iter_mut().enumerate().for_each(|(i, x)| *x = elements.get(start + i) * scale);
+        }
+        Ok(())
+    }
+
+    fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+        self.norm_input(|l| &l.input_norm, layer);
+        let (isa, n) = (self.options.isa, self.pass.rows.len());
+        let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
+        let [mut q, mut k, mut v] = [&mut self.pass.q, &mut self.pass.k, &mut self.pass.v].map(std::mem::take);
+        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Scores));
+        let width = self.spec.hidden_size;
+        let mut for_values = None;
+        if terms != self.terms(Output::Values) {
+            let h = for_values.insert(self.pass.h.clone());
+            round_inputs(h, width, l.v.elements(), self.terms(Output::Values));
+        }
+        round_inputs(&mut self.pass.h, width, l.q.elements(), terms);
+        let mut jobs = [
+            Job { w: self.packed.matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
+            Job { w: self.packed.matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
+            Job { w: self.packed.matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
+        ];
+        match &for_values {
+            None => matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n),
+            Some(h) => {
+                matmul_many(&self.pool, isa, &mut jobs[..2], &self.pass.h, n);
+                matmul_many(&self.pool, isa, &mut jobs[2..], h, n);
+            }
+        }
+        let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
+        self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
+        self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
+        if terms.is_some() {
+            round_operands(&mut q);
+            if self.options.k_cache == DType::F32 {
+                round_operands(&mut k);
+            }
+        }
+        for (i, row) in self.pass.rows.iter().enumerate() {
+            if let Some(sequence) = &mut self.sequences[row.sequence.0] {
+                let part = i * kv_width..(i + 1) * kv_width;
+                sequence.cache.write(layer, row.position, &k[part.clone()], &v[part]);
+            }
+        }
+        (self.pass.q, self.pass.k, self.pass.v) = (q, k, v);
+        Ok(())
+    }
+
+    fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+        if layer + 1 == self.spec.layers.len() {
+            self.pass.keep_wanted(&self.spec);
+        }
+        let shape = self.shape(layer);
+        let rows: Vec<AttentionRow> = (self.pass.rows.iter().zip(&self.pass.selections))
+            .filter_map(|(row, selection)| {
+                let cache = &self.sequences[row.sequence.0].as_ref()?.cache;
+                let options = selection.as_ref().map(Selection::options);
+                let prompt = options.filter(|options| options.head_attention).map(|options| options.first_row + 1);
+                Some(AttentionRow { cache, position: row.position, entropy: options.is_some(), prompt })
+            })
+            .collect();
+        let pass = &mut self.pass;
+        attention::attend(&self.pool, self.options.isa, &shape, &rows, &pass.q, &mut pass.attended, &mut pass.states);
+        self.select_heads(layer);
+        Ok(())
+    }
+
+    fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
+        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
+        let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
+        let pass = &mut self.pass;
+        round_inputs(&mut pass.attended, l.o.in_features, l.o.elements(), terms);
+        matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
+        self.add_residual(|l| l.post_attention_norm.as_deref(), layer);
+        Ok(())
+    }
+
+    fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
+        self.norm_input(|l| &l.feed_forward_norm, layer);
+        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
+        let (isa, n, inner) = (self.options.isa, self.pass.rows.len(), self.spec.intermediate_size);
+        let pass = &mut self.pass;
+        round_inputs(&mut pass.h, self.spec.hidden_size, l.gate.elements(), terms);
+        let mut jobs = [
+            Job { w: self.packed.matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
+            Job { w: self.packed.matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
+        ];
+        matmul_many(&self.pool, isa, &mut jobs, &pass.h, n);
+        let up = &pass.up;
+        let activate = match self.spec.activation {
+            Activation::Silu => norm::silu_mul,
+            Activation::GeluTanh => norm::gelu_tanh_mul,
+        };
+        each_row(&self.pool, &mut pass.gate, inner, &|row, gate| {
+            activate(isa, gate, &up[row * inner..(row + 1) * inner]);
+        });
+        round_inputs(&mut pass.gate, inner, l.down.elements(), terms);
+        let width = self.spec.hidden_size;
+        matmul(
+            &self.pool,
+            isa,
+            &self.packed.matrix(&l.down),
+            &pass.gate,
+            n,
+            &mut pass.h,
+            width,
+            l.down_bias.as_deref(),
+        );
+        self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
+        Ok(())
+    }
+
+    fn final_norm(&mut self) -> Result<(), BackendError> {
+        let (spec, pass) = (&self.spec, &mut self.pass);
+        let (width, weight) = (spec.hidden_size, &self.weights.final_norm);
+        pass.h.copy_from_slice(&pass.x);
+        for (i, row) in pass.rows.iter().enumerate() {
+            let part = i * width..(i + 1) * width;
+            let (from, to) = (&pass.h[part.clone()], &mut pass.x[part]);
+            let offset = spec.norm_weight_offset;
+            let mean_square = norm::rms_norm(self.options.isa, from, weight, offset, spec.rms_norm_eps, to);
+            if !mean_square.is_finite() {
+                let position = row.position;
+                return Err(BackendError::not_finite(&self.weights, position));
+            }
+        }
+        for (i, (row, selection)) in pass.rows.iter().zip(std::mem::take(&mut pass.selections)).enumerate() {
+            let trace = self.sequences[row.sequence.0].as_mut().and_then(|s| s.trace.as_mut());
+            if let (Some(trace), Some(selection)) = (trace, selection) {
+                trace.record(row.position, selection, &pass.x[i * width..(i + 1) * width]);
+            }
+        }
+        Ok(())
+    }
+}
