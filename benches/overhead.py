@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests/peers"))
 from serving import Server  # noqa: E402
 
-QUESTION = "Explain step by step how to compute the average speed of a train that travels 180 kilometres in two hours and a half."
+QUESTION = "Write a long story about a train that crosses a continent, and describe every station."
 # At most so much of a step.
 TARGETS = {"python": 0.01, "server": 0.03}
 
@@ -35,6 +35,8 @@ def engine(arguments):
     """(text, tokens a second)"""
     command = [arguments.uqac, "ask", "--json", "--model", arguments.model, "--max-tokens", str(arguments.tokens), QUESTION]
     found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    if found["finish_reason"] != "length":
+        sys.exit(f"the response ends after {found['response_tokens']} tokens: give fewer --tokens")
     return found["response"], found["tokens_per_second"]
 
 
