@@ -7,6 +7,7 @@ mod calibrate;
 mod completions;
 mod config;
 mod devices;
+mod download;
 mod early;
 mod error;
 mod eval;
@@ -88,7 +89,9 @@ impl Messages {
 fn long_version() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
-        let features = if cfg!(feature = "png") { "png" } else { "none" };
+        let features = [("download", cfg!(feature = "download")), ("png", cfg!(feature = "png"))];
+        let built: Vec<&str> = features.into_iter().filter(|(_, built)| *built).map(|(name, _)| name).collect();
+        let features = if built.is_empty() { "none".to_owned() } else { built.join(", ") };
         let commit = option_env!("UQAC_COMMIT").unwrap_or("not recorded");
         format!("{}\ncommit: {commit}\nfeatures: {features}", env!("CARGO_PKG_VERSION"))
     })
@@ -121,6 +124,7 @@ enum Command {
     Eval(eval::EvalArgs),
     Calibrate(calibrate::CalibrateArgs),
     FitGamma(fit_gamma::FitGammaArgs),
+    Download(download::DownloadArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
     Bench(bench::BenchArgs),
@@ -214,10 +218,11 @@ impl RunArgs {
     }
 
     fn load(&self, folder: &Path) -> Result<Engine, CliError> {
-        let mut upload = progress::Upload::default();
+        let mut upload = progress::Transfer::new("to the device");
         signals::on_truncation(folder);
         let begun = Instant::now();
-        let engine = Engine::load_with(folder, self.options(), &mut |done, total| upload.show(done, total))?;
+        let engine =
+            Engine::load_with(folder, self.options(), &mut |done, total| upload.show("", done as u64, total as u64))?;
         let (k_cache, v_cache) = engine.cache_types();
         detail(&format!(
             "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
@@ -265,6 +270,7 @@ fn run() -> Result<ExitCode, CliError> {
         Command::Eval(args) => eval::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::FitGamma(args) => fit_gamma::run(&args),
+        Command::Download(args) => download::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -1,7 +1,9 @@
 //! From what a person types (a folder, `abacus`, or a name on the Hugging Face hub) to a model folder on this machine.
 //!
-//! Nothing is downloaded: an error says how to. By hand: `hf-hub` looks up files, not folders, and knows neither folders
-//! of one's own nor what to say where a revision is missing.
+//! Looking up downloads nothing: an error says how to ([`download`]). By hand: `hf-hub` looks up files, not folders, and knows
+//! neither folders of one's own nor what to say where a revision is missing.
+
+pub mod download;
 
 use super::demo::{self, DemoError};
 use crate::files;
@@ -37,13 +39,13 @@ pub enum LocateError {
     /// The hub cache does not have the model.
     #[error(
         "\"{name}\" is neither a folder nor in the Hugging Face cache ({} does not exist); download it with: \
-         hf download {name}", looked.display()
+         uqac download {name} (or hf download {name})", looked.display()
     )]
     NotInCache { name: String, looked: PathBuf },
     /// The cache has the model, but not in this revision.
     #[error(
         "{name} is in the Hugging Face cache, but not its revision \"{revision}\" ({} has {}); download it with: \
-         hf download {name} --revision {revision}",
+         uqac download {name} --revision {revision} (or hf download, which takes the same)",
         looked.display(),
         if available.is_empty() { "no snapshots".to_string() } else { available.join(", ") }
     )]
@@ -78,19 +80,12 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     if looks_like_a_path(name) {
         return Err(LocateError::NoSuchFolder { path: path.to_path_buf() });
     }
-    let (repository, revision) = match name.split_once('@') {
-        Some((repository, revision)) => (repository, Some(revision)),
-        None => (name, None),
-    };
-    if !is_hub_name(repository) || revision.is_some_and(|r| !is_revision(r)) {
-        return Err(LocateError::BadName { name: name.to_string() });
-    }
+    let (repository, revision) = repository_and_revision(name)?;
     let cache = hub_cache(environment).ok_or_else(|| LocateError::NoCache { name: name.to_string() })?;
-    let folder = cache.join(format!("models--{}", repository.replace('/', "--")));
+    let folder = cache.join(folder_name(repository));
     if !folder.is_dir() {
         return Err(LocateError::NotInCache { name: repository.to_string(), looked: folder });
     }
-    let revision = revision.unwrap_or("main");
     match snapshot(&folder, revision) {
         Some(snapshot) => with_config(snapshot),
         None => {
@@ -99,6 +94,20 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
             Err(LocateError::NoRevision { name, revision, available: entries(&looked), looked })
         }
     }
+}
+
+/// `org/name@revision` in its two parts; the revision is `main` if there is none.
+fn repository_and_revision(name: &str) -> Result<(&str, &str), LocateError> {
+    let (repository, revision) = name.split_once('@').unwrap_or((name, "main"));
+    match is_hub_name(repository) && is_revision(revision) {
+        true => Ok((repository, revision)),
+        false => Err(LocateError::BadName { name: name.to_string() }),
+    }
+}
+
+/// What a model's folder in the cache is called.
+fn folder_name(repository: &str) -> String {
+    format!("models--{}", repository.replace('/', "--"))
 }
 
 /// Folders of a dataset's downloaded revisions in the hub cache, that of `main` first.
@@ -260,9 +269,9 @@ mod tests {
         let cache = cache();
         let variables = [("HF_HUB_CACHE", cache.path())];
         let absent = message("org/other", &variables);
-        assert!(absent.contains("hf download org/other") && absent.contains("models--org--other"), "{absent}");
+        assert!(absent.contains("uqac download org/other") && absent.contains("models--org--other"), "{absent}");
         let revision = message("org/name@v2", &variables);
-        assert!(revision.contains("hf download org/name --revision v2") && revision.contains(COMMIT), "{revision}");
+        assert!(revision.contains("uqac download org/name --revision v2") && revision.contains(COMMIT), "{revision}");
         assert!(message("org/name@gone", &variables).contains("--revision gone"));
         std::fs::remove_file(cache.path().join("models--org--name/snapshots").join(COMMIT).join("config.json"))
             .unwrap();

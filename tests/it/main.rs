@@ -22,6 +22,7 @@ mod cuda_nvrtc;
 mod cuda_reads;
 mod cuda_selftest;
 mod determinism;
+mod download;
 mod early;
 mod embedded_model;
 mod eval_run;

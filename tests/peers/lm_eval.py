@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import packages  # noqa: E402, F401  torch's threads
 from serving import Server  # noqa: E402
 
 sys.path.pop(0)  # this folder, where lm_eval would be this file

@@ -13,6 +13,8 @@ import argparse
 import os
 import sys
 
+import packages  # noqa: F401  torch's threads
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.pop(0)  # this file's folder: a package would be taken for a file of its name
 
