@@ -1,6 +1,6 @@
 // A rival of gemv_bf16_r8: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]) for 1..=8 rows and bf16 weights, with
 // the same jobs, the same tail and the same arithmetic in float32 (activations as three bf16 terms, exact products, at
-// most 32 elements of k summed inside the tensor core), in 0.4 (r5) to 0.6 (r8) of the instructions a byte of weights.
+// most 32 elements of k summed inside the tensor core), in 0.4 (r5) to 0.6 (r8) of its instructions a byte of weights.
 //
 // What differs from gemv.cu:
 // - x is split once, by `lab_fragments_bf16`, not again in every block: that is half of gemv.cu's loop. Its terms are
