@@ -78,10 +78,10 @@ __device__ __forceinline__ unsigned take_term(float& low, float& high) {
 
 /// As take_term<__nv_bfloat16>, truncating: cheaper, and three terms give x exactly.
 __device__ __forceinline__ unsigned take_truncated_bf16(float& low, float& high) {
-  const unsigned l = __float_as_uint(low) & 0xffff0000u, h = __float_as_uint(high) & 0xffff0000u;
-  low -= __uint_as_float(l);
-  high -= __uint_as_float(h);
-  return l >> 16 | h;
+  const unsigned word = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);  // the upper halves
+  low -= __uint_as_float(__float_as_uint(low) & 0xffff0000u);
+  high -= __uint_as_float(__float_as_uint(high) & 0xffff0000u);
+  return word;
 }
 
 /// Three terms of eight floats: exact in bf16, to 2^-33 of |x| (or an absolute 2^-41) in f16.

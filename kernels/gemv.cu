@@ -1,16 +1,15 @@
 // Products of a few activation rows with a weight matrix: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]), for
-// 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous 16-byte copies that are several steps
-// ahead of the arithmetic (24 to 48 KB in flight a block, two or more blocks a multiprocessor).
+// 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to two lines (128
+// bytes of an output's weights) ahead of the arithmetic: up to 32 or 64 KB in flight a block.
 //
 // The arithmetic runs on the tensor cores, because at 8 or 16 rows the scalar units of a big GPU are slower than its
 // memory. It is still that of float32: activations are split into three 16-bit terms (exact for bf16 weights), products
 // are exact, at most 32 elements of k are summed inside the tensor core, and those sums are added in float32.
 //
 // Who does what: a block of 8 warps has 16 outputs (32 in `r16`, and 16 gate and 16 up outputs in `gated`). The warps
-// share out k in spans of 128; inside a span lane 4g + t has elements 8t..8t+7 of every 32, of the weights' rows g and
-// g + 8 and of activation row g. mma does not care which element of k stands where as long as both operands agree, so
-// those 8 neighbours are the lane's operands of two mma, without any exchange between lanes: the ring in shared memory
-// that weights are copied to is each lane's own and needs no barrier. At the end the warps' sums are added in order.
+// take the lines of k in turns. A line of weights goes to the warp's own part of shared memory, and ldmatrix puts it into
+// the registers that mma takes its operand from. Of the activations, lane 4g + t has elements 2t, 2t + 1 of every 8 of
+// row g, which it splits into its own part of the other operand. At the end the warps' sums are added in order.
 // The order of all sums depends on k alone, and no product is left to the compiler to fuse with a sum: a row has the
 // same bits in every batch, in both row variants and at every place.
 //
@@ -38,34 +37,21 @@
 namespace gemv {
 
 constexpr int WARPS = 8;
-constexpr int STEP = 32;   // elements of k that a warp takes at once: 8 a lane
-constexpr int SPAN = 128;  // neighbouring elements of k that belong to one warp
-constexpr int TILE = 16;   // outputs of one mma
+constexpr int TILE = 16;         // outputs of one mma
+constexpr int LINE_BYTES = 128;  // of a row of weights that a warp takes at once
+constexpr int STEP = 32;         // elements of k that it multiplies at once: 8 a lane
 
-/// How weights of type W come to the tensor cores: 16-byte loads for 8 elements, terms, element type.
+/// How weights of type W come to the tensor cores: terms, element type.
 template <class W>
 struct Operand {
-  static constexpr int LOADS = 1, TERMS = 1;
+  static constexpr int TERMS = 1;
   using Type = W;
 };
 template <>
 struct Operand<float> {
-  static constexpr int LOADS = 2, TERMS = 3;
+  static constexpr int TERMS = 3;
   using Type = __nv_bfloat16;
 };
-
-template <class W>
-__device__ __forceinline__ void weight_terms(const uint4 (&raw)[Operand<W>::LOADS],
-                                             unsigned (&terms)[Operand<W>::TERMS][4]) {
-  if constexpr (sizeof(W) == 4) {
-    float x[8] = {__uint_as_float(raw[0].x), __uint_as_float(raw[0].y), __uint_as_float(raw[0].z),
-                  __uint_as_float(raw[0].w), __uint_as_float(raw[1].x), __uint_as_float(raw[1].y),
-                  __uint_as_float(raw[1].z), __uint_as_float(raw[1].w)};
-    split_three<__nv_bfloat16>(x, terms);
-  } else {
-    terms[0][0] = raw[0].x, terms[0][1] = raw[0].y, terms[0][2] = raw[0].z, terms[0][3] = raw[0].w;
-  }
-}
 
 /// The sums that one warp forms: BATCHES of 8 rows times TILES of 16 outputs.
 template <int BATCHES, int TILES>
@@ -74,22 +60,20 @@ struct Sums {
   float squares[BATCHES];      // of row g, over this lane's part of k
 };
 
-/// acc += the product of 16 outputs and 8 rows over 32 elements of k; `upper` is of output g, `lower` of g + 8.
+/// acc += the product of 16 outputs and 8 rows over a step.
 template <class W>
-__device__ __forceinline__ void multiply_step(float (&acc)[4], const unsigned (&upper)[Operand<W>::TERMS][4],
-                                              const unsigned (&lower)[Operand<W>::TERMS][4],
+__device__ __forceinline__ void multiply_step(float (&acc)[4], const unsigned (&w)[2][Operand<W>::TERMS][4],
                                               const unsigned (&x)[3][4]) {
   using T = typename Operand<W>::Type;
   float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
   for (int term = 2; term >= 0; --term) {
 #pragma unroll
-    for (int w = Operand<W>::TERMS - 1; w >= 0; --w) {
+    for (int i = Operand<W>::TERMS - 1; i >= 0; --i) {
 #pragma unroll
-      for (int half = 0; half < 4; half += 2) {
-        const unsigned a[4] = {upper[w][half], lower[w][half], upper[w][half + 1], lower[w][half + 1]};
-        const unsigned b[2] = {x[term][half], x[term][half + 1]};
-        mma_m16n8k16<T>(c, a, b);
+      for (int half = 0; half < 2; ++half) {
+        const unsigned b[2] = {x[term][2 * half], x[term][2 * half + 1]};
+        mma_m16n8k16<T>(c, w[half][i], b);
       }
     }
     if (term > 0 && Split<T>::NEXT != 1.0f) {
@@ -101,117 +85,181 @@ __device__ __forceinline__ void multiply_step(float (&acc)[4], const unsigned (&
   for (int i = 0; i < 4; ++i) acc[i] += c[i];
 }
 
-/// Shared memory of a warp: a ring of DEPTH steps of weights, then its sums.
+/// A warp's weights in shared memory: two lines of each of its outputs, the one in use and the next.
 template <class W, int TILES>
 struct Ring {
-  static constexpr int LOADS = Operand<W>::LOADS;
-  static constexpr int DEPTH = (TILES == 1 ? 4 : 3) / LOADS;
-  static constexpr int BYTES = (TILES == 1 ? 4 : 6) * 1024;
-  static_assert(DEPTH * TILES * 2 * LOADS * 32 * 16 <= BYTES, "");
+  static constexpr int LINE = LINE_BYTES / (int)sizeof(W);  // elements of k
+  static constexpr int PLACE = TILES * TILE * LINE_BYTES, BYTES = 2 * PLACE;
+  static constexpr int EIGHT = 8 * LINE_BYTES;  // from output g to output g + 8
 
-  const W* const (&w)[TILES][2];  // this lane's rows: of output g and of g + 8, for each tile
-  int k;
+  // A lane copies chunks (16 bytes) t and t + 4 of outputs g and g + 8 of each tile.
+  const W* w[TILES][2];          // chunk t of these outputs, of the next line
+  unsigned char* to[2];          // where its chunks of the first tile's output g go, in the place of the line in use
+  const unsigned char* from[4];  // what it reads of the line in use, of the first tile
+  int turn;                      // from the place of the line in use to the other one, in bytes
 
-  /// Elements k of a step: this lane's first one.
-  __device__ __forceinline__ static int first(int step) {
-    constexpr int STEPS = SPAN / STEP;
-    return (step / STEPS * WARPS + threadIdx.x / 32) * SPAN + step % STEPS * STEP + threadIdx.x % 4 * 8;
-  }
-  __device__ __forceinline__ static bool exists(int step, int k) {  // the same in all lanes
-    return first(step) - (int)threadIdx.x % 4 * 8 < k;
-  }
-  __device__ __forceinline__ static uint4* slot(int step, int tile, int row, int load) {
-    uint4* ring = reinterpret_cast<uint4*>(dyn_smem + threadIdx.x / 32 * BYTES);
-    return ring + (((step % DEPTH * TILES + tile) * 2 + row) * LOADS + load) * 32 + threadIdx.x % 32;
-  }
-
-  /// Starts the copies of a step, a group in any case. Zeros beyond k.
-  __device__ __forceinline__ void fetch(int step) const {
-    const int at = first(step);
-    if (exists(step, k)) {
+  /// For the outputs whose weights are `rows`; `line` is the warp's first element of k.
+  __device__ __forceinline__ void begin(const W* const (&rows)[TILES][2], int line) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = line + t * 16 / (int)sizeof(W);
+    unsigned char* place = dyn_smem + threadIdx.x / 32 * BYTES;
+    // chunks of an output are permuted by its number, so that ldmatrix meets no bank twice
+    const auto chunk = [&](int out, int c) { return place + out * LINE_BYTES + (c ^ out % 8) * 16; };
 #pragma unroll
-      for (int i = 0; i < TILES * 2 * LOADS; ++i) {
-        const int tile = i / (2 * LOADS), row = i / LOADS % 2, load = i % LOADS;
-        const W* from = w[tile][row];
-        cp_async16(slot(step, tile, row, load), at < k ? from + at + load * 16 / (int)sizeof(W) : from, at < k);
+    for (int i = 0; i < 2; ++i) to[i] = chunk(g, t + 4 * i);
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      from[i] = sizeof(W) == 2 ? chunk(lane % 16, 2 * i + lane / 16) : chunk(g, 2 * i + t / 2) + t % 2 * 8;
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] = rows[i / 2][i % 2] + first;
+    turn = PLACE;
+  }
+
+  /// Starts the copies of the next line, a group in any case, into the place of the one in use, and turns to the other
+  /// place. `left`: elements of k from that line on; zeros beyond, and no copy of a line that does not exist, because the
+  /// sums take its place.
+  __device__ __forceinline__ void fetch(int left) {
+    if (left > 0) {
+      left -= threadIdx.x % 4 * 16 / (int)sizeof(W);
+#pragma unroll
+      for (int i = 0; i < TILES * 4; ++i) {
+        const int half = i % 2, at = half * LINE / 2;
+        cp_async16(to[half] + i / 2 * EIGHT, w[i / 4][i / 2 % 2] + at, at < left);
       }
     }
     cp_commit();
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] += WARPS * LINE;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) to[i] += turn;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) from[i] += turn;
+    turn = -turn;
   }
 
-  /// The copied weights as terms. PRECOND: the step's group has arrived.
-  __device__ __forceinline__ static void read(unsigned (&terms)[Operand<W>::TERMS][4], int step, int tile, int row) {
-    uint4 raw[LOADS];
+  /// A step of a tile as mma's A operands, of 16 elements of k each. PRECOND: the line has arrived, and all lanes know.
+  __device__ __forceinline__ void read(unsigned (&a)[2][Operand<W>::TERMS][4], int step, int tile) const {
+    if constexpr (sizeof(W) == 2) {
 #pragma unroll
-    for (int load = 0; load < LOADS; ++load) raw[load] = *slot(step, tile, row, load);
-    weight_terms<W>(raw, terms);
+      for (int half = 0; half < 2; ++half) ldmatrix_x4(a[half][0], from[2 * step + half] + 2 * tile * EIGHT);
+    } else {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float x[8];
+        unsigned terms[3][4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 pair = *reinterpret_cast<const float2*>(from[i] + (2 * tile + row) * EIGHT);
+          x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
+        }
+        split_three<__nv_bfloat16>(x, terms);
+#pragma unroll
+        for (int i = 0; i < 12; ++i) a[i % 4 / 2][i / 4][i % 2 * 2 + row] = terms[i / 4][i % 4];
+      }
+    }
   }
 };
 
-/// A lane's activations (and norm weights) of one step; zeros beyond k and beyond the last row.
+/// A lane's activations (and norm weights) of one step: elements 2t, 2t + 1 of every 8.
 template <int BATCHES, bool NORM>
 struct Inputs {
   float x[BATCHES][8], weight[NORM ? 8 : 1];
-  __device__ __forceinline__ void load(const float* __restrict__ from, const float* __restrict__ norm_weight, int at,
-                                       int k, int rows) {
-    if (NORM) {
+
+  /// `left`: elements of k from the step on; zeros beyond.
+  __device__ __forceinline__ void load(const float* const (&from)[BATCHES], const float* norm_weight, int at,
+                                       int left) {
+    if constexpr (NORM) load_pairs(weight, norm_weight + at, left);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) weight[NORM ? i : 0] = 0.0f;
-      if (at < k) load8(norm_weight + at, reinterpret_cast<float (&)[8]>(weight));
-    }
+    for (int b = 0; b < BATCHES; ++b) load_pairs(x[b], from[b] + at, left);
+  }
+  __device__ __forceinline__ static void load_pairs(float (&to)[8], const float* from, int left) {
 #pragma unroll
-    for (int b = 0; b < BATCHES; ++b) {
-      const int row = 8 * b + threadIdx.x % 32 / 4;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[b][i] = 0.0f;
-      if (at < k && row < rows) load8(from + (size_t)row * k + at, x[b]);
+    for (int i = 0; i < 4; ++i) {
+      float2 pair = make_float2(0.0f, 0.0f);
+      if (8 * i < left) pair = *reinterpret_cast<const float2*>(from + 8 * i);
+      to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
     }
   }
 };
 
-/// This warp's part of k, for outputs w[tile][0] (row g) and w[tile][1] (row g + 8).
+/// A warp's part of a product.
+template <class W, int BATCHES, int TILES, bool NORM>
+struct Part {
+  using T = typename Operand<W>::Type;
+  using Weights = Ring<W, TILES>;
+  static constexpr int LINE = Weights::LINE, STEPS = LINE / STEP, ROUND = WARPS * LINE;
+
+  Sums<BATCHES, TILES> sums;
+  Weights ring;
+  const float* x[BATCHES];  // the line in use of row g of each batch, from this lane's first element on
+  const float* norm_end;    // the norm weights' end: counting back from it takes fewer registers than a moving address
+  float norm_offset;
+
+  __device__ __forceinline__ void add_step(int step, Inputs<BATCHES, NORM>& in) {
+    unsigned w[TILES][2][Operand<W>::TERMS][4];
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) ring.read(w[tile], step, tile);
+#pragma unroll
+    for (int b = 0; b < BATCHES; ++b) {
+      if constexpr (NORM) {
+        sums.squares[b] += sum_squares(in.x[b]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) in.x[b][i] = __fmul_rn(in.x[b][i], in.weight[i] + norm_offset);
+      }
+      unsigned terms[3][4];
+      split_three<T>(in.x[b], terms);
+#pragma unroll
+      for (int tile = 0; tile < TILES; ++tile) multiply_step<W>(sums.y[tile][b], w[tile], terms);
+    }
+  }
+
+  /// Adds a line. `left`: elements of k from it on. The activations are asked for before the weights are waited for.
+  template <bool WHOLE>
+  __device__ __forceinline__ void add_line(int left) {
+    const int count = WHOLE ? LINE : left;
+    const float* norm_weight = NORM ? norm_end - left + threadIdx.x % 4 * 2 : nullptr;
+    Inputs<BATCHES, NORM> in;
+    in.load(x, norm_weight, 0, count);
+    cp_wait<1>();
+    __syncwarp();  // the weights are there for all lanes
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      add_step(step, in);
+      if (step + 1 < STEPS) in.load(x, norm_weight, (step + 1) * STEP, count - (step + 1) * STEP);
+    }
+  }
+
+  /// Adds all lines of the warp. `left`: elements of k from the first one on. A line's place is free once its last step
+  /// has been multiplied: mma is an exchange between all lanes.
+  __device__ __forceinline__ void add_lines(int left) {
+    ring.fetch(left);
+    ring.fetch(left - ROUND);
+#pragma unroll 1
+    for (; left >= LINE; left -= ROUND) {
+      add_line<true>(left);
+      ring.fetch(left - 2 * ROUND);
+#pragma unroll
+      for (int b = 0; b < BATCHES; ++b) x[b] += ROUND;
+    }
+    if (left > 0) add_line<false>(left);
+  }
+};
+
+/// This warp's part of k, for outputs w[tile][0] (row g) and w[tile][1] (row g + 8). Instead of rows beyond the last one
+/// it multiplies the last one again; those products are not stored.
 template <class W, int BATCHES, int TILES, bool NORM>
 __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float* __restrict__ x,
                                          const float* __restrict__ norm_weight, float norm_offset,
                                          const W* const (&w)[TILES][2], int k, int rows) {
-  using Weights = Ring<W, TILES>;
-  constexpr int TERMS = Operand<W>::TERMS;
-  const Weights ring = {w, k};
+  using Own = Part<W, BATCHES, TILES, NORM>;
+  const int line = threadIdx.x / 32 * Own::LINE, g = threadIdx.x % 32 / 4, first = line + threadIdx.x % 4 * 2;
+  Own part = {};
+  part.ring.begin(w, line);
 #pragma unroll
-  for (int b = 0; b < BATCHES; ++b) {
-    sums.squares[b] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < TILES * 4; ++i) sums.y[i / 4][b][i % 4] = 0.0f;
-  }
-#pragma unroll
-  for (int step = 0; step < Weights::DEPTH; ++step) ring.fetch(step);
-  Inputs<BATCHES, NORM> in, next;
-  next.load(x, norm_weight, Weights::first(0), k, rows);
-#pragma unroll 1
-  for (int step = 0; Weights::exists(step, k); ++step) {
-    in = next;
-    next.load(x, norm_weight, Weights::first(step + 1), k, rows);
-    cp_wait<Weights::DEPTH - 1>();
-    unsigned upper[TILES][TERMS][4], lower[TILES][TERMS][4];
-#pragma unroll
-    for (int tile = 0; tile < TILES; ++tile) {
-      Weights::read(upper[tile], step, tile, 0);
-      Weights::read(lower[tile], step, tile, 1);
-    }
-#pragma unroll
-    for (int b = 0; b < BATCHES; ++b) {
-      if (NORM) {
-        sums.squares[b] += sum_squares(in.x[b]);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) in.x[b][i] = __fmul_rn(in.x[b][i], in.weight[NORM ? i : 0] + norm_offset);
-      }
-      unsigned terms[3][4];
-      split_three<typename Operand<W>::Type>(in.x[b], terms);
-#pragma unroll
-      for (int tile = 0; tile < TILES; ++tile) multiply_step<W>(sums.y[tile][b], upper[tile], lower[tile], terms);
-    }
-    ring.fetch(step + Weights::DEPTH);  // into the slot whose weights have just been used
-  }
+  for (int b = 0; b < BATCHES; ++b) part.x[b] = x + (size_t)min(8 * b + g, rows - 1) * k + first;
+  part.norm_end = NORM ? norm_weight + k : nullptr;
+  part.norm_offset = norm_offset;
+  part.add_lines(k - line);
+  sums = part.sums;
 }
 
 /// The warps' sums in shared memory, each in the place of its own ring: [TILES * 16][ROWS + 1] (padded against bank
@@ -328,7 +376,8 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
 
 }  // namespace gemv
 
-#define GEMV_KERNELS(name, W, BLOCKS, rows_name, BATCHES)                                                       \
+// BLOCKS: that a multiprocessor holds of gemv and gemv_norm, and of gemv_gated.
+#define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES)                                         \
   SHARED_BYTES(gemv_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                        \
   SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                   \
   SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, 2>::BYTES))                        \
@@ -341,16 +390,16 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
                                      GemvJobs jobs, int k, int rows, int accumulate) {                          \
     gemv::plain<W, BATCHES, BATCHES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);        \
   }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(256, BLOCKS) gemv_gated_##name##_##rows_name(                    \
+  extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS) gemv_gated_##name##_##rows_name(                    \
       const float* x, const float* norm_weight, float norm_offset, float eps, const void* gate, const void* up, \
       const float* gate_bias, const float* up_bias, float* y, int k, int outs, int rows, int activation) {      \
     gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, gate, up, gate_bias, up_bias, y, k, outs, rows,   \
                             activation);                                                                        \
   }
-GEMV_KERNELS(bf16, __nv_bfloat16, 2, r8, 1)
-GEMV_KERNELS(bf16, __nv_bfloat16, 2, r16, 2)
-GEMV_KERNELS(f16, __half, 2, r8, 1)
-GEMV_KERNELS(f16, __half, 2, r16, 2)
-GEMV_KERNELS(f32, float, 1, r8, 1)
-GEMV_KERNELS(f32, float, 1, r16, 2)
+GEMV_KERNELS(bf16, __nv_bfloat16, 3, 2, r8, 1)
+GEMV_KERNELS(bf16, __nv_bfloat16, 2, 2, r16, 2)
+GEMV_KERNELS(f16, __half, 3, 2, r8, 1)
+GEMV_KERNELS(f16, __half, 2, 2, r16, 2)
+GEMV_KERNELS(f32, float, 1, 1, r8, 1)
+GEMV_KERNELS(f32, float, 1, 1, r16, 2)
 #undef GEMV_KERNELS

@@ -1,16 +1,15 @@
 // A rival of gemv_bf16_r8: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]) for 1..=8 rows and bf16 weights, with
 // the same jobs, the same tail and the same arithmetic in float32 (activations as three bf16 terms, exact products, at
-// most 32 elements of k summed inside the tensor core), in a fifth (r5) to a third (r8) of the instructions a byte of
-// weights.
+// most 32 elements of k summed inside the tensor core), in 0.4 (r5) to 0.6 (r8) of its instructions a byte of weights.
 //
 // What differs from gemv.cu:
-// - The weights are mma's B operand: the 16 bytes that a lane loads are two B fragments as they are, where an A operand
-//   is put together from two rows in about 50 MOVs a step.
-// - x is split once, by `lab_fragments_bf16`, not again in every block. Its terms are stored in the order in which lanes
-//   hold them as A operands: one 16-byte load is an operand.
+// - x is split once, by `lab_fragments_bf16`, not again in every block: that is half of gemv.cu's loop. Its terms are
+//   stored in the order in which lanes hold them as mma's A operand: one 16-byte load is an operand.
 // - The terms of all rows are stacked in the 16 M rows of A: 5 rows are one mma, where gemv.cu issues three.
-// - A step is 64 elements of k (two full 128-byte lines a pair of rows), the ring's slots are constants of an unrolled
-//   loop, and only the last, partial step of k checks bounds.
+// - The weights are mma's B operand: the 16 bytes that a lane has copied are two B fragments as they are, and no lane
+//   reads what another one has copied. (With x split by each warp this does not pay: A has 16 rows, so that of the
+//   registers of an operand with 8 rows of x half are zeros, to be written again for each mma.)
+// - The ring's slots are constants of an unrolled loop.
 // In the engine, the kernel that produces x would write the fragments in its epilogue; the lab times them apart.
 //
 // Bits: each term of each row has accumulators of its own, so a row's result depends neither on the other rows nor on

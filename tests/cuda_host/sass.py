@@ -102,13 +102,15 @@ def instructions(nvdisasm, image):
 
 
 def hot_loop(code):
-    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions."""
+    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions. What is
+    put after the kernel's end and jumps back from there (paths of a diverged __syncwarp) is no loop."""
     labels = {name: at for at, (kind, name) in enumerate(code) if kind == "label"}
     bodies = []
     for at, (kind, text) in enumerate(code):
         target = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", text) if kind == "code" else None
         if target and labels.get(target[1], at) < at:
-            bodies.append([text for kind, text in code[labels[target[1]]:at] if kind == "code"] + [text])
+            body = [text for kind, text in code[labels[target[1]]:at] if kind == "code"] + [text]
+            bodies += [body] if "EXIT" not in body else []
     return max(bodies, key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
 
 

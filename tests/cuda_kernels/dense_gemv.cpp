@@ -1,9 +1,9 @@
 // gemv.cu against float64 sums.
 //
 // Bound. A float32 sum of n products has error <= (n - 1 + 1) u sum |x w|, u = 2^-24. Here a chain has at most
-// ceil(k / 1024) * 4 additions of partial sums in a lane, 8 of the warps, and 32 products (terms included: 3 times
-// that) inside the tensor core; 9 more u for norm factor, weight, bias and residual. In f16 the terms leave 2^-33 |x|,
-// nothing against that, or 2^-41 for tiny values.
+// 2 ceil(k / 512) <= k / 256 + 2 partial sums in a lane (one addition fewer: the first is to zero), 7 additions of the
+// warps, and 32 products (terms included: 3 times that) inside the tensor core; 9 more u for norm factor, weight, bias
+// and residual. In f16 the terms leave 2^-33 |x|, nothing against that, or 2^-41 for tiny values.
 #include "dense_support.h"
 
 #include "gemv.cu"
@@ -37,7 +37,13 @@ static Reference dot(const float* x, const W* w, int k, const float* norm_weight
   return {sum * factor, magnitude * factor};
 }
 
-static unsigned shared_bytes(int outs) { return outs == 16 ? 32768 : 49152; }
+/// Dynamic shared memory, as the kernel's file exports it.
+static unsigned shared_bytes(const std::string& kernel) {
+  const unsigned* bytes = ch_find_constant((kernel + "_shared_bytes").c_str());
+  check(bytes, "no shared_bytes of " + kernel);
+  return bytes ? *bytes : 0;
+}
+
 static std::string variant(int rows) { return rows <= 8 ? "r8" : "r16"; }
 
 template <class W>
@@ -81,9 +87,9 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
       grid += ceil_div(outs[j], tile);
     }
     const bool ran =
-        norm ? launch(name, grid, 256, shared_bytes(tile), (const float*)x.get(), (const float*)norm_weight.get(),
+        norm ? launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), (const float*)norm_weight.get(),
                       offset, eps, jobs, k, rows, (int)accumulate)
-             : launch(name, grid, 256, shared_bytes(tile), (const float*)x.get(), jobs, k, rows, (int)accumulate);
+             : launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), jobs, k, rows, (int)accumulate);
     if (!ran) return;
     for (size_t j = 0; j < outs.size(); ++j)
       for (int r = 0; r < rows; ++r)
@@ -109,8 +115,8 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
   Device<W> gate(c.matrix(outs, 0)), up(c.matrix(outs, 1));
   schedules(adversaries, [&](int) {
     Device<float> y((size_t)rows * outs);
-    if (!launch(name, ceil_div(outs, 16), 256, shared_bytes(32), (const float*)x.get(), (const float*)norm_weight.get(),
-                offset, eps, (const void*)gate.get(), (const void*)up.get(),
+    if (!launch(name, ceil_div(outs, 16), 256, shared_bytes(name), (const float*)x.get(),
+                (const float*)norm_weight.get(), offset, eps, (const void*)gate.get(), (const void*)up.get(),
                 bias ? (const float*)gate_bias.get() : nullptr, bias ? (const float*)up_bias.get() : nullptr, y.get(),
                 k, outs, rows, activation))
       return;
@@ -148,11 +154,12 @@ static void test_batch_independence(int k, int outs) {
     const unsigned tile = rows <= 8 ? 16 : 32;
     GemvJobs jobs = {};
     jobs.job[0] = {w.get(), nullptr, y.get(), outs};
-    launch(std::string("gemv_norm_") + type_name<W>() + "_" + variant(rows), ceil_div(outs, tile), 256,
-           shared_bytes(tile), (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
-    launch(std::string("gemv_gated_") + type_name<W>() + "_" + variant(rows), ceil_div(outs, 16), 256, shared_bytes(32),
-           (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, (const void*)w.get(),
-           (const void*)up.get(), (const float*)nullptr, (const float*)nullptr, gated.get(), k, outs, rows, 0);
+    const std::string which = std::string(type_name<W>()) + "_" + variant(rows);
+    launch("gemv_norm_" + which, ceil_div(outs, tile), 256, shared_bytes("gemv_norm_" + which), (const float*)x.get(),
+           (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
+    launch("gemv_gated_" + which, ceil_div(outs, 16), 256, shared_bytes("gemv_gated_" + which), (const float*)x.get(),
+           (const float*)norm_weight.get(), 0.0f, 1e-6f, (const void*)w.get(), (const void*)up.get(),
+           (const float*)nullptr, (const float*)nullptr, gated.get(), k, outs, rows, 0);
     std::vector<std::vector<float>> result;
     for (int i = 0; i < rows; ++i) {
       result.emplace_back(y.get() + (size_t)i * outs, y.get() + (size_t)(i + 1) * outs);
@@ -181,7 +188,7 @@ static void test_not_finite() {
   Device<__nv_bfloat16> w(c.matrix(outs, 0));
   GemvJobs jobs = {};
   jobs.job[0] = {w.get(), nullptr, y.get(), outs};
-  launch("gemv_bf16_r8", 1, 256, shared_bytes(16), (const float*)x.get(), jobs, k, rows, 0);
+  launch("gemv_bf16_r8", 1, 256, shared_bytes("gemv_bf16_r8"), (const float*)x.get(), jobs, k, rows, 0);
   for (int o = 0; o < outs; ++o)
     check(std::isfinite(y[o]) && !std::isfinite(y[outs + o]) && std::isfinite(y[2 * outs + o]),
           "not finite: rows mixed");
