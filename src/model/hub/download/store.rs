@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Attempts in a row that bring nothing; one that does is followed by as many again.
 const ATTEMPTS: u32 = 3;
 
-/// Before the second of them; before the third twice as long.
+/// Before the second of them; twice as long before the next.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A model's folder in the cache.
@@ -145,23 +145,27 @@ impl Partial {
             idle = if len > most { 0 } else { idle + 1 };
             most = most.max(len);
             match result {
-                Err(DownloadError::Network { .. } | DownloadError::Status { .. }) if idle < ATTEMPTS => {
-                    sleep(PAUSE * idle);
+                Err(DownloadError::Network { .. } | DownloadError::Status { .. }) if idle < ATTEMPTS => (),
+                Ok(url) if idle >= ATTEMPTS => {
+                    return Err(network(&url, &format!("ended after {len} of {} bytes", file.size)));
                 }
-                result => result?,
+                result => drop(result?),
+            }
+            if idle > 0 {
+                sleep(PAUSE * (1 << (idle - 1)));
             }
         }
         Ok(())
     }
 
-    /// One request for the rest.
+    /// One request for the rest; the address, where the answer has come to its end.
     fn append(
         &self,
         client: &Client,
         commit: &str,
         file: &RemoteFile,
         watch: &mut dyn FnMut(u64),
-    ) -> Result<(), DownloadError> {
+    ) -> Result<String, DownloadError> {
         let mut len = self.len()?;
         watch(len);
         let (url, response) = client.file(commit, &file.name, len)?;
@@ -173,10 +177,7 @@ impl Partial {
         let mut buffer = vec![0; 1 << 16];
         loop {
             let read = match body.read(&mut buffer) {
-                Ok(0) if len < file.size => {
-                    return Err(network(&url, &format!("it ended after {len} of {} bytes", file.size)));
-                }
-                Ok(0) => return Ok(()),
+                Ok(0) => return Ok(url),
                 Ok(read) => read,
                 Err(error) => return Err(network(&url, &error)),
             };
