@@ -136,13 +136,21 @@ fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
     (!commit.is_empty() && snapshot.is_dir()).then_some(snapshot)
 }
 
-/// Where the hub's own library keeps downloads. Variables that are set but empty count as not set.
+/// Where the hub's own library keeps downloads.
 fn hub_cache(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let folder = |variable| environment(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-    folder("HF_HUB_CACHE")
-        .or_else(|| folder("HF_HOME").map(|home| home.join("hub")))
-        .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("huggingface/hub")))
-        .or_else(|| folder("HOME").map(|home| home.join(".cache/huggingface/hub")))
+    variable(&environment, "HF_HUB_CACHE").or_else(|| Some(hub_home(&environment)?.join("hub")))
+}
+
+/// Where the hub's own library keeps everything.
+fn hub_home(environment: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    variable(environment, "HF_HOME")
+        .or_else(|| variable(environment, "XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
+        .or_else(|| variable(environment, "HOME").map(|home| home.join(".cache/huggingface")))
+}
+
+/// Variables that are set but empty count as not set.
+fn variable(environment: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
+    environment(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {

@@ -81,20 +81,17 @@ pub struct Progress<'a> {
 ///
 /// # Errors
 /// What to do about it; always [`DownloadError::NotBuilt`] without the feature `download`.
+pub fn download(name: &str, watch: &mut dyn FnMut(Progress)) -> Result<PathBuf, DownloadError> {
+    fetch(name, watch)
+}
+
 #[cfg(not(feature = "download"))]
-pub fn download(name: &str, _watch: &mut dyn FnMut(Progress)) -> Result<PathBuf, DownloadError> {
+fn fetch(name: &str, _watch: &mut dyn FnMut(Progress)) -> Result<PathBuf, DownloadError> {
     Err(DownloadError::NotBuilt { name: name.to_owned() })
 }
 
-/// Downloads the files of `org/name` or `org/name@revision` that the engine needs, and returns the model's folder.
-///
-/// The hub is `$HF_ENDPOINT`, else <https://huggingface.co>; the token `$HF_TOKEN`, else the one that `hf auth login` has
-/// stored. Files that the cache has are not downloaded again.
-///
-/// # Errors
-/// What to do about it; always [`DownloadError::NotBuilt`] without the feature `download`.
 #[cfg(feature = "download")]
-pub fn download(name: &str, watch: &mut dyn FnMut(Progress)) -> Result<PathBuf, DownloadError> {
+fn fetch(name: &str, watch: &mut dyn FnMut(Progress)) -> Result<PathBuf, DownloadError> {
     let environment = |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty());
     let (repository, revision) = super::repository_and_revision(name)?;
     let cache = super::hub_cache(environment).ok_or_else(|| LocateError::NoCache { name: name.to_owned() })?;

@@ -1,9 +1,9 @@
 //! Requests to the hub, and what its refusals mean.
 
+use super::super::{hub_home, variable};
 use super::DownloadError;
 use crate::files;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::time::Duration;
 use ureq::config::RedirectAuthHeaders;
 use ureq::http::Response;
@@ -97,11 +97,7 @@ impl Client {
 
 /// What `hf auth login` has stored.
 fn stored_token(environment: impl Fn(&str) -> Option<OsString>) -> Option<String> {
-    let folder = |variable| environment(variable).map(PathBuf::from);
-    let home = folder("HF_HOME")
-        .or_else(|| folder("XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
-        .or_else(|| folder("HOME").map(|home| home.join(".cache/huggingface")));
-    let path = folder("HF_TOKEN_PATH").or_else(|| Some(home?.join("token")))?;
+    let path = variable(&environment, "HF_TOKEN_PATH").or_else(|| Some(hub_home(&environment)?.join("token")))?;
     files::read_to_string(&path, MAX_TOKEN).ok().filter(|token| !token.trim().is_empty())
 }
 

@@ -58,11 +58,7 @@ impl Store {
     /// Only one process writes a file; the lock is the one that Hugging Face's library takes.
     fn lock(&self, file: &RemoteFile) -> Result<File, DownloadError> {
         let path = self.locks.join(format!("{}.lock", file.checksum.digits()));
-        let open = || {
-            fs::create_dir_all(&self.locks)?;
-            OpenOptions::new().create(true).append(true).open(&path)
-        };
-        let lock = open().map_err(at(&path))?;
+        let lock = open(&path)?;
         match lock.try_lock() {
             Ok(()) => Ok(lock),
             Err(TryLockError::WouldBlock) => Err(DownloadError::Busy(self.blob(file))),
@@ -111,12 +107,7 @@ struct Partial {
 
 impl Partial {
     fn open(path: PathBuf) -> Result<Partial, DownloadError> {
-        let open = || {
-            path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            OpenOptions::new().create(true).append(true).open(&path)
-        };
-        let file = open().map_err(at(&path))?;
-        Ok(Partial { path, file })
+        Ok(Partial { file: open(&path)?, path })
     }
 
     fn len(&self) -> Result<u64, DownloadError> {
@@ -204,6 +195,12 @@ impl Partial {
         fs::remove_file(&self.path).map_err(at(&self.path))?;
         Err(DownloadError::Checksum { file: file.name.clone(), expected: expected.to_owned(), found })
     }
+}
+
+/// Opens a file to be written at its end; where there is none, makes it and its folder.
+fn open(path: &Path) -> Result<File, DownloadError> {
+    let folder = path.parent().map_or(Ok(()), fs::create_dir_all);
+    folder.and_then(|()| OpenOptions::new().create(true).append(true).open(path)).map_err(at(path))
 }
 
 /// The digits of a digest, which may have begun, over a file.
