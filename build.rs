@@ -3,8 +3,8 @@
 //! - `kernels.rs`: the table of kernel files, for the CUDA backend to include;
 //! - `ptxas_report.txt`: registers, shared memory and spills per kernel and architecture (with nvcc).
 //!
-//! nvcc is looked for in $NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin and PATH; an empty $NVCC means none. A kernel that spills
-//! registers, beyond what [`ALLOWED_SPILLS`] has, fails the build.
+//! nvcc is looked for in $NVCC, $CUDA_HOME/bin, $CUDA_PATH/bin and PATH; an empty $NVCC means none. $UQAC_CUDA_ARCHITECTURES
+//! chooses among [`ARCHITECTURES`]. A kernel that spills registers, beyond what [`ALLOWED_SPILLS`] has, fails the build.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashSet};
@@ -20,16 +20,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The first release that takes C++17 as the kernels use it.
 const OLDEST_NVCC: (u32, u32) = (12, 0);
-/// Machine code for these, each with the first release that makes it, and PTX of the first for everything newer. A device
+/// Machine code for these, each with the first release that makes it; PTX of compute_80 for everything newer. A device
 /// runs the code of its own major number up to its minor one: 10.3 that of sm_100, 12.1 that of sm_120 (90a runs on 9.0 only).
-const ARCHITECTURES: [(&str, &str, (u32, u32)); 6] = [
-    ("compute_80", "[sm_80,compute_80]", OLDEST_NVCC),
-    ("compute_86", "sm_86", OLDEST_NVCC),
-    ("compute_89", "sm_89", OLDEST_NVCC),
-    ("compute_90a", "sm_90a", OLDEST_NVCC),
-    ("compute_100", "sm_100", (12, 8)),
-    ("compute_120", "sm_120", (12, 8)),
+const ARCHITECTURES: [(&str, (u32, u32)); 6] = [
+    ("80", OLDEST_NVCC),
+    ("86", OLDEST_NVCC),
+    ("89", OLDEST_NVCC),
+    ("90a", OLDEST_NVCC),
+    ("100", (12, 8)),
+    ("120", (12, 8)),
 ];
+/// Which of them, by number, apart by spaces or commas; all where it is not set. One takes a sixth of the time.
+const CHOICE: &str = "UQAC_CUDA_ARCHITECTURES";
 /// Bytes that a kernel may store and load for want of registers, where it is not none: nothing was tuned for these.
 const ALLOWED_SPILLS: [(&str, u32); 2] = [("sm_100", 64), ("sm_120", 64)];
 
@@ -46,7 +48,7 @@ fn main() {
     if Path::new("kernels").is_dir() {
         println!("cargo::rerun-if-changed=kernels"); // a missing path would make every build run this again
     }
-    for variable in ["NVCC", "CUDA_HOME", "CUDA_PATH"] {
+    for variable in ["NVCC", "CUDA_HOME", "CUDA_PATH", CHOICE] {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     if let Some(commit) = commit() {
@@ -87,7 +89,7 @@ fn prepare() -> Result<(), String> {
     for file in &files {
         write_if_changed(&out.join(format!("{}.cu", file.name)), &file.source)?;
     }
-    let compiler = find_nvcc();
+    let compiler = find_nvcc()?;
     if let Some(nvcc) = &compiler {
         println!("cargo::rerun-if-changed={}", nvcc.path.display());
         compile_all(nvcc, &files, &out)?;
@@ -184,34 +186,51 @@ struct Nvcc {
     path: PathBuf,
     version: String,
     release: (u32, u32),
+    /// Numbers of [`ARCHITECTURES`].
+    architectures: Vec<&'static str>,
 }
 
-fn find_nvcc() -> Option<Nvcc> {
+fn find_nvcc() -> Result<Option<Nvcc>, String> {
     let named = env::var_os("NVCC");
     if named.as_ref().is_some_and(|name| name.is_empty()) {
-        return None;
+        return Ok(None);
     }
     let folders = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(|home| PathBuf::from(home).join("bin"));
     let path = env::var_os("PATH").unwrap_or_default();
     let program = OsString::from(format!("nvcc{}", env::consts::EXE_SUFFIX));
     let found = folders.chain(env::split_paths(&path)).map(|folder| folder.join(&program)).find(|path| path.is_file());
-    let path = named.clone().map(PathBuf::from).or(found)?;
+    let Some(path) = named.clone().map(PathBuf::from).or(found) else { return Ok(None) };
     let ignored = |why: &str| println!("cargo::warning={}: {why}; the kernels are left to NVRTC", path.display());
     let Ok(output) = Command::new(&path).arg("--version").output() else {
         ignored("does not run");
-        return None;
+        return Ok(None);
     };
     let text = String::from_utf8_lossy(&output.stdout);
-    let version = text.lines().find(|line| line.contains("release"))?.trim().to_string();
+    let Some(version) = text.lines().find(|line| line.contains("release")).map(|line| line.trim().to_string()) else {
+        ignored("does not say its release");
+        return Ok(None);
+    };
     let digits = version.split("release ").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or("");
     let number = |part: Option<&str>| part.and_then(|digits| digits.parse().ok()).unwrap_or(0);
     let mut parts = digits.split('.');
     let release = (number(parts.next()), number(parts.next()));
     if release < OLDEST_NVCC {
         ignored(&format!("release {digits} is older than {}.{}", OLDEST_NVCC.0, OLDEST_NVCC.1));
-        return None;
+        return Ok(None);
     }
-    Some(Nvcc { path, version, release })
+    Ok(Some(Nvcc { path, version, release, architectures: architectures(release)? }))
+}
+
+/// Those of [`CHOICE`], or all, that this release of nvcc makes code for.
+fn architectures(release: (u32, u32)) -> Result<Vec<&'static str>, String> {
+    let made: Vec<&str> =
+        ARCHITECTURES.iter().filter(|(_, since)| release >= *since).map(|(number, _)| *number).collect();
+    let choice = env::var(CHOICE).unwrap_or_default();
+    let chosen: Vec<&str> = choice.split([' ', ',']).filter(|number| !number.is_empty()).collect();
+    if let Some(unknown) = chosen.iter().find(|number| !made.contains(number)) {
+        return Err(format!("{CHOICE}: expected some of {}, found {unknown:?}", made.join(", ")));
+    }
+    Ok(made.into_iter().filter(|number| chosen.is_empty() || chosen.contains(number)).collect())
 }
 
 /// Compiles every file whose source, compiler or flags have changed, several at a time, and writes the report.
@@ -244,9 +263,9 @@ fn compile_all(nvcc: &Nvcc, files: &[KernelFile], out: &Path) -> Result<(), Stri
 fn compile(nvcc: &Nvcc, file: &KernelFile, out: &Path) -> Result<(), String> {
     let at = |suffix: &str| out.join(format!("{}.{suffix}", file.name));
     let mut command = Command::new(&nvcc.path);
-    command.args(["-std=c++17", "-O3", "--fatbin", "-Xptxas", "-v"]);
-    for (virtual_arch, code, _) in ARCHITECTURES.iter().filter(|(.., since)| nvcc.release >= *since) {
-        command.arg("-gencode").arg(format!("arch={virtual_arch},code={code}"));
+    command.args(["-std=c++17", "-O3", "--fatbin", "-Xptxas", "-v", "-gencode", "arch=compute_80,code=compute_80"]);
+    for number in &nvcc.architectures {
+        command.arg("-gencode").arg(format!("arch=compute_{number},code=sm_{number}"));
     }
     let compression = COMPRESSION.iter().find(|(since, _)| nvcc.release >= *since);
     command.args(compression.map_or(&[][..], |(_, options)| options));

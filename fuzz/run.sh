@@ -74,21 +74,23 @@ head -n 40 models/abacus/test.jsonl | sed 's/\\/\\\\/g' | seed score_line
 printf '%s\n' 'The answer is: $[-2,2]$.' 'so \\\\boxed{\\\\frac{1}{2}}' '#### 1,234' 'Final Answer: (B) 3 pm' | seed answer
 printf '%s\n' '\\\\frac{1}{2}\n0.5' 'x+1\n1+x' '(B)\nB' '1,000,000\n10^6' '\\\\sqrt{2}/2\n\\\\frac{1}{\\\\sqrt 2}' | seed grader
 
-failed=()
-for target in "${targets[@]}"; do
-  echo "== $target, $seconds s"
-  # what the target writes as files stays in memory
+# What a target writes as files stays in memory; what it says is printed when it has ended.
+fuzz() {
+  local scratch log=target/fuzz/$1.log
   scratch=$(mktemp -d -p "$([[ -d /dev/shm ]] && echo /dev/shm || echo /tmp)")
-  if ! TMPDIR=$scratch UQAC_FUZZ=$target "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -max_len=65536 -print_final_stats=1 -artifact_prefix="target/fuzz/$target-" "target/fuzz/corpus/$target" \
-    > "target/fuzz/$target.log" 2>&1; then
-    failed+=("$target")
-    grep -m 5 -E 'panicked|ERROR|SUMMARY|Test unit' "target/fuzz/$target.log" || tail -n 5 "target/fuzz/$target.log"
-  fi
-  grep -E 'stat::(number_of_executed_units|peak_rss_mb)' "target/fuzz/$target.log" || true
+  local status=0
+  TMPDIR=$scratch UQAC_FUZZ=$1 "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    -max_len=65536 -print_final_stats=1 -artifact_prefix="target/fuzz/$1-" "target/fuzz/corpus/$1" > "$log" 2>&1 || status=1
   rm -rf "$scratch"
-done
-if [[ ${#failed[@]} -gt 0 ]]; then
-  echo "failed: ${failed[*]}; see target/fuzz/*.log"
+  echo "== $1, $seconds s"
+  if [[ $status -ne 0 ]]; then grep -m 5 -E 'panicked|ERROR|SUMMARY|Test unit' "$log" || tail -n 5 "$log"; fi
+  grep -E 'stat::(number_of_executed_units|peak_rss_mb)' "$log" || true
+  return $status
+}
+export -f fuzz
+export program seconds
+# side by side, one a core
+if ! printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'; then
+  echo "failed; see target/fuzz/*.log"
   exit 1
 fi

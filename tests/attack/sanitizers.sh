@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The unit tests of the CPU backend and of what reads files, under the address and the thread sanitizer, on a stable
-# compiler (RUSTC_BOOTSTRAP=1), and two of its modules under Miri: tests/attack/sanitizers.sh [address|thread ...]. What the toolchain
-# lacks is skipped.
+# The unit tests of the CPU backend and of what reads files, and downloads, under the address sanitizer, those of the CPU
+# backend under the thread sanitizer, on a stable compiler (RUSTC_BOOTSTRAP=1), and two of its modules under Miri:
+# tests/attack/sanitizers.sh [address|thread ...]. What the toolchain lacks is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kinds=("$@")
@@ -10,25 +10,32 @@ triple=$(rustc -vV | sed -n 's/^host: //p')
 runtime="$(rustc --print sysroot)/lib/rustlib/$triple/lib"
 for kind in "${kinds[@]}"; do
   case $kind in
-    address) library=asan; flags="-Zsanitizer=address"; tests=(backend::cpu model) ;;
+    address) library=asan; flags="-Zsanitizer=address" ;;
     # the standard library is not instrumented, which takes a second option here and tsan.supp at run time
-    thread) library=tsan; flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"; tests=(backend::cpu) ;;
+    thread) library=tsan; flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer" ;;
     *) echo "expected address or thread, found $kind" >&2; exit 2 ;;
   esac
-  if ! compgen -G "$runtime/librustc*_rt.$library.a" > /dev/null; then
-    echo "SKIPPED: the $kind sanitizer: this toolchain has no runtime for it in $runtime"
-    continue
-  fi
   mkdir -p "target/$library"
-  # a container may forbid what a sanitizer does to its own address space
+  # a toolchain may lack the runtime, and a container may forbid what a sanitizer does to its own address space
   # shellcheck disable=SC2086 # words
-  if ! { echo 'fn main() {}' | RUSTC_BOOTSTRAP=1 rustc $flags --target "$triple" -o "target/$library/probe" - && "target/$library/probe"; }; then
-    echo "SKIPPED: the $kind sanitizer: an empty program does not run with it here"
-    continue
+  if ! compgen -G "$runtime/librustc*_rt.$library.a" > /dev/null; then
+    echo "SKIPPED: the $kind sanitizer: this toolchain has no runtime for it in $runtime; the tests run without it"
+    flags=""
+  elif ! { echo 'fn main() {}' | RUSTC_BOOTSTRAP=1 rustc $flags --target "$triple" -o "target/$library/probe" - && "target/$library/probe"; }; then
+    echo "SKIPPED: the $kind sanitizer: an empty program does not run with it here; the tests run without it"
+    flags=""
   fi
   echo "== $kind sanitizer"
-  TSAN_OPTIONS="suppressions=$PWD/tests/attack/tsan.supp" RUSTC_BOOTSTRAP=1 RUSTFLAGS=$flags NVCC='' \
-    cargo test --lib --target "$triple" --target-dir "target/$library" -- "${tests[@]}"
+  tests() {
+    TSAN_OPTIONS="suppressions=$PWD/tests/attack/tsan.supp" RUSTC_BOOTSTRAP=1 RUSTFLAGS=$flags NVCC='' \
+      cargo test --target "$triple" --target-dir "target/$library" "$@"
+  }
+  if [[ $kind == thread ]]; then
+    tests --lib -- backend::cpu
+  else
+    tests --features download --lib -- backend::cpu model
+    tests --features download --test it -- download
+  fi
 done
 
 # Disjoint and the portable level under Miri, which a nightly toolchain has

@@ -87,6 +87,7 @@ fn generations_are_those_of_the_cpu() {
     if !cuda_host::load() {
         return;
     }
+    let long = long_tests();
     for (name, folder) in folders() {
         let (mut device, mut host) =
             (engine(folder.path(), DeviceChoice::Cuda(0)), engine(folder.path(), DeviceChoice::Cpu));
@@ -97,7 +98,8 @@ fn generations_are_those_of_the_cpu() {
             let expected = generate(&mut host, &prompts, &limited);
             // a token that one of them writes in the middle ends it
             let stop_ids = vec![expected[1].tokens[prompts[1].len() + 5]];
-            for options in [GenerateOptions { stop_ids, ..limited.clone() }, limited] {
+            let stopped = GenerateOptions { stop_ids, ..limited.clone() };
+            for options in [stopped, limited].into_iter().take(if long { 2 } else { 1 }) {
                 let (found, expected) =
                     (generate(&mut device, &prompts, &options), generate(&mut host, &prompts, &options));
                 for (found, expected) in found.iter().zip(&expected) {
@@ -169,12 +171,13 @@ fn the_method_gives_the_same_chain_and_scores() {
         return;
     }
     let profiles = [Profile::Corrected, Profile::Reference, Profile::Paper];
+    let long = long_tests();
     for (index, (name, folder)) in folders().into_iter().enumerate() {
         let (mut device, mut host) =
             (engine(folder.path(), DeviceChoice::Cuda(0)), engine(folder.path(), DeviceChoice::Cpu));
-        // each profile has its turn, with what was generated and with what is scored
-        for (profile, generated) in [(profiles[index % 3], index % 2 == 0), (profiles[(index + 1) % 3], index % 2 == 1)]
-        {
+        // each profile has its turn, with what was generated or with what is scored
+        let turns = [(profiles[index % 3], index % 2 == 0), (profiles[(index + 1) % 3], index % 2 == 1)];
+        for (profile, generated) in turns.into_iter().take(if long { 2 } else { 1 }) {
             let parameters = Parameters { selected_heads: 4, ..Parameters::published(profile) };
             let assess = |engine: &mut Engine| {
                 // hot: what these models repeat when cold has rows that are alike, and attention that is tied

@@ -148,16 +148,12 @@ fn the_real_nvrtc_compiles_every_kernel_file() {
             assert!(contains(&image, ".text."), "{name}: no code");
         }
     };
-    std::thread::scope(|scope| {
-        // an architecture that it does not know
-        scope.spawn(|| {
-            for (name, image) in compile("8.5") {
-                assert!(contains(&image, ".target sm_80\n"), "{name}");
-            }
-        });
-        machine_code("9.0", 90);
-    });
+    // an architecture that it does not know: PTX, which takes it a third of the time
+    for (name, image) in compile("8.5") {
+        assert!(contains(&image, ".target sm_80\n"), "{name}");
+    }
     if long_tests() {
+        machine_code("9.0", 90);
         machine_code("12.0", 120);
     }
 }

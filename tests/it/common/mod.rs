@@ -44,7 +44,7 @@ pub fn model(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Whether the long variants of tests are to run, as they do where .ci/run sets $UQAC_LONG_TESTS to 1; false (said plainly)
+/// Whether the long variants of tests are to run, as they do before a release, where $UQAC_LONG_TESTS is 1; false (said plainly)
 /// where it is not set.
 pub fn long_tests() -> bool {
     let wanted = std::env::var("UQAC_LONG_TESTS").is_ok_and(|value| value == "1");
