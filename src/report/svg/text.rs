@@ -46,17 +46,6 @@ pub fn wrap(text: &str, size: f64, max: f64, lines: usize) -> Vec<String> {
     wrapped.iter().map(|line| cut(line, size, max)).collect()
 }
 
-/// A number for a person: three decimals, fewer for large ones; a dash where there is none.
-pub fn number(x: f64) -> String {
-    match x.abs() {
-        a if !a.is_finite() => "–".to_owned(),
-        a if a >= 1e6 => format!("{x:.1e}"),
-        a if a >= 100.0 => format!("{x:.0}"),
-        a if a >= 10.0 => format!("{x:.1}"),
-        _ => format!("{x:.3}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
