@@ -1,13 +1,14 @@
 //! Connections: HTTP/1.1 by hyper, on one thread.
 
+use super::Shared;
 use super::answer::Head;
+use super::body::{Outgoing, Stream, Visit};
 use super::error::ApiError;
 use super::page::Page;
 use super::queue::{Event, Job, Refused};
 use super::request::{Task, no_model};
-use super::{Shared, log};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,18 +16,16 @@ use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, TcpListener};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -97,36 +96,6 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>, mut stopped: watch::
         connection.as_mut().poll(context)
     })
     .await;
-}
-
-/// A request that is being answered, for the log and the counts: it ends when it is dropped.
-struct Visit {
-    shared: Arc<Shared>,
-    id: u64,
-    path: &'static str,
-    begun: Instant,
-    status: u16,
-    /// Whether the engine was asked.
-    engine: bool,
-    /// Whether the whole answer was sent.
-    complete: bool,
-}
-
-impl Drop for Visit {
-    fn drop(&mut self) {
-        let Visit { ref shared, id, path, begun, status, engine, complete } = *self;
-        let took = begun.elapsed();
-        shared.metrics.answered(path, status, took, engine && complete);
-        if !complete {
-            shared.metrics.cancelled.fetch_add(1, Ordering::Relaxed);
-        }
-        if shared.settings.log {
-            let seconds = (took.as_secs_f64() * 1e4).round() / 1e4;
-            let fields =
-                json!({"request": id, "path": path, "status": status, "seconds": seconds, "complete": complete});
-            log::line("request", fields);
-        }
-    }
 }
 
 /// The paths that there are.
@@ -338,9 +307,7 @@ async fn submit(task: Task, visit: &mut Visit) -> Result<Response<Outgoing>, Api
     loop {
         match receiver.recv().await {
             Some(Event::Begun) if streamed => {
-                let (logprobs, waiting) = (logprobs.is_some(), VecDeque::new());
-                let (begun, over, visit) = (Vec::new(), false, None);
-                let stream = Stream { receiver, head, include_usage, logprobs, begun, waiting, over, visit };
+                let stream = Stream::new(receiver, head, include_usage, logprobs.is_some());
                 let mut response = Response::new(Outgoing::Events(Box::new(stream)));
                 let headers = response.headers_mut();
                 headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -389,107 +356,6 @@ fn failed(error: &ApiError, method: Option<&Method>) -> Response<Outgoing> {
         _ => (),
     }
     response
-}
-
-/// The body of an answer.
-enum Outgoing {
-    Whole(Option<Bytes>),
-    Events(Box<Stream>),
-}
-
-/// Server-sent events, made of the engine's as they come.
-struct Stream {
-    receiver: UnboundedReceiver<Event>,
-    head: Head,
-    include_usage: bool,
-    /// Whether log-probabilities were asked for.
-    logprobs: bool,
-    /// Choices of which something was sent.
-    begun: Vec<usize>,
-    waiting: VecDeque<Bytes>,
-    over: bool,
-    visit: Option<Visit>,
-}
-
-impl Stream {
-    fn push(&mut self, event: Event) {
-        match event {
-            Event::Begun | Event::Record(_) => (),
-            Event::Piece { index, text, tokens } => {
-                self.begin(index);
-                let tokens = self.logprobs.then_some(&tokens[..]);
-                self.send(&self.head.piece(index, &text, tokens));
-            }
-            Event::Ended(choice) => {
-                self.begin(choice.index);
-                self.send(&self.head.last(choice.index, choice.finish, choice.uqac));
-            }
-            Event::Done(usage) => {
-                if self.include_usage {
-                    self.send(&self.head.usage(usage));
-                }
-                self.waiting.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
-                self.over = true;
-            }
-            Event::Failed(error) => {
-                self.send(&error.json());
-                self.over = true;
-            }
-        }
-    }
-
-    fn begin(&mut self, index: usize) {
-        if !self.begun.contains(&index) {
-            self.begun.push(index);
-            if let Some(first) = self.head.first(index) {
-                self.send(&first);
-            }
-        }
-    }
-
-    fn send(&mut self, value: &Value) {
-        self.waiting.push_back(format!("data: {value}\n\n").into());
-    }
-}
-
-impl Body for Outgoing {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.get_mut() {
-            Outgoing::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Outgoing::Events(stream) => loop {
-                if let Some(bytes) = stream.waiting.pop_front() {
-                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
-                }
-                if stream.over {
-                    if let Some(visit) = &mut stream.visit {
-                        visit.complete = true;
-                    }
-                    return Poll::Ready(None);
-                }
-                match ready!(stream.receiver.poll_recv(context)) {
-                    Some(event) => stream.push(event),
-                    None => stream.push(Event::Failed(ApiError::internal("the engine has stopped"))),
-                }
-            },
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Outgoing::Whole(bytes) => bytes.is_none(),
-            Outgoing::Events(_) => false,
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Outgoing::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Outgoing::Events(_) => SizeHint::default(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //! are the same bits whatever else runs. Everything that is computed is computed by the code that `ask` and `score` use.
 
 mod answer;
+mod body;
 mod error;
 mod http;
 mod log;

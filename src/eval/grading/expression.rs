@@ -1,10 +1,10 @@
 //! From a cleaned formula to its [`Form`].
 
 use super::form::Form;
-use super::functions::{FUNCTIONS, apply, binomial, factorial, rounded};
-use super::groups::{group, period, proper_fraction};
+use super::functions::{binomial, factorial, rounded};
+use super::groups::{period, proper_fraction};
 use super::rational::Rational;
-use super::vocabulary::{MARKS, SYMBOLS, UNITS, is_half_of_day, is_unit_letter, multiplier};
+use super::vocabulary::{UNITS, is_half_of_day, is_unit_letter, multiplier};
 
 /// The form of an expression; `None` for what is none, or not understood.
 pub(super) fn parse(text: &str) -> Option<Form> {
@@ -14,32 +14,32 @@ pub(super) fn parse(text: &str) -> Option<Form> {
     parser.rest.is_empty().then_some(form)
 }
 
-struct Parser<'a> {
-    rest: &'a str,
-    depth: usize,
+pub(super) struct Parser<'a> {
+    pub(super) rest: &'a str,
+    pub(super) depth: usize,
     /// Between two bars, where the next one closes.
     in_bars: bool,
     /// In the argument of a trigonometric function, where degrees count.
-    in_angle: bool,
+    pub(super) in_angle: bool,
 }
 
 impl<'a> Parser<'a> {
     /// Deeper formulas are not read: an answer has a few levels.
     const MAX_DEPTH: usize = 40;
 
-    fn of(text: &'a str, depth: usize) -> Self {
+    pub(super) fn of(text: &'a str, depth: usize) -> Self {
         Self { rest: text, depth, in_bars: false, in_angle: false }
     }
 
-    fn peek(&self) -> Option<char> {
+    pub(super) fn peek(&self) -> Option<char> {
         self.rest.chars().next()
     }
 
-    fn skip_spaces(&mut self) {
+    pub(super) fn skip_spaces(&mut self) {
         self.rest = self.rest.trim_start();
     }
 
-    fn eat(&mut self, token: &str) -> bool {
+    pub(super) fn eat(&mut self, token: &str) -> bool {
         match self.rest.trim_start().strip_prefix(token) {
             Some(rest) => {
                 self.rest = rest;
@@ -50,7 +50,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The name of the command that comes next.
-    fn command(&self) -> Option<&'a str> {
+    pub(super) fn command(&self) -> Option<&'a str> {
         let name = self.rest.strip_prefix('\\')?;
         let length = name.bytes().take_while(u8::is_ascii_alphabetic).count();
         (length > 0).then(|| &name[..length])
@@ -68,7 +68,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn sum(&mut self) -> Option<Form> {
+    pub(super) fn sum(&mut self) -> Option<Form> {
         let mut sum = Form::number(Rational::ZERO);
         let mut first = true;
         loop {
@@ -190,7 +190,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The letters that come next, up to what is no letter.
-    fn letters(&self) -> &'a str {
+    pub(super) fn letters(&self) -> &'a str {
         let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
         &self.rest[..length]
     }
@@ -200,7 +200,7 @@ impl<'a> Parser<'a> {
         rest.starts_with(|c: char| c.is_ascii_digit() || c == '.')
     }
 
-    fn starts_factor(&self) -> bool {
+    pub(super) fn starts_factor(&self) -> bool {
         match self.peek() {
             Some('(' | '[' | '{' | '.' | '⌊' | '⌈' | '∞' | 'π') => true,
             Some('|') => !self.in_bars,
@@ -210,7 +210,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn power(&mut self) -> Option<Form> {
+    pub(super) fn power(&mut self) -> Option<Form> {
         let mut base = self.primary()?;
         loop {
             if self.eat("!") {
@@ -238,7 +238,7 @@ impl<'a> Parser<'a> {
     }
 
     /// An argument of a command, an exponent or an index: a group, a command, a whole number, or one character.
-    fn argument(&mut self) -> Option<Form> {
+    pub(super) fn argument(&mut self) -> Option<Form> {
         self.skip_spaces();
         match self.peek()? {
             '-' => {
@@ -252,7 +252,7 @@ impl<'a> Parser<'a> {
     }
 
     /// As TeX reads an argument: of `\frac12`, a single digit.
-    fn tex_argument(&mut self) -> Option<Form> {
+    pub(super) fn tex_argument(&mut self) -> Option<Form> {
         self.skip_spaces();
         match self.peek()? {
             c @ '0'..='9' => {
@@ -268,7 +268,7 @@ impl<'a> Parser<'a> {
     }
 
     /// What stands between operators; everything that nests passes through here.
-    fn primary(&mut self) -> Option<Form> {
+    pub(super) fn primary(&mut self) -> Option<Form> {
         self.depth += 1;
         let form = if self.depth > Self::MAX_DEPTH { None } else { self.primary_inner() };
         self.depth -= 1;
@@ -314,14 +314,14 @@ impl<'a> Parser<'a> {
     }
 
     /// Inside of brackets, where bars open again.
-    fn within(&mut self, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
+    pub(super) fn within(&mut self, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         let before = std::mem::replace(&mut self.in_bars, false);
         let inside = read(self);
         self.in_bars = before;
         inside
     }
 
-    fn enclosed(&mut self, open: &str, close: &str, function: fn(f64) -> f64) -> Option<Form> {
+    pub(super) fn enclosed(&mut self, open: &str, close: &str, function: fn(f64) -> f64) -> Option<Form> {
         self.eat(open).then_some(())?;
         let inside = self.within(Self::sum)?;
         self.eat(close).then_some(())?;
@@ -371,179 +371,4 @@ impl<'a> Parser<'a> {
         self.rest = rest;
         Some(Form::number(value.add(fraction)?))
     }
-
-    /// What a command stands for.
-    fn command_value(&mut self) -> Option<Form> {
-        let name = self.command()?;
-        self.rest = &self.rest[1 + name.len()..];
-        match name {
-            "frac" => {
-                let above = self.tex_argument()?;
-                above.divided_by(self.tex_argument()?)
-            }
-            "sqrt" => {
-                let degree = if self.eat("[") {
-                    let (degree, rest) = self.rest.split_once(']')?;
-                    self.rest = rest;
-                    Form::number(Rational::decimal(degree.trim())?)
-                } else {
-                    Form::number(Rational::integer(2))
-                };
-                let radicand = self.tex_argument()?;
-                radicand.power(Form::number(Rational::ONE).divided_by(degree)?)
-            }
-            "binom" | "dbinom" | "tbinom" => {
-                let (of, chosen) = (self.tex_argument()?, self.tex_argument()?);
-                binomial(&of, &chosen)
-            }
-            "begin" => self.matrix(),
-            "text" => {
-                let (words, rest) = self.rest.strip_prefix('{')?.split_once('}')?;
-                let symbol = words.trim().trim_matches(['(', ')', '.']);
-                self.rest = rest;
-                if is_half_of_day(words) {
-                    return Some(Form::symbol(words.trim().to_lowercase().replace('.', "")));
-                }
-                (symbol.chars().count() == 1).then(|| Form::symbol(symbol))
-            }
-            _ if FUNCTIONS.contains(&name) => self.function(name),
-            _ if SYMBOLS.contains(&name) || MARKS.contains(&name) => self.symbol(name),
-            _ => None,
-        }
-    }
-
-    /// A letter with its index, or a known name written without a backslash.
-    fn name(&mut self) -> Option<Form> {
-        let run = self.letters();
-        if FUNCTIONS.contains(&run) {
-            self.rest = &self.rest[run.len()..];
-            return self.function(run);
-        }
-        match run {
-            "sqrt" => {
-                self.rest = &self.rest[run.len()..];
-                return self.primary()?.power(Form::number(Rational::new(1, 2)?));
-            }
-            "pi" | "Pi" => {
-                self.rest = &self.rest[run.len()..];
-                return Form::rounded(std::f64::consts::PI);
-            }
-            "inf" | "infinity" | "infty" | "oo" => {
-                self.rest = &self.rest[run.len()..];
-                return Some(Form::symbol('∞'));
-            }
-            _ => {}
-        }
-        let letter = self.peek()?;
-        self.rest = &self.rest[letter.len_utf8()..];
-        self.symbol(letter.encode_utf8(&mut [0; 4]))
-    }
-
-    /// A symbol with what belongs to its name: arguments in braces, an index, primes; of a function, its arguments.
-    fn symbol(&mut self, name: &str) -> Option<Form> {
-        let mut name = name.to_owned();
-        if name.len() > 1 {
-            while self.rest.trim_start().starts_with('{') {
-                let (inside, rest) = group(self.rest.trim_start())?;
-                self.rest = rest;
-                name.extend(["(", &inside.replace(' ', ""), ")"]);
-            }
-        }
-        if self.eat("_") {
-            name.extend(["_", &self.argument_text()?]);
-        }
-        while self.eat("'") {
-            name.push('\'');
-        }
-        if is_applied(&name, self.rest) {
-            self.rest = &self.rest[1..];
-            let mut arguments = vec![self.within(Self::sum)?.key()];
-            while self.eat(",") {
-                arguments.push(self.within(Self::sum)?.key());
-            }
-            self.eat(")").then_some(())?;
-            name.push_str(&format!("({})", arguments.join(",")));
-        }
-        Some(Form::symbol(name))
-    }
-
-    /// An index as it is written.
-    fn argument_text(&mut self) -> Option<String> {
-        self.skip_spaces();
-        if self.rest.starts_with('{') {
-            let (inside, rest) = group(self.rest)?;
-            self.rest = rest;
-            return Some(inside.replace(' ', ""));
-        }
-        let c = self.peek()?;
-        self.rest = &self.rest[c.len_utf8()..];
-        Some(c.to_string())
-    }
-
-    /// A function with its base or power and its argument.
-    fn function(&mut self, name: &str) -> Option<Form> {
-        let base = if self.eat("_") { Some(self.argument()?) } else { None };
-        let power = if self.eat("^") { Some(self.argument()?) } else { None };
-        self.skip_spaces();
-        let outside = std::mem::replace(&mut self.in_angle, true);
-        let argument = if matches!(self.peek()?, '(' | '[' | '{') {
-            self.primary()?
-        } else {
-            let mut argument = self.power()?;
-            while {
-                self.skip_spaces();
-                self.starts_factor()
-            } && !self.rest.starts_with(['(', '['])
-                && !self.at_function()
-            {
-                argument = argument.mul(self.power()?)?;
-            }
-            argument
-        };
-        self.in_angle = outside;
-        let value = apply(name, base, argument)?;
-        match power {
-            Some(power) => value.power(power),
-            None => Some(value),
-        }
-    }
-
-    fn at_function(&self) -> bool {
-        FUNCTIONS.contains(&self.command().unwrap_or_else(|| self.letters())) || self.command() == Some("text")
-    }
-
-    /// The rows of a matrix, as a symbol.
-    fn matrix(&mut self) -> Option<Form> {
-        let (environment, rest) = group(self.rest.trim_start())?;
-        let kind = match environment {
-            "matrix" | "pmatrix" | "bmatrix" | "Bmatrix" | "array" | "smallmatrix" => "matrix",
-            "vmatrix" => "determinant",
-            _ => return None,
-        };
-        let rest = if environment == "array" { group(rest.trim_start())?.1 } else { rest };
-        let end = rest.find("\\end")?;
-        let (_, after) = group(rest[end + "\\end".len()..].trim_start())?;
-        self.rest = after;
-        let rows = rest[..end].split("\\\\").map(str::trim).filter(|row| !row.is_empty());
-        let row = |row: &str| -> Option<String> {
-            let cells = row.split('&').map(|cell| {
-                let mut cell = Parser::of(cell, self.depth + 1);
-                let form = cell.sum()?;
-                cell.rest.trim().is_empty().then(|| form.key())
-            });
-            Some(cells.collect::<Option<Vec<_>>>()?.join(","))
-        };
-        let rows = rows.map(row).collect::<Option<Vec<_>>>()?;
-        Some(Form::symbol(format!("{kind}[{}]", rows.join(";"))))
-    }
-}
-
-/// Whether parentheses that follow a symbol hold its arguments, and no factor: those of f, g and h, and of any letter a
-/// number alone, as in `P(2)`.
-fn is_applied(name: &str, rest: &str) -> bool {
-    let Some(inside) = rest.strip_prefix('(') else { return false };
-    let number = inside
-        .find(|c: char| !(c.is_ascii_digit() || c == '-'))
-        .is_some_and(|at| at > 0 && inside[at..].starts_with(')'));
-    number || matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H")
 }

@@ -16,6 +16,7 @@ mod functions;
 mod groups;
 mod latex;
 mod math;
+mod named;
 mod number;
 mod rational;
 mod reference;

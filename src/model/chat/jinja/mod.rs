@@ -6,6 +6,7 @@
 
 mod ast;
 mod budget;
+mod calls;
 mod checks;
 mod expressions;
 mod filters;
