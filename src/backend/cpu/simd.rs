@@ -209,7 +209,8 @@ macro_rules! each {
 
 impl Simd for Portable {
     type V = [f32; LANES];
-    const REGISTERS: usize = 8; // as NEON has: 32 of 4 lanes
+    // NEON has 32 of 4 lanes, SSE2 16
+    const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 4 } else { 8 };
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {
         [x; LANES]

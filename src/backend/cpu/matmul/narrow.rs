@@ -17,8 +17,14 @@ impl Kernel for MaxRows {
 }
 
 /// The largest number of rows of a register tile: with fewer outputs than three beside them, every weight is widened too often.
+/// One where there are no registers for tiles: sixteen lanes without vectors, unrolled for each of them, were a fifth of the
+/// crate's time in the optimizer.
 const fn max_at_once<S: Simd>() -> usize {
-    if S::REGISTERS >= 32 { 8 } else { 4 }
+    match S::REGISTERS {
+        32.. => 8,
+        8.. => 4,
+        _ => 1,
+    }
 }
 
 /// Outputs of one task: some tasks for every thread, of 256 KiB at most where a weight has 16 bits.
@@ -62,7 +68,7 @@ impl Kernel for Arrange<'_> {
     }
 }
 
-/// y[0..n, outs], n ≤ [`MostRows`].
+/// y[0..n, outs], n ≤ [`MaxRows`].
 pub struct Narrow<'a> {
     pub product: &'a Product<'a>,
     /// x, from [`Arrange`] with the same instruction set.
@@ -103,6 +109,8 @@ impl Narrow<'_> {
                     7 => self.tiles::<S, W, 7, 3>(w, row),
                     _ => self.tiles::<S, W, 8, 3>(w, row),
                 }
+            } else if S::REGISTERS < 8 {
+                self.tiles::<S, W, 1, 1>(w, row);
             } else {
                 match rows.len() {
                     1 => self.tiles::<S, W, 1, 4>(w, row),
