@@ -135,7 +135,7 @@ def start_job(environment, folder, script, run, items):
     output.mkdir()
     command = ["sbatch", "--parsable", f"--output={output}/%a", "--open-mode=append"]
     number = subprocess.run(command, env=environment, input=script, capture_output=True, text=True, check=True).stdout.strip()
-    wait_for("samples", lambda: lines(run) > items // 8)
+    wait_for("samples", lambda: lines(run) > items // 8, 600)
     states = subprocess.run(["squeue", "-h", "-r", "-j", number, "-t", "RUNNING", "-o", "%K"], env=environment, capture_output=True, text=True, check=True)
     task = states.stdout.split()[0]
     subprocess.run(["scontrol", "requeue", f"{number}_{task}"], env=environment, check=True)
