@@ -11,18 +11,6 @@ pub fn bytes(bytes: usize) -> String {
     }
 }
 
-/// A number as text and pictures show it: three decimals, an exponent where these would show nothing, a dash where there is
-/// no number.
-pub fn number(x: f64) -> String {
-    match x.abs() {
-        _ if !x.is_finite() => "–".to_owned(),
-        0.0 => "0".to_owned(),
-        a if !(0.001..1e6).contains(&a) => format!("{x:.1e}"),
-        a if a < 100.0 && (a <= 1.0 || a.fract() > 0.0) => format!("{x:.3}"),
-        _ => format!("{x:.0}"),
-    }
-}
-
 /// Bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -34,11 +22,5 @@ mod tests {
     fn bytes_have_the_largest_unit_that_they_fill() {
         let shown = [0, 1023, 1536, 5 << 20, 8 << 30].map(super::bytes);
         assert_eq!(shown, ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "8.00 GiB"]);
-    }
-
-    #[test]
-    fn numbers_show_something_at_every_size() {
-        let shown = [0.0, 1e-5, -0.0625, 1.0, 7.0, 12.5, 123.4, 2e7, f64::NAN].map(super::number);
-        assert_eq!(shown, ["0", "1.0e-5", "-0.062", "1.000", "7", "12.500", "123", "2.0e7", "–"]);
     }
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The unit tests of the CPU backend and of what reads files under the address sanitizer, those of the CPU
-# backend under the thread sanitizer, on a stable compiler (RUSTC_BOOTSTRAP=1), and two of its modules under Miri:
-# tests/attack/sanitizers.sh [address|thread ...]. What the toolchain lacks is skipped.
+# The unit tests of the CPU backend and of what reads files, under the address and the thread sanitizer, on a stable
+# compiler (RUSTC_BOOTSTRAP=1), and two of its modules under Miri: tests/attack/sanitizers.sh [address|thread ...]. What the toolchain
+# lacks is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 kinds=("$@")
@@ -15,15 +15,16 @@ for kind in "${kinds[@]}"; do
     thread) library=tsan; flags="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"; tests=(backend::cpu) ;;
     *) echo "expected address or thread, found $kind" >&2; exit 2 ;;
   esac
-  mkdir -p "target/$library"
-  # a toolchain may lack the runtime, and a container may forbid what a sanitizer does to its own address space
-  # shellcheck disable=SC2086 # words
   if ! compgen -G "$runtime/librustc*_rt.$library.a" > /dev/null; then
-    echo "SKIPPED: the $kind sanitizer: this toolchain has no runtime for it in $runtime; the tests run without it"
-    flags=""
-  elif ! { echo 'fn main() {}' | RUSTC_BOOTSTRAP=1 rustc $flags --target "$triple" -o "target/$library/probe" - && "target/$library/probe"; }; then
-    echo "SKIPPED: the $kind sanitizer: an empty program does not run with it here; the tests run without it"
-    flags=""
+    echo "SKIPPED: the $kind sanitizer: this toolchain has no runtime for it in $runtime"
+    continue
+  fi
+  mkdir -p "target/$library"
+  # a container may forbid what a sanitizer does to its own address space
+  # shellcheck disable=SC2086 # words
+  if ! { echo 'fn main() {}' | RUSTC_BOOTSTRAP=1 rustc $flags --target "$triple" -o "target/$library/probe" - && "target/$library/probe"; }; then
+    echo "SKIPPED: the $kind sanitizer: an empty program does not run with it here"
+    continue
   fi
   echo "== $kind sanitizer"
   # not optimized: what instrumentation makes of unrolled kernels takes the optimizer ten minutes

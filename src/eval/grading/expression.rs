@@ -321,7 +321,7 @@ impl<'a> Parser<'a> {
         inside
     }
 
-    pub(super) fn enclosed(&mut self, open: &str, close: &str, function: fn(f64) -> f64) -> Option<Form> {
+    fn enclosed(&mut self, open: &str, close: &str, function: fn(f64) -> f64) -> Option<Form> {
         self.eat(open).then_some(())?;
         let inside = self.within(Self::sum)?;
         self.eat(close).then_some(())?;

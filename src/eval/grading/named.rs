@@ -76,7 +76,7 @@ impl Parser<'_> {
     }
 
     /// A symbol with what belongs to its name: arguments in braces, an index, primes; of a function, its arguments.
-    pub(super) fn symbol(&mut self, name: &str) -> Option<Form> {
+    fn symbol(&mut self, name: &str) -> Option<Form> {
         let mut name = name.to_owned();
         if name.len() > 1 {
             while self.rest.trim_start().starts_with('{') {
@@ -117,7 +117,7 @@ impl Parser<'_> {
     }
 
     /// A function with its base or power and its argument.
-    pub(super) fn function(&mut self, name: &str) -> Option<Form> {
+    fn function(&mut self, name: &str) -> Option<Form> {
         let base = if self.eat("_") { Some(self.argument()?) } else { None };
         let power = if self.eat("^") { Some(self.argument()?) } else { None };
         self.skip_spaces();
@@ -144,12 +144,12 @@ impl Parser<'_> {
         }
     }
 
-    pub(super) fn at_function(&self) -> bool {
+    fn at_function(&self) -> bool {
         FUNCTIONS.contains(&self.command().unwrap_or_else(|| self.letters())) || self.command() == Some("text")
     }
 
     /// The rows of a matrix, as a symbol.
-    pub(super) fn matrix(&mut self) -> Option<Form> {
+    fn matrix(&mut self) -> Option<Form> {
         let (environment, rest) = group(self.rest.trim_start())?;
         let kind = match environment {
             "matrix" | "pmatrix" | "bmatrix" | "Bmatrix" | "array" | "smallmatrix" => "matrix",

@@ -2,8 +2,7 @@
 
 use super::page::environment;
 use super::tokens::segments;
-use crate::report::term::{AskReport, HOW_TO_CALIBRATE, confidence, origin, token_of};
-use crate::units::number;
+use crate::report::term::{AskReport, HOW_TO_CALIBRATE, confidence, number, origin, token_of};
 use crate::uq::scores::as_shown;
 use minijinja::value::Serde;
 use minijinja::{Error, Value, context};

@@ -4,7 +4,6 @@ use super::Picture;
 use super::axis::Axis;
 use super::drawing::{Drawing, SMALL};
 use super::text;
-use crate::units::number;
 
 /// The cost of one method.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +49,6 @@ pub fn overhead(name: &str, of: &str, bars: &[Bar]) -> Picture {
     if bars.is_empty() {
         drawing.nothing(&panel, "no timings");
     }
-    let list: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.method, number(bar.relative))).collect();
+    let list: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.method, text::number(bar.relative))).collect();
     drawing.finish(format!("Seconds an item relative to plain generation: {}.", list.join(", ")))
 }

@@ -3,8 +3,8 @@
 use super::Picture;
 use super::axis::Axis;
 use super::drawing::{Drawing, Panel, Sign, area_class, line_class, mark};
+use super::text::number;
 use super::theme;
-use crate::units::number;
 
 /// The curve of one method.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use super::Picture;
 use super::axis::Axis;
 use super::drawing::{Drawing, Panel, Sign, mark};
-use crate::units::number;
+use super::text::number;
 use crate::uq::gamma::GammaFit;
 
 /// The mean attention at each distance with the line that the nearest are measured against; below, γ by distance beside the

@@ -3,7 +3,7 @@
 use super::Picture;
 use super::axis::Axis;
 use super::drawing::{Drawing, Sign};
-use crate::units::number;
+use super::text::number;
 
 /// Numbers of items, by whether their answers are right. What is not finite is counted and left out.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use super::Picture;
 use super::axis::Axis;
 use super::drawing::{Drawing, Sign};
-use crate::units::number;
+use super::text::number;
 
 /// The items whose confidence lies in one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]

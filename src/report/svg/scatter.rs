@@ -3,8 +3,8 @@
 use super::Picture;
 use super::axis::Axis;
 use super::drawing::{Drawing, Sign, area_class, mark};
+use super::text::number;
 use crate::eval::metrics::pearson;
-use crate::units::number;
 
 /// One model on one task, or under one setting.
 #[derive(Clone, Debug, PartialEq)]

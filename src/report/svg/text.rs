@@ -46,6 +46,17 @@ pub fn wrap(text: &str, size: f64, max: f64, lines: usize) -> Vec<String> {
     wrapped.iter().map(|line| cut(line, size, max)).collect()
 }
 
+/// A number for a person: three decimals, fewer for large ones; a dash where there is none.
+pub fn number(x: f64) -> String {
+    match x.abs() {
+        a if !a.is_finite() => "–".to_owned(),
+        a if a >= 1e6 => format!("{x:.1e}"),
+        a if a >= 100.0 => format!("{x:.0}"),
+        a if a >= 10.0 => format!("{x:.1}"),
+        _ => format!("{x:.3}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +71,11 @@ mod tests {
         assert!(lines[1].ends_with('…') && lines.iter().all(|line| width(line, 12.0) <= 100.0), "{lines:?}");
         assert!(wrap("", 12.0, 100.0, 2).is_empty());
         assert!(width(&wrap(&"x".repeat(300), 12.0, 100.0, 2)[0], 12.0) <= 100.0, "one long word");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let numbers = [0.12345, -0.5, 12.345, 1234.5, 1e9, f64::NAN].map(number);
+        assert_eq!(numbers, ["0.123", "-0.500", "12.3", "1234", "1.0e9", "–"]);
     }
 }

@@ -6,7 +6,6 @@ pub mod layout;
 pub mod sanitize;
 
 use crate::io::record::Calibrated;
-use crate::units::number;
 use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
@@ -195,6 +194,17 @@ impl AskReport<'_> {
 /// Index in the response of the token that a row (relative) predicts; the wrap of the first token is row -1.
 pub(super) fn token_of(row: i64) -> Option<usize> {
     usize::try_from(row.checked_add(1)?).ok()
+}
+
+/// A number in a table: three decimals, or an exponent where these would show nothing.
+pub(super) fn number(x: f64) -> String {
+    match x.abs() {
+        _ if !x.is_finite() => "–".to_owned(),
+        0.0 => "0".to_owned(),
+        a if a < 0.001 => format!("{x:.1e}"),
+        a if a < 100.0 && (a <= 1.0 || a.fract() > 0.0) => format!("{x:.3}"),
+        _ => format!("{x:.0}"),
+    }
 }
 
 /// The confidence: two decimals, none of which claim certainty.
