@@ -10,7 +10,7 @@
 //! forward bound of a dot product, with fewer roundings because the lanes share them. A bias rounds once more.
 //!
 //! Weights stay in their stored dtype, or in 8 bits ([`q8`]), and are widened in registers (`narrow`, for a few rows, which
-//! memory bounds) or a strip of a few outputs at a time (`wide`, which arithmetic bounds).
+//! memory bounds) or a strip of outputs at a time (`wide`, which arithmetic bounds).
 
 mod narrow;
 pub mod q8;
@@ -23,6 +23,7 @@ use super::threads::{Disjoint, ThreadPool};
 use half::{bf16, f16};
 use std::cell::Cell;
 use std::ops::Range;
+use std::thread::LocalKey;
 
 pub use crate::model::weights::Elements;
 use q8::Q8Block;
@@ -103,7 +104,7 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
     if n <= isa.run(narrow::MaxRows) {
         let outs = products.iter().map(|product| product.w.rows).sum();
         let panel = narrow::panel(k, outs, pool.threads());
-        return with_lines(n * k.div_ceil(LANES), |lines| {
+        return with_lines(&INPUTS, n * k.div_ceil(LANES), |lines| {
             isa.run(narrow::Arrange { x, n, k, lines });
             let lines = &*lines;
             for_panels(pool, &products, panel, n, n, &|product, _, outs| {
@@ -111,18 +112,24 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
             });
         });
     }
-    with_lines(n * k.div_ceil(LANES), |lines| {
-        let parts = Disjoint::new(lines);
-        pool.run(n.div_ceil(wide::GROUP), &|group| {
-            let rows = group * wide::GROUP..n.min((group + 1) * wide::GROUP);
-            isa.run(wide::Arrange { x, k, rows, lines: &parts });
-        });
-        let lines = &*lines;
-        for_panels(pool, &products, wide::PANEL, n, wide::row_block(k), &|product, rows, outs| {
-            isa.run(wide::Wide { product, lines, rows, outs });
+    let layout = isa.run(wide::Plan { n, k });
+    with_lines(&INPUTS, layout.len().div_ceil(LANES), |lines| {
+        let inputs: &mut [f32] = bytemuck::cast_slice_mut(lines);
+        let parts = Disjoint::new(&mut *inputs);
+        pool.run(layout.tiles(), &|tile| isa.run(wide::Arrange { layout, x, tile, to: &parts }));
+        let inputs = &*inputs;
+        let strips: usize = products.iter().map(|product| product.w.rows.div_ceil(wide::PANEL)).sum();
+        let block = layout.block((TASKS * pool.threads()).div_ceil(strips.max(1)));
+        for_panels(pool, &products, wide::PANEL, n, block, &|product, rows, outs| {
+            with_lines(&SCRATCH, wide::scratch_len(k), |scratch| {
+                isa.run(wide::Wide { product, layout, inputs, rows, outs, scratch });
+            });
         });
     });
 }
+
+/// Tasks of a wide product for every thread, about, so that threads end together.
+const TASKS: usize = 4;
 
 /// Calls `task` with every part of every product, in parallel: `row_block` rows of the n by `panel` outputs.
 fn for_panels(
@@ -147,17 +154,30 @@ fn for_panels(
     });
 }
 
-/// Calls `f` with at least `len` lines that this thread keeps from call to call: fresh memory costs page faults.
-fn with_lines(len: usize, f: impl FnOnce(&mut [wide::Line])) {
-    thread_local!(static LINES: Cell<Vec<wide::Line>> = const { Cell::new(Vec::new()) });
-    LINES.with(|kept| {
-        let mut lines = kept.take();
-        if lines.len() < len {
-            lines.resize(len, wide::Line::ZERO);
-        }
-        f(&mut lines[..len]);
-        kept.set(lines);
-    });
+/// A vector of sixteen numbers, aligned to the cache line: a load that straddles two lines costs two.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+struct Line([f32; LANES]);
+
+impl Line {
+    const ZERO: Line = Line([0.0; LANES]);
+}
+
+thread_local! {
+    /// The inputs of a product as its kernels read them.
+    static INPUTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+    /// What a task of a wide product needs.
+    static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
+/// Calls `f` with `len` lines that this thread keeps from call to call: fresh memory costs page faults.
+fn with_lines(kept: &'static LocalKey<Cell<Vec<Line>>>, len: usize, f: impl FnOnce(&mut [Line])) {
+    let mut lines = kept.take();
+    if lines.len() < len {
+        lines.resize(len, Line::ZERO);
+    }
+    f(&mut lines[..len]);
+    kept.set(lines);
 }
 
 /// A checked [`Job`].
@@ -176,6 +196,31 @@ impl<'a> Product<'a> {
         assert!(bias.is_none_or(|b| b.len() == w.rows), "bias is not [{}]", w.rows);
         assert!(*y_stride >= w.rows && y.len() >= (n - 1) * *y_stride + w.rows, "y is too small for [{n}, {}]", w.rows);
         Product { w: *w, bias: *bias, y: Disjoint::new(y), y_stride: *y_stride }
+    }
+
+    /// Writes y[row, out..] from a vector of sums, of those outputs that there are.
+    ///
+    /// # Safety
+    /// `S` as for [`Simd`]; no other thread is writing these elements of y.
+    #[inline(always)]
+    unsafe fn put<S: Simd>(&self, sums: S::V, row: usize, out: usize) {
+        let outs = self.w.rows.saturating_sub(out).min(LANES);
+        // SAFETY: the caller's promise; a bias is as long as y's row.
+        unsafe {
+            let bias = match self.bias {
+                Some(bias) if outs == LANES => S::load(bias[out..].as_ptr()),
+                Some(bias) if outs > 0 => S::load_part(bias[out..].as_ptr(), outs),
+                _ => S::splat(-0.0), // adds nothing, to the sign of a zero
+            };
+            let (sums, start) = (S::add(sums, bias), row * self.y_stride + out);
+            if outs == LANES {
+                S::store(self.y.at(start..start + LANES), sums);
+            } else {
+                for (i, sum) in S::to_array(sums).into_iter().enumerate().take(outs) {
+                    self.y.put(start + i, [sum]);
+                }
+            }
+        }
     }
 
     /// Adds up the lanes of a tile of accumulators and writes y[row + r, out + c·apart] for r < R and c < `outs` ≤ C.
@@ -246,6 +291,16 @@ trait Weight: Copy {
     /// # Safety
     /// As for [`Simd`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
+
+    /// The first `len` weights at `p`, at most sixteen, then zeros.
+    ///
+    /// # Safety
+    /// As for [`Simd`], but `p` need only be valid for `len` elements, of which there are sixteen where one holds more than one.
+    #[inline(always)]
+    unsafe fn load_up_to<S: Simd>(p: *const Self, len: usize) -> S::V {
+        // SAFETY: the caller's promise.
+        unsafe { if len < LANES { Self::load_part::<S>(p, len) } else { Self::load::<S>(p) } }
+    }
 
     /// The first `len` < 16 weights at `p`, then zeros. Only for types that hold one weight each.
     ///

@@ -2,7 +2,6 @@
 
 pub mod attention;
 pub mod cache;
-mod caches;
 mod input_rounding;
 mod layer;
 pub mod matmul;

@@ -146,6 +146,18 @@ pub trait Simd: Copy + 'static {
         unsafe { [Self::sum(v[0]), Self::sum(v[1]), Self::sum(v[2]), Self::sum(v[3])] }
     }
 
+    /// Turns sixteen rows of sixteen numbers: number j of the row at `from + i·from_stride` becomes number i of the row at
+    /// `to + j·to_stride`.
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        for i in 0..LANES {
+            for j in 0..LANES {
+                // SAFETY: as the trait's contract, of every row.
+                unsafe { *to.add(j * to_stride + i) = *from.add(i * from_stride + j) };
+            }
+        }
+    }
+
     /// The first `len` < 16 elements at `p`, then zeros. Nothing beyond them is read.
     #[inline(always)]
     unsafe fn load_part(p: *const f32, len: usize) -> Self::V {

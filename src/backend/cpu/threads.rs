@@ -287,6 +287,13 @@ impl<'a, T> Disjoint<'a, T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 
+    /// The start of the part `range` (checked against the length), for vectors to be stored there.
+    #[inline(always)]
+    pub fn at(&self, range: Range<usize>) -> *mut T {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        self.start.wrapping_add(range.start)
+    }
+
     /// Writes `values` from element `at` on (checked against the length), where a slice and a copy would be two calls.
     ///
     /// # Safety

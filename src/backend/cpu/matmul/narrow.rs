@@ -1,8 +1,7 @@
 //! Products with a few rows of activations: a stream of weights from memory, widened in registers and used at once.
 
 use super::super::simd::{Kernel, LANES, Simd};
-use super::wide::{Line, arrange_row};
-use super::{Product, Weight, with_weights};
+use super::{Line, Product, Weight, with_weights};
 use std::ops::Range;
 
 /// The largest number of rows of activations for which streaming is faster.
@@ -12,7 +11,7 @@ impl Kernel for MaxRows {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        2 * max_at_once::<S>()
+        if S::REGISTERS >= 32 { 4 * max_at_once::<S>() } else { 2 * max_at_once::<S>() }
     }
 }
 
@@ -64,6 +63,27 @@ impl Kernel for Arrange<'_> {
                 // SAFETY: started by `Isa::run`.
                 unsafe { arrange_row::<S>(x, tile, row - rows.start, rows.len()) };
             }
+        }
+    }
+}
+
+/// Writes x as the vectors of the `row`-th of `height` rows of a tile, the last one padded with zeros.
+///
+/// # Safety
+/// `S` as for [`Simd`].
+#[inline(always)]
+unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, height: usize) {
+    let (full, rest) = x.as_chunks::<LANES>();
+    assert!(row < height && tile.len() == x.len().div_ceil(LANES) * height);
+    let mut to = tile.as_mut_ptr().wrapping_add(row).cast::<f32>();
+    // SAFETY: chunks have 16 elements; the tile has `height` lines a step.
+    unsafe {
+        for x in full {
+            S::store(to, S::load(x.as_ptr()));
+            to = to.wrapping_add(height * LANES);
+        }
+        if !rest.is_empty() {
+            S::store(to, S::load_part(rest.as_ptr(), rest.len()));
         }
     }
 }

@@ -110,7 +110,7 @@ fn every_element_is_as_defined_in_every_shape() {
     for (rows, k) in shapes {
         let values = numbers.take(rows * k);
         let bias = numbers.take(rows);
-        for n in [1, 2, 3, 4, 5, 6, 7, 9, 16, 23, 130] {
+        for n in [1, 2, 3, 4, 5, 6, 7, 9, 16, 23, 33, 45, 56, 130] {
             let x = numbers.take(n * k);
             for (i, owned) in Owned::all(&values, k).iter().enumerate() {
                 let bias = (i != 1 || n % 2 == 0).then_some(&bias[..]);

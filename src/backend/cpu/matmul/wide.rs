@@ -1,109 +1,166 @@
-//! Products with many rows of activations. The activations are laid out once in the order in which the register tiles
-//! read them. A strip of a few outputs is widened to f32 into the first-level cache and meets all rows of a block that
-//! stays in the second-level cache. Long rows are cut along k; the accumulators wait in memory between the cuts, lane by
-//! lane, so that a cut changes no bit.
+//! Products with many rows of activations: sixteen outer products, one for each lane of the sums.
+//!
+//! A vector of sums holds one lane of sixteen outputs, where [`narrow`](super::narrow) has sixteen lanes of one output. So a
+//! register tile is 14 rows by 32 outputs of a lane, and takes a quarter of what a tile of 4 × 6 outputs in all lanes takes from
+//! the second-level cache. Lanes follow each other in the order in which the tree adds them up, so that at most four sums of an
+//! output wait for theirs, and every element is summed as the module says, to the bit.
+//!
+//! Both operands are laid out lane by lane: the inputs once for a product, the weights once for a strip of outputs and a block
+//! of rows.
 
-use super::super::caches::Caches;
 use super::super::simd::{Kernel, LANES, Simd};
 use super::super::threads::Disjoint;
-use super::{Product, Weight, with_weights};
-use std::mem::MaybeUninit;
+use super::{Line, Product, Weight, with_weights};
 use std::ops::Range;
 
 /// Outputs of one task, a multiple of every strip.
-pub const PANEL: usize = 24;
+pub const PANEL: usize = 32;
 
-/// Max inputs of a cut of k, see [`max_cut`].
-const MAX_CUT: usize = 1024;
+/// Max rows of one task: enough for the layout of the weights to vanish beside them.
+const MAX_BLOCK: usize = 512;
 
-/// Steps of a tile between two looks at its end: counting takes slots that multiplications would have.
-const UNROLLED: usize = 4;
+/// About how many rows meet one lane's weights, a few KiB in the first-level cache, before the next lane's turn: their
+/// waiting tiles stay in the second-level cache.
+const GROUP: usize = 112;
 
-/// Outputs of a strip, and max rows of a register tile.
-const STRIP: usize = 6;
-const MAX_TILE_ROWS: usize = 4;
+/// How far ahead of its use a weight is asked for, in bytes: a strip is read in as many streams as it has outputs, more than
+/// the CPU follows by itself.
+const AHEAD: usize = 256;
 
-/// Most rows of a block when k is cut, as each row needs accumulators.
-const MAX_CUT_ROWS: usize = 128;
+/// How far ahead of its use an input is asked for, in numbers.
+const INPUTS_AHEAD: usize = 128;
 
-/// A vector of sixteen inputs, aligned to the cache line: a load that straddles two lines costs two.
+/// Lanes in the order of the leaves of the tree of [`Simd::sum`].
+const ORDER: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15];
+
+/// Levels of that tree, its root included.
+const LEVELS: usize = LANES.ilog2() as usize + 1;
+
+/// Vectors of outputs in a strip, which is as wide as a register tile: 14 × 2 of 32 registers hold sums, 6 × 1 of 8.
+const fn strip<S: Simd>() -> usize {
+    if S::REGISTERS >= 32 { 2 } else { 1 }
+}
+
+/// Calls `$self.$f::<S, R, C>($arg)` with the register tile of the layout: R rows by C vectors of outputs.
+macro_rules! with_tile {
+    ($layout:expr, $self:ident.$f:ident($($arg:expr),*)) => {
+        match $layout.height {
+            14 if S::REGISTERS >= 32 => $self.$f::<S, 14, 2>($($arg),*),
+            13 if S::REGISTERS >= 32 => $self.$f::<S, 13, 2>($($arg),*),
+            12 if S::REGISTERS >= 32 => $self.$f::<S, 12, 2>($($arg),*),
+            _ if S::REGISTERS >= 32 => $self.$f::<S, 11, 2>($($arg),*),
+            6 if S::REGISTERS >= 8 => $self.$f::<S, 6, 1>($($arg),*),
+            _ if S::REGISTERS >= 8 => $self.$f::<S, 5, 1>($($arg),*),
+            _ => $self.$f::<S, 2, 1>($($arg),*),
+        }
+    };
+}
+
+/// How the inputs [n, k] of a product are laid out for an instruction set: in groups of tiles of `height` rows, each
+/// [lanes][tiles of the group][steps][height] numbers. What the last step lacks of k, and the last tile of rows, are zeros.
 #[derive(Clone, Copy)]
-#[repr(align(64))]
-pub struct Line(#[allow(dead_code)] [f32; LANES]);
-
-impl Line {
-    pub const ZERO: Line = Line([0.0; LANES]);
+pub struct Layout {
+    n: usize,
+    k: usize,
+    /// Rows of a tile.
+    height: usize,
 }
 
-/// Inputs of a cut of k: a strip of them and the rows of a tile leave an eighth of the first-level cache.
-fn max_cut() -> usize {
-    let lines = Caches::detect().first / 8 * 7 / (STRIP + MAX_TILE_ROWS) / size_of::<Line>();
-    (lines * LANES).clamp(LANES, MAX_CUT)
-}
-
-/// Rows of a block: as many as fill half of the second-level cache, and enough for the widening of the weights to vanish
-/// beside them. A multiple of [`GROUP`].
-pub fn row_block(k: usize) -> usize {
-    let elements = Caches::detect().second / 2 / size_of::<f32>();
-    let rows = (elements / k.max(1)).clamp(2 * GROUP, 512) / GROUP * GROUP;
-    if k > max_cut() { rows.min(MAX_CUT_ROWS) } else { rows }
-}
-
-/// Rows of a register tile: 4 × 6 accumulators, of all outputs of a strip, fill 32 registers; 2 × 3, of half of them, fill 8.
-const fn tile_rows<S: Simd>() -> usize {
-    if S::REGISTERS >= 32 { MAX_TILE_ROWS } else { 2 }
-}
-
-/// Rows that one task of [`Arrange`] lays out, a multiple of every tile's rows.
-pub const GROUP: usize = 16;
-
-/// Lays out `rows` of x [n, k] in tiles of R rows: [n / R, ⌈k/16⌉, R] lines, the last k mod 16 padded with zeros. The
-/// last tile may have fewer rows.
-pub struct Arrange<'a> {
-    pub x: &'a [f32],
+/// The [`Layout`] of n rows of k inputs.
+pub struct Plan {
+    pub n: usize,
     pub k: usize,
-    /// At most [`GROUP`], from a multiple of it.
-    pub rows: Range<usize>,
-    /// [n, ⌈k/16⌉] lines
-    pub lines: &'a Disjoint<'a, Line>,
+}
+
+impl Kernel for Plan {
+    type Output = Layout;
+    #[inline(always)]
+    fn run<S: Simd>(self) -> Layout {
+        let Plan { n, k } = self;
+        let (min, max) = match S::REGISTERS {
+            32.. => (11, 14),
+            8.. => (5, 6),
+            _ => (2, 2),
+        };
+        // as even as can be: no tile is almost empty
+        let height = n.div_ceil(n.div_ceil(max)).max(min);
+        Layout { n, k, height }
+    }
+}
+
+impl Layout {
+    fn steps(self) -> usize {
+        self.k.div_ceil(LANES)
+    }
+
+    fn group_tiles(self) -> usize {
+        GROUP / self.height
+    }
+
+    /// Numbers of all.
+    pub fn len(self) -> usize {
+        self.tiles() * self.size() * LANES
+    }
+
+    /// Numbers of a lane of a tile.
+    fn size(self) -> usize {
+        self.steps() * self.height
+    }
+
+    /// Where a lane of the group that begins with tile `first` begins, whose tiles follow each other.
+    fn lane(self, first: usize, lane: usize) -> usize {
+        let tiles = self.group_tiles().min(self.tiles() - first);
+        (first * LANES + lane * tiles) * self.size()
+    }
+
+    /// Rows of a block: whole groups, so few that the product has about `blocks` of them, but no more than about
+    /// [`MAX_BLOCK`].
+    pub fn block(self, blocks: usize) -> usize {
+        let blocks = blocks.max(self.n.div_ceil(MAX_BLOCK));
+        self.n.div_ceil(blocks).next_multiple_of(self.group_tiles() * self.height)
+    }
+
+    /// Tiles of all rows.
+    pub fn tiles(self) -> usize {
+        self.n.div_ceil(self.height)
+    }
+}
+
+/// Lays out a tile of x [n, k] in its part of `to`.
+pub struct Arrange<'a> {
+    pub layout: Layout,
+    pub x: &'a [f32],
+    pub tile: usize,
+    /// [`Layout::len`] numbers
+    pub to: &'a Disjoint<'a, f32>,
 }
 
 impl Kernel for Arrange<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let Arrange { x, k, rows, lines } = self;
-        let steps = k.div_ceil(LANES);
-        let height = tile_rows::<S>();
-        for row in rows.clone() {
-            let first = row - row % height;
-            let height = height.min(rows.end - first);
-            // SAFETY: this task alone writes the lines of its rows, which tiles do not mix with those of other groups.
-            unsafe {
-                let tile = lines.slice(first * steps..(first + height) * steps);
-                arrange_row::<S>(&x[row * k..][..k], tile, row - first, height);
+        let Arrange { layout, x, tile, to } = self;
+        let Layout { n, k, height } = layout;
+        let (first, size) = (tile - tile % layout.group_tiles(), layout.size());
+        let (lane, apart) = (layout.lane(first, 0), layout.lane(first, 1) - layout.lane(first, 0));
+        let start = lane + (tile - first) * size;
+        for step in 0..layout.steps() {
+            let (row, from, at) = (tile * height, step * LANES, step * height);
+            if row + LANES <= n && from + LANES <= k && at + LANES <= size {
+                // what is written of the rows after the tile's is overwritten by the steps after this one
+                let x = x[row * k + from..][..(LANES - 1) * k + LANES].as_ptr();
+                // SAFETY: there are sixteen inputs of sixteen rows at x; sixteen numbers of each lane are this tile's, which nobody
+                // else writes; started by `Isa::run`.
+                unsafe { S::transpose(x, k, to.at(start + at..start + at + (LANES - 1) * apart + LANES), apart) };
+                continue;
             }
-        }
-    }
-}
-
-/// Writes x as the vectors of the `row`-th of `height` rows of a tile, the last one padded with zeros.
-///
-/// # Safety
-/// `S` as for [`Simd`].
-#[inline(always)]
-pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, height: usize) {
-    let (full, rest) = x.as_chunks::<LANES>();
-    assert!(row < height && tile.len() == x.len().div_ceil(LANES) * height);
-    let mut to = tile.as_mut_ptr().wrapping_add(row).cast::<f32>();
-    // SAFETY: chunks have 16 elements; the tile has `height` lines a step.
-    unsafe {
-        for x in full {
-            S::store(to, S::load(x.as_ptr()));
-            to = to.wrapping_add(height * LANES);
-        }
-        if !rest.is_empty() {
-            S::store(to, S::load_part(rest.as_ptr(), rest.len()));
+            for i in from..from + LANES {
+                for r in 0..height {
+                    let x = if row + r < n && i < k { x[(row + r) * k + i] } else { 0.0 };
+                    // SAFETY: as above.
+                    unsafe { to.put(start + (i - from) * apart + at + r, [x]) };
+                }
+            }
         }
     }
 }
@@ -111,190 +168,197 @@ pub unsafe fn arrange_row<S: Simd>(x: &[f32], tile: &mut [Line], row: usize, hei
 /// y[rows, outs].
 pub struct Wide<'a> {
     pub product: &'a Product<'a>,
-    /// All of x, from [`Arrange`] with the same instruction set.
-    pub lines: &'a [Line],
-    /// At most [`row_block`], from a multiple of it.
+    pub layout: Layout,
+    /// All of x, as laid out by [`Arrange`] with the same instruction set.
+    pub inputs: &'a [f32],
+    /// Whole groups, from [`Layout::block`].
     pub rows: Range<usize>,
+    /// At most [`PANEL`].
     pub outs: Range<usize>,
+    /// Of [`scratch_len`].
+    pub scratch: &'a mut [Line],
 }
 
-/// What a task needs beside the registers.
-struct Scratch {
-    /// A strip of one cut, widened: [⌈cut/16⌉, strip].
-    weights: [MaybeUninit<Line>; MAX_CUT / LANES * STRIP],
-    /// The accumulators of a strip between two cuts: [block rows, strip].
-    accumulators: [MaybeUninit<Line>; MAX_CUT_ROWS * STRIP],
+/// Lines that [`Wide`] needs beside the registers: the weights of a strip, and the waiting tiles of a group.
+pub fn scratch_len(k: usize) -> usize {
+    let widest = PANEL / LANES;
+    LANES * lane_lines(k, widest) + LEVELS * GROUP * widest
 }
 
-/// One cut of a strip.
-struct Cut {
-    /// The inputs.
-    k: Range<usize>,
-    /// The outputs, at most [`STRIP`].
-    outs: Range<usize>,
+/// Lines of a lane's weights in a strip of `vectors`; one more than they take, as lanes a multiple of a page apart would meet in
+/// one set of the cache.
+fn lane_lines(k: usize, vectors: usize) -> usize {
+    k.div_ceil(LANES) * vectors + 1
 }
 
 impl Kernel for Wide<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let mut scratch = Scratch {
-            weights: [const { MaybeUninit::uninit() }; _],
-            accumulators: [const { MaybeUninit::uninit() }; _],
-        };
-        let cuts = self.product.w.k.div_ceil(max_cut()).max(1);
-        for i in 0..self.outs.len().div_ceil(STRIP) * cuts {
-            let cut = self.cut(i, cuts);
-            // SAFETY: `Product::new` has checked the sizes; started by `Isa::run`.
+        let Wide { product, layout, inputs, rows, outs: all, scratch } = self;
+        assert!(inputs.len() >= layout.len() && scratch.len() >= scratch_len(layout.k));
+        let (weights, waiting) = scratch.split_at_mut(LANES * lane_lines(layout.k, strip::<S>()));
+        let mut out = all.start;
+        while out < all.end {
+            let outs = out..all.end.min(out + strip::<S>() * LANES);
+            let mut strip = Strip { product, layout, inputs, rows: rows.clone(), outs, weights, waiting };
+            // SAFETY: `Product::new` and the line above have checked the sizes; started by `Isa::run`.
             unsafe {
-                with_weights!(self.product.w.numbers, w => self.widen::<S, _>(w, &cut, &mut scratch));
-                if S::REGISTERS >= 32 {
-                    self.block::<S, MAX_TILE_ROWS, STRIP>(&cut, &mut scratch);
-                } else {
-                    self.block::<S, 2, { STRIP / 2 }>(&cut, &mut scratch);
-                }
+                with_weights!(product.w.numbers, w => strip.arrange::<S, _>(w));
+                with_tile!(layout, strip.run());
             }
+            out = strip.outs.end;
         }
     }
 }
 
-impl Wide<'_> {
-    /// The i-th cut: the `cuts` of the first strip, then of the second, and so on.
-    #[inline(always)]
-    fn cut(&self, i: usize, cuts: usize) -> Cut {
-        let (k, end) = (self.product.w.k, self.outs.end);
-        let length = k.div_ceil(cuts).next_multiple_of(LANES);
-        let (out, from) = (self.outs.start + i / cuts * STRIP, i % cuts * length);
-        Cut { k: k.min(from)..k.min(from + length), outs: end.min(out)..end.min(out + STRIP) }
-    }
+/// The outputs of a register tile, and what a task needs for them.
+struct Strip<'a> {
+    product: &'a Product<'a>,
+    layout: Layout,
+    inputs: &'a [f32],
+    rows: Range<usize>,
+    outs: Range<usize>,
+    /// [lanes][steps][vectors of the strip], each lane [`lane_lines`] long.
+    weights: &'a mut [Line],
+    /// [levels][tiles of a group][height][vectors of the strip]
+    waiting: &'a mut [Line],
+}
 
-    /// Fills `scratch.weights`; outputs that the strip lacks are zeros.
+impl Strip<'_> {
+    /// Widens the strip's weights, and lays them out; outputs that it lacks are zeros.
     ///
     /// # Safety
-    /// `S` as for [`Simd`], w is [rows, k] and the cut lies within it.
+    /// `S` as for [`Simd`], w is [rows, k].
     #[inline(always)]
-    unsafe fn widen<S: Simd, W: Weight>(&self, w: &[W], cut: &Cut, scratch: &mut Scratch) {
-        let full = cut.k.len() / LANES;
-        for c in 0..STRIP {
-            // SAFETY: row `cut.outs.start + c` has k weights, of which the cut is a part; `weights` holds MAX_CUT/16 steps
-            // of STRIP lines.
-            unsafe {
-                let mut to = scratch.weights.as_mut_ptr().add(c).cast::<f32>();
-                if c >= cut.outs.len() {
-                    for _ in 0..cut.k.len().div_ceil(LANES) {
-                        S::store(to, S::splat(0.0));
-                        to = to.wrapping_add(STRIP * LANES);
-                    }
-                    continue;
-                }
-                let w = W::at(w.as_ptr(), (cut.outs.start + c) * self.product.w.k + cut.k.start);
-                for step in 0..full {
-                    S::store(to, W::load::<S>(W::at(w, step * LANES)));
-                    to = to.wrapping_add(STRIP * LANES);
-                }
-                if full * LANES < cut.k.len() {
-                    S::store(to, W::load_part::<S>(W::at(w, full * LANES), cut.k.len() - full * LANES));
-                }
-            }
-        }
-    }
-
-    /// All rows of the block against the widened strip: R rows at a time, which stay in the first-level cache for its parts
-    /// of C outputs.
-    ///
-    /// # Safety
-    /// As for [`tile`](Self::tile).
-    #[inline(always)]
-    unsafe fn block<S: Simd, const R: usize, const C: usize>(&self, cut: &Cut, scratch: &mut Scratch) {
-        let mut row = self.rows.start;
-        while row < self.rows.end {
-            let rows = R.min(self.rows.end - row);
-            let mut part = 0;
-            while part < cut.outs.len() {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    match rows {
-                        1 => self.tile::<S, 1, C>(row, part, cut, scratch),
-                        2 if R > 2 => self.tile::<S, 2, C>(row, part, cut, scratch),
-                        3 if R > 3 => self.tile::<S, 3, C>(row, part, cut, scratch),
-                        _ => self.tile::<S, R, C>(row, part, cut, scratch),
-                    }
-                }
-                part += C;
-            }
-            row += rows;
-        }
-    }
-
-    /// R rows from `row` against outputs `part` .. `part + C` of the strip: takes the accumulators from scratch unless the
-    /// cut is the first, and puts them back or, after the last cut, writes y.
-    ///
-    /// # Safety
-    /// `S` as for [`Simd`]; the lines hold a tile of R rows from `row`; `widen` has filled the weights of this cut, and
-    /// earlier calls have done the earlier cuts; no other thread writes these outputs.
-    #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize, const C: usize>(
-        &self,
-        row: usize,
-        part: usize,
-        cut: &Cut,
-        scratch: &mut Scratch,
-    ) {
+    unsafe fn arrange<S: Simd, W: Weight>(&mut self, w: &[W]) {
         let k = self.product.w.k;
-        let first = row * k.div_ceil(LANES) + cut.k.start / LANES * R;
-        let steps = cut.k.len().div_ceil(LANES);
-        // SAFETY: the weights and the lines hold every step of the cut; the accumulators have room for `MAX_CUT_ROWS`
-        // rows of the block, and `row_block` allows no more when there is a second cut.
-        unsafe {
-            let x = self.lines[first..first + steps * R].as_ptr();
-            let w = scratch.weights.as_ptr().add(part);
-            let at = (row - self.rows.start) * STRIP + part * R;
-            let between = scratch.accumulators.as_mut_ptr().wrapping_add(at).cast::<f32>();
-            let mut acc = [[S::splat(0.0); R]; C];
-            if cut.k.start > 0 {
-                for i in 0..R * C {
-                    acc[i / R][i % R] = S::load(between.add(i * LANES));
+        let lane = lane_lines(k, strip::<S>()) * LANES;
+        let mut turned = [Line::ZERO; LANES];
+        for vector in 0..strip::<S>() {
+            for step in 0..k.div_ceil(LANES) {
+                let (first, from) = (self.outs.start + vector * LANES, step * LANES);
+                // SAFETY: a row of w has k weights, those before the strip's end exist; from this vector of the first lane on
+                // there are the others, each `lane` numbers further.
+                unsafe {
+                    let p = W::at(w.as_ptr(), first * k + from);
+                    if first + LANES <= self.outs.end && from + LANES <= k {
+                        for (i, line) in turned.iter_mut().enumerate() {
+                            let p = W::at(p, i * k);
+                            S::prefetch(p.cast::<u8>().wrapping_add(AHEAD));
+                            S::store(line.0.as_mut_ptr(), W::load::<S>(p));
+                        }
+                    } else {
+                        for (i, line) in turned.iter_mut().enumerate() {
+                            *line = Line::ZERO;
+                            if first + i < self.outs.end {
+                                S::store(line.0.as_mut_ptr(), W::load_up_to::<S>(W::at(p, i * k), k - from));
+                            }
+                        }
+                    }
+                    let to = &mut self.weights[step * strip::<S>() + vector..];
+                    S::transpose(turned.as_ptr().cast(), LANES, to.as_mut_ptr().cast(), lane);
                 }
             }
-            let mut i = 0;
-            while i + UNROLLED <= steps {
-                for j in i..i + UNROLLED {
-                    step::<S, R, C>(&mut acc, x.add(j * R).cast(), w.add(j * STRIP).cast());
+        }
+    }
+
+    /// All rows: group by group, lane by lane, tile by tile.
+    ///
+    /// # Safety
+    /// `S` as for [`Simd`]; `layout.height` is R, the strip has C vectors, and `arrange` has been called; no other thread writes
+    /// these outputs.
+    #[inline(always)]
+    unsafe fn run<S: Simd, const R: usize, const C: usize>(&mut self) {
+        let Layout { k, .. } = self.layout;
+        let (steps, lane_lines) = (self.layout.steps(), lane_lines(k, C));
+        let tiles = self.rows.start / R..self.rows.end.div_ceil(R);
+        let group_tiles = self.layout.group_tiles();
+        for group in tiles.clone().step_by(group_tiles) {
+            let count = group_tiles.min(tiles.end - group);
+            for (leaf, lane) in ORDER.into_iter().enumerate() {
+                let weights = self.weights[lane * lane_lines..][..steps * C].as_ptr().cast();
+                let inputs = &self.inputs[self.layout.lane(group, lane)..][..count * steps * R];
+                for tile in 0..count {
+                    let inputs = inputs[tile * steps * R..].as_ptr();
+                    // SAFETY: there are `steps` steps of R inputs and of C vectors of weights.
+                    unsafe {
+                        let acc = lane_of_tile::<S, R, C>(inputs, weights, steps);
+                        self.wait::<S, R, C>(acc, tile, leaf);
+                    }
                 }
-                i += UNROLLED;
             }
-            for j in i..steps {
-                step::<S, R, C>(&mut acc, x.add(j * R).cast(), w.add(j * STRIP).cast());
-            }
-            if cut.k.end < k {
-                for i in 0..R * C {
-                    S::store(between.add(i * LANES), acc[i / R][i % R]);
+            let sums = self.waiting[(LEVELS - 1) * GROUP * C..][..count * R * C].as_ptr().cast::<f32>();
+            for row in 0..(count * R).min(self.rows.end - group * R) {
+                for c in 0..C {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let sums = S::load(sums.add((row * C + c) * LANES));
+                        self.product.put::<S>(sums, group * R + row, self.outs.start + c * LANES);
+                    }
                 }
-            } else {
-                let outs = C.min(cut.outs.len() - part);
-                self.product.write::<S, R, C>(&acc, row, (cut.outs.start + part, 1), outs);
+            }
+        }
+    }
+
+    /// Adds to a tile of a lane the waiting ones that complete a branch of the tree of sums with it. What becomes of it waits
+    /// for the next, the root for being written.
+    ///
+    /// # Safety
+    /// `S` as for [`Simd`].
+    #[inline(always)]
+    unsafe fn wait<S: Simd, const R: usize, const C: usize>(
+        &mut self,
+        mut acc: [[S::V; C]; R],
+        tile: usize,
+        leaf: usize,
+    ) {
+        let level = leaf.trailing_ones() as usize;
+        for i in 0..level {
+            let branch = self.waiting[(i * GROUP + tile * R) * C..][..R * C].as_ptr().cast::<f32>();
+            for (r, acc) in acc.iter_mut().enumerate() {
+                for (c, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: there are R·C lines.
+                    *acc = unsafe { S::add(S::load(branch.add((r * C + c) * LANES)), *acc) };
+                }
+            }
+        }
+        let branch = self.waiting[(level * GROUP + tile * R) * C..][..R * C].as_mut_ptr().cast::<f32>();
+        for (r, acc) in acc.iter().enumerate() {
+            for (c, acc) in acc.iter().enumerate() {
+                // SAFETY: there are R·C lines.
+                unsafe { S::store(branch.add((r * C + c) * LANES), *acc) };
             }
         }
     }
 }
 
-/// One step of a register tile: sixteen inputs of R rows at x meet those of C outputs at w, acc[c][r] += w[c]·x[r].
+/// One lane of a register tile: R inputs a step at x meet C vectors of weights at w.
 ///
 /// # Safety
-/// As for [`Simd`]; R vectors at x and C at w.
+/// As for [`Simd`]; `steps` steps of R numbers at x and C vectors at w.
 #[inline(always)]
-unsafe fn step<S: Simd, const R: usize, const C: usize>(acc: &mut [[S::V; R]; C], x: *const f32, w: *const f32) {
+unsafe fn lane_of_tile<S: Simd, const R: usize, const C: usize>(
+    x: *const f32,
+    w: *const f32,
+    steps: usize,
+) -> [[S::V; C]; R] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut rows = [S::splat(0.0); R];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = S::load(x.add(r * LANES));
-        }
-        for (c, acc) in acc.iter_mut().enumerate() {
-            let w = S::load(w.add(c * LANES));
-            for (acc, x) in acc.iter_mut().zip(rows) {
-                *acc = S::fma(w, x, *acc);
+        let mut acc = [[S::splat(0.0); C]; R];
+        for step in 0..steps {
+            S::prefetch(x.wrapping_add(step * R + INPUTS_AHEAD).cast());
+            let mut weights = [S::splat(0.0); C];
+            for (c, weights) in weights.iter_mut().enumerate() {
+                *weights = S::load(w.add((step * C + c) * LANES));
+            }
+            for (r, acc) in acc.iter_mut().enumerate() {
+                let x = S::splat(*x.add(step * R + r));
+                for (acc, w) in acc.iter_mut().zip(weights) {
+                    *acc = S::fma(w, x, *acc);
+                }
             }
         }
+        acc
     }
 }

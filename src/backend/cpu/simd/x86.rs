@@ -110,6 +110,36 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        let mut quarter = 0;
+        // of four numbers of every row: rows i, i + 4, i + 8 and i + 12 side by side, then 4 × 4 within each quarter
+        while quarter < LANES {
+            unsafe {
+                let mut v = [_mm512_setzero_ps(); 4];
+                for (i, v) in v.iter_mut().enumerate() {
+                    let row = from.add(i * from_stride + quarter);
+                    *v = _mm512_castps128_ps512(_mm_loadu_ps(row));
+                    *v = _mm512_insertf32x4::<1>(*v, _mm_loadu_ps(row.add(4 * from_stride)));
+                    *v = _mm512_insertf32x4::<2>(*v, _mm_loadu_ps(row.add(8 * from_stride)));
+                    *v = _mm512_insertf32x4::<3>(*v, _mm_loadu_ps(row.add(12 * from_stride)));
+                }
+                let [a, b, c, d] = v;
+                let low = (_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpacklo_ps(c, d)));
+                let high = (_mm512_castps_pd(_mm512_unpackhi_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(c, d)));
+                let columns = [
+                    _mm512_unpacklo_pd(low.0, low.1),
+                    _mm512_unpackhi_pd(low.0, low.1),
+                    _mm512_unpacklo_pd(high.0, high.1),
+                    _mm512_unpackhi_pd(high.0, high.1),
+                ];
+                for (j, column) in columns.into_iter().enumerate() {
+                    _mm512_storeu_ps(to.add((quarter + j) * to_stride), _mm512_castpd_ps(column));
+                }
+            }
+            quarter += 4;
+        }
+    }
+    #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
@@ -249,6 +279,35 @@ impl Simd for Avx2 {
             let mut sums = [0.0; 4];
             _mm_storeu_ps(sums.as_mut_ptr(), _mm_blend_ps::<0b1010>(ac, bd));
             sums
+        }
+    }
+    #[inline(always)]
+    unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+        let mut part = 0;
+        // of four numbers of eight rows: rows i and i + 4 side by side, then 4 × 4 within each half
+        while part < 2 * LANES {
+            let (first, quarter) = (part / LANES * 8, part % LANES);
+            unsafe {
+                let mut v = [_mm256_setzero_ps(); 4];
+                for (i, v) in v.iter_mut().enumerate() {
+                    let row = from.add((first + i) * from_stride + quarter);
+                    let other = _mm_loadu_ps(row.add(4 * from_stride));
+                    *v = _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(_mm_loadu_ps(row)), other);
+                }
+                let [a, b, c, d] = v;
+                let low = (_mm256_castps_pd(_mm256_unpacklo_ps(a, b)), _mm256_castps_pd(_mm256_unpacklo_ps(c, d)));
+                let high = (_mm256_castps_pd(_mm256_unpackhi_ps(a, b)), _mm256_castps_pd(_mm256_unpackhi_ps(c, d)));
+                let columns = [
+                    _mm256_unpacklo_pd(low.0, low.1),
+                    _mm256_unpackhi_pd(low.0, low.1),
+                    _mm256_unpacklo_pd(high.0, high.1),
+                    _mm256_unpackhi_pd(high.0, high.1),
+                ];
+                for (j, column) in columns.into_iter().enumerate() {
+                    _mm256_storeu_ps(to.add((quarter + j) * to_stride + first), _mm256_castpd_ps(column));
+                }
+            }
+            part += 4;
         }
     }
     #[inline(always)]
