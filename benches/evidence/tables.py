@@ -275,6 +275,11 @@ def newer(run, boot):
         print(f"| {other} | {shown(np.mean(differences[other]), np.mean(resampled[other], axis=0), '+')} |")
 
 
+def brier(labels, p):
+    """scikit-learn's where it takes p: 1 - mean entropy, whose calibration the paper shows, may be below 0."""
+    return brier_score_loss(labels, p) if p.min() >= 0 else np.mean((p - labels) ** 2)
+
+
 def compare(run, results):
     """scikit-learn's figures beside the report's; how many agree."""
     report = json.loads(Path(results).read_text())["runs"][0]["tasks"][0]
@@ -289,7 +294,7 @@ def compare(run, results):
         p = run.probability(key)[among]
         if method["answered"]["metrics"].get("ece") is not None:
             pairs += [(method["answered"]["metrics"]["ece"], ece(p, run.labels[among], 20)),
-                      (method["answered"]["metrics"].get("brier"), brier_score_loss(run.labels[among], p))]
+                      (method["answered"]["metrics"].get("brier"), brier(run.labels[among], p))]
         for ours, theirs in pairs:
             if ours is not None:
                 n, worst = n + 1, max(worst, abs(ours["value"] - theirs))
