@@ -25,11 +25,15 @@ case ,$rivals, in *,ik_llama.cpp,*) wanted+=" ik-llama-cpp-python" ;; esac
 case ,$rivals, in *,openvino,*) wanted+=" openvino-genai" ;; esac
 case ,$rivals, in *,torch,*) wanted+=" torch transformers" ;; esac
 [[ -x $python ]] || python3 -m venv "$cache/venv"
-# shellcheck disable=SC2086 # words
-if ! "$python" -m pip show --quiet $wanted > /dev/null 2>&1; then
-  echo "installing $wanted in $cache" >&2
+missing=""
+for package in $wanted; do # one by one: of several, pip is content with any
+  "$python" -m pip show --quiet "$package" > /dev/null 2>&1 || missing+=" $package"
+done
+if [[ -n $missing ]]; then
+  echo "installing$missing in $cache" >&2
   # llama.cpp: the library alone, without its multimodal part
-  CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" "$cache/venv/bin/pip" install --quiet $wanted >&2
+  # shellcheck disable=SC2086 # words
+  CMAKE_ARGS="${CMAKE_ARGS:--DLLAVA_BUILD=OFF}" "$cache/venv/bin/pip" install --quiet $missing >&2
 fi
 (cd "$root" && cargo build --release --quiet)
 exec "$python" "$root/benches/rivals/run.py" --uqac "$root/target/release/uqac" --cache "$cache" "$@"

@@ -294,15 +294,15 @@ impl<'a, T> Disjoint<'a, T> {
         self.start.wrapping_add(range.start)
     }
 
-    /// Writes `values` from element `at` on (checked against the length), where a slice and a copy would be two calls.
+    /// Writes element `at` (checked against the length), where a slice would be a call.
     ///
     /// # Safety
-    /// No part that is alive holds these elements, and no other thread uses them.
+    /// No part that is alive holds this element, and no other thread uses it.
     #[inline(always)]
-    pub unsafe fn put<const N: usize>(&self, at: usize, values: [T; N]) {
-        assert!(at <= self.len && N <= self.len - at, "{N} elements from {at} of {}", self.len);
+    pub unsafe fn put(&self, at: usize, value: T) {
+        assert!(at < self.len, "{at} of {}", self.len);
         // SAFETY: inside the slice that `self` borrows; nobody else's by the caller's promise.
-        unsafe { self.start.add(at).cast::<[T; N]>().write(values) }
+        unsafe { self.start.add(at).write(value) }
     }
 }
 

@@ -155,11 +155,11 @@ impl Narrow<'_> {
         unsafe {
             for out in start..start + apart {
                 let acc = self.tile::<S, W, R, C>(w, row, out, apart);
-                self.product.write::<S, R, C>(&acc, row, (out, apart), C);
+                self.write::<S, R, C>(&acc, row, out, apart);
             }
             for out in start + C * apart..end {
                 let acc = self.tile::<S, W, R, 1>(w, row, out, 1);
-                self.product.write::<S, R, 1>(&acc, row, (out, 1), 1);
+                self.write::<S, R, 1>(&acc, row, out, 1);
             }
         }
     }
@@ -201,6 +201,47 @@ impl Narrow<'_> {
                 step::<S, R, C>(&mut acc, x.add(full * R), weights);
             }
             acc
+        }
+    }
+
+    /// Adds up the lanes of a tile of accumulators and writes y[row + r, out + c·apart] for r < R and c < C, with the bias.
+    ///
+    /// # Safety
+    /// `S` as for [`Simd`]; no other thread is writing these elements of y.
+    #[inline(always)]
+    unsafe fn write<S: Simd, const R: usize, const C: usize>(
+        &self,
+        acc: &[[S::V; R]; C],
+        row: usize,
+        out: usize,
+        apart: usize,
+    ) {
+        let Product { bias, ref y, y_stride, .. } = *self.product;
+        let mut sums = [[0.0; C]; R];
+        let mut i = 0;
+        // SAFETY: the caller's promise; `sums` has R·C elements.
+        unsafe {
+            let flat = sums.as_mut_ptr().cast::<f32>();
+            while i + 4 <= R * C {
+                let mut four = [S::splat(0.0); 4];
+                for (j, v) in four.iter_mut().enumerate() {
+                    *v = acc[(i + j) % C][(i + j) / C];
+                }
+                flat.add(i).cast::<[f32; 4]>().write(S::sum_four(four));
+                i += 4;
+            }
+            while i < R * C {
+                flat.add(i).write(S::sum(acc[i % C][i / C]));
+                i += 1;
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (c, sum) in sums.iter().enumerate() {
+                let out = out + c * apart;
+                let sum = if let Some(bias) = bias { sum + bias[out] } else { *sum };
+                // SAFETY: the caller's promise.
+                unsafe { y.put((row + r) * y_stride + out, sum) };
+            }
         }
     }
 }
