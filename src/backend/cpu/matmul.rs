@@ -217,16 +217,6 @@ trait Weight: Copy {
     /// As for [`Simd`].
     unsafe fn load<S: Simd>(p: *const Self) -> S::V;
 
-    /// The first `len` weights at `p`, at most sixteen, then zeros.
-    ///
-    /// # Safety
-    /// As for [`Simd`], but `p` need only be valid for `len` elements, of which there are sixteen where one holds more than one.
-    #[inline(always)]
-    unsafe fn load_up_to<S: Simd>(p: *const Self, len: usize) -> S::V {
-        // SAFETY: the caller's promise.
-        unsafe { if len < LANES { Self::load_part::<S>(p, len) } else { Self::load::<S>(p) } }
-    }
-
     /// The first `len` < 16 weights at `p`, then zeros. Only for types that hold one weight each.
     ///
     /// # Safety

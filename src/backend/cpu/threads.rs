@@ -300,9 +300,8 @@ impl<'a, T> Disjoint<'a, T> {
     /// No part that is alive holds this element, and no other thread uses it.
     #[inline(always)]
     pub unsafe fn put(&self, at: usize, value: T) {
-        assert!(at < self.len, "{at} of {}", self.len);
         // SAFETY: inside the slice that `self` borrows; nobody else's by the caller's promise.
-        unsafe { self.start.add(at).write(value) }
+        unsafe { self.at(at..at + 1).write(value) }
     }
 }
 

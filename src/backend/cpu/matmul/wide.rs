@@ -1,9 +1,9 @@
 //! Products with many rows of activations: sixteen outer products, one for each lane of the sums.
 //!
 //! A vector of sums holds one lane of sixteen outputs, where [`narrow`](super::narrow) has sixteen lanes of one output. So a
-//! register tile is 14 rows by 32 outputs of a lane, and takes a quarter of what a tile of 4 × 6 outputs in all lanes takes from
-//! the second-level cache. Lanes follow each other in the order in which the tree adds them up, so that at most four sums of an
-//! output wait for theirs, and every element is summed as the module says, to the bit.
+//! register tile is 14 rows by 32 outputs of a lane, and takes a fifth of the inputs from the second-level cache that a tile
+//! of 4 × 6 outputs in all lanes would take. Lanes follow each other in the order in which the tree adds them up, so that at
+//! most four sums of an output wait for theirs, and every element is summed as the module says, to the bit.
 //!
 //! Both operands are laid out lane by lane: the inputs once for a product, the weights once for a strip of outputs and a block
 //! of rows.
@@ -37,23 +37,8 @@ const ORDER: [usize; LANES] = [0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7,
 const LEVELS: usize = LANES.ilog2() as usize + 1;
 
 /// Vectors of outputs in a strip, which is as wide as a register tile: 14 × 2 of 32 registers hold sums, 6 × 1 of 8.
-const fn strip<S: Simd>() -> usize {
+const fn strip_vectors<S: Simd>() -> usize {
     if S::REGISTERS >= 32 { 2 } else { 1 }
-}
-
-/// Calls `$self.$f::<S, R, C>($arg)` with the register tile of the layout: R rows by C vectors of outputs.
-macro_rules! with_tile {
-    ($layout:expr, $self:ident.$f:ident($($arg:expr),*)) => {
-        match $layout.height {
-            14 if S::REGISTERS >= 32 => $self.$f::<S, 14, 2>($($arg),*),
-            13 if S::REGISTERS >= 32 => $self.$f::<S, 13, 2>($($arg),*),
-            12 if S::REGISTERS >= 32 => $self.$f::<S, 12, 2>($($arg),*),
-            _ if S::REGISTERS >= 32 => $self.$f::<S, 11, 2>($($arg),*),
-            6 if S::REGISTERS >= 8 => $self.$f::<S, 6, 1>($($arg),*),
-            _ if S::REGISTERS >= 8 => $self.$f::<S, 5, 1>($($arg),*),
-            _ => $self.$f::<S, 2, 1>($($arg),*),
-        }
-    };
 }
 
 /// How the inputs [n, k] of a product are laid out for an instruction set: in groups of tiles of `height` rows, each
@@ -197,15 +182,23 @@ impl Kernel for Wide<'_> {
     fn run<S: Simd>(self) {
         let Wide { product, layout, inputs, rows, outs: all, scratch } = self;
         assert!(inputs.len() >= layout.len() && scratch.len() >= scratch_len(layout.k));
-        let (weights, waiting) = scratch.split_at_mut(LANES * lane_lines(layout.k, strip::<S>()));
+        let (weights, waiting) = scratch.split_at_mut(LANES * lane_lines(layout.k, strip_vectors::<S>()));
         let mut out = all.start;
         while out < all.end {
-            let outs = out..all.end.min(out + strip::<S>() * LANES);
+            let outs = out..all.end.min(out + strip_vectors::<S>() * LANES);
             let mut strip = Strip { product, layout, inputs, rows: rows.clone(), outs, weights, waiting };
             // SAFETY: `Product::new` and the line above have checked the sizes; started by `Isa::run`.
             unsafe {
                 with_weights!(product.w.numbers, w => strip.arrange::<S, _>(w));
-                with_tile!(layout, strip.run());
+                match layout.height {
+                    14 if S::REGISTERS >= 32 => strip.run::<S, 14, 2>(),
+                    13 if S::REGISTERS >= 32 => strip.run::<S, 13, 2>(),
+                    12 if S::REGISTERS >= 32 => strip.run::<S, 12, 2>(),
+                    _ if S::REGISTERS >= 32 => strip.run::<S, 11, 2>(),
+                    6 if S::REGISTERS >= 8 => strip.run::<S, 6, 1>(),
+                    _ if S::REGISTERS >= 8 => strip.run::<S, 5, 1>(),
+                    _ => strip.run::<S, 2, 1>(),
+                }
             }
             out = strip.outs.end;
         }
@@ -233,9 +226,9 @@ impl Strip<'_> {
     #[inline(always)]
     unsafe fn arrange<S: Simd, W: Weight>(&mut self, w: &[W]) {
         let k = self.product.w.k;
-        let lane = lane_lines(k, strip::<S>()) * LANES;
+        let lane = lane_lines(k, strip_vectors::<S>()) * LANES;
         let mut turned = [Line::ZERO; LANES];
-        for vector in 0..strip::<S>() {
+        for vector in 0..strip_vectors::<S>() {
             for step in 0..k.div_ceil(LANES) {
                 let (first, from) = (self.outs.start + vector * LANES, step * LANES);
                 // SAFETY: a row of w has k weights, those before the strip's end exist; from this vector of the first lane on
@@ -249,14 +242,16 @@ impl Strip<'_> {
                             S::store(line.0.as_mut_ptr(), W::load::<S>(p));
                         }
                     } else {
-                        for (i, line) in turned.iter_mut().enumerate() {
-                            *line = Line::ZERO;
-                            if first + i < self.outs.end {
-                                S::store(line.0.as_mut_ptr(), W::load_up_to::<S>(W::at(p, i * k), k - from));
-                            }
+                        turned = [Line::ZERO; LANES];
+                        for (i, line) in turned.iter_mut().enumerate().take(self.outs.end.saturating_sub(first)) {
+                            let (p, to) = (W::at(p, i * k), line.0.as_mut_ptr());
+                            S::store(
+                                to,
+                                if from + LANES <= k { W::load::<S>(p) } else { W::load_part::<S>(p, k - from) },
+                            );
                         }
                     }
-                    let to = &mut self.weights[step * strip::<S>() + vector..];
+                    let to = &mut self.weights[step * strip_vectors::<S>() + vector..];
                     S::transpose(turned.as_ptr().cast(), LANES, to.as_mut_ptr().cast(), lane);
                 }
             }
