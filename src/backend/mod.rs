@@ -66,6 +66,8 @@ pub struct TraceOptions {
     pub wide: bool,
     /// Whether [`HeadAttention`] is recorded of every head.
     pub head_attention: bool,
+    /// Whether [`Backend::layer_means`] are kept.
+    pub layer_means: bool,
 }
 
 /// A token and its natural-log probability.
@@ -314,6 +316,13 @@ pub trait Backend: Operations {
 
     /// Where every head (l·H + h) of a traced row (absolute) attends; `None` without [`TraceOptions::head_attention`].
     fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError>;
+
+    /// With [`TraceOptions::layer_means`], the mean over the sequence's traced rows but the last, which predicts nothing of it, of the
+    /// embedding, the residual stream after each layer but the last, and the final hidden state: `[L + 1, hidden_size]`, the places
+    /// of Hugging Face's `hidden_states`. `None` if fewer than two rows were traced.
+    fn layer_means(&self, _sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
+        Ok(None)
+    }
 
     /// α* of traced rows (absolute): row T gives T + 1 weights. A row that was not traced gives zeros.
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError>;

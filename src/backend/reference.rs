@@ -46,6 +46,7 @@ struct TracedRow {
     hidden: Vec<f32>,
     /// Where every head attends, if that is recorded.
     attention: Vec<HeadAttention>,
+    layers: Vec<Vec<f32>>,
 }
 
 /// One row on its way through the layers.
@@ -62,6 +63,8 @@ struct PassRow {
     /// Of a traced row, for every head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
     heads: Vec<(f32, (u32, Vec<f32>))>,
     attention: Vec<HeadAttention>,
+    /// If that is recorded, x before every layer and after the last one's norm: `[≤ L + 1][hidden_size]`
+    layers: Vec<Vec<f32>>,
 }
 
 impl Operations for ReferenceBackend {
@@ -82,7 +85,8 @@ impl Operations for ReferenceBackend {
     /// q, k, v = W norm(x) + b; q and k are rotated; k and v go to the cache.
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
-        for PassRow { row, x, queries, .. } in &mut self.pass {
+        for PassRow { row, x, queries, options, layers, .. } in &mut self.pass {
+            layers.extend(options.filter(|options| options.layer_means).map(|_| x.clone()));
             let h = model.norm(x, &w.input_norm);
             let q = model.linear(&w.q, w.q_bias.as_deref(), &h);
             let k = model.linear(&w.k, w.k_bias.as_deref(), &h);
@@ -145,7 +149,7 @@ impl Operations for ReferenceBackend {
     /// x ← norm(x), the hidden state. **Head selection**: per row, the K heads of all L·H with the lowest H (ties: lower
     /// l·H + h).
     fn final_norm(&mut self) -> Result<(), BackendError> {
-        for PassRow { row, x, options, heads, attention, .. } in &mut self.pass {
+        for PassRow { row, x, options, heads, attention, layers, .. } in &mut self.pass {
             *x = self.model.norm(x, &self.model.weights.final_norm);
             self.model.check_finite(x, row.position)?;
             let Some(options) = options else { continue };
@@ -155,7 +159,9 @@ impl Operations for ReferenceBackend {
             let gap = rejected - heads.last().map_or(f32::NEG_INFINITY, |head| head.0);
             let (entropies, (heads, queries)) = heads.drain(..).unzip();
             let (selected, hidden) = (HeadRecord { heads, entropies, gap }, x.clone());
-            let traced = TracedRow { selected, queries, hidden, attention: std::mem::take(attention) };
+            layers.extend(options.layer_means.then(|| x.clone()));
+            let (attention, layers) = (std::mem::take(attention), std::mem::take(layers));
+            let traced = TracedRow { selected, queries, hidden, attention, layers };
             self.sequences[row.sequence.0].trace.insert(row.position, traced);
         }
         Ok(())
@@ -329,7 +335,8 @@ impl Backend for ReferenceBackend {
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
             let (wanted, x, queries, attended) = ((pass.wanted)(i), Vec::new(), Vec::new(), Vec::new());
-            PassRow { row: *row, wanted, options, x, queries, attended, heads: Vec::new(), attention: Vec::new() }
+            let (heads, attention, layers) = Default::default();
+            PassRow { row: *row, wanted, options, x, queries, attended, heads, attention, layers }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())
@@ -373,6 +380,18 @@ impl Backend for ReferenceBackend {
     fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
         let attention = self.sequences[id.0].trace.get(&row).map(|row| row.attention.clone());
         Ok(attention.filter(|heads| !heads.is_empty()))
+    }
+
+    fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
+        let Sequence { trace, options, .. } = &self.sequences[id.0];
+        let last = trace.keys().max().copied().filter(|_| options.is_some_and(|options| options.layer_means));
+        let rows: Vec<&TracedRow> =
+            trace.iter().filter(|(row, _)| Some(**row) < last).map(|(_, traced)| traced).collect();
+        let mean = |layer: usize, i: usize| {
+            rows.iter().map(|r| f64::from(r.layers[layer][i])).sum::<f64>() / rows.len() as f64
+        };
+        let means = |layer: usize| (0..self.model.spec.hidden_size).map(|i| mean(layer, i)).collect();
+        Ok((!rows.is_empty()).then(|| (0..=self.model.spec.layers.len()).map(means).collect()))
     }
 
     /// **Memory.** α' is exact from the KV cache: K·T dot products.

@@ -22,13 +22,16 @@ pub struct ReadingArgs {
     /// Record where every head attends too: RAUQ, attention score, lookback ratio
     #[arg(long)]
     head_trace: bool,
+    /// Record the mean hidden state of every layer too: chain of embeddings. Not on CUDA
+    #[arg(long)]
+    layer_trace: bool,
 }
 
 impl ReadingArgs {
     /// The published parameters under the reading.
     pub fn parameters(&self) -> Result<Parameters, CliError> {
-        let (wide_trace, head_trace) = (self.wide_trace, self.head_trace);
-        Ok(Parameters { wide_trace, head_trace, ..Parameters::published(self.reading()?) })
+        let ReadingArgs { wide_trace, head_trace, layer_trace, .. } = *self;
+        Ok(Parameters { wide_trace, head_trace, layer_trace, ..Parameters::published(self.reading()?) })
     }
 
     pub fn reading(&self) -> Result<Reading, CliError> {

@@ -14,6 +14,8 @@ pub struct Response<'a> {
     pub token_texts: &'a [String],
     /// `steps[j]` is row `prompt_len - 1 + j`, so it predicts response token j; one more than response tokens.
     pub steps: &'a [Step],
+    /// [`Backend::layer_means`](crate::backend::Backend::layer_means), `[L + 1][hidden_size]`; empty where they were not recorded.
+    pub layer_means: &'a [Vec<f64>],
 }
 
 /// The step of a row outside the response.

@@ -22,12 +22,19 @@ pub struct HeadSelection {
     pub wide: bool,
     /// Whether [`Step::heads`] is recorded.
     pub head_attention: bool,
+    /// Whether [`Response::layer_means`] are recorded.
+    pub layer_means: bool,
 }
 
 impl HeadSelection {
     /// K as published, exact entropies, and nothing more.
-    pub const PUBLISHED: HeadSelection =
-        HeadSelection { heads: SELECTED_HEADS, entropy: EntropyRule::Exact, wide: false, head_attention: false };
+    pub const PUBLISHED: HeadSelection = HeadSelection {
+        heads: SELECTED_HEADS,
+        entropy: EntropyRule::Exact,
+        wide: false,
+        head_attention: false,
+        layer_means: false,
+    };
 
     /// What the backend records of a response that starts at `prompt_len`.
     pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
@@ -37,6 +44,7 @@ impl HeadSelection {
             rule: self.entropy,
             wide: self.wide,
             head_attention: self.head_attention,
+            layer_means: self.layer_means,
         }
     }
 }
@@ -57,6 +65,7 @@ pub struct TracedSequence<'e> {
     pub(super) cut_off: bool,
     steps: Vec<Step>,
     token_texts: Vec<String>,
+    layer_means: Vec<Vec<f64>>,
     /// From this position on the cache holds a variant's rows.
     stale_from: usize,
 }
@@ -78,6 +87,7 @@ impl<'e> TracedSequence<'e> {
             cut_off: false,
             steps,
             token_texts: Vec::new(),
+            layer_means: Vec::new(),
             stale_from,
         };
         let heads = traced.engine.spec().num_attention_heads;
@@ -85,6 +95,7 @@ impl<'e> TracedSequence<'e> {
             let attention = traced.engine.backend.head_attention(sequence, row)?.unwrap_or_default();
             step.heads = attention.chunks(heads).map(<[_]>::to_vec).collect();
         }
+        traced.layer_means = traced.engine.backend.layer_means(sequence)?.unwrap_or_default();
         for token in &traced.tokens[prompt_len..] {
             traced.token_texts.push(traced.engine.tokenizer.decode_token(*token)?);
         }
@@ -98,6 +109,7 @@ impl<'e> TracedSequence<'e> {
             prompt_len: self.prompt_len,
             token_texts: &self.token_texts,
             steps: &self.steps,
+            layer_means: &self.layer_means,
         };
         let (backend, stale_from) = (&mut *self.engine.backend, &mut self.stale_from);
         (response, TraceQueries { backend, sequence: self.sequence, response, stale_from })

@@ -268,6 +268,9 @@ pub struct Parameters {
     /// Whether where every head attends is recorded, for the scores that need it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub head_trace: bool,
+    /// Whether the mean hidden state of every layer is recorded, for the scores that need it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub layer_trace: bool,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -291,6 +294,7 @@ impl Parameters {
             selected_heads: SELECTED_HEADS,
             wide_trace: false,
             head_trace: false,
+            layer_trace: false,
         }
     }
 
@@ -301,8 +305,8 @@ impl Parameters {
     /// What the engine has to record for this method.
     pub fn head_selection(&self) -> HeadSelection {
         let entropy: EntropyRule = self.rules().head_entropy;
-        let (heads, wide, head_attention) = (self.selected_heads, self.wide_trace, self.head_trace);
-        HeadSelection { heads, entropy, wide, head_attention }
+        let (heads, wide) = (self.selected_heads, self.wide_trace);
+        HeadSelection { heads, entropy, wide, head_attention: self.head_trace, layer_means: self.layer_trace }
     }
 }
 

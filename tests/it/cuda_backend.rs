@@ -121,8 +121,9 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
 
 /// Runs a sequence whose rows are traced from 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
-    let id =
-        backend.open(Some(TraceOptions { first_row: 3, heads: 4, rule, wide: true, head_attention: true })).unwrap();
+    let id = backend
+        .open(Some(TraceOptions { first_row: 3, heads: 4, rule, wide: true, head_attention: true, layer_means: false }))
+        .unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
     // the first is not traced; the second is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
@@ -270,6 +271,7 @@ fn generate(
                 rule: EntropyRule::Exact,
                 wide: true,
                 head_attention: true,
+                layer_means: false,
             };
             let id = backend.open(Some(trace)).unwrap();
             run(backend, id, &prompt[..prompt.len() - 1], 48);

@@ -83,10 +83,12 @@ struct Numbers {
     /// α* of every row.
     attention_rows: Vec<f64>,
     cosines: Vec<f64>,
+    /// Of every layer.
+    layer_means: Vec<f64>,
 }
 
 impl Numbers {
-    fn kinds(&self) -> [(&'static str, &[f64]); 9] {
+    fn kinds(&self) -> [(&'static str, &[f64]); 10] {
         [
             ("log-probabilities", &self.logprobs),
             ("entropies of predictions", &self.token_entropies),
@@ -97,13 +99,14 @@ impl Numbers {
             ("cosines", &self.cosines),
             ("distributions", &self.distributions),
             ("places of attention", &self.places),
+            ("mean hidden states", &self.layer_means),
         ]
     }
 
     /// Largest distance of each kind.
-    fn distances(&self, other: &Numbers) -> [f64; 9] {
+    fn distances(&self, other: &Numbers) -> [f64; 10] {
         let distance = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() }; // ∞ where a row has no attention
-        let mut of_kind = [0.0; 9];
+        let mut of_kind = [0.0; 10];
         for (largest, ((kind, a), (_, b))) in of_kind.iter_mut().zip(self.kinds().into_iter().zip(other.kinds())) {
             assert_eq!(a.len(), b.len(), "{kind}");
             *largest = a.iter().zip(b).map(distance).fold(0.0, f64::max);
@@ -123,9 +126,13 @@ fn prefill(
     heads: usize,
     mut after: impl FnMut(&mut dyn Backend, std::ops::Range<usize>),
 ) -> SequenceId {
-    let id = backend
-        .open(Some(TraceOptions { first_row: 0, heads, rule: run.rule, wide: true, head_attention: true }))
-        .unwrap();
+    let everything =
+        TraceOptions { first_row: 0, heads, rule: run.rule, wide: true, head_attention: true, layer_means: true };
+    let id = match backend.open(Some(everything)) {
+        Err(BackendError::Unsupported { .. }) => backend.open(Some(TraceOptions { layer_means: false, ..everything })),
+        opened => opened,
+    };
+    let id = id.unwrap();
     let (mut start, mut widths) = (0, run.widths.iter().copied());
     let mut width = 1;
     while start < run.tokens.len() {
@@ -181,6 +188,7 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
     let rows: Vec<usize> = (0..len).collect();
     found.attention_rows = backend.attention_rows(id, &rows).unwrap().iter().flat_map(|row| wide(row)).collect();
     found.cosines = wide(&backend.cosines(id, &rows, len - 3..len).unwrap()).collect();
+    found.layer_means = backend.layer_means(id).unwrap().unwrap_or_default().concat();
     backend.close(id);
     found
 }
@@ -201,7 +209,7 @@ struct Case {
     cache: CacheTypes,
     run: Run,
     expected: Numbers,
-    bounds: [f64; 9],
+    bounds: [f64; 10],
     heads: usize,
     selected: Vec<(HeadRecord, Vec<f32>)>,
 }
@@ -234,8 +242,13 @@ impl Case {
     fn check(&self, backend: &mut dyn Backend) {
         let (name, device) = (&self.name, backend.device());
         let mut found = numbers(backend, &self.run);
-        if found.head_rows.is_empty() {
-            found.head_rows.clone_from(&self.expected.head_rows); // the device does not have them
+        let expected = &self.expected;
+        for (found, expected) in
+            [(&mut found.head_rows, &expected.head_rows), (&mut found.layer_means, &expected.layer_means)]
+        {
+            if found.is_empty() {
+                found.clone_from(expected); // the device does not have them
+            }
         }
         let kinds = self.expected.kinds();
         for ((kind, _), (found, bound)) in
@@ -271,6 +284,7 @@ impl Case {
             rule: self.run.rule,
             wide: false,
             head_attention: false,
+            layer_means: false,
         });
         let tail = |backend: &mut dyn Backend, id: SequenceId| {
             let row = |(i, token): (usize, &u32)| Row { sequence: id, position: shared + i, token: *token };

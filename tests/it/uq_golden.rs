@@ -193,7 +193,8 @@ fn golden_items() -> Vec<(Item, Vec<String>)> {
 
 fn replay(item: &Item, token_texts: &[String], rest_at_most: bool) -> Outcome {
     let steps = item.steps();
-    let response = Response { tokens: &item.input_ids, prompt_len: item.prompt_len, token_texts, steps: &steps };
+    let response =
+        Response { tokens: &item.input_ids, prompt_len: item.prompt_len, token_texts, steps: &steps, layer_means: &[] };
     let mut engine = Replay { item, rest_at_most };
     let parameters = Parameters::published(Profile::Reference);
     let Ok((outcome, _)) = pipeline::run(&response, item.answer(), None, &parameters, &mut engine);

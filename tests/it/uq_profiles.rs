@@ -16,6 +16,7 @@ struct Case {
     prompt_len: usize,
     texts: Vec<String>,
     steps: Vec<Step>,
+    layer_means: Vec<Vec<f64>>,
     answer: Range<usize>,
     parameters: Parameters,
     /// α* by position of the token whose row it is: (position, weight); other weights are 0.
@@ -38,6 +39,7 @@ fn case(words: &[&str], answer: Range<usize>) -> Case {
         prompt_len,
         texts: words.iter().map(|word| format!(" {word}")).collect(),
         steps,
+        layer_means: Vec::new(),
         answer,
         parameters: Parameters::published(Corrected),
         attention: BTreeMap::new(),
@@ -75,7 +77,14 @@ impl Case {
 
     fn run(&mut self, reading: impl Into<Reading>, chain: Option<Vec<Link>>) -> Outcome {
         let (tokens, texts, steps) = (self.tokens.clone(), self.texts.clone(), self.steps.clone());
-        let response = Response { tokens: &tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
+        let layer_means = self.layer_means.clone();
+        let response = Response {
+            tokens: &tokens,
+            prompt_len: self.prompt_len,
+            token_texts: &texts,
+            steps: &steps,
+            layer_means: &layer_means,
+        };
         let parameters = Parameters { reading: reading.into(), ..self.parameters.clone() };
         let Ok((outcome, _)) = pipeline::run(&response, self.answer.clone(), chain, &parameters, self);
         outcome
@@ -517,6 +526,28 @@ fn scores_of_where_heads_attend_follow_their_formulas() {
     near(scores["rauq"], (0.9f64.ln() + 0.252f64.ln() + 0.20016f64.ln()) / 3.0 - 1.0);
     near(scores["attention_score"], 0.5f64.ln() + 0.2f64.ln());
     near(scores["lookback_ratio"], (0.05 / 0.55 + 0.05 / 0.3) / 2.0);
+}
+
+#[test]
+fn chains_of_embeddings_follow_their_formulas() {
+    let mut case = case(&WORDS, 28..30);
+    assert_eq!(case.assess(Corrected).scores.get("coe_r"), None);
+    // moves of 1, 1, 1 on a way of √5; turns of 45°, 45°, 45° of 135°
+    case.layer_means = vec![vec![1.0, 0.0], vec![1.0, 1.0], vec![0.0, 1.0], vec![-1.0, 1.0]];
+    let scores = case.assess(Corrected).scores;
+    let (way, turn) = (1.0 / 5.0f64.sqrt(), 1.0 / 3.0);
+    assert_close(scores["coe_r"], way - turn);
+    assert_close(scores["coe_c"], way);
+    // and of different length
+    case.layer_means = vec![vec![1.0, 0.0], vec![3.0, 0.0], vec![0.0, 3.0]];
+    let scores = case.assess(Corrected).scores;
+    let (moves, turns) = ([2.0 / 10.0f64.sqrt(), 3.0 * 2.0f64.sqrt() / 10.0f64.sqrt()], [0.0f64, 1.0]);
+    assert_close(scores["coe_r"], (moves[0] + moves[1]) / 2.0 - 0.5);
+    let (x, y) = (moves[0] + moves[1] * turns[1].cos(), moves[1] * turns[1].sin());
+    assert_close(scores["coe_c"], x.hypot(y) / 2.0);
+    // a response that does not turn has no chain
+    case.layer_means = vec![vec![1.0, 0.0], vec![2.0, 0.0]];
+    assert_eq!(case.assess(Corrected).scores.get("coe_c"), None);
 }
 
 // ── degenerate cases ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -72,8 +72,13 @@ impl World {
         let texts: Vec<String> =
             self.tokens[self.prompt_len..].iter().map(|&token| VOCABULARY[token as usize].into()).collect();
         let steps: Vec<Step> = (self.prompt_len - 1..self.tokens.len()).map(|row| self.step(row)).collect();
-        let response =
-            Response { tokens: &self.tokens, prompt_len: self.prompt_len, token_texts: &texts, steps: &steps };
+        let response = Response {
+            tokens: &self.tokens,
+            prompt_len: self.prompt_len,
+            token_texts: &texts,
+            steps: &steps,
+            layer_means: &[],
+        };
         let parameters = Parameters::published(reading);
         let Ok((outcome, _)) = pipeline::run(&response, self.answer.clone(), None, &parameters, &mut self.clone());
         outcome

@@ -10,6 +10,10 @@ which has PMI. The peers compute theirs from transformers' float32 forward pass 
 
 Each side's float32 pass is within 1e-4 of float64, relative to the largest logit (tests/it/common/families.rs), so
 log-probabilities differ by at most 2e-4 of that, and with them every mean, divergence, distance and probability here.
+
+The chain of embeddings is in no package: its formulas, as in github.com/Alsace08/Chain-of-Embedding, are written down here once
+more and take transformers' hidden states. A move from layer to layer is a difference of them, so that its bound is larger by as much as the
+largest of them is larger than the whole way.
 """
 
 import argparse
@@ -68,6 +72,8 @@ def peers(config):
         "rauq": polygraph("rauq", "RAUQ", -1, n_layers=layers, n_heads=heads),
         "attention_score": polygraph("attention_score", "AttentionScore", -1, layer=layers // 2, gen_only=True),
         "pmi": polygraph("pointwise_mutual_information", "MeanPointwiseMutualInformation", -1),
+        "coe_r": ("CoE-R, by its formula", coe_r),
+        "coe_c": ("CoE-C, by its formula", coe_c),
         "deepconf": deepconf("calculate_mean_confidence"),
         "deepconf_tail": deepconf("calculate_tail_confidence"),
         "deepconf_bottom": deepconf(lowest),
@@ -78,6 +84,27 @@ def peers(config):
     }
 
 
+def chain_of_embeddings(stats):
+    """Moves and turns from layer to layer, as parts of the whole way and turn."""
+    h = stats["hidden"]
+
+    def turn(a, b):
+        return np.arccos(np.clip(a @ b / np.linalg.norm(a) / np.linalg.norm(b), -1, 1))
+
+    moves = np.linalg.norm(np.diff(h, axis=0), axis=-1) / np.linalg.norm(h[-1] - h[0])
+    return moves, np.array([turn(a, b) for a, b in zip(h, h[1:])]) / turn(h[-1], h[0])
+
+
+def coe_r(stats):
+    moves, turns = chain_of_embeddings(stats)
+    return moves.mean() - turns.mean()
+
+
+def coe_c(stats):
+    moves, turns = chain_of_embeddings(stats)
+    return abs((moves * np.exp(1j * turns)).mean())
+
+
 def questions(count):
     return [QUESTIONS[i % len(QUESTIONS)].format(a=7 + 3 * i, b=5 + i, city=CITIES[i % len(CITIES)])
             for i in range(count)]
@@ -86,7 +113,7 @@ def questions(count):
 def uqac(arguments, command, source, target, *options):
     subprocess.run(
         [arguments.uqac, command, "--model", arguments.model, "--device", arguments.device, "--v-cache", "f32",
-         "--wide-trace", "--head-trace", "--output", target, *source, *options], check=True, stdout=subprocess.DEVNULL)
+         "--wide-trace", "--head-trace", "--layer-trace", "--output", target, *source, *options], check=True, stdout=subprocess.DEVNULL)
 
 
 def scored(model, tokenizer, arguments):
@@ -121,7 +148,9 @@ def evaluated(tokenizer, arguments):
         if found["status"] == "ok":
             prompt = tokenizer(sample["arguments"][0][0], add_special_tokens=False).input_ids
             assert len(prompt) == found["n_instr"], "the prompt is encoded to other tokens"
-            yield (prompt + found["tokens"]["ids"])[:found["answer"]["tokens"][1]], len(prompt), found["scores"]
+            # embeddings are those of the whole response
+            scores = {key: score for key, score in found["scores"].items() if not key.startswith("coe")}
+            yield (prompt + found["tokens"]["ids"])[:found["answer"]["tokens"][1]], len(prompt), scores
 
 
 def log_softmax(model, tokens, **options):
@@ -132,7 +161,7 @@ def log_softmax(model, tokens, **options):
 
 def statistics(model, tokens, prompt_len):
     """What the peers read, of a batch of one."""
-    logprobs, output = log_softmax(model, tokens, output_attentions=True)
+    logprobs, output = log_softmax(model, tokens, output_attentions=True, output_hidden_states=True)
     logprobs = logprobs[prompt_len - 1:-1]
     response = tokens[prompt_len:]
     indices = np.arange(len(response))
@@ -144,12 +173,15 @@ def statistics(model, tokens, prompt_len):
         row = attention[:, :, prompt_len + j - 1, prompt_len:prompt_len + j]
         steps[:, j, :j] = row.reshape(len(steps), j)
     exact = logprobs.astype(np.float64)
+    # [layers + 1, hidden size]: means over the rows that predict the response
+    hidden = torch.cat(output.hidden_states)[:, prompt_len - 1:-1].double().mean(1).numpy()
     return {
         "greedy_log_probs": [logprobs],
         "greedy_tokens": [response],
         "greedy_log_likelihoods": [exact[indices, response]],
         # of token j after those before it; the first has none, and is not read
         "greedy_lm_log_likelihoods": [[0.0, *alone[indices[:-1], response[1:]].astype(np.float64)]],
+        "hidden": hidden,
         "entropy": [-(np.exp(exact) * exact).sum(-1)],
         "attention_all": [steps],
         "forwardpass_attention_weights": [attention.astype(np.float64)],
@@ -182,6 +214,8 @@ def main():
             # deepconf rounds a token's confidence to three digits
             bound = 2e-4 * max(1.0, abs(scores[key])) * (size if key in SUMS else 1)
             bound += 5e-4 if key.startswith("deepconf") else 0
+            h = stats["hidden"]
+            bound *= np.linalg.norm(h, axis=-1).max() / np.linalg.norm(h[-1] - h[0]) if key.startswith("coe") else 1
             distance = abs(value(stats) - scores[key])
             counts[key] += 1
             worst[key] = max(worst[key], (distance / bound, distance))

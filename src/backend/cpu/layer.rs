@@ -114,6 +114,7 @@ impl Operations for CpuBackend {
             let start = row.token as usize * spec.hidden_size;
             x.iter_mut().enumerate().for_each(|(i, x)| *x = elements.get(start + i) * scale);
         }
+        pass.note_layer();
         Ok(())
     }
 
@@ -222,6 +223,9 @@ impl Operations for CpuBackend {
             l.down_bias.as_deref(),
         );
         self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
+        if layer + 1 < self.spec.layers.len() {
+            self.pass.note_layer();
+        }
         Ok(())
     }
 
@@ -239,6 +243,7 @@ impl Operations for CpuBackend {
                 return Err(BackendError::not_finite(&self.weights, position));
             }
         }
+        pass.note_layer();
         for (i, (row, selection)) in pass.rows.iter().zip(std::mem::take(&mut pass.selections)).enumerate() {
             let trace = self.sequences[row.sequence.0].as_mut().and_then(|s| s.trace.as_mut());
             if let (Some(trace), Some(selection)) = (trace, selection) {

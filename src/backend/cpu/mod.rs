@@ -275,6 +275,10 @@ impl Backend for CpuBackend {
         Ok(self.sequence(sequence).and_then(|s| s.trace.as_ref()?.head_attention(row)))
     }
 
+    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
+        Ok(self.sequence(sequence).and_then(|s| s.trace.as_ref()?.layer_means()))
+    }
+
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
         let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
         let Some(Sequence { cache, trace: Some(trace) }) = self.sequence(sequence) else { return Ok(result) };

@@ -64,6 +64,15 @@ impl PassState {
         self.resize(spec, self.width);
     }
 
+    /// Notes x in the traced rows' selections.
+    pub fn note_layer(&mut self) {
+        for (i, selection) in self.selections.iter_mut().enumerate() {
+            let Some(selection) = selection else { continue };
+            let width = self.x.len() / self.rows.len();
+            selection.note_layer(&self.x[i * width..(i + 1) * width]);
+        }
+    }
+
     /// Where a row of the finished pass is.
     pub fn index(&self, row: usize) -> Result<usize, BackendError> {
         self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })

@@ -29,15 +29,25 @@ pub struct Selection {
     rejected: f32,
     /// Every head so far, if that is recorded.
     heads: Vec<HeadAttention>,
+    /// The residual stream so far, if that is recorded: `[≤ L + 1, hidden_size]`
+    layers: Vec<f32>,
 }
 
 impl Selection {
     pub fn new(options: TraceOptions) -> Selection {
-        Selection { options, entries: Vec::new(), queries: Vec::new(), rejected: f32::INFINITY, heads: Vec::new() }
+        let (entries, queries, heads, layers) = Default::default();
+        Selection { options, entries, queries, rejected: f32::INFINITY, heads, layers }
     }
 
     pub fn options(&self) -> TraceOptions {
         self.options
+    }
+
+    /// Notes the residual stream `[hidden_size]` after the embedding or a layer, or the final hidden state.
+    pub fn note_layer(&mut self, x: &[f32]) {
+        if self.options.layer_means {
+            self.layers.extend_from_slice(x);
+        }
     }
 
     /// Offers head `head` (l·H + h) with its rotated and scaled query `[head_dim]`. Keeps it if fewer than K are kept
@@ -82,6 +92,24 @@ pub struct Selected<'a> {
     pub query: &'a [f32],
 }
 
+/// Σ over rows of the residual stream, `[L + 1, hidden_size]`. The last row is kept apart, for it is in no mean.
+#[derive(Clone, Debug, Default)]
+struct LayerSums {
+    sums: Vec<f64>,
+    last: Vec<f32>,
+}
+
+impl LayerSums {
+    /// The next row, or (`again`) the last one again.
+    fn record(&mut self, row: Vec<f32>, again: bool) {
+        if !again {
+            self.sums.resize(row.len(), 0.0);
+            self.sums.iter_mut().zip(&self.last).for_each(|(sum, x)| *sum += f64::from(*x));
+        }
+        self.last = row;
+    }
+}
+
 /// The trace of one response: rows `first_row ..`, contiguous.
 #[derive(Clone, Debug)]
 pub struct Trace {
@@ -98,6 +126,7 @@ pub struct Trace {
     hidden: Vec<f32>,
     /// `[rows][layers · heads]`; empty rows where that is not recorded
     heads: Vec<Vec<HeadAttention>>,
+    layers: LayerSums,
 }
 
 impl Trace {
@@ -111,6 +140,7 @@ impl Trace {
             queries: Vec::new(),
             hidden: Vec::new(),
             heads: Vec::new(),
+            layers: LayerSums::default(),
         }
     }
 
@@ -121,6 +151,9 @@ impl Trace {
     /// Records row `row` (absolute): the next one, or an earlier one again. Others are ignored.
     pub fn record(&mut self, row: usize, mut selection: Selection, hidden: &[f32]) {
         let Some(index) = row.checked_sub(self.options.first_row).filter(|i| *i <= self.entries.len()) else { return };
+        if index + 1 >= self.entries.len() {
+            self.layers.record(selection.layers, index < self.entries.len());
+        }
         selection.entries.sort_by(|a, b| a.entropy.total_cmp(&b.entropy).then(a.head.cmp(&b.head)));
         if index == self.entries.len() {
             self.entries.push(selection.entries);
@@ -163,6 +196,13 @@ impl Trace {
         Some(self.heads[self.index(row)?].clone()).filter(|heads| !heads.is_empty())
     }
 
+    /// The mean of the residual stream over all rows but the last, `[L + 1, hidden_size]`, if it is recorded of two.
+    pub fn layer_means(&self) -> Option<Vec<Vec<f64>>> {
+        let rows = self.entries.len().checked_sub(1).filter(|rows| *rows > 0)? as f64;
+        let mean = |sums: &[f64]| sums.iter().map(|sum| sum / rows).collect();
+        self.options.layer_means.then(|| self.layers.sums.chunks(self.hidden_size).map(mean).collect())
+    }
+
     /// The final hidden state at position `position` (absolute), if traced.
     pub fn hidden(&self, position: usize) -> Option<&[f32]> {
         let index = self.index(position)?;
@@ -173,7 +213,7 @@ impl Trace {
         let entries: usize = self.entries.iter().map(|e| e.len() * size_of::<Entry>()).sum();
         let floats: usize = self.queries.iter().map(Vec::len).sum::<usize>() + self.hidden.len() + self.rejected.len();
         let heads: usize = self.heads.iter().map(|row| row.len() * size_of::<HeadAttention>()).sum();
-        entries + floats * 4 + heads
+        entries + floats * 4 + heads + self.layers.sums.len() * 8 + self.layers.last.len() * 4
     }
 }
 
@@ -190,8 +230,14 @@ mod tests {
 
     #[test]
     fn the_lowest_k_win_and_of_equals_the_lower_id() {
-        let options =
-            TraceOptions { first_row: 3, heads: 3, rule: EntropyRule::Exact, wide: false, head_attention: false };
+        let options = TraceOptions {
+            first_row: 3,
+            heads: 3,
+            rule: EntropyRule::Exact,
+            wide: false,
+            head_attention: false,
+            layer_means: false,
+        };
         let mut selection = Selection::new(options);
         for (id, h) in [2.0, 1.0, 2.0, 2.0, 0.5, 1.0, 3.0].into_iter().enumerate() {
             selection.offer(id as u32, &state(h), &[id as f32, 0.0]);
@@ -206,8 +252,14 @@ mod tests {
 
     #[test]
     fn a_head_without_attention_does_not_win() {
-        let options =
-            TraceOptions { first_row: 0, heads: 1, rule: EntropyRule::Exact, wide: false, head_attention: false };
+        let options = TraceOptions {
+            first_row: 0,
+            heads: 1,
+            rule: EntropyRule::Exact,
+            wide: false,
+            head_attention: false,
+            layer_means: false,
+        };
         let mut selection = Selection::new(options);
         selection.offer(0, &HeadState::EMPTY, &[0.0]);
         selection.offer(1, &state(5.0), &[1.0]);

@@ -275,6 +275,10 @@ impl Backend for CudaBackend {
     }
 
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
+        if trace.is_some_and(|trace| trace.layer_means) {
+            // a captured step runs beyond the end of a response, and its rows could not be taken out of a sum again
+            return Err(BackendError::Unsupported { what: "the mean hidden state of a layer", device: self.device() });
+        }
         Ok(self.sequences.open(trace))
     }
 
@@ -288,7 +292,7 @@ impl Backend for CudaBackend {
         positions: usize,
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError> {
-        let id = self.sequences.open(trace);
+        let id = self.open(trace)?;
         // room for the pass that follows, as far as it may go on as its source did
         let room = self.sequences.capacity(sequence).min(positions + MAX_ROWS).max(positions);
         let copied = self

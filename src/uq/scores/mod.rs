@@ -5,6 +5,7 @@ mod attention;
 mod content;
 mod deepconf;
 mod distribution;
+mod embedding;
 mod entropy;
 mod likelihood;
 mod profile;
@@ -63,7 +64,7 @@ pub struct Score {
 }
 
 /// The registry: the entries of every family, in the order in which JSON has them.
-const FAMILIES: [&[Score]; 9] = [
+const FAMILIES: [&[Score]; 10] = [
     likelihood::SCORES,
     uqac::SCORES,
     entropy::SCORES,
@@ -73,6 +74,7 @@ const FAMILIES: [&[Score]; 9] = [
     deepconf::SCORES,
     distribution::SCORES,
     attention::SCORES,
+    embedding::SCORES,
 ];
 
 /// Every score, in the order in which JSON has them.

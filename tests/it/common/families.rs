@@ -33,7 +33,14 @@ pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 pub fn trace(heads: usize) -> Option<TraceOptions> {
-    Some(TraceOptions { first_row: 0, heads, rule: EntropyRule::Exact, wide: false, head_attention: false })
+    Some(TraceOptions {
+        first_row: 0,
+        heads,
+        rule: EntropyRule::Exact,
+        wide: false,
+        head_attention: false,
+        layer_means: false,
+    })
 }
 
 /// Entropies of all heads at `row`, by head.
