@@ -349,7 +349,9 @@ pub trait Backend: Operations {
         let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
         let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size) + heads;
         let cache_row = elements * (k.size() + v.size());
-        let (cache, trace, working) = (positions * cache_row, positions * row, self.working_memory());
+        // a sum in f64 and the last row in f32
+        let sums = if trace.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };
+        let (cache, trace, working) = (positions * cache_row, positions * row + sums, self.working_memory());
         ExpectedMemory { cache, cache_row, trace, trace_row: row, working }
     }
 

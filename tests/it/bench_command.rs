@@ -14,12 +14,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-const STAGES: [&str; 11] = [
+const STAGES: [&str; 12] = [
     "prefill",
     "decode",
     "decode, traced",
     "decode, wide trace",
     "decode, head trace",
+    "decode, layer trace",
     "score",
     "chain",
     "similarity",
