@@ -208,7 +208,8 @@ def calibration(run, resamples):
         found[key] = [ece(p[draw], labels[draw], 10) for draw in draws]
         print(f"| {key} | {among.sum()} | {shown(ece(p, labels, 10), found[key])} | {ece(p, labels, 20):.3f} "
               f"| {brier_score_loss(labels, p):.3f} |")
-    print(f"\n### {run.name}: Platt's fit on one half, measured on the other, 20 splits\n\n| score | Brier, mean ± sd | ECE (10 bins), mean ± sd |\n| --- | --- | --- |")
+    print(f"\n### {run.name}: Platt's fit on one half, measured on the other, 20 splits\n\n| score | Brier, mean ± sd | ECE (10 bins), mean ± sd | ECE of as many labels drawn from the fit |\n| --- | --- | --- | --- |")
+    rng = np.random.default_rng(SEED)
     splits = [np.random.default_rng(SEED + k).permutation(len(run.labels)) for k in range(20)]
     for key in ["response_prob", "p", "min_token_prob"]:
         scores = feature(run, key)
@@ -219,10 +220,12 @@ def calibration(run, resamples):
             fit, held = split[: len(split) // 2], split[len(split) // 2:]
             if len(set(run.labels[fit])) == 2:
                 p = platt(scores[fit], run.labels[fit])(scores[held])
-                errors.append((brier_score_loss(run.labels[held], p), ece(p, run.labels[held], 10)))
+                # what a fit shows that is exactly right: bins of few answers are off by chance
+                chance = np.mean([ece(p, rng.random(len(p)) < p, 10) for _ in range(50)])
+                errors.append((brier_score_loss(run.labels[held], p), ece(p, run.labels[held], 10), chance))
         if errors:
-            (b, e), (sb, se) = np.mean(errors, axis=0), np.std(errors, axis=0)
-            print(f"| {key} | {b:.4f} ± {sb:.4f} | {e:.4f} ± {se:.4f} |")
+            (b, e, chance), (sb, se, _) = np.mean(errors, axis=0), np.std(errors, axis=0)
+            print(f"| {key} | {b:.4f} ± {sb:.4f} | {e:.4f} ± {se:.4f} | {chance:.4f} |")
 
 
 def feature(run, key):
