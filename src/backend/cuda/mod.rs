@@ -277,7 +277,10 @@ impl Backend for CudaBackend {
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
         if trace.is_some_and(|trace| trace.layer_means) {
             // a captured step runs beyond the end of a response, and its rows could not be taken out of a sum again
-            return Err(BackendError::Unsupported { what: "the mean hidden state of a layer", device: self.device() });
+            return Err(BackendError::Unsupported {
+                what: "the mean hidden state of a layer (--layer-trace)",
+                device: self.device(),
+            });
         }
         Ok(self.sequences.open(trace))
     }
