@@ -6,7 +6,7 @@ use super::Group::SinglePass;
 use super::{Found, Score, mean};
 
 pub(super) const SCORES: &[Score] = &[
-    // equation 6: (1/L) Σ M_l − (1/L) Σ A_l
+    // CoE-R: (1/L) Σ M_l − (1/L) Σ A_l
     Score {
         key: "coe_r",
         name: "Chain of embeddings, real",
@@ -19,7 +19,7 @@ pub(super) const SCORES: &[Score] = &[
             Some(mean(&magnitudes) - mean(&angles))
         },
     },
-    // equation 9: |(1/L) Σ M_l e^{i A_l}|
+    // CoE-C: |(1/L) Σ M_l e^{i A_l}|
     Score {
         key: "coe_c",
         name: "Chain of embeddings, complex",
