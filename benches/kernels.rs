@@ -118,14 +118,7 @@ fn attention(c: &mut Criterion) {
 
 /// The K = 16 heads of lowest entropy of a row's 336.
 fn selection(c: &mut Criterion) {
-    let options = TraceOptions {
-        first_row: 0,
-        heads: 16,
-        rule: EntropyRule::Exact,
-        wide: false,
-        head_attention: false,
-        layer_means: false,
-    };
+    let options = TraceOptions::new(0, 16, EntropyRule::Exact);
     let query: Vec<f32> = (0..HEAD_DIM).map(noise).collect();
     let state = |i: usize| HeadState {
         softmax: SoftmaxState { max: 0.0, sum: 1.0 },

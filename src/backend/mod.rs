@@ -70,6 +70,13 @@ pub struct TraceOptions {
     pub layer_means: bool,
 }
 
+impl TraceOptions {
+    /// The heads of lowest entropy, and nothing more.
+    pub const fn new(first_row: usize, heads: usize, rule: EntropyRule) -> TraceOptions {
+        TraceOptions { first_row, heads, rule, wide: false, head_attention: false, layer_means: false }
+    }
+}
+
 /// A token and its natural-log probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {

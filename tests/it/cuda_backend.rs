@@ -121,9 +121,8 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
 
 /// Runs a sequence whose rows are traced from 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
-    let id = backend
-        .open(Some(TraceOptions { first_row: 3, heads: 4, rule, wide: true, head_attention: true, layer_means: false }))
-        .unwrap();
+    let id =
+        backend.open(Some(TraceOptions { wide: true, head_attention: true, ..TraceOptions::new(3, 4, rule) })).unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
     // the first is not traced; the second is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
@@ -266,12 +265,9 @@ fn generate(
         .iter()
         .map(|(_, prompt)| {
             let trace = TraceOptions {
-                first_row: prompt.len() - 1,
-                heads: 4,
-                rule: EntropyRule::Exact,
                 wide: true,
                 head_attention: true,
-                layer_means: false,
+                ..TraceOptions::new(prompt.len() - 1, 4, EntropyRule::Exact)
             };
             let id = backend.open(Some(trace)).unwrap();
             run(backend, id, &prompt[..prompt.len() - 1], 48);

@@ -150,14 +150,7 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     }
     let folder = model();
     let mut backend = backend(folder.path());
-    let trace = TraceOptions {
-        first_row: 2,
-        heads: 3,
-        rule: EntropyRule::Exact,
-        wide: false,
-        head_attention: false,
-        layer_means: false,
-    };
+    let trace = TraceOptions::new(2, 3, EntropyRule::Exact);
     let mut decoded = |hint: usize| {
         let id = backend.open(Some(trace)).unwrap();
         backend.reserve(id, hint).unwrap();

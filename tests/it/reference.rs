@@ -278,14 +278,7 @@ impl Case {
     fn check_fork(&self, backend: &mut dyn Backend) {
         let shared = self.run.tokens.len() / 2;
         let others: Vec<u32> = self.run.tokens.iter().rev().take(7).copied().collect();
-        let options = Some(TraceOptions {
-            first_row: shared,
-            heads: self.heads,
-            rule: self.run.rule,
-            wide: false,
-            head_attention: false,
-            layer_means: false,
-        });
+        let options = Some(TraceOptions::new(shared, self.heads, self.run.rule));
         let tail = |backend: &mut dyn Backend, id: SequenceId| {
             let row = |(i, token): (usize, &u32)| Row { sequence: id, position: shared + i, token: *token };
             let rows: Vec<Row> = others.iter().enumerate().map(row).collect();

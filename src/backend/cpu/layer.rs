@@ -114,11 +114,11 @@ impl Operations for CpuBackend {
             let start = row.token as usize * spec.hidden_size;
             x.iter_mut().enumerate().for_each(|(i, x)| *x = elements.get(start + i) * scale);
         }
-        pass.note_layer();
         Ok(())
     }
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
+        self.pass.note_layer();
         self.norm_input(|l| &l.input_norm, layer);
         let (isa, n) = (self.options.isa, self.pass.rows.len());
         let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
@@ -223,9 +223,6 @@ impl Operations for CpuBackend {
             l.down_bias.as_deref(),
         );
         self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
-        if layer + 1 < self.spec.layers.len() {
-            self.pass.note_layer();
-        }
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl Selection {
         self.options
     }
 
-    /// Notes the residual stream `[hidden_size]` after the embedding or a layer, or the final hidden state.
+    /// Notes the residual stream `[hidden_size]` before a layer, or the final hidden state.
     pub fn note_layer(&mut self, x: &[f32]) {
         if self.options.layer_means {
             self.layers.extend_from_slice(x);
@@ -230,14 +230,7 @@ mod tests {
 
     #[test]
     fn the_lowest_k_win_and_of_equals_the_lower_id() {
-        let options = TraceOptions {
-            first_row: 3,
-            heads: 3,
-            rule: EntropyRule::Exact,
-            wide: false,
-            head_attention: false,
-            layer_means: false,
-        };
+        let options = TraceOptions::new(3, 3, EntropyRule::Exact);
         let mut selection = Selection::new(options);
         for (id, h) in [2.0, 1.0, 2.0, 2.0, 0.5, 1.0, 3.0].into_iter().enumerate() {
             selection.offer(id as u32, &state(h), &[id as f32, 0.0]);
@@ -252,14 +245,7 @@ mod tests {
 
     #[test]
     fn a_head_without_attention_does_not_win() {
-        let options = TraceOptions {
-            first_row: 0,
-            heads: 1,
-            rule: EntropyRule::Exact,
-            wide: false,
-            head_attention: false,
-            layer_means: false,
-        };
+        let options = TraceOptions::new(0, 1, EntropyRule::Exact);
         let mut selection = Selection::new(options);
         selection.offer(0, &HeadState::EMPTY, &[0.0]);
         selection.offer(1, &state(5.0), &[1.0]);

@@ -33,14 +33,7 @@ pub fn relative(found: &[f32], expected: &[f64]) -> f64 {
 }
 
 pub fn trace(heads: usize) -> Option<TraceOptions> {
-    Some(TraceOptions {
-        first_row: 0,
-        heads,
-        rule: EntropyRule::Exact,
-        wide: false,
-        head_attention: false,
-        layer_means: false,
-    })
+    Some(TraceOptions::new(0, heads, EntropyRule::Exact))
 }
 
 /// Entropies of all heads at `row`, by head.
