@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A run folder without what tables and figures do not need, compressed: pack.py RUN FOLDER
 
-Of points of a sweep (the controls) the scores over the chain stay, rounded to 7 digits, and neither the chain's rows nor
-other scores. `uqac report FOLDER` and tables.py read what it writes.
+Of points of a sweep (the controls) the scores over the chain stay, and neither the chain's rows nor other scores. These
+scores and every number of a token or a chain's row have 7 digits, as float32 has; a response's own scores stay whole,
+for their order near 1 is what AUROC asks. `uqac report FOLDER` and tables.py read what it writes.
 """
 import gzip
 import json
@@ -12,10 +13,20 @@ from pathlib import Path
 SCORES = ["p", "p_logprob", "p_sim", "sim_logprob", "p_attn", "attn_logprob"]
 
 
+def rounded(value):
+    """The same with 7 digits in every float of it."""
+    if isinstance(value, float):
+        return float(f"{value:.7g}")
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return value
+
+
 def slim(point):
-    scores = {key: value if value is None else float(f"{value:.7g}")
-              for key, value in point["scores"].items() if key in SCORES}
-    return {**point, "chain": [], "kept": [], "scores": scores}
+    scores = {key: value for key, value in point["scores"].items() if key in SCORES}
+    return {**point, "chain": [], "kept": [], "scores": rounded(scores)}
 
 
 def main():
@@ -34,7 +45,9 @@ def main():
                 if file.name.startswith("sweep_"):
                     record = slim(record)
                 else:
-                    record["uq"]["sweep"] = [slim(point) for point in record["uq"].get("sweep", [])]
+                    uq = record["uq"]
+                    uq |= {key: rounded(uq[key]) for key in ("tokens", "chain") if key in uq}
+                    uq["sweep"] = [slim(point) for point in uq.get("sweep", [])]
                 packed.write(json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode() + b"\n")
 
 
