@@ -138,7 +138,7 @@ def auroc(scores, labels):
 
 
 def ranking(run, boot):
-    """Q1 and Q6's methods: every score's AUROC and its difference to P."""
+    """Q1, which it returns, and Q6's methods: every score's AUROC and its difference to P."""
     print(f"\n### {run.name}: ranking\n\n| score | n | AUROC [95 %] | less P's, on the same items [95 %] |\n| --- | --- | --- | --- |")
     p = run.score("p")
     keys = sorted({key for sample in run.samples for key in sample["uq"]["scores"]} - set(LOGARITHMS.values()))
@@ -154,8 +154,11 @@ def ranking(run, boot):
         difference = auroc(scores[both], run.labels[both]) - auroc(p[both], run.labels[both])
         paired = boot.auroc(scores, run.labels, both) - boot.auroc(p, run.labels, both)
         rows.append((value, f"| {key} | {among.sum()} | {shown(value, own)} | {'' if key == 'p' else shown(difference, paired, '+')} |"))
+        if key == "response_prob":
+            asked = {"Q1: log P(response) over P, AUROC": (difference, paired)}
     for _, row in sorted(rows, key=lambda row: -row[0]):
         print(row)
+    return asked
 
 
 def identity(run):
@@ -171,7 +174,8 @@ def identity(run):
 
 
 def controls(run, boot, among=None, title="the chain against its controls"):
-    """Q2, and Q7 with `among`."""
+    """Q2, which it returns, and Q7 with `among`."""
+    asked = {}
     among = np.ones(len(run.labels), bool) if among is None else among
     print(f"\n### {run.name}: {title}\n\n| score | chain | n | draws | AUROC of the attention's [95 %] | of the control's [95 %] "
           "| difference [95 %] | verdict |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -192,10 +196,12 @@ def controls(run, boot, among=None, title="the chain against its controls"):
                 else "undecided"
             print(f"| {key} | {chain} | {both.sum()} | {len(found)} | {shown(own, own_resampled)} | {shown(value, resampled)} "
                   f"| {shown(own - value, own_resampled - resampled, '+')} | {verdict} |")
+            asked[f"Q2: {key} with the chain over {chain}, AUROC"] = own - value, own_resampled - resampled
+    return asked
 
 
 def calibration(run, resamples):
-    """Q3, and Q4 by halves."""
+    """Q3, which it returns, and Q4 by halves."""
     print(f"\n### {run.name}: raw calibration\n\n| score | n | ECE, 10 bins [95 %] | ECE, 20 bins | Brier |\n| --- | --- | --- | --- | --- |")
     rng, found = np.random.default_rng(SEED), {}
     for key in ["p", "p_attn", "p_sim", "answer_prob", "response_prob", "response_mean", "min_token_prob", "self_consistency"]:
@@ -226,6 +232,14 @@ def calibration(run, resamples):
         if errors:
             (b, e, chance), (sb, se, _) = np.mean(errors, axis=0), np.std(errors, axis=0)
             print(f"| {key} | {b:.4f} ± {sb:.4f} | {e:.4f} ± {se:.4f} | {chance:.4f} |")
+    p, least = run.probability("p"), run.probability("min_token_prob")
+    among = np.isfinite(p) & np.isfinite(least)
+    p, least, labels = p[among], least[among], run.labels[among]
+
+    def gap(draw):
+        return ece(p[draw], labels[draw], 10) - ece(least[draw], labels[draw], 10)
+    draws = np.random.default_rng(SEED).integers(0, len(p), size=(resamples, len(p)))
+    return {"Q3: P over the least token probability, ECE": (gap(np.arange(len(p))), np.array([gap(draw) for draw in draws]))}
 
 
 def feature(run, key):
@@ -274,8 +288,30 @@ def newer(run, boot):
             differences[other].append(auroc(run.score(best)[use], run.labels[use]) - auroc(run.score(other)[use], run.labels[use]))
             resampled[other].append(boot.auroc(run.score(best), run.labels, use) - boot.auroc(run.score(other), run.labels, use))
     print(f"\n### {run.name}: the best newer method of one half on the other ({', '.join(chosen)})\n\n| less | AUROC difference [95 %] |\n| --- | --- |")
+    asked = {}
     for other in differences:
-        print(f"| {other} | {shown(np.mean(differences[other]), np.mean(resampled[other], axis=0), '+')} |")
+        found = np.mean(differences[other]), np.mean(resampled[other], axis=0)
+        print(f"| {other} | {shown(*found, '+')} |")
+        asked[f"Q6: the best newer method over {other}, AUROC"] = found
+    return asked
+
+
+def holm(runs, asked):
+    """Every question's differences over the runs: two-sided bootstrap p, times Holm's factor."""
+    print("\n## Holm's correction over the runs of one question\n\n| question | run | difference [95 %] | p | corrected | |\n| --- | --- | --- | --- | --- | --- |")
+    for question in sorted({question for answers in asked for question in answers}):
+        found = []
+        for run, answers in zip(runs, asked):
+            if question in answers:
+                difference, resampled = answers[question]
+                resampled = resampled[np.isfinite(resampled)]
+                tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
+                found.append((min(1, 2 * (tail + 1) / (len(resampled) + 1)), run.name, difference, resampled))
+        corrected = 0
+        for i, (p, name, difference, resampled) in enumerate(sorted(found, key=lambda one: one[0])):
+            corrected = max(corrected, min(1, p * (len(found) - i)))
+            verdict = "" if corrected >= 0.05 else "more" if difference > 0 else "less"
+            print(f"| {question} | {name} | {shown(difference, resampled, '+')} | {p:.4f} | {corrected:.4f} | {verdict} |")
 
 
 def brier(labels, p):
@@ -284,15 +320,16 @@ def brier(labels, p):
 
 
 def compare(run, results):
-    """scikit-learn's figures beside the report's; how many agree."""
-    report = json.loads(Path(results).read_text())["runs"][0]["tasks"][0]
+    """scikit-learn's figures beside the report's, task by task; whether they agree."""
+    tasks = json.loads(Path(results).read_text())["runs"][0]["tasks"]
     worst, n = 0.0, 0
-    for method in report["methods"]:
+    for task, method in [(task["task"], method) for task in tasks for method in task["methods"]]:
         key = method["method"]
         if key == "self_consistency_majority":
             continue
         scores = run.score(key)
-        among = np.isfinite(scores)
+        here = (run.tasks == task) | np.char.startswith(run.tasks, f"{task}:")
+        among = np.isfinite(scores) & here
         pairs = [(method["answered"]["metrics"].get("auroc"), auroc(scores[among], run.labels[among]))]
         p = run.probability(key)[among]
         if method["answered"]["metrics"].get("ece") is not None:
@@ -312,19 +349,18 @@ def main():
     parser.add_argument("--against", help="of the first folder: uqac report --format json")
     options = parser.parse_args()
     runs = [Run(folder) for folder in options.folders]
+    asked = []
     for run in runs:
         low, high = wilson(run.right, run.graded)
         print(f"\n## {run.name}: {run.right} of {run.graded} right, {100 * run.right / run.graded:.1f} % [{100 * low:.1f}, {100 * high:.1f}], "
               f"{len(run.samples)} answered, {run.errors} errors")
         boot = Bootstrap(len(run.samples), options.resamples)
-        ranking(run, boot)
-        controls(run, boot)
-        calibration(run, options.resamples)
-        newer(run, boot)
+        asked.append(ranking(run, boot) | controls(run, boot) | calibration(run, options.resamples) | newer(run, boot))
         thirds = np.quantile(run.tokens, [1 / 3, 2 / 3])
         place = np.searchsorted(thirds, run.tokens)
         for third in range(3):
             controls(run, boot, place == third, f"Q2 among the {['shortest', 'middle', 'longest'][third]} third of the responses")
+    holm(runs, asked)
     transfer(runs)
     if options.against and not compare(runs[0], options.against):
         sys.exit("the report and scikit-learn differ")

@@ -4,6 +4,7 @@
 //!
 //! An error is given as a share of what was added up, Σ |terms|, and its bound is derived where the case is.
 
+mod attended;
 mod attention;
 mod data;
 mod elementwise;
