@@ -142,7 +142,7 @@ def ranking(run, boot):
     print(f"\n### {run.name}: ranking\n\n| score | n | AUROC [95 %] | less P's, on the same items [95 %] |\n| --- | --- | --- | --- |")
     p = run.score("p")
     keys = sorted({key for sample in run.samples for key in sample["uq"]["scores"]} - set(LOGARITHMS.values()))
-    rows = []
+    rows, asked = [], {}
     for key in keys + ["(number of tokens)", "(task identity)"]:
         scores = {"(number of tokens)": -run.tokens.astype(float), "(task identity)": identity(run)}.get(key)
         scores = run.score(key) if scores is None else scores
