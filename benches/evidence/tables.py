@@ -234,6 +234,8 @@ def calibration(run, resamples):
             print(f"| {key} | {b:.4f} ± {sb:.4f} | {e:.4f} ± {se:.4f} | {chance:.4f} |")
     p, least = run.probability("p"), run.probability("min_token_prob")
     among = np.isfinite(p) & np.isfinite(least)
+    if among.sum() < 2:
+        return {}
     p, least, labels = p[among], least[among], run.labels[among]
 
     def gap(draw):
