@@ -201,9 +201,9 @@ def controls(run, boot, among=None, title="the chain against its controls"):
 
 
 def calibration(run, resamples):
-    """Q3, which it returns, and Q4 by halves."""
+    """The parts of Q3, and Q4 by halves."""
     print(f"\n### {run.name}: raw calibration\n\n| score | n | ECE, 10 bins [95 %] | ECE, 20 bins | Brier |\n| --- | --- | --- | --- | --- |")
-    rng, found = np.random.default_rng(SEED), {}
+    rng = np.random.default_rng(SEED)
     for key in ["p", "p_attn", "p_sim", "answer_prob", "response_prob", "response_mean", "min_token_prob", "self_consistency"]:
         p = run.probability(key)
         among = np.isfinite(p)
@@ -211,8 +211,8 @@ def calibration(run, resamples):
             continue
         p, labels = p[among], run.labels[among]
         draws = rng.integers(0, len(p), size=(min(resamples, 2000), len(p)))
-        found[key] = [ece(p[draw], labels[draw], 10) for draw in draws]
-        print(f"| {key} | {among.sum()} | {shown(ece(p, labels, 10), found[key])} | {ece(p, labels, 20):.3f} "
+        resampled = [ece(p[draw], labels[draw], 10) for draw in draws]
+        print(f"| {key} | {among.sum()} | {shown(ece(p, labels, 10), resampled)} | {ece(p, labels, 20):.3f} "
               f"| {brier_score_loss(labels, p):.3f} |")
     print(f"\n### {run.name}: Platt's fit on one half, measured on the other, 20 splits\n\n| score | Brier, mean ± sd | ECE (10 bins), mean ± sd | ECE of as many labels drawn from the fit |\n| --- | --- | --- | --- |")
     rng = np.random.default_rng(SEED)
@@ -232,6 +232,10 @@ def calibration(run, resamples):
         if errors:
             (b, e, chance), (sb, se, _) = np.mean(errors, axis=0), np.std(errors, axis=0)
             print(f"| {key} | {b:.4f} ± {sb:.4f} | {e:.4f} ± {se:.4f} | {chance:.4f} |")
+
+
+def raw_calibration(run, resamples):
+    """Q3: what P's ECE is more than the least token probability's, on the same items."""
     p, least = run.probability("p"), run.probability("min_token_prob")
     among = np.isfinite(p) & np.isfinite(least)
     if among.sum() < 2:
@@ -357,7 +361,9 @@ def main():
         print(f"\n## {run.name}: {run.right} of {run.graded} right, {100 * run.right / run.graded:.1f} % [{100 * low:.1f}, {100 * high:.1f}], "
               f"{len(run.samples)} answered, {run.errors} errors")
         boot = Bootstrap(len(run.samples), options.resamples)
-        asked.append(ranking(run, boot) | controls(run, boot) | calibration(run, options.resamples) | newer(run, boot))
+        answers = ranking(run, boot) | controls(run, boot)
+        calibration(run, options.resamples)
+        asked.append(answers | raw_calibration(run, options.resamples) | newer(run, boot))
         thirds = np.quantile(run.tokens, [1 / 3, 2 / 3])
         place = np.searchsorted(thirds, run.tokens)
         for third in range(3):
