@@ -2,15 +2,35 @@
 #pragma once
 #include "common.cuh"
 
-/// One matrix of a launch of gemv.cu: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]).
-struct GemvJob {
-  const void* w;      // [outs, k]
-  const float* bias;  // [outs] or null
-  float* y;           // [rows, outs]
-  int outs;           // 0: there is no such job
+/// One matrix of a launch of gemv.cu or gemm.cu: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k] (+ bias[o]).
+struct MatrixJob {
+  const void* w;        // [outs, k]
+  const float* scales;  // [outs] powers of two; null: 1
+  const float* bias;    // [outs] or null
+  float* y;             // [rows, outs]
+  int outs;             // 0: there is no such job
 };
-struct GemvJobs {
-  GemvJob job[3];
+/// Up to three matrices of one launch, their blocks of outputs one after the other.
+struct MatrixJobs {
+  MatrixJob job[3];
+
+  /// The job that output block `block` is of; `block` is then counted from the job's first.
+  __device__ __forceinline__ MatrixJob find(int& block, int outs_a_block) const {
+    MatrixJob found = job[0];
+#pragma unroll
+    for (int i = 1; i < 3; ++i) {
+      const int before = ceil_div(found.outs, outs_a_block);
+      if (block >= before && job[i].outs > 0) {
+        block -= before;
+        found = job[i];
+      }
+    }
+    return found;
+  }
+  __host__ __device__ constexpr int blocks(int outs_a_block) const {
+    return ceil_div(job[0].outs, outs_a_block) + ceil_div(job[1].outs, outs_a_block) +
+           ceil_div(job[2].outs, outs_a_block);
+  }
 };
 
 /// The gate's activation; the values are the kernels' `activation` parameter.
@@ -64,9 +84,8 @@ struct Split<__half> {
   static constexpr float NEXT = 1.0f / 2048.0f, RESTORE = 64.0f;
 };
 
-/// Writes one term of two values as a word, and leaves in `low` and `high` what the next terms have to give. Rounded to
-/// nearest: two bf16 terms hold x to 2^-16 of its size, two f16 terms to 2^-22 (or an absolute 2^-30).
-/// PRECOND: the values have been multiplied by 1 / RESTORE.
+/// Writes one term of two values, rounded to nearest, as a word, and leaves in `low` and `high` what the next terms have to
+/// give. PRECOND: the values have been multiplied by 1 / RESTORE.
 template <class T>
 __device__ __forceinline__ unsigned take_term(float& low, float& high) {
   const unsigned word = pack2<T>(low, high);
@@ -84,14 +103,14 @@ __device__ __forceinline__ unsigned take_truncated_bf16(float& low, float& high)
   return word;
 }
 
-/// Three terms of eight floats: exact in bf16, to 2^-33 of |x| (or an absolute 2^-41) in f16.
-template <class T>
-__device__ __forceinline__ void split_three(float (&x)[8], unsigned (&terms)[3][4]) {
+/// Terms of eight floats: three in bf16 are exact, two in f16 hold x to 2^-22 of its size (or an absolute 2^-30).
+template <class T, int TERMS>
+__device__ __forceinline__ void split(const float (&x)[8], unsigned (&terms)[TERMS][4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     float low = x[2 * i] * (1.0f / Split<T>::RESTORE), high = x[2 * i + 1] * (1.0f / Split<T>::RESTORE);
 #pragma unroll
-    for (int term = 0; term < 3; ++term) {
+    for (int term = 0; term < TERMS; ++term) {
       if constexpr (Split<T>::NEXT == 1.0f) {
         terms[term][i] = take_truncated_bf16(low, high);
       } else {
@@ -101,14 +120,36 @@ __device__ __forceinline__ void split_three(float (&x)[8], unsigned (&terms)[3][
   }
 }
 
-/// Writes the terms of four neighbours; a term's elements lie `distance` before the next one's.
-template <class T>
-__device__ __forceinline__ void store_terms(unsigned short* terms, size_t at, size_t distance, float4 x,
-                                            int term_count) {
-  constexpr float DOWN = 1.0f / Split<T>::RESTORE;
-  x = make_float4(x.x * DOWN, x.y * DOWN, x.z * DOWN, x.w * DOWN);
-  for (int term = 0; term < term_count; ++term) {
-    const unsigned first = take_term<T>(x.x, x.y), second = take_term<T>(x.z, x.w);
-    *reinterpret_cast<uint2*>(terms + term * distance + at) = make_uint2(first, second);
+// ---- float32 as one f16 number and a power of two for each row -------------------------------------------------------
+
+/// A power of two that brings numbers up to `max` into f16's range, near its upper end, and the one that takes them back.
+struct RowScale {
+  float down, up;
+};
+
+/// `max` * down is in 2^14 .. 2^15 (below, where max < 2^-112; not finite, where max is not): a number is then held to
+/// 2^-11 of itself or 2^-39 of the maximum, and one of 8 bits (bf16) exactly down to 2^-31 of the maximum.
+__device__ __forceinline__ RowScale row_scale(float max) {
+  const unsigned exponent = __float_as_uint(fmaxf(max, 1.9259299e-34f)) >> 23;  // 2^-112: both powers are normal
+  return {__uint_as_float((268u - exponent) << 23), __uint_as_float((exponent - 14u) << 23)};
+}
+
+/// The largest absolute value of four; NaN counts as nothing, and stays NaN when it is rounded.
+__device__ __forceinline__ float max_abs(float4 x) {
+  return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
+}
+
+/// Rounds a row of which `four(i)` gives elements 4i .. 4i + 3: x = *scale * to, as row_scale has it.
+/// PRECOND: all threads of the block; `scratch` holds a float a warp, as block_reduce wants it; width a multiple of 4.
+template <class Four>
+__device__ __forceinline__ void round_row(const Four& four, int width, __half* to, float* scale, float* scratch) {
+  float max = 0.0f;
+  for (int i = threadIdx.x; i < width / 4; i += blockDim.x) max = fmaxf(max, max_abs(four(i)));
+  const RowScale powers = row_scale(block_reduce<Max>(max, scratch));
+  for (int i = threadIdx.x; i < width / 4; i += blockDim.x) {
+    const float4 x = four(i);
+    *reinterpret_cast<uint2*>(to + 4 * i) = make_uint2(pack2<__half>(x.x * powers.down, x.y * powers.down),
+                                                       pack2<__half>(x.z * powers.down, x.w * powers.down));
   }
+  if (threadIdx.x == 0) *scale = powers.up;
 }

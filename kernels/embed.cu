@@ -1,8 +1,9 @@
 // Residual stream at the start of a pass: x[r] = embedding[token of row r] * scale.
 //
-//   embed_{bf16,f16,f32}  (embedding, rows, x, width, vocab, scale)
+//   embed_{f16,f32}  (embedding, scales, rows, x, width, vocab, scale)
 //
-//   embedding  [vocab, width] of the type; rows [rows] RowState; x [rows, width] f32; scale 1, Gemma sqrt(hidden_size)
+//   embedding  [vocab, width] of the type; scales [vocab] powers of two of its rows, or null: 1
+//   rows       [rows] RowState; x [rows, width] f32; scale 1, Gemma sqrt(hidden_size)
 //   A token outside the vocabulary gives NaN, which the final norm reports: never an access out of bounds.
 //
 // PRECOND: grid (ceil(width / 2048), rows), block 256, no shared memory; width a multiple of 8.
@@ -12,17 +13,20 @@
 namespace embed {
 
 template <class T>
-__device__ __forceinline__ void gather(const T* __restrict__ embedding, const RowState* __restrict__ rows,
-                                       float* __restrict__ x, int width, int vocab, float scale) {
+__device__ __forceinline__ void gather(const T* __restrict__ embedding, const float* __restrict__ scales,
+                                       const RowState* __restrict__ rows, float* __restrict__ x, int width, int vocab,
+                                       float scale) {
   PRECOND_GRID(ceil_div(width, 2048), ANY_GRID);
   const int at = 8 * (blockIdx.x * 256 + threadIdx.x);
   if (at >= width) return;
   const int token = rows[blockIdx.y].token;
   float* to = x + (size_t)blockIdx.y * width + at;
+  const bool known = token >= 0 && token < vocab;
+  const float row_scale = known && scales ? scales[token] : 1.0f;
 #pragma unroll
   for (int part = 0; part < 8; part += VEC<T>) {
     float values[VEC<T>];
-    if (token >= 0 && token < vocab) {
+    if (known) {
       load_vec(embedding + (size_t)token * width + at + part, values);
     } else {
 #pragma unroll
@@ -30,7 +34,9 @@ __device__ __forceinline__ void gather(const T* __restrict__ embedding, const Ro
     }
 #pragma unroll
     for (int i = 0; i < VEC<T>; i += 4) {
-      const float four[4] = {values[i] * scale, values[i + 1] * scale, values[i + 2] * scale, values[i + 3] * scale};
+      float four[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) four[j] = values[i + j] * row_scale * scale;  // the first is exact
       store_vec(to + part + i, four);
     }
   }
@@ -38,13 +44,13 @@ __device__ __forceinline__ void gather(const T* __restrict__ embedding, const Ro
 
 }  // namespace embed
 
-#define EMBED_KERNEL(name, T)                                                                               \
-  SHARED_BYTES(embed_##name, 0)                                                                             \
-  extern "C" __global__ void __launch_bounds__(256)                                                         \
-      embed_##name(const T* embedding, const RowState* rows, float* x, int width, int vocab, float scale) { \
-    embed::gather(embedding, rows, x, width, vocab, scale);                                                 \
+#define EMBED_KERNEL(name, T)                                                                                   \
+  SHARED_BYTES(embed_##name, 0)                                                                                 \
+  extern "C" __global__ void __launch_bounds__(256) embed_##name(const T* embedding, const float* scales,       \
+                                                                 const RowState* rows, float* x, int width,     \
+                                                                 int vocab, float scale) {                      \
+    embed::gather(embedding, scales, rows, x, width, vocab, scale);                                             \
   }
-EMBED_KERNEL(bf16, __nv_bfloat16)
 EMBED_KERNEL(f16, __half)
 EMBED_KERNEL(f32, float)
 #undef EMBED_KERNEL

@@ -1,9 +1,9 @@
-// Products of a few activation rows with a weight matrix: y[r, o] (+)= sum over k of x[r, k] w[o, k] (+ bias[o]), for
-// 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to two lines (128
+// Products of a few activation rows with a weight matrix: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k]
+// (+ bias[o]), for 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to two lines (128
 // bytes of an output's weights) ahead of the arithmetic: up to 32 or 64 KB in flight a block.
 //
 // The arithmetic runs on the tensor cores, because at 8 or 16 rows the scalar units of a big GPU are slower than its
-// memory. It is still that of float32: activations are split into three 16-bit terms (exact for bf16 weights), products
+// memory. It is still that of float32: activations are split into two f16 terms (to 2^-22), products
 // are exact, at most 32 elements of k are summed inside the tensor core, and those sums are added in float32.
 //
 // Who does what: a block of 8 warps has 16 outputs (32 in `r16`, and 16 gate and 16 up outputs in `gated`). The warps
@@ -16,16 +16,18 @@
 // With NORM, the input is RMS-normed on the way: products take x (weight + offset), the sum of squares is gathered in
 // the same pass, and the row's factor is applied to the result.
 //
-// Kernels, {w} = bf16, f16, f32 (w's type; f32 weights are split as well: correct, not fast), {r} = r8, r16 (rows):
+// Kernels, {w} = f16, f32 (w's type; f32 weights are split as well, into bf16: correct, not fast), {r} = r8, r16 (rows):
 //   gemv_{w}_{r}        (x, jobs, k, rows, accumulate)
 //   gemv_norm_{w}_{r}   (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate)
-//   gemv_gated_{w}_{r}  (x, norm_weight, norm_offset, eps, gate, up, gate_bias, up_bias, y, k, outs, rows, activation)
+//   gemv_gated_{w}_{r}  (x, norm_weight, norm_offset, eps, gate, up, gate_scales, up_scales, gate_bias,
+//                        up_bias, y, k, outs, rows, activation)
 //
 //   x            [rows, k] f32           norm_weight  [k] f32, eps as in the model, norm_offset 0 or 1
 //   jobs         up to three matrices over the same x, in one launch (q, k, v); unused ones have outs = 0
 //   job.w        [outs, k]               job.bias     [outs] f32 or null
-//   job.y        [rows, outs] f32        accumulate   0: y is written; 1: y is added to (residual stream)
-//   gate, up     [outs, k]               gated y      [rows, outs] = act(gate x + gate_bias) * (up x + up_bias)
+//   job.scales   [outs] f32 or null: 1   accumulate   0: y is written; 1: y is added to (residual stream)
+//   job.y        [rows, outs] f32        gate, up     [outs, k], and their scales and biases as a job's
+//   gated y      [rows, outs] f32 = act(gate x + gate_bias) * (up x + up_bias)
 //   activation   0 SiLU, 1 GELU (tanh)
 //
 // PRECOND: block 256. grid x = sum over jobs of ceil(outs / 16), in gemv_*_r16 and gemv_norm_*_r16 ceil(outs / 32);
@@ -41,15 +43,15 @@ constexpr int TILE = 16;         // outputs of one mma
 constexpr int LINE_BYTES = 128;  // of a row of weights that a warp takes at once
 constexpr int STEP = 32;         // elements of k that it multiplies at once: 8 a lane
 
-/// How weights of type W come to the tensor cores: terms, element type.
+/// How weights of type W come to the tensor cores: their terms, those of the activations, and the element type.
 template <class W>
 struct Operand {
-  static constexpr int TERMS = 1;
+  static constexpr int TERMS = 1, X_TERMS = 2;
   using Type = W;
 };
 template <>
 struct Operand<float> {
-  static constexpr int TERMS = 3;
+  static constexpr int TERMS = 3, X_TERMS = 3;
   using Type = __nv_bfloat16;
 };
 
@@ -63,11 +65,11 @@ struct Sums {
 /// acc += the product of 16 outputs and 8 rows over a step.
 template <class W>
 __device__ __forceinline__ void multiply_step(float (&acc)[4], const unsigned (&w)[2][Operand<W>::TERMS][4],
-                                              const unsigned (&x)[3][4]) {
+                                              const unsigned (&x)[Operand<W>::X_TERMS][4]) {
   using T = typename Operand<W>::Type;
   float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-  for (int term = 2; term >= 0; --term) {
+  for (int term = Operand<W>::X_TERMS - 1; term >= 0; --term) {
 #pragma unroll
     for (int i = Operand<W>::TERMS - 1; i >= 0; --i) {
 #pragma unroll
@@ -145,13 +147,13 @@ struct Ring {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         float x[8];
-        unsigned terms[3][4];
+        unsigned terms[Operand<W>::TERMS][4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 pair = *reinterpret_cast<const float2*>(from[i] + (2 * tile + row) * EIGHT);
           x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
         }
-        split_three<__nv_bfloat16>(x, terms);
+        split<__nv_bfloat16>(x, terms);
 #pragma unroll
         for (int i = 0; i < 12; ++i) a[i % 4 / 2][i / 4][i % 2 * 2 + row] = terms[i / 4][i % 4];
       }
@@ -205,8 +207,8 @@ struct Part {
 #pragma unroll
         for (int i = 0; i < 8; ++i) in.x[b][i] = __fmul_rn(in.x[b][i], in.weight[i] + norm_offset);
       }
-      unsigned terms[3][4];
-      split_three<T>(in.x[b], terms);
+      unsigned terms[Operand<W>::X_TERMS][4];
+      split<T>(in.x[b], terms);
 #pragma unroll
       for (int tile = 0; tile < TILES; ++tile) multiply_step<W>(sums.y[tile][b], w[tile], terms);
     }
@@ -314,22 +316,12 @@ __device__ __forceinline__ void tile_rows(const W* (&rows)[2], const void* w, in
 
 template <class W, int BATCHES, int TILES, bool NORM>
 __device__ __forceinline__ void plain(const float* __restrict__ x, const float* __restrict__ norm_weight,
-                                      float norm_offset, float eps, const GemvJobs& jobs, int k, int rows,
+                                      float norm_offset, float eps, const MatrixJobs& jobs, int k, int rows,
                                       int accumulate) {
   constexpr int OUTS = TILE * TILES;
-  PRECOND_GRID(ceil_div(jobs.job[0].outs, OUTS) + ceil_div(jobs.job[1].outs, OUTS) + ceil_div(jobs.job[2].outs, OUTS), 1);
-  GemvJob job = jobs.job[0];
+  PRECOND_GRID(jobs.blocks(OUTS), 1);
   int block = blockIdx.x;
-#pragma unroll
-  for (int i = 1; i < 3; ++i) {
-    const int before = ceil_div(jobs.job[i - 1].outs, OUTS);
-    if (block >= before) {  // blocks of job i - 1 end before this one
-      block -= before;
-      job = jobs.job[i];
-    } else {
-      break;
-    }
-  }
+  const MatrixJob job = jobs.find(block, OUTS);
   const int first = block * OUTS;
   const W* w[TILES][2];
 #pragma unroll
@@ -342,6 +334,7 @@ __device__ __forceinline__ void plain(const float* __restrict__ x, const float* 
     const int row = i / OUTS, out = i % OUTS;
     if (first + out >= job.outs) continue;
     float result = merge.product(out, row) * Split<typename Operand<W>::Type>::RESTORE;  // exact
+    if (job.scales) result *= job.scales[first + out];                                     // exact, too
     if (NORM) result = __fmul_rn(result, merge.factor(row, k, eps));
     if (job.bias) result += job.bias[first + out];
     float* y = job.y + (size_t)row * job.outs + first + out;
@@ -352,6 +345,7 @@ __device__ __forceinline__ void plain(const float* __restrict__ x, const float* 
 template <class W, int BATCHES>
 __device__ __forceinline__ void gated(const float* __restrict__ x, const float* __restrict__ norm_weight,
                                       float norm_offset, float eps, const void* gate, const void* up,
+                                      const float* __restrict__ gate_scales, const float* __restrict__ up_scales,
                                       const float* __restrict__ gate_bias, const float* __restrict__ up_bias,
                                       float* __restrict__ y, int k, int outs, int rows, int activation) {
   PRECOND_GRID(ceil_div(outs, TILE), 1);
@@ -367,7 +361,10 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
     const int row = i / TILE, out = i % TILE;
     if (first + out >= outs) continue;
     const float factor = merge.factor(row, k, eps) * Split<typename Operand<W>::Type>::RESTORE;
-    float g = __fmul_rn(merge.product(out, row), factor), u = __fmul_rn(merge.product(TILE + out, row), factor);
+    float g = merge.product(out, row), u = merge.product(TILE + out, row);
+    if (gate_scales) g *= gate_scales[first + out];  // exact
+    if (up_scales) u *= up_scales[first + out];
+    g = __fmul_rn(g, factor), u = __fmul_rn(u, factor);
     if (gate_bias) g += gate_bias[first + out];
     if (up_bias) u += up_bias[first + out];
     y[(size_t)row * outs + first + out] = activate(g, activation) * u;
@@ -382,22 +379,21 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
   SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                   \
   SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, 2>::BYTES))                        \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                     \
-      gemv_##name##_##rows_name(const float* x, GemvJobs jobs, int k, int rows, int accumulate) {               \
+      gemv_##name##_##rows_name(const float* x, MatrixJobs jobs, int k, int rows, int accumulate) {               \
     gemv::plain<W, BATCHES, BATCHES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);                 \
   }                                                                                                             \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                     \
       gemv_norm_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,    \
-                                     GemvJobs jobs, int k, int rows, int accumulate) {                          \
+                                     MatrixJobs jobs, int k, int rows, int accumulate) {                          \
     gemv::plain<W, BATCHES, BATCHES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);        \
   }                                                                                                             \
   extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS) gemv_gated_##name##_##rows_name(                    \
       const float* x, const float* norm_weight, float norm_offset, float eps, const void* gate, const void* up, \
-      const float* gate_bias, const float* up_bias, float* y, int k, int outs, int rows, int activation) {      \
-    gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, gate, up, gate_bias, up_bias, y, k, outs, rows,   \
-                            activation);                                                                        \
+      const float* gate_scales, const float* up_scales, const float* gate_bias, const float* up_bias, float* y, \
+      int k, int outs, int rows, int activation) {                                                              \
+    gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, gate, up, gate_scales, up_scales, gate_bias,      \
+                            up_bias, y, k, outs, rows, activation);                                             \
   }
-GEMV_KERNELS(bf16, __nv_bfloat16, 3, 2, r8, 1)
-GEMV_KERNELS(bf16, __nv_bfloat16, 2, 2, r16, 2)
 GEMV_KERNELS(f16, __half, 3, 2, r8, 1)
 GEMV_KERNELS(f16, __half, 2, 2, r16, 2)
 GEMV_KERNELS(f32, float, 1, 1, r8, 1)

@@ -1,25 +1,23 @@
-// RMS norm and the gate's activation over rows of f32. Variants for prefill write the 16-bit terms that gemm.cu takes.
+// RMS norm and the gate's activation over rows of f32. Variants for prefill write the f16 rows that gemm.cu takes.
 //
-//   rms_norm          (x, weight, offset, eps, width, y, not_finite)           y = norm(x)
-//   rms_norm_bf16     (x, weight, offset, eps, width, terms, term_count)       terms of norm(x), for bf16 weights
-//   rms_norm_f16      the same for f16 weights
-//   add_rms_norm      (x, h, weight, offset, eps, width)                       x += norm(h), the post norms of Gemma
-//   gated_act         (gate, up, y, count, activation)                         y = act(gate) * up
-//   gated_act_bf16    (gate, up, terms, count, activation, term_count)         terms of act(gate) * up
-//   gated_act_f16     the same for f16 weights
+//   rms_norm        (x, weight, offset, eps, width, y, not_finite)       y = norm(x)
+//   rms_norm_f16    (x, weight, offset, eps, width, to, scales)          to, scales: norm(x)
+//   add_rms_norm    (x, h, weight, offset, eps, width)                   x += norm(h), the post norms of Gemma
+//   gated_act       (gate, up, y, count, activation)                     y = act(gate) * up
+//   gated_act_f16   (gate, up, to, scales, width, activation)            to, scales: act(gate) * up
 //
 // norm(x) = x / sqrt(mean square of x + eps) * (offset + weight)
 //
 //   x, h, y      [rows, width] f32; y may be x
 //   weight       [width] f32; offset 0 or 1
 //   not_finite   [1] int or null: set to 1 if any row has a mean square that is not finite
-//   gate, up, y  [count] f32; y may be gate
-//   terms        [term_count][rows * width, or count] of the 16-bit type; term_count 1 or 2
+//   gate, up, y  [count] f32, in gated_act_f16 [rows, width]; y may be gate
+//   to, scales   [rows, width] f16, and a power of two for each row (round_row in dense.cuh)
 //   activation   0 SiLU, 1 GELU (tanh)
 //
-// PRECOND: the norms: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
-// PRECOND: gated_act*: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
-// PRECOND: all pointers but not_finite aligned to 16 bytes; width and count below 2^31.
+// PRECOND: the norms and gated_act_f16: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
+// PRECOND: gated_act: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
+// PRECOND: all pointers but not_finite and scales aligned to 16 bytes; width and count below 2^31.
 #include "dense.cuh"
 
 namespace rms {
@@ -44,30 +42,10 @@ __device__ __forceinline__ float4 normed(float4 x, float factor, float4 weight, 
                      x.z * factor * (offset + weight.z), x.w * factor * (offset + weight.w));
 }
 
-template <class T>
-__device__ __forceinline__ void norm_terms(const float* x, const float* weight, float offset, float eps, int width,
-                                           unsigned short* terms, int term_count) {
-  const float4* row = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
-  const float4* w = reinterpret_cast<const float4*>(weight);
-  const float factor = row_factor(row, width, eps, nullptr);
-  for (int i = threadIdx.x; i < width / 4; i += THREADS) {
-    const size_t at = (size_t)blockIdx.x * width + 4 * i;
-    store_terms<T>(terms, at, (size_t)gridDim.x * width, normed(row[i], factor, w[i], offset), term_count);
-  }
-}
-
 __device__ __forceinline__ float4 gated(const float* gate, const float* up, size_t at, int activation) {
   const float4 g = *reinterpret_cast<const float4*>(gate + at), u = *reinterpret_cast<const float4*>(up + at);
   return make_float4(activate(g.x, activation) * u.x, activate(g.y, activation) * u.y, activate(g.z, activation) * u.z,
                      activate(g.w, activation) * u.w);
-}
-
-template <class T>
-__device__ __forceinline__ void gated_terms(const float* gate, const float* up, unsigned short* terms, int count,
-                                            int activation, int term_count) {
-  PRECOND_GRID(ceil_div(count, 4 * THREADS), 1);
-  const size_t at = 4 * ((size_t)blockIdx.x * THREADS + threadIdx.x);
-  if (at < (size_t)count) store_terms<T>(terms, at, count, gated(gate, up, at, activation), term_count);
 }
 
 }  // namespace rms
@@ -75,6 +53,8 @@ __device__ __forceinline__ void gated_terms(const float* gate, const float* up, 
 SHARED_BYTES(rms_norm, rms::THREADS / 32 * 4)
 SHARED_BYTES(add_rms_norm, rms::THREADS / 32 * 4)
 SHARED_BYTES(gated_act, 0)
+SHARED_BYTES(rms_norm_f16, rms::THREADS / 32 * 4 * 2)
+SHARED_BYTES(gated_act_f16, rms::THREADS / 32 * 4)
 
 extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float offset, float eps, int width, float* y, int* not_finite) {
@@ -104,18 +84,20 @@ extern "C" __global__ void __launch_bounds__(256)
   if (at < (size_t)count) *reinterpret_cast<float4*>(y + at) = rms::gated(gate, up, at, activation);
 }
 
-#define TERM_KERNELS(name, T)                                                                                         \
-  SHARED_BYTES(rms_norm_##name, rms::THREADS / 32 * 4)                                                                \
-  SHARED_BYTES(gated_act_##name, 0)                                                                                   \
-  extern "C" __global__ void __launch_bounds__(256)                                                                   \
-      rms_norm_##name(const float* x, const float* weight, float offset, float eps, int width, unsigned short* terms, \
-                      int term_count) {                                                                               \
-    rms::norm_terms<T>(x, weight, offset, eps, width, terms, term_count);                                             \
-  }                                                                                                                   \
-  extern "C" __global__ void __launch_bounds__(256) gated_act_##name(                                                 \
-      const float* gate, const float* up, unsigned short* terms, int count, int activation, int term_count) {         \
-    rms::gated_terms<T>(gate, up, terms, count, activation, term_count);                                              \
-  }
-TERM_KERNELS(bf16, __nv_bfloat16)
-TERM_KERNELS(f16, __half)
-#undef TERM_KERNELS
+extern "C" __global__ void __launch_bounds__(256)
+    rms_norm_f16(const float* x, const float* weight, float offset, float eps, int width, __half* to, float* scales) {
+  const size_t first = (size_t)blockIdx.x * width;
+  const float4* row = reinterpret_cast<const float4*>(x + first);
+  const float4* w = reinterpret_cast<const float4*>(weight);
+  const float factor = rms::row_factor(row, width, eps, nullptr);
+  float* scratch = reinterpret_cast<float*>(dyn_smem) + rms::THREADS / 32;
+  round_row([&](int i) { return rms::normed(row[i], factor, w[i], offset); }, width, to + first, scales + blockIdx.x,
+            scratch);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    gated_act_f16(const float* gate, const float* up, __half* to, float* scales, int width, int activation) {
+  const size_t first = (size_t)blockIdx.x * width;
+  round_row([&](int i) { return rms::gated(gate, up, first + 4 * i, activation); }, width, to + first,
+            scales + blockIdx.x, reinterpret_cast<float*>(dyn_smem));
+}

@@ -6,9 +6,9 @@
 //
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
 //   plain_gemv_norm    (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate, w_type)
-//   plain_gemv_gated   (x, norm_weight, norm_offset, eps, gate, up, gate_bias, up_bias, y, k, outs, rows, activation,
-//                       w_type)
-//   plain_gemm         (x, w, bias, y, n, outs, k, accumulate, w_type, terms)                       gemm.cu
+//   plain_gemv_gated   (x, norm_weight, norm_offset, eps, gate, up, gate_scales, up_scales, gate_bias, up_bias, y, k,
+//                       outs, rows, activation, w_type)
+//   plain_gemm         (x, x_scales, jobs, n, k, accumulate)                                        gemm.cu
 //   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states,
 //                       k_type, v_type, head_dim)                                                   attn_decode.cu
 //   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, k_type,
@@ -48,8 +48,8 @@ struct Input {
   float norm_offset, eps;
   int k;
 
-  /// The product of a row with row `out` of w. PRECOND: the whole warp.
-  __device__ __forceinline__ float dot(int row, const void* w, int out, int type) const {
+  /// The product of a row with row `out` of w, which is to be multiplied by `scales[out]`. PRECOND: the whole warp.
+  __device__ __forceinline__ float dot(int row, const void* w, const float* scales, int out, int type) const {
     const float* own = x + (size_t)row * k;
     float sum = 0.0f, squares = 0.0f;
     for (int i = lane(); i < k; i += 32) {
@@ -57,20 +57,27 @@ struct Input {
       const float input = norm_weight ? own[i] * (norm_weight[i] + norm_offset) : own[i];
       sum = fmaf(input, element(w, (size_t)out * k + i, type), sum);
     }
-    sum = warp_reduce<Sum>(sum);
+    sum = warp_reduce<Sum>(sum) * (scales ? scales[out] : 1.0f);
     return norm_weight ? sum * norm_factor(warp_reduce<Sum>(squares), k, eps) : sum;
   }
 };
 
-__device__ __forceinline__ void multiply(const Input& in, const GemvJobs& jobs, int rows, int accumulate, int type) {
+/// What every job adds to its bias and, with `accumulate`, to what is there: `dot(row, job, out)`.
+template <class Dot>
+__device__ __forceinline__ void multiply(const MatrixJobs& jobs, int rows, int accumulate, const Dot& dot) {
   for (int j = 0; j < 3; ++j) {
-    const GemvJob& job = jobs.job[j];
+    const MatrixJob& job = jobs.job[j];
     for (size_t i = first_warp(); i < (size_t)job.outs * rows; i += warps()) {
       const int row = (int)(i / job.outs), out = (int)(i % job.outs);
-      const float result = in.dot(row, job.w, out, type) + (job.bias ? job.bias[out] : 0.0f);
+      const float result = dot(row, job, out) + (job.bias ? job.bias[out] : 0.0f);
       if (lane() == 0) job.y[i] = accumulate ? job.y[i] + result : result;
     }
   }
+}
+
+__device__ __forceinline__ void multiply(const Input& in, const MatrixJobs& jobs, int rows, int accumulate, int type) {
+  multiply(jobs, rows, accumulate,
+           [&](int row, const MatrixJob& job, int out) { return in.dot(row, job.w, job.scales, out, type); });
 }
 
 /// What the attention kernels are about.
@@ -114,13 +121,13 @@ struct Attention {
 
 SHARED_BYTES(plain_gemv, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    plain_gemv(const float* x, GemvJobs jobs, int k, int rows, int accumulate, int w_type) {
+    plain_gemv(const float* x, MatrixJobs jobs, int k, int rows, int accumulate, int w_type) {
   plain::multiply({x, nullptr, 0.0f, 0.0f, k}, jobs, rows, accumulate, w_type);
 }
 
 SHARED_BYTES(plain_gemv_norm, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    plain_gemv_norm(const float* x, const float* norm_weight, float norm_offset, float eps, GemvJobs jobs, int k,
+    plain_gemv_norm(const float* x, const float* norm_weight, float norm_offset, float eps, MatrixJobs jobs, int k,
                     int rows, int accumulate, int w_type) {
   plain::multiply({x, norm_weight, norm_offset, eps, k}, jobs, rows, accumulate, w_type);
 }
@@ -128,36 +135,26 @@ extern "C" __global__ void __launch_bounds__(256)
 SHARED_BYTES(plain_gemv_gated, 0)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemv_gated(const float* x, const float* norm_weight, float norm_offset, float eps, const void* gate,
-                     const void* up, const float* gate_bias, const float* up_bias, float* y, int k, int outs, int rows,
-                     int activation, int w_type) {
+                     const void* up, const float* gate_scales, const float* up_scales, const float* gate_bias,
+                     const float* up_bias, float* y, int k, int outs, int rows, int activation, int w_type) {
   const plain::Input in = {x, norm_weight, norm_offset, eps, k};
   for (size_t i = plain::first_warp(); i < (size_t)outs * rows; i += plain::warps()) {
     const int row = (int)(i / outs), out = (int)(i % outs);
-    const float g = in.dot(row, gate, out, w_type) + (gate_bias ? gate_bias[out] : 0.0f);
-    const float u = in.dot(row, up, out, w_type) + (up_bias ? up_bias[out] : 0.0f);
+    const float g = in.dot(row, gate, gate_scales, out, w_type) + (gate_bias ? gate_bias[out] : 0.0f);
+    const float u = in.dot(row, up, up_scales, out, w_type) + (up_bias ? up_bias[out] : 0.0f);
     if (plain::lane() == 0) y[i] = activate(g, activation) * u;
   }
 }
 
 SHARED_BYTES(plain_gemm, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    plain_gemm(const unsigned short* x, const void* w, const float* bias, float* y, int n, int outs, int k,
-               int accumulate, int w_type, int terms) {
-  const bool half = w_type == plain::F16;
-  const float next = half ? Split<__half>::NEXT : Split<__nv_bfloat16>::NEXT;
-  const float restore = half ? Split<__half>::RESTORE : Split<__nv_bfloat16>::RESTORE;
-  for (size_t i = plain::first_warp(); i < (size_t)n * outs; i += plain::warps()) {
-    const size_t row = i / outs, out = i % outs;
+    plain_gemm(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {
+  plain::multiply(jobs, n, accumulate, [&](int row, const MatrixJob& job, int out) {
     float sum = 0.0f;
-    for (int at = plain::lane(); at < k; at += 32) {
-      float input = 0.0f;
-      for (int term = terms - 1; term >= 0; --term)
-        input = fmaf(input, next, plain::element(x, ((size_t)term * n + row) * k + at, w_type));
-      sum = fmaf(input, plain::element(w, out * k + at, w_type), sum);
-    }
-    const float result = warp_reduce<Sum>(sum) * restore + (bias ? bias[out] : 0.0f);
-    if (plain::lane() == 0) y[i] = accumulate ? y[i] + result : result;
-  }
+    for (int at = plain::lane(); at < k; at += 32)
+      sum = fmaf(to_f32(x[(size_t)row * k + at]), plain::element(job.w, (size_t)out * k + at, plain::F16), sum);
+    return warp_reduce<Sum>(sum) * x_scales[row] * (job.scales ? job.scales[out] : 1.0f);
+  });
 }
 
 SHARED_BYTES(plain_attn_decode, 0)

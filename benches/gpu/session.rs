@@ -11,6 +11,7 @@ use crate::{Fatal, agreement, answered, checkpoint, stages, timeline};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use uqac::backend::cpu::InputRounding;
 use uqac::backend::{DType, DeviceChoice};
 use uqac::engine::{Engine, EngineOptions};
 
@@ -278,7 +279,9 @@ impl Session<'_> {
         let mut device = Engine::load(&folder, self.rig.options)?;
         let (k, v) = device.cache_types();
         let on_cpu = device::engine_options(DeviceChoice::Cpu, self.arguments.threads);
-        let mut cpu = Engine::load(&folder, EngineOptions { k_cache: Some(k), v_cache: Some(v), ..on_cpu })?;
+        let input_rounding = InputRounding::OneTerm;
+        let rounded = EngineOptions { k_cache: Some(k), v_cache: Some(v), input_rounding, ..on_cpu };
+        let mut cpu = Engine::load(&folder, rounded)?;
         let (k_cache, v_cache) = (Some(DType::F32), Some(DType::F32));
         let mut exact = Engine::load(&folder, EngineOptions { k_cache, v_cache, ..on_cpu })?;
         Ok(agreement::agreement(shape.name, &mut device, &mut cpu, &mut exact)?)

@@ -1,21 +1,20 @@
-// norm.cu, embed.cu and rope.cu against float64. u = 2^-24.
+// norm.cu, embed.cu, rope.cu and weights.cu against float64. u = 2^-24.
 #include "dense_support.h"
 
 #include "embed.cu"
 #include "norm.cu"
 #include "rope.cu"
+#include "weights.cu"
 
 CUDA_HOST_EXPORT(rms_norm)
 CUDA_HOST_EXPORT(add_rms_norm)
 CUDA_HOST_EXPORT(gated_act)
-CUDA_HOST_EXPORT(rms_norm_bf16)
 CUDA_HOST_EXPORT(rms_norm_f16)
-CUDA_HOST_EXPORT(gated_act_bf16)
 CUDA_HOST_EXPORT(gated_act_f16)
-CUDA_HOST_EXPORT(embed_bf16)
 CUDA_HOST_EXPORT(embed_f16)
 CUDA_HOST_EXPORT(embed_f32)
 CUDA_HOST_EXPORT(rope_cache)
+CUDA_HOST_EXPORT(narrow_weights)
 
 constexpr double U = 1.0 / (1 << 24);
 
@@ -34,42 +33,31 @@ static double norm_bound(double y, double x_factor, double offset, double weight
   return ((width / 1024 + 16) / 2.0 + 6) * U * std::abs(y) + 2 * U * x_factor * (offset + std::abs(weight)) + 1e-12;
 }
 
-/// Of a value held in terms.
-template <class T>
-static double restore(const Device<unsigned short>& terms, size_t at, size_t distance, int count) {
-  double sum = 0, scale = Split<T>::RESTORE;
-  for (int term = 0; term < count; ++term, scale *= Split<T>::NEXT) {
-    T element;
-    memcpy((void*)&element, &terms[term * distance + at], 2);
-    sum += scale * value(element);
-  }
-  return sum;
+/// Compares a row that was rounded to f16 with what it should hold, where `lost` is what was lost before that. It is held
+/// to 2^-11 of itself, or 2^-39 of the row's maximum.
+static void check_rounded(const __half* row, float scale, const std::vector<double>& want,
+                          const std::vector<double>& lost, const char* what) {
+  double max = 0;
+  for (double x : want) max = std::max(max, std::abs(x));
+  for (size_t i = 0; i < want.size(); ++i)
+    check_error(std::abs(value(row[i]) * (double)scale - want[i]),
+                (1 + 1e-3) * lost[i] + std::ldexp(std::abs(want[i]), -11) + std::ldexp(max, -39), what);
 }
 
-/// Relative and absolute error of a value held in a number of terms.
-template <class T>
-static double term_error(double x, int count) {
-  const bool f16 = Split<T>::NEXT != 1.0f;
-  const double relative = f16 ? std::ldexp(1.0, count == 1 ? -11 : -22) : std::ldexp(1.0, count == 1 ? -8 : -16);
-  return relative * std::abs(x) * 1.01 + (f16 ? std::ldexp(1.0, count == 1 ? -19 : -30) : 1e-38);
-}
-
-template <class T>
-static void test_norm_terms(int width, int rows, float offset, int count) {
+static void test_norm_f16(int width, int rows, float offset) {
   const auto in = normal((size_t)rows * width, width, 3), w = normal(width, 2);
   Device<float> x(in), weight(w);
-  Device<unsigned short> terms((size_t)count * rows * width);
-  const std::string name = std::string("rms_norm_") + type_name<T>();
   schedules(2, [&](int) {
-    launch(name, rows, 256, 32, (const float*)x.get(), (const float*)weight.get(), offset, 1e-6f, width, terms.get(),
-           count);
+    Device<__half> to((size_t)rows * width);
+    Device<float> scales(rows);
+    launch("rms_norm_f16", rows, 256, 64, (const float*)x.get(), (const float*)weight.get(), offset, 1e-6f, width,
+           to.get(), scales.get());
     for (int r = 0; r < rows; ++r) {
       const auto want = norm_f64(&in[(size_t)r * width], width, w.data(), offset, 1e-6f);
-      for (int i = 0; i < width; ++i) {
-        const double got = restore<T>(terms, (size_t)r * width + i, (size_t)rows * width, count);
-        const double plain = norm_bound(want[i], std::abs(want[i] / (offset + w[i])), offset, w[i], width);
-        check_error(std::abs(got - want[i]), plain + term_error<T>(want[i], count), name);
-      }
+      std::vector<double> lost;
+      for (int i = 0; i < width; ++i)
+        lost.push_back(norm_bound(want[i], std::abs(want[i] / (offset + w[i])), offset, w[i], width));
+      check_rounded(to.get() + (size_t)r * width, scales[r], want, lost, "rms_norm_f16");
     }
   });
 }
@@ -116,17 +104,19 @@ static void test_not_finite() {
   }
 }
 
-template <class T>
-static void test_gated_terms(const std::vector<float>& gate, const std::vector<float>& up, int activation, int count) {
-  Device<float> g(gate), u(up);
-  const int n = gate.size();
-  Device<unsigned short> terms((size_t)count * n);
-  launch(std::string("gated_act_") + type_name<T>(), ceil_div(n, 1024), 256, 0, (const float*)g.get(),
-         (const float*)u.get(), terms.get(), n, activation, count);
-  for (int i = 0; i < n; ++i) {
-    const double want = activate_f64(gate[i], activation) * up[i];
-    check_error(std::abs(restore<T>(terms, i, n, count) - want),
-                16 * U * std::abs(gate[i] * (double)up[i]) + term_error<T>(want, count) + 1e-12, "gated_act terms");
+static void test_gated_f16(const std::vector<float>& gate, const std::vector<float>& up, int rows, int activation) {
+  const int width = gate.size() / rows;
+  Device<float> g(gate), u(up), scales(rows);
+  Device<__half> to(gate.size());
+  launch("gated_act_f16", rows, 256, 32, (const float*)g.get(), (const float*)u.get(), to.get(), scales.get(), width,
+         activation);
+  for (int r = 0; r < rows; ++r) {
+    std::vector<double> want, lost;
+    for (int i = r * width; i < (r + 1) * width; ++i) {
+      want.push_back(activate_f64(gate[i], activation) * up[i]);
+      lost.push_back(16 * U * std::abs(gate[i] * (double)up[i]) + 1e-12);
+    }
+    check_rounded(to.get() + (size_t)r * width, scales[r], want, lost, "gated_act_f16");
   }
 }
 
@@ -139,18 +129,18 @@ static void test_gated(int n) {
     for (int i = 0; i < n; ++i)
       check_error(std::abs(g[i] - activate_f64(gate[i], activation) * up[i]),
                   16 * U * std::abs(gate[i] * (double)up[i]) + 1e-12, "gated_act");
-    for (int count : {1, 2}) {
-      test_gated_terms<__nv_bfloat16>(gate, up, activation, count);
-      test_gated_terms<__half>(gate, up, activation, count);
-    }
+    test_gated_f16(gate, up, n % 8 ? 1 : 2, activation);
   }
 }
 
 template <class T>
-static void test_embed(int width, int rows) {
+static void test_embed(int width, int rows, bool scaled) {
   const int vocab = 37;
   const auto table = convert<T>(normal((size_t)vocab * width, width));
   Device<T> embedding(table);
+  std::vector<float> powers;
+  for (int i = 0; i < vocab; ++i) powers.push_back(std::ldexp(1.0f, i % 11 - 5));
+  Device<float> scales(powers);
   std::vector<RowState> states;
   for (int r = 0; r < rows; ++r) states.push_back({0, r, (r * 11 + 36) % vocab, 0});
   if (rows > 2) states[1].token = vocab, states[2].token = -1;
@@ -158,14 +148,45 @@ static void test_embed(int width, int rows) {
   Device<float> x((size_t)rows * width);
   const float scale = 3.7f;
   launch(std::string("embed_") + type_name<T>(), dim3(ceil_div(width, 2048), rows), 256, 0, (const T*)embedding.get(),
-         (const RowState*)row_states.get(), x.get(), width, vocab, scale);
+         scaled ? (const float*)scales.get() : nullptr, (const RowState*)row_states.get(), x.get(), width, vocab, scale);
   for (int r = 0; r < rows; ++r)
     for (int i = 0; i < width; ++i) {
       const float got = x[(size_t)r * width + i];
-      const bool bad = states[r].token < 0 || states[r].token >= vocab;
-      const float want = bad ? NAN : (float)value(table[(size_t)states[r].token * width + i]) * scale;
+      const int token = states[r].token;
+      const bool bad = token < 0 || token >= vocab;
+      const float want =
+          bad ? NAN : (float)value(table[(size_t)token * width + i]) * (scaled ? powers[token] : 1.0f) * scale;
       check(bad ? got != got : got == want, "embed");
     }
+}
+
+/// Exact where a weight is no more than 2^31 below the largest of its row; below, to 2^-39 of that.
+static void test_narrow_weights(int outs, int k) {
+  auto values = normal((size_t)outs * k, k);
+  for (int o = 0; o < outs; ++o)
+    for (int i = 0; i < k; ++i) values[(size_t)o * k + i] *= std::ldexp(1.0f, o % 2 ? -(i % 50) : 40 * (o % 5) - 80);
+  std::fill(values.begin(), values.begin() + k, 0.0f);
+  const auto before = convert<__nv_bfloat16>(values);
+  schedules(2, [&](int) {
+    Device<__nv_bfloat16> w(before);
+    Device<float> scales(outs);
+    launch("narrow_weights", outs, 256, 32, (void*)w.get(), scales.get(), k);
+    for (int o = 0; o < outs; ++o) {
+      double max = 0;
+      for (int i = 0; i < k; ++i) max = std::max(max, std::abs(value(before[(size_t)o * k + i])));
+      int exponent;
+      check(std::frexp(scales[o], &exponent) == 0.5, "narrow_weights: no power of two");
+      for (int i = 0; i < k; ++i) {
+        __half narrowed;
+        memcpy((void*)&narrowed, w.get() + (size_t)o * k + i, 2);
+        const double want = value(before[(size_t)o * k + i]), got = value(narrowed) * (double)scales[o];
+        if (std::abs(want) >= std::ldexp(max, -31))
+          check(got == want, "narrow_weights: not exact");
+        else
+          check_error(std::abs(got - want), std::ldexp(max, -39), "narrow_weights");
+      }
+    }
+  });
 }
 
 struct RopeCase {
@@ -270,16 +291,14 @@ int main() {
   for (int width : {4, 64, 96, 576, 896, 1000, 4864})
     for (float offset : {0.0f, 1.0f}) test_norm(width, width == 96 ? 17 : 3, offset, width == 64 ? 1e-4f : 10);
   for (int width : {8, 96, 1000})
-    for (int count : {1, 2}) {
-      test_norm_terms<__nv_bfloat16>(width, 3, 0, count);
-      test_norm_terms<__half>(width, 3, 1, count);
-    }
+    for (float offset : {0.0f, 1.0f}) test_norm_f16(width, 3, offset);
   test_not_finite();
   for (int n : {4, 1000, 1024, 5000}) test_gated(n);
   for (int width : {8, 64, 576, 2304}) {
-    test_embed<float>(width, 5);
-    test_embed<__half>(width, 1);
-    test_embed<__nv_bfloat16>(width, 16);
+    test_embed<float>(width, 5, false);
+    test_embed<__half>(width, 1, false);
+    test_embed<__half>(width, 16, true);
+    test_narrow_weights(9, width);
   }
   for (const RopeCase& c : {RopeCase{4, 2, 16, 1, false}, RopeCase{14, 2, 64, 5, false}, RopeCase{3, 1, 96, 16, true},
                             RopeCase{5, 5, 128, 3, true}, RopeCase{4, 1, 256, 7, true}, RopeCase{7, 1, 80, 2, false}}) {
@@ -288,5 +307,5 @@ int main() {
     test_rope<float, __nv_bfloat16>(c, 0, 2);
     test_rope<__nv_bfloat16, float>(c, 2, 0);
   }
-  return report("norm, embed, rope");
+  return report("norm, embed, rope, weights");
 }

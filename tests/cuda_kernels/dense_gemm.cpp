@@ -1,106 +1,178 @@
 // gemm.cu against float64 sums.
 //
-// Bound, u = 2^-24: per slice of 32 elements of k at most 64 products in the tensor core, ceil(k / 32) additions of
-// slices, three more for bias and residual; of the terms 2^-8 (bf16) or 2^-11 (f16) of |x| for one and its square for
-// two, and in f16 2^-19 or 2^-30 for tiny values. All relative to sum |x w|.
+// Bound, u = 2^-24: per slice of 64 elements of k at most 64 products in the tensor core, ceil(k / 64) additions of
+// slices, three more for bias and residual; powers of two are exact. All relative to sum |x w|. Of round_rows 2^-11 of |x|,
+// or 2^-39 of the row's maximum, below which f16 is subnormal.
 #include "dense_support.h"
 
 #include "gemm.cu"
 
-#define EXPORT(name)                                                             \
-  CUDA_HOST_EXPORT(gemm_##name##_t1_m64)                                         \
-  CUDA_HOST_EXPORT(gemm_##name##_t2_m64) CUDA_HOST_EXPORT(gemm_##name##_t1_m128) \
-      CUDA_HOST_EXPORT(gemm_##name##_t2_m128) CUDA_HOST_EXPORT(split_##name)
-EXPORT(bf16)
-EXPORT(f16)
+CUDA_HOST_EXPORT(gemm_m64)
+CUDA_HOST_EXPORT(gemm_m128)
+CUDA_HOST_EXPORT(round_rows)
+CUDA_HOST_EXPORT(scale_products)
 
 constexpr double U = 1.0 / (1 << 24);
 
-template <class T>
-struct Product {
-  int n, outs, k;
-  std::vector<float> x, bias, before;
-  std::vector<T> w;
-  Product(int n, int outs, int k) : n(n), outs(outs), k(k) {
-    x = normal((size_t)n * k, n + k);
-    for (size_t i = 0; i < x.size(); i += 41) x[i] *= 200;
-    w = convert<T>(normal((size_t)outs * k, outs + k, 0.05f));
-    bias = normal(outs, 1);
-    before = normal((size_t)n * outs, 2);
-  }
-
-  std::vector<float> run(int terms, int rows_a_block, bool with_bias, bool accumulate) const {
-    Device<float> in(x), b(bias), y((size_t)n * outs);
-    Device<T> weights(w);
-    Device<unsigned short> split((size_t)terms * n * k);
-    if (accumulate) std::copy(before.begin(), before.end(), y.get());
-    launch(std::string("split_") + type_name<T>(), ceil_div(n * k, 1024), 256, 0, (const float*)in.get(), split.get(),
-           n * k, terms);
-    launch(std::string("gemm_") + type_name<T>() + "_t" + std::to_string(terms) + "_m" + std::to_string(rows_a_block),
-           dim3(ceil_div(n, rows_a_block), ceil_div(outs, 64)), 256, 240 * (terms * rows_a_block + 64),
-           (const unsigned short*)split.get(), (const unsigned short*)weights.get(),
-           with_bias ? (const float*)b.get() : nullptr, y.get(), n, outs, k, (int)accumulate);
-    return y.host();
-  }
-
-  void test(int terms, int rows_a_block, bool with_bias, bool accumulate) const {
-    const auto y = run(terms, rows_a_block, with_bias, accumulate);
-    const bool f16 = Split<T>::NEXT != 1.0f;
-    const double unit = std::ldexp(1.0, f16 ? -11 : -8), tiny = f16 ? std::ldexp(1.0, terms == 1 ? -19 : -30) : 0;
-    const double relative = (terms == 1 ? unit : unit * unit) + (64 + (k + 31) / 32 + 3) * U;
-    for (int r = 0; r < n; ++r)
-      for (int o = 0; o < outs; ++o) {
-        double sum = 0, magnitude = 0, absolute = 0;
-        for (int i = 0; i < k; ++i) {
-          const double a = x[(size_t)r * k + i], b = value(w[(size_t)o * k + i]);
-          sum += a * b, magnitude += std::abs(a * b), absolute += std::abs(b);
-        }
-        const double extra = (with_bias ? bias[o] : 0.0) + (accumulate ? before[(size_t)r * outs + o] : 0.0);
-        check_error(std::abs(sum + extra - y[(size_t)r * outs + o]),
-                    relative * (magnitude + std::abs(extra)) + tiny * absolute + 1e-10,
-                    std::string("gemm ") + type_name<T>() + " n " + std::to_string(n) + " outs " +
-                        std::to_string(outs) + " k " + std::to_string(k) + " terms " + std::to_string(terms) + " m" +
-                        std::to_string(rows_a_block));
-      }
+/// Rows as round_rows makes them.
+struct Rounded {
+  Device<__half> values;
+  Device<float> scales;
+  Rounded(const std::vector<float>& x, int rows, int width) : values(x.size()), scales(rows) {
+    Device<float> in(x);
+    launch("round_rows", rows, 256, 32, (const float*)in.get(), values.get(), scales.get(), width);
   }
 };
 
-template <class T>
+/// Up to three matrices over the same rows; the first has powers of two, the second a bias.
+struct Product {
+  int n, k;
+  std::vector<int> outs;
+  std::vector<float> x;
+  std::vector<std::vector<__half>> w;
+  std::vector<std::vector<float>> scales, bias, before;
+  Product(int n, std::vector<int> outs, int k) : n(n), k(k), outs(outs) {
+    x = normal((size_t)n * k, n + k);
+    for (size_t i = 0; i < x.size(); i += 41) x[i] *= 200;
+    for (size_t j = 0; j < outs.size(); ++j) {
+      w.push_back(convert<__half>(normal((size_t)outs[j] * k, outs[j] + k, 0.05f)));
+      bias.push_back(normal(outs[j], 1));
+      before.push_back(normal((size_t)n * outs[j], 2));
+      scales.emplace_back();
+      for (int o = 0; o < outs[j]; ++o) scales[j].push_back(std::ldexp(1.0f, o % 9 - 4));
+    }
+  }
+
+  std::vector<std::vector<float>> run(const Rounded& rows, int rows_a_block, bool accumulate) const {
+    std::vector<Device<__half>> weights;
+    std::vector<Device<float>> powers, biases, y;
+    MatrixJobs jobs = {};
+    unsigned blocks = 0;
+    for (size_t j = 0; j < outs.size(); ++j) {
+      weights.emplace_back(w[j]), powers.emplace_back(scales[j]), biases.emplace_back(bias[j]);
+      y.emplace_back((size_t)n * outs[j]);
+      if (accumulate) std::copy(before[j].begin(), before[j].end(), y[j].get());
+      jobs.job[j] = {weights[j].get(), j == 0 ? powers[j].get() : nullptr, j == 1 ? biases[j].get() : nullptr,
+                     y[j].get(), outs[j]};
+      blocks += ceil_div(outs[j], 64);
+    }
+    const std::string name = "gemm_m" + std::to_string(rows_a_block);
+    launch(name, dim3(ceil_div(n, rows_a_block), blocks), 256, 384 * (rows_a_block + 64),
+           (const __half*)const_cast<Rounded&>(rows).values.get(), (const float*)const_cast<Rounded&>(rows).scales.get(),
+           jobs, n, k, (int)accumulate);
+    std::vector<std::vector<float>> results;
+    for (auto& result : y) results.push_back(result.host());
+    return results;
+  }
+
+  void test(int rows_a_block, bool accumulate) const {
+    const Rounded rows(x, n, k);
+    const auto y = run(rows, rows_a_block, accumulate);
+    const double relative = (64 + (k + 63) / 64 + 3) * U;
+    for (size_t j = 0; j < outs.size(); ++j)
+      for (int r = 0; r < n; ++r)
+        for (int o = 0; o < outs[j]; ++o) {
+          const double scale = (double)rows.scales[r] * (j == 0 ? scales[j][o] : 1.0);
+          double sum = 0, magnitude = 0;
+          for (int i = 0; i < k; ++i) {
+            const double product = scale * value(rows.values[(size_t)r * k + i]) * value(w[j][(size_t)o * k + i]);
+            sum += product, magnitude += std::abs(product);
+          }
+          const size_t at = (size_t)r * outs[j] + o;
+          const double extra = (j == 1 ? bias[j][o] : 0.0) + (accumulate ? before[j][at] : 0.0);
+          check_error(std::abs(sum + extra - y[j][at]), relative * (magnitude + std::abs(extra)) + 1e-10,
+                      "gemm n " + std::to_string(n) + " outs " + std::to_string(outs[j]) + " k " + std::to_string(k) +
+                          " m" + std::to_string(rows_a_block));
+        }
+  }
+};
+
 static void test_sizes() {
   int i = 0;
   for (int n : {1, 17, 64, 100, 128})
     for (int k : {8, 32, 64, 96, 200, 576}) {
-      const Product<T> p(n, std::vector<int>{1, 7, 48, 64, 65, 130}[i % 6], k);
-      schedules(k == 96 || k == 200 ? 3 : 0,
-                [&](int seed) { p.test(2, n <= 64 ? 64 : 128, i % 2, (i + seed) / 2 % 2); });
-      p.test(1, i % 2 ? 64 : 128, i % 3 == 0, i % 5 == 0);
+      const Product p(n, {std::vector<int>{1, 7, 48, 64, 65, 130}[i % 6]}, k);
+      schedules(k == 96 || k == 200 ? 3 : 0, [&](int seed) { p.test(n <= 64 ? 64 : 128, (i + seed) / 2 % 2); });
       ++i;
     }
-  Product<T>(256, 257, 136).test(2, 128, true, false);
-  Product<T>(5, 48, 4864).test(2, 64, false, true);
-  Product<T>(70, 33, 1000).test(2, 64, true, true);
+  Product(256, {257, 40}, 136).test(128, false);
+  Product(5, {48, 1, 64}, 4864).test(64, true);
+  Product(70, {33, 130, 65}, 1000).test(64, true);
 }
 
-/// The same bits in every chunk, at every place, with both block sizes.
-template <class T>
+/// The same bits in every chunk, at every place, with both block sizes, alone and beside other matrices.
 static void test_batch_independence() {
-  const Product<T> all(150, 40, 328);
-  const auto y = all.run(2, 128, true, false);
-  check(y == all.run(2, 64, true, false), "gemm: block sizes differ");
+  const Product all(150, {40, 72}, 328);
+  const auto y = all.run(Rounded(all.x, all.n, all.k), 128, false);
+  check(y == all.run(Rounded(all.x, all.n, all.k), 64, false), "gemm: block sizes differ");
   for (int start : {0, 63, 140}) {
-    Product<T> some = all;
+    Product some = all;
+    some.outs.pop_back();
     some.n = std::min(37, all.n - start);
     some.x.assign(all.x.begin() + (size_t)start * all.k, all.x.begin() + (size_t)(start + some.n) * all.k);
-    const auto part = some.run(2, 64, true, false);
-    check(std::equal(part.begin(), part.end(), y.begin() + (size_t)start * all.outs),
+    const auto part = some.run(Rounded(some.x, some.n, some.k), 64, false)[0];
+    check(std::equal(part.begin(), part.end(), y[0].begin() + (size_t)start * all.outs[0]),
           "gemm: a row differs in another chunk");
   }
 }
 
+static void test_round_rows() {
+  for (int width : {4, 96, 1000, 4864})
+    for (float size : {1.0f, 1e-30f, 1e-37f, 1e30f}) {
+      auto x = normal(3 * (size_t)width, width, size);
+      std::fill(x.begin(), x.begin() + width, 0.0f);                       // a row of zeros
+      for (int i = 0; i < width; i += 3) x[width + i] *= std::ldexp(1.0f, -(i % 40));
+      schedules(2, [&](int) {
+        const Rounded rounded(x, 3, width);
+        for (int r = 0; r < 3; ++r) {
+          double max = 0;
+          for (int i = 0; i < width; ++i) max = std::max(max, (double)std::abs(x[(size_t)r * width + i]));
+          int exponent;
+          check(std::frexp(rounded.scales[r], &exponent) == 0.5, "round_rows: no power of two");
+          if (max >= std::ldexp(1.0, -112))
+            check(max / rounded.scales[r] >= 16384 && max / rounded.scales[r] < 32768, "round_rows: scale");
+          for (int i = 0; i < width; ++i) {
+            const size_t at = (size_t)r * width + i;
+            const double got = value(rounded.values[at]) * (double)rounded.scales[r];
+            check_error(std::abs(got - x[at]),
+                        std::ldexp(std::abs((double)x[at]), -11) + std::ldexp(std::max(max, 1e-34), -39), "round_rows");
+          }
+        }
+      });
+    }
+  // what is not finite stays so, and leaves other rows alone
+  for (float bad : {INFINITY, -INFINITY, (float)NAN}) {
+    auto x = normal(2 * 64, 1);
+    x[7] = bad;
+    const Rounded rounded(x, 2, 64);
+    check(!std::isfinite(value(rounded.values[7]) * rounded.scales[0]), "round_rows: finite");
+    for (int i = 64; i < 128; ++i) check(std::isfinite(value(rounded.values[i])), "round_rows: a bad row spoils others");
+  }
+}
+
+static void test_scale_products() {
+  const int rows = 3;
+  for (int outs : {4, 256, 1300}) {
+    const auto products = normal((size_t)rows * outs, 1), before = normal(products.size(), 2);
+    std::vector<float> x_scales, scales;
+    for (int i = 0; i < rows; ++i) x_scales.push_back(std::ldexp(1.0f, 5 * i - 3));
+    for (int i = 0; i < outs; ++i) scales.push_back(std::ldexp(1.0f, i % 7));
+    for (bool with : {false, true}) {
+      Device<float> in(products), xs(x_scales), ws(scales), y(before);
+      launch("scale_products", ceil_div(rows * outs, 1024), 256, 0, (const float*)in.get(), (const float*)xs.get(),
+             with ? (const float*)ws.get() : nullptr, y.get(), rows * outs, outs, (int)with);
+      for (size_t i = 0; i < products.size(); ++i) {
+        const float want = products[i] * x_scales[i / outs] * (with ? scales[i % outs] : 1.0f);
+        check(y[i] == (with ? before[i] + want : want), "scale_products");
+      }
+    }
+  }
+}
+
 int main() {
-  test_sizes<__nv_bfloat16>();
-  test_sizes<__half>();
-  test_batch_independence<__nv_bfloat16>();
-  test_batch_independence<__half>();
+  test_sizes();
+  test_batch_independence();
+  test_round_rows();
+  test_scale_products();
   return report("gemm");
 }

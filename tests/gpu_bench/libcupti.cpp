@@ -44,16 +44,16 @@ int cuptiActivityFlushAll(uint32_t) {
   size_t size = 0, most_records = 0;
   requested(&buffer, &size, &most_records);
   end = buffer;
-  add(KERNEL, "embed_bf16", 0, 100);
-  add(KERNEL, "gemm_bf16", 200, 9000);
+  add(KERNEL, "embed_f16", 0, 100);
+  add(KERNEL, "gemm_m128", 200, 9000);
   for (uint64_t step = 0; step < 20; ++step) {
     const uint64_t t = 10000 + 1000 * step;
     add(KERNEL, "head_partial", t + 700, t + 950);  // out of order, as from another buffer
-    add(KERNEL, "embed_bf16", t, t + 100);
+    add(KERNEL, "embed_f16", t, t + 100);
     add(MEMCPY, nullptr, t + 40, t + 60);
-    add(KERNEL, "gemv_bf16", t + 100, t + 700);
+    add(KERNEL, "gemv_f16", t + 100, t + 700);
   }
-  add(KERNEL, "embed_bf16", 30000, 30100);
+  add(KERNEL, "embed_f16", 30000, 30100);
   completed(nullptr, 0, buffer, size, size_t(end - buffer));
   return OK;
 }

@@ -31,8 +31,8 @@ fn answer(output: &Output) -> String {
 }
 
 /// Kernels of that model which have a plain replacement.
-const REPLACEABLE: &str = "gemv_bf16_r8,gemv_bf16_r16,gemv_norm_bf16_r8,gemv_norm_bf16_r16,gemv_gated_bf16_r8,\
-    gemv_gated_bf16_r16,gemm_bf16_t2_m64,gemm_bf16_t2_m128,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
+const REPLACEABLE: &str = "gemv_f16_r8,gemv_f16_r16,gemv_norm_f16_r8,gemv_norm_f16_r16,gemv_gated_f16_r8,\
+    gemv_gated_f16_r16,gemm_m64,gemm_m128,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
     attn_prefill_kf32_vf16_d64_t2";
 
 #[test]
@@ -50,7 +50,7 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
     assert_eq!((answer(&replaced), answer(&right)), ("42".to_owned(), "42".to_owned()));
     // kept: kernels that have failed are replaced without a test, and those that have passed are not tested again
     let again = ask(broken.path(), &[], "cuda").unwrap();
-    assert!(text(&again.stderr).contains("gemv_bf16_r8 answers wrongly"), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("gemv_f16_r8 answers wrongly"), "{}", text(&again.stderr));
     assert_eq!(answer(&again), "42");
     let late = uqac(whole.path(), &environment, &["inspect", "--device", "cuda", "abacus"]).unwrap();
     assert!(late.status.success() && !text(&late.stderr).contains("warning"), "{}", text(&late.stderr));
@@ -80,13 +80,13 @@ fn a_kernel_without_a_replacement_stops_the_model() {
 #[test]
 fn a_kernel_that_faults_is_left_out_from_the_next_start_on() {
     let cache = tempfile::tempdir().unwrap();
-    let environment = [("UQAC_HOST_CUDA_FAULT", "gemv_gated_bf16_r8")];
+    let environment = [("UQAC_HOST_CUDA_FAULT", "gemv_gated_f16_r8")];
     let Some(first) = ask(cache.path(), &environment, "cuda") else { return };
     let said = text(&first.stderr);
-    assert!(!first.status.success() && said.contains("gemv_gated_bf16_r8 fails its self-test"), "{said}");
+    assert!(!first.status.success() && said.contains("gemv_gated_f16_r8 fails its self-test"), "{said}");
     assert!(said.contains("the next start leaves it out"), "{said}");
     let second = ask(cache.path(), &environment, "cuda").unwrap();
-    assert!(text(&second.stderr).contains("gemv_gated_bf16_r8 answers wrongly"), "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("gemv_gated_f16_r8 answers wrongly"), "{}", text(&second.stderr));
     assert!(second.status.success());
 }
 

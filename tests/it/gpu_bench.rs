@@ -110,7 +110,7 @@ fn every_figure_is_taken_on_the_host_run_driver() {
     let gaps = find("launch gaps in a decode step (graph)");
     assert_eq!(number(&gaps["facts"]["kernels"]), 3.0);
     assert!((number(&gaps["facts"]["% while recorded"]) - 5.0).abs() < 1e-9);
-    assert_eq!(number(&find("kernel gemv_bf16")["median"]), 0.6);
+    assert_eq!(number(&find("kernel gemv_f16")["median"]), 0.6);
     assert_eq!(json["about"]["cache, llama-3.1-8b"], "K f32, V f16");
     assert_eq!(json["about"]["card"], "none that nvidia-smi lists");
     let table = std::fs::read_to_string(result(&out, ".md")).unwrap();

@@ -93,11 +93,13 @@ pub struct Sampler {
     pub padding: i32,
 }
 
-/// One matrix of a `gemv` launch.
+/// One matrix of a product's launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
-pub struct GemvJob {
+pub struct MatrixJob {
     pub w: DevicePtr<Stored>,
+    /// A power of two for each output; null: 1.
+    pub scales: DevicePtr<f32>,
     /// Null: none.
     pub bias: DevicePtr<f32>,
     pub y: DevicePtr<f32>,
@@ -106,7 +108,7 @@ pub struct GemvJob {
 }
 
 /// Up to three matrices over the same input; unused ones have no outputs.
-pub type GemvJobs = [GemvJob; 3];
+pub type MatrixJobs = [MatrixJob; 3];
 
 /// Where the results of `head_finish` go.
 #[repr(C)]
@@ -124,7 +126,7 @@ pub struct HeadLog {
     pub padding: i32,
 }
 
-/// An element in its stored dtype, which the name of the kernel says: f32, f16 or bf16.
+/// An element in its stored dtype, which the name of the kernel says: f32 or f16, in the cache bf16, too.
 pub enum Stored {}
 
 /// A dtype of the cache as `rope_cache` takes it.
@@ -136,7 +138,7 @@ pub fn cache_type(dtype: DType) -> Int {
     }
 }
 
-impl Argument for GemvJobs {}
+impl Argument for MatrixJobs {}
 impl Argument for HeadLog {}
 
 /// Declares the parameters of kernels: the name, the threads of a block, and every parameter with its type. A launch with
@@ -168,6 +170,7 @@ kernels! {
     /// `embed.cu`: `embed_{w}`
     Embed(256) {
         embedding: DevicePtr<Stored>,
+        scales: DevicePtr<f32>,
         rows: DevicePtr<RowState>,
         x: DevicePtr<f32>,
         width: Int,
@@ -177,7 +180,7 @@ kernels! {
     /// `gemv.cu`: `gemv_{w}_{r8,r16}`
     Gemv(256) {
         x: DevicePtr<f32>,
-        jobs: GemvJobs,
+        jobs: MatrixJobs,
         k: Int,
         rows: Int,
         accumulate: Int,
@@ -188,7 +191,7 @@ kernels! {
         norm_weight: DevicePtr<f32>,
         norm_offset: f32,
         eps: f32,
-        jobs: GemvJobs,
+        jobs: MatrixJobs,
         k: Int,
         rows: Int,
         accumulate: Int,
@@ -201,6 +204,8 @@ kernels! {
         eps: f32,
         gate: DevicePtr<Stored>,
         up: DevicePtr<Stored>,
+        gate_scales: DevicePtr<f32>,
+        up_scales: DevicePtr<f32>,
         gate_bias: DevicePtr<f32>,
         up_bias: DevicePtr<f32>,
         y: DevicePtr<f32>,
@@ -209,23 +214,37 @@ kernels! {
         rows: Int,
         activation: Int,
     }
-    /// `gemm.cu`: `gemm_{w}_t{terms}_m{rows}`
-    GemmTerms(256) {
+    /// `gemm.cu`: `gemm_m{rows}`
+    GemmF16(256) {
         x: DevicePtr<u16>,
-        w: DevicePtr<Stored>,
-        bias: DevicePtr<f32>,
-        y: DevicePtr<f32>,
+        x_scales: DevicePtr<f32>,
+        jobs: MatrixJobs,
         n: Int,
-        outs: Int,
         k: Int,
         accumulate: Int,
     }
-    /// `gemm.cu`: `split_{w}`
-    Split(256) {
+    /// `gemm.cu`: `round_rows`
+    RoundRows(256) {
         x: DevicePtr<f32>,
-        terms: DevicePtr<u16>,
+        to: DevicePtr<u16>,
+        scales: DevicePtr<f32>,
+        width: Int,
+    }
+    /// `gemm.cu`: `scale_products`
+    ScaleProducts(256) {
+        products: DevicePtr<f32>,
+        x_scales: DevicePtr<f32>,
+        scales: DevicePtr<f32>,
+        y: DevicePtr<f32>,
         count: Int,
-        term_count: Int,
+        outs: Int,
+        accumulate: Int,
+    }
+    /// `weights.cu`: `narrow_weights`
+    NarrowWeights(256) {
+        w: DevicePtr<Stored>,
+        scales: DevicePtr<f32>,
+        k: Int,
     }
     /// `norm.cu`: `rms_norm`
     RmsNorm(256) {
@@ -237,15 +256,15 @@ kernels! {
         y: DevicePtr<f32>,
         not_finite: DevicePtr<i32>,
     }
-    /// `norm.cu`: `rms_norm_{w}`
-    RmsNormTerms(256) {
+    /// `norm.cu`: `rms_norm_f16`
+    RmsNormF16(256) {
         x: DevicePtr<f32>,
         weight: DevicePtr<f32>,
         offset: f32,
         eps: f32,
         width: Int,
-        terms: DevicePtr<u16>,
-        term_count: Int,
+        to: DevicePtr<u16>,
+        scales: DevicePtr<f32>,
     }
     /// `norm.cu`: `add_rms_norm`
     AddRmsNorm(256) {
@@ -264,14 +283,14 @@ kernels! {
         count: Int,
         activation: Int,
     }
-    /// `norm.cu`: `gated_act_{w}`
-    GatedActTerms(256) {
+    /// `norm.cu`: `gated_act_f16`
+    GatedActF16(256) {
         gate: DevicePtr<f32>,
         up: DevicePtr<f32>,
-        terms: DevicePtr<u16>,
-        count: Int,
+        to: DevicePtr<u16>,
+        scales: DevicePtr<f32>,
+        width: Int,
         activation: Int,
-        term_count: Int,
     }
     /// `rope.cu`: `rope_cache`
     RopeCache(128) {

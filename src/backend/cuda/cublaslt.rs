@@ -3,7 +3,7 @@
 //! Why it is not the default, even where it is faster. What it multiplies with is chosen by a heuristic, and what is
 //! faster by a clock: two runs could differ in bits. It does not say in which order it adds, nor that a row's sum is the
 //! same whatever the other rows are; and its sums may stay in the tensor core's truncating accumulators for the whole width of a
-//! product, where `gemm.cu` takes them out every 32 elements, which the two-term products live on.
+//! product, where `gemm.cu` takes them out every 64 elements.
 //!
 //! What is done about it where it is asked for: no split sums and no workspace; an algorithm is chosen once a shape, for
 //! a full pass, and used for every pass; and it is refused unless, on this device, rows have the same bits in passes of
@@ -11,10 +11,8 @@
 
 use super::context::Device;
 use super::error::CudaError;
-use super::kernel_set::TERMS;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
-use crate::model::weights::DType;
 use cudarc::cublaslt::result as blas;
 use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute};
 use cudarc::cublaslt::sys::{cublasLtMatmulPreferenceAttributes_t as Preference, cublasStatus_t as Status};
@@ -70,11 +68,11 @@ pub fn version() -> Option<String> {
 /// `CUBLAS_OP_T` of cublas_api.h.
 const OP_T: i32 = 1;
 
-/// The shape of a matrix: out_features, in_features, dtype.
-pub type Shape = (usize, usize, DType);
+/// The shape of a matrix: out_features, in_features.
+pub type Shape = (usize, usize);
 
 pub fn shape(w: &Matrix) -> Shape {
-    (w.out_features, w.in_features, w.dtype)
+    (w.out_features, w.in_features)
 }
 
 /// The library, and the algorithms that it multiplies with.
@@ -84,16 +82,8 @@ pub struct CublasLt {
     /// w transposed times x, both as they lie: columns are rows to it.
     product: sys::cublasLtMatmulDesc_t,
     algorithms: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
-}
-
-/// One product: y `[rows, out_features]` (+)= the terms, `[TERMS][rows, in_features]`, times w.
-#[derive(Clone, Copy)]
-pub struct WideProduct<'a> {
-    pub w: &'a Matrix,
-    pub terms: DevicePtr<u16>,
-    pub y: DevicePtr<f32>,
-    pub rows: usize,
-    pub accumulate: bool,
+    /// Of the last multiplication, `[rows, out_features]`: it knows nothing of the rows' powers of two.
+    products: Buffer<f32>,
 }
 
 fn during<T>(result: Result<T, blas::CublasError>, call: &str) -> Result<T, CudaError> {
@@ -101,7 +91,8 @@ fn during<T>(result: Result<T, blas::CublasError>, call: &str) -> Result<T, Cuda
 }
 
 impl CublasLt {
-    pub fn load(device: &Device) -> Result<CublasLt, CudaError> {
+    /// With room for this many products at once.
+    pub fn load(device: &Device, products: usize) -> Result<CublasLt, CudaError> {
         if version().is_none() {
             return Err(CudaError::NoCublasLt);
         }
@@ -112,7 +103,8 @@ impl CublasLt {
             // SAFETY: not used further.
             let _ = unsafe { blas::destroy_handle(handle) };
         })?;
-        let library = CublasLt { device: device.clone(), handle, product, algorithms: HashMap::new() };
+        let products = device.allocate("products of cuBLASLt", products)?;
+        let library = CublasLt { device: device.clone(), handle, product, algorithms: HashMap::new(), products };
         let transpose = OP_T;
         // SAFETY: the attribute is an int, which is copied.
         let set = unsafe {
@@ -137,17 +129,11 @@ impl CublasLt {
     }
 
     /// Takes, for matrices of w's shape, the first algorithm that gives a row the same bits in every pass; whether there
-    /// is one. `terms` and `y` have room for `rows` rows; both are overwritten.
-    pub fn choose(
-        &mut self,
-        w: &Matrix,
-        terms: DevicePtr<u16>,
-        y: &Buffer<f32>,
-        rows: usize,
-    ) -> Result<bool, CudaError> {
+    /// is one. `x`: `rows` rows of numbers.
+    pub fn choose(&mut self, w: &Matrix, x: DevicePtr<u16>, rows: usize) -> Result<bool, CudaError> {
         for algorithm in self.candidates(w, rows)? {
             self.algorithms.insert(shape(w), algorithm);
-            match self.same_bits(w, terms, y, rows) {
+            match self.same_bits(w, x, rows) {
                 Ok(true) => return Ok(true),
                 Ok(false) | Err(CudaError::CublasLt { .. }) => self.forget(shape(w)),
                 Err(error) => return Err(error),
@@ -198,11 +184,10 @@ impl CublasLt {
     }
 
     /// Whether rows have the same bits in other passes as in a full one.
-    fn same_bits(&self, w: &Matrix, terms: DevicePtr<u16>, y: &Buffer<f32>, rows: usize) -> Result<bool, CudaError> {
+    fn same_bits(&self, w: &Matrix, x: DevicePtr<u16>, rows: usize) -> Result<bool, CudaError> {
         let multiply = |first: usize, count: usize| -> Result<Vec<f32>, CudaError> {
-            let from = terms.add(first * w.in_features);
-            self.multiply_term(w, from, y.ptr(), count, 1.0, 0.0)?;
-            self.device.read(y, 0, count * w.out_features)
+            self.multiply(w, x.add(first * w.in_features), count)?;
+            self.device.read(&self.products, 0, count * w.out_features)
         };
         let full = multiply(0, rows)?;
         for (first, count) in [(rows - 17, 17), (1, 33), (5, rows / 2 + 2), (0, rows - 3)] {
@@ -214,34 +199,19 @@ impl CublasLt {
         Ok(true)
     }
 
-    /// A product, of a shape that there is an algorithm for: the terms one after the other, the smallest first.
-    pub fn multiply(&self, product: WideProduct) -> Result<(), CudaError> {
-        let WideProduct { w, terms, y, rows, accumulate } = product;
-        let (next, restore) = scales(w.dtype);
-        for term in (0..TERMS).rev() {
-            let from = terms.add(term * rows * w.in_features);
-            let beta = if term + 1 == TERMS && !accumulate { 0.0 } else { 1.0 };
-            self.multiply_term(w, from, y, rows, restore * next.powi(term as i32), beta)?;
-        }
-        Ok(())
+    pub fn products(&self) -> DevicePtr<f32> {
+        self.products.ptr()
     }
 
-    /// y = alpha · x wᵀ + beta · y, with x `[rows, in_features]` of w's type.
-    fn multiply_term(
-        &self,
-        w: &Matrix,
-        x: DevicePtr<u16>,
-        y: DevicePtr<f32>,
-        rows: usize,
-        alpha: f32,
-        beta: f32,
-    ) -> Result<(), CudaError> {
+    /// products ← x wᵀ, x `[rows, in_features]` in f16, w of a shape that there is an algorithm for.
+    pub fn multiply(&self, w: &Matrix, x: DevicePtr<u16>, rows: usize) -> Result<(), CudaError> {
         let Some(algorithm) = self.algorithms.get(&shape(w)) else {
             let (outs, width) = (w.out_features, w.in_features);
             return Err(CudaError::Unsupported(format!("no algorithm of cuBLASLt for a matrix of {outs} x {width}")));
         };
         let (a, b, c) = layouts(w, rows)?;
         self.device.bind()?;
+        let (alpha, beta, y) = (1.0f32, 0.0f32, self.products.ptr());
         let scalar = |x: &f32| std::ptr::from_ref(x).cast::<c_void>();
         // SAFETY: the descriptors live; the addresses are of device memory with as many rows and columns as they say,
         // which is the caller's to keep until the stream has done with it; there is no workspace.
@@ -278,21 +248,9 @@ impl Drop for CublasLt {
     }
 }
 
-/// NEXT and RESTORE of `kernels/dense.cuh`: x = RESTORE · (term 0 + NEXT · (term 1 + ...)).
-fn scales(dtype: DType) -> (f32, f32) {
-    match dtype {
-        DType::F16 => (1.0 / 2048.0, 64.0),
-        DType::Bf16 | DType::F32 => (1.0, 1.0),
-    }
-}
-
 /// w, x and y as it sees them.
 fn layouts(w: &Matrix, rows: usize) -> Result<(Layout, Layout, Layout), CudaError> {
-    let dtype = match w.dtype {
-        DType::Bf16 => sys::cudaDataType::CUDA_R_16BF,
-        DType::F16 => sys::cudaDataType::CUDA_R_16F,
-        DType::F32 => sys::cudaDataType::CUDA_R_32F,
-    };
+    let dtype = sys::cudaDataType::CUDA_R_16F;
     let a = Layout::new(dtype, w.in_features, w.out_features)?;
     let b = Layout::new(dtype, w.in_features, rows)?;
     Ok((a, b, Layout::new(sys::cudaDataType::CUDA_R_32F, w.out_features, rows)?))

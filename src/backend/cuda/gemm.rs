@@ -1,24 +1,42 @@
-//! Matrix products: `gemv.cu` for up to 16 rows; for more `gemm.cu`, whose input is split into 16-bit terms first, or
-//! cuBLASLt where it was asked for and, if the faster of the two is wanted, is that.
+//! Matrix products: `gemv.cu` for up to 16 rows; for more `gemm.cu`, whose input is rounded to f16 first, with a power of
+//! two for each row, or cuBLASLt where it was asked for and, if the faster of the two is wanted, is that.
 
 use super::CudaBackend;
-use super::abi::{GemmTerms, Gemv, GemvJob, GemvJobs, GemvNorm, RmsNormTerms, Split};
-use super::cublaslt::{self, CublasLt, Gemm, WideProduct, shape};
+use super::abi::{GemmF16, Gemv, GemvNorm, MatrixJob, MatrixJobs, RmsNormF16, RoundRows, ScaleProducts};
+use super::cublaslt::{self, CublasLt, Gemm, shape};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, NARROW_ROWS, TERMS, WideKernels};
+use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, NARROW_ROWS, WideKernels};
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
 use super::weights::Matrix;
 use crate::model::weights::DType;
-use half::{bf16, f16};
+use half::f16;
 use std::time::{Duration, Instant};
 
 /// One matrix of a product: `y = w x (+ bias)`.
+#[derive(Clone, Copy)]
 pub struct Job<'a> {
     pub w: &'a Matrix,
     pub bias: Option<&'a Buffer<f32>>,
     /// `[rows, out_features]`
     pub y: DevicePtr<f32>,
+}
+
+impl Job<'_> {
+    /// As the kernels take up to three of them, from row `first` of their outputs on.
+    fn table(jobs: &[Job], first: usize) -> MatrixJobs {
+        let mut table = MatrixJobs::default();
+        for (entry, Job { w, bias, y }) in table.iter_mut().zip(jobs) {
+            let (bias, y, outs) = (ptr_or_null(*bias), y.add(first * w.out_features), w.out_features as i32);
+            *entry = MatrixJob { w: w.ptr(), scales: w.scales(), bias, y, outs, padding: 0 };
+        }
+        table
+    }
+}
+
+/// Blocks of `outs` outputs that the jobs take.
+fn blocks(jobs: &[Job], outs: usize) -> usize {
+    jobs.iter().map(|job| job.w.out_features.div_ceil(outs)).sum()
 }
 
 /// A norm on the way into a product.
@@ -62,10 +80,10 @@ impl CudaBackend {
             match &kernels.wide {
                 Some(wide) if rows > NARROW_ROWS => {
                     match norm {
-                        Some(norm) => self.norm_terms(wide, x, norm, first.w.in_features, rows)?,
-                        None => self.split_terms(wide, x, rows * first.w.in_features)?,
+                        Some(norm) => self.round_normed(wide, x, norm, first.w.in_features, rows)?,
+                        None => self.round(wide, x, first.w.in_features, rows)?,
                     }
-                    jobs.iter().try_for_each(|job| self.gemm(wide, job, rows, accumulate))?;
+                    self.gemm(wide, jobs, rows, accumulate)?;
                 }
                 _ => self.gemv(kernels, x, norm, jobs, rows, accumulate)?,
             }
@@ -89,18 +107,9 @@ impl CudaBackend {
         for first in (0..rows).step_by(NARROW_ROWS) {
             let count = NARROW_ROWS.min(rows - first);
             let variant = usize::from(count > 8);
-            let mut table = GemvJobs::default();
-            for (entry, job) in table.iter_mut().zip(jobs) {
-                *entry = GemvJob {
-                    w: job.w.ptr(),
-                    bias: ptr_or_null(job.bias),
-                    y: job.y.add(first * job.w.out_features),
-                    outs: job.w.out_features as i32,
-                    padding: 0,
-                };
-            }
+            let table = Job::table(jobs, first);
             let (x, rows) = (x.add(first * width), count.into());
-            let grid = [jobs.iter().map(|job| job.w.out_features.div_ceil([16, 32][variant])).sum(), 1, 1];
+            let grid = [blocks(jobs, [16, 32][variant]), 1, 1];
             match norm {
                 None => {
                     let parameters = Gemv { x, jobs: table, k, rows, accumulate };
@@ -116,8 +125,8 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// terms ← norm(x), `[rows, width]`.
-    pub(super) fn norm_terms(
+    /// The scratch's rounded rows ← norm(x), `[rows, width]`.
+    pub(super) fn round_normed(
         &self,
         wide: &WideKernels,
         x: DevicePtr<f32>,
@@ -125,53 +134,75 @@ impl CudaBackend {
         width: usize,
         rows: usize,
     ) -> Result<(), CudaError> {
-        let parameters = RmsNormTerms {
+        let parameters = RmsNormF16 {
             x,
             weight: norm.weight.ptr(),
             offset: norm.offset,
             eps: norm.eps,
             width: width.into(),
-            terms: self.scratch.terms.ptr(),
-            term_count: TERMS.into(),
+            to: self.scratch.rounded.ptr(),
+            scales: self.scratch.rounded_scales.ptr(),
         };
         self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)
     }
 
-    /// terms ← x, `[count]`.
-    fn split_terms(&self, wide: &WideKernels, x: DevicePtr<f32>, count: usize) -> Result<(), CudaError> {
-        let terms = self.scratch.terms.ptr();
-        let parameters = Split { x, terms, count: count.into(), term_count: TERMS.into() };
-        self.device.launch(&wide.split, [count.div_ceil(1024), 1, 1], &parameters)
+    /// The scratch's rounded rows ← x, `[rows, width]`.
+    fn round(&self, wide: &WideKernels, x: DevicePtr<f32>, width: usize, rows: usize) -> Result<(), CudaError> {
+        let (to, scales) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
+        let parameters = RoundRows { x, to, scales, width: width.into() };
+        self.device.launch(&wide.round, [rows, 1, 1], &parameters)
     }
 
-    /// One product of the terms, by `gemm.cu` or by cuBLASLt where it has the matrix's shape. Products with a bias stay
-    /// ours.
-    pub(super) fn gemm(&self, wide: &WideKernels, job: &Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        match &self.cublaslt {
-            Some(library) if job.bias.is_none() && library.has(shape(job.w)) => {
-                self.gemm_library(library, job, rows, accumulate)
-            }
-            _ => self.gemm_own(wide, job, rows, accumulate),
-        }
+    /// Products of the rounded rows with up to three matrices: by cuBLASLt where it has the shape, the others by `gemm.cu`
+    /// in one launch. Products with a bias stay ours.
+    pub(super) fn gemm(
+        &self,
+        wide: &WideKernels,
+        jobs: &[Job],
+        rows: usize,
+        accumulate: bool,
+    ) -> Result<(), CudaError> {
+        let Some(library) = &self.cublaslt else { return self.gemm_own(wide, jobs, rows, accumulate) };
+        let theirs = |job: &&Job| job.bias.is_none() && library.has(shape(job.w));
+        let (theirs, ours): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(theirs);
+        theirs.into_iter().try_for_each(|job| self.gemm_library(wide, library, job, rows, accumulate))?;
+        let ours: Vec<Job> = ours.into_iter().copied().collect();
+        if ours.is_empty() { Ok(()) } else { self.gemm_own(wide, &ours, rows, accumulate) }
     }
 
-    fn gemm_library(&self, library: &CublasLt, job: &Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        library.multiply(WideProduct { w: job.w, terms: self.scratch.terms.ptr(), y: job.y, rows, accumulate })
-    }
-
-    fn gemm_own(&self, wide: &WideKernels, job: &Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        let variant = usize::from(rows > GEMM_ROWS[0]);
-        let parameters = GemmTerms {
-            x: self.scratch.terms.ptr(),
-            w: job.w.ptr(),
-            bias: ptr_or_null(job.bias),
+    fn gemm_library(
+        &self,
+        wide: &WideKernels,
+        library: &CublasLt,
+        job: &Job,
+        rows: usize,
+        accumulate: bool,
+    ) -> Result<(), CudaError> {
+        library.multiply(job.w, self.scratch.rounded.ptr(), rows)?;
+        let (outs, count) = (job.w.out_features, rows * job.w.out_features);
+        let parameters = ScaleProducts {
+            products: library.products(),
+            x_scales: self.scratch.rounded_scales.ptr(),
+            scales: job.w.scales(),
             y: job.y,
-            n: rows.into(),
-            outs: job.w.out_features.into(),
-            k: job.w.in_features.into(),
+            count: count.into(),
+            outs: outs.into(),
             accumulate: accumulate.into(),
         };
-        let grid = [rows.div_ceil(GEMM_ROWS[variant]), job.w.out_features.div_ceil(64), 1];
+        self.device.launch(&wide.scale, [count.div_ceil(1024), 1, 1], &parameters)
+    }
+
+    fn gemm_own(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
+        let variant = usize::from(rows > GEMM_ROWS[0]);
+        let parameters = GemmF16 {
+            x: self.scratch.rounded.ptr(),
+            x_scales: self.scratch.rounded_scales.ptr(),
+            jobs: Job::table(jobs, 0),
+            n: rows.into(),
+            k: jobs.first().map_or(0, |job| job.w.in_features).into(),
+            accumulate: accumulate.into(),
+        };
+        let grid = [rows.div_ceil(GEMM_ROWS[variant]), blocks(jobs, 64), 1];
         self.device.launch(&wide.gemm[variant], grid, &parameters)
     }
 }
@@ -184,25 +215,30 @@ const REPEATS: usize = 3;
 impl CudaBackend {
     /// Decides for every shape of the model's matrices; what was decided, for display (empty where nothing was asked for).
     pub(super) fn choose_gemm(&mut self, gemm: Gemm) -> Result<String, CudaError> {
-        let library = match (gemm, CublasLt::load(&self.device)) {
+        let shapes = self.wide_shapes();
+        let widest = shapes.iter().map(|&(layer, matrix)| self.matrix(layer, matrix).out_features).max().unwrap_or(0);
+        let mut library = match (gemm, CublasLt::load(&self.device, MAX_ROWS * widest)) {
             (Gemm::Own, _) => return Ok(String::new()),
             (Gemm::Auto, Err(CudaError::NoCublasLt)) => {
                 return Ok("wide products by its own kernels: there is no libcublasLt".to_owned());
             }
             (_, library) => library?,
         };
-        self.cublaslt = Some(library);
-        let shapes = self.wide_shapes();
         for &(layer, matrix) in &shapes {
-            self.choose_for(gemm, layer, matrix)?;
+            self.choose_for(&mut library, gemm, self.matrix(layer, matrix))?;
         }
+        let taken = library.shapes();
+        self.cublaslt = Some(library);
         if shapes.is_empty() {
             return Ok("no wide products: the weights are f32".to_owned());
         }
-        let taken = self.cublaslt.as_ref().map_or(0, CublasLt::shapes);
         let why = if gemm == Gemm::Auto { "faster" } else { "asked for" };
         let version = cublaslt::version().unwrap_or_default();
         Ok(format!("wide products by cuBLASLt {version} ({why}) for {taken} of {} shapes", shapes.len()))
+    }
+
+    fn matrix(&self, layer: usize, index: usize) -> &Matrix {
+        self.weights.layers[layer].matrices()[index]
     }
 
     /// The first matrix of each shape that wide passes multiply with: (layer, which of its seven).
@@ -219,28 +255,23 @@ impl CudaBackend {
         found
     }
 
-    fn choose_for(&mut self, gemm: Gemm, layer: usize, index: usize) -> Result<(), CudaError> {
-        let w = self.weights.layers[layer].matrices()[index];
-        let y = self.device.allocate("products that are compared", MAX_ROWS * w.out_features)?;
-        self.device.write(&self.scratch.terms, 0, &noise(TERMS * MAX_ROWS * w.in_features, w.dtype))?;
-        let terms = self.scratch.terms.ptr();
-        let Some(library) = &mut self.cublaslt else { return Ok(()) };
-        if library.choose(w, terms, &y, MAX_ROWS)? && gemm == Gemm::Auto {
-            let (own, library_s) = self.race(w, &y)?;
-            if own <= library_s
-                && let Some(library) = &mut self.cublaslt
-            {
-                library.forget(shape(self.weights.layers[layer].matrices()[index]));
+    fn choose_for(&self, library: &mut CublasLt, gemm: Gemm, w: &Matrix) -> Result<(), CudaError> {
+        let numbers: Vec<u16> = noise().take(MAX_ROWS * w.in_features).map(|x| f16::from_f32(x).to_bits()).collect();
+        self.device.write(&self.scratch.rounded, 0, &numbers)?;
+        self.device.write(&self.scratch.rounded_scales, 0, &[1.0; MAX_ROWS])?;
+        if library.choose(w, self.scratch.rounded.ptr(), MAX_ROWS)? && gemm == Gemm::Auto {
+            let (own, library_s) = self.race(w, library)?;
+            if own <= library_s {
+                library.forget(shape(w));
             }
         }
         Ok(())
     }
 
     /// How long products of a full pass take: (`gemm.cu`, cuBLASLt), the best of [`REPEATS`], interleaved.
-    fn race(&self, w: &Matrix, y: &Buffer<f32>) -> Result<(Duration, Duration), CudaError> {
-        let (Some(wide), Some(library)) = (&self.matmul_kernels(w)?.wide, &self.cublaslt) else {
-            return Ok((Duration::ZERO, Duration::MAX));
-        };
+    fn race(&self, w: &Matrix, library: &CublasLt) -> Result<(Duration, Duration), CudaError> {
+        let Some(wide) = &self.matmul_kernels(w)?.wide else { return Ok((Duration::ZERO, Duration::MAX)) };
+        let y = self.device.allocate("products that are compared", MAX_ROWS * w.out_features)?;
         let job = Job { w, bias: None, y: y.ptr() };
         let time = |multiply: &dyn Fn() -> Result<(), CudaError>| -> Result<Duration, CudaError> {
             multiply()?; // what is done once
@@ -252,19 +283,15 @@ impl CudaBackend {
         };
         let mut best = (Duration::MAX, Duration::MAX);
         for _ in 0..REPEATS {
-            best.0 = best.0.min(time(&|| self.gemm_own(wide, &job, MAX_ROWS, false))?);
-            best.1 = best.1.min(time(&|| self.gemm_library(library, &job, MAX_ROWS, false))?);
+            best.0 = best.0.min(time(&|| self.gemm_own(wide, std::slice::from_ref(&job), MAX_ROWS, false))?);
+            best.1 = best.1.min(time(&|| self.gemm_library(wide, library, &job, MAX_ROWS, false))?);
         }
         Ok(best)
     }
 }
 
-/// Numbers between -1 and 1 in 16 bits.
-fn noise(count: usize, dtype: DType) -> Vec<u16> {
+/// Numbers between -1 and 1.
+fn noise() -> impl Iterator<Item = f32> {
     let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
-    let number = || {
-        let x = noise.next();
-        if dtype == DType::F16 { f16::from_f32(x).to_bits() } else { bf16::from_f32(x).to_bits() }
-    };
-    std::iter::repeat_with(number).take(count).collect()
+    std::iter::repeat_with(move || noise.next())
 }

@@ -2,8 +2,8 @@
 
 use super::abi::{
     AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, Cosines, Embed, GatedAct,
-    GatedActTerms, GemmTerms, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, RmsNorm, RmsNormTerms,
-    RopeCache, Split,
+    GatedActF16, GemmF16, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, NarrowWeights, RmsNorm,
+    RmsNormF16, RopeCache, RoundRows, ScaleProducts,
 };
 use super::error::CudaError;
 use super::launch::{Kernel, Parameters};
@@ -30,8 +30,8 @@ pub const DECODE_GROUP: usize = 8;
 /// Lines (a row's query heads of one group, row after row) that a block of `attn_prefill` computes.
 pub const PREFILL_LINES: usize = 64;
 
-/// 16-bit terms that activations are split into for `gemm.cu`: two hold what float32 does, nearly.
-pub const TERMS: usize = 2;
+/// f16 terms that `attn_prefill.cu` splits queries and f32 keys into: two hold what float32 does, nearly.
+pub const ATTENTION_TERMS: usize = 2;
 
 /// Rows of a block of `gemm.cu`, of its two variants.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
@@ -51,6 +51,8 @@ pub const TESTED_HEADS: usize = 6;
 
 /// Every kernel of the passes of one model.
 pub struct KernelSet {
+    /// For weights that are bf16 in their file.
+    pub narrow_weights: Kernel<NarrowWeights>,
     pub embed: Kernel<Embed>,
     pub matmul: HashMap<DType, MatmulKernels>,
     pub rms_norm: Kernel<RmsNorm>,
@@ -76,17 +78,20 @@ pub struct MatmulKernels {
     pub gemv: [Kernel<Gemv>; 2],
     pub norm: [Kernel<GemvNorm>; 2],
     pub gated: [Kernel<GemvGated>; 2],
-    /// For more rows; none for f32 weights, whose products are done 16 rows at a time.
+    /// For more rows, of f16 weights; none for f32 ones, whose products are done 16 rows at a time.
     pub wide: Option<WideKernels>,
 }
 
-/// Products of more than [`NARROW_ROWS`] rows, whose input comes as terms.
+/// Products of more than [`NARROW_ROWS`] rows, whose input comes in f16 with a power of two for each row.
 pub struct WideKernels {
     /// Of [`GEMM_ROWS`] rows a block.
-    pub gemm: [Kernel<GemmTerms>; 2],
-    pub split: Kernel<Split>,
-    pub rms_norm: Kernel<RmsNormTerms>,
-    pub gated_act: Kernel<GatedActTerms>,
+    pub gemm: [Kernel<GemmF16>; 2],
+    /// After a library's product.
+    pub scale: Kernel<ScaleProducts>,
+    /// What makes such inputs.
+    pub round: Kernel<RoundRows>,
+    pub rms_norm: Kernel<RmsNormF16>,
+    pub gated_act: Kernel<GatedActF16>,
 }
 
 /// `attn_decode.cu` with the merge of its splits.
@@ -96,7 +101,7 @@ pub struct DecodeKernels {
 }
 
 impl KernelSet {
-    /// For weights of `types` and an embedding of type `embedding`, with (keys, values) cached in the types of `cache`.
+    /// For weights of `types` (as the device has them) and an embedding of type `embedding`, with (keys, values) cached in the types of `cache`.
     ///
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
@@ -111,6 +116,7 @@ impl KernelSet {
         let decode_name = format!("attn_decode_k{k}_v{v}_d{head_dim}");
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
         Ok(KernelSet {
+            narrow_weights: files.get("weights", "narrow_weights")?,
             embed: files.get("embed", &format!("embed_{}", embedding.name()))?,
             matmul: matmul.collect::<Result<_, CudaError>>()?,
             rms_norm: files.get("norm", "rms_norm")?,
@@ -120,7 +126,7 @@ impl KernelSet {
             decode: DecodeKernels::load(files, &decode_name, "")?
                 .ok_or(CudaError::NoKernel { name: decode_name.clone() })?,
             decode_plain: DecodeKernels::load(files, &decode_name, "_plain")?,
-            prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{TERMS}"))?,
+            prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}"))?,
             select: load_select(files, shape)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
@@ -146,19 +152,20 @@ impl MatmulKernels {
     fn load(files: &KernelFiles, dtype: DType) -> Result<MatmulKernels, CudaError> {
         let w = dtype.name();
         let wide = || -> Result<WideKernels, CudaError> {
-            let gemm = |rows: usize| files.get("gemm", &format!("gemm_{w}_t{TERMS}_m{rows}"));
+            let gemm = |rows: usize| files.get("gemm", &format!("gemm_m{rows}"));
             Ok(WideKernels {
                 gemm: [gemm(GEMM_ROWS[0])?, gemm(GEMM_ROWS[1])?],
-                split: files.get("gemm", &format!("split_{w}"))?,
-                rms_norm: files.get("norm", &format!("rms_norm_{w}"))?,
-                gated_act: files.get("norm", &format!("gated_act_{w}"))?,
+                scale: files.get("gemm", "scale_products")?,
+                round: files.get("gemm", "round_rows")?,
+                rms_norm: files.get("norm", "rms_norm_f16")?,
+                gated_act: files.get("norm", "gated_act_f16")?,
             })
         };
         Ok(MatmulKernels {
             gemv: gemv_pair(files, &format!("gemv_{w}"))?,
             norm: gemv_pair(files, &format!("gemv_norm_{w}"))?,
             gated: gemv_pair(files, &format!("gemv_gated_{w}"))?,
-            wide: (dtype != DType::F32).then(wide).transpose()?,
+            wide: (dtype == DType::F16).then(wide).transpose()?,
         })
     }
 }

@@ -1,8 +1,8 @@
 //! The CUDA backend: the kernels of `kernels/` behind the driver API, loaded at run time. It builds and starts where no
 //! CUDA is installed.
 //!
-//! A pass of up to 16 rows and a wider one round differently (f32 arithmetic, and products of two 16-bit terms), each
-//! the same for a row whatever the others are.
+//! A pass of up to 16 rows and a wider one round differently (the first as f32 arithmetic does; the inputs of the second's
+//! products are f16 with a power of two for each row), each the same for a row whatever the others are.
 
 mod abi;
 mod cache;
@@ -35,7 +35,7 @@ pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
 use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, Shape};
-pub use kernel_set::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS, TERMS};
+pub use kernel_set::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
@@ -44,7 +44,7 @@ pub use selftest::{Check, check_all};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use trace::Queries;
-use weights::DeviceWeights;
+use weights::{DeviceWeights, dtype_on_device};
 
 /// Positions that rotary tables grow by.
 const ANGLE_STEP: usize = 4096;
@@ -133,15 +133,15 @@ impl CudaBackend {
         let info = device.info()?;
         let files = KernelFiles::new(&device, &info)?;
         let cache = (options.k_cache.unwrap_or(DEFAULT_CACHE.0), options.v_cache.unwrap_or(DEFAULT_CACHE.1));
-        let mut types: Vec<_> = weights.matrices().iter().map(|w| w.dtype).collect();
+        let mut types: Vec<_> = weights.matrices().iter().map(|w| dtype_on_device(w.dtype)).collect();
         types.sort_unstable_by_key(|t| t.name());
         types.dedup();
         let (head_dim, layers, heads) = (spec.head_dim, spec.layers.len(), spec.num_attention_heads);
         let shape = Shape { head_dim, layers, heads };
-        let mut kernels = KernelSet::load(&files, shape, &types, cache, weights.embedding.dtype)?;
-        let warnings =
-            selftest::settle(&device, &info, &files, &mut kernels, head_dim, cache, weights.embedding.dtype)?;
-        let device_weights = DeviceWeights::upload(&device, &weights, progress)?;
+        let embedding = dtype_on_device(weights.embedding.dtype);
+        let mut kernels = KernelSet::load(&files, shape, &types, cache, embedding)?;
+        let warnings = selftest::settle(&device, &info, &files, &mut kernels, head_dim, cache, embedding)?;
+        let device_weights = DeviceWeights::upload(&device, &weights, &kernels.narrow_weights, progress)?;
         let splits = splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();

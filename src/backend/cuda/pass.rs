@@ -4,14 +4,14 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GatedAct, GatedActTerms,
-    GemvGated, HeadState, PrefillPart, RmsNorm, RopeCache, RowState, cache_type,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GatedAct, GatedActF16, GemvGated,
+    HeadState, PrefillPart, RmsNorm, RopeCache, RowState, cache_type,
 };
 use super::cache::Sequences;
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::{Job, Norm, ptr_or_null};
-use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, PREFILL_LINES, TERMS, WideKernels};
+use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, PREFILL_LINES, WideKernels};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
@@ -45,8 +45,9 @@ pub struct Scratch {
     /// `[N, intermediate_size]`
     pub gate: Buffer<f32>,
     pub up: Buffer<f32>,
-    /// 16-bit terms of a product's input: `[TERMS][N, the widest input]`
-    pub terms: Buffer<u16>,
+    /// A product's input in f16, `[N, the widest input]`, with a power of two for each row, `[N]`
+    pub rounded: Buffer<u16>,
+    pub rounded_scales: Buffer<f32>,
     /// Not 0: something was not finite.
     pub not_finite: Buffer<i32>,
 }
@@ -99,7 +100,8 @@ impl Scratch {
             partial_states: device.allocate(&name("split states"), NARROW_ROWS * heads * splits)?,
             gate: floats("gate", MAX_ROWS, spec.intermediate_size)?,
             up: floats("up", MAX_ROWS, spec.intermediate_size)?,
-            terms: device.allocate(&name("terms"), TERMS * MAX_ROWS * widest)?,
+            rounded: device.allocate(&name("rounded inputs"), MAX_ROWS * widest)?,
+            rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS)?,
             not_finite,
         })
     }
@@ -107,10 +109,25 @@ impl Scratch {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let Scratch {
-            rows, parts, x, h, q, k, v, attended, states, partial_out, partial_states, gate, up, terms, ..
+            rows,
+            parts,
+            x,
+            h,
+            q,
+            k,
+            v,
+            attended,
+            states,
+            partial_out,
+            partial_states,
+            gate,
+            up,
+            rounded,
+            rounded_scales,
+            not_finite: _,
         } = self;
-        let floats = [x, h, q, k, v, attended, partial_out, gate, up].map(Buffer::bytes);
-        let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), terms.bytes()];
+        let floats = [x, h, q, k, v, attended, partial_out, gate, up, rounded_scales].map(Buffer::bytes);
+        let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), rounded.bytes()];
         floats.iter().chain(&others).sum()
     }
 }
@@ -155,6 +172,7 @@ impl Operations for CudaBackend {
         let s = &self.spec;
         let parameters = Embed {
             embedding: self.weights.embedding.ptr(),
+            scales: self.weights.embedding.scales(),
             rows: self.scratch.rows.ptr(),
             x: self.scratch.x.ptr(),
             width: s.hidden_size.into(),
@@ -212,12 +230,12 @@ impl Operations for CudaBackend {
                     Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.ptr() },
                     Job { w: &w.up, bias: w.up_bias.as_ref(), y: scratch.up.ptr() },
                 ];
-                self.norm_terms(wide, scratch.x.ptr(), norm, w.gate.in_features, n)?;
-                jobs.iter().try_for_each(|job| self.gemm(wide, job, n, false))?;
+                self.round_normed(wide, scratch.x.ptr(), norm, w.gate.in_features, n)?;
+                self.gemm(wide, &jobs, n, false)?;
                 if let (Some(down), true, None) = (down, w.down.dtype == w.gate.dtype, &w.post_feed_forward_norm) {
-                    self.gate_terms(wide, n * w.gate.out_features)?;
+                    self.round_gated(wide, w.gate.out_features, n)?;
                     let job = Job { w: &w.down, bias: w.down_bias.as_ref(), y: scratch.x.ptr() };
-                    return Ok(self.gemm(down, &job, n, true)?);
+                    return Ok(self.gemm(down, &[job], n, true)?);
                 }
                 self.gate_floats(n * w.gate.out_features)?;
             }
@@ -445,6 +463,8 @@ impl CudaBackend {
                 eps: norm.eps,
                 gate: w.gate.ptr(),
                 up: w.up.ptr(),
+                gate_scales: w.gate.scales(),
+                up_scales: w.up.scales(),
                 gate_bias: ptr_or_null(w.gate_bias.as_ref()),
                 up_bias: ptr_or_null(w.up_bias.as_ref()),
                 y: scratch.gate.ptr().add(first * outs),
@@ -458,17 +478,17 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// terms ← act(gate) ⊙ up, `[count]`.
-    fn gate_terms(&self, wide: &WideKernels, count: usize) -> Result<(), CudaError> {
-        let parameters = GatedActTerms {
+    /// The scratch's rounded rows ← act(gate) ⊙ up, `[rows, width]`.
+    fn round_gated(&self, wide: &WideKernels, width: usize, rows: usize) -> Result<(), CudaError> {
+        let parameters = GatedActF16 {
             gate: self.scratch.gate.ptr(),
             up: self.scratch.up.ptr(),
-            terms: self.scratch.terms.ptr(),
-            count: count.into(),
+            to: self.scratch.rounded.ptr(),
+            scales: self.scratch.rounded_scales.ptr(),
+            width: width.into(),
             activation: self.activation(),
-            term_count: TERMS.into(),
         };
-        self.device.launch(&wide.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
+        self.device.launch(&wide.gated_act, [rows, 1, 1], &parameters)
     }
 
     /// gate ← act(gate) ⊙ up, `[count]`.

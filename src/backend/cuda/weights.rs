@@ -1,9 +1,11 @@
-//! The weights on the device: every matrix in its stored dtype, copied from the memory map through pinned buffers; norm
-//! weights and biases in f32.
+//! The weights on the device, copied from the memory map through pinned buffers: f32 and f16 matrices as they are, bf16
+//! ones in f16 with a power of two for each row, which is exact ([`narrow_weights`](super::abi::NarrowWeights)) and lets
+//! the tensor cores multiply them with f16 activations; norm weights and biases in f32.
 
-use super::abi::Stored;
+use super::abi::{NarrowWeights, Stored};
 use super::context::{Device, Event};
 use super::error::CudaError;
+use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::weights::{DType, Elements, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
@@ -14,14 +16,30 @@ const STAGE: usize = 16 << 20;
 /// A matrix on the device, `[out_features, in_features]`.
 pub struct Matrix {
     data: Buffer<u8>,
+    /// `[out_features]` powers of two that the rows are to be multiplied by; `None`: 1.
+    scales: Option<Buffer<f32>>,
     pub out_features: usize,
     pub in_features: usize,
+    /// f32 or f16
     pub dtype: DType,
+}
+
+/// The type that a matrix has on the device.
+pub fn dtype_on_device(stored: DType) -> DType {
+    match stored {
+        DType::Bf16 => DType::F16,
+        DType::F16 | DType::F32 => stored,
+    }
 }
 
 impl Matrix {
     pub fn ptr(&self) -> DevicePtr<Stored> {
         self.data.ptr().cast()
+    }
+
+    /// Null: all are 1.
+    pub fn scales(&self) -> DevicePtr<f32> {
+        self.scales.as_ref().map_or(DevicePtr::NULL, Buffer::ptr)
     }
 }
 
@@ -70,6 +88,7 @@ impl DeviceWeights {
     pub fn upload(
         device: &Device,
         weights: &Weights,
+        narrow: &Kernel<NarrowWeights>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<DeviceWeights, CudaError> {
         let total = weights.byte_len();
@@ -77,7 +96,7 @@ impl DeviceWeights {
         if total > free {
             return Err(CudaError::OutOfMemory { what: "the weights".to_owned(), wanted: total, free, total: memory });
         }
-        let mut uploader = Uploader::new(device, total, progress)?;
+        let mut uploader = Uploader::new(device, narrow, total, progress)?;
         let embedding = uploader.matrix(&weights.embedding)?;
         let layers = weights.layers.iter().map(|layer| uploader.layer(layer)).collect::<Result<_, _>>()?;
         let tied = weights.head.name == weights.embedding.name;
@@ -108,7 +127,7 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
         return Err(CudaError::Unsupported(format!("vocab_size is {}: expected at most 2^20", spec.vocab_size)));
     }
     for layer in &weights.layers {
-        if layer.gate.dtype != layer.up.dtype {
+        if dtype_on_device(layer.gate.dtype) != dtype_on_device(layer.up.dtype) {
             let (gate, up) = (layer.gate.dtype.name(), layer.up.dtype.name());
             return Err(CudaError::Unsupported(format!("{} is {gate}, {} is {up}", layer.gate.name, layer.up.name)));
         }
@@ -118,6 +137,7 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
 
 struct Uploader<'a> {
     device: &'a Device,
+    narrow: &'a Kernel<NarrowWeights>,
     stages: [(Pinned, Event); 2],
     /// Which stage is next.
     next: usize,
@@ -129,12 +149,13 @@ struct Uploader<'a> {
 impl<'a> Uploader<'a> {
     fn new(
         device: &'a Device,
+        narrow: &'a Kernel<NarrowWeights>,
         total: usize,
         progress: &'a mut dyn FnMut(usize, usize),
     ) -> Result<Uploader<'a>, CudaError> {
         let bytes = STAGE.min(total);
         let stages = [(device.pinned(bytes)?, device.event()?), (device.pinned(bytes)?, device.event()?)];
-        Ok(Uploader { device, stages, next: 0, done: 0, total, progress })
+        Ok(Uploader { device, narrow, stages, next: 0, done: 0, total, progress })
     }
 
     fn layer(&mut self, layer: &LayerWeights) -> Result<DeviceLayer, CudaError> {
@@ -177,7 +198,17 @@ impl<'a> Uploader<'a> {
             self.copy(&data, offset, part)?;
             offset += part.len();
         }
-        Ok(Matrix { data, out_features: weight.rows, in_features: weight.in_features, dtype: weight.dtype })
+        let (out_features, in_features) = (weight.rows, weight.in_features);
+        let scales = (weight.dtype == DType::Bf16).then(|| self.narrow(&data, weight)).transpose()?;
+        Ok(Matrix { data, scales, out_features, in_features, dtype: dtype_on_device(weight.dtype) })
+    }
+
+    /// Makes f16 of a bf16 matrix that has been copied; its rows' powers of two.
+    fn narrow(&self, data: &Buffer<u8>, weight: &Weight) -> Result<Buffer<f32>, CudaError> {
+        let scales = self.device.allocate(&weight.name, weight.rows)?;
+        let parameters = NarrowWeights { w: data.ptr().cast(), scales: scales.ptr(), k: weight.in_features.into() };
+        self.device.launch(self.narrow, [weight.rows, 1, 1], &parameters)?;
+        Ok(scales)
     }
 
     /// Copies a part through the stage that has been free for longer, while the other's copy is in flight.

@@ -12,7 +12,7 @@ pub mod accelerators;
 mod counts;
 
 use super::roofline::{attention_operations, positions};
-use crate::backend::cuda::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS, TERMS};
+use crate::backend::cuda::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS};
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
 use serde::{Deserialize, Serialize};
@@ -188,7 +188,7 @@ impl Model<'_> {
     fn step(&self, batch: usize, context: usize, traced: bool) -> Time {
         let (s, mut time) = (self.spec, Time::default());
         let rows = if batch > 8 { 16 } else { 8 };
-        let gemv = ["gemv_norm", "gemv", "gemv_gated", "gemv"].map(|name| count(&format!("{name}_bf16_r{rows}")));
+        let gemv = ["gemv_norm", "gemv", "gemv_gated", "gemv"].map(|name| count(&format!("{name}_f16_r{rows}")));
         // norms, rotation and cache, attention and its merge, and the four products
         let layer_nodes = 7 + if s.post_norms { 2 } else { 0 };
         // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
@@ -225,7 +225,7 @@ impl Model<'_> {
     fn prefill(&self, tokens: usize) -> Time {
         let (s, mut time) = (self.spec, Time::default());
         let multiprocessors = self.device.multiprocessors;
-        let per_hmma = self.time(GEMM_EXECUTED) * count("gemm_bf16_t2_m128");
+        let per_hmma = self.time(GEMM_EXECUTED) * count("gemm_m128");
         let attention = self.time(PREFILL_EXECUTED) * prefill_attention(s.head_dim);
         let (q, kv) = (s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim);
         // q, k, v, gate and up are launches of their own
@@ -239,7 +239,7 @@ impl Model<'_> {
                     let blocks = rows.div_ceil(GEMM_ROWS[1]) * outs.div_ceil(64);
                     // the multiprocessor with the most blocks decides; a block's warps are spread over the schedulers
                     let most = blocks.div_ceil(multiprocessors) as f64;
-                    let block = (GEMM_ROWS[1] * 64 * width * TERMS) as f64 / HMMA_PRODUCTS / SCHEDULERS;
+                    let block = (GEMM_ROWS[1] * 64 * width) as f64 / HMMA_PRODUCTS / SCHEDULERS;
                     let computed = self.hmma(most * block, per_hmma, PRODUCT_IPC);
                     let read = (width * outs) as f64 * WEIGHT_BYTES / self.bandwidth();
                     if read > computed { time.memory += read } else { time.issue += computed }

@@ -97,24 +97,49 @@ pub fn rounding(dtype: DType) -> f64 {
     }
 }
 
-/// 16-bit terms of a weight's dtype, `x = restore · (t0 + next · t1)`, as `kernels/dense.cuh` has them: (next,
-/// restore).
-pub fn terms(dtype: DType) -> (f64, f64) {
-    if dtype == DType::F16 { (1.0 / 2048.0, 64.0) } else { (1.0, 1.0) }
+/// Powers of two as rows have them, and the same on the device.
+pub struct Scales {
+    pub values: Vec<f64>,
+    pub buffer: Buffer<f32>,
 }
 
-/// What two terms hold: `[2][count]` in 16 bits.
-pub fn restored(bits: &[u16], dtype: DType) -> Vec<f64> {
-    let values = decode(bytemuck::cast_slice(bits), dtype);
-    let (first, second) = values.split_at(values.len() / 2);
-    let (next, restore) = terms(dtype);
-    first.iter().zip(second).map(|(a, b)| restore * (f64::from(*a) + next * f64::from(*b))).collect()
+impl Scales {
+    pub fn new(device: &Device, count: usize) -> Result<Scales, CudaError> {
+        let powers: Vec<f32> = (0..count).map(|i| 2f32.powi(i as i32 * 7 % 23 - 11)).collect();
+        Ok(Scales { values: powers.iter().map(|x| f64::from(*x)).collect(), buffer: upload(device, &powers)? })
+    }
+
+    /// The numbers of rows of this width, multiplied by their rows' powers.
+    pub fn restore(&self, values: &[f32], width: usize) -> Vec<f64> {
+        let rows = values.chunks(width).zip(&self.values);
+        rows.flat_map(|(row, scale)| row.iter().map(move |x| f64::from(*x) * scale)).collect()
+    }
 }
 
-/// What two terms may lose of a number of this size, relative to |x| + 2^-8: 2^-16 in bf16; 2^-22 in f16, or 2^-30 of any
-/// number, which is 2^-22 of the 2^-8.
-pub fn two_terms(dtype: DType) -> f64 {
-    if dtype == DType::F16 { 4.0 * U } else { 256.0 * U }
+/// Compares rows that a kernel has rounded to f16 with what they should hold: a number to 2^-11 of itself or 2^-39 of the
+/// row's maximum, and `lost` of its `magnitude` before that.
+pub fn compare_rounded(
+    outcome: &mut Outcome,
+    (bits, scales): (&[u16], &[f32]),
+    want: &[f64],
+    magnitude: &[f64],
+    lost: f64,
+) {
+    let width = want.len() / scales.len();
+    let got = decode(bytemuck::cast_slice(bits), DType::F16);
+    for (row, scale) in scales.iter().enumerate() {
+        let range = row * width..(row + 1) * width;
+        let max = want[range.clone()].iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+        for i in range {
+            let size = magnitude[i] + max / f64::from(1 << 28);
+            outcome.compare(
+                (f64::from(got[i]) * f64::from(*scale)) as f32,
+                want[i],
+                size,
+                1.0 / 2048.0 + lost + 2.0 * U,
+            );
+        }
+    }
 }
 
 /// What a case gives to a kernel.

@@ -1,12 +1,13 @@
-//! Cases of `embed.cu` and `norm.cu`.
+//! Cases of `embed.cu`, `norm.cu` and `weights.cu`, and of the rounding in `gemm.cu`.
 
-use super::super::abi::{AddRmsNorm, Embed, GatedAct, GatedActTerms, RmsNorm, RmsNormTerms, RowState};
+use super::super::abi::{
+    AddRmsNorm, Embed, GatedAct, GatedActF16, NarrowWeights, RmsNorm, RmsNormF16, RoundRows, RowState,
+};
 use super::super::context::Device;
 use super::super::error::CudaError;
-use super::super::kernel_set::TERMS;
 use super::super::launch::Kernel;
 use super::super::noise::Noise;
-use super::data::{Outcome, U, Values, restored, two_terms, unwritten, upload};
+use super::data::{Outcome, Scales, U, Values, compare_rounded, decode, unwritten, upload};
 use crate::model::weights::DType;
 use std::f64::consts::PI;
 
@@ -39,18 +40,25 @@ pub fn norm(x: &[f32], weight: &[f32]) -> Vec<f64> {
 pub fn embed(device: &Device, kernel: &Kernel<Embed>, dtype: DType) -> Result<Outcome, CudaError> {
     let (vocab, width, scale, tokens) = (7, 2056, 1.7f32, [3, 0, 7]);
     let table = Values::new(device, &Noise(21).floats(vocab * width, 1.0), dtype)?;
+    let scales = Scales::new(device, vocab)?;
+    let values = scales.restore(&table.values, width);
     let rows = tokens.map(|token| RowState { token, ..RowState::default() });
     let (rows, x) = (upload(device, &rows)?, unwritten::<f32>(device, tokens.len() * width)?);
-    let parameters =
-        Embed { embedding: table.ptr(), rows: rows.ptr(), x: x.ptr(), width: width.into(), vocab: vocab.into(), scale };
+    let parameters = Embed {
+        embedding: table.ptr(),
+        scales: scales.buffer.ptr(),
+        rows: rows.ptr(),
+        x: x.ptr(),
+        width: width.into(),
+        vocab: vocab.into(),
+        scale,
+    };
     device.launch(kernel, [width.div_ceil(2048), tokens.len(), 1], &parameters)?;
     let got: Vec<f32> = device.read(&x, 0, tokens.len() * width)?;
     let mut outcome = Outcome::default();
     for (i, got) in got.iter().enumerate() {
-        match table.values.get(tokens[i / width] as usize * width + i % width) {
-            Some(value) => {
-                outcome.compare(*got, f64::from(*value) * f64::from(scale), f64::from(value.abs() * scale), 2.0 * U)
-            }
+        match values.get(tokens[i / width] as usize * width + i % width) {
+            Some(value) => outcome.compare(*got, value * f64::from(scale), value.abs() * f64::from(scale), 2.0 * U),
             None => outcome.same(got.is_nan(), true),
         }
     }
@@ -88,31 +96,64 @@ pub fn rms_norm(device: &Device, kernel: &Kernel<RmsNorm>) -> Result<Outcome, Cu
     Ok(outcome)
 }
 
-pub fn rms_norm_terms(device: &Device, kernel: &Kernel<RmsNormTerms>, dtype: DType) -> Result<Outcome, CudaError> {
+pub fn rms_norm_f16(device: &Device, kernel: &Kernel<RmsNormF16>) -> Result<Outcome, CudaError> {
     let mut noise = Noise(23);
     let (x, weight) = (noise.floats(ROWS * WIDTH, 3.0), noise.floats(WIDTH, 1.0));
     let (from, weights) = (upload(device, &x)?, upload(device, &weight)?);
-    let to = unwritten::<u16>(device, TERMS * x.len())?;
-    let parameters = RmsNormTerms {
+    let (to, scales) = (unwritten::<u16>(device, x.len())?, unwritten::<f32>(device, ROWS)?);
+    let parameters = RmsNormF16 {
         x: from.ptr(),
         weight: weights.ptr(),
         offset: OFFSET,
         eps: EPS,
         width: WIDTH.into(),
-        terms: to.ptr(),
-        term_count: TERMS.into(),
+        to: to.ptr(),
+        scales: scales.ptr(),
     };
     device.launch(kernel, [ROWS, 1, 1], &parameters)?;
-    let want = x.chunks(WIDTH).flat_map(|x| norm(x, &weight));
-    Ok(compare_terms(&device.read(&to, 0, TERMS * x.len())?, want, dtype, NORM))
+    let want: Vec<f64> = x.chunks(WIDTH).flat_map(|x| norm(x, &weight)).collect();
+    let got = (device.read(&to, 0, x.len())?, device.read(&scales, 0, ROWS)?);
+    let mut outcome = Outcome::default();
+    let magnitude: Vec<f64> = want.iter().map(|x| x.abs()).collect();
+    compare_rounded(&mut outcome, (&got.0, &got.1), &want, &magnitude, NORM);
+    Ok(outcome)
 }
 
-fn compare_terms(bits: &[u16], want: impl Iterator<Item = f64>, dtype: DType, bound: f64) -> Outcome {
+/// Rows of very different sizes, and one of zeros.
+pub fn round_rows(device: &Device, kernel: &Kernel<RoundRows>) -> Result<Outcome, CudaError> {
+    let mut x = Noise(12).floats(ROWS * WIDTH, 30.0);
+    x[..WIDTH].fill(0.0);
+    x[WIDTH..2 * WIDTH].iter_mut().for_each(|x| *x *= 1e9);
+    let (from, to) = (upload(device, &x)?, unwritten::<u16>(device, x.len())?);
+    let scales = unwritten::<f32>(device, ROWS)?;
+    let parameters = RoundRows { x: from.ptr(), to: to.ptr(), scales: scales.ptr(), width: WIDTH.into() };
+    device.launch(kernel, [ROWS, 1, 1], &parameters)?;
+    let got = (device.read(&to, 0, x.len())?, device.read(&scales, 0, ROWS)?);
+    let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
     let mut outcome = Outcome::default();
-    for (got, want) in restored(bits, dtype).iter().zip(want) {
-        outcome.compare(*got as f32, want, want.abs() + 1.0 / 256.0, two_terms(dtype) + bound + U);
+    let magnitude: Vec<f64> = want.iter().map(|x| x.abs()).collect();
+    compare_rounded(&mut outcome, (&got.0, &got.1), &want, &magnitude, 0.0);
+    Ok(outcome)
+}
+
+/// Numbers as large as bf16 has them in one row, and as small as are still exact in another.
+pub fn narrow_weights(device: &Device, kernel: &Kernel<NarrowWeights>) -> Result<Outcome, CudaError> {
+    let mut w = Noise(26).floats(ROWS * WIDTH, 1.0);
+    w[..WIDTH].iter_mut().for_each(|x| *x *= 2f32.powi(126));
+    w[WIDTH..2 * WIDTH].iter_mut().enumerate().for_each(|(i, x)| *x = 1f32.max(x.abs()) * 2f32.powi(-(i as i32 % 30)));
+    let w = Values::new(device, &w, DType::Bf16)?;
+    let scales = unwritten::<f32>(device, ROWS)?;
+    let parameters = NarrowWeights { w: w.ptr(), scales: scales.ptr(), k: WIDTH.into() };
+    device.launch(kernel, [ROWS, 1, 1], &parameters)?;
+    let scales: Vec<f32> = device.read(&scales, 0, ROWS)?;
+    let got = decode(&device.read(&w.buffer, 0, 2 * w.values.len())?, DType::F16);
+    let mut outcome = Outcome::default();
+    for (i, (got, want)) in got.iter().zip(&w.values).enumerate() {
+        let got = f64::from(*got) * f64::from(scales[i / WIDTH]);
+        // exact, but for the noise that lies more than 2^31 below its row's maximum
+        outcome.compare(got as f32, f64::from(*want), f64::from(want.abs()) + f64::from(U as f32), U);
     }
-    outcome
+    Ok(outcome)
 }
 
 pub fn add_rms_norm(device: &Device, kernel: &Kernel<AddRmsNorm>) -> Result<Outcome, CudaError> {
@@ -136,7 +177,7 @@ pub fn add_rms_norm(device: &Device, kernel: &Kernel<AddRmsNorm>) -> Result<Outc
 /// Gates, the other factors, and the results of an activation.
 fn gates(gelu: bool) -> (Vec<f32>, Vec<f32>, Vec<f64>) {
     let mut noise = Noise(25);
-    let (gate, up) = (noise.floats(1300, 6.0), noise.floats(1300, 2.0));
+    let (gate, up) = (noise.floats(1304, 6.0), noise.floats(1304, 2.0));
     let want = gate.iter().zip(&up).map(|(g, u)| activate(f64::from(*g), gelu) * f64::from(*u)).collect();
     (gate, up, want)
 }
@@ -160,24 +201,25 @@ pub fn gated_act(device: &Device, kernel: &Kernel<GatedAct>) -> Result<Outcome, 
     Ok(outcome)
 }
 
-pub fn gated_act_terms(device: &Device, kernel: &Kernel<GatedActTerms>, dtype: DType) -> Result<Outcome, CudaError> {
-    let (gate, up, want) = gates(false);
-    let (g, u) = (upload(device, &gate)?, upload(device, &up)?);
-    let to = unwritten::<u16>(device, TERMS * gate.len())?;
-    let parameters = GatedActTerms {
-        gate: g.ptr(),
-        up: u.ptr(),
-        terms: to.ptr(),
-        count: gate.len().into(),
-        activation: false.into(),
-        term_count: TERMS.into(),
-    };
-    device.launch(kernel, [gate.len().div_ceil(1024), 1, 1], &parameters)?;
-    let bits: Vec<u16> = device.read(&to, 0, TERMS * gate.len())?;
+pub fn gated_act_f16(device: &Device, kernel: &Kernel<GatedActF16>) -> Result<Outcome, CudaError> {
     let mut outcome = Outcome::default();
-    for (i, got) in restored(&bits, dtype).into_iter().enumerate() {
-        let magnitude = f64::from((gate[i] * up[i]).abs()) + 1.0 / 256.0;
-        outcome.compare(got as f32, want[i], magnitude, two_terms(dtype) + ACTIVATION + U);
+    for gelu in [false, true] {
+        let (gate, up, want) = gates(gelu);
+        let (g, u) = (upload(device, &gate)?, upload(device, &up)?);
+        let (rows, width) = (2, gate.len() / 2);
+        let (to, scales) = (unwritten::<u16>(device, gate.len())?, unwritten::<f32>(device, rows)?);
+        let parameters = GatedActF16 {
+            gate: g.ptr(),
+            up: u.ptr(),
+            to: to.ptr(),
+            scales: scales.ptr(),
+            width: width.into(),
+            activation: gelu.into(),
+        };
+        device.launch(kernel, [rows, 1, 1], &parameters)?;
+        let got = (device.read(&to, 0, gate.len())?, device.read(&scales, 0, rows)?);
+        let magnitude: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| f64::from((g * u).abs())).collect();
+        compare_rounded(&mut outcome, (&got.0, &got.1), &want, &magnitude, ACTIVATION);
     }
     Ok(outcome)
 }

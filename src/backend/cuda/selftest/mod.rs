@@ -16,7 +16,7 @@ mod selection;
 use super::abi::cache_type;
 use super::context::{Device, DeviceInfo};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, Shape, TERMS, TESTED_HEADS, TESTED_LAYERS};
+use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, Shape, TESTED_HEADS, TESTED_LAYERS};
 use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
@@ -28,7 +28,7 @@ use serde::Serialize;
 /// Rows of the cases of kernels for up to 8 rows, and for up to 16.
 const NARROW: [usize; 2] = [5, 13];
 
-const DTYPES: [DType; 3] = [DType::F32, DType::F16, DType::Bf16];
+const WEIGHTS: [DType; 2] = [DType::F32, DType::F16];
 
 /// What one kernel answered.
 #[derive(Clone, Debug, Serialize)]
@@ -121,20 +121,16 @@ impl<'a> SelfTest<'a> {
 
     fn everything(&mut self) -> Result<(), CudaError> {
         use DType::{Bf16, F16, F32};
-        self.plain(&DTYPES)?;
+        self.plain()?;
         for head_dim in [16, 32, 64, 96, 128, 256] {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
                 let shape = Shape { head_dim, layers: TESTED_LAYERS, heads: TESTED_HEADS };
-                let mut kernels = KernelSet::load(self.files, shape, &DTYPES, cache, F32)?;
+                let mut kernels = KernelSet::load(self.files, shape, &WEIGHTS, cache, F32)?;
                 self.kernels(&mut kernels, head_dim, cache, F32)?;
             }
         }
-        for embedding in [F16, Bf16] {
-            let kernel = self.files.get("embed", &format!("embed_{}", embedding.name()))?;
-            let device = self.device;
-            self.required(&kernel, |kernel| elementwise::embed(device, kernel, embedding))?;
-        }
-        Ok(())
+        let (embed, device) = (self.files.get("embed", "embed_f16")?, self.device);
+        self.required(&embed, |kernel| elementwise::embed(device, kernel, F16))
     }
 
     /// All kernels of a set, those first that others are tested with.
@@ -146,7 +142,8 @@ impl<'a> SelfTest<'a> {
         embedding: DType,
     ) -> Result<(), CudaError> {
         let device = self.device;
-        for dtype in DTYPES {
+        self.required(&set.narrow_weights, |kernel| elementwise::narrow_weights(device, kernel))?;
+        for dtype in WEIGHTS {
             if let Some(matmul) = set.matmul.get_mut(&dtype) {
                 self.products(matmul, dtype)?;
             }
@@ -180,13 +177,13 @@ impl<'a> SelfTest<'a> {
             })?;
         }
         let Some(wide) = &mut matmul.wide else { return Ok(()) };
-        let bound = [cache_type(dtype), TERMS.into()];
         for (kernel, block) in wide.gemm.iter_mut().zip(GEMM_ROWS) {
-            self.replaceable(kernel, "plain_gemm", &bound, |kernel| products::gemm(device, kernel, dtype, block))?;
+            self.replaceable(kernel, "plain_gemm", &[], |kernel| products::gemm(device, kernel, block))?;
         }
-        self.required(&wide.split, |kernel| products::split(device, kernel, dtype))?;
-        self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_terms(device, kernel, dtype))?;
-        self.required(&wide.gated_act, |kernel| elementwise::gated_act_terms(device, kernel, dtype))
+        self.required(&wide.scale, |kernel| products::scale(device, kernel))?;
+        self.required(&wide.round, |kernel| elementwise::round_rows(device, kernel))?;
+        self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_f16(device, kernel))?;
+        self.required(&wide.gated_act, |kernel| elementwise::gated_act_f16(device, kernel))
     }
 
     fn attention(&mut self, set: &mut KernelSet, fixture: &Fixture) -> Result<(), CudaError> {
@@ -207,10 +204,10 @@ impl<'a> SelfTest<'a> {
     }
 
     /// The plain kernels by themselves, with every type.
-    fn plain(&mut self, types: &[DType]) -> Result<(), CudaError> {
+    fn plain(&mut self) -> Result<(), CudaError> {
         let (device, files) = (self.device, self.files);
-        for dtype in types {
-            let (dtype, ints) = (*dtype, [cache_type(*dtype)]);
+        for dtype in WEIGHTS {
+            let ints = [cache_type(dtype)];
             self.required(&files.plain("plain_gemv", &ints)?, |k| products::gemv(device, k, dtype, NARROW[1]))?;
             self.required(&files.plain("plain_gemv_norm", &ints)?, |kernel| {
                 products::gemv_norm(device, kernel, dtype, NARROW[1])
@@ -218,11 +215,10 @@ impl<'a> SelfTest<'a> {
             self.required(&files.plain("plain_gemv_gated", &ints)?, |kernel| {
                 products::gemv_gated(device, kernel, dtype, NARROW[1])
             })?;
-            if dtype != DType::F32 {
-                let ints = [cache_type(dtype), TERMS.into()];
-                self.required(&files.plain("plain_gemm", &ints)?, |k| products::gemm(device, k, dtype, GEMM_ROWS[1]))?;
-            }
-            let fixture = Fixture::new(device, 96, (dtype, dtype))?;
+        }
+        self.required(&files.plain("plain_gemm", &[])?, |kernel| products::gemm(device, kernel, GEMM_ROWS[1]))?;
+        for cache in [DType::F32, DType::F16, DType::Bf16] {
+            let fixture = Fixture::new(device, 96, (cache, cache))?;
             let ints = fixture.plain_arguments();
             let combine = files.get("attn_decode", "attn_combine")?;
             self.required(&files.plain("plain_attn_decode", &ints)?, |kernel| fixture.decode(kernel, &combine, true))?;

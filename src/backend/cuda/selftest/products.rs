@@ -1,13 +1,12 @@
 //! Cases of `gemv.cu` and `gemm.cu`, and of their plain replacements.
 
-use super::super::abi::{GemmTerms, Gemv, GemvGated, GemvJob, GemvJobs, GemvNorm, Split};
+use super::super::abi::{GemmF16, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, ScaleProducts};
 use super::super::context::Device;
 use super::super::error::CudaError;
-use super::super::kernel_set::TERMS;
 use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
 use super::super::noise::Noise;
-use super::data::{Outcome, U, Values, bound, restored, terms, two_terms, unwritten, upload};
+use super::data::{Outcome, Scales, U, Values, bound, unwritten, upload};
 use super::elementwise::{EPS, OFFSET, activate, norm};
 use crate::model::weights::DType;
 
@@ -23,15 +22,15 @@ struct Dot {
     magnitude: f64,
 }
 
-fn dot(x: &[f64], w: &[f32]) -> Dot {
-    let products = || x.iter().zip(w).map(|(x, w)| x * f64::from(*w));
+fn dot(x: &[f64], w: &[f64]) -> Dot {
+    let products = || x.iter().zip(w).map(|(x, w)| x * w);
     Dot { sum: products().sum(), magnitude: products().map(f64::abs).sum() }
 }
 
-/// Three bf16 terms of x, two steps of 16 for a partial sum; f32 weights have three terms as well. Then the partial sums of a
-/// lane and of the warps, and a few roundings of bias, norm and residual.
+/// Two f16 terms of x, which hold it to 2^-22, or three bf16 ones of x and of f32 weights; two steps of 16 for a partial sum.
+/// Then the partial sums of a lane and of the warps, and a few roundings of bias, norm and residual.
 fn narrow_bound(dtype: DType) -> f64 {
-    bound(if dtype == DType::F32 { 18 } else { 6 }, K / 256 + 24)
+    bound(if dtype == DType::F32 { 18 } else { 4 }, K / 256 + 24) + 4.0 * U
 }
 
 /// Inputs of a narrow product, `[rows, K]`, and the weights of two matrices.
@@ -41,6 +40,10 @@ struct Narrow {
     norm: Vec<f32>,
     on_device: (Buffer<f32>, Buffer<f32>),
     w: [Values; 2],
+    /// Of the first matrix; the second has none.
+    scales: Scales,
+    /// The matrices as they are multiplied.
+    matrices: [Vec<f64>; 2],
 }
 
 impl Narrow {
@@ -54,7 +57,9 @@ impl Narrow {
             Values::new(device, &noise.floats(outs[0] * K, 0.1), dtype)?,
             Values::new(device, &noise.floats(outs[1] * K, 0.1), dtype)?,
         ];
-        Ok(Narrow { rows, x, norm, on_device, w })
+        let scales = Scales::new(device, outs[0])?;
+        let matrices = [scales.restore(&w[0].values, K), w[1].values.iter().map(|w| f64::from(*w)).collect()];
+        Ok(Narrow { rows, x, norm, on_device, w, scales, matrices })
     }
 
     /// A row as it is multiplied.
@@ -64,7 +69,7 @@ impl Narrow {
     }
 
     fn dot(&self, row: &[f64], matrix: usize, out: usize) -> Dot {
-        dot(row, &self.w[matrix].values[out * K..][..K])
+        dot(row, &self.matrices[matrix][out * K..][..K])
     }
 }
 
@@ -87,15 +92,13 @@ impl Launched {
         Ok(Launched { case, bias_buffer: upload(device, &bias)?, bias, before, y })
     }
 
-    fn jobs(&self) -> GemvJobs {
-        let job = |i: usize, bias| GemvJob {
-            w: self.case.w[i].ptr(),
-            bias,
-            y: self.y[i].ptr(),
-            outs: OUTS[i] as i32,
-            padding: 0,
+    fn jobs(&self) -> MatrixJobs {
+        let job = |i: usize, scales, bias| {
+            let (w, y, outs) = (self.case.w[i].ptr(), self.y[i].ptr(), OUTS[i] as i32);
+            MatrixJob { w, scales, bias, y, outs, padding: 0 }
         };
-        [job(0, self.bias_buffer.ptr()), job(1, DevicePtr::NULL), GemvJob::default()]
+        let scales = self.case.scales.buffer.ptr();
+        [job(0, scales, self.bias_buffer.ptr()), job(1, DevicePtr::NULL, DevicePtr::NULL), MatrixJob::default()]
     }
 
     /// Blocks of 16 outputs, of 32 where there are more than 8 rows.
@@ -162,6 +165,8 @@ pub fn gemv_gated(
             eps: EPS,
             gate: case.w[0].ptr(),
             up: case.w[1].ptr(),
+            gate_scales: case.scales.buffer.ptr(),
+            up_scales: DevicePtr::NULL,
             gate_bias: if gelu { bias[0].ptr() } else { DevicePtr::NULL },
             up_bias: if gelu { bias[1].ptr() } else { DevicePtr::NULL },
             y: y.ptr(),
@@ -191,58 +196,75 @@ pub fn gemv_gated(
     Ok(outcome)
 }
 
-/// A product of two terms, with a bias, added to what is there, for as many rows as fill a block and a part of the next.
-pub fn gemm(device: &Device, kernel: &Kernel<GemmTerms>, dtype: DType, block: usize) -> Result<Outcome, CudaError> {
-    let (n, outs, k) = (block + 6, 72, 104);
+/// Two matrices, the first with powers of two and a bias, added to what is there, for as many rows as fill a block and a part
+/// of the next.
+pub fn gemm(device: &Device, kernel: &Kernel<GemmF16>, block: usize) -> Result<Outcome, CudaError> {
+    const OUTS: [usize; 2] = [72, 40];
+    let (n, k) = (block + 6, 168);
     let mut noise = Noise(11);
-    let w = Values::new(device, &noise.floats(outs * k, 1.0), dtype)?;
-    let first = noise.floats(n * k, 1.0);
-    // the second term is as much smaller as the rounding of the first leaves it
-    let (next, restore) = terms(dtype);
-    let second = noise.floats(n * k, (two_terms(dtype).sqrt() / next) as f32);
-    let x = Values::new(device, &[first, second].concat(), dtype)?;
-    let (bias, before) = (noise.floats(outs, 1.0), noise.floats(n * outs, 1.0));
-    let (bias_buffer, y) = (upload(device, &bias)?, upload(device, &before)?);
-    let parameters = GemmTerms {
-        x: x.ptr().cast(),
-        w: w.ptr(),
-        bias: bias_buffer.ptr(),
-        y: y.ptr(),
-        n: n.into(),
-        outs: outs.into(),
-        k: k.into(),
-        accumulate: Int(1),
+    let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
+    let w = Values::new(device, &noise.floats((OUTS[0] + OUTS[1]) * k, 1.0), DType::F16)?;
+    let (x_scales, w_scales) = (Scales::new(device, n)?, Scales::new(device, OUTS[0])?);
+    let bias = noise.floats(OUTS[0], 1.0);
+    let before = OUTS.map(|outs| noise.floats(n * outs, 1.0));
+    let (bias_buffer, y) = (upload(device, &bias)?, [upload(device, &before[0])?, upload(device, &before[1])?]);
+    let job = |i: usize, w, scales, bias| {
+        let (y, outs) = (y[i].ptr(), OUTS[i] as i32);
+        MatrixJob { w, scales, bias, y, outs, padding: 0 }
     };
-    device.launch(kernel, [n.div_ceil(block), outs.div_ceil(64), 1], &parameters)?;
-    let got = device.read(&y, 0, n * outs)?;
-    // a slice of 32 elements: two steps of each term; then the slices, bias and residual
-    let bound = bound(2 * TERMS, k / 32 + 48);
+    let second = w.buffer.ptr().add(2 * OUTS[0] * k).cast();
+    let jobs = [
+        job(0, w.ptr(), w_scales.buffer.ptr(), bias_buffer.ptr()),
+        job(1, second, DevicePtr::NULL, DevicePtr::NULL),
+        MatrixJob::default(),
+    ];
+    let x_powers = x_scales.buffer.ptr();
+    let parameters =
+        GemmF16 { x: x.ptr().cast(), x_scales: x_powers, jobs, n: n.into(), k: k.into(), accumulate: Int(1) };
+    device.launch(kernel, [n.div_ceil(block), 3, 1], &parameters)?;
+    // a slice of 64 elements: four steps; then the slices, bias and residual
+    let bound = bound(4, k / 32 + 48);
+    let input = x_scales.restore(&x.values, k);
+    let (first, second) = w.values.split_at(OUTS[0] * k);
+    let matrices = [w_scales.restore(first, k), second.iter().map(|w| f64::from(*w)).collect()];
     let mut outcome = Outcome::default();
-    for row in 0..n {
-        let input: Vec<f64> = (row * k..(row + 1) * k)
-            .map(|i| restore * (f64::from(x.values[i]) + next * f64::from(x.values[n * k + i])))
-            .collect();
-        for out in 0..outs {
-            let Dot { sum, magnitude } = dot(&input, &w.values[out * k..][..k]);
-            let added = [f64::from(bias[out]), f64::from(before[row * outs + out])];
-            let want = sum + added[0] + added[1];
-            outcome.compare(got[row * outs + out], want, magnitude + added[0].abs() + added[1].abs(), bound);
+    for (matrix, outs) in OUTS.into_iter().enumerate() {
+        for (i, got) in device.read(&y[matrix], 0, n * outs)?.into_iter().enumerate() {
+            let (row, out) = (i / outs, i % outs);
+            let Dot { sum, magnitude } = dot(&input[row * k..][..k], &matrices[matrix][out * k..][..k]);
+            let bias = if matrix == 0 { f64::from(bias[out]) } else { 0.0 };
+            let before = f64::from(before[matrix][i]);
+            outcome.compare(got, sum + bias + before, magnitude + bias.abs() + before.abs(), bound);
         }
     }
     Ok(outcome)
 }
 
-pub fn split(device: &Device, kernel: &Kernel<Split>, dtype: DType) -> Result<Outcome, CudaError> {
-    let count = 1300;
-    let values = Noise(12).floats(count, 30.0);
-    let (x, to) = (upload(device, &values)?, unwritten::<u16>(device, TERMS * count)?);
-    let parameters = Split { x: x.ptr(), terms: to.ptr(), count: count.into(), term_count: TERMS.into() };
-    device.launch(kernel, [count.div_ceil(1024), 1, 1], &parameters)?;
-    let got = restored(&device.read(&to, 0, TERMS * count)?, dtype);
+/// With and without powers of two of the weights, written and added.
+pub fn scale(device: &Device, kernel: &Kernel<ScaleProducts>) -> Result<Outcome, CudaError> {
+    let (rows, outs) = (5, 300);
+    let mut noise = Noise(13);
+    let (values, before) = (noise.floats(rows * outs, 30.0), noise.floats(rows * outs, 30.0));
+    let (products, x_scales, scales) =
+        (upload(device, &values)?, Scales::new(device, rows)?, Scales::new(device, outs)?);
     let mut outcome = Outcome::default();
-    for (got, want) in got.iter().zip(&values) {
-        let want = f64::from(*want);
-        outcome.compare(*got as f32, want, want.abs() + 1.0 / 256.0, two_terms(dtype) + U);
+    for add in [false, true] {
+        let y = upload(device, &before)?;
+        let parameters = ScaleProducts {
+            products: products.ptr(),
+            x_scales: x_scales.buffer.ptr(),
+            scales: if add { DevicePtr::NULL } else { scales.buffer.ptr() },
+            y: y.ptr(),
+            count: (rows * outs).into(),
+            outs: outs.into(),
+            accumulate: add.into(),
+        };
+        device.launch(kernel, [(rows * outs).div_ceil(1024), 1, 1], &parameters)?;
+        for (i, got) in device.read(&y, 0, rows * outs)?.into_iter().enumerate() {
+            let product = f64::from(values[i]) * x_scales.values[i / outs];
+            let (factor, there) = if add { (1.0, f64::from(before[i])) } else { (scales.values[i % outs], 0.0) };
+            outcome.compare(got, product * factor + there, (product * factor).abs() + there.abs(), U);
+        }
     }
     Ok(outcome)
 }
