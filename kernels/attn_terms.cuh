@@ -6,16 +6,6 @@
 /// Softmax weights e^{s-m} <= 1 are multiplied by it before they are split into terms.
 constexpr float WEIGHT_SCALE = 16384.f;
 
-/// A power of two that brings `max_abs` >= 0 into 2^14 .. 2^15, below the end of f16 by a factor of two and far above
-/// its subnormals; and its inverse.
-struct PowerOfTwo {
-  float scale, inverse;
-};
-__device__ __forceinline__ PowerOfTwo scale_to_f16(float max_abs) {
-  const unsigned exponent = max(__float_as_uint(max_abs) >> 23, 15u);
-  return {__uint_as_float(min(268u - exponent, 253u) << 23), __uint_as_float((exponent - 14u) << 23)};
-}
-
 /// x ~ terms[0] + terms[1] + ..., two values at a time: 22 bits in two f16 terms, all 24 in three bf16 terms.
 /// Not finite beyond the type's range, so that an overflow shows.
 template <class T, int TERMS>

@@ -178,6 +178,16 @@ __device__ __forceinline__ void store_vec(T* p, const float (&in)[VEC<T>]) {
   *reinterpret_cast<uint4*>(p) = narrow<T>(in);
 }
 
+/// A power of two that brings `max_abs` >= 0 into 2^14 .. 2^15 (below, where it is less than 2^-112; nowhere, where it is not
+/// finite), and what takes it back: below the end of f16 by a factor of two, and far above its subnormals.
+struct PowerOfTwo {
+  float scale, inverse;
+};
+__device__ __forceinline__ PowerOfTwo scale_to_f16(float max_abs) {
+  const unsigned exponent = max(__float_as_uint(max_abs) >> 23, 15u);  // both powers are normal numbers
+  return {__uint_as_float((268u - exponent) << 23), __uint_as_float((exponent - 14u) << 23)};
+}
+
 // ---- reductions: fixed order, the same result in every thread -------------------------------------------------------
 
 struct Sum {

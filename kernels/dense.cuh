@@ -57,13 +57,6 @@ __device__ __forceinline__ float sum_squares(const float (&x)[8]) {
   return (pairs[0] + pairs[1]) + (pairs[2] + pairs[3]);
 }
 
-/// Eight neighbouring floats. PRECOND: `p` is aligned to 16 bytes.
-__device__ __forceinline__ void load8(const float* p, float (&out)[8]) {
-  const float4 a = reinterpret_cast<const float4*>(p)[0], b = reinterpret_cast<const float4*>(p)[1];
-  out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
-  out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
-}
-
 // ---- float32 as a sum of 16-bit terms -------------------------------------------------------------------------------
 //
 // x = RESTORE * (term[0] + NEXT * (term[1] + NEXT * (term[2] + ...))), so a product over terms is summed from the last
@@ -122,34 +115,40 @@ __device__ __forceinline__ void split(const float (&x)[8], unsigned (&terms)[TER
 
 // ---- float32 as one f16 number and a power of two for each row -------------------------------------------------------
 
-/// A power of two that brings numbers up to `max` into f16's range, near its upper end, and the one that takes them back.
-struct RowScale {
-  float down, up;
-};
-
-/// `max` * down is in 2^14 .. 2^15 (below, where max < 2^-112; not finite, where max is not): a number is then held to
-/// 2^-11 of itself or 2^-39 of the maximum, and one of 8 bits (bf16) exactly down to 2^-31 of the maximum.
-__device__ __forceinline__ RowScale row_scale(float max) {
-  const unsigned exponent = __float_as_uint(fmaxf(max, 1.9259299e-34f)) >> 23;  // 2^-112: both powers are normal
-  return {__uint_as_float((268u - exponent) << 23), __uint_as_float((exponent - 14u) << 23)};
-}
+// A row's largest number is brought into 2^14 .. 2^15 (scale_to_f16): then a number is held to 2^-11 of itself or 2^-39 of
+// the largest, and one of 8 bits (bf16) exactly down to 2^-31 of that.
 
 /// The largest absolute value of four; NaN counts as nothing, and stays NaN when it is rounded.
 __device__ __forceinline__ float max_abs(float4 x) {
   return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
 }
 
-/// Rounds a row of which `four(i)` gives elements 4i .. 4i + 3: x = *scale * to, as row_scale has it.
-/// PRECOND: all threads of the block; `scratch` holds a float a warp, as block_reduce wants it; width a multiple of 4.
-template <class Four>
+/// Rounds a row of which `four(i)` gives elements 4i .. 4i + 3: x = *scale * to. Up to 32 elements a thread are
+/// asked for once, and kept; the rest twice.
+/// PRECOND: all THREADS threads of the block; `scratch` holds a float a warp, as block_reduce wants it; width a multiple of 4.
+template <int THREADS, class Four>
 __device__ __forceinline__ void round_row(const Four& four, int width, __half* to, float* scale, float* scratch) {
+  constexpr int KEPT = 8;
+  float4 kept[KEPT];
   float max = 0.0f;
-  for (int i = threadIdx.x; i < width / 4; i += blockDim.x) max = fmaxf(max, max_abs(four(i)));
-  const RowScale powers = row_scale(block_reduce<Max>(max, scratch));
-  for (int i = threadIdx.x; i < width / 4; i += blockDim.x) {
-    const float4 x = four(i);
-    *reinterpret_cast<uint2*>(to + 4 * i) = make_uint2(pack2<__half>(x.x * powers.down, x.y * powers.down),
-                                                       pack2<__half>(x.z * powers.down, x.w * powers.down));
+  const int end = width / 4;
+#pragma unroll
+  for (int j = 0; j < KEPT; ++j) {
+    const int i = threadIdx.x + j * THREADS;
+    kept[j] = i < end ? four(i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    max = fmaxf(max, max_abs(kept[j]));
   }
-  if (threadIdx.x == 0) *scale = powers.up;
+  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) max = fmaxf(max, max_abs(four(i)));
+  const PowerOfTwo power = scale_to_f16(block_reduce<Max>(max, scratch));
+  const auto store = [&](int i, float4 x) {
+    *reinterpret_cast<uint2*>(to + 4 * i) = make_uint2(pack2<__half>(x.x * power.scale, x.y * power.scale),
+                                                       pack2<__half>(x.z * power.scale, x.w * power.scale));
+  };
+#pragma unroll
+  for (int j = 0; j < KEPT; ++j) {
+    const int i = threadIdx.x + j * THREADS;
+    if (i < end) store(i, kept[j]);
+  }
+  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) store(i, four(i));
+  if (threadIdx.x == 0) *scale = power.inverse;
 }

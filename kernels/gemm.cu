@@ -1,32 +1,36 @@
 // Products of many activation rows with weight matrices on the tensor cores, for prefill and ensembles:
 // y[r, o] (+)= x_scales[r] scales[o] * sum over k of x[r, k] w[o, k] (+ bias[o]).
 //
-// Activations are one f16 number each, with a power of two for each row (round_row in dense.cuh): rms_norm_f16 and
-// gated_act_f16 (norm.cu) write them, round_rows makes them of any f32. What that costs: RESULTS.md, precision.
+// Activations are one f16 number each, with a power of two for each row (round_row in dense.cuh): rms_norm_f16 (norm.cu)
+// writes them, round_rows makes them of any f32. What that costs: RESULTS.md, precision.
 //
-// A block of 8 warps computes BM rows x 64 outputs, each warp 32 rows x 32 (BM = 128) or 16 (BM = 64) outputs. Slices
+// A block of 8 warps computes BM rows x 64 outputs, each warp 32 rows x 32 (BM = 128) or 16 (BM = 64) outputs; with
+// GATED 32 outputs of the gate and the same 32 of up, of which a lane has both, so that their sums never leave it. Slices
 // of 64 elements of k, a line of 128 bytes a row, come through three shared-memory stages by cp.async, two of them in
 // flight. The tensor core's accumulators truncate, so no chain there is longer than a slice: slices are added up in
 // float32. The order of sums depends on k alone: a row has the same bits in every chunk, at every place, with either BM.
 //
-//   gemm_m{64,128}  (x, x_scales, jobs, n, k, accumulate)
-//   round_rows      (x, to, scales, width)                               to, scales <- x, row by row
-//   scale_products  (products, x_scales, scales, y, count, outs, accumulate)    of a library that multiplies f16 alone
+//   gemm_m{64,128}        (x, x_scales, jobs, n, k, accumulate)
+//   gemm_gated_m{64,128}  (x, x_scales, jobs, n, k, activation)          y of job 0 = act(its sums) * sums of job 1
+//   round_rows            (x, to, scales, width)                         to, scales <- x, row by row
+//   scale_products        (products, x_scales, scales, y, count, outs, accumulate)  of a library that multiplies f16 alone
 //
 //   x           [n, k] f16; round_rows: [rows, width] f32      x_scales    [n] f32
 //   jobs        matrices over the same x, f16 (MatrixJobs)     accumulate  0: y is written; 1: y is added to
+//   activation  0 SiLU, 1 GELU (tanh)
 //   to, scales  [rows, width] f16, [rows] f32                  products, y [rows, outs], count numbers of f32
 //
-// PRECOND: gemm: grid (ceil(n / m), sum over jobs of ceil(outs / 64)), block 256; k a multiple of 8; x and w aligned to
-//   16 bytes; dynamic shared memory NAME_shared_bytes (more than 48 KiB, so that the limit must be raised).
+// PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / 64), gated: ceil(outs / 32)), block 256; k a multiple
+//   of 8; x and w aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than 48 KiB, so that the limit must
+//   be raised).
 // m64 is for n <= 64; rows of a block that are not there cost time, not correctness.
-// PRECOND: round_rows: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
+// PRECOND: round_rows: grid rows, block 1024, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
 // PRECOND: scale_products: grid ceil(count / 1024), block 256, no shared memory; outs a multiple of 4; aligned to 16 bytes.
 #include "dense.cuh"
 
 namespace gemm {
 
-constexpr int BN = 64;                 // outputs of a block
+constexpr int BN = 64;                 // rows of weights of a block: its outputs, or half of them the gate's
 constexpr int BK = 64;                 // elements of k in a stage
 constexpr int LINE = BK * 2;           // bytes of a row in a stage
 constexpr int CHUNKS = LINE / 16;      // 16-byte copies of a row
@@ -37,7 +41,7 @@ constexpr int THREADS = 256, ROWS_AT_ONCE = THREADS / CHUNKS;  // rows that the 
 template <int BM>
 struct Tile {
   static constexpr int WARPS_M = BM / 32, WARPS_N = 8 / WARPS_M;
-  static constexpr int OUTS = BN / WARPS_N;  // of a warp
+  static constexpr int OUTS = BN / WARPS_N;  // rows of weights of a warp
   static constexpr int N_TILES = OUTS / 8;
   static constexpr int X_COPIES = BM / ROWS_AT_ONCE, W_COPIES = BN / ROWS_AT_ONCE;  // of a thread
   static constexpr int STAGE = (BM + BN) * LINE, BYTES = STAGES * STAGE;            // rows of x, then of w
@@ -45,7 +49,7 @@ struct Tile {
 
 /// What a thread copies of each slice: one chunk of some rows. A row's chunks are permuted by its number, so that
 /// ldmatrix meets no bank twice. Rows beyond the last are the last one again; their products are not stored.
-template <int BM>
+template <int BM, bool GATED>
 struct Copies {
   using Layout = Tile<BM>;
   const __half* x[Layout::X_COPIES];
@@ -53,15 +57,18 @@ struct Copies {
   unsigned char* to;
   int left;  // elements of k from this thread's chunk of the next slice on
 
-  __device__ __forceinline__ void begin(const __half* xs, const __half* ws, int row, int rows, int out, int outs,
-                                        int k) {
+  /// For rows from `row` of n on, and outputs from `out` on.
+  __device__ __forceinline__ void begin(const __half* xs, const MatrixJob& job, const MatrixJob& up, int row, int n,
+                                        int out, int k) {
     const int own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
 #pragma unroll
     for (int i = 0; i < Layout::X_COPIES; ++i)
-      x[i] = xs + (size_t)min(row + own + i * ROWS_AT_ONCE, rows - 1) * k + 8 * chunk;
+      x[i] = xs + (size_t)min(row + own + i * ROWS_AT_ONCE, n - 1) * k + 8 * chunk;
 #pragma unroll
-    for (int i = 0; i < Layout::W_COPIES; ++i)
-      w[i] = ws + (size_t)min(out + own + i * ROWS_AT_ONCE, outs - 1) * k + 8 * chunk;
+    for (int i = 0; i < Layout::W_COPIES; ++i) {
+      const int wanted = out + own + (GATED ? 0 : i * ROWS_AT_ONCE);
+      w[i] = static_cast<const __half*>(GATED && i == 1 ? up.w : job.w) + (size_t)min(wanted, job.outs - 1) * k + 8 * chunk;
+    }
     to = dyn_smem + own * LINE + (chunk ^ own % 8) * 16;
     left = k - 8 * chunk;
   }
@@ -84,24 +91,26 @@ struct Copies {
   }
 };
 
-/// A warp's part of a block: 32 rows and OUTS outputs.
-template <int BM>
+/// A warp's part of a block: 32 rows and OUTS rows of weights. With GATED, tiles are of the gate and of up in turns.
+template <int BM, bool GATED>
 struct Warp {
   using Layout = Tile<BM>;
   static constexpr int N_TILES = Layout::N_TILES;
+  static constexpr int OUTS = GATED ? Layout::OUTS / 2 : Layout::OUTS;
+  static constexpr int SECOND = GATED ? BN / 2 : 8, NEXT = GATED ? 8 : 16;  // rows to the other tile of a pair, to the next pair
   float sum[2][N_TILES][4];     // [16 rows each][8 outputs each], as mma leaves them
   const unsigned char* x[BK / 16];  // what ldmatrix takes of the first stage, for each 16 elements of k
   const unsigned char* w[BK / 16];
 
   __device__ __forceinline__ static int first_row() { return threadIdx.x / 32 % Layout::WARPS_M * 32; }
-  __device__ __forceinline__ static int first_out() { return threadIdx.x / 32 / Layout::WARPS_M * Layout::OUTS; }
+  __device__ __forceinline__ static int first_out() { return threadIdx.x / 32 / Layout::WARPS_M * OUTS; }
 
   __device__ __forceinline__ void begin() {
     const int lane = threadIdx.x % 32;
-    // of x, lanes 0 .. 15: rows 0 .. 15, k 0 .. 7, lanes 16 .. 31: k 8 .. 15; of w, eight lanes each: outputs 0 .. 7 and
-    // k 0 or 8, outputs 8 .. 15 and k 0 or 8
+    // of x, lanes 0 .. 15: rows 0 .. 15, k 0 .. 7, lanes 16 .. 31: k 8 .. 15; of w, eight lanes each: outputs 0 .. 7 of a
+    // tile and k 0 or 8, those of the other tile and k 0 or 8
     const unsigned char* row = dyn_smem + (first_row() + lane % 16) * LINE;
-    const unsigned char* out = dyn_smem + (BM + first_out() + lane / 16 * 8 + lane % 8) * LINE;
+    const unsigned char* out = dyn_smem + (BM + first_out() + lane / 16 * SECOND + lane % 8) * LINE;
 #pragma unroll
     for (int step = 0; step < BK / 16; ++step) {
       x[step] = row + ((2 * step + lane / 16) ^ lane % 8) * 16;
@@ -122,7 +131,7 @@ struct Warp {
 #pragma unroll
       for (int tile = 0; tile < N_TILES; tile += 2) {
         unsigned four[4];
-        ldmatrix_x4(four, w[step] + stage + tile * 8 * LINE);
+        ldmatrix_x4(four, w[step] + stage + tile / 2 * NEXT * LINE);
         b[tile][0] = four[0], b[tile][1] = four[1];
         b[tile + 1][0] = four[2], b[tile + 1][1] = four[3];
       }
@@ -139,36 +148,47 @@ struct Warp {
       sum[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] += c[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4];
   }
 
-  /// Lane 4g + t has of each tile rows g and g + 8, outputs 2t and 2t + 1.
-  __device__ __forceinline__ void store(const MatrixJob& job, const float* x_scales, int block_row, int block_out, int n,
-                                        int accumulate) {
+  /// A sum as the job wants it, but for what is there. The powers of two are exact.
+  __device__ __forceinline__ static float finish(float sum, float x_scale, const MatrixJob& job, int out) {
+    sum *= x_scale;
+    if (job.scales) sum *= job.scales[out];
+    return job.bias ? sum + job.bias[out] : sum;
+  }
+
+  /// Lane 4g + t has of each tile rows g and g + 8, outputs 2t and 2t + 1. `mode`: accumulate, or the activation.
+  __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, const float* x_scales, int block_row,
+                                        int block_out, int n, int mode) {
+    constexpr int TILES = GATED ? N_TILES / 2 : N_TILES;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < 2 * N_TILES * 4; ++i) {
-      const int half = i / (N_TILES * 4), tile = i / 4 % N_TILES, part = i % 4;
+    for (int i = 0; i < 2 * TILES * 4; ++i) {
+      const int half = i / (TILES * 4), tile = i / 4 % TILES, part = i % 4;
       const int row = block_row + first_row() + half * 16 + g + part / 2 * 8;
       const int out = block_out + first_out() + tile * 8 + 2 * t + part % 2;
       if (row >= n || out >= job.outs) continue;
-      float result = sum[half][tile][part] * x_scales[row];  // exact, as the next
-      if (job.scales) result *= job.scales[out];
-      if (job.bias) result += job.bias[out];
       float* to = job.y + (size_t)row * job.outs + out;
-      *to = accumulate ? *to + result : result;
+      if constexpr (GATED) {
+        const float gate = finish(sum[half][2 * tile][part], x_scales[row], job, out);
+        *to = activate(gate, mode) * finish(sum[half][2 * tile + 1][part], x_scales[row], up, out);
+      } else {
+        const float result = finish(sum[half][tile][part], x_scales[row], job, out);
+        *to = mode ? *to + result : result;
+      }
     }
   }
 };
 
-template <int BM>
+template <int BM, bool GATED>
 __device__ __forceinline__ void product(const __half* x, const float* x_scales, const MatrixJobs& jobs, int n, int k,
-                                        int accumulate) {
-  PRECOND_GRID(ceil_div(n, BM), jobs.blocks(BN));
-  constexpr int STAGE = Tile<BM>::STAGE, END = Tile<BM>::BYTES;
+                                        int mode) {
+  constexpr int OUTS = GATED ? BN / 2 : BN, STAGE = Tile<BM>::STAGE, END = Tile<BM>::BYTES;
+  PRECOND_GRID(ceil_div(n, BM), GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS));
   int block = blockIdx.y;
-  const MatrixJob job = jobs.find(block, BN);
-  const int row = blockIdx.x * BM, out = block * BN;
-  Copies<BM> copies;
-  copies.begin(x, static_cast<const __half*>(job.w), row, n, out, job.outs, k);
-  Warp<BM> warp;
+  const MatrixJob job = GATED ? jobs.job[0] : jobs.find(block, OUTS);
+  const int row = blockIdx.x * BM, out = block * OUTS;
+  Copies<BM, GATED> copies;
+  copies.begin(x, job, jobs.job[1], row, n, out, k);
+  Warp<BM, GATED> warp;
   warp.begin();
   for (int stage = 0; stage < STAGES - 1; ++stage) copies.fetch(stage * STAGE);
   int read = 0, write = (STAGES - 1) * STAGE;
@@ -181,27 +201,33 @@ __device__ __forceinline__ void product(const __half* x, const float* x_scales, 
     read = read + STAGE == END ? 0 : read + STAGE;
     write = write + STAGE == END ? 0 : write + STAGE;
   }
-  warp.store(job, x_scales, row, out, n, accumulate);
+  warp.store(job, jobs.job[1], x_scales, row, out, n, mode);
 }
 
 }  // namespace gemm
 
-#define GEMM_KERNEL(BM)                                                                                               \
-  SHARED_BYTES(gemm_m##BM, gemm::Tile<BM>::BYTES)                                                                     \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                                \
-      gemm_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) { \
-    gemm::product<BM>(x, x_scales, jobs, n, k, accumulate);                                                           \
+#define GEMM_KERNELS(BM)                                                                                       \
+  SHARED_BYTES(gemm_m##BM, gemm::Tile<BM>::BYTES)                                                              \
+  SHARED_BYTES(gemm_gated_m##BM, gemm::Tile<BM>::BYTES)                                                        \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                         \
+      gemm_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {      \
+    gemm::product<BM, false>(x, x_scales, jobs, n, k, accumulate);                                             \
+  }                                                                                                            \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                         \
+      gemm_gated_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) { \
+    gemm::product<BM, true>(x, x_scales, jobs, n, k, activation);                                              \
   }
-GEMM_KERNEL(64)
-GEMM_KERNEL(128)
-#undef GEMM_KERNEL
+GEMM_KERNELS(64)
+GEMM_KERNELS(128)
+#undef GEMM_KERNELS
 
-SHARED_BYTES(round_rows, 256 / 32 * 4)
-extern "C" __global__ void __launch_bounds__(256)
+SHARED_BYTES(round_rows, 1024 / 32 * 4)
+extern "C" __global__ void __launch_bounds__(1024)
     round_rows(const float* x, __half* to, float* scales, int width) {
   const size_t first = (size_t)blockIdx.x * width;
   const float4* row = reinterpret_cast<const float4*>(x + first);
-  round_row([&](int i) { return row[i]; }, width, to + first, scales + blockIdx.x, reinterpret_cast<float*>(dyn_smem));
+  round_row<1024>([&](int i) { return row[i]; }, width, to + first, scales + blockIdx.x,
+                  reinterpret_cast<float*>(dyn_smem));
 }
 
 SHARED_BYTES(scale_products, 0)

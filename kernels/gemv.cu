@@ -19,15 +19,13 @@
 // Kernels, {w} = f16, f32 (w's type; f32 weights are split as well, into bf16: correct, not fast), {r} = r8, r16 (rows):
 //   gemv_{w}_{r}        (x, jobs, k, rows, accumulate)
 //   gemv_norm_{w}_{r}   (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate)
-//   gemv_gated_{w}_{r}  (x, norm_weight, norm_offset, eps, gate, up, gate_scales, up_scales, gate_bias,
-//                        up_bias, y, k, outs, rows, activation)
+//   gemv_gated_{w}_{r}  (x, norm_weight, norm_offset, eps, jobs, k, rows, activation)
 //
 //   x            [rows, k] f32           norm_weight  [k] f32, eps as in the model, norm_offset 0 or 1
 //   jobs         up to three matrices over the same x, in one launch (q, k, v); unused ones have outs = 0
 //   job.w        [outs, k]               job.bias     [outs] f32 or null
 //   job.scales   [outs] f32 or null: 1   accumulate   0: y is written; 1: y is added to (residual stream)
-//   job.y        [rows, outs] f32        gate, up     [outs, k], and their scales and biases as a job's
-//   gated y      [rows, outs] f32 = act(gate x + gate_bias) * (up x + up_bias)
+//   job.y        [rows, outs] f32; of gated that of job 0 = act(sums of job 0, the gate) * sums of job 1
 //   activation   0 SiLU, 1 GELU (tanh)
 //
 // PRECOND: block 256. grid x = sum over jobs of ceil(outs / 16), in gemv_*_r16 and gemv_norm_*_r16 ceil(outs / 32);
@@ -344,30 +342,30 @@ __device__ __forceinline__ void plain(const float* __restrict__ x, const float* 
 
 template <class W, int BATCHES>
 __device__ __forceinline__ void gated(const float* __restrict__ x, const float* __restrict__ norm_weight,
-                                      float norm_offset, float eps, const void* gate, const void* up,
-                                      const float* __restrict__ gate_scales, const float* __restrict__ up_scales,
-                                      const float* __restrict__ gate_bias, const float* __restrict__ up_bias,
-                                      float* __restrict__ y, int k, int outs, int rows, int activation) {
-  PRECOND_GRID(ceil_div(outs, TILE), 1);
+                                      float norm_offset, float eps, const MatrixJobs& jobs, int k, int rows,
+                                      int activation) {
+  const MatrixJob &gate = jobs.job[0], &up = jobs.job[1];
+  PRECOND_GRID(ceil_div(gate.outs, TILE), 1);
   const int first = blockIdx.x * TILE;
   const W* w[2][2];
-  tile_rows<W>(w[0], gate, first, outs, k);
-  tile_rows<W>(w[1], up, first, outs, k);
+  tile_rows<W>(w[0], gate.w, first, gate.outs, k);
+  tile_rows<W>(w[1], up.w, first, gate.outs, k);
   Sums<BATCHES, 2> sums;
   multiply<W, BATCHES, 2, true>(sums, x, norm_weight, norm_offset, w, k, rows);
   Merge<W, BATCHES, 2> merge;
   merge.publish(sums);
   for (int i = threadIdx.x; i < TILE * rows; i += WARPS * 32) {
-    const int row = i / TILE, out = i % TILE;
-    if (first + out >= outs) continue;
+    const int row = i / TILE, out = first + i % TILE;
+    if (out >= gate.outs) continue;
     const float factor = merge.factor(row, k, eps) * Split<typename Operand<W>::Type>::RESTORE;
-    float g = merge.product(out, row), u = merge.product(TILE + out, row);
-    if (gate_scales) g *= gate_scales[first + out];  // exact
-    if (up_scales) u *= up_scales[first + out];
-    g = __fmul_rn(g, factor), u = __fmul_rn(u, factor);
-    if (gate_bias) g += gate_bias[first + out];
-    if (up_bias) u += up_bias[first + out];
-    y[(size_t)row * outs + first + out] = activate(g, activation) * u;
+    const auto finish = [&](const MatrixJob& job, int place) {
+      float sum = merge.product(place, row);
+      if (job.scales) sum *= job.scales[out];  // exact
+      sum = __fmul_rn(sum, factor);
+      return job.bias ? sum + job.bias[out] : sum;
+    };
+    const float g = finish(gate, i % TILE), u = finish(up, TILE + i % TILE);
+    gate.y[(size_t)row * gate.outs + out] = activate(g, activation) * u;
   }
 }
 
@@ -387,12 +385,10 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
                                      MatrixJobs jobs, int k, int rows, int accumulate) {                          \
     gemv::plain<W, BATCHES, BATCHES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);        \
   }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS) gemv_gated_##name##_##rows_name(                    \
-      const float* x, const float* norm_weight, float norm_offset, float eps, const void* gate, const void* up, \
-      const float* gate_scales, const float* up_scales, const float* gate_bias, const float* up_bias, float* y, \
-      int k, int outs, int rows, int activation) {                                                              \
-    gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, gate, up, gate_scales, up_scales, gate_bias,      \
-                            up_bias, y, k, outs, rows, activation);                                             \
+  extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS)                                               \
+      gemv_gated_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,   \
+                                      MatrixJobs jobs, int k, int rows, int activation) {                       \
+    gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, jobs, k, rows, activation);                       \
   }
 GEMV_KERNELS(f16, __half, 3, 2, r8, 1)
 GEMV_KERNELS(f16, __half, 2, 2, r16, 2)

@@ -1,21 +1,20 @@
-// RMS norm and the gate's activation over rows of f32. Variants for prefill write the f16 rows that gemm.cu takes.
+// RMS norm and the gate's activation over rows of f32. A variant for prefill writes the f16 rows that gemm.cu takes.
 //
 //   rms_norm        (x, weight, offset, eps, width, y, not_finite)       y = norm(x)
 //   rms_norm_f16    (x, weight, offset, eps, width, to, scales)          to, scales: norm(x)
 //   add_rms_norm    (x, h, weight, offset, eps, width)                   x += norm(h), the post norms of Gemma
 //   gated_act       (gate, up, y, count, activation)                     y = act(gate) * up
-//   gated_act_f16   (gate, up, to, scales, width, activation)            to, scales: act(gate) * up
 //
 // norm(x) = x / sqrt(mean square of x + eps) * (offset + weight)
 //
 //   x, h, y      [rows, width] f32; y may be x
 //   weight       [width] f32; offset 0 or 1
 //   not_finite   [1] int or null: set to 1 if any row has a mean square that is not finite
-//   gate, up, y  [count] f32, in gated_act_f16 [rows, width]; y may be gate
+//   gate, up, y  [count] f32; y may be gate
 //   to, scales   [rows, width] f16, and a power of two for each row (round_row in dense.cuh)
 //   activation   0 SiLU, 1 GELU (tanh)
 //
-// PRECOND: the norms and gated_act_f16: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
+// PRECOND: the norms: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
 // PRECOND: gated_act: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
 // PRECOND: all pointers but not_finite and scales aligned to 16 bytes; width and count below 2^31.
 #include "dense.cuh"
@@ -54,7 +53,6 @@ SHARED_BYTES(rms_norm, rms::THREADS / 32 * 4)
 SHARED_BYTES(add_rms_norm, rms::THREADS / 32 * 4)
 SHARED_BYTES(gated_act, 0)
 SHARED_BYTES(rms_norm_f16, rms::THREADS / 32 * 4 * 2)
-SHARED_BYTES(gated_act_f16, rms::THREADS / 32 * 4)
 
 extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float offset, float eps, int width, float* y, int* not_finite) {
@@ -91,13 +89,6 @@ extern "C" __global__ void __launch_bounds__(256)
   const float4* w = reinterpret_cast<const float4*>(weight);
   const float factor = rms::row_factor(row, width, eps, nullptr);
   float* scratch = reinterpret_cast<float*>(dyn_smem) + rms::THREADS / 32;
-  round_row([&](int i) { return rms::normed(row[i], factor, w[i], offset); }, width, to + first, scales + blockIdx.x,
-            scratch);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    gated_act_f16(const float* gate, const float* up, __half* to, float* scales, int width, int activation) {
-  const size_t first = (size_t)blockIdx.x * width;
-  round_row([&](int i) { return rms::gated(gate, up, first + 4 * i, activation); }, width, to + first,
-            scales + blockIdx.x, reinterpret_cast<float*>(dyn_smem));
+  round_row<rms::THREADS>([&](int i) { return rms::normed(row[i], factor, w[i], offset); }, width, to + first,
+                          scales + blockIdx.x, scratch);
 }

@@ -6,9 +6,9 @@
 //
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
 //   plain_gemv_norm    (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate, w_type)
-//   plain_gemv_gated   (x, norm_weight, norm_offset, eps, gate, up, gate_scales, up_scales, gate_bias, up_bias, y, k,
-//                       outs, rows, activation, w_type)
+//   plain_gemv_gated   (x, norm_weight, norm_offset, eps, jobs, k, rows, activation, w_type)
 //   plain_gemm         (x, x_scales, jobs, n, k, accumulate)                                        gemm.cu
+//   plain_gemm_gated   (x, x_scales, jobs, n, k, activation)
 //   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states,
 //                       k_type, v_type, head_dim)                                                   attn_decode.cu
 //   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, k_type,
@@ -41,43 +41,62 @@ __device__ __forceinline__ size_t warps() {
   return (size_t)gridDim.x * gridDim.y * gridDim.z * (blockDim.x / 32);
 }
 
-/// A product's input: rows [rows, k], and the norm on the way, if there is one.
+/// A product's input: rows [rows, k] of f32, and the norm on the way, if there is one.
 struct Input {
   const float* x;
   const float* norm_weight;
   float norm_offset, eps;
-  int k;
+  int k, w_type;
 
-  /// The product of a row with row `out` of w, which is to be multiplied by `scales[out]`. PRECOND: the whole warp.
-  __device__ __forceinline__ float dot(int row, const void* w, const float* scales, int out, int type) const {
+  /// The product of a row with row `out` of a job's matrix, and its bias. PRECOND: the whole warp.
+  __device__ __forceinline__ float operator()(int row, const MatrixJob& job, int out) const {
     const float* own = x + (size_t)row * k;
     float sum = 0.0f, squares = 0.0f;
     for (int i = lane(); i < k; i += 32) {
       squares = fmaf(own[i], own[i], squares);
       const float input = norm_weight ? own[i] * (norm_weight[i] + norm_offset) : own[i];
-      sum = fmaf(input, element(w, (size_t)out * k + i, type), sum);
+      sum = fmaf(input, element(job.w, (size_t)out * k + i, w_type), sum);
     }
-    sum = warp_reduce<Sum>(sum) * (scales ? scales[out] : 1.0f);
-    return norm_weight ? sum * norm_factor(warp_reduce<Sum>(squares), k, eps) : sum;
+    sum = warp_reduce<Sum>(sum) * (job.scales ? job.scales[out] : 1.0f);
+    if (norm_weight) sum *= norm_factor(warp_reduce<Sum>(squares), k, eps);
+    return sum + (job.bias ? job.bias[out] : 0.0f);
   }
 };
 
-/// What every job adds to its bias and, with `accumulate`, to what is there: `dot(row, job, out)`.
-template <class Dot>
-__device__ __forceinline__ void multiply(const MatrixJobs& jobs, int rows, int accumulate, const Dot& dot) {
+/// The same of rows of f16 with a power of two for each, and f16 weights.
+struct RoundedInput {
+  const __half* x;
+  const float* scales;
+  int k;
+
+  __device__ __forceinline__ float operator()(int row, const MatrixJob& job, int out) const {
+    float sum = 0.0f;
+    for (int i = lane(); i < k; i += 32)
+      sum = fmaf(to_f32(x[(size_t)row * k + i]), element(job.w, (size_t)out * k + i, F16), sum);
+    sum = warp_reduce<Sum>(sum) * scales[row] * (job.scales ? job.scales[out] : 1.0f);
+    return sum + (job.bias ? job.bias[out] : 0.0f);
+  }
+};
+
+template <class In>
+__device__ __forceinline__ void multiply(const In& product, const MatrixJobs& jobs, int rows, int accumulate) {
   for (int j = 0; j < 3; ++j) {
     const MatrixJob& job = jobs.job[j];
     for (size_t i = first_warp(); i < (size_t)job.outs * rows; i += warps()) {
-      const int row = (int)(i / job.outs), out = (int)(i % job.outs);
-      const float result = dot(row, job, out) + (job.bias ? job.bias[out] : 0.0f);
+      const float result = product((int)(i / job.outs), job, (int)(i % job.outs));
       if (lane() == 0) job.y[i] = accumulate ? job.y[i] + result : result;
     }
   }
 }
 
-__device__ __forceinline__ void multiply(const Input& in, const MatrixJobs& jobs, int rows, int accumulate, int type) {
-  multiply(jobs, rows, accumulate,
-           [&](int row, const MatrixJob& job, int out) { return in.dot(row, job.w, job.scales, out, type); });
+template <class In>
+__device__ __forceinline__ void gate(const In& product, const MatrixJobs& jobs, int rows, int activation) {
+  const MatrixJob &gate = jobs.job[0], &up = jobs.job[1];
+  for (size_t i = first_warp(); i < (size_t)gate.outs * rows; i += warps()) {
+    const int row = (int)(i / gate.outs), out = (int)(i % gate.outs);
+    const float g = product(row, gate, out), u = product(row, up, out);
+    if (lane() == 0) gate.y[i] = activate(g, activation) * u;
+  }
 }
 
 /// What the attention kernels are about.
@@ -122,39 +141,33 @@ struct Attention {
 SHARED_BYTES(plain_gemv, 0)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemv(const float* x, MatrixJobs jobs, int k, int rows, int accumulate, int w_type) {
-  plain::multiply({x, nullptr, 0.0f, 0.0f, k}, jobs, rows, accumulate, w_type);
+  plain::multiply(plain::Input{x, nullptr, 0.0f, 0.0f, k, w_type}, jobs, rows, accumulate);
 }
 
 SHARED_BYTES(plain_gemv_norm, 0)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemv_norm(const float* x, const float* norm_weight, float norm_offset, float eps, MatrixJobs jobs, int k,
                     int rows, int accumulate, int w_type) {
-  plain::multiply({x, norm_weight, norm_offset, eps, k}, jobs, rows, accumulate, w_type);
+  plain::multiply(plain::Input{x, norm_weight, norm_offset, eps, k, w_type}, jobs, rows, accumulate);
 }
 
 SHARED_BYTES(plain_gemv_gated, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    plain_gemv_gated(const float* x, const float* norm_weight, float norm_offset, float eps, const void* gate,
-                     const void* up, const float* gate_scales, const float* up_scales, const float* gate_bias,
-                     const float* up_bias, float* y, int k, int outs, int rows, int activation, int w_type) {
-  const plain::Input in = {x, norm_weight, norm_offset, eps, k};
-  for (size_t i = plain::first_warp(); i < (size_t)outs * rows; i += plain::warps()) {
-    const int row = (int)(i / outs), out = (int)(i % outs);
-    const float g = in.dot(row, gate, gate_scales, out, w_type) + (gate_bias ? gate_bias[out] : 0.0f);
-    const float u = in.dot(row, up, up_scales, out, w_type) + (up_bias ? up_bias[out] : 0.0f);
-    if (plain::lane() == 0) y[i] = activate(g, activation) * u;
-  }
+    plain_gemv_gated(const float* x, const float* norm_weight, float norm_offset, float eps, MatrixJobs jobs, int k,
+                     int rows, int activation, int w_type) {
+  plain::gate(plain::Input{x, norm_weight, norm_offset, eps, k, w_type}, jobs, rows, activation);
 }
 
 SHARED_BYTES(plain_gemm, 0)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemm(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {
-  plain::multiply(jobs, n, accumulate, [&](int row, const MatrixJob& job, int out) {
-    float sum = 0.0f;
-    for (int at = plain::lane(); at < k; at += 32)
-      sum = fmaf(to_f32(x[(size_t)row * k + at]), plain::element(job.w, (size_t)out * k + at, plain::F16), sum);
-    return warp_reduce<Sum>(sum) * x_scales[row] * (job.scales ? job.scales[out] : 1.0f);
-  });
+  plain::multiply(plain::RoundedInput{x, x_scales, k}, jobs, n, accumulate);
+}
+
+SHARED_BYTES(plain_gemm_gated, 0)
+extern "C" __global__ void __launch_bounds__(256)
+    plain_gemm_gated(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) {
+  plain::gate(plain::RoundedInput{x, x_scales, k}, jobs, n, activation);
 }
 
 SHARED_BYTES(plain_attn_decode, 0)

@@ -46,7 +46,7 @@ COUNTERS = {
 # file: (threads of a block, unit, kernels)
 KERNELS = {
     "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_norm", "_gated") for rows in (8, 16)]),
-    "gemm": (256, HMMA, ["gemm_m64", "gemm_m128"]),
+    "gemm": (256, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
 }

@@ -10,7 +10,6 @@ CUDA_HOST_EXPORT(rms_norm)
 CUDA_HOST_EXPORT(add_rms_norm)
 CUDA_HOST_EXPORT(gated_act)
 CUDA_HOST_EXPORT(rms_norm_f16)
-CUDA_HOST_EXPORT(gated_act_f16)
 CUDA_HOST_EXPORT(embed_f16)
 CUDA_HOST_EXPORT(embed_f32)
 CUDA_HOST_EXPORT(rope_cache)
@@ -104,22 +103,6 @@ static void test_not_finite() {
   }
 }
 
-static void test_gated_f16(const std::vector<float>& gate, const std::vector<float>& up, int rows, int activation) {
-  const int width = gate.size() / rows;
-  Device<float> g(gate), u(up), scales(rows);
-  Device<__half> to(gate.size());
-  launch("gated_act_f16", rows, 256, 32, (const float*)g.get(), (const float*)u.get(), to.get(), scales.get(), width,
-         activation);
-  for (int r = 0; r < rows; ++r) {
-    std::vector<double> want, lost;
-    for (int i = r * width; i < (r + 1) * width; ++i) {
-      want.push_back(activate_f64(gate[i], activation) * up[i]);
-      lost.push_back(16 * U * std::abs(gate[i] * (double)up[i]) + 1e-12);
-    }
-    check_rounded(to.get() + (size_t)r * width, scales[r], want, lost, "gated_act_f16");
-  }
-}
-
 static void test_gated(int n) {
   const auto gate = normal(n, n, 4), up = normal(n, n + 1, 4);
   for (int activation : {0, 1}) {
@@ -129,7 +112,6 @@ static void test_gated(int n) {
     for (int i = 0; i < n; ++i)
       check_error(std::abs(g[i] - activate_f64(gate[i], activation) * up[i]),
                   16 * U * std::abs(gate[i] * (double)up[i]) + 1e-12, "gated_act");
-    test_gated_f16(gate, up, n % 8 ? 1 : 2, activation);
   }
 }
 
@@ -290,7 +272,7 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
 int main() {
   for (int width : {4, 64, 96, 576, 896, 1000, 4864})
     for (float offset : {0.0f, 1.0f}) test_norm(width, width == 96 ? 17 : 3, offset, width == 64 ? 1e-4f : 10);
-  for (int width : {8, 96, 1000})
+  for (int width : {8, 96, 1000, 9000})
     for (float offset : {0.0f, 1.0f}) test_norm_f16(width, 3, offset);
   test_not_finite();
   for (int n : {4, 1000, 1024, 5000}) test_gated(n);

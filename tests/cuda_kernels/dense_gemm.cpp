@@ -9,6 +9,8 @@
 
 CUDA_HOST_EXPORT(gemm_m64)
 CUDA_HOST_EXPORT(gemm_m128)
+CUDA_HOST_EXPORT(gemm_gated_m64)
+CUDA_HOST_EXPORT(gemm_gated_m128)
 CUDA_HOST_EXPORT(round_rows)
 CUDA_HOST_EXPORT(scale_products)
 
@@ -20,7 +22,7 @@ struct Rounded {
   Device<float> scales;
   Rounded(const std::vector<float>& x, int rows, int width) : values(x.size()), scales(rows) {
     Device<float> in(x);
-    launch("round_rows", rows, 256, 32, (const float*)in.get(), values.get(), scales.get(), width);
+    launch("round_rows", rows, 1024, 128, (const float*)in.get(), values.get(), scales.get(), width);
   }
 };
 
@@ -43,31 +45,48 @@ struct Product {
     }
   }
 
-  std::vector<std::vector<float>> run(const Rounded& rows, int rows_a_block, bool accumulate) const {
-    std::vector<Device<__half>> weights;
-    std::vector<Device<float>> powers, biases, y;
+  /// The matrices on the device, and what a launch writes to.
+  struct Launch {
+    std::vector<Device<__half>> w;
+    std::vector<Device<float>> scales, bias, y;
     MatrixJobs jobs = {};
-    unsigned blocks = 0;
-    for (size_t j = 0; j < outs.size(); ++j) {
-      weights.emplace_back(w[j]), powers.emplace_back(scales[j]), biases.emplace_back(bias[j]);
-      y.emplace_back((size_t)n * outs[j]);
-      if (accumulate) std::copy(before[j].begin(), before[j].end(), y[j].get());
-      jobs.job[j] = {weights[j].get(), j == 0 ? powers[j].get() : nullptr, j == 1 ? biases[j].get() : nullptr,
-                     y[j].get(), outs[j]};
-      blocks += ceil_div(outs[j], 64);
+    Launch(const Product& p) {
+      for (size_t j = 0; j < p.outs.size(); ++j) {
+        w.emplace_back(p.w[j]), scales.emplace_back(p.scales[j]), bias.emplace_back(p.bias[j]);
+        y.emplace_back((size_t)p.n * p.outs[j]);
+        jobs.job[j] = {w[j].get(), j == 0 ? scales[j].get() : nullptr, j == 1 ? bias[j].get() : nullptr, y[j].get(),
+                       p.outs[j]};
+      }
     }
-    const std::string name = "gemm_m" + std::to_string(rows_a_block);
-    launch(name, dim3(ceil_div(n, rows_a_block), blocks), 256, 384 * (rows_a_block + 64),
-           (const __half*)const_cast<Rounded&>(rows).values.get(), (const float*)const_cast<Rounded&>(rows).scales.get(),
-           jobs, n, k, (int)accumulate);
+    void run(Rounded& rows, const std::string& kernel, int rows_a_block, int blocks, int n, int k, int mode) {
+      launch(kernel + "_m" + std::to_string(rows_a_block), dim3(ceil_div(n, rows_a_block), blocks), 256,
+             384 * (rows_a_block + 64), (const __half*)rows.values.get(), (const float*)rows.scales.get(), jobs, n, k, mode);
+    }
+  };
+
+  std::vector<std::vector<float>> run(Rounded rows, int rows_a_block, bool accumulate) const {
+    Launch launch(*this);
+    for (size_t j = 0; accumulate && j < outs.size(); ++j)
+      std::copy(before[j].begin(), before[j].end(), launch.y[j].get());
+    launch.run(rows, "gemm", rows_a_block, launch.jobs.blocks(64), n, k, accumulate);
     std::vector<std::vector<float>> results;
-    for (auto& result : y) results.push_back(result.host());
+    for (auto& y : launch.y) results.push_back(y.host());
     return results;
   }
 
+  /// Job 0 is the gate, job 1 up: the same bits as what their products give.
+  void test_gated(int rows_a_block, int activation) const {
+    Rounded rows(x, n, k);
+    Launch launch(*this);
+    launch.run(rows, "gemm_gated", rows_a_block, ceil_div(outs[0], 32), n, k, activation);
+    const auto sums = run(Rounded(x, n, k), rows_a_block, false);
+    for (size_t i = 0; i < sums[0].size(); ++i)
+      check(launch.y[0][i] == activate(sums[0][i], activation) * sums[1][i], "gemm_gated differs from two products");
+  }
+
   void test(int rows_a_block, bool accumulate) const {
-    const Rounded rows(x, n, k);
-    const auto y = run(rows, rows_a_block, accumulate);
+    Rounded rows(x, n, k);
+    const auto y = run(Rounded(x, n, k), rows_a_block, accumulate);
     const double relative = (64 + (k + 63) / 64 + 3) * U;
     for (size_t j = 0; j < outs.size(); ++j)
       for (int r = 0; r < n; ++r)
@@ -98,6 +117,11 @@ static void test_sizes() {
   Product(256, {257, 40}, 136).test(128, false);
   Product(5, {48, 1, 64}, 4864).test(64, true);
   Product(70, {33, 130, 65}, 1000).test(64, true);
+  for (int activation : {0, 1})
+    for (int outs : {1, 32, 40, 72}) {
+      const Product p(activation ? 40 : 150, {outs, outs}, outs == 72 ? 328 : 96);
+      schedules(outs == 40 ? 3 : 0, [&](int) { p.test_gated(activation ? 64 : 128, activation); });
+    }
 }
 
 /// The same bits in every chunk, at every place, with both block sizes, alone and beside other matrices.
@@ -117,7 +141,7 @@ static void test_batch_independence() {
 }
 
 static void test_round_rows() {
-  for (int width : {4, 96, 1000, 4864})
+  for (int width : {4, 96, 4864, 33000})
     for (float size : {1.0f, 1e-30f, 1e-37f, 1e30f}) {
       auto x = normal(3 * (size_t)width, width, size);
       std::fill(x.begin(), x.begin() + width, 0.0f);                       // a row of zeros

@@ -124,10 +124,11 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
   const float *gate_scales = bias ? scales.get() : nullptr, *up_scales = bias ? nullptr : scales.get();
   schedules(adversaries, [&](int) {
     Device<float> y((size_t)rows * outs);
+    MatrixJobs jobs = {};
+    jobs.job[0] = {gate.get(), gate_scales, bias ? gate_bias.get() : nullptr, y.get(), outs};
+    jobs.job[1] = {up.get(), up_scales, bias ? up_bias.get() : nullptr, nullptr, outs};
     if (!launch(name, ceil_div(outs, 16), 256, shared_bytes(name), (const float*)x.get(),
-                (const float*)norm_weight.get(), offset, eps, (const void*)gate.get(), (const void*)up.get(),
-                gate_scales, up_scales, bias ? (const float*)gate_bias.get() : nullptr, bias ? (const float*)up_bias.get() : nullptr, y.get(),
-                k, outs, rows, activation))
+                (const float*)norm_weight.get(), offset, eps, jobs, k, rows, activation))
       return;
     for (int r = 0; r < rows; ++r)
       for (int o = 0; o < outs; ++o) {
@@ -167,10 +168,9 @@ static void test_batch_independence(int k, int outs) {
     const std::string which = std::string(type_name<W>()) + "_" + variant(rows);
     launch("gemv_norm_" + which, ceil_div(outs, tile), 256, shared_bytes("gemv_norm_" + which), (const float*)x.get(),
            (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
+    jobs.job[0].y = gated.get(), jobs.job[1] = {up.get(), nullptr, nullptr, nullptr, outs};
     launch("gemv_gated_" + which, ceil_div(outs, 16), 256, shared_bytes("gemv_gated_" + which), (const float*)x.get(),
-           (const float*)norm_weight.get(), 0.0f, 1e-6f, (const void*)w.get(), (const void*)up.get(),
-           (const float*)nullptr, (const float*)nullptr, (const float*)nullptr, (const float*)nullptr, gated.get(), k,
-           outs, rows, 0);
+           (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
     std::vector<std::vector<float>> result;
     for (int i = 0; i < rows; ++i) {
       result.emplace_back(y.get() + (size_t)i * outs, y.get() + (size_t)(i + 1) * outs);

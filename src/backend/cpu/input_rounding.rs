@@ -1,7 +1,8 @@
 //! The rounding of CUDA's tensor-core products, applied here to find out without a GPU what it does to results.
 //!
-//! A tensor core multiplies 16-bit numbers, so a pass of more than 16 rows splits each f32 input there into 16-bit terms,
-//! and adds up their products in f32. What is lost is what the terms do not hold.
+//! A tensor core multiplies 16-bit numbers, so a pass of more than 16 rows rounds each f32 input of a product there to one
+//! f16 number, with a power of two for each row, and splits queries, f32 keys and softmax weights into two; products are
+//! added up in f32.
 
 use super::matmul::Elements;
 use half::{bf16, f16};
@@ -12,13 +13,13 @@ pub enum InputRounding {
     /// As they are, in f32.
     #[default]
     F32,
-    /// In passes of more than 16 rows, rounded to what two terms hold, as on CUDA: inputs of products with bf16 weights
-    /// to 2^-17 of their size, with f16 weights to 2^-23; queries and f32 keys of the attention as those of f16. (Its
+    /// In passes of more than 16 rows, rounded to what two terms hold: inputs of products with bf16 weights to 2^-17 of
+    /// their size, with f16 weights to 2^-23; queries and f32 keys of the attention as those of f16, as on CUDA. (Its
     /// softmax weights are rounded to 2^-23 there, the size of an exponential's own error: that is left out.)
     TwoTerms,
-    /// As [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a scale for each row: half the
-    /// arithmetic. (bf16 weights are f16 numbers, too, with a power of two for each row: exactly over 32 binades, and to
-    /// 2^-39 of the row's maximum below: that is left out.)
+    /// As [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a power of two for each row, as on
+    /// CUDA. (Its bf16 weights are f16 numbers there with a power of two for each row: exactly over 32 binades, and to 2^-39
+    /// of the row's maximum below: that is left out.)
     OneTerm,
     /// As [`OneTerm`](Self::OneTerm), but two terms where queries and keys are made, on which the choice of heads and of
     /// the chain depends.

@@ -202,20 +202,13 @@ kernels! {
         norm_weight: DevicePtr<f32>,
         norm_offset: f32,
         eps: f32,
-        gate: DevicePtr<Stored>,
-        up: DevicePtr<Stored>,
-        gate_scales: DevicePtr<f32>,
-        up_scales: DevicePtr<f32>,
-        gate_bias: DevicePtr<f32>,
-        up_bias: DevicePtr<f32>,
-        y: DevicePtr<f32>,
+        jobs: MatrixJobs,
         k: Int,
-        outs: Int,
         rows: Int,
         activation: Int,
     }
     /// `gemm.cu`: `gemm_m{rows}`
-    GemmF16(256) {
+    Gemm(256) {
         x: DevicePtr<u16>,
         x_scales: DevicePtr<f32>,
         jobs: MatrixJobs,
@@ -223,8 +216,17 @@ kernels! {
         k: Int,
         accumulate: Int,
     }
+    /// `gemm.cu`: `gemm_gated_m{rows}`
+    GemmGated(256) {
+        x: DevicePtr<u16>,
+        x_scales: DevicePtr<f32>,
+        jobs: MatrixJobs,
+        n: Int,
+        k: Int,
+        activation: Int,
+    }
     /// `gemm.cu`: `round_rows`
-    RoundRows(256) {
+    RoundRows(1024) {
         x: DevicePtr<f32>,
         to: DevicePtr<u16>,
         scales: DevicePtr<f32>,
@@ -281,15 +283,6 @@ kernels! {
         up: DevicePtr<f32>,
         y: DevicePtr<f32>,
         count: Int,
-        activation: Int,
-    }
-    /// `norm.cu`: `gated_act_f16`
-    GatedActF16(256) {
-        gate: DevicePtr<f32>,
-        up: DevicePtr<f32>,
-        to: DevicePtr<u16>,
-        scales: DevicePtr<f32>,
-        width: Int,
         activation: Int,
     }
     /// `rope.cu`: `rope_cache`

@@ -2,10 +2,13 @@
 //! two for each row, or cuBLASLt where it was asked for and, if the faster of the two is wanted, is that.
 
 use super::CudaBackend;
-use super::abi::{GemmF16, Gemv, GemvNorm, MatrixJob, MatrixJobs, RmsNormF16, RoundRows, ScaleProducts};
-use super::cublaslt::{self, CublasLt, Gemm, shape};
+use super::abi::{
+    GatedAct, Gemm, GemmGated, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, RmsNormF16, RoundRows, ScaleProducts,
+};
+use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
 use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, NARROW_ROWS, WideKernels};
+use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
 use super::weights::Matrix;
@@ -125,8 +128,72 @@ impl CudaBackend {
         Ok(())
     }
 
+    /// y of `gate` ← act(gate x) ⊙ up x, x `[rows, in_features]` normed on the way.
+    pub(super) fn gated(
+        &self,
+        x: DevicePtr<f32>,
+        norm: Norm,
+        [gate, up]: [Job; 2],
+        rows: usize,
+        activation: Int,
+    ) -> Result<(), CudaError> {
+        let kernels = self.matmul_kernels(gate.w)?;
+        let Some(wide) = kernels.wide.as_ref().filter(|_| rows > NARROW_ROWS) else {
+            return self.gemv_gated(kernels, x, norm, [gate, up], rows, activation);
+        };
+        self.round_normed(wide, x, norm, gate.w.in_features, rows)?;
+        let Some(library) = self.library_of(&gate).filter(|_| self.library_of(&up).is_some()) else {
+            let variant = usize::from(rows > GEMM_ROWS[0]);
+            let parameters = GemmGated {
+                x: self.scratch.rounded.ptr(),
+                x_scales: self.scratch.rounded_scales.ptr(),
+                jobs: Job::table(&[gate, up], 0),
+                n: rows.into(),
+                k: gate.w.in_features.into(),
+                activation,
+            };
+            let grid = [rows.div_ceil(GEMM_ROWS[variant]), gate.w.out_features.div_ceil(32), 1];
+            return self.device.launch(&wide.gated[variant], grid, &parameters);
+        };
+        let up = Job { y: library.second(), ..up };
+        self.gemm_library(wide, library, &gate, rows, false)?;
+        self.gemm_library(wide, library, &up, rows, false)?;
+        let count = rows * gate.w.out_features;
+        let parameters = GatedAct { gate: gate.y, up: up.y, y: gate.y, count: count.into(), activation };
+        self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
+    }
+
+    /// The same in f32 arithmetic, 16 rows at a time.
+    fn gemv_gated(
+        &self,
+        kernels: &MatmulKernels,
+        x: DevicePtr<f32>,
+        norm: Norm,
+        jobs: [Job; 2],
+        rows: usize,
+        activation: Int,
+    ) -> Result<(), CudaError> {
+        let width = jobs[0].w.in_features;
+        for first in (0..rows).step_by(NARROW_ROWS) {
+            let count = NARROW_ROWS.min(rows - first);
+            let parameters = GemvGated {
+                x: x.add(first * width),
+                norm_weight: norm.weight.ptr(),
+                norm_offset: norm.offset,
+                eps: norm.eps,
+                jobs: Job::table(&jobs, first),
+                k: width.into(),
+                rows: count.into(),
+                activation,
+            };
+            let grid = [jobs[0].w.out_features.div_ceil(16), 1, 1];
+            self.device.launch(&kernels.gated[usize::from(count > 8)], grid, &parameters)?;
+        }
+        Ok(())
+    }
+
     /// The scratch's rounded rows ← norm(x), `[rows, width]`.
-    pub(super) fn round_normed(
+    fn round_normed(
         &self,
         wide: &WideKernels,
         x: DevicePtr<f32>,
@@ -153,20 +220,20 @@ impl CudaBackend {
         self.device.launch(&wide.round, [rows, 1, 1], &parameters)
     }
 
-    /// Products of the rounded rows with up to three matrices: by cuBLASLt where it has the shape, the others by `gemm.cu`
-    /// in one launch. Products with a bias stay ours.
-    pub(super) fn gemm(
-        &self,
-        wide: &WideKernels,
-        jobs: &[Job],
-        rows: usize,
-        accumulate: bool,
-    ) -> Result<(), CudaError> {
-        let Some(library) = &self.cublaslt else { return self.gemm_own(wide, jobs, rows, accumulate) };
-        let theirs = |job: &&Job| job.bias.is_none() && library.has(shape(job.w));
-        let (theirs, ours): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(theirs);
-        theirs.into_iter().try_for_each(|job| self.gemm_library(wide, library, job, rows, accumulate))?;
-        let ours: Vec<Job> = ours.into_iter().copied().collect();
+    /// cuBLASLt, where it multiplies with the job's matrix: if it has the shape, and there is no bias.
+    fn library_of(&self, job: &Job) -> Option<&CublasLt> {
+        self.cublaslt.as_ref().filter(|library| job.bias.is_none() && library.has(shape(job.w)))
+    }
+
+    /// Products of the rounded rows with up to three matrices: some by cuBLASLt, the others by `gemm.cu` in one launch.
+    fn gemm(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
+        let mut ours = Vec::new();
+        for job in jobs {
+            match self.library_of(job) {
+                Some(library) => self.gemm_library(wide, library, job, rows, accumulate)?,
+                None => ours.push(*job),
+            }
+        }
         if ours.is_empty() { Ok(()) } else { self.gemm_own(wide, &ours, rows, accumulate) }
     }
 
@@ -194,7 +261,7 @@ impl CudaBackend {
 
     fn gemm_own(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
         let variant = usize::from(rows > GEMM_ROWS[0]);
-        let parameters = GemmF16 {
+        let parameters = Gemm {
             x: self.scratch.rounded.ptr(),
             x_scales: self.scratch.rounded_scales.ptr(),
             jobs: Job::table(jobs, 0),
@@ -214,12 +281,12 @@ const REPEATS: usize = 3;
 /// Which multiplies in wide passes, decided when the model is loaded.
 impl CudaBackend {
     /// Decides for every shape of the model's matrices; what was decided, for display (empty where nothing was asked for).
-    pub(super) fn choose_gemm(&mut self, gemm: Gemm) -> Result<String, CudaError> {
+    pub(super) fn choose_gemm(&mut self, gemm: cublaslt::Gemm) -> Result<String, CudaError> {
         let shapes = self.wide_shapes();
         let widest = shapes.iter().map(|&(layer, matrix)| self.matrix(layer, matrix).out_features).max().unwrap_or(0);
         let mut library = match (gemm, CublasLt::load(&self.device, MAX_ROWS * widest)) {
-            (Gemm::Own, _) => return Ok(String::new()),
-            (Gemm::Auto, Err(CudaError::NoCublasLt)) => {
+            (cublaslt::Gemm::Own, _) => return Ok(String::new()),
+            (cublaslt::Gemm::Auto, Err(CudaError::NoCublasLt)) => {
                 return Ok("wide products by its own kernels: there is no libcublasLt".to_owned());
             }
             (_, library) => library?,
@@ -232,7 +299,7 @@ impl CudaBackend {
         if shapes.is_empty() {
             return Ok("no wide products: the weights are f32".to_owned());
         }
-        let why = if gemm == Gemm::Auto { "faster" } else { "asked for" };
+        let why = if gemm == cublaslt::Gemm::Auto { "faster" } else { "asked for" };
         let version = cublaslt::version().unwrap_or_default();
         Ok(format!("wide products by cuBLASLt {version} ({why}) for {taken} of {} shapes", shapes.len()))
     }
@@ -255,11 +322,11 @@ impl CudaBackend {
         found
     }
 
-    fn choose_for(&self, library: &mut CublasLt, gemm: Gemm, w: &Matrix) -> Result<(), CudaError> {
+    fn choose_for(&self, library: &mut CublasLt, gemm: cublaslt::Gemm, w: &Matrix) -> Result<(), CudaError> {
         let numbers: Vec<u16> = noise().take(MAX_ROWS * w.in_features).map(|x| f16::from_f32(x).to_bits()).collect();
         self.device.write(&self.scratch.rounded, 0, &numbers)?;
         self.device.write(&self.scratch.rounded_scales, 0, &[1.0; MAX_ROWS])?;
-        if library.choose(w, self.scratch.rounded.ptr(), MAX_ROWS)? && gemm == Gemm::Auto {
+        if library.choose(w, self.scratch.rounded.ptr(), MAX_ROWS)? && gemm == cublaslt::Gemm::Auto {
             let (own, library_s) = self.race(w, library)?;
             if own <= library_s {
                 library.forget(shape(w));

@@ -1,9 +1,9 @@
 //! Which kernels a model needs, and the limits that they set.
 
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, Cosines, Embed, GatedAct,
-    GatedActF16, GemmF16, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, NarrowWeights, RmsNorm,
-    RmsNormF16, RopeCache, RoundRows, ScaleProducts,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, Cosines, Embed, GatedAct, Gemm,
+    GemmGated, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, NarrowWeights, RmsNorm, RmsNormF16,
+    RopeCache, RoundRows, ScaleProducts,
 };
 use super::error::CudaError;
 use super::launch::{Kernel, Parameters};
@@ -57,6 +57,7 @@ pub struct KernelSet {
     pub matmul: HashMap<DType, MatmulKernels>,
     pub rms_norm: Kernel<RmsNorm>,
     pub add_rms_norm: Kernel<AddRmsNorm>,
+    /// After a library's products.
     pub gated_act: Kernel<GatedAct>,
     pub rope_cache: Kernel<RopeCache>,
     pub decode: DecodeKernels,
@@ -85,13 +86,13 @@ pub struct MatmulKernels {
 /// Products of more than [`NARROW_ROWS`] rows, whose input comes in f16 with a power of two for each row.
 pub struct WideKernels {
     /// Of [`GEMM_ROWS`] rows a block.
-    pub gemm: [Kernel<GemmF16>; 2],
+    pub gemm: [Kernel<Gemm>; 2],
+    pub gated: [Kernel<GemmGated>; 2],
     /// After a library's product.
     pub scale: Kernel<ScaleProducts>,
     /// What makes such inputs.
     pub round: Kernel<RoundRows>,
     pub rms_norm: Kernel<RmsNormF16>,
-    pub gated_act: Kernel<GatedActF16>,
 }
 
 /// `attn_decode.cu` with the merge of its splits.
@@ -152,13 +153,16 @@ impl MatmulKernels {
     fn load(files: &KernelFiles, dtype: DType) -> Result<MatmulKernels, CudaError> {
         let w = dtype.name();
         let wide = || -> Result<WideKernels, CudaError> {
-            let gemm = |rows: usize| files.get("gemm", &format!("gemm_m{rows}"));
+            let [few, many] = GEMM_ROWS.map(|rows| format!("m{rows}"));
             Ok(WideKernels {
-                gemm: [gemm(GEMM_ROWS[0])?, gemm(GEMM_ROWS[1])?],
+                gemm: [files.get("gemm", &format!("gemm_{few}"))?, files.get("gemm", &format!("gemm_{many}"))?],
+                gated: [
+                    files.get("gemm", &format!("gemm_gated_{few}"))?,
+                    files.get("gemm", &format!("gemm_gated_{many}"))?,
+                ],
                 scale: files.get("gemm", "scale_products")?,
                 round: files.get("gemm", "round_rows")?,
                 rms_norm: files.get("norm", "rms_norm_f16")?,
-                gated_act: files.get("norm", "gated_act_f16")?,
             })
         };
         Ok(MatmulKernels {

@@ -4,14 +4,14 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, GatedAct, GatedActF16, GemvGated,
-    HeadState, PrefillPart, RmsNorm, RopeCache, RowState, cache_type,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, HeadState, PrefillPart, RmsNorm,
+    RopeCache, RowState, cache_type,
 };
 use super::cache::Sequences;
 use super::context::Device;
 use super::error::CudaError;
-use super::gemm::{Job, Norm, ptr_or_null};
-use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, PREFILL_LINES, WideKernels};
+use super::gemm::{Job, ptr_or_null};
+use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
@@ -44,7 +44,6 @@ pub struct Scratch {
     pub partial_states: Buffer<HeadState>,
     /// `[N, intermediate_size]`
     pub gate: Buffer<f32>,
-    pub up: Buffer<f32>,
     /// A product's input in f16, `[N, the widest input]`, with a power of two for each row, `[N]`
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
@@ -99,7 +98,6 @@ impl Scratch {
             partial_out: floats("split attention", NARROW_ROWS * splits, q_width)?,
             partial_states: device.allocate(&name("split states"), NARROW_ROWS * heads * splits)?,
             gate: floats("gate", MAX_ROWS, spec.intermediate_size)?,
-            up: floats("up", MAX_ROWS, spec.intermediate_size)?,
             rounded: device.allocate(&name("rounded inputs"), MAX_ROWS * widest)?,
             rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS)?,
             not_finite,
@@ -121,12 +119,11 @@ impl Scratch {
             partial_out,
             partial_states,
             gate,
-            up,
             rounded,
             rounded_scales,
             not_finite: _,
         } = self;
-        let floats = [x, h, q, k, v, attended, partial_out, gate, up, rounded_scales].map(Buffer::bytes);
+        let floats = [x, h, q, k, v, attended, partial_out, gate, rounded_scales].map(Buffer::bytes);
         let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), rounded.bytes()];
         floats.iter().chain(&others).sum()
     }
@@ -219,27 +216,12 @@ impl Operations for CudaBackend {
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
-        let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
-        let wide = self.matmul_kernels(&w.gate)?.wide.as_ref().filter(|_| !self.pass.narrow());
-        let down = self.matmul_kernels(&w.down)?.wide.as_ref();
+        let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
+        let gate = Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.ptr() };
+        let up = Job { w: &w.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
+        let activation = (self.spec.activation == Activation::GeluTanh).into();
         let norm = self.norm(&w.feed_forward_norm);
-        match wide {
-            None => self.gate_narrow(layer, norm)?,
-            Some(wide) => {
-                let jobs = [
-                    Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.ptr() },
-                    Job { w: &w.up, bias: w.up_bias.as_ref(), y: scratch.up.ptr() },
-                ];
-                self.round_normed(wide, scratch.x.ptr(), norm, w.gate.in_features, n)?;
-                self.gemm(wide, &jobs, n, false)?;
-                if let (Some(down), true, None) = (down, w.down.dtype == w.gate.dtype, &w.post_feed_forward_norm) {
-                    self.round_gated(wide, w.gate.out_features, n)?;
-                    let job = Job { w: &w.down, bias: w.down_bias.as_ref(), y: scratch.x.ptr() };
-                    return Ok(self.gemm(down, &[job], n, true)?);
-                }
-                self.gate_floats(n * w.gate.out_features)?;
-            }
-        }
+        self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation)?;
         let norm = w.post_feed_forward_norm.as_ref();
         Ok(self.add_residual(scratch.gate.ptr(), &w.down, w.down_bias.as_ref(), norm)?)
     }
@@ -443,59 +425,6 @@ impl CudaBackend {
             width: s.hidden_size.into(),
         };
         self.device.launch(&self.kernels.add_rms_norm, [n, 1, 1], &parameters)
-    }
-
-    fn activation(&self) -> Int {
-        (self.spec.activation == Activation::GeluTanh).into()
-    }
-
-    /// gate ← act(gate x) ⊙ up x, 16 rows at a time.
-    fn gate_narrow(&self, layer: usize, norm: Norm) -> Result<(), CudaError> {
-        let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
-        let kernels = &self.matmul_kernels(&w.gate)?.gated;
-        let (width, outs) = (w.gate.in_features, w.gate.out_features);
-        for first in (0..n).step_by(NARROW_ROWS) {
-            let rows = NARROW_ROWS.min(n - first);
-            let parameters = GemvGated {
-                x: scratch.x.ptr().add(first * width),
-                norm_weight: norm.weight.ptr(),
-                norm_offset: norm.offset,
-                eps: norm.eps,
-                gate: w.gate.ptr(),
-                up: w.up.ptr(),
-                gate_scales: w.gate.scales(),
-                up_scales: w.up.scales(),
-                gate_bias: ptr_or_null(w.gate_bias.as_ref()),
-                up_bias: ptr_or_null(w.up_bias.as_ref()),
-                y: scratch.gate.ptr().add(first * outs),
-                k: width.into(),
-                outs: outs.into(),
-                rows: rows.into(),
-                activation: self.activation(),
-            };
-            self.device.launch(&kernels[usize::from(rows > 8)], [outs.div_ceil(16), 1, 1], &parameters)?;
-        }
-        Ok(())
-    }
-
-    /// The scratch's rounded rows ← act(gate) ⊙ up, `[rows, width]`.
-    fn round_gated(&self, wide: &WideKernels, width: usize, rows: usize) -> Result<(), CudaError> {
-        let parameters = GatedActF16 {
-            gate: self.scratch.gate.ptr(),
-            up: self.scratch.up.ptr(),
-            to: self.scratch.rounded.ptr(),
-            scales: self.scratch.rounded_scales.ptr(),
-            width: width.into(),
-            activation: self.activation(),
-        };
-        self.device.launch(&wide.gated_act, [rows, 1, 1], &parameters)
-    }
-
-    /// gate ← act(gate) ⊙ up, `[count]`.
-    fn gate_floats(&self, count: usize) -> Result<(), CudaError> {
-        let (gate, up) = (self.scratch.gate.ptr(), self.scratch.up.ptr());
-        let parameters = GatedAct { gate, up, y: gate, count: count.into(), activation: self.activation() };
-        self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
     }
 }
 

@@ -30,19 +30,19 @@ const RAMP: Assumed = (2.2e-6, 1.0e-6);
 /// Instructions a cycle and multiprocessor, of four at most, of a product's loop and of attention's, which has barriers.
 const PRODUCT_IPC: Assumed = (2.8, 0.5);
 const ATTENTION_IPC: Assumed = (1.7, 0.5);
-/// Of the instructions of a loop, those that a pass executes; the others are of edges and of slow divisions: of products by
-/// `gemm`, of attention in a step, and in a prefill. (All of them in `gemv`.)
-const GEMM_EXECUTED: Assumed = (0.42, 0.06);
+/// Of the instructions of attention's loop, those that a pass executes, in a step and in a prefill; the others are of edges and
+/// of slow divisions. (All of them in products.)
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
 const PREFILL_EXECUTED: Assumed = (0.5, 0.15);
 /// Of what the entropy adds to attention's loop: most of it is for the ten nearest positions and the first.
 const ENTROPY_EXECUTED: Assumed = (0.4, 0.2);
 /// Seconds of the two kernels that read the logits.
 const READ_LOGITS: Assumed = (14e-6, 6e-6);
-/// Of a prefill's time, what norms, rotations and the splitting into terms add.
-const ELEMENTWISE: Assumed = (0.06, 0.03);
+/// Of the bytes of activations that norms, rotations and roundings of a prefill read and write, those that go to memory: the
+/// second cache may keep some, and it may have to give up others.
+const ACTIVATIONS: Assumed = (0.9, 0.4);
 
-/// Bytes of a weight, and of a key and a value: bf16, and the cache's default of f32 and f16.
+/// Bytes of a weight, and of a key and a value: f16, and the cache's default of f32 and f16.
 const WEIGHT_BYTES: f64 = 2.0;
 const CACHE_BYTES: f64 = 6.0;
 /// Multiply-adds of one tensor core instruction, m16n8k16.
@@ -225,17 +225,12 @@ impl Model<'_> {
     fn prefill(&self, tokens: usize) -> Time {
         let (s, mut time) = (self.spec, Time::default());
         let multiprocessors = self.device.multiprocessors;
-        let per_hmma = self.time(GEMM_EXECUTED) * count("gemm_m128");
+        let per_hmma = count("gemm_m128");
         let attention = self.time(PREFILL_EXECUTED) * prefill_attention(s.head_dim);
-        let (q, kv) = (s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim);
-        // q, k, v, gate and up are launches of their own
-        let products = [(s.hidden_size, q), (s.hidden_size, kv), (s.hidden_size, kv), (q, s.hidden_size)];
-        let network = [(s.hidden_size, s.intermediate_size); 2];
-        let products = products.into_iter().chain(network).chain([(s.intermediate_size, s.hidden_size)]);
         for first in (0..tokens).step_by(MAX_ROWS) {
             let rows = MAX_ROWS.min(tokens - first);
             for layer in &s.layers {
-                for (width, outs) in products.clone() {
+                for (width, outs) in self.products() {
                     let blocks = rows.div_ceil(GEMM_ROWS[1]) * outs.div_ceil(64);
                     // the multiprocessor with the most blocks decides; a block's warps are spread over the schedulers
                     let most = blocks.div_ceil(multiprocessors) as f64;
@@ -249,12 +244,22 @@ impl Model<'_> {
                 // three products of terms for a score, two for a value
                 let block = (64 * positions * s.head_dim * 5) as f64 / HMMA_PRODUCTS / SCHEDULERS;
                 time.issue += self.hmma(blocks.div_ceil(multiprocessors) as f64 * block, attention, ATTENTION_IPC);
-                time.gaps += 14.0 * self.time(GAP);
-                time.other += 8.0 * self.time(RAMP);
+                let activations = (rows * self.activation_bytes()) as f64 * self.time(ACTIVATIONS);
+                time.memory += activations / self.bandwidth();
+                // two norms, rotation and cache, attention and its selection, two roundings, and the four products
+                time.gaps += 11.0 * self.time(GAP);
+                time.other += 5.0 * self.time(RAMP);
             }
         }
-        time.other += self.time(ELEMENTWISE) * time.total();
         time
+    }
+
+    /// Bytes that kernels other than products and attention read and write in a layer of a prefill, for each row: two norms and
+    /// two roundings of f32 to f16, the rotation of q, k and v into the cache.
+    fn activation_bytes(&self) -> usize {
+        let s = self.spec;
+        let (q, kv) = (s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim);
+        6 * (2 * s.hidden_size + q + s.intermediate_size) + 8 * (q + kv) + CACHE_BYTES as usize * kv
     }
 
     /// The least seconds of a step: every weight once, and each sequence's cache, at the copy rate.
@@ -348,7 +353,7 @@ fn prefill_row(spec: &ModelSpec, device: &Accelerator, tokens: usize) -> Row {
     let times = models.each_ref().map(|model| model.prefill(tokens));
     let row = rate_row(format!("prefill, {tokens} tokens"), tokens, times, models[1].prefill_floor(tokens));
     let falsified_by = "sm__inst_executed_pipe_tensor.sum and sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active \
-                        of gemm_*: instructions as counted, the pipe busy for the share of the floor times the terms";
+                        of gemm_*: instructions as counted, the pipe busy for the share of the floor";
     Row { falsified_by: falsified_by.to_owned(), ..row }
 }
 

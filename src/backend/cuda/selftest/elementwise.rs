@@ -1,8 +1,6 @@
 //! Cases of `embed.cu`, `norm.cu` and `weights.cu`, and of the rounding in `gemm.cu`.
 
-use super::super::abi::{
-    AddRmsNorm, Embed, GatedAct, GatedActF16, NarrowWeights, RmsNorm, RmsNormF16, RoundRows, RowState,
-};
+use super::super::abi::{AddRmsNorm, Embed, GatedAct, NarrowWeights, RmsNorm, RmsNormF16, RoundRows, RowState};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::launch::Kernel;
@@ -197,29 +195,6 @@ pub fn gated_act(device: &Device, kernel: &Kernel<GatedAct>) -> Result<Outcome, 
         for (i, got) in device.read(&y, 0, gate.len())?.into_iter().enumerate() {
             outcome.compare(got, want[i], f64::from((gate[i] * up[i]).abs()), ACTIVATION);
         }
-    }
-    Ok(outcome)
-}
-
-pub fn gated_act_f16(device: &Device, kernel: &Kernel<GatedActF16>) -> Result<Outcome, CudaError> {
-    let mut outcome = Outcome::default();
-    for gelu in [false, true] {
-        let (gate, up, want) = gates(gelu);
-        let (g, u) = (upload(device, &gate)?, upload(device, &up)?);
-        let (rows, width) = (2, gate.len() / 2);
-        let (to, scales) = (unwritten::<u16>(device, gate.len())?, unwritten::<f32>(device, rows)?);
-        let parameters = GatedActF16 {
-            gate: g.ptr(),
-            up: u.ptr(),
-            to: to.ptr(),
-            scales: scales.ptr(),
-            width: width.into(),
-            activation: gelu.into(),
-        };
-        device.launch(kernel, [rows, 1, 1], &parameters)?;
-        let got = (device.read(&to, 0, gate.len())?, device.read(&scales, 0, rows)?);
-        let magnitude: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| f64::from((g * u).abs())).collect();
-        compare_rounded(&mut outcome, (&got.0, &got.1), &want, &magnitude, ACTIVATION);
     }
     Ok(outcome)
 }

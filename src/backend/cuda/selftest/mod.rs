@@ -180,10 +180,12 @@ impl<'a> SelfTest<'a> {
         for (kernel, block) in wide.gemm.iter_mut().zip(GEMM_ROWS) {
             self.replaceable(kernel, "plain_gemm", &[], |kernel| products::gemm(device, kernel, block))?;
         }
+        for (kernel, block) in wide.gated.iter_mut().zip(GEMM_ROWS) {
+            self.replaceable(kernel, "plain_gemm_gated", &[], |kernel| products::gemm_gated(device, kernel, block))?;
+        }
         self.required(&wide.scale, |kernel| products::scale(device, kernel))?;
         self.required(&wide.round, |kernel| elementwise::round_rows(device, kernel))?;
-        self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_f16(device, kernel))?;
-        self.required(&wide.gated_act, |kernel| elementwise::gated_act_f16(device, kernel))
+        self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_f16(device, kernel))
     }
 
     fn attention(&mut self, set: &mut KernelSet, fixture: &Fixture) -> Result<(), CudaError> {
@@ -217,6 +219,8 @@ impl<'a> SelfTest<'a> {
             })?;
         }
         self.required(&files.plain("plain_gemm", &[])?, |kernel| products::gemm(device, kernel, GEMM_ROWS[1]))?;
+        let gated = files.plain("plain_gemm_gated", &[])?;
+        self.required(&gated, |kernel| products::gemm_gated(device, kernel, GEMM_ROWS[1]))?;
         for cache in [DType::F32, DType::F16, DType::Bf16] {
             let fixture = Fixture::new(device, 96, (cache, cache))?;
             let ints = fixture.plain_arguments();

@@ -1,6 +1,6 @@
 //! Cases of `gemv.cu` and `gemm.cu`, and of their plain replacements.
 
-use super::super::abi::{GemmF16, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, ScaleProducts};
+use super::super::abi::{Gemm, GemmGated, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, ScaleProducts, Stored};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::launch::{Int, Kernel};
@@ -144,7 +144,45 @@ pub fn gemv_norm(device: &Device, kernel: &Kernel<GemvNorm>, dtype: DType, rows:
     launched.compare(device, dtype, true)
 }
 
-/// Both activations, the second with biases.
+/// A gate and up of [`OUTS`]`[0]` outputs each, the gate with powers of two: both activations, the second with biases.
+struct Gated {
+    scales: Scales,
+    biases: [Vec<f32>; 2],
+    buffers: [Buffer<f32>; 2],
+    outcome: Outcome,
+}
+
+impl Gated {
+    fn new(device: &Device) -> Result<Gated, CudaError> {
+        let biases = [Noise(5).floats(OUTS[0], 1.0), Noise(6).floats(OUTS[0], 1.0)];
+        let buffers = [upload(device, &biases[0])?, upload(device, &biases[1])?];
+        Ok(Gated { scales: Scales::new(device, OUTS[0])?, biases, buffers, outcome: Outcome::default() })
+    }
+
+    fn jobs(&self, w: [DevicePtr<Stored>; 2], y: DevicePtr<f32>, gelu: bool) -> MatrixJobs {
+        let outs = OUTS[0] as i32;
+        let bias = |i: usize| if gelu { self.buffers[i].ptr() } else { DevicePtr::NULL };
+        let gate = MatrixJob { w: w[0], scales: self.scales.buffer.ptr(), bias: bias(0), y, outs, padding: 0 };
+        let up = MatrixJob { w: w[1], scales: DevicePtr::NULL, bias: bias(1), y: DevicePtr::NULL, outs, padding: 0 };
+        [gate, up, MatrixJob::default()]
+    }
+
+    /// One row of results; `dot(matrix, out)` is what the sums should be.
+    fn compare(&mut self, got: &[f32], gelu: bool, bound: f64, dot: impl Fn(usize, usize) -> Dot) {
+        for (out, got) in got.iter().enumerate() {
+            let [gate, up] = [0, 1].map(|matrix| {
+                let Dot { sum, magnitude } = dot(matrix, out);
+                let bias = if gelu { f64::from(self.biases[matrix][out]) } else { 0.0 };
+                Dot { sum: sum + bias, magnitude: magnitude + bias.abs() }
+            });
+            // |act'| ≤ 1.13, |act(x)| ≤ |x|; the activation itself is right to 16 U, less than the bound
+            let lost = 1.2 * gate.magnitude * (up.sum.abs() + bound * up.magnitude) + up.magnitude * gate.sum.abs();
+            let want = activate(gate.sum, gelu) * up.sum;
+            self.outcome.compare(*got, want, lost + want.abs(), bound);
+        }
+    }
+}
+
 pub fn gemv_gated(
     device: &Device,
     kernel: &Kernel<GemvGated>,
@@ -153,9 +191,7 @@ pub fn gemv_gated(
 ) -> Result<Outcome, CudaError> {
     let outs = OUTS[0];
     let case = Narrow::new(device, dtype, rows, [outs; 2])?;
-    let biases = [Noise(5).floats(outs, 1.0), Noise(6).floats(outs, 1.0)];
-    let bias = [upload(device, &biases[0])?, upload(device, &biases[1])?];
-    let mut outcome = Outcome::default();
+    let mut gated = Gated::new(device)?;
     for gelu in [false, true] {
         let y = unwritten::<f32>(device, rows * outs)?;
         let parameters = GemvGated {
@@ -163,42 +199,58 @@ pub fn gemv_gated(
             norm_weight: case.on_device.1.ptr(),
             norm_offset: OFFSET,
             eps: EPS,
-            gate: case.w[0].ptr(),
-            up: case.w[1].ptr(),
-            gate_scales: case.scales.buffer.ptr(),
-            up_scales: DevicePtr::NULL,
-            gate_bias: if gelu { bias[0].ptr() } else { DevicePtr::NULL },
-            up_bias: if gelu { bias[1].ptr() } else { DevicePtr::NULL },
-            y: y.ptr(),
+            jobs: gated.jobs([case.w[0].ptr(), case.w[1].ptr()], y.ptr(), gelu),
             k: K.into(),
-            outs: outs.into(),
             rows: rows.into(),
             activation: gelu.into(),
         };
         device.launch(kernel, [outs.div_ceil(16), 1, 1], &parameters)?;
-        let got = device.read(&y, 0, rows * outs)?;
-        for row in 0..rows {
+        for (row, got) in device.read(&y, 0, rows * outs)?.chunks(outs).enumerate() {
             let x = case.row(row, true);
-            for out in 0..outs {
-                let sums = [0, 1].map(|matrix| {
-                    let Dot { sum, magnitude } = case.dot(&x, matrix, out);
-                    let bias = if gelu { f64::from(biases[matrix][out]) } else { 0.0 };
-                    Dot { sum: sum + bias, magnitude: magnitude + bias.abs() }
-                });
-                let ([gate, up], b) = (sums, narrow_bound(dtype));
-                // |act'| ≤ 1.13, |act(x)| ≤ |x|; the activation itself is right to 16 U, less than b
-                let lost = 1.2 * gate.magnitude * (up.sum.abs() + b * up.magnitude) + up.magnitude * gate.sum.abs();
-                let want = activate(gate.sum, gelu) * up.sum;
-                outcome.compare(got[row * outs + out], want, lost + want.abs(), b);
-            }
+            gated.compare(got, gelu, narrow_bound(dtype), |matrix, out| case.dot(&x, matrix, out));
         }
     }
-    Ok(outcome)
+    Ok(gated.outcome)
+}
+
+/// Of `gemm.cu`: a slice of 64 elements is four steps on the tensor cores; then the slices, bias and residual.
+fn wide_bound(k: usize) -> f64 {
+    bound(4, k / 32 + 48)
+}
+
+/// For as many rows as fill a block and a part of the next.
+pub fn gemm_gated(device: &Device, kernel: &Kernel<GemmGated>, block: usize) -> Result<Outcome, CudaError> {
+    let (n, k, outs) = (block + 6, 168, OUTS[0]);
+    let mut noise = Noise(14);
+    let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
+    let w = [0, 1].map(|_| noise.floats(outs * k, 0.2));
+    let w = [Values::new(device, &w[0], DType::F16)?, Values::new(device, &w[1], DType::F16)?];
+    let x_scales = Scales::new(device, n)?;
+    let mut gated = Gated::new(device)?;
+    let input = x_scales.restore(&x.values, k);
+    let matrices = [gated.scales.restore(&w[0].values, k), w[1].values.iter().map(|w| f64::from(*w)).collect()];
+    for gelu in [false, true] {
+        let y = unwritten::<f32>(device, n * outs)?;
+        let parameters = GemmGated {
+            x: x.ptr().cast(),
+            x_scales: x_scales.buffer.ptr(),
+            jobs: gated.jobs([w[0].ptr(), w[1].ptr()], y.ptr(), gelu),
+            n: n.into(),
+            k: k.into(),
+            activation: gelu.into(),
+        };
+        device.launch(kernel, [n.div_ceil(block), outs.div_ceil(32), 1], &parameters)?;
+        for (row, got) in device.read(&y, 0, n * outs)?.chunks(outs).enumerate() {
+            let x = &input[row * k..][..k];
+            gated.compare(got, gelu, wide_bound(k), |matrix, out| dot(x, &matrices[matrix][out * k..][..k]));
+        }
+    }
+    Ok(gated.outcome)
 }
 
 /// Two matrices, the first with powers of two and a bias, added to what is there, for as many rows as fill a block and a part
 /// of the next.
-pub fn gemm(device: &Device, kernel: &Kernel<GemmF16>, block: usize) -> Result<Outcome, CudaError> {
+pub fn gemm(device: &Device, kernel: &Kernel<Gemm>, block: usize) -> Result<Outcome, CudaError> {
     const OUTS: [usize; 2] = [72, 40];
     let (n, k) = (block + 6, 168);
     let mut noise = Noise(11);
@@ -219,11 +271,9 @@ pub fn gemm(device: &Device, kernel: &Kernel<GemmF16>, block: usize) -> Result<O
         MatrixJob::default(),
     ];
     let x_powers = x_scales.buffer.ptr();
-    let parameters =
-        GemmF16 { x: x.ptr().cast(), x_scales: x_powers, jobs, n: n.into(), k: k.into(), accumulate: Int(1) };
+    let parameters = Gemm { x: x.ptr().cast(), x_scales: x_powers, jobs, n: n.into(), k: k.into(), accumulate: Int(1) };
     device.launch(kernel, [n.div_ceil(block), 3, 1], &parameters)?;
-    // a slice of 64 elements: four steps; then the slices, bias and residual
-    let bound = bound(4, k / 32 + 48);
+    let bound = wide_bound(k);
     let input = x_scales.restore(&x.values, k);
     let (first, second) = w.values.split_at(OUTS[0] * k);
     let matrices = [w_scales.restore(first, k), second.iter().map(|w| f64::from(*w)).collect()];
