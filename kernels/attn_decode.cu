@@ -2,7 +2,7 @@
 // reweighted-entropy state of every head; then the merge of the splits.
 //
 // attn_decode_k<K>_v<V>_d<D>[_plain]: the part of one (row, key/value head, split)
-//   K, V: f32, f16, bf16 cache types; D: head_dim. _plain: without the entropy.
+//   K, V: f32 (of keys Halves, of values float), f16, bf16 cache types; D: head_dim. _plain: without the entropy.
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16); D of 16, 32 (small test models), 64, 96,
 //   128, 256; _plain for all but (f32, f32) and D >= 64.
 //   queries         [rows, heads, D] f32, rotated and scaled
@@ -27,7 +27,7 @@
 // model, a row's bits do not depend on the other rows, and the launch does not depend on positions (one CUDA graph).
 //
 // Up to eight query heads of a group are computed together, each cached byte being read once for them (a larger group
-// in parts), on tensor cores where the cache has 16 bits (attn_decode_tile.cuh).
+// in parts), on tensor cores but for float values and the smallest heads (attn_decode_tile.cuh).
 #include "attn_decode_tile.cuh"
 
 namespace attn_decode {
@@ -96,18 +96,21 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
     __syncthreads();  // this tile is there, and nobody reads the other stage, the scores or the factors any more
     if (start + TILE < share.end) fetch_tile(stage ^ 1, start + TILE);
     if constexpr (T::TENSOR_K)
-      score_tile_tensor<T>(shared, keys);
+      score_tile_tensor<T>(shared, keys, a.softcap);
     else
-      score_tile_plain<T>(shared, keys);
+      score_tile_plain<T>(shared, keys, a.softcap);
     __syncthreads();  // the scores of all positions are there
+    const bool inside = start >= share.begin && start + TILE <= share.end && unweighted(row.position, start, start + TILE);
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
       const int g = warp + i * WARPS;
       if (g >= count) break;
       float* own = shared.scores + g * T::SCORE_STRIDE;
-      const float factor = traced ? weigh_tile<TILE, ENTROPY>(states[i], own, a.softcap, start, share, row.position)
-                                  : weigh_tile<TILE, false>(states[i], own, a.softcap, start, share, row.position);
-      if (threadIdx.x % 32 == 0) shared.factors[g] = factor;
+      const Weighed weighed = inside
+                                  ? weigh_tile<TILE, ENTROPY, true>(states[i], own, start, share, row.position)
+                                  : weigh_edge<TILE, ENTROPY>(states[i], own, start, share, row.position);
+      states[i] = weighed.state;
+      if (threadIdx.x % 32 == 0) shared.factors[g] = weighed.factor;
     }
     __syncthreads();  // the weights and factors of all heads are there
     if constexpr (T::TENSOR_V)
@@ -121,7 +124,10 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
     if (g >= count) break;
     HeadState& state = states[i];
     state.z = warp_reduce<Sum>(state.z);
-    if (ENTROPY) {
+    if (ENTROPY && !traced) {
+      state.mw = -infinity();
+      state.zw = state.sw = 0.f;
+    } else if (ENTROPY) {
       state.zw = warp_reduce<Sum>(state.zw);
       state.sw = warp_reduce<Sum>(state.sw);
     }
@@ -212,12 +218,12 @@ __device__ __forceinline__ void combine(const float* partial_out, const HeadStat
         {queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states});            \
   }
 #define ATTN_DECODE_TYPES(D)                                       \
-  ATTN_DECODE(attn_decode_kf32_vf32_d##D, float, float, D, true)   \
-  ATTN_DECODE(attn_decode_kf32_vf16_d##D, float, __half, D, true)  \
+  ATTN_DECODE(attn_decode_kf32_vf32_d##D, Halves, float, D, true)  \
+  ATTN_DECODE(attn_decode_kf32_vf16_d##D, Halves, __half, D, true) \
   ATTN_DECODE(attn_decode_kf16_vf16_d##D, __half, __half, D, true) \
   ATTN_DECODE(attn_decode_kbf16_vbf16_d##D, __nv_bfloat16, __nv_bfloat16, D, true)
 #define ATTN_DECODE_PLAIN(D)                                                \
-  ATTN_DECODE(attn_decode_kf32_vf16_d##D##_plain, float, __half, D, false)  \
+  ATTN_DECODE(attn_decode_kf32_vf16_d##D##_plain, Halves, __half, D, false) \
   ATTN_DECODE(attn_decode_kf16_vf16_d##D##_plain, __half, __half, D, false) \
   ATTN_DECODE(attn_decode_kbf16_vbf16_d##D##_plain, __nv_bfloat16, __nv_bfloat16, D, false)
 

@@ -1,8 +1,9 @@
 // Decode attention over one tile of positions: queries . keys, softmax weights, weights . values.
 //
-// 16-bit caches are multiplied on the tensor cores: of the 16 rows of mma's left operand, the first eight hold the
+// Keys and 16-bit values are multiplied on the tensor cores: of the 16 rows of mma's left operand, the first eight hold the
 // heads' first 16-bit term and the others their second, so that one product gives float32-like precision; bf16 takes
-// three terms, hence two products. An f32 cache (and head_dim 16) is multiplied in float32.
+// three terms, hence two products. A float32 key (Halves) has two terms of its own, one product each. Float values, and
+// head_dim 16, are multiplied in float32.
 // A block has 128 threads and up to eight query heads of one key/value head.
 #pragma once
 #include "attn_terms.cuh"
@@ -12,18 +13,26 @@ namespace attn_decode {
 
 constexpr int THREADS = 128, WARPS = THREADS / 32;
 constexpr int G = 8;          // query heads computed together
-constexpr int KEY_LANES = 8;  // lanes that compute one score together (f32 keys)
+constexpr int KEY_LANES = 8;  // lanes that compute one score together, without tensor cores
 
-/// Terms of a float32 operand beside a 16-bit cache, and the products they take, two terms each.
+/// Terms of a float32 operand beside a cache, and the products they take, two terms each, with each of the PLANES of a
+/// cached element, which are `Type`.
 template <class T>
 struct Terms;
 template <>
 struct Terms<__half> {
-  static constexpr int COUNT = 2, PRODUCTS = 1;
+  using Type = __half;
+  static constexpr int COUNT = 2, PRODUCTS = 1, PLANES = 1;
+};
+template <>
+struct Terms<Halves> {
+  using Type = __half;
+  static constexpr int COUNT = 2, PRODUCTS = 1, PLANES = 2;
 };
 template <>
 struct Terms<__nv_bfloat16> {
-  static constexpr int COUNT = 3, PRODUCTS = 2;
+  using Type = __nv_bfloat16;
+  static constexpr int COUNT = 3, PRODUCTS = 2, PLANES = 1;
 };
 template <>
 struct Terms<float> {
@@ -44,7 +53,7 @@ struct Tiling {
   static constexpr int D = D_;
   static constexpr bool WIDE = sizeof(K) == 4 || sizeof(V) == 4;
   static constexpr int TILE = WIDE ? power_of_two_within(4096 / D, 16, 64) : power_of_two_within(4096 / D, 32, 64);
-  static constexpr bool TENSOR_K = sizeof(K) == 2 && D % 32 == 0 && TILE % 32 == 0;
+  static constexpr bool TENSOR_K = D % 32 == 0;
   static constexpr bool TENSOR_V = sizeof(V) == 2 && D % 32 == 0 && TILE % 32 == 0;
   // 16 bytes more than a position: the lines of an 8x8 matrix lie in different banks
   static constexpr int K_STRIDE = D + VEC<K>, V_STRIDE = D + VEC<V>, Q_STRIDE = D + 8, SCORE_STRIDE = TILE + 8;
@@ -70,17 +79,30 @@ struct Shared {
   float* inverses = factors + G;                                   // [G], of the queries' scales
 };
 
-/// Starts copying TILE positions from `start` on; those outside `wanted` become zeros.
+/// Starts copying TILE positions from `start` on; those outside `wanted` become zeros. Where a thread copies the same
+/// dimensions of every position that it copies, addresses are a constant apart.
 template <class T, int D, int TILE, int STRIDE>
 __device__ __forceinline__ void fetch(T* tile, const T* cache, int start, const Span& wanted) {
-  constexpr int VECS = D / VEC<T>;
+  constexpr int VECS = D / VEC<T>, LINES = THREADS / VECS;
+  if constexpr (THREADS % VECS == 0 && TILE % LINES == 0) {
+    const int line = threadIdx.x / VECS, dim = threadIdx.x % VECS * VEC<T>;
+    const int first = wanted.begin - start - line, end = wanted.end - start - line;
+    const T* from = cache + (size_t)(start + line) * D + dim;
+    T* to = tile + line * STRIDE + dim;
+#pragma unroll
+    for (int i = 0; i < TILE; i += LINES) cp_async16(to + i * STRIDE, from + i * D, i >= first && i < end);
+  } else {
 #pragma unroll 4
-  for (int i = threadIdx.x; i < TILE * VECS; i += THREADS) {
-    const int line = i / VECS, dim = i % VECS * VEC<T>;
-    const bool on = wanted.contains(start + line);
-    cp_async16(tile + line * STRIDE + dim, cache + (on ? (size_t)(start + line) * D + dim : 0), on);
+    for (int i = threadIdx.x; i < TILE * VECS; i += THREADS) {
+      const int line = i / VECS, dim = i % VECS * VEC<T>;
+      const bool on = wanted.contains(start + line);
+      cp_async16(tile + line * STRIDE + dim, cache + (on ? (size_t)(start + line) * D + dim : 0), on);
+    }
   }
 }
+
+/// A score under the model's cap.
+__device__ OUT_OF_LINE float capped(float s, float softcap) { return __fmul_rn(softcap, tanhf(s / softcap)); }
 
 // ---- queries . keys -------------------------------------------------------------------------------------------------
 
@@ -90,7 +112,7 @@ template <class T>
 __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const float* queries, int count) {
   constexpr int D = T::D;
   if constexpr (T::TENSOR_K) {
-    using K = typename T::K;
+    using K = typename Terms<typename T::K>::Type;
     constexpr int COUNT = Terms<K>::COUNT, LINES = 2 * Terms<K>::PRODUCTS;
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -118,16 +140,19 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
   }
 }
 
-/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions. Their accumulators
-/// truncate, so 32 dimensions at a time are summed there, and those sums in float32.
+/// scores[g, t] = q[g] . k[t] for one tile, on tensor cores: a warp has a quarter of the positions, but no less than eight.
+/// Their accumulators truncate, so 32 dimensions at a time are summed there, and those sums in float32.
 template <class T>
-__device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const typename T::K* keys) {
-  using K = typename T::K;
-  constexpr int PER = T::TILE / (8 * WARPS), PRODUCTS = Terms<K>::PRODUCTS;
+__device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const typename T::K* tile, float softcap) {
+  using K = typename Terms<typename T::K>::Type;
+  constexpr int PRODUCTS = Terms<K>::PRODUCTS, PLANES = Terms<typename T::K>::PLANES;
+  constexpr int PER = T::TILE < 8 * WARPS ? 1 : T::TILE / (8 * WARPS), STRIDE = PLANES * T::K_STRIDE;
+  const K* keys = reinterpret_cast<const K*>(tile);
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 8 * PER;
+  if (T::TILE < 8 * WARPS && first >= T::TILE) return;
   // where this lane points ldmatrix at: 16x16 blocks of the queries, 8 positions x 32 dimensions of the keys
   const K* q_line = reinterpret_cast<const K*>(shared.queries) + lane % 16 * T::Q_STRIDE + lane / 16 * 8;
-  const K* k_line = keys + (first + lane % 8) * T::K_STRIDE + lane / 8 * 8;
+  const K* k_line = keys + (first + lane % 8) * STRIDE + lane / 8 * 8;
   float s[PER][4] = {};
 #pragma unroll
   for (int dim = 0; dim < T::D; dim += 32) {
@@ -137,14 +162,17 @@ __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const
       ldmatrix_x4(q[i / PRODUCTS][i % PRODUCTS], q_line + i % PRODUCTS * 16 * T::Q_STRIDE + dim + i / PRODUCTS * 16);
 #pragma unroll
     for (int p = 0; p < PER; ++p) {
-      unsigned k[4];
-      ldmatrix_x4(k, k_line + p * 8 * T::K_STRIDE + dim);
-      const unsigned left[2] = {k[0], k[1]}, right[2] = {k[2], k[3]};
       float c[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
-      for (int product = 0; product < PRODUCTS; ++product) {
-        mma_m16n8k16<K>(c, q[0][product], left);
-        mma_m16n8k16<K>(c, q[1][product], right);
+      for (int plane = 0; plane < PLANES; ++plane) {
+        unsigned k[4];
+        ldmatrix_x4(k, k_line + p * 8 * STRIDE + plane * T::D + dim);
+        const unsigned left[2] = {k[0], k[1]}, right[2] = {k[2], k[3]};
+#pragma unroll
+        for (int product = 0; product < PRODUCTS; ++product) {
+          mma_m16n8k16<K>(c, q[0][product], left);
+          mma_m16n8k16<K>(c, q[1][product], right);
+        }
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[p][i] += c[i];
@@ -153,16 +181,18 @@ __device__ __forceinline__ void score_tile_tensor(const Shared<T>& shared, const
   const int g = lane / 4;
   const float inverse = shared.inverses[g];
 #pragma unroll
-  for (int p = 0; p < PER; ++p)
-    *reinterpret_cast<float2*>(shared.scores + g * T::SCORE_STRIDE + first + p * 8 + lane % 4 * 2) =
-        make_float2((s[p][0] + s[p][2]) * inverse, (s[p][1] + s[p][3]) * inverse);
+  for (int p = 0; p < PER; ++p) {
+    float2 pair = make_float2((s[p][0] + s[p][2]) * inverse, (s[p][1] + s[p][3]) * inverse);
+    if (softcap > 0.f) pair = make_float2(capped(pair.x, softcap), capped(pair.y, softcap));
+    *reinterpret_cast<float2*>(shared.scores + g * T::SCORE_STRIDE + first + p * 8 + lane % 4 * 2) = pair;
+  }
 }
 
 /// The same without tensor cores. Eight neighbouring lanes share a position and split its dimensions, so that they read
 /// 128 consecutive bytes; the PER positions of a thread share each q. The eight partial sums are added in an exchange
 /// that leaves every lane with one position's sums.
 template <class T>
-__device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const typename T::K* keys) {
+__device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const typename T::K* keys, float softcap) {
   using K = typename T::K;
   constexpr int PER = T::TILE / (THREADS / KEY_LANES), N = VEC<K>, D = T::D;
   const float* queries = reinterpret_cast<const float*>(shared.queries);
@@ -175,7 +205,7 @@ __device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const 
   for (int v = j; v < D / N; v += KEY_LANES) {
     float k[PER][N];
 #pragma unroll
-    for (int p = 0; p < PER; ++p) load_vec<K>(keys + (position + p * 4) * T::K_STRIDE + v * N, k[p]);
+    for (int p = 0; p < PER; ++p) load_key<K>(keys + (position + p * 4) * T::K_STRIDE, D, v * N, k[p]);
 #pragma unroll
     for (int g = 0; g < G; ++g)
 #pragma unroll
@@ -205,39 +235,49 @@ __device__ __forceinline__ void score_tile_plain(const Shared<T>& shared, const 
   }
   if (j >= PER) return;
 #pragma unroll
-  for (int g = 0; g < G; ++g) shared.scores[g * T::SCORE_STRIDE + position + mine * 4] = sums[g][0];
+  for (int g = 0; g < G; ++g) shared.scores[g * T::SCORE_STRIDE + position + mine * 4] = softcap > 0.f ? capped(sums[g][0], softcap) : sums[g][0];
 }
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-/// Adds one tile's scores to a head's state, of which every lane holds its own part of the sums, and replaces them by
-/// e^{s-m} (0 outside `wanted`); returns the factor for what was summed up before. One warp.
-template <int TILE, bool ENTROPY>
-__device__ __forceinline__ float weigh_tile(HeadState& state, float* scores, float softcap, int start,
-                                            const Span& wanted, int row) {
+/// A head's state, of which every lane holds its own part of the sums, and the factor for what was summed up before.
+struct Weighed {
+  HeadState state;
+  float factor;
+};
+
+/// Adds one tile's scores to a head's state and replaces them by e^{s-m} (0 outside `wanted`). One warp. INSIDE: all of the
+/// tile is wanted and has weight 1.
+template <int TILE, bool ENTROPY, bool INSIDE>
+__device__ __forceinline__ Weighed weigh_tile(HeadState state, float* scores, int start, const Span& wanted, int row) {
   constexpr int PER = (TILE + 31) / 32;
   const int first = start + threadIdx.x % 32;
-  float s[PER], m = state.m, mw = state.mw;
+  float s[PER], m = -infinity(), mw = state.mw;  // m: of the tile
 #pragma unroll
   for (int i = 0; i < PER; ++i) {
     const int t = first + 32 * i;
     s[i] = 0.f;
-    if (t >= start + TILE || !wanted.contains(t)) continue;
+    if (t >= start + TILE || !(INSIDE || wanted.contains(t))) continue;
     s[i] = scores[t - start];
-    if (softcap > 0.f) s[i] = __fmul_rn(softcap, tanhf(s[i] / softcap));
     m = fmaxf(m, s[i]);
-    if (ENTROPY && has_weight(row, t)) mw = fmaxf(mw, s[i]);
+    if (ENTROPY && !INSIDE && has_weight(row, t)) mw = fmaxf(mw, s[i]);
   }
   m = warp_reduce<Max>(m);
-  if (ENTROPY) mw = warp_reduce<Max>(mw);
-  const float factor = raise<ENTROPY>(state, m, mw);
+  if (ENTROPY) mw = INSIDE ? fmaxf(mw, m) : warp_reduce<Max>(mw);
+  const float factor = raise<ENTROPY>(state, fmaxf(state.m, m), mw);
 #pragma unroll
   for (int i = 0; i < PER; ++i) {
     const int t = first + 32 * i;
     if (t >= start + TILE) break;
-    scores[t - start] = wanted.contains(t) ? add_position<ENTROPY>(state, s[i], row, t) : 0.f;
+    scores[t - start] = INSIDE || wanted.contains(t) ? add_position<ENTROPY, INSIDE>(state, s[i], row, t) : 0.f;
   }
-  return factor;
+  return {state, factor};
+}
+
+/// The first tile of a share, the last one, and those of the row's ten nearest positions.
+template <int TILE, bool ENTROPY>
+__device__ OUT_OF_LINE Weighed weigh_edge(HeadState state, float* scores, int start, Span wanted, int row) {
+  return weigh_tile<TILE, ENTROPY, false>(state, scores, start, wanted, row);
 }
 
 // ---- weights . values -----------------------------------------------------------------------------------------------

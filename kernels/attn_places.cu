@@ -35,7 +35,7 @@ struct Head {
     float s = 0.f;
     for (int i = threadIdx.x % LANES * VEC<K>; on && i < head_dim; i += LANES * VEC<K>) {
       float k[VEC<K>];
-      load_vec<K>(keys + (size_t)t * head_dim + i, k);
+      load_key<K>(keys + (size_t)t * head_dim, head_dim, i, k);
 #pragma unroll
       for (int n = 0; n < VEC<K>; ++n) s = fmaf(query[i + n], k[n], s);
     }
@@ -87,7 +87,7 @@ __device__ __forceinline__ void write(const HeadState* states, const float* quer
     places::write<K>(states, queries, rows, sequences, layer, layers, heads, kv_heads, head_dim, window, softcap,     \
                      regularized != 0);                                                                               \
   }
-ATTN_PLACES(attn_places_kf32, float)
+ATTN_PLACES(attn_places_kf32, Halves)
 ATTN_PLACES(attn_places_kf16, __half)
 ATTN_PLACES(attn_places_kbf16, __nv_bfloat16)
 #undef ATTN_PLACES

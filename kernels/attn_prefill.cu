@@ -2,7 +2,7 @@
 // for traced rows, the reweighted-entropy state. Runs of consecutive rows of one sequence share what they read.
 //
 // attn_prefill_k<K>_v<V>_d<D>_t<TERMS>
-//   K, V: f32, f16, bf16 cache types; D: head_dim
+//   K, V: f32 (of keys Halves, of values float), f16, bf16 cache types; D: head_dim
 //   TERMS: f16 terms that an operand is split into, hi + lo. 2: float32-like; 1: fast, each operand rounded to f16
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16), D of 16, 32, 64, 96, 128, 256, with 2 terms;
 //   with 1 term the 16-bit pairs and D >= 64.
@@ -69,24 +69,42 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
   for (int i = 0; i < PLANES; ++i) *reinterpret_cast<uint4*>(to + i * plane) = terms[i];
 }
 
-/// TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros from `end` on. f16 is copied
-/// asynchronously, the others are converted on the way.
+/// TILE positions of a cache from `start` on, as f16 terms [PLANES, TILE, STRIDE]; zeros from `end` on. f16 and Halves are
+/// copied asynchronously, the others are converted on the way. Where a thread has the same dimensions of all its positions,
+/// addresses are a constant apart.
 template <class T, int D, int TILE, int PLANES, int STRIDE>
 __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, int end) {
-  // addresses ahead: fewer where registers are short
-  [[maybe_unused]] constexpr int AHEAD = SAME<T, __half> && D > 128 ? 3 : 4;
-#pragma unroll AHEAD
-  for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
-    const int line = i / (D / 8), dim = i % (D / 8) * 8;
-    const bool on = start + line < end;
-    const T* from = cache + (on ? (size_t)(start + line) * D + dim : 0);
+  constexpr bool COPIED = SAME<T, __half> || SAME<T, Halves>;
+  constexpr int VECS = D / 8, AT_ONCE = THREADS / VECS, WIDTH = sizeof(T) / 2 * D;  // WIDTH: f16 numbers of a position
+  if constexpr (COPIED && THREADS % VECS == 0 && D <= 128) {
+    const int line = threadIdx.x / VECS, dim = threadIdx.x % VECS * 8;
+    const __half* from = reinterpret_cast<const __half*>(cache) + (size_t)(start + line) * WIDTH + dim;
     __half* to = tile + line * STRIDE + dim;
-    if constexpr (SAME<T, __half>) {
-      cp_async16(to, from, on);
-    } else {
-      float x[8] = {};
-      if (on) load8<T>(from, x);
-      store_split<PLANES>(x, to, TILE * STRIDE);
+    const int left = line < TILE ? end - start - line : 0;
+#pragma unroll
+    for (int i = 0; i < TILE; i += AT_ONCE) {
+      if (AT_ONCE > TILE && line >= TILE) break;
+#pragma unroll
+      for (int plane = 0; plane < PLANES; ++plane)
+        cp_async16(to + (plane * TILE + i) * STRIDE, from + i * WIDTH + plane * D, i < left);
+    }
+  } else {
+    // addresses ahead: fewer where registers are short
+    [[maybe_unused]] constexpr int AHEAD = D > 128 ? (SAME<T, float> ? 3 : 2) : 4;
+#pragma unroll AHEAD
+    for (int i = threadIdx.x; i < TILE * VECS; i += THREADS) {
+      const int line = i / VECS, dim = i % VECS * 8;
+      const bool on = start + line < end;
+      __half* to = tile + line * STRIDE + dim;
+      if constexpr (COPIED) {
+        const __half* from = reinterpret_cast<const __half*>(cache) + (on ? (size_t)(start + line) * WIDTH + dim : 0);
+#pragma unroll
+        for (int plane = 0; plane < PLANES; ++plane) cp_async16(to + plane * TILE * STRIDE, from + plane * D, on);
+      } else {
+        float x[8] = {};
+        if (on) load8<T>(cache + (size_t)(start + line) * D + dim, x);
+        store_split<PLANES>(x, to, TILE * STRIDE);
+      }
     }
   }
 }
@@ -200,30 +218,67 @@ __device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const fl
   }
 }
 
-/// Adds a tile to the state of one line, whose scores are s[.][2 * HALF], s[.][2 * HALF + 1] of four neighbouring
-/// lanes, and replaces them by e^{s-m}, 0 where the line does not attend to; returns the factor for what was summed up
-/// before. The maxima are the same in the four lanes; each has its own part of the sums.
-template <int TILE, int HALF, bool ENTROPY>
-__device__ __forceinline__ float weigh_line(HeadState& state, float (&s)[TILE / 8][4], int start, const Span& span) {
-  const int first = start + threadIdx.x % 4 * 2, row = span.end - 1;
-  float m = state.m, mw = state.mw;
+/// What a lane has of one line and one tile: the line's state, scores of TILE / 4 positions, which become e^{s-m} (0 where
+/// the line does not attend to), and then the factor for what was summed up before.
+template <int TILE>
+struct Line {
+  HeadState state;
+  float scores[TILE / 4];
+  float factor;
+
+  /// The position of score i of a tile that begins at `start`.
+  __device__ __forceinline__ static int position(int start, int i) {
+    return start + threadIdx.x % 4 * 2 + i / 2 * 8 + i % 2;
+  }
+};
+
+/// Adds a tile to the state of a line. The maxima are the same in the four lanes that have it; each has its own part of the
+/// sums. INSIDE: the line attends to all of the tile, with weight 1.
+template <int TILE, bool ENTROPY, bool INSIDE>
+__device__ __forceinline__ void weigh(Line<TILE>& line, int start, const Span& span) {
+  using Own = Line<TILE>;
+  const int row = span.end - 1;
+  float m = -infinity(), mw = line.state.mw;  // m: of the tile
 #pragma unroll
   for (int i = 0; i < TILE / 4; ++i) {
-    const int t = first + i / 2 * 8 + i % 2;
-    if (!span.contains(t)) continue;
-    m = fmaxf(m, s[i / 2][2 * HALF + i % 2]);
-    if (ENTROPY && has_weight(row, t)) mw = fmaxf(mw, s[i / 2][2 * HALF + i % 2]);
+    const int t = Own::position(start, i);
+    if (!INSIDE && !span.contains(t)) continue;
+    m = fmaxf(m, line.scores[i]);
+    if (ENTROPY && !INSIDE && has_weight(row, t)) mw = fmaxf(mw, line.scores[i]);
   }
   m = warp_reduce<Max, 4>(m);
-  if (ENTROPY) mw = warp_reduce<Max, 4>(mw);
-  const float factor = raise<ENTROPY>(state, m, mw);
+  if (ENTROPY) mw = INSIDE ? fmaxf(mw, m) : warp_reduce<Max, 4>(mw);
+  line.factor = raise<ENTROPY>(line.state, fmaxf(line.state.m, m), mw);
 #pragma unroll
   for (int i = 0; i < TILE / 4; ++i) {
-    const int t = first + i / 2 * 8 + i % 2;
-    float& score = s[i / 2][2 * HALF + i % 2];
-    score = span.contains(t) ? add_position<ENTROPY>(state, score, row, t) : 0.f;
+    const int t = Own::position(start, i);
+    float& score = line.scores[i];
+    score = INSIDE || span.contains(t) ? add_position<ENTROPY, INSIDE>(line.state, score, row, t) : 0.f;
   }
-  return factor;
+}
+
+/// Of a tile that the line attends to in part, or where it has other weights.
+template <int TILE>
+__device__ OUT_OF_LINE Line<TILE> weigh_edge(Line<TILE> line, int start, Span span) {
+  weigh<TILE, true, false>(line, start, span);
+  return line;
+}
+
+/// A lane's scores of a tile, in the layout of mma_m16n8k16's c.
+template <int TILE>
+struct Scores {
+  float s[TILE / 8][4];
+};
+
+/// Scores under the model's cap.
+template <int TILE>
+__device__ OUT_OF_LINE Scores<TILE> capped(Scores<TILE> scores, float softcap) {
+#pragma unroll
+  for (int i = 0; i < TILE / 2; ++i) {
+    float& s = scores.s[i / 4][i % 4];
+    s = __fmul_rn(softcap, tanhf(s / softcap));
+  }
+  return scores;
 }
 
 /// What a lane holds of a warp's lines: those numbered lane / 4 (index 0) and lane / 4 + 8 (index 1).
@@ -236,18 +291,33 @@ struct Lines {
 };
 
 /// Adds a tile to the states of the lane's lines and replaces its scores by weights; `factors` of what was summed up
-/// before.
-template <int TILE, int D, bool ENTROPY>
-__device__ __forceinline__ void weigh(Lines<D>& lines, float (&s)[TILE / 8][4], float (&factors)[2], int start,
-                                      float softcap) {
+/// before. With `traced` also to those of the entropy.
+template <int TILE, int D>
+__device__ __forceinline__ void weigh_tile(Lines<D>& lines, Scores<TILE>& scores, float (&factors)[2], int start,
+                                           float softcap, bool traced) {
 #pragma unroll
-  for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] *= lines.inverse[i % 4 / 2];
-  if (softcap > 0.f) {
+  for (int i = 0; i < TILE / 2; ++i) scores.s[i / 4][i % 4] *= lines.inverse[i % 4 / 2];
+  if (softcap > 0.f) scores = capped<TILE>(scores, softcap);
 #pragma unroll
-    for (int i = 0; i < TILE / 2; ++i) s[i / 4][i % 4] = __fmul_rn(softcap, tanhf(s[i / 4][i % 4] / softcap));
+  for (int half = 0; half < 2; ++half) {
+    const Span& span = lines.spans[half];
+    Line<TILE> line;
+    line.state = lines.states[half];
+#pragma unroll
+    for (int i = 0; i < TILE / 4; ++i) line.scores[i] = scores.s[i / 2][2 * half + i % 2];
+    // the same for the whole warp, which exchanges maxima
+    const bool inside = __all_sync(FULL_WARP, start >= span.begin && unweighted(span.end - 1, start, start + TILE));
+    if (!inside)
+      line = weigh_edge<TILE>(line, start, span);
+    else if (traced)
+      weigh<TILE, true, true>(line, start, span);
+    else
+      weigh<TILE, false, true>(line, start, span);
+    lines.states[half] = line.state;
+    factors[half] = line.factor;
+#pragma unroll
+    for (int i = 0; i < TILE / 4; ++i) scores.s[i / 2][2 * half + i % 2] = line.scores[i];
   }
-  factors[0] = weigh_line<TILE, 0, ENTROPY>(lines.states[0], s, start, lines.spans[0]);
-  factors[1] = weigh_line<TILE, 1, ENTROPY>(lines.states[1], s, start, lines.spans[1]);
 }
 
 /// Adds up the four lanes' sums of a line; writes its output and its state.
@@ -310,20 +380,18 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
   stage_queries<D, TERMS, STRIDE>(queries + own_line * STRIDE, a, part, group, first_line + own_line, lines.inverse);
   // keys are fetched while values are in use, and the other way round
   for (; start < end; start += TILE) {
-    float s[TILE / 8][4], factors[2];
+    Scores<TILE> scores;
+    float factors[2];
     cp_wait<1>();
     __syncthreads();  // this tile's keys are there (and the warp's queries)
-    multiply_queries<T, D, TERMS>(s, queries + own_line * STRIDE, keys);
+    multiply_queries<T, D, TERMS>(scores.s, queries + own_line * STRIDE, keys);
     __syncthreads();  // the keys are no longer read
     if (start + TILE < end) stage<K, D, TILE, T::K_PLANES, STRIDE>(keys, k, start + TILE, end);
     cp_commit();
-    if (traced)
-      weigh<TILE, D, true>(lines, s, factors, start, a.softcap);
-    else
-      weigh<TILE, D, false>(lines, s, factors, start, a.softcap);
+    weigh_tile<TILE, D>(lines, scores, factors, start, a.softcap, traced);
     cp_wait<1>();
     __syncthreads();  // this tile's values are there
-    multiply_values<T, D, TERMS>(lines.out, factors, s, values);
+    multiply_values<T, D, TERMS>(lines.out, factors, scores.s, values);
     __syncthreads();  // the values are no longer read
     if (start + TILE < end) stage<V, D, TILE, T::V_PLANES, STRIDE>(values, v, start + TILE, end);
     cp_commit();
@@ -342,7 +410,7 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
 
 #define ATTN_PREFILL(name, K, V, D, TERMS)                                                                    \
   SHARED_BYTES(name, (attn_prefill::Tiling<K, V, D, TERMS>::BYTES))                                            \
-  extern "C" __global__ void __launch_bounds__(128, D > 96 || sizeof(V) == 4 ? 2 : 3)                         \
+  extern "C" __global__ void __launch_bounds__(128, D > 64 || sizeof(V) == 4 ? 2 : 3)                         \
       name(const float* __restrict__ queries, const RowState* __restrict__ rows,                              \
            const PrefillPart* __restrict__ parts, const SequenceView* __restrict__ sequences, int layer,      \
            int heads, int kv_heads, int window, float softcap, float* __restrict__ out,                       \
@@ -352,8 +420,8 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
         parts[blockIdx.x]);                                                                                   \
   }
 #define ATTN_PREFILL_EXACT(D)                                          \
-  ATTN_PREFILL(attn_prefill_kf32_vf32_d##D##_t2, float, float, D, 2)   \
-  ATTN_PREFILL(attn_prefill_kf32_vf16_d##D##_t2, float, __half, D, 2)  \
+  ATTN_PREFILL(attn_prefill_kf32_vf32_d##D##_t2, Halves, float, D, 2)  \
+  ATTN_PREFILL(attn_prefill_kf32_vf16_d##D##_t2, Halves, __half, D, 2) \
   ATTN_PREFILL(attn_prefill_kf16_vf16_d##D##_t2, __half, __half, D, 2) \
   ATTN_PREFILL(attn_prefill_kbf16_vbf16_d##D##_t2, __nv_bfloat16, __nv_bfloat16, D, 2)
 #define ATTN_PREFILL_FAST(D)                                           \

@@ -49,7 +49,7 @@ __device__ __forceinline__ void head_weights(const K* keys, const float* query, 
       const int v = j + part * KEY_LANES;
       if (!on || v >= D / N) continue;
       float k[N];
-      load_vec<K>(keys + (size_t)t * D + v * N, k);
+      load_key<K>(keys + (size_t)t * D, D, v * N, k);
 #pragma unroll
       for (int n = 0; n < N; ++n) s = fmaf(q[part][n], k[n], s);
     }
@@ -173,7 +173,7 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
   ATTN_ROWS(attn_rows_##types##_d128, K, 128) \
   ATTN_ROWS(attn_rows_##types##_d256, K, 256)
 
-ATTN_ROWS_DIMS(kf32, float)
+ATTN_ROWS_DIMS(kf32, Halves)
 ATTN_ROWS_DIMS(kf16, __half)
 ATTN_ROWS_DIMS(kbf16, __nv_bfloat16)
 

@@ -76,6 +76,13 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
 constexpr unsigned ANY_GRID = 0;
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+/// A function of its own, for what a loop rarely does: its code and registers stay out of the loop.
+#ifdef CUDA_HOST_SHIM
+#define OUT_OF_LINE __attribute__((noinline))
+#else
+#define OUT_OF_LINE __noinline__
+#endif
+
 constexpr int MAX_KEEP = 32;  // K at most: heads that a trace keeps per row
 
 constexpr unsigned FULL_WARP = 0xffffffffu;
@@ -176,6 +183,33 @@ __device__ __forceinline__ void load_vec(const T* p, float (&out)[VEC<T>]) {
 template <class T>
 __device__ __forceinline__ void store_vec(T* p, const float (&in)[VEC<T>]) {
   *reinterpret_cast<uint4*>(p) = narrow<T>(in);
+}
+
+/// A float32 key in the cache, as the tensor cores take it: x = high + low, two f16 numbers that hold 22 bits of x, or
+/// 2^-25. The head_dim high parts of a position come first, then its low ones. Not finite beyond +-65504.
+struct Halves {
+  __half parts[2];
+};
+
+__device__ __forceinline__ void split_halves(float x, __half& high, __half& low) {
+  high = from_f32<__half>(x);
+  low = from_f32<__half>(x - to_f32(high));
+}
+
+/// Dimensions `dim` .. `dim` + VEC<K> of the key of one position. PRECOND: `key` is aligned to 16 bytes, `dim` a multiple
+/// of VEC<K>.
+template <class K>
+__device__ __forceinline__ void load_key(const K* key, int head_dim, int dim, float (&out)[VEC<K>]) {
+  if constexpr (sizeof(K) == sizeof(Halves)) {
+    const __half* parts = reinterpret_cast<const __half*>(key) + dim;
+    const uint2 high = *reinterpret_cast<const uint2*>(parts), low = *reinterpret_cast<const uint2*>(parts + head_dim);
+    const float2 first = unpack2<__half>(high.x), second = unpack2<__half>(high.y);
+    const float2 first_low = unpack2<__half>(low.x), second_low = unpack2<__half>(low.y);
+    out[0] = first.x + first_low.x, out[1] = first.y + first_low.y;
+    out[2] = second.x + second_low.x, out[3] = second.y + second_low.y;
+  } else {
+    load_vec<K>(key + dim, out);
+  }
 }
 
 /// A power of two that brings `max_abs` >= 0 into 2^14 .. 2^15 (below, where it is less than 2^-112; nowhere, where it is not

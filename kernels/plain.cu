@@ -30,6 +30,12 @@ __device__ __forceinline__ float element(const void* from, size_t i, int type) {
   return to_f32(static_cast<const __nv_bfloat16*>(from)[i]);
 }
 
+/// Dimension `dim` of a key.
+__device__ __forceinline__ float key_element(const void* keys, size_t position, int head_dim, int dim, int type) {
+  if (type != F32) return element(keys, position * head_dim + dim, type);
+  return element(keys, 2 * position * head_dim + dim, F16) + element(keys, (2 * position + 1) * head_dim + dim, F16);
+}
+
 __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
 
 /// This warp's number in the launch, and how many there are.
@@ -118,9 +124,10 @@ struct Attention {
     HeadState state = empty_state();
     for (int i = 0; i < 8; ++i) out[i] = 0.0f;
     for (int t = span.begin; t < span.end; ++t) {
-      const size_t at = (plane * sequence.capacity + t) * head_dim;
+      const size_t position = plane * sequence.capacity + t, at = position * head_dim;
       float s = 0.0f;
-      for (int d = lane(); d < head_dim; d += 32) s = fmaf(query[d], element(sequence.k, at + d, k_type), s);
+      for (int d = lane(); d < head_dim; d += 32)
+        s = fmaf(query[d], key_element(sequence.k, position, head_dim, d, k_type), s);
       s = warp_reduce<Sum>(s);
       if (softcap > 0.0f) s = softcap * tanhf(s / softcap);
       const bool weighs = traced && has_weight(row.position, t);

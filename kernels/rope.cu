@@ -10,7 +10,7 @@
 //   cos, sin     [positions, head_dim / 2] f32: of float(position) * inverse_frequency rounded to f32, as Hugging Face
 //                rounds; made by the host in f64 (no fast sine here: an angle at position 30000 needs all its bits)
 //   rows         [rows] RowState; sequences [slots] SequenceView
-//   k_type, v_type  0 f32, 1 f16, 2 bf16
+//   k_type, v_type  0 f32 (of keys as Halves, see common.cuh), 1 f16, 2 bf16
 //
 // Element i of a head is rotated with element i + head_dim / 2. Nothing happens to a row whose position is beyond the
 // cache's capacity: a decode step replayed after its sequence has ended must not hurt another's memory.
@@ -91,6 +91,20 @@ __device__ __forceinline__ void store_head(const Head& head, void* to, size_t at
   }
 }
 
+/// A key whose type is f32: Halves.
+__device__ __forceinline__ void store_halves(const Head& head, void* to, size_t at, int head_dim) {
+  const int half = head_dim / 2;
+  __half* high = static_cast<__half*>(to) + 2 * at;
+  __half* low = high + head_dim;
+#pragma unroll
+  for (int p = 0; p < PAIRS; ++p) {
+    const int i = threadIdx.x % 32 + 32 * p;
+    if (i >= half) continue;
+    split_halves(head.first[p], high[i], low[i]);
+    split_halves(head.second[p], high[i + half], low[i + half]);
+  }
+}
+
 }  // namespace rope
 
 SHARED_BYTES(rope_cache, 0)
@@ -121,5 +135,9 @@ extern "C" __global__ void __launch_bounds__(128)
     rope::rotate_head(head, cos + angles, sin + angles, head_dim, 1.0f);
   }
   const size_t at = (((size_t)layer * kv_heads + kv_head) * sequence.capacity + position) * head_dim;
-  rope::store_head(head, is_k ? sequence.k : sequence.v, at, head_dim, is_k ? k_type : v_type);
+  if (is_k && k_type == rope::F32) {
+    rope::store_halves(head, sequence.k, at, head_dim);
+  } else {
+    rope::store_head(head, is_k ? sequence.k : sequence.v, at, head_dim, is_k ? k_type : v_type);
+  }
 }

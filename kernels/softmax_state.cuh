@@ -57,14 +57,18 @@ __device__ __forceinline__ float raise(HeadState& state, float m, float mw) {
   return factor;
 }
 
-/// Adds position t of row `row` with score `s` to a state whose maxima cover it; returns e^{s-m}.
-template <bool ENTROPY>
+/// Whether all of positions begin .. end have weight 1 in row `row`.
+__device__ __forceinline__ bool unweighted(int row, int begin, int end) { return begin > 0 && row - end >= GAMMAS; }
+
+/// Adds position t of row `row` with score `s` to a state whose maxima cover it; returns e^{s-m}. UNWEIGHTED: w_t is known
+/// to be 1.
+template <bool ENTROPY, bool UNWEIGHTED = false>
 __device__ __forceinline__ float add_position(HeadState& state, float s, int row, int t) {
   const float e = expf(s - state.m);
   state.z += e;
   if (ENTROPY) {
     const float below = s - state.mw;
-    if (!reweighted(row, t)) {
+    if (UNWEIGHTED || !reweighted(row, t)) {
       const float ew = state.mw == state.m ? e : expf(below);
       state.zw += ew;
       state.sw += ew * below;

@@ -120,7 +120,7 @@ struct Cut {
   double score = 0, out = 0, entropy = 0;
   void add(const Run& run, size_t row, int head) {
     const Case& c = run.c;
-    const bool tensor_k = c.k != F32 && c.head_dim % 32 == 0, tensor_v = c.v != F32 && c.head_dim % 32 == 0;
+    const bool tensor_k = c.head_dim % 32 == 0, tensor_v = c.v != F32 && c.head_dim % 32 == 0;
     if (ch_tensor_sums(-1) == cuda_host::mma::NEAREST) return;
     const Cache& cache = *run.caches[row];
     const double share = 88 * std::ldexp(1.0, -24);

@@ -80,22 +80,31 @@ enum Type { F32, F16, BF16 };
 inline const char* type_name(Type type) { return type == F32 ? "f32" : type == F16 ? "f16" : "bf16"; }
 inline size_t type_size(Type type) { return type == F32 ? 4 : 2; }
 
-/// A tensor in a cache type; unwritten elements are NaN.
+/// A tensor in a cache type; unwritten elements are NaN. With `halves`, f32 elements are Halves, this many a position.
 class Tensor {
  public:
-  Tensor(Type type, size_t size) : type(type), bytes(size * type_size(type)) {}
+  Tensor(Type type, size_t size, size_t halves = 0)
+      : type(type), halves(type == F32 ? halves : 0), bytes(size * type_size(type)) {}
   void set(size_t i, float x) {
+    if (halves) return split_halves(x, half(i, 0), half(i, 1));
     if (type == F32) reinterpret_cast<float*>(bytes.get())[i] = x;
     if (type == F16) reinterpret_cast<__half*>(bytes.get())[i] = from_f32<__half>(x);
     if (type == BF16) reinterpret_cast<__nv_bfloat16*>(bytes.get())[i] = from_f32<__nv_bfloat16>(x);
   }
   float at(size_t i) const {
+    if (halves) return to_f32(half(i, 0)) + to_f32(half(i, 1));
     if (type == F32) return reinterpret_cast<float*>(bytes.get())[i];
     if (type == F16) return to_f32(reinterpret_cast<__half*>(bytes.get())[i]);
     return to_f32(reinterpret_cast<__nv_bfloat16*>(bytes.get())[i]);
   }
   Type type;
+  size_t halves;
   Device<unsigned char> bytes;
+
+ private:
+  __half& half(size_t i, int part) const {
+    return reinterpret_cast<__half*>(bytes.get())[(2 * (i / halves) + part) * halves + i % halves];
+  }
 };
 
 struct Shape {
@@ -110,7 +119,7 @@ struct Cache {
       : shape(shape),
         capacity((length + 63) / 64 * 64 + 64),
         length(length),
-        k(k_type, (size_t)shape.layers * shape.kv_heads * capacity * shape.head_dim),
+        k(k_type, (size_t)shape.layers * shape.kv_heads * capacity * shape.head_dim, shape.head_dim),
         v(v_type, (size_t)shape.layers * shape.kv_heads * capacity * shape.head_dim) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;

@@ -171,6 +171,16 @@ static void test_narrow_weights(int outs, int k) {
   });
 }
 
+/// Element i of keys [.., head_dim] in the cache.
+template <class K>
+static double key_value(const Device<K>& keys, size_t i, int) {
+  return value(keys[i]);
+}
+static double key_value(const Device<Halves>& keys, size_t i, int head_dim) {
+  const __half* parts = reinterpret_cast<const __half*>(&keys[0]) + 2 * (i - i % head_dim) + i % head_dim;
+  return value(parts[0]) + value(parts[head_dim]);
+}
+
 struct RopeCase {
   int heads, kv_heads, head_dim, rows;
   bool norms;
@@ -210,8 +220,8 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
            c.norms ? (const float*)k_norm.get() : nullptr, offset, eps, (const float*)cos.get(),
            (const float*)sin.get(), (const RowState*)rows.get(), (const SequenceView*)sequences.get(), layer, c.heads,
            c.kv_heads, c.head_dim, scale, k_type, v_type);
-    // rounding to the cache's type: half a unit of 24, 11 or 8 bits
-    const double k_unit = k_type == 0   ? U
+    // rounding to the cache's type: half a unit of 22 (Halves), 11 or 8 bits
+    const double k_unit = k_type == 0   ? 4 * U
                           : k_type == 1 ? 1.0 / (1 << 11)
                                         : 1.0 / (1 << 8),
                  v_unit = v_type == 0   ? 0
@@ -251,8 +261,8 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
           const size_t at = (((size_t)layer * c.kv_heads + h) * capacities[slot] + position) * c.head_dim + i;
           double size;
           const double want = rotated(&k_in[head], k_weight, 1, i, size);
-          check_error(std::abs(value(k_cache[slot][at]) - want),
-                      20 * U * size + k_unit * std::abs(want) + 1e-7 * (k_type == 1), "rope k");
+          check_error(std::abs(key_value(k_cache[slot], at, c.head_dim) - want),
+                      20 * U * size + k_unit * std::abs(want) + 1e-7 * (k_type != 2), "rope k");
           check_error(std::abs(value(v_cache[slot][at]) - v_in[head + i]), v_unit * std::abs(v_in[head + i]) + 1e-7,
                       "rope v");
           ++written;
@@ -263,7 +273,7 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
     for (int s = 0; s < slots; ++s) {
       all += k_cache[s].size();
       for (size_t i = 0; i < k_cache[s].size(); ++i)
-        k_poison += std::isnan(value(k_cache[s][i])), v_poison += std::isnan(value(v_cache[s][i]));
+        k_poison += std::isnan(key_value(k_cache[s], i, c.head_dim)), v_poison += std::isnan(value(v_cache[s][i]));
     }
     check(k_poison == all - written && v_poison == all - written, "rope wrote where it should not");
   });
@@ -284,9 +294,9 @@ int main() {
   }
   for (const RopeCase& c : {RopeCase{4, 2, 16, 1, false}, RopeCase{14, 2, 64, 5, false}, RopeCase{3, 1, 96, 16, true},
                             RopeCase{5, 5, 128, 3, true}, RopeCase{4, 1, 256, 7, true}, RopeCase{7, 1, 80, 2, false}}) {
-    test_rope<float, float>(c, 0, 0);
+    test_rope<Halves, float>(c, 0, 0);
     test_rope<__half, __half>(c, 1, 1);
-    test_rope<float, __nv_bfloat16>(c, 0, 2);
+    test_rope<Halves, __nv_bfloat16>(c, 0, 2);
     test_rope<__nv_bfloat16, float>(c, 2, 0);
   }
   return report("norm, embed, rope, weights");

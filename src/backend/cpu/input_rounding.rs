@@ -1,8 +1,9 @@
 //! The rounding of CUDA's tensor-core products, applied here to find out without a GPU what it does to results.
 //!
 //! A tensor core multiplies 16-bit numbers, so a pass of more than 16 rows rounds each f32 input of a product there to one
-//! f16 number, with a power of two for each row, and splits queries, f32 keys and softmax weights into two; products are
-//! added up in f32.
+//! f16 number, with a power of two for each row. Queries, f32 keys (as the cache has them) and softmax weights are split
+//! into two in every pass. (So are the inputs of products in passes of up to 16 rows: that is left out.) All products are added
+//! up in f32.
 
 use super::matmul::Elements;
 use half::{bf16, f16};
@@ -14,7 +15,7 @@ pub enum InputRounding {
     #[default]
     F32,
     /// In passes of more than 16 rows, rounded to what two terms hold: inputs of products with bf16 weights to 2^-17 of
-    /// their size, with f16 weights to 2^-23; queries and f32 keys of the attention as those of f16, as on CUDA. (Its
+    /// their size, with f16 weights to 2^-23. In all, queries and f32 keys of the attention as those of f16, as on CUDA. (Its
     /// softmax weights are rounded to 2^-23 there, the size of an exponential's own error: that is left out.)
     TwoTerms,
     /// As [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a power of two for each row, as on
@@ -36,6 +37,11 @@ pub enum Output {
 }
 
 impl InputRounding {
+    /// Whether queries and f32 keys are rounded.
+    pub fn rounds_attention(self) -> bool {
+        self != InputRounding::F32
+    }
+
     /// 16-bit terms that an input of a product in a pass of `rows` rows is rounded to; `None`: it stays as it is.
     pub fn terms(self, rows: usize, output: Output) -> Option<usize> {
         match self {

@@ -146,7 +146,7 @@ impl Operations for CpuBackend {
         let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
         self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
         self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
-        if terms.is_some() {
+        if self.options.input_rounding.rounds_attention() {
             round_operands(&mut q);
             if self.options.k_cache == DType::F32 {
                 round_operands(&mut k);

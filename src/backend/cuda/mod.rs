@@ -60,7 +60,8 @@ pub struct CudaOptions {
     pub gemm: Gemm,
 }
 
-/// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change.
+/// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change. An f32 key is the
+/// sum of two f16 numbers (`Halves` in `kernels/common.cuh`): 22 bits, which the tensor cores take as they are.
 pub const DEFAULT_CACHE: (DType, DType) = (DType::F32, DType::F16);
 
 /// The engine's operations on a CUDA device.

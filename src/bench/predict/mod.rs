@@ -30,12 +30,10 @@ const RAMP: Assumed = (2.2e-6, 1.0e-6);
 /// Instructions a cycle and multiprocessor, of four at most, of a product's loop and of attention's, which has barriers.
 const PRODUCT_IPC: Assumed = (2.8, 0.5);
 const ATTENTION_IPC: Assumed = (1.7, 0.5);
-/// Of the instructions of attention's loop, those that a pass executes, in a step and in a prefill; the others are of edges and
-/// of slow divisions. (All of them in products.)
+/// Of the instructions of attention's loop, those that a pass executes, in a step and in a prefill; the others are calls for the
+/// edges, and in a prefill what traced rows do and others do not. (All of them in products.)
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
-const PREFILL_EXECUTED: Assumed = (0.5, 0.15);
-/// Of what the entropy adds to attention's loop: most of it is for the ten nearest positions and the first.
-const ENTROPY_EXECUTED: Assumed = (0.4, 0.2);
+const PREFILL_EXECUTED: Assumed = (0.6, 0.15);
 /// Seconds of the two kernels that read the logits.
 const READ_LOGITS: Assumed = (14e-6, 6e-6);
 /// Of the bytes of activations that norms, rotations and roundings of a prefill read and write, those that go to memory: the
@@ -178,10 +176,9 @@ impl Model<'_> {
     /// Instructions of attention that a step executes for each KiB of cache; head sizes that are not counted are taken as the
     /// nearest one that is. More are executed at the slow end.
     fn attention(&self, traced: bool) -> f64 {
-        let kernel = format!("attn_decode_kf32_vf16_d{}", if self.spec.head_dim <= 64 { 64 } else { 128 });
-        let plain = count(&format!("{kernel}_plain"));
-        let entropy = if traced { self.time(ENTROPY_EXECUTED) * (count(&kernel) - plain) } else { 0.0 };
-        self.time(ATTENTION_EXECUTED) * plain + entropy
+        let head_dim = if self.spec.head_dim <= 64 { 64 } else { 128 };
+        let kernel = format!("attn_decode_kf32_vf16_d{head_dim}{}", if traced { "" } else { "_plain" });
+        self.time(ATTENTION_EXECUTED) * count(&kernel)
     }
 
     /// One step of up to [`NARROW_ROWS`] sequences that are `context` long.

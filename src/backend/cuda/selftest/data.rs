@@ -64,9 +64,31 @@ impl Values {
         Ok(Values { buffer, values: values.iter().map(|x| dtype.round(*x)).collect() })
     }
 
+    /// Keys `[.., head_dim]` as a cache of this dtype has them: f32 as `Halves` of `kernels/common.cuh`.
+    pub fn keys(device: &Device, values: &[f32], dtype: DType, head_dim: usize) -> Result<Values, CudaError> {
+        if dtype != DType::F32 {
+            return Values::new(device, values, dtype);
+        }
+        let high = |x: &f32| f16::from_f32(*x).to_f32();
+        let low = |x: &f32| f16::from_f32(x - high(x)).to_f32();
+        let parts = values.chunks(head_dim).flat_map(|key| key.iter().map(high).chain(key.iter().map(low)));
+        let buffer = upload(device, &encode(&parts.collect::<Vec<f32>>(), DType::F16))?;
+        Ok(Values { buffer, values: values.iter().map(|x| high(x) + low(x)).collect() })
+    }
+
     pub fn ptr(&self) -> DevicePtr<Stored> {
         self.buffer.ptr().cast()
     }
+}
+
+/// The keys that [`Values::keys`] describes, from their bytes; and what they may have lost, relative.
+pub fn decode_keys(bytes: &[u8], dtype: DType, head_dim: usize) -> (Vec<f32>, f64) {
+    if dtype != DType::F32 {
+        return (decode(bytes, dtype), rounding(dtype));
+    }
+    let halves = decode(bytes, DType::F16);
+    let add = |key: &[f32]| -> Vec<f32> { (0..head_dim).map(|i| key[i] + key[i + head_dim]).collect() };
+    (halves.chunks_exact(2 * head_dim).flat_map(add).collect(), 8.0 * U)
 }
 
 fn encode(values: &[f32], dtype: DType) -> Vec<u8> {
