@@ -39,18 +39,21 @@ __device__ __forceinline__ float reweighting(int row, int t) {
 
 __device__ __forceinline__ HeadState empty_state() { return {-infinity(), 0.f, -infinity(), 0.f, 0.f}; }
 
+// Kernels have several loops over these functions, one for tiles that need less: no product is left to the compiler to fuse with
+// a sum in one of them and not in another.
+
 /// Brings a state to maxima that are no smaller than its own: Z by e^{-d}, and, d being how much m' grows,
 /// S' <- e^{-d} (S' - d Z'), Z' <- e^{-d} Z'. Returns the factor of Z (0 for an empty state).
 template <bool ENTROPY>
 __device__ __forceinline__ float raise(HeadState& state, float m, float mw) {
   const float factor = state.m == -infinity() ? 0.f : expf(state.m - m);
   state.m = m;
-  state.z = __fmul_rn(state.z, factor);  // never fused with a sum: Z has the same bits with and without the entropy
+  state.z = __fmul_rn(state.z, factor);
   if (ENTROPY && mw > state.mw) {
     if (state.mw > -infinity()) {
       const float d = mw - state.mw, e = expf(-d);
-      state.sw = e * (state.sw - d * state.zw);
-      state.zw *= e;
+      state.sw = __fmul_rn(e, __fmaf_rn(-d, state.zw, state.sw));
+      state.zw = __fmul_rn(state.zw, e);
     }
     state.mw = mw;
   }
@@ -71,11 +74,11 @@ __device__ __forceinline__ float add_position(HeadState& state, float s, int row
     if (UNWEIGHTED || !reweighted(row, t)) {
       const float ew = state.mw == state.m ? e : expf(below);
       state.zw += ew;
-      state.sw += ew * below;
+      state.sw = __fmaf_rn(ew, below, state.sw);
     } else if (has_weight(row, t)) {
-      const float ew = GAMMA[row - t - 1] * expf(below);
+      const float ew = __fmul_rn(GAMMA[row - t - 1], expf(below));
       state.zw += ew;
-      state.sw += ew * (below + LOG_GAMMA[row - t - 1]);
+      state.sw = __fmaf_rn(ew, below + LOG_GAMMA[row - t - 1], state.sw);
     }
   }
   return e;

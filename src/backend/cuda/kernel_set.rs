@@ -12,7 +12,7 @@ use crate::model::weights::DType;
 use std::collections::HashMap;
 
 /// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (keys and values of 1024: 128 blocks),
-/// few enough to bound scratch memory (about 260 MiB for the shape of Llama-3.1-8B).
+/// few enough to bound scratch memory (about 175 MiB for the shape of Llama-3.1-8B).
 pub const MAX_ROWS: usize = 1024;
 
 /// Rows of a narrow pass: the most that `gemv.cu` takes.
