@@ -318,16 +318,20 @@ __device__ __forceinline__ void plain(const float* __restrict__ x, const float* 
                                       int accumulate) {
   constexpr int OUTS = TILE * TILES;
   PRECOND_GRID(jobs.blocks(OUTS), 1);
-  int block = blockIdx.x;
-  const MatrixJob job = jobs.find(block, OUTS);
-  const int first = block * OUTS;
-  const W* w[TILES][2];
-#pragma unroll
-  for (int tile = 0; tile < TILES; ++tile) tile_rows<W>(w[tile], job.w, first + tile * TILE, job.outs, k);
   Sums<BATCHES, TILES> sums;
-  multiply<W, BATCHES, TILES, NORM>(sums, x, norm_weight, norm_offset, w, k, rows);
+  {
+    int block = blockIdx.x;
+    const MatrixJob job = jobs.find(block, OUTS);
+    const W* w[TILES][2];
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) tile_rows<W>(w[tile], job.w, block * OUTS + tile * TILE, job.outs, k);
+    multiply<W, BATCHES, TILES, NORM>(sums, x, norm_weight, norm_offset, w, k, rows);
+  }
   Merge<W, BATCHES, TILES> merge;
   merge.publish(sums);
+  int again = blockIdx.x;  // held over the products, the job would take registers that they need
+  const MatrixJob job = jobs.find(again, OUTS);
+  const int first = again * OUTS;
   for (int i = threadIdx.x; i < OUTS * rows; i += WARPS * 32) {
     const int row = i / OUTS, out = i % OUTS;
     if (first + out >= job.outs) continue;

@@ -39,7 +39,7 @@ pub fn trace_bytes(engine: &Engine) -> f64 {
 }
 
 /// Floating-point operations of rows `first .. first + rows` in one pass, the head for `predictions` of them. Each
-/// activation once in full: a product in two terms does more and gains nothing here.
+/// activation once in full: what a softmax or the splitting into terms does is left out.
 pub fn operations(engine: &Engine, first: usize, rows: usize, predictions: usize) -> f64 {
     let spec = engine.spec();
     let layer_weights: usize = engine
