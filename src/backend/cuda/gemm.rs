@@ -282,14 +282,16 @@ const REPEATS: usize = 3;
 impl CudaBackend {
     /// Decides for every shape of the model's matrices; what was decided, for display (empty where nothing was asked for).
     pub(super) fn choose_gemm(&mut self, gemm: cublaslt::Gemm) -> Result<String, CudaError> {
+        if gemm == cublaslt::Gemm::Own {
+            return Ok(String::new());
+        }
         let shapes = self.wide_shapes();
         let widest = shapes.iter().map(|&(layer, matrix)| self.matrix(layer, matrix).out_features).max().unwrap_or(0);
-        let mut library = match (gemm, CublasLt::load(&self.device, MAX_ROWS * widest)) {
-            (cublaslt::Gemm::Own, _) => return Ok(String::new()),
-            (cublaslt::Gemm::Auto, Err(CudaError::NoCublasLt)) => {
+        let mut library = match CublasLt::load(&self.device, MAX_ROWS * widest) {
+            Err(CudaError::NoCublasLt) if gemm == cublaslt::Gemm::Auto => {
                 return Ok("wide products by its own kernels: there is no libcublasLt".to_owned());
             }
-            (_, library) => library?,
+            library => library?,
         };
         for &(layer, matrix) in &shapes {
             self.choose_for(&mut library, gemm, self.matrix(layer, matrix))?;
