@@ -124,10 +124,8 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
     if (g >= count) break;
     HeadState& state = states[i];
     state.z = warp_reduce<Sum>(state.z);
-    if (ENTROPY && !traced) {
-      state.mw = -infinity();
-      state.zw = state.sw = 0.f;
-    } else if (ENTROPY) {
+    if (ENTROPY && !traced) clear_entropy(state);
+    if (ENTROPY && traced) {
       state.zw = warp_reduce<Sum>(state.zw);
       state.sw = warp_reduce<Sum>(state.sw);
     }

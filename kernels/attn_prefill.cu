@@ -76,14 +76,13 @@ template <class T, int D, int TILE, int PLANES, int STRIDE>
 __device__ __forceinline__ void stage(__half* tile, const T* cache, int start, int end) {
   constexpr bool COPIED = SAME<T, __half> || SAME<T, Halves>;
   constexpr int VECS = D / 8, AT_ONCE = THREADS / VECS, WIDTH = sizeof(T) / 2 * D;  // WIDTH: f16 numbers of a position
-  if constexpr (COPIED && THREADS % VECS == 0 && D <= 128) {
+  if constexpr (COPIED && THREADS % VECS == 0 && TILE % AT_ONCE == 0 && D <= 128) {
     const int line = threadIdx.x / VECS, dim = threadIdx.x % VECS * 8;
     const __half* from = reinterpret_cast<const __half*>(cache) + (size_t)(start + line) * WIDTH + dim;
     __half* to = tile + line * STRIDE + dim;
-    const int left = line < TILE ? end - start - line : 0;
+    const int left = end - start - line;
 #pragma unroll
     for (int i = 0; i < TILE; i += AT_ONCE) {
-      if (AT_ONCE > TILE && line >= TILE) break;
 #pragma unroll
       for (int plane = 0; plane < PLANES; ++plane)
         cp_async16(to + (plane * TILE + i) * STRIDE, from + i * WIDTH + plane * D, i < left);
@@ -398,10 +397,7 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-    if (lines.spans[half].end - 1 < sequence.first_traced_row) {
-      lines.states[half].mw = -infinity();
-      lines.states[half].zw = lines.states[half].sw = 0.f;
-    }
+    if (lines.spans[half].end - 1 < sequence.first_traced_row) clear_entropy(lines.states[half]);
   finish_line<D, 0>(lines, a, part, group, line);
   finish_line<D, 1>(lines, a, part, group, line + 8);
 }

@@ -18,7 +18,7 @@
 //   x           [n, k] f16; round_rows: [rows, width] f32      x_scales    [n] f32
 //   jobs        matrices over the same x, f16 (MatrixJobs)     accumulate  0: y is written; 1: y is added to
 //   activation  0 SiLU, 1 GELU (tanh)
-//   to, scales  [rows, width] f16, [rows] f32                  products, y [rows, outs], count numbers of f32
+//   to, scales  [rows, width] f16, [rows] f32                  products, y [rows, outs], count numbers of f32; y may be products
 //
 // PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / 64), gated: ceil(outs / 32)), block 256; k a multiple
 //   of 8; x and w aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than 48 KiB, so that the limit must

@@ -1,10 +1,10 @@
 // Products of a few activation rows with a weight matrix: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k]
-// (+ bias[o]), for 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to two lines (128
-// bytes of an output's weights) ahead of the arithmetic: up to 32 or 64 KB in flight a block.
+// (+ bias[o]), for 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to
+// two lines (128 bytes of an output's weights) ahead of the arithmetic: up to 32 or 64 KB in flight a block.
 //
 // The arithmetic runs on the tensor cores, because at 8 or 16 rows the scalar units of a big GPU are slower than its
-// memory. It is still that of float32: activations are split into two f16 terms (to 2^-22), products
-// are exact, at most 32 elements of k are summed inside the tensor core, and those sums are added in float32.
+// memory. It is still that of float32: activations are split into two f16 terms (to 2^-22), products are exact, at
+// most 32 elements of k are summed inside the tensor core, and those sums are added in float32.
 //
 // Who does what: a block of 8 warps has 16 outputs (32 in `r16`, and 16 gate and 16 up outputs in `gated`). The warps
 // take the lines of k in turns. A line of weights goes to the warp's own part of shared memory, and ldmatrix puts it into
@@ -381,12 +381,12 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
   SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                   \
   SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, 2>::BYTES))                        \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                     \
-      gemv_##name##_##rows_name(const float* x, MatrixJobs jobs, int k, int rows, int accumulate) {               \
+      gemv_##name##_##rows_name(const float* x, MatrixJobs jobs, int k, int rows, int accumulate) {             \
     gemv::plain<W, BATCHES, BATCHES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);                 \
   }                                                                                                             \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                     \
       gemv_norm_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,    \
-                                     MatrixJobs jobs, int k, int rows, int accumulate) {                          \
+                                     MatrixJobs jobs, int k, int rows, int accumulate) {                        \
     gemv::plain<W, BATCHES, BATCHES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);        \
   }                                                                                                             \
   extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS)                                               \

@@ -24,15 +24,20 @@ namespace rope {
 constexpr int HEADS = 4;  // a block: one each warp
 constexpr int PAIRS = 4;  // a lane: head_dim / 2 / 32
 
-enum CacheType { F32 = 0, F16 = 1, BF16 = 2 };
+/// As k_type and v_type; f32 keys are HALVES in the cache.
+enum CacheType { F32 = 0, F16 = 1, BF16 = 2, HALVES = 3 };
 
-__device__ __forceinline__ void store_cached(void* cache, size_t at, float x, int type) {
+/// Element i of the head that begins with element `at`.
+__device__ __forceinline__ void store_cached(void* cache, size_t at, int i, int head_dim, float x, int type) {
   if (type == F32) {
-    static_cast<float*>(cache)[at] = x;
+    static_cast<float*>(cache)[at + i] = x;
   } else if (type == F16) {
-    static_cast<__half*>(cache)[at] = from_f32<__half>(x);
+    static_cast<__half*>(cache)[at + i] = from_f32<__half>(x);
+  } else if (type == BF16) {
+    static_cast<__nv_bfloat16*>(cache)[at + i] = from_f32<__nv_bfloat16>(x);
   } else {
-    static_cast<__nv_bfloat16*>(cache)[at] = from_f32<__nv_bfloat16>(x);
+    __half* high = static_cast<__half*>(cache) + 2 * at + i;
+    split_halves(x, high[0], high[head_dim]);
   }
 }
 
@@ -86,22 +91,8 @@ __device__ __forceinline__ void store_head(const Head& head, void* to, size_t at
   for (int p = 0; p < PAIRS; ++p) {
     const int i = threadIdx.x % 32 + 32 * p;
     if (i >= half) continue;
-    store_cached(to, at + i, head.first[p], type);
-    store_cached(to, at + i + half, head.second[p], type);
-  }
-}
-
-/// A key whose type is f32: Halves.
-__device__ __forceinline__ void store_halves(const Head& head, void* to, size_t at, int head_dim) {
-  const int half = head_dim / 2;
-  __half* high = static_cast<__half*>(to) + 2 * at;
-  __half* low = high + head_dim;
-#pragma unroll
-  for (int p = 0; p < PAIRS; ++p) {
-    const int i = threadIdx.x % 32 + 32 * p;
-    if (i >= half) continue;
-    split_halves(head.first[p], high[i], low[i]);
-    split_halves(head.second[p], high[i + half], low[i + half]);
+    store_cached(to, at, i, head_dim, head.first[p], type);
+    store_cached(to, at, i + half, head_dim, head.second[p], type);
   }
 }
 
@@ -135,9 +126,6 @@ extern "C" __global__ void __launch_bounds__(128)
     rope::rotate_head(head, cos + angles, sin + angles, head_dim, 1.0f);
   }
   const size_t at = (((size_t)layer * kv_heads + kv_head) * sequence.capacity + position) * head_dim;
-  if (is_k && k_type == rope::F32) {
-    rope::store_halves(head, sequence.k, at, head_dim);
-  } else {
-    rope::store_head(head, is_k ? sequence.k : sequence.v, at, head_dim, is_k ? k_type : v_type);
-  }
+  const int key_type = k_type == rope::F32 ? rope::HALVES : k_type;
+  rope::store_head(head, is_k ? sequence.k : sequence.v, at, head_dim, is_k ? key_type : v_type);
 }

@@ -37,6 +37,12 @@ __device__ __forceinline__ float reweighting(int row, int t) {
   return row - t <= GAMMAS ? GAMMA[row - t - 1] : 1.f;
 }
 
+/// Takes the entropy's part out of a state: of a row that is not traced.
+__device__ __forceinline__ void clear_entropy(HeadState& state) {
+  state.mw = -infinity();
+  state.zw = state.sw = 0.f;
+}
+
 __device__ __forceinline__ HeadState empty_state() { return {-infinity(), 0.f, -infinity(), 0.f, 0.f}; }
 
 // Kernels have several loops over these functions, one for tiles that need less: no product is left to the compiler to fuse with

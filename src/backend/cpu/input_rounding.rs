@@ -37,11 +37,6 @@ pub enum Output {
 }
 
 impl InputRounding {
-    /// Whether queries and f32 keys are rounded.
-    pub fn rounds_attention(self) -> bool {
-        self != InputRounding::F32
-    }
-
     /// 16-bit terms that an input of a product in a pass of `rows` rows is rounded to; `None`: it stays as it is.
     pub fn terms(self, rows: usize, output: Output) -> Option<usize> {
         match self {

@@ -1,7 +1,7 @@
 //! The operations of a pass, a layer at a time, over all rows of the pass.
 
 use super::attention::{self, AttentionRow};
-use super::input_rounding::{Output, round_inputs, round_operands};
+use super::input_rounding::{InputRounding, Output, round_inputs, round_operands};
 use super::matmul::{Job, matmul, matmul_many};
 use super::threads::{Disjoint, ThreadPool};
 use super::trace::Selection;
@@ -146,7 +146,7 @@ impl Operations for CpuBackend {
         let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
         self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
         self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
-        if self.options.input_rounding.rounds_attention() {
+        if self.options.input_rounding != InputRounding::F32 {
             round_operands(&mut q);
             if self.options.k_cache == DType::F32 {
                 round_operands(&mut k);

@@ -84,8 +84,6 @@ pub struct CublasLt {
     algorithms: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
     /// Of the last multiplication, `[rows, out_features]`: it knows nothing of the rows' powers of two.
     products: Buffer<f32>,
-    /// Room for the second of two products that a kernel takes together.
-    second: Buffer<f32>,
 }
 
 fn during<T>(result: Result<T, blas::CublasError>, call: &str) -> Result<T, CudaError> {
@@ -105,9 +103,8 @@ impl CublasLt {
             // SAFETY: not used further.
             let _ = unsafe { blas::destroy_handle(handle) };
         })?;
-        let room = || device.allocate("products of cuBLASLt", products);
-        let (device, algorithms) = (device.clone(), HashMap::new());
-        let library = CublasLt { handle, product, algorithms, products: room()?, second: room()?, device };
+        let products = device.allocate("products of cuBLASLt", products)?;
+        let library = CublasLt { device: device.clone(), handle, product, algorithms: HashMap::new(), products };
         let transpose = OP_T;
         // SAFETY: the attribute is an int, which is copied.
         let set = unsafe {
@@ -200,10 +197,6 @@ impl CublasLt {
             }
         }
         Ok(true)
-    }
-
-    pub fn second(&self) -> DevicePtr<f32> {
-        self.second.ptr()
     }
 
     pub fn products(&self) -> DevicePtr<f32> {

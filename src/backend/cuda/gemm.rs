@@ -155,7 +155,7 @@ impl CudaBackend {
             let grid = [rows.div_ceil(GEMM_ROWS[variant]), gate.w.out_features.div_ceil(32), 1];
             return self.device.launch(&wide.gated[variant], grid, &parameters);
         };
-        let up = Job { y: library.second(), ..up };
+        let up = Job { y: library.products(), ..up }; // in place
         self.gemm_library(wide, library, &gate, rows, false)?;
         self.gemm_library(wide, library, &up, rows, false)?;
         let count = rows * gate.w.out_features;

@@ -139,29 +139,19 @@ impl Scales {
 }
 
 /// Compares rows that a kernel has rounded to f16 with what they should hold: a number to 2^-11 of itself or 2^-39 of the
-/// row's maximum, and `lost` of its `magnitude` before that.
-pub fn compare_rounded(
-    outcome: &mut Outcome,
-    (bits, scales): (&[u16], &[f32]),
-    want: &[f64],
-    magnitude: &[f64],
-    lost: f64,
-) {
-    let width = want.len() / scales.len();
+/// row's maximum, and `lost` of itself before that.
+pub fn compare_rounded(bits: &[u16], scales: &[f32], want: &[f64], lost: f64) -> Outcome {
     let got = decode(bytemuck::cast_slice(bits), DType::F16);
-    for (row, scale) in scales.iter().enumerate() {
-        let range = row * width..(row + 1) * width;
-        let max = want[range.clone()].iter().fold(0.0, |max: f64, x| max.max(x.abs()));
-        for i in range {
-            let size = magnitude[i] + max / f64::from(1 << 28);
-            outcome.compare(
-                (f64::from(got[i]) * f64::from(*scale)) as f32,
-                want[i],
-                size,
-                1.0 / 2048.0 + lost + 2.0 * U,
-            );
+    let (width, bound) = (want.len() / scales.len(), 1.0 / 2048.0 + lost + 2.0 * U);
+    let mut outcome = Outcome::default();
+    for ((got, want), scale) in got.chunks(width).zip(want.chunks(width)).zip(scales) {
+        let max = want.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+        for (got, want) in got.iter().zip(want) {
+            let got = (f64::from(*got) * f64::from(*scale)) as f32;
+            outcome.compare(got, *want, want.abs() + max / f64::from(1 << 28), bound);
         }
     }
+    outcome
 }
 
 /// What a case gives to a kernel.
