@@ -141,6 +141,7 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
 template <class K, class V, int D, bool ENTROPY>
 __device__ __forceinline__ void decode(const Arguments& a) {
   PRECOND_GRID(ANY_GRID, a.kv_heads * ceil_div(a.heads / a.kv_heads, G));
+  start_early();
   const RowState row = a.rows[blockIdx.z];
   if (row.position < 0) return;
   const Span span = attended(row.position, a.window);
@@ -181,6 +182,7 @@ __device__ __forceinline__ void combine(const float* partial_out, const HeadStat
                                         int head_dim, int splits, int window, float* out, HeadState* states) {
   float* factors = reinterpret_cast<float*>(dyn_smem);  // [splits], then Z
   const size_t head = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
+  start_early();
   const int position = rows[blockIdx.y].position;
   if (position < 0) {
     for (int d = threadIdx.x; d < head_dim; d += THREADS) out[head * head_dim + d] = 0.f;
@@ -206,14 +208,14 @@ __device__ __forceinline__ void combine(const float* partial_out, const HeadStat
 
 }  // namespace attn_decode
 
-#define ATTN_DECODE(name, K, V, D, ENTROPY)                                                                           \
-  SHARED_BYTES(name, (attn_decode::Tiling<K, V, D>::BYTES))                                                           \
-  extern "C" __global__ void __launch_bounds__(128, 2)                                                                \
-      name(const float* __restrict__ queries, const RowState* __restrict__ rows,                                      \
-           const SequenceView* __restrict__ sequences, int layer, int heads, int kv_heads, int window, float softcap, \
-           float* __restrict__ partial_out, HeadState* __restrict__ partial_states) {                                 \
-    attn_decode::decode<K, V, D, ENTROPY>(                                                                            \
-        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states});            \
+#define ATTN_DECODE(name, K, V, D, ENTROPY)                                                                 \
+  SHARED_BYTES(name, (attn_decode::Tiling<K, V, D>::BYTES))                                                 \
+  STARTS_EARLY(name)                                                                                        \
+  extern "C" __global__ void __launch_bounds__(128, 2)                                                      \
+      name(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads, \
+           int kv_heads, int window, float softcap, float* partial_out, HeadState* partial_states) {        \
+    attn_decode::decode<K, V, D, ENTROPY>(                                                                  \
+        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states});  \
   }
 #define ATTN_DECODE_TYPES(D)                                       \
   ATTN_DECODE(attn_decode_kf32_vf32_d##D, Halves, float, D, true)  \
@@ -238,10 +240,10 @@ ATTN_DECODE_PLAIN(256)
 
 #define ATTN_COMBINE(name, ENTROPY)                                                                          \
   SHARED_BYTES(name, 4 * (attn_decode::MAX_SPLITS + 1))                                                      \
+  STARTS_EARLY(name)                                                                                         \
   extern "C" __global__ void __launch_bounds__(128)                                                          \
-      name(const float* __restrict__ partial_out, const HeadState* __restrict__ partial_states,              \
-           const RowState* __restrict__ rows, int head_dim, int splits, int window, float* __restrict__ out, \
-           HeadState* __restrict__ states) {                                                                 \
+      name(const float* partial_out, const HeadState* partial_states, const RowState* rows, int head_dim,    \
+           int splits, int window, float* out, HeadState* states) {                                          \
     attn_decode::combine<ENTROPY>(partial_out, partial_states, rows, head_dim, splits, window, out, states); \
   }
 ATTN_COMBINE(attn_combine, true)

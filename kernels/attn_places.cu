@@ -50,6 +50,7 @@ __device__ __forceinline__ void write(const HeadState* states, const float* quer
                                       const SequenceView* sequences, int layer, int layers, int heads, int kv_heads,
                                       int head_dim, int window, float softcap, bool regularized) {
   float* sums = reinterpret_cast<float*>(dyn_smem);  // [warps]
+  start_early();
   const RowState row = rows[blockIdx.y];
   if (row.position < 0) return;
   const SequenceView& sequence = sequences[row.slot];
@@ -78,14 +79,15 @@ __device__ __forceinline__ void write(const HeadState* states, const float* quer
 
 }  // namespace places
 
-#define ATTN_PLACES(name, K)                                                                                          \
-  SHARED_BYTES(name, 4 * places::THREADS / 32)                                                                        \
-  extern "C" __global__ void __launch_bounds__(128)                                                                   \
-      name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,        \
+#define ATTN_PLACES(name, K)                                                                                           \
+  SHARED_BYTES(name, 4 * places::THREADS / 32)                                                                         \
+  STARTS_EARLY(name)                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(128)                                                                    \
+      name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,         \
            int layer, int layers, int heads, int kv_heads, int head_dim, int window, float softcap, int regularized) { \
-    PRECOND_GRID(heads, ANY_GRID);                                                                                   \
-    places::write<K>(states, queries, rows, sequences, layer, layers, heads, kv_heads, head_dim, window, softcap,     \
-                     regularized != 0);                                                                               \
+    PRECOND_GRID(heads, ANY_GRID);                                                                                     \
+    places::write<K>(states, queries, rows, sequences, layer, layers, heads, kv_heads, head_dim, window, softcap,      \
+                     regularized != 0);                                                                                \
   }
 ATTN_PLACES(attn_places_kf32, Halves)
 ATTN_PLACES(attn_places_kf16, __half)

@@ -343,6 +343,7 @@ template <class K, class V, int D, int TERMS>
 __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& part) {
   using T = Tiling<K, V, D, TERMS>;
   PRECOND_GRID(ANY_GRID, a.kv_heads);
+  start_early();
   constexpr int TILE = T::TILE, STRIDE = T::STRIDE;
   __half* queries = reinterpret_cast<__half*>(dyn_smem);  // [TERMS, LINES, STRIDE]
   __half* keys = queries + TERMS * LINES * STRIDE;        // [K_PLANES, TILE, STRIDE]
@@ -404,16 +405,16 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
 
 }  // namespace attn_prefill
 
-#define ATTN_PREFILL(name, K, V, D, TERMS)                                                                    \
-  SHARED_BYTES(name, (attn_prefill::Tiling<K, V, D, TERMS>::BYTES))                                            \
-  extern "C" __global__ void __launch_bounds__(128, D > 64 || sizeof(V) == 4 ? 2 : 3)                         \
-      name(const float* __restrict__ queries, const RowState* __restrict__ rows,                              \
-           const PrefillPart* __restrict__ parts, const SequenceView* __restrict__ sequences, int layer,      \
-           int heads, int kv_heads, int window, float softcap, float* __restrict__ out,                       \
-           HeadState* __restrict__ states) {                                                                  \
-    attn_prefill::prefill<K, V, D, TERMS>(                                                                    \
-        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, out, states},                     \
-        parts[blockIdx.x]);                                                                                   \
+#define ATTN_PREFILL(name, K, V, D, TERMS)                                                               \
+  SHARED_BYTES(name, (attn_prefill::Tiling<K, V, D, TERMS>::BYTES))                                      \
+  STARTS_EARLY(name)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(128, D > 64 || sizeof(V) == 4 ? 2 : 3)                    \
+      name(const float* queries, const RowState* rows, const PrefillPart* parts,                         \
+           const SequenceView* sequences, int layer, int heads, int kv_heads, int window, float softcap, \
+           float* out, HeadState* states) {                                                              \
+    attn_prefill::prefill<K, V, D, TERMS>(                                                               \
+        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, out, states},                \
+        parts[blockIdx.x]);                                                                              \
   }
 #define ATTN_PREFILL_EXACT(D)                                          \
   ATTN_PREFILL(attn_prefill_kf32_vf32_d##D##_t2, Halves, float, D, 2)  \

@@ -66,6 +66,17 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
   }
 #endif
 
+/// Says of kernel `name` that it may start while those before it run, because it touches nothing of theirs before
+/// `wait_for_earlier_grids` (programmatic dependent launch): the host reads it when it loads the kernel.
+#ifdef CUDA_HOST_SHIM
+#define STARTS_EARLY(name) CUDA_HOST_CONSTANT(name##_starts_early, 1)
+#else
+#define STARTS_EARLY(name)                     \
+  extern "C" {                                 \
+  __device__ unsigned name##_starts_early = 1; \
+  }
+#endif
+
 /// A kernel's PRECOND about its grid, where it follows from its parameters; ANY_GRID where it does not. Checked where
 /// kernels run on the host: blocks that are too many return at once, and would show nowhere.
 #ifdef CUDA_HOST_SHIM
@@ -295,6 +306,30 @@ __device__ __forceinline__ void cp_wait() {
 #else
   asm volatile("cp.async.wait_group %0;" ::"n"(KEEP) : "memory");
 #endif
+}
+
+/// Lets the kernel behind this one start in what room there is, once every block has come here.
+__device__ __forceinline__ void let_next_grid_start() {
+#if !defined(CUDA_HOST_SHIM) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/// Waits until the kernels before this one have ended and what they wrote can be read. Every thread of a kernel that
+/// STARTS_EARLY calls it, so that one that has ended has waited for all before it. What they write is not to be read
+/// through `const __restrict__`, which promises that it does not change while this kernel runs.
+__device__ __forceinline__ void wait_for_earlier_grids() {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::running->wait_for_earlier_grids();
+#elif __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Both, for a kernel with nothing to do before.
+__device__ __forceinline__ void start_early() {
+  let_next_grid_start();
+  wait_for_earlier_grids();
 }
 
 /// c[16x8] += a[16x16] b[16x8] on the tensor cores. Lane 4g + t holds, of `a`, rows g and g + 8 in a[0], a[1] (columns

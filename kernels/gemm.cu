@@ -183,6 +183,7 @@ __device__ __forceinline__ void product(const __half* x, const float* x_scales, 
                                         int mode) {
   constexpr int OUTS = GATED ? BN / 2 : BN, STAGE = Tile<BM>::STAGE, END = Tile<BM>::BYTES;
   PRECOND_GRID(ceil_div(n, BM), GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS));
+  start_early();
   int block = blockIdx.y;
   const MatrixJob job = GATED ? jobs.job[0] : jobs.find(block, OUTS);
   const int row = blockIdx.x * BM, out = block * OUTS;
@@ -206,24 +207,28 @@ __device__ __forceinline__ void product(const __half* x, const float* x_scales, 
 
 }  // namespace gemm
 
-#define GEMM_KERNELS(BM)                                                                                       \
-  SHARED_BYTES(gemm_m##BM, gemm::Tile<BM>::BYTES)                                                              \
-  SHARED_BYTES(gemm_gated_m##BM, gemm::Tile<BM>::BYTES)                                                        \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                         \
-      gemm_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {      \
-    gemm::product<BM, false>(x, x_scales, jobs, n, k, accumulate);                                             \
-  }                                                                                                            \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                         \
+#define GEMM_KERNELS(BM)                                                                                        \
+  SHARED_BYTES(gemm_m##BM, gemm::Tile<BM>::BYTES)                                                               \
+  SHARED_BYTES(gemm_gated_m##BM, gemm::Tile<BM>::BYTES)                                                         \
+  STARTS_EARLY(gemm_m##BM)                                                                                      \
+  STARTS_EARLY(gemm_gated_m##BM)                                                                                \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                          \
+      gemm_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {       \
+    gemm::product<BM, false>(x, x_scales, jobs, n, k, accumulate);                                              \
+  }                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(256, 2)                                                          \
       gemm_gated_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) { \
-    gemm::product<BM, true>(x, x_scales, jobs, n, k, activation);                                              \
+    gemm::product<BM, true>(x, x_scales, jobs, n, k, activation);                                               \
   }
 GEMM_KERNELS(64)
 GEMM_KERNELS(128)
 #undef GEMM_KERNELS
 
 SHARED_BYTES(round_rows, 1024 / 32 * 4)
+STARTS_EARLY(round_rows)
 extern "C" __global__ void __launch_bounds__(1024)
     round_rows(const float* x, __half* to, float* scales, int width) {
+  start_early();
   const size_t first = (size_t)blockIdx.x * width;
   const float4* row = reinterpret_cast<const float4*>(x + first);
   round_row<1024>([&](int i) { return row[i]; }, width, to + first, scales + blockIdx.x,

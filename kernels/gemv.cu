@@ -233,6 +233,7 @@ struct Part {
   __device__ __forceinline__ void add_lines(int left) {
     ring.fetch(left);
     ring.fetch(left - ROUND);
+    wait_for_earlier_grids();  // weights are nobody's output
 #pragma unroll 1
     for (; left >= LINE; left -= ROUND) {
       add_line<true>(left);
@@ -247,7 +248,7 @@ struct Part {
 /// This warp's part of k, for outputs w[tile][0] (row g) and w[tile][1] (row g + 8). Instead of rows beyond the last one
 /// it multiplies the last one again; those products are not stored.
 template <class W, int BATCHES, int TILES, bool NORM>
-__device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float* __restrict__ x,
+__device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float* x,
                                          const float* __restrict__ norm_weight, float norm_offset,
                                          const W* const (&w)[TILES][2], int k, int rows) {
   using Own = Part<W, BATCHES, TILES, NORM>;
@@ -313,11 +314,11 @@ __device__ __forceinline__ void tile_rows(const W* (&rows)[2], const void* w, in
 }
 
 template <class W, int BATCHES, int TILES, bool NORM>
-__device__ __forceinline__ void plain(const float* __restrict__ x, const float* __restrict__ norm_weight,
-                                      float norm_offset, float eps, const MatrixJobs& jobs, int k, int rows,
-                                      int accumulate) {
+__device__ __forceinline__ void plain(const float* x, const float* __restrict__ norm_weight, float norm_offset,
+                                      float eps, const MatrixJobs& jobs, int k, int rows, int accumulate) {
   constexpr int OUTS = TILE * TILES;
   PRECOND_GRID(jobs.blocks(OUTS), 1);
+  let_next_grid_start();
   Sums<BATCHES, TILES> sums;
   {
     int block = blockIdx.x;
@@ -345,11 +346,11 @@ __device__ __forceinline__ void plain(const float* __restrict__ x, const float* 
 }
 
 template <class W, int BATCHES>
-__device__ __forceinline__ void gated(const float* __restrict__ x, const float* __restrict__ norm_weight,
-                                      float norm_offset, float eps, const MatrixJobs& jobs, int k, int rows,
-                                      int activation) {
+__device__ __forceinline__ void gated(const float* x, const float* __restrict__ norm_weight, float norm_offset,
+                                      float eps, const MatrixJobs& jobs, int k, int rows, int activation) {
   const MatrixJob &gate = jobs.job[0], &up = jobs.job[1];
   PRECOND_GRID(ceil_div(gate.outs, TILE), 1);
+  let_next_grid_start();
   const int first = blockIdx.x * TILE;
   const W* w[2][2];
   tile_rows<W>(w[0], gate.w, first, gate.outs, k);
@@ -376,23 +377,26 @@ __device__ __forceinline__ void gated(const float* __restrict__ x, const float* 
 }  // namespace gemv
 
 // BLOCKS: that a multiprocessor holds of gemv and gemv_norm, and of gemv_gated.
-#define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES)                                         \
-  SHARED_BYTES(gemv_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                        \
-  SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                   \
-  SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, 2>::BYTES))                        \
-  extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                     \
-      gemv_##name##_##rows_name(const float* x, MatrixJobs jobs, int k, int rows, int accumulate) {             \
-    gemv::plain<W, BATCHES, BATCHES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);                 \
-  }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                     \
-      gemv_norm_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,    \
-                                     MatrixJobs jobs, int k, int rows, int accumulate) {                        \
-    gemv::plain<W, BATCHES, BATCHES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);        \
-  }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS)                                               \
-      gemv_gated_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,   \
-                                      MatrixJobs jobs, int k, int rows, int activation) {                       \
-    gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, jobs, k, rows, activation);                       \
+#define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES)                                       \
+  SHARED_BYTES(gemv_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                      \
+  SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                 \
+  SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, 2>::BYTES))                      \
+  STARTS_EARLY(gemv_##name##_##rows_name)                                                                     \
+  STARTS_EARLY(gemv_norm_##name##_##rows_name)                                                                \
+  STARTS_EARLY(gemv_gated_##name##_##rows_name)                                                               \
+  extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                   \
+      gemv_##name##_##rows_name(const float* x, MatrixJobs jobs, int k, int rows, int accumulate) {           \
+    gemv::plain<W, BATCHES, BATCHES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);               \
+  }                                                                                                           \
+  extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                   \
+      gemv_norm_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,  \
+                                     MatrixJobs jobs, int k, int rows, int accumulate) {                      \
+    gemv::plain<W, BATCHES, BATCHES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);      \
+  }                                                                                                           \
+  extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS)                                             \
+      gemv_gated_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps, \
+                                      MatrixJobs jobs, int k, int rows, int activation) {                     \
+    gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, jobs, k, rows, activation);                     \
   }
 GEMV_KERNELS(f16, __half, 3, 2, r8, 1)
 GEMV_KERNELS(f16, __half, 2, 2, r16, 2)

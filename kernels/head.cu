@@ -179,11 +179,14 @@ __device__ __forceinline__ void write_alternatives(const unsigned long long* lis
 SHARED_BYTES(head_partial, head::Shared::BYTES)
 SHARED_BYTES(head_mass, head::Shared::BYTES)
 SHARED_BYTES(head_finish, head::Shared::BYTES)
+STARTS_EARLY(head_partial)
+STARTS_EARLY(head_mass)
 
 extern "C" __global__ void __launch_bounds__(512, 1)
     head_partial(float* logits, int vocab, float softcap, HeadPartial* partials, WidePartial* wide,
                  unsigned long long* lists) {
   PRECOND_GRID(ceil_div(vocab, head::CHUNK), ANY_GRID);
+  start_early();
   const head::Shared shared;
   float* scratch = reinterpret_cast<float*>(shared.reduce);
   float* row = logits + (size_t)blockIdx.y * vocab;
@@ -237,6 +240,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     head_mass(const float* logits, int vocab, int blocks, const HeadPartial* partials, const Sampler* samplers,
               unsigned long long* masses) {
   PRECOND_GRID(ceil_div(vocab, head::CHUNK), ANY_GRID);
+  start_early();
   const head::Shared shared;
   const Sampler sampler = samplers[blockIdx.y];
   if (sampler.temperature <= 0.0f || sampler.top_k > 0) return;

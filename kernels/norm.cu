@@ -53,9 +53,13 @@ SHARED_BYTES(rms_norm, rms::THREADS / 32 * 4)
 SHARED_BYTES(add_rms_norm, rms::THREADS / 32 * 4)
 SHARED_BYTES(gated_act, 0)
 SHARED_BYTES(rms_norm_f16, rms::THREADS / 32 * 4 * 2)
+STARTS_EARLY(rms_norm)
+STARTS_EARLY(add_rms_norm)
+STARTS_EARLY(rms_norm_f16)
 
 extern "C" __global__ void __launch_bounds__(256)
     rms_norm(const float* x, const float* weight, float offset, float eps, int width, float* y, int* not_finite) {
+  start_early();
   const float4* from = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(y + (size_t)blockIdx.x * width);
@@ -65,6 +69,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     add_rms_norm(float* x, const float* h, const float* weight, float offset, float eps, int width) {
+  start_early();
   const float4* from = reinterpret_cast<const float4*>(h + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(x + (size_t)blockIdx.x * width);
@@ -84,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 extern "C" __global__ void __launch_bounds__(256)
     rms_norm_f16(const float* x, const float* weight, float offset, float eps, int width, __half* to, float* scales) {
+  start_early();
   const size_t first = (size_t)blockIdx.x * width;
   const float4* row = reinterpret_cast<const float4*>(x + first);
   const float4* w = reinterpret_cast<const float4*>(weight);

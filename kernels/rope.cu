@@ -99,11 +99,13 @@ __device__ __forceinline__ void store_head(const Head& head, void* to, size_t at
 }  // namespace rope
 
 SHARED_BYTES(rope_cache, 0)
+STARTS_EARLY(rope_cache)
 extern "C" __global__ void __launch_bounds__(128)
     rope_cache(float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float norm_offset,
                float eps, const float* cos, const float* sin, const RowState* rows, const SequenceView* sequences,
                int layer, int heads, int kv_heads, int head_dim, float query_scale, int k_type, int v_type) {
   PRECOND_GRID(ceil_div(heads + 2 * kv_heads, rope::HEADS), ANY_GRID);
+  start_early();
   const int index = blockIdx.x * rope::HEADS + threadIdx.x / 32, row = blockIdx.y;  // of q's heads, then k's, then v's
   if (index >= heads + 2 * kv_heads) return;
   const int position = rows[row].position;

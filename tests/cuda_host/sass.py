@@ -8,7 +8,10 @@ memory), and the instructions of the hot loop for each unit of work: KiB of weig
 core instructions. All are counted in the machine code; none is measured. A loop inside the hot loop counts once, and paths
 that most passes skip count in full.
 
-Exit code 1 if a kernel needs more than sass_budget.tsv allows, or is not in it; --update writes what there is now. The last
+Kernels that start before those before them have ended (STARTS_EARLY) must wait before they touch what is theirs: checked
+in the same machine code.
+
+Exit code 1 if a kernel needs more than sass_budget.tsv allows, is not in it, or waits too late; --update writes what there is now. The last
 column is the hardware counter (ncu) that would falsify the row. --show prints the loops' instructions by kind.
 
 Needs nvcc and nvdisasm, which nvcc.sh and nvdisasm.sh fetch; no GPU. Cubins are kept in target/sass by the hash of the
@@ -50,6 +53,9 @@ KERNELS = {
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
 }
+# The architecture of kernels that start early, and what touches the device's memory.
+EARLY_ARCH = "sm_90a"
+GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "CALL"}
 HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
 
 
@@ -123,8 +129,8 @@ def copies(body):
     return sum(re.match(r"(@!?U?P\d\s+)?LDGSTS", text) is not None for text in body)
 
 
-def shared_bytes(image):
-    """{kernel: bytes}: the values of the variables NAME_shared_bytes, from the ELF."""
+def exported(image, suffix):
+    """{kernel: number}: the values of the variables NAME_suffix, from the ELF."""
     data = image.read_bytes()
     at, size, count = struct.unpack_from("<Q", data, 0x28)[0], *struct.unpack_from("<HH", data, 0x3A)
     # (name, type, flags, address, offset, size, link, info, alignment, entry size)
@@ -136,10 +142,10 @@ def shared_bytes(image):
             name_at, _, _, index, value, bytes_ = struct.unpack_from("<IBBHQQ", data, entry)
             start = names + name_at
             name = data[start:data.index(b"\0", start)].decode()
-            if name.endswith("_shared_bytes") and bytes_ == 4 and index < count:
+            if name.endswith(suffix) and bytes_ == 4 and index < count:
                 home = sections[index]
                 number = 0 if home[1] == 8 else struct.unpack_from("<I", data, home[4] + value)[0]  # 8: all zeros
-                found[name.removesuffix("_shared_bytes")] = number
+                found[name.removesuffix(suffix)] = number
     return found
 
 
@@ -157,7 +163,7 @@ def count(file, arch, nvcc, nvdisasm):
     """The rows of a kernel file: {(kernel, arch): [registers, spilled, warps, instructions, unit]}, and the loops."""
     threads, unit, names = KERNELS[file]
     image, report = cubin(ROOT / "kernels" / f"{file}.cu", arch, nvcc, target() / "sass")
-    kernels, shared = instructions(nvdisasm, image), shared_bytes(image)
+    kernels, shared = instructions(nvdisasm, image), exported(image, "_shared_bytes")
     rows, loops = {}, {}
     for name in names:
         registers, spilled, static_shared = ptxas(report, name)
@@ -169,6 +175,23 @@ def count(file, arch, nvcc, nvdisasm):
         rows[name, arch] = [registers, spilled, fit, round(len(body) / work, 1), unit]
         loops[name, arch] = collections.Counter(kind(text) for text in body)
     return rows, loops
+
+
+def early_defects(file, nvcc, nvdisasm):
+    """What kernels that start early (STARTS_EARLY) do to memory before they wait for those before them, in words; those of
+    gemv.cu may copy weights."""
+    image, _ = cubin(file, EARLY_ARCH, nvcc, target() / "sass")
+    defects = []
+    for name, code in instructions(nvdisasm, image).items():
+        code = [kind(text) for what, text in code if what == "code"]
+        early = name in exported(image, "_starts_early")
+        if early != ("ACQBULK" in code) or early != ("PREEXIT" in code):
+            defects.append(f"{name}: STARTS_EARLY, but no wait" if early else f"{name}: waits, but is not STARTS_EARLY")
+            continue
+        before = set(code[:code.index("ACQBULK")]) & GLOBAL_ACCESSES if early else set()
+        if before - ({"LDGSTS"} if file.stem == "gemv" else set()):
+            defects.append(f"{name}: {', '.join(sorted(before))} before it waits")
+    return defects
 
 
 def kind(text):
@@ -212,12 +235,18 @@ def main():
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = [(file, arch) for file in KERNELS for arch in arches]
         counted = list(pool.map(lambda job: count(*job, nvcc, nvdisasm), jobs))
+        sources = sorted(ROOT.glob("kernels/*.cu"))
+        early = sum(pool.map(lambda source: early_defects(source, nvcc, nvdisasm), sources), [])
     rows = {key: row for found, _ in counted for key, row in found.items()}
     cells = [[*key, *map(str, row), COUNTERS[row[4]]] for key, row in sorted(rows.items())]
     table(HEAD, cells)
     if options.show:
         for key, loop in sorted((key, loop) for _, loops in counted for key, loop in loops.items()):
             print(*key, sum(loop.values()), "instructions:", ", ".join(f"{n} {what}" for what, n in loop.most_common()))
+    for defect in early:
+        print(defect, file=sys.stderr)
+    if early:
+        return 1
     if options.update:
         kept = {key: row for key, row in budget().items() if key[1] not in arches}
         lines = [[*key, *map(str, row), COUNTERS[row[4]]] for key, row in sorted({**kept, **rows}.items())]

@@ -3,7 +3,8 @@
 //
 // Work on a stream runs as late as the API allows: when something waits for it. A result that is read without a wait
 // is therefore the old one (all ones, if nothing was there), and a buffer changed too early spoils the copy. So does what a
-// captured graph has beside its main stream; with an odd seed it runs as early as it may instead.
+// captured graph has beside its main stream; with an odd seed it runs as early as it may instead. But a kernel that may start
+// early does: its first and last block run before up to EARLY kernels that it comes after, to where they wait for these.
 //
 // Environment: UQAC_HOST_CUDA_MEMORY   the device's memory in bytes, or with K, M, G (default 8G)
 //              UQAC_HOST_CUDA_EAGER=1  run all work at once instead
@@ -14,6 +15,7 @@
 //              UQAC_HOST_CUDA_MAPPING=0   a device that cannot map memory
 //              UQAC_HOST_CUDA_BREAK    kernels that do nothing, and
 //              UQAC_HOST_CUDA_FAULT    kernels that fail when they run: names, with commas between
+//              UQAC_HOST_CUDA_EARLY=broken  kernels that start early do not wait for those before them
 //              UQAC_HOST_CUDA_TRACE=1  every launch on standard error
 //              UQAC_HOST_CUDA_TENSOR   how tensor cores add: ampere (default), hopper (both in blocks that are cut off, see
 //                                      shim/tensor_sums.h), nearest (each sum rounded to nearest). Kernel tests heed it, too
@@ -57,8 +59,19 @@ enum : Result {  // CUresult
   CAPTURED_EVENT = 907,
   CAPTURE_WRONG_THREAD = 908,
 };
+constexpr size_t EARLY = 3;
 using Address = uint64_t;  // CUdeviceptr: an address in this process
-using Work = std::function<Result()>;
+
+// A piece of work. A kernel that was launched to start before the one before it has ended (programmatic serialization) has
+// `begin`, which runs its first blocks up to their wait; `run` gets what it returns, or null.
+struct Work {
+  std::function<Result(ch_early*)> run;
+  std::function<ch_early*()> begin;
+  bool lets_next_begin = false;  // a kernel that starts early itself, and lets the next one
+  Work() = default;
+  template <class Run, class = decltype(std::declval<Run&>()())>
+  Work(Run run_all) : run([run_all](ch_early*) { return Result(run_all()); }) {}
+};
 
 struct Node {
   Work work;
@@ -86,6 +99,7 @@ struct Capture {
 struct Queued {
   uint64_t ticket;
   Work work;
+  ch_early* early = nullptr;  // once it has begun
 };
 
 struct Stream {

@@ -32,31 +32,52 @@ bool is_named(const char* variable, const char* kernel) {
 }
 
 // A launch with its own copy of the parameters' values: the caller's may be gone when it runs.
-struct Launch {
+class Launch {
+ public:
+  Launch(const ch_kernel* which, const unsigned (&grid_dim)[3], const unsigned (&block_dim)[3], unsigned shared_bytes)
+      : kernel(which), grid{grid_dim[0], grid_dim[1], grid_dim[2]}, block{block_dim[0], block_dim[1], block_dim[2]},
+        shared(shared_bytes) {}
   const ch_kernel* kernel;
   unsigned grid[3], block[3], shared;
   std::vector<std::vector<char>> values;
 
-  Result run() const {
+  // Runs its first blocks up to where they wait; null if there is nothing to run.
+  ch_early* begin() const {
+    if (is_broken() || is_faulty()) return nullptr;
+    configure();
+    return ch_begin_early(kernel, grid, block, shared, params().data());
+  }
+  Result run(ch_early* early) const {
+    static const bool trace = number_from_environment("UQAC_HOST_CUDA_TRACE", 0) != 0;
+    if (is_broken()) return SUCCESS;
+    if (is_faulty()) return LAUNCH_FAILED;
+    const auto start = std::chrono::steady_clock::now();
+    if (!early) configure();
+    const int code = early ? ch_finish(early) : ch_launch(kernel, grid, block, shared, params().data());
+    if (trace)
+      fprintf(stderr, "%s <<<(%u,%u,%u), (%u,%u,%u), %u>>> %.3f ms%s\n", kernel->name, grid[0], grid[1], grid[2],
+              block[0], block[1], block[2], shared,
+              std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count(),
+              early ? ", begun early" : "");
+    if (code) fprintf(stderr, "libcuda on the CPU: %s\n", ch_last_error());
+    check_guards(kernel->name);
+    return code ? LAUNCH_FAILED : SUCCESS;
+  }
+
+ private:
+  bool is_broken() const { return is_named("UQAC_HOST_CUDA_BREAK", kernel->name); }
+  bool is_faulty() const { return is_named("UQAC_HOST_CUDA_FAULT", kernel->name); }
+  std::vector<void*> params() const {
+    std::vector<void*> places;
+    for (const auto& value : values) places.push_back(const_cast<char*>(value.data()));
+    return places;
+  }
+  static void configure() {
     static uint64_t launches = 0;
     static const uint64_t seed = number_from_environment("UQAC_HOST_CUDA_SEED", 0);
     static const unsigned threads = unsigned(
         number_from_environment("UQAC_HOST_CUDA_THREADS", std::max(1u, std::thread::hardware_concurrency())));
-    static const bool trace = number_from_environment("UQAC_HOST_CUDA_TRACE", 0) != 0;
-    if (is_named("UQAC_HOST_CUDA_BREAK", kernel->name)) return SUCCESS;
-    if (is_named("UQAC_HOST_CUDA_FAULT", kernel->name)) return LAUNCH_FAILED;
     ch_configure(threads, seed ? seed + launches++ : 0);
-    std::vector<void*> params;
-    for (const auto& value : values) params.push_back(const_cast<char*>(value.data()));
-    const auto start = std::chrono::steady_clock::now();
-    const int code = ch_launch(kernel, grid, block, shared, params.data());
-    if (trace)
-      fprintf(stderr, "%s <<<(%u,%u,%u), (%u,%u,%u), %u>>> %.3f ms\n", kernel->name, grid[0], grid[1], grid[2],
-              block[0], block[1], block[2], shared,
-              std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-    if (code) fprintf(stderr, "libcuda on the CPU: %s\n", ch_last_error());
-    check_guards(kernel->name);
-    return code ? LAUNCH_FAILED : SUCCESS;
   }
 };
 
@@ -201,25 +222,63 @@ CUDA_CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle,
   return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads, shared, 0);
 }
 
+namespace {
+Result launch(void* handle, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared, void* stream_handle,
+              void** params, void** extra, bool may_start_early) {
+  const Function* function = function_of(handle);
+  const auto stream = stream_of(stream_handle);
+  if (!function || !stream) return INVALID_HANDLE;
+  const ch_kernel* kernel = function->kernel;
+  const char* refused = ch_refusal(grid, block, shared);
+  if (!refused && int(shared) > function->shared_limit) refused = "more dynamic shared memory than was opted in to";
+  if (!refused && (extra || (!params && kernel->param_count))) refused = "no parameters";
+  const bool starts_early = ch_find_constant((std::string(kernel->name) + "_starts_early").c_str()) != nullptr;
+  if (!refused && may_start_early && !starts_early) refused = "launched to start early, which it is not made for";
+  if (refused) {
+    fprintf(stderr, "libcuda on the CPU: %s: %s\n", kernel->name, refused);
+    return INVALID_VALUE;
+  }
+  const auto launch = std::make_shared<Launch>(kernel, grid, block, shared);
+  for (int i = 0; i < kernel->param_count; ++i) {
+    const char* value = static_cast<const char*>(params[i]);
+    launch->values.emplace_back(value, value + kernel->param_sizes[i]);
+  }
+  Work work;
+  work.run = [launch](ch_early* early) { return launch->run(early); };
+  work.lets_next_begin = starts_early;
+  if (may_start_early) work.begin = [launch] { return launch->begin(); };
+  return enqueue(stream, std::move(work));
+}
+
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const struct LaunchAttribute {
+    int id;
+    char pad[4];
+    union {
+      char bytes[64];
+      int may_start_early;
+    };
+  }* attributes;
+  unsigned attribute_count;
+};
+constexpr int PROGRAMMATIC_STREAM_SERIALIZATION = 6;
+}  // namespace
+
 CUDA_CALL cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                         unsigned block_y, unsigned block_z, unsigned shared, void* stream_handle, void** params,
-                         void** extra) {
+                         unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** params, void** extra) {
   return call_in_context(__func__, [&] {
-    const Function* function = function_of(handle);
-    const auto stream = stream_of(stream_handle);
-    if (!function || !stream) return Result(INVALID_HANDLE);
-    Launch launch{function->kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, {}};
-    const char* refused = ch_refusal(launch.grid, launch.block, shared);
-    if (!refused && int(shared) > function->shared_limit) refused = "more dynamic shared memory than was opted in to";
-    if (!refused && (extra || (!params && function->kernel->param_count))) refused = "no parameters";
-    if (refused) {
-      fprintf(stderr, "libcuda on the CPU: %s: %s\n", function->kernel->name, refused);
-      return Result(INVALID_VALUE);
+    return launch(handle, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream, params, extra, false);
+  });
+}
+CUDA_CALL cuLaunchKernelEx(const LaunchConfig* config, void* handle, void** params, void** extra) {
+  return call_in_context(__func__, [&] {
+    bool may_start_early = false;
+    for (unsigned i = 0; i < config->attribute_count; ++i) {
+      if (config->attributes[i].id != PROGRAMMATIC_STREAM_SERIALIZATION) return Result(NOT_SUPPORTED);
+      may_start_early |= config->attributes[i].may_start_early != 0;
     }
-    for (int i = 0; i < function->kernel->param_count; ++i) {
-      const char* value = static_cast<const char*>(params[i]);
-      launch.values.emplace_back(value, value + function->kernel->param_sizes[i]);
-    }
-    return enqueue(stream, [launch = std::move(launch)] { return launch.run(); });
+    return launch(handle, config->grid, config->block, config->shared, config->stream, params, extra, may_start_early);
   });
 }

@@ -31,9 +31,14 @@ std::shared_ptr<Stream> stream_of(void* handle) {
 
 Result run_until(Stream& stream, uint64_t ticket) {
   while (!stream.queue.empty() && stream.queue.front().ticket <= ticket) {
-    const Work work = std::move(stream.queue.front().work);
+    for (size_t i = 1; i < std::min(stream.queue.size(), EARLY + 1) && stream.queue[i - 1].work.lets_next_begin; ++i) {
+      Queued& next = stream.queue[i];
+      if (!next.work.begin) break;
+      if (!next.early) next.early = next.work.begin();
+    }
+    const Queued front = std::move(stream.queue.front());
     stream.queue.pop_front();
-    if (const Result result = work()) {
+    if (const Result result = front.work.run(front.early)) {
       set_fault(result);
       return result;
     }
@@ -61,12 +66,25 @@ static Result settle_default_order(const std::shared_ptr<Stream>& stream) {
 
 Result Graph::run(bool late) const {
   std::vector<bool> done(nodes.size());
+  std::vector<ch_early*> early(nodes.size());
+  const auto begin_next = [&](size_t i) {
+    for (size_t count = 0; count < EARLY && nodes[i].work.lets_next_begin; ++count) {
+      const auto follows = [&](const Node& node) {
+        return node.work.begin && node.stream == nodes[i].stream && node.after == std::vector<size_t>{i};
+      };
+      const auto next = std::find_if(nodes.begin() + ptrdiff_t(i), nodes.end(), follows);
+      if (next == nodes.end()) return;
+      i = size_t(next - nodes.begin());
+      if (!early[i]) early[i] = next->work.begin();
+    }
+  };
   const std::function<Result(size_t)> finish = [&](size_t i) -> Result {
     if (done[i]) return SUCCESS;
     done[i] = true;
     for (const size_t before : nodes[i].after)
       if (const Result result = finish(before)) return result;
-    return nodes[i].work();
+    begin_next(i);
+    return nodes[i].work.run(early[i]);
   };
   for (const bool all : {!late, true})  // at last, what is joined where nothing follows
     for (size_t i = 0; i < nodes.size(); ++i)
@@ -86,7 +104,7 @@ Result enqueue(const std::shared_ptr<Stream>& stream, Work work) {
     return SUCCESS;
   }
   if (const Result result = settle_default_order(stream)) return result;
-  stream->queue.push_back({next_ticket++, std::move(work)});
+  stream->queue.push_back({next_ticket++, std::move(work), nullptr});
   return eager() ? run_all(*stream) : SUCCESS;
 }
 
@@ -162,7 +180,7 @@ CUDA_CALL cuStreamQuery(void* handle) {
 CUDA_CALL ch_enqueue(void* handle, void (*run)(void*), void* data) {
   return call_in_context(__func__, [&] {
     const auto stream = stream_of(handle);
-    return stream ? enqueue(stream, [=] { return run(data), SUCCESS; }) : INVALID_HANDLE;
+    return stream ? enqueue(stream, [=] { return run(data), Result(SUCCESS); }) : INVALID_HANDLE;
   });
 }
 

@@ -249,6 +249,44 @@ static void graphs() {
   cu("cuMemFreeHost", (void*)pinned);
 }
 
+// Kernels that start before those before them have ended, one after the other: 7 steps from 0. Returns the sums of blocks.
+static std::vector<float> early_steps(bool captured, int too_soon, bool early) {
+  const Handle step = function("right_step");
+  const Address a = device_memory(768), b = device_memory(768);
+  Handle graph, program;
+  for (const Address buffer : {a, b}) cu("cuMemsetD8Async", buffer, (unsigned char)0, size_t(768), stream);
+  if (captured) check(cu("cuStreamBeginCapture_v2", stream, 1) == 0, "capture begins");
+  for (int i = 0; i < 7; ++i) {
+    Address from = i % 2 ? b : a, to = i % 2 ? a : b;
+    void* params[] = {&from, &to, &too_soon};
+    struct {
+      int id, pad, on, rest[15];
+    } attribute = {6, 0, early, {}};
+    struct {
+      unsigned sizes[7];
+      Handle on;
+      void* attributes;
+      unsigned count;
+    } config = {{3, 1, 1, 64, 1, 1, 0}, stream, &attribute, 1};
+    check(cu("cuLaunchKernelEx", &config, step, (void**)params, (void**)nullptr) == 0, "a launch that may start early");
+  }
+  if (captured) {
+    cu("cuStreamEndCapture", stream, &graph), cu("cuGraphInstantiateWithFlags", &program, graph, 0ull);
+    cu("cuGraphLaunch", program, stream);
+  }
+  const std::vector<float> all = read(b, 192);
+  return {all[0], all[64 + 31], all[191]};
+}
+
+static void early_kernels() {
+  for (const bool captured : {false, true}) {
+    check(early_steps(captured, 0, true) == std::vector<float>{7, 7, 7}, "a kernel that waits sees what was before it");
+    check(early_steps(captured, 1, false) == std::vector<float>{7, 7, 7}, "and so does one that may not start early");
+    const std::vector<float> stale = early_steps(captured, 1, true);
+    check(stale[0] < 7 && stale[1] == 7 && stale[2] < 7, "what is read too soon is old");
+  }
+}
+
 static void faults() {
   const Address out = device_memory(256);
   const Handle early = function("wrong_early_exit"), overrun = function("wrong_global_overrun");
@@ -275,9 +313,10 @@ int main(int, char** argv) {
   late_streams();
   launches();
   graphs();
+  early_kernels();
   faults();
   const auto calls = reinterpret_cast<uint64_t (*)(const char*)>(dlsym(library, "ch_driver_calls"));
-  check(calls && calls("cuGraphLaunch") == 6, "calls are counted");
+  check(calls && calls("cuGraphLaunch") == 9, "calls are counted");
   printf("%d passed, %d failed\n", passed, failed);
   return failed != 0;
 }

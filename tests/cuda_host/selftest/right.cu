@@ -100,3 +100,15 @@ extern "C" __global__ void right_arguments(float* o, char c, Pair pair, const fl
   for (unsigned long long i = threadIdx.x; i < n; i += blockDim.x)
     if (blockIdx.x == 0) o[i] = float(double(in[i]) * pair.scale) + float(pair.shift) + float(c);
 }
+
+CUDA_HOST_CONSTANT(right_step_starts_early, 1)
+extern "C" __global__ void right_step(const float* in, float* o, int too_soon) {  // o = in + 1
+  __shared__ float taken[64];
+  const unsigned i = blockIdx.x * 64 + threadIdx.x;
+  const float before = in[i];
+  if (threadIdx.x % 32 < 16) cuda_host::running->wait_for_earlier_grids();
+  taken[63 - threadIdx.x] = before;
+  __syncthreads();  // one half has waited, and holds up the other
+  if (threadIdx.x % 32 >= 16) cuda_host::running->wait_for_earlier_grids();
+  o[i] = (too_soon ? taken[63 - threadIdx.x] : in[i]) + 1.0f;
+}

@@ -26,6 +26,7 @@ CUDA_HOST_EXPORT(wrong_wait_without_barrier)
 CUDA_HOST_EXPORT(wrong_grid)
 CUDA_HOST_EXPORT(wrong_uninitialised_shared)
 CUDA_HOST_EXPORT(wrong_uninitialised_static_shared)
+CUDA_HOST_EXPORT(wrong_never_waits)
 CUDA_HOST_EXPORT(right_block_sum)
 CUDA_HOST_EXPORT(right_pipeline)
 CUDA_HOST_EXPORT(right_votes)
@@ -34,6 +35,7 @@ CUDA_HOST_EXPORT(right_mma_bf16)
 CUDA_HOST_EXPORT(right_mma_f16)
 CUDA_HOST_EXPORT(right_ldmatrix_trans)
 CUDA_HOST_EXPORT(right_arguments)
+CUDA_HOST_EXPORT(right_step)
 
 #include <sys/wait.h>
 #include <unistd.h>

@@ -96,3 +96,8 @@ WRONG(uninitialised_static_shared) {
   __syncthreads();
   o[threadIdx.x] = own[threadIdx.x];
 }
+CUDA_HOST_CONSTANT(wrong_never_waits_starts_early, 1)
+WRONG(never_waits) {  // for the kernels before it
+  if (threadIdx.x > 0) cuda_host::running->wait_for_earlier_grids();
+  o[threadIdx.x] = 1.0f;
+}

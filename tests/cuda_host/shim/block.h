@@ -1,6 +1,8 @@
 // One running block: its threads as fibers, whose turn it is, block barriers, and reports of what goes wrong.
 #pragma once
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -31,7 +33,7 @@ struct PendingCopy {
   unsigned group;
 };
 
-enum class State : uint8_t { RUNNING, AT_BLOCK_BARRIER, AT_WARP_COLLECTIVE, EXITED };
+enum class State : uint8_t { RUNNING, AT_BLOCK_BARRIER, AT_WARP_COLLECTIVE, AT_EARLIER_GRIDS, EXITED };
 
 struct Thread {
   Fiber fiber;
@@ -46,6 +48,7 @@ struct Thread {
   std::vector<PendingCopy> copies;
   unsigned open_group = 0;
   unsigned copies_made = 0;  // cp.async so far
+  bool waited = false;       // for earlier grids
 };
 
 // Picks the next thread. Seed 0 is fair and quick: the lanes of a warp take turns, and a warp goes on as long as one of
@@ -83,6 +86,21 @@ class Schedule {
   bool fair = true;
 };
 
+// What blocks that have started early wait at, until the kernels before theirs have ended.
+class Gate {
+ public:
+  void wait();    // of a block: no thread of it can go on
+  void ended();   // of a block that has ended without
+  void open();    // the kernels before have ended
+  void when_reached(unsigned blocks);  // waits until so many blocks wait or have ended
+
+ private:
+  std::mutex mutex;
+  std::condition_variable changed;
+  unsigned reached = 0;
+  bool opened = false;
+};
+
 struct Votes {  // of __syncthreads_or, _and, _count
   int any = 0, all = 1, count = 0;
 };
@@ -100,7 +118,10 @@ class Block {  // reused from block to block by one OS thread at a time
                     void* kernel_arguments);
   bool run(uint64_t block_number);  // false: see error
   std::string error;
+  Gate* gate = nullptr;  // that threads wait at, of a block that starts early
+  bool must_wait = false;  // a thread that ends without having waited is an error
 
+  void wait_for_earlier_grids();
   void barrier(Site site, int predicate);
   void collective(unsigned mask, Site site, const void* in, void* out, Resolve resolve);
   [[noreturn]] void fail(const char* what);  // abandons the block
@@ -109,6 +130,7 @@ class Block {  // reused from block to block by one OS thread at a time
   static void thread_entry();
   void run_thread();
   void go_on_with_another();  // the current thread waits
+  int next_rank();            // of the thread to go on with; -1: none can
   void release_barrier();
   void release(Thread& thread) { thread.state = State::RUNNING, schedule.ready(thread.rank); }
   void poison_shared();

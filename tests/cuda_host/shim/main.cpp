@@ -224,6 +224,7 @@ bool Block::run(uint64_t block_number) {
     thread.rank = rank;
     thread.copies.clear();
     thread.open_group = thread.copies_made = 0;
+    thread.waited = false;
     thread.fiber.start_at(thread_entry, i);
     release(thread);
   }
@@ -241,11 +242,12 @@ void Block::thread_entry() {
 void Block::run_thread() {
   body(arguments);
   Thread& me = *current;
+  if (must_wait && !me.waited) fail("a kernel that starts early has not waited for those before it");
   me.state = State::EXITED;
   exited_lanes[me.linear / WARP] |= 1u << me.linear % WARP;
   --alive;
   if (alive && at_barrier == alive) release_barrier();  // a block barrier waits for the threads that have not exited
-  const int rank = schedule.next();
+  const int rank = next_rank();
   if (rank < 0 && alive) fail("deadlock");
   if (rank >= 0) current = &threads[schedule.thread_at(unsigned(rank))];
   me.fiber.switch_to(rank < 0 ? main_stack : current->fiber, true);
@@ -254,10 +256,49 @@ void Block::run_thread() {
 
 void Block::go_on_with_another() {
   Thread& me = *current;
-  const int rank = schedule.next();
+  const int rank = next_rank();
   if (rank < 0) fail("deadlock");
   current = &threads[schedule.thread_at(unsigned(rank))];
   if (current != &me) me.fiber.switch_to(current->fiber);
+}
+
+int Block::next_rank() {
+  const int rank = schedule.next();
+  if (rank >= 0 || !gate || !alive) return rank;
+  gate->wait();
+  gate = nullptr;
+  for (unsigned i = 0; i < thread_count; ++i)
+    if (threads[i].state == State::AT_EARLIER_GRIDS) release(threads[i]);
+  return schedule.next();
+}
+
+void Block::wait_for_earlier_grids() {
+  Thread& me = *current;
+  me.waited = true;
+  if (!gate) return;
+  me.state = State::AT_EARLIER_GRIDS;
+  go_on_with_another();
+}
+
+void Gate::wait() {
+  std::unique_lock<std::mutex> hold(mutex);
+  ++reached;
+  changed.notify_all();
+  changed.wait(hold, [&] { return opened; });
+}
+void Gate::ended() {
+  std::lock_guard<std::mutex> hold(mutex);
+  ++reached;
+  changed.notify_all();
+}
+void Gate::open() {
+  std::lock_guard<std::mutex> hold(mutex);
+  opened = true;
+  changed.notify_all();
+}
+void Gate::when_reached(unsigned blocks) {
+  std::unique_lock<std::mutex> hold(mutex);
+  changed.wait(hold, [&] { return reached >= blocks; });
 }
 
 void Block::barrier(Site site, int predicate) {
@@ -337,6 +378,10 @@ inline int tensor_sums_from_environment() {
   if (!strcmp(name, "nearest")) return mma::NEAREST;
   fprintf(stderr, "UQAC_HOST_CUDA_TENSOR=%s: expected ampere, hopper or nearest\n", name);
   abort();
+}
+inline bool waits_are_broken() {
+  const char* early = getenv("UQAC_HOST_CUDA_EARLY");
+  return early && !strcmp(early, "broken");
 }
 struct Settings {
   unsigned os_threads = 1;
@@ -422,50 +467,105 @@ inline const char* refusal(dim3 grid, dim3 block, unsigned shared_bytes) {
   return nullptr;
 }
 
-inline int launch(const ch_kernel& kernel, dim3 grid, dim3 block, unsigned shared_bytes, void** params) {
-  static BlockPool pool;
-  Settings& set = settings();
-  if (const char* why = refusal(grid, block, shared_bytes)) {
-    set.error = std::string(kernel.name) + ": " + why;
-    return 1;
+// The blocks of one launch.
+class Launch {
+ public:
+  Launch(const ch_kernel& which, dim3 grid_dim, dim3 block_dim, unsigned shared, void** values)
+      : kernel(which), grid(grid_dim), block(block_dim), shared_bytes(shared), seed(settings().seed),
+        blocks(uint64_t(grid.x) * grid.y * grid.z), params(values, values + which.param_count),
+        starts_early(ch_find_constant((std::string(which.name) + "_starts_early").c_str()) != nullptr) {}
+
+  // Runs the first and the last block up to where they wait for the kernels before this one.
+  void begin_early() {
+    first_turn = std::min<uint64_t>(blocks, 2);
+    for (uint64_t turn = 0; turn < first_turn; ++turn)
+      early.emplace_back([this, number = turn ? blocks - 1 : 0] {
+        auto mine = begin_block(waits_are_broken() ? nullptr : &gate);
+        run_block(*mine, number);
+        end_block(mine);
+        gate.ended();
+      });
+    gate.when_reached(unsigned(first_turn));
   }
-  struct Call {
-    const ch_kernel* kernel;
-    void** params;
-  } call{&kernel, params};
-  const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
-  std::atomic<uint64_t> next{0};
+
+  // The kernels before this one have ended: runs what is left. As ch_launch.
+  int finish() {
+    gate.open();
+    std::atomic<uint64_t> next{first_turn};
+    const auto work = [&] {
+      auto mine = begin_block(nullptr);
+      for (uint64_t turn; !failed && (turn = next++) < blocks;) {
+        const uint64_t i = first_turn ? turn - 1 : turn;  // the first and the last have begun
+        run_block(*mine, seed % 2 ? blocks - 1 - i : i);
+      }
+      end_block(mine);
+    };
+    const unsigned threads = unsigned(std::min<uint64_t>(settings().os_threads, blocks - first_turn));
+    if (threads > 1)
+      Helpers::ours().run(threads - 1, work);
+    else if (threads)
+      work();
+    for (std::thread& thread : early) thread.join();
+    return failed ? 2 : 0;
+  }
+
+ private:
+  // Stacks are worth keeping: blocks come from a pool.
+  static BlockPool& pool() {
+    static BlockPool all;
+    return all;
+  }
+  std::unique_ptr<Block> begin_block(Gate* at) {
+    std::unique_ptr<Block> mine = pool().take();
+    running = mine.get();
+    mine->tensor_sums = settings().tensor_sums;
+    mine->gate = at;
+    mine->must_wait = starts_early;
+    mine->begin_launch(grid, block, shared_bytes, seed, [](void* launch) {
+      Launch& ours = *static_cast<Launch*>(launch);
+      ours.kernel.call(ours.params.data());
+    }, this);
+    return mine;
+  }
+  void end_block(std::unique_ptr<Block>& mine) {
+    running = nullptr;
+    pool().give(std::move(mine));
+  }
+  void run_block(Block& mine, uint64_t number) {
+    const bool ran = mine.run(number);
+    if (!mine.counted.empty()) all_copies().add(kernel.name, mine.counted);
+    if (ran) return;
+    std::lock_guard<std::mutex> hold(reporting);
+    failed = true;
+    if (number > first_failed) return;  // of the blocks that fail, the first is reported, whichever thread ran it
+    first_failed = number;
+    settings().error = std::string(kernel.name) + ": " + mine.error;
+  }
+
+  const ch_kernel& kernel;
+  const dim3 grid, block;
+  const unsigned shared_bytes;
+  const uint64_t seed, blocks;
+  std::vector<void*> params;
+  const bool starts_early;
+  Gate gate;
+  uint64_t first_turn = 0;  // of the blocks that have not begun early
+  std::vector<std::thread> early;
   std::atomic<bool> failed{false};
   std::mutex reporting;
-  uint64_t first_failed = blocks;  // of the blocks that fail, the first is reported, whichever thread ran it
-  const auto work = [&] {
-    std::unique_ptr<Block> mine = pool.take();
-    running = mine.get();
-    mine->tensor_sums = set.tensor_sums;
-    mine->begin_launch(grid, block, shared_bytes, set.seed, [](void* c) {
-      static_cast<Call*>(c)->kernel->call(static_cast<Call*>(c)->params);
-    }, &call);
-    for (uint64_t turn; !failed && (turn = next++) < blocks;) {
-      const bool ran = mine->run(set.seed % 2 ? blocks - 1 - turn : turn);
-      if (!mine->counted.empty()) all_copies().add(kernel.name, mine->counted);
-      if (ran) continue;
-      std::lock_guard<std::mutex> hold(reporting);
-      failed = true;
-      if (turn > first_failed) continue;
-      first_failed = turn;
-      set.error = std::string(kernel.name) + ": " + mine->error;
-    }
-    running = nullptr;
-    pool.give(std::move(mine));
-  };
-  const unsigned threads = unsigned(std::min<uint64_t>(set.os_threads, blocks));
-  if (threads > 1)
-    Helpers::ours().run(threads - 1, work);
-  else
-    work();
-  return failed ? 2 : 0;
+  uint64_t first_failed = UINT64_MAX;
+};
+
+inline bool refused(const ch_kernel& kernel, dim3 grid, dim3 block, unsigned shared_bytes) {
+  const char* why = refusal(grid, block, shared_bytes);
+  if (why) settings().error = std::string(kernel.name) + ": " + why;
+  return why;
 }
 }  // namespace cuda_host
+
+struct ch_early : cuda_host::Launch {
+  using Launch::Launch;
+};
 
 #define CUDA_HOST_VISIBLE __attribute__((visibility("default")))
 extern "C" {
@@ -490,9 +590,18 @@ CUDA_HOST_VISIBLE int ch_nparams(const ch_kernel* kernel) { return kernel->param
 CUDA_HOST_VISIBLE int ch_param_size(const ch_kernel* kernel, int i) { return kernel->param_sizes[i]; }
 CUDA_HOST_VISIBLE int ch_launch(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
                                 unsigned dynamic_shared_bytes, void** params) {
-  return cuda_host::launch(*kernel, {grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, dynamic_shared_bytes,
-                           params);
+  const dim3 blocks = {grid[0], grid[1], grid[2]}, threads = {block[0], block[1], block[2]};
+  if (cuda_host::refused(*kernel, blocks, threads, dynamic_shared_bytes)) return 1;
+  return cuda_host::Launch(*kernel, blocks, threads, dynamic_shared_bytes, params).finish();
 }
+CUDA_HOST_VISIBLE ch_early* ch_begin_early(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
+                                           unsigned dynamic_shared_bytes, void** params) {
+  auto launch = std::make_unique<ch_early>(*kernel, dim3(grid[0], grid[1], grid[2]),
+                                           dim3(block[0], block[1], block[2]), dynamic_shared_bytes, params);
+  launch->begin_early();
+  return launch.release();
+}
+CUDA_HOST_VISIBLE int ch_finish(ch_early* launch) { return std::unique_ptr<ch_early>(launch)->finish(); }
 CUDA_HOST_VISIBLE int ch_launch_checked(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
                                         unsigned dynamic_shared_bytes, void** params, const int* sizes, int count) {
   std::string& error = cuda_host::settings().error;

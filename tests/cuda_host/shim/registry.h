@@ -18,6 +18,13 @@ int ch_param_size(const ch_kernel* kernel, int i);
 // 0: done. 1: a launch the device would refuse. 2: a fault inside the kernel. ch_last_error() tells.
 int ch_launch(const ch_kernel* kernel, const unsigned* grid, const unsigned* block, unsigned dynamic_shared_bytes,
               void** params);
+// The same in two parts, for a kernel that starts before those before it have ended: its first and its last block run up to
+// where they wait for these (wait_for_earlier_grids), and the rest in ch_finish. PRECOND: not refused; the parameters live
+// until then, which comes once.
+struct ch_early;
+ch_early* ch_begin_early(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
+                         unsigned dynamic_shared_bytes, void** params);
+int ch_finish(ch_early* launch);
 // The same, after checking the number of parameters and their sizes.
 int ch_launch_checked(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
                       unsigned dynamic_shared_bytes, void** params, const int* sizes, int count);
