@@ -70,6 +70,8 @@ extern __shared__ __align__(16) unsigned char dyn_smem[];
 /// `wait_for_earlier_grids` (programmatic dependent launch): the host reads it when it loads the kernel.
 #ifdef CUDA_HOST_SHIM
 #define STARTS_EARLY(name) CUDA_HOST_CONSTANT(name##_starts_early, 1)
+#elif __CUDA_ARCH__ < 900
+#define STARTS_EARLY(name)  // there is no such wait: the host sees nothing, and waits itself
 #else
 #define STARTS_EARLY(name)                     \
   extern "C" {                                 \

@@ -90,6 +90,26 @@ fn a_kernel_that_faults_is_left_out_from_the_next_start_on() {
     assert!(second.status.success());
 }
 
+/// The driver lets kernels start before those before them have ended, and here their wait does nothing.
+#[test]
+fn early_starts_that_do_not_wait_are_found_and_left_out() {
+    let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let early = |output: &Output| text(&output.stderr).contains("begun early");
+    let trace = ("UQAC_HOST_CUDA_TRACE", "1");
+    let Some(right) = ask(whole.path(), &[trace], "cuda") else { return };
+    assert!(early(&right), "no kernel started early");
+    let found = ask(broken.path(), &[("UQAC_HOST_CUDA_EARLY", "broken")], "cuda").unwrap();
+    let said = text(&found.stderr);
+    assert!(said.contains("kernels that start before the one before them has ended answer wrongly"), "{said}");
+    assert_eq!((answer(&found), answer(&right)), ("42".to_owned(), "42".to_owned()));
+    // kept, as what is found of a kernel
+    let again = ask(broken.path(), &[], "cuda").unwrap();
+    assert!(text(&again.stderr).contains("run one after the other"), "{}", text(&again.stderr));
+    let one_by_one = ask(whole.path(), &[trace, ("UQAC_EARLY_STARTS", "0")], "cuda").unwrap();
+    assert!(!early(&one_by_one));
+    assert_eq!(answer(&one_by_one), "42");
+}
+
 #[test]
 fn the_check_of_a_device_finds_the_broken_kernel_and_no_other() {
     let cache = tempfile::tempdir().unwrap();

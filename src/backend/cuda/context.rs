@@ -4,8 +4,16 @@
 use super::error::{Context, CudaError, describe};
 use crate::units;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
+use std::ffi::{CStr, c_char};
 use std::sync::Arc;
+
+/// `0`: every kernel waits until the one before it has ended.
+const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";
+
+/// The first driver whose graphs keep that a kernel may start early.
+const EARLY_VERSION: i32 = 12_030;
 
 /// A device with a stream that work runs on, in order.
 #[derive(Clone)]
@@ -14,6 +22,8 @@ pub struct Device {
     stream: Arc<CudaStream>,
     /// What mapped memory comes in multiples of, where memory can be mapped.
     granularity: Option<usize>,
+    /// Whether kernels that can start before those before them have ended do so (programmatic dependent launch).
+    early: bool,
 }
 
 /// What is known of a device.
@@ -51,7 +61,18 @@ impl Device {
         let context = CudaContext::new(ordinal).during("opening the device")?;
         let stream = context.new_stream().during("creating a stream")?;
         let granularity = granularity(&context);
-        Ok(Device { context, stream, granularity })
+        Ok(Device { context, stream, granularity, early: false })
+    }
+
+    /// The device with kernels that start early; `None` where the driver cannot have them in a captured graph.
+    pub fn with_early_starts(&self) -> Option<Device> {
+        let wanted = std::env::var_os(EARLY_VARIABLE).is_none_or(|value| value != "0");
+        let can = wanted && driver_has(c"cuLaunchKernelEx") && driver_version() >= EARLY_VERSION;
+        can.then(|| Device { early: true, ..self.clone() })
+    }
+
+    pub(super) fn starts_early(&self) -> bool {
+        self.early
     }
 
     pub fn info(&self) -> Result<DeviceInfo, CudaError> {
@@ -71,9 +92,7 @@ impl Device {
     pub fn identity(&self) -> String {
         // a missing answer makes the identity less precise, nothing else
         let uuid = self.context.uuid().map(|uuid| uuid.bytes.map(|byte| byte as u8)).unwrap_or_default();
-        let mut version = 0;
-        // SAFETY: a place for an int; the driver is loaded.
-        let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+        let version = driver_version();
         let release = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
         format!("{} CUDA {version} {}", units::hex(&uuid), release.lines().next().unwrap_or_default())
     }
@@ -104,10 +123,6 @@ impl Device {
         self.granularity
     }
 
-    pub(super) fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
-    }
-
     pub(super) fn raw_stream(&self) -> sys::CUstream {
         self.stream.cu_stream()
     }
@@ -125,12 +140,45 @@ impl Device {
         unsafe { result::stream::wait_event(self.raw_stream(), event.event, flags) }.during("ordering two streams")
     }
 
+    /// What `launch` puts on this stream (and on others, by events), as a graph; `call` names it in errors.
+    pub fn capture<E: From<CudaError>>(
+        &self,
+        call: &str,
+        launch: impl FnOnce() -> Result<(), E>,
+    ) -> Result<CudaGraph, E> {
+        self.stream.begin_capture(CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).during(call)?;
+        let launched = launch();
+        let graph = self.stream.end_capture(Instantiate(0));
+        launched?;
+        let empty = || CudaError::Driver { call: call.to_owned(), cause: "the graph is empty".to_owned() };
+        Ok(graph.during(call)?.ok_or_else(empty)?)
+    }
+
+    /// Puts a captured graph on the stream that it was captured from.
+    pub fn replay(&self, graph: &CudaGraph) -> Result<(), CudaError> {
+        graph.launch().during("replaying a graph")
+    }
+
     /// Something to wait for: all work up to `Event::record`.
     pub fn event(&self) -> Result<Event, CudaError> {
         self.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         Ok(Event { device: self.clone(), event: result::event::create(flags).during("creating an event")? })
     }
+}
+
+/// The newest version of CUDA that the driver knows, as 1000 · major + 10 · minor; 0 where it does not say.
+fn driver_version() -> i32 {
+    let mut version = 0;
+    // SAFETY: a place for an int; the driver is loaded.
+    let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+    version
+}
+
+/// Whether the driver has a call; cudarc panics over one that is missing.
+pub(super) fn driver_has(name: &CStr) -> bool {
+    // SAFETY: the symbol is not called; the driver is loaded.
+    unsafe { sys::culib().get::<*const c_char>(name.to_bytes_with_nul()) }.is_ok()
 }
 
 /// Memory of one device, as `cuMemCreate` is asked for it.

@@ -7,7 +7,7 @@ use super::CudaBackend;
 use super::abi::{RowState, Sampler};
 use super::cache::DECODE_STEPS;
 use super::context::{Device, Event};
-use super::error::{Context, CudaError};
+use super::error::CudaError;
 use super::kernel_set::NARROW_ROWS;
 use super::lm_head::{HeadRun, Log, needs_mass, row_state, sampler};
 use super::memory::{Buffer, DevicePtr, Pinned};
@@ -16,7 +16,6 @@ use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::{BackendError, DecodeRow, Row, Step, TraceOptions};
 use cudarc::driver::CudaGraph;
-use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 
@@ -176,7 +175,7 @@ impl CudaBackend {
             self.decoder.graphs.insert(shape, graph);
         }
         for _ in 0..DECODE_STEPS {
-            self.decoder.graphs[&shape].launch().during("replaying a decode step")?;
+            self.device.replay(&self.decoder.graphs[&shape])?;
         }
         let Decoder { arrivals, log, .. } = &mut self.decoder;
         let (arrival, event) = &mut arrivals[batch % 2];
@@ -225,14 +224,7 @@ impl CudaBackend {
 
     /// Captures one step of the rows of `self.pass`.
     fn capture(&mut self, shape: Shape) -> Result<CudaGraph, BackendError> {
-        let stream = self.device.stream().clone();
-        stream.begin_capture(CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).during("capturing a decode step")?;
-        let launched = self.launch_step(shape);
-        let graph = stream.end_capture(Instantiate(0));
-        launched?;
-        let empty =
-            || CudaError::Driver { call: "capturing a decode step".to_owned(), cause: "the graph is empty".to_owned() };
-        Ok(graph.during("capturing a decode step")?.ok_or_else(empty)?)
+        self.device.clone().capture("capturing a decode step", || self.launch_step(shape))
     }
 
     /// One step: the rows enter, and the next ones take their place. The heads are selected beside the logits.

@@ -1,12 +1,12 @@
 //! Kernels and their launches. What a kernel takes is its [`Parameters`] (`abi.rs`); what shared memory it needs is what its
 //! source exports (`SHARED_BYTES` in `kernels/common.cuh`).
 
-use super::context::Device;
+use super::context::{Device, driver_has};
 use super::error::{Context, CudaError, describe};
 use super::memory::DevicePtr;
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -79,17 +79,29 @@ impl Module {
             }
         };
         let parameters = PhantomData;
-        let mut kernel = Kernel { module: self.clone(), function, name: name.to_owned(), shared: 0, bound, parameters };
+        let starts_early = self.exported(&format!("{name}_starts_early"))?.is_some();
+        let (module, name) = (self.clone(), name.to_owned());
+        let mut kernel = Kernel { module, function, name, shared: 0, starts_early, bound, parameters };
         kernel.check()?;
-        kernel.reserve_shared(self.shared_bytes(name)?)?;
+        kernel.reserve_shared(self.shared_bytes(&kernel.name)?)?;
         Ok(Some(kernel))
     }
 
     /// The number that `SHARED_BYTES(name, ..)` exports.
     fn shared_bytes(&self, name: &str) -> Result<usize, CudaError> {
         let variable = format!("{name}_shared_bytes");
+        let missing =
+            || CudaError::Driver { call: format!("looking for {variable}"), cause: "it is missing".to_owned() };
+        Ok(self.exported(&variable)?.ok_or_else(missing)? as usize)
+    }
+
+    /// A number that the module exports.
+    fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
         // SAFETY: the module is loaded.
-        let found = unsafe { result::module::get_global(self.module, c_string(&variable)) };
+        let found = unsafe { result::module::get_global(self.module, c_string(variable)) };
+        if matches!(found, Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND))) {
+            return Ok(None);
+        }
         let (address, bytes) = found.during(&format!("looking for {variable}"))?;
         let mut value = [0u32];
         if bytes != size_of_val(&value) {
@@ -98,7 +110,7 @@ impl Module {
         }
         // SAFETY: the variable has as many bytes as are read.
         unsafe { result::memcpy_dtoh_sync(&mut value, address) }.during(&format!("reading {variable}"))?;
-        Ok(value[0] as usize)
+        Ok(Some(value[0]))
     }
 }
 
@@ -118,6 +130,8 @@ pub struct Kernel<P> {
     name: String,
     /// Dynamic shared memory of a block, in bytes.
     shared: usize,
+    /// Whether it waits for the kernels before it by itself (`STARTS_EARLY` in `kernels/common.cuh`).
+    starts_early: bool,
     /// Arguments that are the same in every launch, after those of P.
     bound: Vec<Int>,
     parameters: PhantomData<P>,
@@ -128,6 +142,10 @@ impl<P: Parameters> Kernel<P> {
     pub fn full_name(&self) -> String {
         let bound: Vec<String> = self.bound.iter().map(|int| int.0.to_string()).collect();
         if bound.is_empty() { self.name.clone() } else { format!("{}({})", self.name, bound.join(",")) }
+    }
+
+    pub fn starts_early(&self) -> bool {
+        self.starts_early
     }
 
     /// What the kernel's file exports as `SHARED_BYTES(<kernel>_<part>, ..)`.
@@ -176,11 +194,33 @@ impl Device {
         pointers.extend(kernel.bound.iter().map(|int| std::ptr::from_ref(int).cast_mut().cast::<c_void>()));
         let ([x, y, z], stream) = (grid.map(|n| n as u32), self.raw_stream());
         let shared = kernel.shared;
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let early = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: P::BLOCK,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared as u32,
+            hStream: stream,
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
         // SAFETY: the parameters live during the call, which copies them; their number and sizes are the kernel's, and
-        // their types those that `abi.rs` declares. What the kernel does with addresses stays in device memory.
+        // their types those that `abi.rs` declares. What the kernel does with addresses stays in device memory. One that
+        // starts early waits before it reads or writes what others do. The driver has the call (`with_early_starts`).
         let launched = unsafe {
-            let (grid, block) = ((x, y, z), (P::BLOCK, 1, 1));
-            result::launch_kernel(kernel.function, grid, block, shared as u32, stream, &mut pointers)
+            if self.starts_early() && kernel.starts_early {
+                sys::cuLaunchKernelEx(&early, kernel.function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
+            } else {
+                let (grid, block) = ((x, y, z), (P::BLOCK, 1, 1));
+                result::launch_kernel(kernel.function, grid, block, shared as u32, stream, &mut pointers)
+            }
         };
         launched.map_err(|error| CudaError::Driver {
             call: format!("launching {} with grid ({x}, {y}, {z}) and {shared} bytes", kernel.name),
@@ -191,10 +231,4 @@ impl Device {
 
 fn c_string(name: &str) -> CString {
     CString::new(name).unwrap_or_default()
-}
-
-/// Whether the driver has a call; cudarc panics over one that is missing.
-fn driver_has(name: &CStr) -> bool {
-    // SAFETY: the symbol is not called; the driver is loaded.
-    unsafe { sys::culib().get::<*const c_char>(name.to_bytes_with_nul()) }.is_ok()
 }

@@ -141,7 +141,7 @@ impl CudaBackend {
         let shape = Shape { head_dim, layers, heads };
         let embedding = dtype_on_device(weights.embedding.dtype);
         let mut kernels = KernelSet::load(&files, shape, &types, cache, embedding)?;
-        let warnings = selftest::settle(&device, &info, &files, &mut kernels, head_dim, cache, embedding)?;
+        let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, head_dim, cache, embedding)?;
         let device_weights = DeviceWeights::upload(&device, &weights, &kernels.narrow_weights, progress)?;
         let splits = splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;

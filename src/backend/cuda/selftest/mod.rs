@@ -7,6 +7,7 @@
 mod attended;
 mod attention;
 mod data;
+mod early;
 mod elementwise;
 mod head;
 mod products;
@@ -68,25 +69,27 @@ struct SelfTest<'a> {
     warnings: Vec<String>,
 }
 
-/// Tests the kernels of a model that have not been tested on this device, and replaces those that fail. Returns what a person
-/// should know.
+/// Tests the kernels of a model that have not been tested on this device, and replaces those that fail. Returns the device, on
+/// which kernels start early if they pass that test, and what a person should know.
 ///
 /// # Errors
 /// [`CudaError::SelfTest`] of a kernel that fails and has no replacement.
 pub fn settle(
-    device: &Device,
+    device: Device,
     info: &DeviceInfo,
     files: &KernelFiles,
     kernels: &mut KernelSet,
     head_dim: usize,
     cache: (DType, DType),
     embedding: DType,
-) -> Result<Vec<String>, CudaError> {
-    let record = Record::open(device, info, files);
-    let mut test = SelfTest::new(device, info, files, record, false);
+) -> Result<(Device, Vec<String>), CudaError> {
+    let record = Record::open(&device, info, files);
+    let mut test = SelfTest::new(&device, info, files, record, false);
     let tested = test.kernels(kernels, head_dim, cache, embedding);
+    let early = tested.and_then(|()| test.early_starts(kernels));
     test.record.save();
-    tested.map(|()| test.warnings)
+    let (early, warnings) = (early?, test.warnings);
+    Ok((early.unwrap_or(device), warnings))
 }
 
 /// Tests every kernel on a device, whatever was found before, the plain ones too.
@@ -127,6 +130,7 @@ impl<'a> SelfTest<'a> {
                 let shape = Shape { head_dim, layers: TESTED_LAYERS, heads: TESTED_HEADS };
                 let mut kernels = KernelSet::load(self.files, shape, &WEIGHTS, cache, F32)?;
                 self.kernels(&mut kernels, head_dim, cache, F32)?;
+                self.early_starts(&kernels)?;
             }
         }
         let (embed, device) = (self.files.get("embed", "embed_f16")?, self.device);
@@ -162,6 +166,26 @@ impl<'a> SelfTest<'a> {
         self.required(&set.head_partial, |kernel| head::partial(device, kernel))?;
         self.required(&set.head_mass, |kernel| head::mass(device, &set.head_partial, kernel))?;
         self.required(&set.head_finish, |kernel| head::finish(device, &set.head_partial, &set.head_mass, kernel))
+    }
+
+    /// The device with kernels that start early, if they can and do as they should.
+    fn early_starts(&mut self, set: &KernelSet) -> Result<Option<Device>, CudaError> {
+        let found = WEIGHTS.into_iter().rev().find_map(|dtype| Some((dtype, &set.matmul.get(&dtype)?.gemv[0])));
+        let (Some((dtype, kernel)), Some(early)) = (found, self.device.with_early_starts()) else { return Ok(None) };
+        let (device, name) = (self.device, early::name(kernel));
+        if !kernel.starts_early() {
+            return Ok(None);
+        }
+        if self.passes(&name, &|| early::chain(device, &early, kernel, dtype))? {
+            return Ok(Some(early));
+        }
+        self.warnings.push(format!(
+            "kernels that start before the one before them has ended answer wrongly on {} ({}) and run one after the other, \
+             which is slower; please report this with what uqac devices --check prints",
+            self.device_name,
+            self.reason(&name)
+        ));
+        Ok(None)
     }
 
     fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
@@ -232,30 +256,25 @@ impl<'a> SelfTest<'a> {
     }
 
     /// Whether a kernel answers as it should: as it was found before, or by its test.
-    fn passes<P: Parameters>(
-        &mut self,
-        kernel: &Kernel<P>,
-        test: &dyn Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
-    ) -> Result<bool, CudaError> {
-        let name = kernel.full_name();
-        if let Some(ok) = self.record.get(&name) {
+    fn passes(&mut self, name: &str, test: &dyn Fn() -> Result<Outcome, CudaError>) -> Result<bool, CudaError> {
+        if let Some(ok) = self.record.get(name) {
             return Ok(ok);
         }
-        let (outcome, fault) = match test(kernel) {
+        let (outcome, fault) = match test() {
             Ok(outcome) => (outcome, None),
             // known from now on, so that the next start does without it
             Err(CudaError::Driver { call, cause }) => (Outcome::default(), Some(format!("{call}: {cause}"))),
             Err(error) => return Err(error),
         };
         let Outcome { numbers, error, bound } = outcome;
-        let check = Check { kernel: name.clone(), numbers, error, bound, fault };
-        self.record.note(&name, check.ok());
+        let check = Check { kernel: name.to_owned(), numbers, error, bound, fault };
+        self.record.note(name, check.ok());
         let (ok, faulty, reason) = (check.ok(), check.fault.is_some(), check.describe());
         self.checks.push(check);
         if faulty {
             let reason =
                 format!("{reason}, after which the device takes no more work; the next start leaves it out if it can");
-            return Err(self.failure(&name, reason));
+            return Err(self.failure(name, reason));
         }
         Ok(ok)
     }
@@ -276,10 +295,10 @@ impl<'a> SelfTest<'a> {
         kernel: &Kernel<P>,
         test: impl Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
     ) -> Result<(), CudaError> {
-        if self.passes(kernel, &test)? || self.complete {
+        let name = kernel.full_name();
+        if self.passes(&name, &|| test(kernel))? || self.complete {
             return Ok(());
         }
-        let name = kernel.full_name();
         Err(self.failure(&name, self.reason(&name)))
     }
 
@@ -291,10 +310,11 @@ impl<'a> SelfTest<'a> {
         bound: &[Int],
         test: impl Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
     ) -> Result<(), CudaError> {
-        if self.passes(kernel, &test)? || self.complete {
+        let name = kernel.full_name();
+        if self.passes(&name, &|| test(kernel))? || self.complete {
             return Ok(());
         }
-        let (name, plain) = (kernel.full_name(), self.files.plain(plain, bound)?);
+        let plain = self.files.plain(plain, bound)?;
         self.required(&plain, test)?;
         self.warnings.push(format!(
             "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by a slow one; please report this with what \
