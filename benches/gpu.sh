@@ -240,6 +240,7 @@ profile() {
     skip profile "no GPU"
     return
   fi
+  UQAC_EARLY_STARTS=0 measure one-by-one 60 --shapes "$first_shape" --stages decode --suffix ", one by one" --keep
   if [[ -n $found ]]; then
     measure timeline 60 --shapes "$first_shape" --stages timeline --cupti "$found" --keep
   else

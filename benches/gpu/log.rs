@@ -11,6 +11,8 @@ use uqac::engine::LoadError;
 pub struct Log {
     pub report: Report,
     pub json: Option<PathBuf>,
+    /// Goes behind what a stage's rows measure.
+    pub suffix: String,
     /// Measurements that went wrong; those without the time or the context for them did not.
     pub failures: usize,
 }
@@ -85,7 +87,10 @@ impl Log {
     /// What a stage gave. False: it broke the engine.
     pub fn record(&mut self, shape: &str, stage: &str, outcome: Result<Vec<Row>, Failure>) -> Result<bool, Fatal> {
         match outcome {
-            Ok(rows) => self.add(rows).map(|()| true),
+            Ok(mut rows) => {
+                rows.iter_mut().for_each(|row| row.what += &self.suffix);
+                self.add(rows).map(|()| true)
+            }
             Err(failure) => {
                 let broken = failure.kind == FailureKind::Broken;
                 self.problem(shape, stage, failure).map(|()| !broken)

@@ -59,6 +59,9 @@ pub struct RunArgs {
     /// libcupti, for `timeline` [default: libcupti.so, as the loader finds it]
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
+    /// Goes behind what a row measures, where something about the runs is not as it is by default
+    #[arg(long, default_value = "", value_name = "TEXT")]
+    suffix: String,
     /// Save the results here
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -162,7 +165,9 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let temporary = tempfile::tempdir().map_err(|source| Fatal::Io { path: std::env::temp_dir(), source })?;
     let folder = arguments.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
     let counts = !arguments.quick && arguments.layers.is_none() && matches!(machine, Machine::Cuda(_));
-    let log = Log { report: Report { counts, ..Report::default() }, json: arguments.json.clone(), failures: 0 };
+    let report = Report { counts, ..Report::default() };
+    let (json, suffix) = (arguments.json.clone(), arguments.suffix.clone());
+    let log = Log { report, json, suffix, failures: 0 };
     let RunArgs { device, threads, k_cache, v_cache, matrix_rate, .. } = *arguments;
     let options = EngineOptions { k_cache, v_cache, ..device::engine_options(device, threads) };
     let rig = Rig { machine, options, sizes, matrix_rate, deadline, counts };

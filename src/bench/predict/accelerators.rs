@@ -16,6 +16,8 @@ pub struct Accelerator {
     /// Of the matrix peak, what `mma.sync` reaches, and by how much that may be off: 16-bit products by warps, which the
     /// kernels use. wgmma and tcgen05 reach the rest.
     pub mma_share: (f64, f64),
+    /// Whether a kernel may start before the one before it has ended (compute capability 9.0 and newer).
+    pub early_starts: bool,
     pub source: &'static str,
 }
 
@@ -28,6 +30,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         clock: 1.83e9,
         // Luo et al., "Dissecting the NVIDIA Hopper Architecture through Microbenchmarking" (2024): 62 % on average
         mma_share: (0.62, 0.06),
+        early_starts: true,
         source: "NVIDIA H100 Tensor Core GPU datasheet and architecture whitepaper (SXM5)",
     },
     Accelerator {
@@ -37,6 +40,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         matrix_peak: 989.4e12,
         clock: 1.83e9,
         mma_share: (0.62, 0.06),
+        early_starts: true,
         source: "NVIDIA H200 Tensor Core GPU datasheet (SXM)",
     },
     Accelerator {
@@ -46,6 +50,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         matrix_peak: 165.2e12,
         clock: 2.52e9,
         mma_share: (0.95, 0.05),
+        early_starts: false,
         source: "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090",
     },
     Accelerator {
@@ -56,6 +61,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         clock: 1.85e9,
         // nothing is published of mma.sync there: a guess
         mma_share: (0.35, 0.15),
+        early_starts: true,
         source: "NVIDIA DGX B200 datasheet, of eight GPUs; the clock is a guess",
     },
 ];

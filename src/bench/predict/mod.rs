@@ -24,9 +24,13 @@ type Assumed = (f64, f64);
 const COPY_SHARE: Assumed = (0.90, 0.03);
 /// Seconds from the end of a graph's node to the start of the next.
 const GAP: Assumed = (1.3e-6, 0.4e-6);
+/// The same where the next node's blocks already wait: the last writes have to become visible, and a wait has to end.
+const EARLY_GAP: Assumed = (0.6e-6, 0.4e-6);
 /// Seconds of a node that reads memory in which it does not read at full rate: until its first bytes arrive, and in the last
 /// wave of its blocks.
 const RAMP: Assumed = (2.2e-6, 1.0e-6);
+/// The same of a product whose first weights were asked for before the node before it had ended: the last wave.
+const EARLY_RAMP: Assumed = (1.2e-6, 0.8e-6);
 /// Instructions a cycle and multiprocessor, of four at most, of a product's loop and of attention's, which has barriers.
 const PRODUCT_IPC: Assumed = (2.8, 0.5);
 const ATTENTION_IPC: Assumed = (1.7, 0.5);
@@ -118,9 +122,16 @@ struct Model<'a> {
     spec: &'a ModelSpec,
     device: &'a Accelerator,
     slow: f64,
+    /// Whether nodes start before those before them have ended.
+    early: bool,
 }
 
 impl Model<'_> {
+    /// Seconds from a node to the next.
+    fn gap(&self) -> f64 {
+        self.time(if self.early { EARLY_GAP } else { GAP })
+    }
+
     /// A time.
     fn time(&self, (middle, off): Assumed) -> f64 {
         middle + self.slow * off
@@ -162,15 +173,21 @@ impl Model<'_> {
         (positions * self.spec.num_key_value_heads * self.spec.head_dim) as f64 * CACHE_BYTES
     }
 
+    /// A product of few rows that reads `bytes` of weights.
+    fn product(&self, time: &mut Time, bytes: f64, per_kib: f64) {
+        let ramp = if self.early { EARLY_RAMP } else { RAMP };
+        self.read(time, bytes, per_kib, PRODUCT_IPC, ramp);
+    }
+
     /// A node that reads `bytes` with `per_kib` instructions for each KiB.
-    fn read(&self, time: &mut Time, bytes: f64, per_kib: f64, ipc: Assumed) {
+    fn read(&self, time: &mut Time, bytes: f64, per_kib: f64, ipc: Assumed, ramp: Assumed) {
         let (memory, issue) = (bytes / self.bandwidth(), bytes / 1024.0 * per_kib / self.issue(ipc));
         if memory >= issue {
             time.memory += memory
         } else {
             time.issue += issue
         }
-        time.other += self.time(RAMP);
+        time.other += self.time(ramp);
     }
 
     /// Instructions of attention that a step executes for each KiB of cache; head sizes that are not counted are taken as the
@@ -190,15 +207,16 @@ impl Model<'_> {
         let layer_nodes = 7 + if s.post_norms { 2 } else { 0 };
         // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
         let nodes = s.layers.len() * layer_nodes + 5;
-        time.gaps = nodes as f64 * self.time(GAP);
+        // the first and the last wait for all before them
+        time.gaps = (nodes - 2) as f64 * self.gap() + 2.0 * self.time(GAP);
         for layer in &s.layers {
             for ((width, outs), per_kib) in self.products().into_iter().zip(gemv) {
-                self.read(&mut time, (width * outs) as f64 * WEIGHT_BYTES, per_kib, PRODUCT_IPC);
+                self.product(&mut time, (width * outs) as f64 * WEIGHT_BYTES, per_kib);
             }
             let cache = self.cache_bytes(batch * positions(layer.window, context - 1));
-            self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC);
+            self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC, RAMP);
         }
-        self.read(&mut time, (s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES, gemv[1], PRODUCT_IPC);
+        self.product(&mut time, (s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES, gemv[1]);
         time.other += self.time(READ_LOGITS);
         time
     }
@@ -244,7 +262,7 @@ impl Model<'_> {
                 let activations = (rows * self.activation_bytes()) as f64 * self.time(ACTIVATIONS);
                 time.memory += activations / self.bandwidth();
                 // two norms, rotation and cache, attention and its selection, two roundings, and the four products
-                time.gaps += 11.0 * self.time(GAP);
+                time.gaps += 11.0 * self.gap();
                 time.other += 5.0 * self.time(RAMP);
             }
         }
@@ -289,13 +307,17 @@ pub fn predict(spec: &ModelSpec, shape: &str, device: &'static Accelerator) -> P
     let mut rows = Vec::new();
     let names = |batch: usize| ["plain", "with UQAC's trace"].map(|what| format!("decode, batch {batch}, {what}"));
     for batch in BATCHES {
-        rows.extend(decode_rows(spec, device, names(batch), batch, CONTEXT));
+        rows.extend(decode_rows(range(spec, device), names(batch), batch, CONTEXT));
         rows.push(overhead(spec, device, format!("UQAC on against off, batch {batch}, decode time"), batch, CONTEXT));
     }
     for context in LONG.into_iter().filter(|context| *context <= spec.max_position_embeddings) {
         let names = ["plain", "with UQAC's trace"].map(|what| format!("decode at {context} tokens, {what}"));
-        rows.extend(decode_rows(spec, device, names, 1, context));
+        rows.extend(decode_rows(range(spec, device), names, 1, context));
         rows.push(overhead(spec, device, format!("UQAC on against off at {context} tokens, decode time"), 1, context));
+    }
+    if device.early_starts {
+        let models = range(spec, device).map(|model| Model { early: false, ..model });
+        rows.extend(decode_rows(models, names(1).map(|what| format!("{what}, one by one")), 1, CONTEXT));
     }
     rows.extend(PREFILLS.map(|tokens| prefill_row(spec, device, tokens)));
     let [note, name, source] = [NOTE, device.name, device.source].map(str::to_owned);
@@ -304,7 +326,7 @@ pub fn predict(spec: &ModelSpec, shape: &str, device: &'static Accelerator) -> P
 
 /// A model at the fast end of the assumptions, in the middle, and at the slow end.
 fn range<'a>(spec: &'a ModelSpec, device: &'a Accelerator) -> [Model<'a>; 3] {
-    [-1.0, 0.0, 1.0].map(|slow| Model { spec, device, slow })
+    [-1.0, 0.0, 1.0].map(|slow| Model { spec, device, slow, early: device.early_starts })
 }
 
 fn rate_row(what: String, tokens: usize, times: [Time; 3], floor: f64) -> Row {
@@ -323,8 +345,7 @@ fn rate_row(what: String, tokens: usize, times: [Time; 3], floor: f64) -> Row {
     }
 }
 
-fn decode_rows(spec: &ModelSpec, device: &Accelerator, names: [String; 2], batch: usize, context: usize) -> [Row; 2] {
-    let models = range(spec, device);
+fn decode_rows(models: [Model; 3], names: [String; 2], batch: usize, context: usize) -> [Row; 2] {
     let [plain, traced] = names;
     let row = |what, traced| {
         let times = models.each_ref().map(|model| model.decode(batch, context, traced));
@@ -383,19 +404,20 @@ mod tests {
         let spec = ModelSpec::from_config(&SHAPES[0].config()).unwrap();
         let [h100, h200] = ["h100", "h200"].map(|name| accelerators::find(name).unwrap());
         let seconds = |device, batch, context, traced| {
-            Model { spec: &spec, device, slow: 0.0 }.decode(batch, context, traced).total()
+            Model { spec: &spec, device, slow: 0.0, early: true }.decode(batch, context, traced).total()
         };
         assert!(seconds(h100, 1, 768, false) > seconds(h200, 1, 768, false));
         assert!(seconds(h200, 1, 32_768, false) > seconds(h200, 1, 768, false));
         // the entropy's instructions show where attention does not wait for memory: at the slow end
-        let slow = |traced| Model { spec: &spec, device: h200, slow: 1.0 }.decode(1, 32_768, traced).total();
+        let slow =
+            |traced| Model { spec: &spec, device: h200, slow: 1.0, early: true }.decode(1, 32_768, traced).total();
         assert!(slow(true) > slow(false) && seconds(h200, 1, 768, true) >= seconds(h200, 1, 768, false));
         // sixteen sequences cost less than twice one, sixty-four four times sixteen
         assert!(seconds(h200, 16, 768, false) < 2.0 * seconds(h200, 1, 768, false));
         let groups = 64usize.div_ceil(NARROW_ROWS) as f64 / 16usize.div_ceil(NARROW_ROWS) as f64;
         assert!((seconds(h200, 64, 768, false) / seconds(h200, 16, 768, false) - groups).abs() < 1e-9);
         // of 15.01 GB of weights and 0.15 GB of cache, at nine tenths of 4.8 TB/s
-        let floor = Model { spec: &spec, device: h200, slow: 0.0 }.step_floor(1, 768);
+        let floor = Model { spec: &spec, device: h200, slow: 0.0, early: true }.step_floor(1, 768);
         assert!((floor - 15.16e9 / 4.32e12).abs() < 0.01e-3, "{floor}");
     }
 }
