@@ -94,21 +94,21 @@ struct Ring {
 
   // A lane copies chunks (16 bytes) t and t + 4 of outputs g and g + 8 of each tile.
   const W* w[TILES][2];          // chunk t of these outputs, of the next line
-  unsigned char* to[2];          // where its chunks of the first tile's output g go, in the place of the line in use
-  const unsigned char* from[4];  // what it reads of the line in use, of the first tile
-  int turn;                      // from the place of the line in use to the other one, in bytes
+  // Of the place of the line in use, in bytes from the beginning of shared memory, for the first tile: where its chunk t of
+  // output g goes, and what it reads of the first two chunks. Its other chunks are as far away as `chunk_away` says.
+  int to, from;
+  int turn;  // from that place to the other one
 
-  /// For the outputs whose weights are `rows`; `line` is the warp's first element of k.
-  __device__ __forceinline__ void begin(const W* const (&rows)[TILES][2], int line) {
+  /// From chunk c < 2^n of an output to chunk c + `chunks`, a multiple of 2^n: chunks are permuted by their output's number, so
+  /// that ldmatrix meets no bank twice.
+  __device__ __forceinline__ static int chunk_away(int at, int chunks) { return at ^ chunks * 16; }
+
+  /// For the outputs whose weights are `rows`; `line` is the warp's first element of k, `place` its shared memory.
+  __device__ __forceinline__ void begin(const W* const (&rows)[TILES][2], int line, int place) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = line + t * 16 / (int)sizeof(W);
-    unsigned char* place = dyn_smem + threadIdx.x / 32 * BYTES;
-    // chunks of an output are permuted by its number, so that ldmatrix meets no bank twice
     const auto chunk = [&](int out, int c) { return place + out * LINE_BYTES + (c ^ out % 8) * 16; };
-#pragma unroll
-    for (int i = 0; i < 2; ++i) to[i] = chunk(g, t + 4 * i);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      from[i] = sizeof(W) == 2 ? chunk(lane % 16, 2 * i + lane / 16) : chunk(g, 2 * i + t / 2) + t % 2 * 8;
+    to = chunk(g, t);
+    from = sizeof(W) == 2 ? chunk(lane % 16, lane / 16) : chunk(g, t / 2) + t % 2 * 8;
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] = rows[i / 2][i % 2] + first;
     turn = PLACE;
@@ -123,24 +123,27 @@ struct Ring {
 #pragma unroll
       for (int i = 0; i < TILES * 4; ++i) {
         const int half = i % 2, at = half * LINE / 2;
-        cp_async16(to[half] + i / 2 * EIGHT, w[i / 4][i / 2 % 2] + at, at < left);
+        cp_async16(dyn_smem + chunk_away(to, 4 * half) + i / 2 * EIGHT, w[i / 4][i / 2 % 2] + at, at < left);
       }
     }
     cp_commit();
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) w[i / 2][i % 2] += WARPS * LINE;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) to[i] += turn;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) from[i] += turn;
+    to += turn;
+    from += turn;
     turn = -turn;
+  }
+
+  /// What the lane reads of the i-th two chunks of the line in use, `eights` times eight outputs on.
+  __device__ __forceinline__ const unsigned char* at(int i, int eights) const {
+    return dyn_smem + chunk_away(from, 2 * i) + eights * EIGHT;
   }
 
   /// A step of a tile as mma's A operands, of 16 elements of k each. PRECOND: the line has arrived, and all lanes know.
   __device__ __forceinline__ void read(unsigned (&a)[2][Operand<W>::TERMS][4], int step, int tile) const {
     if constexpr (sizeof(W) == 2) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) ldmatrix_x4(a[half][0], from[2 * step + half] + 2 * tile * EIGHT);
+      for (int half = 0; half < 2; ++half) ldmatrix_x4(a[half][0], at(2 * step + half, 2 * tile));
     } else {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
@@ -148,7 +151,7 @@ struct Ring {
         unsigned terms[Operand<W>::TERMS][4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float2 pair = *reinterpret_cast<const float2*>(from[i] + (2 * tile + row) * EIGHT);
+          const float2 pair = *reinterpret_cast<const float2*>(at(i, 2 * tile + row));
           x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
         }
         split<__nv_bfloat16>(x, terms);
@@ -159,27 +162,24 @@ struct Ring {
   }
 };
 
-/// A lane's activations (and norm weights) of one step: elements 2t, 2t + 1 of every 8.
-template <int BATCHES, bool NORM>
-struct Inputs {
-  float x[BATCHES][8], weight[NORM ? 8 : 1];
-
-  /// `left`: elements of k from the step on; zeros beyond.
-  __device__ __forceinline__ void load(const float* const (&from)[BATCHES], const float* norm_weight, int at,
-                                       int left) {
-    if constexpr (NORM) load_pairs(weight, norm_weight + at, left);
-#pragma unroll
-    for (int b = 0; b < BATCHES; ++b) load_pairs(x[b], from[b] + at, left);
-  }
-  __device__ __forceinline__ static void load_pairs(float (&to)[8], const float* from, int left) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float2 pair = make_float2(0.0f, 0.0f);
-      if (8 * i < left) pair = *reinterpret_cast<const float2*>(from + 8 * i);
-      to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
-    }
-  }
+/// Bytes of shared memory of a warp and of a block: rings, whose places the warps' sums take at the end.
+template <class W, int BATCHES, int TILES>
+struct Room {
+  static constexpr int RING = Ring<W, TILES>::BYTES, SUMS = 4 * (TILES * TILE * (8 * BATCHES + 1) + 8 * BATCHES);
+  static constexpr int WARP = RING < SUMS ? SUMS : RING, BLOCK = WARPS * WARP;
+  static_assert(WARP % LINE_BYTES == 0, "");
 };
+
+/// A lane's elements 2t, 2t + 1 of every 8 of a step, of a row of activations or of the norm weights. `left`: elements of k
+/// from the step on; zeros beyond.
+__device__ __forceinline__ void load_step(float (&to)[8], const float* from, int left) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float2 pair = make_float2(0.0f, 0.0f);
+    if (8 * i < left) pair = *reinterpret_cast<const float2*>(from + 8 * i);
+    to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
+  }
+}
 
 /// A warp's part of a product.
 template <class W, int BATCHES, int TILES, bool NORM>
@@ -187,6 +187,7 @@ struct Part {
   using T = typename Operand<W>::Type;
   using Weights = Ring<W, TILES>;
   static constexpr int LINE = Weights::LINE, STEPS = LINE / STEP, ROUND = WARPS * LINE;
+  static constexpr int AHEAD = BATCHES < 2 ? 1 : 2, UNROLL = BATCHES > 2 ? 1 : STEPS;
 
   Sums<BATCHES, TILES> sums;
   Weights ring;
@@ -194,37 +195,51 @@ struct Part {
   const float* norm_end;    // the norm weights' end: counting back from it takes fewer registers than a moving address
   float norm_offset;
 
-  __device__ __forceinline__ void add_step(int step, Inputs<BATCHES, NORM>& in) {
-    unsigned w[TILES][2][Operand<W>::TERMS][4];
+  /// Adds a step of 8 rows.
+  __device__ __forceinline__ void add_rows(int b, float (&in)[8], const float (&weight)[NORM ? 8 : 1],
+                                           const unsigned (&w)[TILES][2][Operand<W>::TERMS][4]) {
+    if constexpr (NORM) {
+      sums.squares[b] += sum_squares(in);
 #pragma unroll
-    for (int tile = 0; tile < TILES; ++tile) ring.read(w[tile], step, tile);
-#pragma unroll
-    for (int b = 0; b < BATCHES; ++b) {
-      if constexpr (NORM) {
-        sums.squares[b] += sum_squares(in.x[b]);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) in.x[b][i] = __fmul_rn(in.x[b][i], in.weight[i] + norm_offset);
-      }
-      unsigned terms[Operand<W>::X_TERMS][4];
-      split<T>(in.x[b], terms);
-#pragma unroll
-      for (int tile = 0; tile < TILES; ++tile) multiply_step<W>(sums.y[tile][b], w[tile], terms);
+      for (int i = 0; i < 8; ++i) in[i] = __fmul_rn(in[i], weight[i] + norm_offset);
     }
+    unsigned terms[Operand<W>::X_TERMS][4];
+    split<T>(in, terms);
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) multiply_step<W>(sums.y[tile][b], w[tile], terms);
   }
 
-  /// Adds a line. `left`: elements of k from it on. The activations are asked for before the weights are waited for.
+  /// Adds a line. `left`: elements of k from it on. Activations are asked for AHEAD batches before they are multiplied, the
+  /// first ones before the weights are waited for.
   template <bool WHOLE>
   __device__ __forceinline__ void add_line(int left) {
     const int count = WHOLE ? LINE : left;
     const float* norm_weight = NORM ? norm_end - left + threadIdx.x % 4 * 2 : nullptr;
-    Inputs<BATCHES, NORM> in;
-    in.load(x, norm_weight, 0, count);
+    float in[AHEAD][8], weight[NORM ? 8 : 1];
+    const auto load = [&](int i) {
+      const int first = i / BATCHES * STEP;
+      if (i < STEPS * BATCHES) load_step(in[i % AHEAD], x[i % BATCHES] + first, count - first);
+    };
+    if constexpr (NORM) load_step(weight, norm_weight, count);
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) load(i);
     cp_wait<1>();
     __syncwarp();  // the weights are there for all lanes
-#pragma unroll
+#pragma unroll UNROLL
     for (int step = 0; step < STEPS; ++step) {
-      add_step(step, in);
-      if (step + 1 < STEPS) in.load(x, norm_weight, (step + 1) * STEP, count - (step + 1) * STEP);
+      unsigned w[TILES][2][Operand<W>::TERMS][4];
+#pragma unroll
+      for (int tile = 0; tile < TILES; ++tile) ring.read(w[tile], step, tile);
+#pragma unroll
+      for (int b = 0; b < BATCHES; ++b) {
+        const int i = step * BATCHES + b;
+        add_rows(b, in[i % AHEAD], weight, w);
+        load(i + AHEAD);
+        if (BATCHES > 2) keep_order();  // more of them at once would take more registers than there are
+      }
+      const int next = (step + 1) * STEP;
+      if constexpr (NORM)
+        if (step + 1 < STEPS) load_step(weight, norm_weight + next, count - next);
     }
   }
 
@@ -254,7 +269,7 @@ __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float
   using Own = Part<W, BATCHES, TILES, NORM>;
   const int line = threadIdx.x / 32 * Own::LINE, g = threadIdx.x % 32 / 4, first = line + threadIdx.x % 4 * 2;
   Own part = {};
-  part.ring.begin(w, line);
+  part.ring.begin(w, line, threadIdx.x / 32 * Room<W, BATCHES, TILES>::WARP);
 #pragma unroll
   for (int b = 0; b < BATCHES; ++b) part.x[b] = x + (size_t)min(8 * b + g, rows - 1) * k + first;
   part.norm_end = NORM ? norm_weight + k : nullptr;
@@ -268,8 +283,7 @@ __device__ __forceinline__ void multiply(Sums<BATCHES, TILES>& sums, const float
 template <class W, int BATCHES, int TILES>
 struct Merge {
   static constexpr int ROWS = 8 * BATCHES, OUTS = TILE * TILES, PITCH = ROWS + 1;
-  static constexpr int WARP = Ring<W, TILES>::BYTES / 4;
-  static_assert(OUTS * PITCH + ROWS <= WARP, "");
+  static constexpr int WARP = Room<W, BATCHES, TILES>::WARP / 4;
   float* y = reinterpret_cast<float*>(dyn_smem);
   float* squares = y + OUTS * PITCH;
 
@@ -345,22 +359,25 @@ __device__ __forceinline__ void plain(const float* x, const float* __restrict__ 
   }
 }
 
-template <class W, int BATCHES>
+/// Half of the tiles are the gate's, the others up's.
+template <class W, int BATCHES, int TILES>
 __device__ __forceinline__ void gated(const float* x, const float* __restrict__ norm_weight, float norm_offset,
                                       float eps, const MatrixJobs& jobs, int k, int rows, int activation) {
+  constexpr int HALF = TILES / 2, OUTS = TILE * HALF;
   const MatrixJob &gate = jobs.job[0], &up = jobs.job[1];
-  PRECOND_GRID(ceil_div(gate.outs, TILE), 1);
+  PRECOND_GRID(ceil_div(gate.outs, OUTS), 1);
   let_next_grid_start();
-  const int first = blockIdx.x * TILE;
-  const W* w[2][2];
-  tile_rows<W>(w[0], gate.w, first, gate.outs, k);
-  tile_rows<W>(w[1], up.w, first, gate.outs, k);
-  Sums<BATCHES, 2> sums;
-  multiply<W, BATCHES, 2, true>(sums, x, norm_weight, norm_offset, w, k, rows);
-  Merge<W, BATCHES, 2> merge;
+  const int first = blockIdx.x * OUTS;
+  const W* w[TILES][2];
+#pragma unroll
+  for (int i = 0; i < TILES; ++i)
+    tile_rows<W>(w[i], (i < HALF ? gate : up).w, first + i % HALF * TILE, gate.outs, k);
+  Sums<BATCHES, TILES> sums;
+  multiply<W, BATCHES, TILES, true>(sums, x, norm_weight, norm_offset, w, k, rows);
+  Merge<W, BATCHES, TILES> merge;
   merge.publish(sums);
-  for (int i = threadIdx.x; i < TILE * rows; i += WARPS * 32) {
-    const int row = i / TILE, out = first + i % TILE;
+  for (int i = threadIdx.x; i < OUTS * rows; i += WARPS * 32) {
+    const int row = i / OUTS, out = first + i % OUTS;
     if (out >= gate.outs) continue;
     const float factor = merge.factor(row, k, eps) * Split<typename Operand<W>::Type>::RESTORE;
     const auto finish = [&](const MatrixJob& job, int place) {
@@ -369,7 +386,7 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
       sum = __fmul_rn(sum, factor);
       return job.bias ? sum + job.bias[out] : sum;
     };
-    const float g = finish(gate, i % TILE), u = finish(up, TILE + i % TILE);
+    const float g = finish(gate, i % OUTS), u = finish(up, OUTS + i % OUTS);
     gate.y[(size_t)row * gate.outs + out] = activate(g, activation) * u;
   }
 }
@@ -377,29 +394,31 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
 }  // namespace gemv
 
 // BLOCKS: that a multiprocessor holds of gemv and gemv_norm, and of gemv_gated.
-#define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES)                                       \
-  SHARED_BYTES(gemv_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                      \
-  SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, BATCHES>::BYTES))                 \
-  SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::WARPS * gemv::Ring<W, 2>::BYTES))                      \
+#define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES, TILES, GATED_TILES)                                \
+  SHARED_BYTES(gemv_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                             \
+  SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                        \
+  SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::Room<W, BATCHES, GATED_TILES>::BLOCK))                           \
   STARTS_EARLY(gemv_##name##_##rows_name)                                                                     \
   STARTS_EARLY(gemv_norm_##name##_##rows_name)                                                                \
   STARTS_EARLY(gemv_gated_##name##_##rows_name)                                                               \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                   \
       gemv_##name##_##rows_name(const float* x, MatrixJobs jobs, int k, int rows, int accumulate) {           \
-    gemv::plain<W, BATCHES, BATCHES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);               \
+    gemv::plain<W, BATCHES, TILES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);                 \
   }                                                                                                           \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                   \
       gemv_norm_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,  \
                                      MatrixJobs jobs, int k, int rows, int accumulate) {                      \
-    gemv::plain<W, BATCHES, BATCHES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);      \
+    gemv::plain<W, BATCHES, TILES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);        \
   }                                                                                                           \
   extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS)                                             \
       gemv_gated_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps, \
                                       MatrixJobs jobs, int k, int rows, int activation) {                     \
-    gemv::gated<W, BATCHES>(x, norm_weight, norm_offset, eps, jobs, k, rows, activation);                     \
+    gemv::gated<W, BATCHES, GATED_TILES>(x, norm_weight, norm_offset, eps, jobs, k, rows, activation);                     \
   }
-GEMV_KERNELS(f16, __half, 3, 2, r8, 1)
-GEMV_KERNELS(f16, __half, 2, 2, r16, 2)
-GEMV_KERNELS(f32, float, 1, 1, r8, 1)
-GEMV_KERNELS(f32, float, 1, 1, r16, 2)
+GEMV_KERNELS(f16, __half, 3, 2, r8, 1, 1, 2)
+GEMV_KERNELS(f16, __half, 2, 2, r16, 2, 2, 2)
+GEMV_KERNELS(f16, __half, 1, 1, r64, 8, 4, 4)
+GEMV_KERNELS(f16, __half, 1, 1, r64s, 8, 2, 2)
+GEMV_KERNELS(f32, float, 1, 1, r8, 1, 1, 2)
+GEMV_KERNELS(f32, float, 1, 1, r16, 2, 2, 2)
 #undef GEMV_KERNELS

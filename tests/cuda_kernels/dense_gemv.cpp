@@ -12,6 +12,8 @@
   CUDA_HOST_EXPORT(gemv_##w##_##r) CUDA_HOST_EXPORT(gemv_norm_##w##_##r) CUDA_HOST_EXPORT(gemv_gated_##w##_##r)
 EXPORT(f16, r8)
 EXPORT(f16, r16)
+EXPORT(f16, r64)
+EXPORT(f16, r64s)
 EXPORT(f32, r8)
 EXPORT(f32, r16)
 
@@ -49,7 +51,13 @@ static unsigned shared_bytes(const std::string& kernel) {
   return bytes ? *bytes : 0;
 }
 
-static std::string variant(int rows) { return rows <= 8 ? "r8" : "r16"; }
+/// A variant: the rows that it takes, and outputs of a block, those of `gated` too.
+struct Variant {
+  std::string name;
+  int rows, outs, gated_outs;
+};
+static const Variant variants[] = {{"r8", 8, 16, 16}, {"r16", 16, 32, 16}, {"r64s", 64, 32, 16}, {"r64", 64, 64, 32}};
+static const Variant& variant(int rows) { return variants[rows <= 8 ? 0 : rows <= 16 ? 1 : 3]; }
 
 template <class W>
 struct Case {
@@ -67,11 +75,12 @@ struct Case {
 
 /// Up to three matrices in one launch, with every combination of norm, bias and accumulation.
 template <class W>
-static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool accumulate, int adversaries) {
+static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool accumulate, int adversaries,
+                       const Variant& v) {
   const Case<W> c(k, rows, k + rows);
   const float offset = norm ? 1.0f : 0.0f, eps = 1e-6f;
-  const std::string name = std::string(norm ? "gemv_norm_" : "gemv_") + type_name<W>() + "_" + variant(rows);
-  const unsigned tile = rows <= 8 ? 16 : 32;
+  const std::string name = std::string(norm ? "gemv_norm_" : "gemv_") + type_name<W>() + "_" + v.name;
+  const unsigned tile = v.outs;
   Device<float> x(c.x), norm_weight(c.norm_weight);
   schedules(adversaries, [&](int seed) {
     std::vector<Device<W>> w;
@@ -114,10 +123,15 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
 }
 
 template <class W>
-static void test_gated(int k, int rows, int outs, int activation, bool bias, int adversaries) {
+static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool accumulate, int adversaries) {
+  test_plain<W>(k, rows, outs, norm, accumulate, adversaries, variant(rows));
+}
+
+template <class W>
+static void test_gated(int k, int rows, int outs, int activation, bool bias, int adversaries, const Variant& v) {
   const Case<W> c(k, rows, k + rows);
   const float offset = 0, eps = 1e-5f;
-  const std::string name = std::string("gemv_gated_") + type_name<W>() + "_" + variant(rows);
+  const std::string name = std::string("gemv_gated_") + type_name<W>() + "_" + v.name;
   Device<float> x(c.x), norm_weight(c.norm_weight), gate_bias(normal(outs, 5)), up_bias(normal(outs, 6));
   Device<W> gate(c.matrix(outs, 0)), up(c.matrix(outs, 1));
   Device<float> scales(powers(outs));
@@ -127,7 +141,7 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
     MatrixJobs jobs = {};
     jobs.job[0] = {gate.get(), gate_scales, bias ? gate_bias.get() : nullptr, y.get(), outs};
     jobs.job[1] = {up.get(), up_scales, bias ? up_bias.get() : nullptr, nullptr, outs};
-    if (!launch(name, ceil_div(outs, 16), 256, shared_bytes(name), (const float*)x.get(),
+    if (!launch(name, ceil_div(outs, v.gated_outs), 256, shared_bytes(name), (const float*)x.get(),
                 (const float*)norm_weight.get(), offset, eps, jobs, k, rows, activation))
       return;
     for (int r = 0; r < rows; ++r)
@@ -150,27 +164,26 @@ static void test_gated(int k, int rows, int outs, int activation, bool bias, int
   });
 }
 
-/// A row's bits are the same alone and in every batch, in both variants, wherever it stands.
+/// A row's bits are the same alone and in every batch, in all variants, wherever it stands.
 template <class W>
-static void test_batch_independence(int k, int outs) {
+static void test_batch_independence(int k, int outs, const std::vector<Variant>& some) {
   const Case<W> c(k, 16, 3);
   Device<W> w(c.matrix(outs, 0)), up(c.matrix(outs, 1));
   Device<float> norm_weight(c.norm_weight);
   std::vector<std::vector<float>> alone;
-  const auto run = [&](const std::vector<int>& picked) {
+  const auto run = [&](const std::vector<int>& picked, const Variant& v) {
     std::vector<float> in;
     for (int r : picked) in.insert(in.end(), &c.x[(size_t)r * k], &c.x[(size_t)r * k] + k);
     const int rows = picked.size();
     Device<float> x(in), y((size_t)rows * outs), gated((size_t)rows * outs);
-    const unsigned tile = rows <= 8 ? 16 : 32;
     MatrixJobs jobs = {};
     jobs.job[0] = {w.get(), nullptr, nullptr, y.get(), outs};
-    const std::string which = std::string(type_name<W>()) + "_" + variant(rows);
-    launch("gemv_norm_" + which, ceil_div(outs, tile), 256, shared_bytes("gemv_norm_" + which), (const float*)x.get(),
+    const std::string which = std::string(type_name<W>()) + "_" + v.name;
+    launch("gemv_norm_" + which, ceil_div(outs, v.outs), 256, shared_bytes("gemv_norm_" + which), (const float*)x.get(),
            (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
     jobs.job[0].y = gated.get(), jobs.job[1] = {up.get(), nullptr, nullptr, nullptr, outs};
-    launch("gemv_gated_" + which, ceil_div(outs, 16), 256, shared_bytes("gemv_gated_" + which), (const float*)x.get(),
-           (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
+    launch("gemv_gated_" + which, ceil_div(outs, v.gated_outs), 256, shared_bytes("gemv_gated_" + which),
+           (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
     std::vector<std::vector<float>> result;
     for (int i = 0; i < rows; ++i) {
       result.emplace_back(y.get() + (size_t)i * outs, y.get() + (size_t)(i + 1) * outs);
@@ -178,15 +191,17 @@ static void test_batch_independence(int k, int outs) {
     }
     return result;
   };
-  for (int r = 0; r < 16; ++r) alone.push_back(run({r})[0]);
-  for (int rows : {2, 3, 8, 9, 16}) {
-    std::vector<int> picked;
-    for (int i = 0; i < rows; ++i) picked.push_back((i * 5 + rows) % 16);
-    const auto together = run(picked);
-    for (int i = 0; i < rows; ++i)
-      check(!memcmp(together[i].data(), alone[picked[i]].data(), alone[0].size() * 4),
-            std::string(type_name<W>()) + ": a row differs in a batch of " + std::to_string(rows));
-  }
+  for (int r = 0; r < 16; ++r) alone.push_back(run({r}, variants[0])[0]);
+  for (const Variant& v : some)
+    for (int rows : {2, 3, 8, 9, 16, 17, 40, 64}) {
+      if (rows > v.rows) continue;
+      std::vector<int> picked;
+      for (int i = 0; i < rows; ++i) picked.push_back((i * 5 + rows) % 16);
+      const auto together = run(picked, v);
+      for (int i = 0; i < rows; ++i)
+        check(!memcmp(together[i].data(), alone[picked[i]].data(), alone[0].size() * 4),
+              std::string(type_name<W>()) + " " + v.name + ": a row differs in a batch of " + std::to_string(rows));
+    }
 }
 
 /// A row that is not finite leaves the others alone.
@@ -216,15 +231,27 @@ static void test_type() {
   test_plain<W>(200, 13, {33, 7, 64}, true, false, 6);
   test_plain<W>(64, 1, {5, 9}, false, true, 3);
   for (int activation : {0, 1})
-    for (int rows : {1, 7, 16}) test_gated<W>(896, rows, 48, activation, rows == 7, rows == 7 ? 6 : 0);
-  test_gated<W>(64, 10, 33, 0, true, 0);
-  test_gated<W>(1000, 2, 7, 1, false, 0);
-  test_batch_independence<W>(1096, 40);
+    for (int rows : {1, 7, 16}) test_gated<W>(896, rows, 48, activation, rows == 7, rows == 7 ? 6 : 0, variant(rows));
+  test_gated<W>(64, 10, 33, 0, true, 0, variant(10));
+  test_gated<W>(1000, 2, 7, 1, false, 0, variant(2));
+}
+
+/// Up to 64 rows.
+static void test_many_rows(const Variant& v) {
+  test_plain<__half>(1000, 17, {48, 16, 17}, true, false, 3, v);
+  test_plain<__half>(96, 64, {70}, false, true, 0, v);
+  test_plain<__half>(8, 37, {7}, true, true, 0, v);
+  test_gated<__half>(1000, 33, 40, 0, true, 3, v);
+  test_gated<__half>(64, 64, 33, 1, false, 0, v);
 }
 
 int main() {
   test_type<__half>();
   test_type<float>();
+  test_many_rows(variants[2]);
+  test_many_rows(variants[3]);
+  test_batch_independence<__half>(1096, 40, {std::begin(variants), std::end(variants)});
+  test_batch_independence<float>(1096, 40, {variants[0], variants[1]});
   test_not_finite();
   return report("gemv");
 }
