@@ -254,7 +254,7 @@ pub trait Backend: Operations {
     /// Rows that one pass may have.
     fn max_rows(&self) -> usize;
 
-    /// Sequences that one decode step may have.
+    /// Rows up to which a pass is rounded as decode steps are.
     fn decode_rows(&self) -> usize {
         self.max_rows()
     }

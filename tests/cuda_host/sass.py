@@ -5,7 +5,7 @@
 
 For each kernel and architecture: registers, spilled bytes, the warps that a multiprocessor holds (from registers and shared
 memory), and the instructions of the hot loop for each unit of work: KiB of weights or of cache that it fetches, or tensor
-core instructions. All are counted in the machine code; none is measured. A loop inside the hot loop counts once, and paths
+core instructions. All are counted in the machine code; none is measured. A loop inside the hot loop counts once (but see INNER_ROUNDS), and paths
 that most passes skip count in full.
 
 Kernels that start before those before them have ended (STARTS_EARLY) must wait before they touch what is theirs: checked
@@ -39,6 +39,9 @@ REGISTER_UNIT = 256  # registers are given to a warp in units of this
 CP_ASYNC_BYTES = 32 * 16  # of one LDGSTS.128 by a warp
 SLACK = 0.01  # of instructions a unit, for what is printed with one decimal
 
+# Loops inside the hot loop that run this often for each round of it (gemv.cu: the steps of a line); others count once.
+INNER_ROUNDS = {f"gemv{part}_f16_r64": 2 for part in ("", "_norm", "_gated")}
+
 # Units of work, and the counter that says how many instructions a unit takes on hardware.
 WEIGHTS, CACHE, HMMA = "KiB of weights", "KiB of cache", "HMMA"
 COUNTERS = {
@@ -48,7 +51,7 @@ COUNTERS = {
 }
 # file: (threads of a block, unit, kernels)
 KERNELS = {
-    "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_norm", "_gated") for rows in (8, 16)]),
+    "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_norm", "_gated") for rows in (8, 16, 64)]),
     "gemm": (256, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
@@ -108,8 +111,13 @@ def instructions(nvdisasm, image):
 
 
 def hot_loop(code):
-    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions. What is
-    put after the kernel's end and jumps back from there (paths of a diverged __syncwarp) is no loop."""
+    """The innermost loop with the most tensor core instructions and, if that is possible, copies: its instructions."""
+    return max(loops_of(code), key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
+
+
+def loops_of(code):
+    """The instructions of every loop. What is put after the kernel's end and jumps back from there (paths of a diverged
+    __syncwarp) is no loop."""
     labels = {name: at for at, (kind, name) in enumerate(code) if kind == "label"}
     bodies = []
     for at, (kind, text) in enumerate(code):
@@ -117,7 +125,13 @@ def hot_loop(code):
         if target and labels.get(target[1], at) < at:
             body = [text for kind, text in code[labels[target[1]]:at] if kind == "code"] + [text]
             bodies += [body] if "EXIT" not in body else []
-    return max(bodies, key=lambda body: (hmma(body), copies(body) > 0, -len(body)), default=[])
+    return bodies
+
+
+def inner_loop(code, outer):
+    """The loop with the tensor core instructions of the loop `outer`, inside it; empty if there is none."""
+    bodies = [body for body in loops_of(code) if hmma(body) == hmma(outer) and len(body) < len(outer)]
+    return min(bodies, key=len, default=[])
 
 
 def hmma(body):
@@ -172,6 +186,7 @@ def count(file, arch, nvcc, nvdisasm):
         if not work:
             sys.exit(f"sass.py: no loop of {name} does any work that is counted in {unit}")
         fit = warps(arch, threads, registers, static_shared + shared[name])
+        body += inner_loop(kernels[name], body) * (INNER_ROUNDS.get(name, 1) - 1)
         rows[name, arch] = [registers, spilled, fit, round(len(body) / work, 1), unit]
         loops[name, arch] = collections.Counter(kind(text) for text in body)
     return rows, loops

@@ -31,8 +31,8 @@ fn answer(output: &Output) -> String {
 }
 
 /// Kernels of that model which have a plain replacement.
-const REPLACEABLE: &str = "gemv_f16_r8,gemv_f16_r16,gemv_norm_f16_r8,gemv_norm_f16_r16,gemv_gated_f16_r8,\
-    gemv_gated_f16_r16,gemm_m64,gemm_m128,gemm_gated_m64,gemm_gated_m128,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
+const REPLACEABLE: &str = "gemv_f16_r8,gemv_f16_r16,gemv_f16_r64,gemv_norm_f16_r8,gemv_norm_f16_r16,gemv_norm_f16_r64,\
+    gemv_gated_f16_r8,gemv_gated_f16_r16,gemv_gated_f16_r64,gemm_m64,gemm_m128,gemm_gated_m64,gemm_gated_m128,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
     attn_prefill_kf32_vf16_d64_t2";
 
 #[test]
@@ -88,6 +88,17 @@ fn a_kernel_that_faults_is_left_out_from_the_next_start_on() {
     let second = ask(cache.path(), &environment, "cuda").unwrap();
     assert!(text(&second.stderr).contains("gemv_gated_f16_r8 answers wrongly"), "{}", text(&second.stderr));
     assert!(second.status.success());
+}
+
+/// A device without the shared memory for a kernel gets the one that needs less.
+#[test]
+fn kernels_fit_the_shared_memory() {
+    let cache = tempfile::tempdir().unwrap();
+    let environment = [("UQAC_HOST_CUDA_SHARED", "99K"), ("UQAC_HOST_CUDA_BREAK", "gemv_f16_r64,gemv_f16_r64s")];
+    let Some(found) = ask(cache.path(), &environment, "cuda") else { return };
+    let said = text(&found.stderr);
+    assert!(said.contains("gemv_f16_r64s answers wrongly") && !said.contains("gemv_f16_r64 answers"), "{said}");
+    assert_eq!(answer(&found), "42");
 }
 
 /// The driver lets kernels start before those before them have ended, and here their wait does nothing.

@@ -97,6 +97,13 @@ impl Device {
         format!("{} CUDA {version} {}", units::hex(&uuid), release.lines().next().unwrap_or_default())
     }
 
+    /// Shared memory that a block can ask for, in bytes.
+    pub(super) fn max_shared(&self) -> Result<usize, CudaError> {
+        let attribute = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let bytes = self.context.attribute(attribute).during("asking for shared memory")?;
+        Ok(usize::try_from(bytes).unwrap_or(0))
+    }
+
     /// Bytes: (free, total).
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
         self.context.mem_get_info().during("asking for free memory")

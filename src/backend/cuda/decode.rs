@@ -8,8 +8,8 @@ use super::abi::{RowState, Sampler};
 use super::cache::DECODE_STEPS;
 use super::context::{Device, Event};
 use super::error::CudaError;
-use super::kernel_set::NARROW_ROWS;
-use super::lm_head::{HeadRun, Log, needs_mass, row_state, sampler};
+use super::kernel_set::DECODE_ROWS;
+use super::lm_head::{HeadRun, LmHead, Log, needs_mass, row_state, sampler};
 use super::memory::{Buffer, DevicePtr, Pinned};
 use super::pass::{PassState, shared_trace};
 use crate::backend::entropy::EntropyRule;
@@ -66,7 +66,7 @@ impl Decoder {
         let log = Log::new(device, slots * RING, RING)?;
         let arrival = || Ok((device.pinned(log.bytes())?, device.event()?));
         let arrivals = [arrival()?, arrival()?];
-        let samplers = device.allocate("samplers", NARROW_ROWS)?;
+        let samplers = device.allocate("samplers", DECODE_ROWS)?;
         Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new(), side: Side::new(device)? })
     }
 
@@ -102,7 +102,7 @@ impl CudaBackend {
         let mut waiting: VecDeque<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
         let mut active = Vec::new();
         loop {
-            active.extend(waiting.drain(..waiting.len().min(NARROW_ROWS - active.len())));
+            active.extend(waiting.drain(..waiting.len().min(DECODE_ROWS - active.len())));
             if active.is_empty() {
                 return Ok(());
             }
@@ -145,6 +145,11 @@ impl CudaBackend {
             .flatten()
             .map(|(_, r)| sampler(&r.choice(group.vocabulary), r.row.position))
             .collect::<Result<_, _>>()?;
+        if rows.len() > self.scratch.decode_rows {
+            self.scratch.widen(&self.device, &self.spec, self.splits)?;
+            self.head = LmHead::new(&self.device, &self.spec, DECODE_ROWS)?;
+            self.decoder.forget();
+        }
         self.make_room(&rows, 1)?;
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
         self.device.write(&self.scratch.rows, 0, &group.states)?;
@@ -157,7 +162,7 @@ impl CudaBackend {
             wide: trace.is_some_and(|t| t.wide),
             head_attention: trace.is_some_and(|t| t.head_attention),
         };
-        self.pass = PassState { rows, trace, selects_later: true, ..PassState::default() };
+        self.pass = PassState { rows, trace, captured: true, ..PassState::default() };
         Ok(shape)
     }
 

@@ -1,4 +1,4 @@
-//! Matrix products: `gemv.cu` for up to 16 rows; for more `gemm.cu`, whose input is rounded to f16 first, with a power of
+//! Matrix products: `gemv.cu` in narrow passes; in wide ones `gemm.cu`, whose input is rounded to f16 first, with a power of
 //! two for each row, or cuBLASLt where it was asked for and, if the faster of the two is wanted, is that.
 
 use super::CudaBackend;
@@ -7,7 +7,7 @@ use super::abi::{
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, NARROW_ROWS, WideKernels};
+use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, WideKernels};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
@@ -81,7 +81,7 @@ impl CudaBackend {
             let (jobs, later) = rest.split_at(together);
             let kernels = self.matmul_kernels(first.w)?;
             match &kernels.wide {
-                Some(wide) if rows > NARROW_ROWS => {
+                Some(wide) if !self.pass.narrow() => {
                     match norm {
                         Some(norm) => self.round_normed(wide, x, norm, first.w.in_features, rows)?,
                         None => self.round(wide, x, first.w.in_features, rows)?,
@@ -95,7 +95,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Up to three products, 16 rows at a time.
+    /// Up to three products in f32 arithmetic, as many rows at a time as there are kernels for.
     pub(super) fn gemv(
         &self,
         kernels: &MatmulKernels,
@@ -107,23 +107,24 @@ impl CudaBackend {
     ) -> Result<(), CudaError> {
         let width = jobs.first().map_or(0, |job| job.w.in_features);
         let (k, accumulate) = (width.into(), accumulate.into());
-        for first in (0..rows).step_by(NARROW_ROWS) {
-            let count = NARROW_ROWS.min(rows - first);
-            let variant = usize::from(count > 8);
+        let mut first = 0;
+        while let Some(narrow) = kernels.narrow(rows - first).filter(|_| first < rows) {
+            let count = narrow.rows.min(rows - first);
             let table = Job::table(jobs, first);
             let (x, rows) = (x.add(first * width), count.into());
-            let grid = [blocks(jobs, [16, 32][variant]), 1, 1];
+            let grid = [blocks(jobs, narrow.outs), 1, 1];
             match norm {
                 None => {
                     let parameters = Gemv { x, jobs: table, k, rows, accumulate };
-                    self.device.launch(&kernels.gemv[variant], grid, &parameters)?;
+                    self.device.launch(&narrow.gemv, grid, &parameters)?;
                 }
                 Some(Norm { weight, offset, eps }) => {
                     let (norm_weight, norm_offset) = (weight.ptr(), offset);
                     let parameters = GemvNorm { x, norm_weight, norm_offset, eps, jobs: table, k, rows, accumulate };
-                    self.device.launch(&kernels.norm[variant], grid, &parameters)?;
+                    self.device.launch(&narrow.norm, grid, &parameters)?;
                 }
             }
+            first += count;
         }
         Ok(())
     }
@@ -138,7 +139,7 @@ impl CudaBackend {
         activation: Int,
     ) -> Result<(), CudaError> {
         let kernels = self.matmul_kernels(gate.w)?;
-        let Some(wide) = kernels.wide.as_ref().filter(|_| rows > NARROW_ROWS) else {
+        let Some(wide) = kernels.wide.as_ref().filter(|_| !self.pass.narrow()) else {
             return self.gemv_gated(kernels, x, norm, [gate, up], rows, activation);
         };
         self.round_normed(wide, x, norm, gate.w.in_features, rows)?;
@@ -163,7 +164,7 @@ impl CudaBackend {
         self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
     }
 
-    /// The same in f32 arithmetic, 16 rows at a time.
+    /// The same in f32 arithmetic, as [`CudaBackend::gemv`].
     fn gemv_gated(
         &self,
         kernels: &MatmulKernels,
@@ -174,8 +175,9 @@ impl CudaBackend {
         activation: Int,
     ) -> Result<(), CudaError> {
         let width = jobs[0].w.in_features;
-        for first in (0..rows).step_by(NARROW_ROWS) {
-            let count = NARROW_ROWS.min(rows - first);
+        let mut first = 0;
+        while let Some(narrow) = kernels.narrow(rows - first).filter(|_| first < rows) {
+            let count = narrow.rows.min(rows - first);
             let parameters = GemvGated {
                 x: x.add(first * width),
                 norm_weight: norm.weight.ptr(),
@@ -186,8 +188,9 @@ impl CudaBackend {
                 rows: count.into(),
                 activation,
             };
-            let grid = [jobs[0].w.out_features.div_ceil(16), 1, 1];
-            self.device.launch(&kernels.gated[usize::from(count > 8)], grid, &parameters)?;
+            let grid = [jobs[0].w.out_features.div_ceil(narrow.gates), 1, 1];
+            self.device.launch(&narrow.gated, grid, &parameters)?;
+            first += count;
         }
         Ok(())
     }

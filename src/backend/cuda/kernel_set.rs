@@ -6,7 +6,7 @@ use super::abi::{
     RopeCache, RoundRows, ScaleProducts,
 };
 use super::error::CudaError;
-use super::launch::{Kernel, Parameters};
+use super::launch::Kernel;
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
 use std::collections::HashMap;
@@ -15,8 +15,12 @@ use std::collections::HashMap;
 /// few enough to bound scratch memory (about 175 MiB for the shape of Llama-3.1-8B).
 pub const MAX_ROWS: usize = 1024;
 
-/// Rows of a narrow pass: the most that `gemv.cu` takes.
+/// Rows of a narrow pass: attention to each row by itself and products in f32 costs less than what a wide one does first.
 pub const NARROW_ROWS: usize = 16;
+
+/// Sequences of a decode step, which is a narrow pass: the most rows that `gemv.cu` takes. With twice as many its tensor cores
+/// would take longer than the weights do to arrive, so that two steps are as good.
+pub const DECODE_ROWS: usize = 64;
 
 /// K at most: heads that a trace keeps per row (`MAX_KEEP` of `common.cuh`).
 pub const MAX_HEADS: usize = 32;
@@ -75,15 +79,29 @@ pub struct KernelSet {
 
 /// Products with weights of one type.
 pub struct MatmulKernels {
-    /// `[up to 8 rows, up to 16]`
-    pub gemv: [Kernel<Gemv>; 2],
-    pub norm: [Kernel<GemvNorm>; 2],
-    pub gated: [Kernel<GemvGated>; 2],
+    /// For few rows; those for the fewest first.
+    pub narrow: Vec<NarrowKernels>,
     /// For more rows, of f16 weights; none for f32 ones, whose products are done 16 rows at a time.
     pub wide: Option<WideKernels>,
 }
 
-/// Products of more than [`NARROW_ROWS`] rows, whose input comes in f16 with a power of two for each row.
+/// Products of `gemv.cu`, in the same bits by all of them.
+pub struct NarrowKernels {
+    /// Rows at most.
+    pub rows: usize,
+    /// Outputs of a block; gates of a block of `gated`.
+    pub outs: usize,
+    pub gates: usize,
+    pub gemv: Kernel<Gemv>,
+    pub norm: Kernel<GemvNorm>,
+    pub gated: Kernel<GemvGated>,
+}
+
+/// Variants of `gemv.cu`: name, rows, outputs and gates of a block.
+const NARROW: [(&str, usize, usize, usize); 4] =
+    [("r8", 8, 16, 16), ("r16", 16, 32, 16), ("r64", DECODE_ROWS, 64, 32), ("r64s", DECODE_ROWS, 32, 16)];
+
+/// Products of wide passes, whose input comes in f16 with a power of two for each row.
 pub struct WideKernels {
     /// Of [`GEMM_ROWS`] rows a block.
     pub gemm: [Kernel<Gemm>; 2],
@@ -165,18 +183,39 @@ impl MatmulKernels {
                 rms_norm: files.get("norm", "rms_norm_f16")?,
             })
         };
-        Ok(MatmulKernels {
-            gemv: gemv_pair(files, &format!("gemv_{w}"))?,
-            norm: gemv_pair(files, &format!("gemv_norm_{w}"))?,
-            gated: gemv_pair(files, &format!("gemv_gated_{w}"))?,
-            wide: (dtype == DType::F16).then(wide).transpose()?,
-        })
+        let mut narrow: Vec<NarrowKernels> = Vec::new();
+        for (variant, rows, outs, gates) in NARROW {
+            // of those for as many rows the first that the device has the shared memory for
+            if narrow.last().is_none_or(|kernels| kernels.rows < rows) {
+                narrow.extend(NarrowKernels::load(files, w, variant, rows, outs, gates)?);
+            }
+        }
+        Ok(MatmulKernels { narrow, wide: (dtype == DType::F16).then(wide).transpose()? })
+    }
+
+    /// Those for `rows` rows, or the most that there are for.
+    pub fn narrow(&self, rows: usize) -> Option<&NarrowKernels> {
+        self.narrow.iter().find(|kernels| rows <= kernels.rows).or(self.narrow.last())
     }
 }
 
-/// The variants for up to 8 and up to 16 rows.
-fn gemv_pair<P: Parameters>(files: &KernelFiles, name: &str) -> Result<[Kernel<P>; 2], CudaError> {
-    Ok([files.get("gemv", &format!("{name}_r8"))?, files.get("gemv", &format!("{name}_r16"))?])
+impl NarrowKernels {
+    /// `None` where there is no such variant for weights of type `w`, or the device does not have its shared memory.
+    fn load(
+        files: &KernelFiles,
+        w: &str,
+        variant: &str,
+        rows: usize,
+        outs: usize,
+        gates: usize,
+    ) -> Result<Option<NarrowKernels>, CudaError> {
+        let name = |product: &str| format!("gemv{product}_{w}_{variant}");
+        if !files.fits("gemv", &name(""))? || !files.fits("gemv", &name("_gated"))? {
+            return Ok(None);
+        }
+        let (gemv, norm) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_norm"))?);
+        Ok(Some(NarrowKernels { rows, outs, gates, gemv, norm, gated: files.get("gemv", &name("_gated"))? }))
+    }
 }
 
 impl DecodeKernels {

@@ -96,7 +96,7 @@ impl Module {
     }
 
     /// A number that the module exports.
-    fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
+    pub fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
         // SAFETY: the module is loaded.
         let found = unsafe { result::module::get_global(self.module, c_string(variable)) };
         if matches!(found, Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND))) {

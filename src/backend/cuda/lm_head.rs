@@ -6,7 +6,6 @@ use super::abi::{HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, RowState
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::Job;
-use super::kernel_set::NARROW_ROWS;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Distribution, Next, Prediction, Row, Step, TokenLogprob};
@@ -28,42 +27,42 @@ const LIST: usize = 128;
 const CHOOSE: i32 = -1;
 const NONE: i32 = -2;
 
-/// Buffers of the LM head, for [`NARROW_ROWS`] rows.
+/// Buffers of the LM head, for as many rows as a narrow pass has.
 pub struct LmHead {
-    /// `[16, vocab_size]`
+    /// `[rows, vocab_size]`
     logits: Buffer<f32>,
-    /// `[16, blocks]`, lists `[16, blocks, LIST]`
+    /// `[rows, blocks]`, lists `[rows, blocks, LIST]`
     partials: Buffer<LogitPart>,
     wide: Buffer<WidePart>,
     lists: Buffer<u64>,
     masses: Buffer<u64>,
-    /// What the predictions of a pass are of: `[16]` each
+    /// What the predictions of a pass are of: `[rows]` each
     rows: Buffer<RowState>,
     samplers: Buffer<Sampler>,
     given: Buffer<i32>,
-    /// `[16, hidden_size]`, for rows that are not neighbours
+    /// `[rows, hidden_size]`, for rows that are not neighbours
     gathered: Buffer<f32>,
     log: Log,
     blocks: usize,
 }
 
 impl LmHead {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<LmHead, CudaError> {
+    pub fn new(device: &Device, spec: &ModelSpec, rows: usize) -> Result<LmHead, CudaError> {
         let blocks = spec.vocab_size.div_ceil(CHUNK);
-        fn of<T>(device: &Device, what: &str, row: usize) -> Result<Buffer<T>, CudaError> {
-            device.allocate(&format!("scratch memory ({what})"), NARROW_ROWS * row)
+        fn of<T>(device: &Device, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
+            device.allocate(&format!("scratch memory ({what})"), count)
         }
         Ok(LmHead {
-            logits: of(device, "logits", spec.vocab_size)?,
-            partials: of(device, "head", blocks)?,
-            wide: of(device, "head", blocks)?,
-            lists: of(device, "head", LIST * blocks)?,
-            masses: of(device, "head", blocks)?,
-            rows: of(device, "rows", 1)?,
-            samplers: of(device, "samplers", 1)?,
-            given: of(device, "tokens", 1)?,
-            gathered: of(device, "hidden states", spec.hidden_size)?,
-            log: Log::new(device, NARROW_ROWS, 0)?,
+            logits: of(device, "logits", rows * spec.vocab_size)?,
+            partials: of(device, "head", rows * blocks)?,
+            wide: of(device, "head", rows * blocks)?,
+            lists: of(device, "head", rows * LIST * blocks)?,
+            masses: of(device, "head", rows * blocks)?,
+            rows: of(device, "rows", rows)?,
+            samplers: of(device, "samplers", rows)?,
+            given: of(device, "tokens", rows)?,
+            gathered: of(device, "hidden states", rows * spec.hidden_size)?,
+            log: Log::new(device, rows, 0)?,
             blocks,
         })
     }
@@ -184,7 +183,7 @@ pub struct HeadRun<'a> {
 }
 
 impl CudaBackend {
-    /// logits `[rows, vocab_size]` of at most 16 rows of hidden states.
+    /// logits `[rows, vocab_size]` of hidden states of a narrow pass's rows.
     pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
         let w = self.weights.head();
         let job = Job { w, bias: None, y: self.head.logits.ptr() };

@@ -96,6 +96,14 @@ impl KernelFiles {
         }
     }
 
+    /// Whether there is such a kernel and the device has the shared memory for it.
+    pub fn fits(&self, file: &str, name: &str) -> Result<bool, CudaError> {
+        let Some(file) = table::KERNEL_FILES.iter().find(|f| f.name == file) else { return Ok(false) };
+        let needed = self.module(file)?.exported(&format!("{name}_shared_bytes"))?;
+        let limit = self.device.max_shared()?;
+        Ok(needed.is_some_and(|bytes| bytes as usize <= limit))
+    }
+
     /// The kernel of `kernels/plain.cu` that can be launched in place of one with parameters P; `bound` is what the name of
     /// that one says.
     pub fn plain<P: Parameters>(&self, name: &str, bound: &[Int]) -> Result<Kernel<P>, CudaError> {

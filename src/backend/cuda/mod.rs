@@ -34,8 +34,8 @@ use cublaslt::CublasLt;
 pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
-use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, Shape};
-pub use kernel_set::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS};
+use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, NARROW_ROWS, Shape};
+pub use kernel_set::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
@@ -151,7 +151,7 @@ impl CudaBackend {
             cublaslt: None,
             warnings,
             gemm_note: String::new(),
-            head: LmHead::new(&device, &spec)?,
+            head: LmHead::new(&device, &spec, NARROW_ROWS)?,
             decoder: Decoder::new(&device, sequences.slots())?,
             queries: Queries::new(&device)?,
             angles: Vec::new(),

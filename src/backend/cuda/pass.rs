@@ -11,7 +11,7 @@ use super::cache::Sequences;
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::{Job, ptr_or_null};
-use super::kernel_set::{DECODE_GROUP, MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
+use super::kernel_set::{DECODE_GROUP, DECODE_ROWS, MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
@@ -39,9 +39,11 @@ pub struct Scratch {
     pub attended: Buffer<f32>,
     /// As `q`, without the last axis.
     pub states: Buffer<HeadState>,
-    /// `[16, heads, splits, head_dim]` and `[16, heads, splits]`
+    /// `[decode_rows, heads, splits, head_dim]` and `[decode_rows, heads, splits]`
     pub partial_out: Buffer<f32>,
     pub partial_states: Buffer<HeadState>,
+    /// Rows of the widest narrow pass so far: [`NARROW_ROWS`], or as many as a decode step has.
+    pub decode_rows: usize,
     /// `[N, intermediate_size]`
     pub gate: Buffer<f32>,
     /// A product's input in f16, `[N, the widest input]`, with a power of two for each row, `[N]`
@@ -59,8 +61,8 @@ pub struct PassState {
     pub trace: Option<TraceOptions>,
     /// Entries of `Scratch::parts`; of a narrow pass 0.
     pub parts: usize,
-    /// The selection of heads is left to what follows the pass: a captured step runs it beside the logits.
-    pub selects_later: bool,
+    /// A decode step: narrow, whatever its rows. The selection of heads is left to what follows, which runs it beside the logits.
+    pub captured: bool,
 }
 
 impl PassState {
@@ -69,39 +71,48 @@ impl PassState {
         self.rows.get(row).ok_or(BackendError::RowNotWanted { row })
     }
 
-    /// Up to 16 rows.
+    /// Whether each row attends by itself, and products are in f32 arithmetic.
     pub fn narrow(&self) -> bool {
-        self.rows.len() <= NARROW_ROWS
+        self.captured || self.rows.len() <= NARROW_ROWS
     }
 }
 
 impl Scratch {
     pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch, CudaError> {
-        let (heads, layers) = (spec.num_attention_heads, spec.layers.len());
-        let (q_width, kv_width) = (heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
+        let (q_width, kv_width) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
         let widest = spec.hidden_size.max(q_width).max(spec.intermediate_size);
-        let traced_rows = MAX_ROWS.max(layers * NARROW_ROWS);
         let name = |what: &str| format!("scratch memory ({what})");
         let floats = |what: &str, rows: usize, width: usize| device.allocate::<f32>(&name(what), rows * width);
         let not_finite = device.allocate(&name("flag"), 1)?;
         device.fill(&not_finite, 0)?;
+        let Narrow { q, states, partial_out, partial_states } = Narrow::new(device, spec, splits, NARROW_ROWS)?;
         Ok(Scratch {
             rows: device.allocate(&name("rows"), MAX_ROWS)?,
             parts: device.allocate(&name("parts of rows"), MAX_ROWS * spec.group_size().div_ceil(PREFILL_LINES))?,
             x: floats("residual stream", MAX_ROWS, spec.hidden_size)?,
             h: floats("hidden states", MAX_ROWS, spec.hidden_size)?,
-            q: floats("queries", traced_rows, q_width)?,
+            q,
             k: floats("keys", MAX_ROWS, kv_width)?,
             v: floats("values", MAX_ROWS, kv_width)?,
             attended: floats("attention", MAX_ROWS, q_width)?,
-            states: device.allocate(&name("head states"), traced_rows * heads)?,
-            partial_out: floats("split attention", NARROW_ROWS * splits, q_width)?,
-            partial_states: device.allocate(&name("split states"), NARROW_ROWS * heads * splits)?,
+            states,
+            partial_out,
+            partial_states,
+            decode_rows: NARROW_ROWS,
             gate: floats("gate", MAX_ROWS, spec.intermediate_size)?,
             rounded: device.allocate(&name("rounded inputs"), MAX_ROWS * widest)?,
             rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS)?,
             not_finite,
         })
+    }
+
+    /// Makes room for decode steps of [`DECODE_ROWS`] rows.
+    pub fn widen(&mut self, device: &Device, spec: &ModelSpec, splits: usize) -> Result<(), CudaError> {
+        let narrow = Narrow::new(device, spec, splits, DECODE_ROWS)?;
+        (self.q, self.states) = (narrow.q, narrow.states);
+        (self.partial_out, self.partial_states) = (narrow.partial_out, narrow.partial_states);
+        self.decode_rows = DECODE_ROWS;
+        Ok(())
     }
 
     /// Bytes held.
@@ -121,11 +132,34 @@ impl Scratch {
             gate,
             rounded,
             rounded_scales,
+            decode_rows: _,
             not_finite: _,
         } = self;
         let floats = [x, h, q, k, v, attended, partial_out, gate, rounded_scales].map(Buffer::bytes);
         let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), rounded.bytes()];
         floats.iter().chain(&others).sum()
+    }
+}
+
+/// What depends on the rows of narrow passes; as in [`Scratch`].
+struct Narrow {
+    q: Buffer<f32>,
+    states: Buffer<HeadState>,
+    partial_out: Buffer<f32>,
+    partial_states: Buffer<HeadState>,
+}
+
+impl Narrow {
+    fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<Narrow, CudaError> {
+        let (heads, q_width) = (spec.num_attention_heads, spec.num_attention_heads * spec.head_dim);
+        let traced_rows = MAX_ROWS.max(spec.layers.len() * rows);
+        let name = |what: &str| format!("scratch memory ({what})");
+        Ok(Narrow {
+            q: device.allocate(&name("queries"), traced_rows * q_width)?,
+            states: device.allocate(&name("head states"), traced_rows * heads)?,
+            partial_out: device.allocate(&name("split attention"), rows * splits * q_width)?,
+            partial_states: device.allocate(&name("split states"), rows * heads * splits)?,
+        })
     }
 }
 
@@ -238,7 +272,7 @@ impl Operations for CudaBackend {
             not_finite: scratch.not_finite.ptr(),
         };
         self.device.launch(&self.kernels.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)?;
-        if !self.pass.selects_later {
+        if !self.pass.captured {
             self.finish_selection(&self.device)?;
         }
         Ok(())

@@ -9,6 +9,8 @@ pub struct Accelerator {
     pub multiprocessors: usize,
     /// Bytes a second.
     pub bandwidth: f64,
+    /// Bytes a second from the second cache, and by how much that may be off. Makers do not publish it: assumed.
+    pub cache_bandwidth: (f64, f64),
     /// Operations a second.
     pub matrix_peak: f64,
     /// Cycles a second at which the matrix peak is stated, and at most.
@@ -26,6 +28,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         name: "h100",
         multiprocessors: 132,
         bandwidth: 3.35e12,
+        cache_bandwidth: (5.7e12, 1.2e12),
         matrix_peak: 989.4e12,
         clock: 1.83e9,
         // Luo et al., "Dissecting the NVIDIA Hopper Architecture through Microbenchmarking" (2024): 62 % on average
@@ -37,6 +40,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         name: "h200",
         multiprocessors: 132,
         bandwidth: 4.8e12,
+        cache_bandwidth: (5.7e12, 1.2e12),
         matrix_peak: 989.4e12,
         clock: 1.83e9,
         mma_share: (0.62, 0.06),
@@ -47,6 +51,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         name: "4090",
         multiprocessors: 128,
         bandwidth: 1.008e12,
+        cache_bandwidth: (4.8e12, 1.0e12),
         matrix_peak: 165.2e12,
         clock: 2.52e9,
         mma_share: (0.95, 0.05),
@@ -57,6 +62,7 @@ pub const ACCELERATORS: [Accelerator; 4] = [
         name: "b200",
         multiprocessors: 148,
         bandwidth: 8.0e12,
+        cache_bandwidth: (12e12, 3.5e12),
         matrix_peak: 2250e12,
         clock: 1.85e9,
         // nothing is published of mma.sync there: a guess

@@ -12,7 +12,7 @@ pub mod accelerators;
 mod counts;
 
 use super::roofline::{attention_operations, positions};
-use crate::backend::cuda::{GEMM_ROWS, MAX_ROWS, NARROW_ROWS};
+use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS};
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,9 @@ const ATTENTION_IPC: Assumed = (1.7, 0.5);
 /// edges, and in a prefill what traced rows do and others do not. (All of them in products.)
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
 const PREFILL_EXECUTED: Assumed = (0.6, 0.15);
+/// Of the activations that blocks of a product read, those that come from the second cache: the others are in the first one, where
+/// the block beside had them.
+const CACHE_READS: Assumed = (0.6, 0.3);
 /// Seconds of the two kernels that read the logits.
 const READ_LOGITS: Assumed = (14e-6, 6e-6);
 /// Of the bytes of activations that norms, rotations and roundings of a prefill read and write, those that go to memory: the
@@ -55,7 +58,7 @@ const SCHEDULERS: f64 = 4.0;
 /// The context at which a row of the decode table stands: the mean of a prompt and a response of 512 tokens each.
 const CONTEXT: usize = 768;
 const LONG: [usize; 2] = [4096, 32_768];
-const BATCHES: [usize; 3] = [1, 16, 64];
+const BATCHES: [usize; 4] = [1, 16, 64, 256];
 const PREFILLS: [usize; 2] = [512, 4096];
 
 /// One row of a prediction; its name and unit are those of the row of `benches/gpu.sh` that measures it.
@@ -173,10 +176,17 @@ impl Model<'_> {
         (positions * self.spec.num_key_value_heads * self.spec.head_dim) as f64 * CACHE_BYTES
     }
 
-    /// A product of few rows that reads `bytes` of weights.
-    fn product(&self, time: &mut Time, bytes: f64, per_kib: f64) {
+    /// A product of `batch` rows with a matrix of (in, out) features.
+    fn product(&self, time: &mut Time, batch: usize, (width, outs): (usize, usize), kernel: &str) {
+        let (rows, block) = gemv_variant(batch);
+        let weights = (width * outs) as f64 * WEIGHT_BYTES;
+        let activations = (outs.div_ceil(block) * batch * width * size_of::<f32>()) as f64 * self.time(CACHE_READS);
+        let cached = (weights + activations) / self.rate(self.device.cache_bandwidth);
+        let before = time.memory + time.issue;
         let ramp = if self.early { EARLY_RAMP } else { RAMP };
-        self.read(time, bytes, per_kib, PRODUCT_IPC, ramp);
+        self.read(time, weights, count(&format!("{kernel}_f16_r{rows}")), PRODUCT_IPC, ramp);
+        // what the second cache takes longer than memory or instructions do
+        time.memory += (cached - (time.memory + time.issue - before)).max(0.0);
     }
 
     /// A node that reads `bytes` with `per_kib` instructions for each KiB.
@@ -198,11 +208,10 @@ impl Model<'_> {
         self.time(ATTENTION_EXECUTED) * count(&kernel)
     }
 
-    /// One step of up to [`NARROW_ROWS`] sequences that are `context` long.
+    /// One step of up to [`DECODE_ROWS`] sequences that are `context` long.
     fn step(&self, batch: usize, context: usize, traced: bool) -> Time {
         let (s, mut time) = (self.spec, Time::default());
-        let rows = if batch > 8 { 16 } else { 8 };
-        let gemv = ["gemv_norm", "gemv", "gemv_gated", "gemv"].map(|name| count(&format!("{name}_f16_r{rows}")));
+        let kernels = ["gemv_norm", "gemv", "gemv_gated", "gemv"];
         // norms, rotation and cache, attention and its merge, and the four products
         let layer_nodes = 7 + if s.post_norms { 2 } else { 0 };
         // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
@@ -210,21 +219,21 @@ impl Model<'_> {
         // the first and the last wait for all before them
         time.gaps = (nodes - 2) as f64 * self.gap() + 2.0 * self.time(GAP);
         for layer in &s.layers {
-            for ((width, outs), per_kib) in self.products().into_iter().zip(gemv) {
-                self.product(&mut time, (width * outs) as f64 * WEIGHT_BYTES, per_kib);
+            for (shape, kernel) in self.products().into_iter().zip(kernels) {
+                self.product(&mut time, batch, shape, kernel);
             }
             let cache = self.cache_bytes(batch * positions(layer.window, context - 1));
             self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC, RAMP);
         }
-        self.product(&mut time, (s.vocab_size * s.hidden_size) as f64 * WEIGHT_BYTES, gemv[1]);
+        self.product(&mut time, batch, (s.hidden_size, s.vocab_size), "gemv");
         time.other += self.time(READ_LOGITS);
         time
     }
 
     /// A step of any number of sequences: groups, one after the other.
     fn decode(&self, batch: usize, context: usize, traced: bool) -> Time {
-        let steps = batch.div_ceil(NARROW_ROWS) as f64;
-        let Time { gaps, memory, issue, other } = self.step(batch.min(NARROW_ROWS), context, traced);
+        let steps = batch.div_ceil(DECODE_ROWS) as f64;
+        let Time { gaps, memory, issue, other } = self.step(batch.min(DECODE_ROWS), context, traced);
         Time { gaps: steps * gaps, memory: steps * memory, issue: steps * issue, other: steps * other }
     }
 
@@ -289,6 +298,16 @@ impl Model<'_> {
     fn prefill_floor(&self, tokens: usize) -> f64 {
         let products = 2.0 * (self.layer_weights() * tokens) as f64;
         (products + attention_operations(self.spec, 0, tokens)) / self.device.matrix_peak
+    }
+}
+
+/// The variant of `gemv.cu` for a batch: its rows, and outputs of a block (those of `gemv_gated`, gates and ups, are as many or
+/// twice as many).
+fn gemv_variant(batch: usize) -> (usize, usize) {
+    match batch {
+        0..=8 => (8, 16),
+        9..=16 => (16, 32),
+        _ => (64, 64),
     }
 }
 
@@ -412,10 +431,12 @@ mod tests {
         let slow =
             |traced| Model { spec: &spec, device: h200, slow: 1.0, early: true }.decode(1, 32_768, traced).total();
         assert!(slow(true) > slow(false) && seconds(h200, 1, 768, true) >= seconds(h200, 1, 768, false));
-        // sixteen sequences cost less than twice one, sixty-four four times sixteen
+        // sixteen sequences cost less than twice one, sixty-four less than four times sixteen; beyond, steps follow each other
         assert!(seconds(h200, 16, 768, false) < 2.0 * seconds(h200, 1, 768, false));
-        let groups = 64usize.div_ceil(NARROW_ROWS) as f64 / 16usize.div_ceil(NARROW_ROWS) as f64;
-        assert!((seconds(h200, 64, 768, false) / seconds(h200, 16, 768, false) - groups).abs() < 1e-9);
+        assert!(seconds(h200, 64, 768, false) < 4.0 * seconds(h200, 16, 768, false));
+        assert!(
+            (seconds(h200, 4 * DECODE_ROWS, 768, false) / seconds(h200, DECODE_ROWS, 768, false) - 4.0).abs() < 1e-9
+        );
         // of 15.01 GB of weights and 0.15 GB of cache, at nine tenths of 4.8 TB/s
         let floor = Model { spec: &spec, device: h200, slow: 0.0, early: true }.step_floor(1, 768);
         assert!((floor - 15.16e9 / 4.32e12).abs() < 0.01e-3, "{floor}");

@@ -118,7 +118,7 @@ static int device_attribute(int attribute) {
     case 75: return atoi(capability);
     case 76: return atoi(strchr(capability, '.') + 1);
     case 81: return 228 << 10;            // shared memory of a multiprocessor
-    case 97: return 227 << 10;            // of a block, with opt-in
+    case 97: return int(shared_with_opt_in());  // of a block
     case 102: return int(number_from_environment("UQAC_HOST_CUDA_MAPPING", 1));  // mapped memory
     case 106: return 32;                  // blocks of a multiprocessor
     case 111: return 1 << 10;             // shared memory that the system keeps per block

@@ -12,6 +12,7 @@
 //              UQAC_HOST_CUDA_THREADS  OS threads for a launch's blocks (default: all cores)
 //              UQAC_HOST_CUDA_SMS      multiprocessors (default 4)
 //              UQAC_HOST_CUDA_CAPABILITY  default 9.0
+//              UQAC_HOST_CUDA_SHARED   shared memory that a block can ask for (default 227K)
 //              UQAC_HOST_CUDA_MAPPING=0   a device that cannot map memory
 //              UQAC_HOST_CUDA_BREAK    kernels that do nothing, and
 //              UQAC_HOST_CUDA_FAULT    kernels that fail when they run: names, with commas between
@@ -128,6 +129,7 @@ Result call(const char* name, const std::function<Result()>& body);
 Result call_in_context(const char* name, const std::function<Result()>& body);  // and with a current context
 
 uint64_t number_from_environment(const char* name, uint64_t otherwise);
+inline uint64_t shared_with_opt_in() { return number_from_environment("UQAC_HOST_CUDA_SHARED", 227 << 10); }
 void set_initialized();
 void* current_context();
 void set_fault(Result fault);  // every later call of the context fails with it

@@ -6,7 +6,7 @@
 
 namespace driver {
 namespace {
-constexpr int SHARED_WITHOUT_OPT_IN = 48 << 10, SHARED_WITH_OPT_IN = 227 << 10;
+constexpr int SHARED_WITHOUT_OPT_IN = 48 << 10;
 
 struct Module {
   std::string ptx;  // its text, for images that are text
@@ -204,7 +204,7 @@ CUDA_CALL cuFuncSetAttribute(void* handle, int attribute, int value) {
     Function* function = function_of(handle);
     if (!function) return INVALID_HANDLE;
     if (attribute == 9) return SUCCESS;  // the preferred share of shared memory
-    if (attribute != 8 || value < 0 || value > SHARED_WITH_OPT_IN) return INVALID_VALUE;
+    if (attribute != 8 || value < 0 || value > int(shared_with_opt_in())) return INVALID_VALUE;
     function->shared_limit = value;
     return SUCCESS;
   });

@@ -17,7 +17,7 @@ mod selection;
 use super::abi::cache_type;
 use super::context::{Device, DeviceInfo};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, Shape, TESTED_HEADS, TESTED_LAYERS};
+use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, NarrowKernels, Shape, TESTED_HEADS, TESTED_LAYERS};
 use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
@@ -26,8 +26,8 @@ use data::Outcome;
 use record::Record;
 use serde::Serialize;
 
-/// Rows of the cases of kernels for up to 8 rows, and for up to 16.
-const NARROW: [usize; 2] = [5, 13];
+/// Rows of the case of a plain product, which takes any number.
+const PLAIN_ROWS: usize = 13;
 
 const WEIGHTS: [DType; 2] = [DType::F32, DType::F16];
 
@@ -170,7 +170,8 @@ impl<'a> SelfTest<'a> {
 
     /// The device with kernels that start early, if they can and do as they should.
     fn early_starts(&mut self, set: &KernelSet) -> Result<Option<Device>, CudaError> {
-        let found = WEIGHTS.into_iter().rev().find_map(|dtype| Some((dtype, &set.matmul.get(&dtype)?.gemv[0])));
+        let found =
+            WEIGHTS.into_iter().rev().find_map(|dtype| Some((dtype, &set.matmul.get(&dtype)?.narrow.first()?.gemv)));
         let (Some((dtype, kernel)), Some(early)) = (found, self.device.with_early_starts()) else { return Ok(None) };
         let (device, name) = (self.device, early::name(kernel));
         if !kernel.starts_early() {
@@ -190,14 +191,14 @@ impl<'a> SelfTest<'a> {
 
     fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
         let (device, bound) = (self.device, [cache_type(dtype)]);
-        for (variant, rows) in NARROW.into_iter().enumerate() {
-            let MatmulKernels { gemv, norm, gated, .. } = &mut *matmul;
-            self.replaceable(&mut gemv[variant], "plain_gemv", &bound, |k| products::gemv(device, k, dtype, rows))?;
-            self.replaceable(&mut norm[variant], "plain_gemv_norm", &bound, |kernel| {
-                products::gemv_norm(device, kernel, dtype, rows)
+        for NarrowKernels { rows, outs, gates, gemv, norm, gated } in &mut matmul.narrow {
+            let (rows, outs, gates) = (*rows - 3, *outs, *gates);
+            self.replaceable(gemv, "plain_gemv", &bound, |k| products::gemv(device, k, dtype, rows, outs))?;
+            self.replaceable(norm, "plain_gemv_norm", &bound, |kernel| {
+                products::gemv_norm(device, kernel, dtype, rows, outs)
             })?;
-            self.replaceable(&mut gated[variant], "plain_gemv_gated", &bound, |kernel| {
-                products::gemv_gated(device, kernel, dtype, rows)
+            self.replaceable(gated, "plain_gemv_gated", &bound, |kernel| {
+                products::gemv_gated(device, kernel, dtype, rows, gates)
             })?;
         }
         let Some(wide) = &mut matmul.wide else { return Ok(()) };
@@ -234,12 +235,12 @@ impl<'a> SelfTest<'a> {
         let (device, files) = (self.device, self.files);
         for dtype in WEIGHTS {
             let ints = [cache_type(dtype)];
-            self.required(&files.plain("plain_gemv", &ints)?, |k| products::gemv(device, k, dtype, NARROW[1]))?;
+            self.required(&files.plain("plain_gemv", &ints)?, |k| products::gemv(device, k, dtype, PLAIN_ROWS, 16))?;
             self.required(&files.plain("plain_gemv_norm", &ints)?, |kernel| {
-                products::gemv_norm(device, kernel, dtype, NARROW[1])
+                products::gemv_norm(device, kernel, dtype, PLAIN_ROWS, 16)
             })?;
             self.required(&files.plain("plain_gemv_gated", &ints)?, |kernel| {
-                products::gemv_gated(device, kernel, dtype, NARROW[1])
+                products::gemv_gated(device, kernel, dtype, PLAIN_ROWS, 16)
             })?;
         }
         self.required(&files.plain("plain_gemm", &[])?, |kernel| products::gemm(device, kernel, GEMM_ROWS[1]))?;

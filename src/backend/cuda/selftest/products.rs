@@ -101,9 +101,8 @@ impl Launched {
         [job(0, scales, self.bias_buffer.ptr()), job(1, DevicePtr::NULL, DevicePtr::NULL), MatrixJob::default()]
     }
 
-    /// Blocks of 16 outputs, of 32 where there are more than 8 rows.
-    fn grid(&self) -> [usize; 3] {
-        let outs = if self.case.rows > 8 { 32 } else { 16 };
+    /// Blocks of `outs` outputs.
+    fn grid(&self, outs: usize) -> [usize; 3] {
         [OUTS.iter().map(|o| o.div_ceil(outs)).sum(), 1, 1]
     }
 
@@ -126,21 +125,34 @@ impl Launched {
     }
 }
 
-pub fn gemv(device: &Device, kernel: &Kernel<Gemv>, dtype: DType, rows: usize) -> Result<Outcome, CudaError> {
+/// `outs`: outputs of a block.
+pub fn gemv(
+    device: &Device,
+    kernel: &Kernel<Gemv>,
+    dtype: DType,
+    rows: usize,
+    outs: usize,
+) -> Result<Outcome, CudaError> {
     let launched = Launched::new(device, dtype, rows)?;
     let (x, jobs) = (launched.case.on_device.0.ptr(), launched.jobs());
     let parameters = Gemv { x, jobs, k: K.into(), rows: rows.into(), accumulate: Int(1) };
-    device.launch(kernel, launched.grid(), &parameters)?;
+    device.launch(kernel, launched.grid(outs), &parameters)?;
     launched.compare(device, dtype, false)
 }
 
-pub fn gemv_norm(device: &Device, kernel: &Kernel<GemvNorm>, dtype: DType, rows: usize) -> Result<Outcome, CudaError> {
+pub fn gemv_norm(
+    device: &Device,
+    kernel: &Kernel<GemvNorm>,
+    dtype: DType,
+    rows: usize,
+    outs: usize,
+) -> Result<Outcome, CudaError> {
     let launched = Launched::new(device, dtype, rows)?;
     let (x, norm_weight) = (launched.case.on_device.0.ptr(), launched.case.on_device.1.ptr());
     let (k, rows, accumulate) = (K.into(), rows.into(), Int(1));
     let jobs = launched.jobs();
     let parameters = GemvNorm { x, norm_weight, norm_offset: OFFSET, eps: EPS, jobs, k, rows, accumulate };
-    device.launch(kernel, launched.grid(), &parameters)?;
+    device.launch(kernel, launched.grid(outs), &parameters)?;
     launched.compare(device, dtype, true)
 }
 
@@ -188,6 +200,7 @@ pub fn gemv_gated(
     kernel: &Kernel<GemvGated>,
     dtype: DType,
     rows: usize,
+    gates: usize,
 ) -> Result<Outcome, CudaError> {
     let outs = OUTS[0];
     let case = Narrow::new(device, dtype, rows, [outs; 2])?;
@@ -204,7 +217,7 @@ pub fn gemv_gated(
             rows: rows.into(),
             activation: gelu.into(),
         };
-        device.launch(kernel, [outs.div_ceil(16), 1, 1], &parameters)?;
+        device.launch(kernel, [outs.div_ceil(gates), 1, 1], &parameters)?;
         for (row, got) in device.read(&y, 0, rows * outs)?.chunks(outs).enumerate() {
             let x = case.row(row, true);
             gated.compare(got, gelu, narrow_bound(dtype), |matrix, out| case.dot(&x, matrix, out));
