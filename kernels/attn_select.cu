@@ -6,7 +6,7 @@
 //   queries of one layer exist at a time (begin at the first, finish at the last). Layers come in ascending order.
 //   states      [layers, rows, heads] of these layers
 //   queries     [layers, rows, heads, head_dim] f32, rotated and scaled, of these layers
-//   hidden      [rows, hidden_size] f32 after the final norm, copied to the trace; 0 (null): not copied
+//   hidden      [rows, hidden_size] f32 after the final norm, times hidden_scale to the trace; 0 (null): not
 //   rows        [rows]; rows with a negative position, or before their sequence's first_traced_row, or of a sequence
 //               without a trace (heads null), leave nothing
 //   sequences   [slots]
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     attn_select(const HeadState* __restrict__ states, const float* __restrict__ queries,
                 const float* __restrict__ hidden, const RowState* __restrict__ rows,
                 const SequenceView* __restrict__ sequences, int first_layer, int layers, int heads, int head_dim,
-                int hidden_size, int keep, int regularized, int begin, int finish) {
+                int hidden_size, float hidden_scale, int keep, int regularized, int begin, int finish) {
   const RowState row = rows[blockIdx.x];
   if (row.position < 0) return;
   const SequenceView& sequence = sequences[row.slot];
@@ -186,5 +186,5 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                          to, trace.gaps[r]);
   if (!hidden) return;
   for (int i = threadIdx.x; i < hidden_size; i += head_selection::THREADS)
-    trace.hidden[r * hidden_size + i] = hidden[(size_t)blockIdx.x * hidden_size + i];
+    trace.hidden[r * hidden_size + i] = from_f32<__half>(hidden[(size_t)blockIdx.x * hidden_size + i] * hidden_scale);
 }

@@ -27,7 +27,7 @@ struct TraceView {
   float* maxima;     // [rows, K] m'
   float* sums;       // [rows, K] Z' (over f under the regularized rule)
   float* queries;    // [rows, K, head_dim] rotated and scaled
-  float* hidden;     // [rows, hidden_size] after the final norm
+  __half* hidden;    // [rows, hidden_size] after the final norm, times a power of two
   float* gaps;       // [rows] from the last kept entropy to the best one that was not
   HeadPlaces* places;  // [rows, layers, heads], of every head; null: not recorded
 };

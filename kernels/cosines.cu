@@ -16,10 +16,10 @@ struct Products {
   double xy, xx, yy;
 };
 
-__device__ __forceinline__ Products products(const float* x, const float* y, int size) {
+__device__ __forceinline__ Products products(const __half* x, const __half* y, int size) {
   Products sums = {0.0, 0.0, 0.0};
   for (int i = threadIdx.x; i < size; i += blockDim.x) {
-    const double a = x[i], b = y[i];
+    const double a = to_f32(x[i]), b = to_f32(y[i]);
     sums.xy = fma(a, b, sums.xy);
     sums.xx = fma(a, a, sums.xx);
     sums.yy = fma(b, b, sums.yy);
@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(128)
     if (threadIdx.x == 0) to = 0.f;
     return;
   }
-  const float* hidden = sequence.trace.hidden;
+  const __half* hidden = sequence.trace.hidden;
   const cosine::Products own =
       cosine::products(hidden + (size_t)a * hidden_size, hidden + (size_t)b * hidden_size, hidden_size);
   double* scratch = reinterpret_cast<double*>(dyn_smem);  // [3, WARPS]

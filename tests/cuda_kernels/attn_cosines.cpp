@@ -9,8 +9,9 @@ static void test(int hidden_size, int traced, int first, const std::vector<int>&
                  const std::vector<int>& answer, int seed) {
   std::mt19937 random(hidden_size);
   std::normal_distribution<float> normal;
-  const Device<float> hidden((size_t)traced * hidden_size), out(positions.size() * answer.size());
-  for (size_t i = 0; i < hidden.size(); ++i) hidden[i] = 10 * normal(random);
+  const Device<__half> hidden((size_t)traced * hidden_size);
+  const Device<float> out(positions.size() * answer.size());
+  for (size_t i = 0; i < hidden.size(); ++i) hidden[i] = from_f32<__half>(10 * normal(random));
   SequenceView view = {};
   view.first_traced_row = first;
   view.trace.hidden = hidden.get();
@@ -27,7 +28,7 @@ static void test(int hidden_size, int traced, int first, const std::vector<int>&
       double xy = 0, xx = 0, yy = 0, cosine = 0;
       if (x >= 0 && y >= 0 && x < traced && y < traced) {
         for (int d = 0; d < hidden_size; ++d) {
-          const double u = hidden[(size_t)x * hidden_size + d], v = hidden[(size_t)y * hidden_size + d];
+          const double u = to_f32(hidden[(size_t)x * hidden_size + d]), v = to_f32(hidden[(size_t)y * hidden_size + d]);
           xy += u * v, xx += u * u, yy += v * v;
         }
         cosine = xy / std::sqrt(xx * yy);

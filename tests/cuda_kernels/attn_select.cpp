@@ -28,7 +28,9 @@ struct Trace {
     return {heads.get(), entropies.get(), maxima.get(), sums.get(), queries.get(), hidden.get(), gaps.get()};
   }
   Device<int> heads;
-  Device<float> entropies, maxima, sums, queries, hidden, gaps;
+  Device<float> entropies, maxima, sums, queries;
+  Device<__half> hidden;
+  Device<float> gaps;
 };
 
 struct Run {
@@ -80,7 +82,7 @@ struct Run {
              128 + 4 * (layers * c.heads + 6 * c.keep + 1 + (begin ? 0 : c.keep * c.head_dim)),
              (const HeadState*)s.get(), (const float*)q.get(), (const float*)(finish ? hidden.get() : nullptr),
              (const RowState*)row_states.get(), (const SequenceView*)sequences.get(), layer, layers, c.heads,
-             c.head_dim, c.hidden, c.keep, (int)c.regularized, (int)begin, (int)finish);
+             c.head_dim, c.hidden, 0.5f, c.keep, (int)c.regularized, (int)begin, (int)finish);
     }
     return traces;
   }
@@ -91,7 +93,7 @@ struct Run {
       const int r = c.positions[row] - c.first_traced, offered = c.layers * c.heads;
       if (c.positions[row] < 0 || r < 0) {
         for (size_t i = 0; i < t.heads.size(); ++i) check(t.heads[i] == -1, "untraced row written: " + what);
-        check(std::isnan(t.hidden[0]) && std::isnan(t.queries[0]) && std::isnan(t.gaps[0]),
+        check(std::isnan(to_f32(t.hidden[0])) && std::isnan(t.queries[0]) && std::isnan(t.gaps[0]),
               "untraced row written: " + what);
         continue;
       }
@@ -118,7 +120,8 @@ struct Run {
       const float gap = refused - (offered >= c.keep ? order[c.keep - 1].first : INFINITY);
       check(t.gaps[r] == gap || (std::isnan(gap) && std::isnan(t.gaps[r])), "gap: " + what);
       for (int i = 0; i < c.hidden; ++i)
-        check(t.hidden[(size_t)r * c.hidden + i] == hidden[row * c.hidden + i], "hidden: " + what);
+        check(to_f32(t.hidden[(size_t)r * c.hidden + i]) == to_f32(from_f32<__half>(hidden[row * c.hidden + i] / 2)),
+              "hidden: " + what);
       // the rows around it are untouched
       for (size_t i = 0; i < t.heads.size(); ++i)
         if ((int)(i / c.keep) != r) check(t.heads[i] == -1 && std::isnan(t.sums[i]), "another row written: " + what);

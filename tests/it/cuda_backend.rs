@@ -135,7 +135,10 @@ fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyR
     left
 }
 
-/// Largest differences: (hidden states and cosines, log-probabilities and entropies, α* and weights on places).
+/// What a cosine may move by when both vectors are rounded to f16, to 2^-11 of each element.
+const COSINE_ROUNDING: f64 = 2.0 / 2048.0;
+
+/// Largest differences: (hidden states and, beyond the trace's rounding, cosines, log-probabilities and entropies, α* and weights on places).
 fn differences(a: &Left, b: &Left) -> [f64; 3] {
     let largest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
     let floats = |a: &[f32], b: &[f32]| {
@@ -151,7 +154,7 @@ fn differences(a: &Left, b: &Left) -> [f64; 3] {
         logprob.max(top).max((a.entropy - b.entropy).abs()).max(wide)
     };
     [
-        floats(&a.hidden, &b.hidden).max(floats(&a.cosines, &b.cosines)),
+        floats(&a.hidden, &b.hidden).max(floats(&a.cosines, &b.cosines) - COSINE_ROUNDING),
         largest(&mut a.steps.iter().zip(&b.steps).map(step)),
         largest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))).max(floats(&places(a), &places(b))),
     ]
@@ -321,13 +324,13 @@ fn batches_and_captured_steps_agree_bit_for_bit() {
         return;
     }
     let folder = bf16_model(|_| ());
-    let prompts: Vec<(usize, Vec<u32>)> = prompts(19).into_iter().enumerate().collect();
+    let prompts: Vec<(usize, Vec<u32>)> = prompts(if long_tests() { 67 } else { 19 }).into_iter().enumerate().collect();
     let hot = Sampling { temperature: 0.9, top_p: 0.95, seed: 3, ..Sampling::GREEDY };
     let apart = if long_tests() { 5 } else { 2 };
     let tokens = |i: usize| 3 + apart * (i % 4);
     let mut backend = cuda(folder.path(), (F32, F16));
     let batches: &[(usize, bool)] = match long_tests() {
-        true => &[(1, true), (3, false), (8, false), (9, true), (16, false), (19, false)],
+        true => &[(1, true), (3, false), (8, false), (9, true), (16, false), (19, false), (67, false)],
         false => &[(1, true), (19, false)],
     };
     for sampling in [Sampling::GREEDY, hot] {

@@ -251,9 +251,10 @@ impl Case {
             }
         }
         let kinds = self.expected.kinds();
-        for ((kind, _), (found, bound)) in
-            kinds.iter().zip(found.distances(&self.expected).into_iter().zip(self.bounds))
-        {
+        let mut bounds = self.bounds;
+        // on a device traced hidden states are f16: 2^-11 of each element of both vectors
+        bounds[6] += if device.starts_with("cuda") { 2.0 / 2048.0 } else { 0.0 };
+        for ((kind, _), (found, bound)) in kinds.iter().zip(found.distances(&self.expected).into_iter().zip(bounds)) {
             assert!(found <= bound, "{device}: {kind} differ by {found:e}, bound {bound:e}: {name}");
         }
         let (near, attention) = (self.bounds[3] as f32, self.bounds[4] as f32);

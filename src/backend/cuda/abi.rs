@@ -44,8 +44,8 @@ pub struct TraceView {
     pub sums: DevicePtr<f32>,
     /// `[rows, K, head_dim]`
     pub queries: DevicePtr<f32>,
-    /// `[rows, hidden_size]`
-    pub hidden: DevicePtr<f32>,
+    /// f16 `[rows, hidden_size]`, times `DeviceWeights::hidden_scale`
+    pub hidden: DevicePtr<u16>,
     /// `[rows]`
     pub gaps: DevicePtr<f32>,
     /// `[rows, layers, heads]`; null: not recorded
@@ -356,6 +356,7 @@ kernels! {
         heads: Int,
         head_dim: Int,
         hidden_size: Int,
+        hidden_scale: f32,
         keep: Int,
         regularized: Int,
         begin: Int,

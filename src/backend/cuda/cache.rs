@@ -118,7 +118,7 @@ impl Sections {
     fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
         let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
         let places = if options.head_attention { shape.heads * size_of::<HeadPlaces>() } else { 0 };
-        let widths = [k, k, k, k, k * shape.head_dim, 4 * shape.hidden_size, 4, places];
+        let widths = [k, k, k, k, k * shape.head_dim, 2 * shape.hidden_size, 4, places];
         let (mut starts, mut bytes) = ([0; ARRAYS], 0);
         for (start, width) in starts.iter_mut().zip(widths) {
             *start = bytes;

@@ -142,7 +142,8 @@ impl CudaBackend {
         let embedding = dtype_on_device(weights.embedding.dtype);
         let mut kernels = KernelSet::load(&files, shape, &types, cache, embedding)?;
         let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, head_dim, cache, embedding)?;
-        let device_weights = DeviceWeights::upload(&device, &weights, &kernels.narrow_weights, progress)?;
+        let device_weights =
+            DeviceWeights::upload(&device, &weights, spec.norm_weight_offset, &kernels.narrow_weights, progress)?;
         let splits = splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();

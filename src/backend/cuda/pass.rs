@@ -429,6 +429,7 @@ impl CudaBackend {
             heads: s.num_attention_heads.into(),
             head_dim: s.head_dim.into(),
             hidden_size: s.hidden_size.into(),
+            hidden_scale: self.weights.hidden_scale,
             keep: trace.heads.into(),
             regularized: (trace.rule == EntropyRule::Regularized).into(),
             begin: (first == 0).into(),

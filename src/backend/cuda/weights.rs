@@ -9,6 +9,7 @@ use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::weights::{DType, Elements, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
+use half::f16;
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;
@@ -79,6 +80,9 @@ pub struct DeviceWeights {
     pub embedding: Matrix,
     pub layers: Vec<DeviceLayer>,
     pub final_norm: Buffer<f32>,
+    /// A power of two that takes every final hidden state into the range of f16: of a normed row no element is larger than
+    /// √hidden_size times its weight.
+    pub hidden_scale: f32,
     /// `None`: the embedding.
     head: Option<Matrix>,
 }
@@ -88,6 +92,7 @@ impl DeviceWeights {
     pub fn upload(
         device: &Device,
         weights: &Weights,
+        norm_offset: f32,
         narrow: &Kernel<NarrowWeights>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<DeviceWeights, CudaError> {
@@ -103,12 +108,20 @@ impl DeviceWeights {
         let head = (!tied).then(|| uploader.matrix(&weights.head)).transpose()?;
         let final_norm = device.upload("a norm", &weights.final_norm)?;
         device.synchronize()?;
-        Ok(DeviceWeights { embedding, layers, final_norm, head })
+        let hidden_scale = hidden_scale(&weights.final_norm, norm_offset);
+        Ok(DeviceWeights { embedding, layers, final_norm, hidden_scale, head })
     }
 
     pub fn head(&self) -> &Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
+}
+
+/// [`DeviceWeights::hidden_scale`] for the weights of a norm.
+fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
+    let max_weight = norm.iter().fold(f32::MIN_POSITIVE, |max, w| max.max((offset + w).abs()));
+    let max = (norm.len() as f32).sqrt() * max_weight;
+    (f32::from(f16::MAX) / max).log2().floor().clamp(-100.0, 100.0).exp2()
 }
 
 /// What the kernels require of a model's shape.

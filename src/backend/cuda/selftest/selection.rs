@@ -8,9 +8,12 @@ use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
 use super::super::noise::Noise;
 use super::data::{Outcome, U, unwritten, upload};
+use half::f16;
 
 const KEEP: usize = 3;
 const HIDDEN: usize = 300;
+/// Of hidden states.
+const SCALE: f32 = 4.0;
 /// Of the trace, whose first row this is.
 const FIRST: i32 = 7;
 
@@ -21,7 +24,7 @@ struct Trace {
     maxima: Buffer<f32>,
     sums: Buffer<f32>,
     queries: Buffer<f32>,
-    hidden: Buffer<f32>,
+    hidden: Buffer<u16>,
     gaps: Buffer<f32>,
 }
 
@@ -51,6 +54,11 @@ impl Trace {
         };
         upload(device, &[SequenceView { first_traced_row: FIRST, trace, ..SequenceView::default() }])
     }
+}
+
+/// Hidden states as a trace has them.
+fn halves(hidden: &[f32]) -> Vec<u16> {
+    hidden.iter().map(|x| f16::from_f32(x * SCALE).to_bits()).collect()
 }
 
 /// The heads of lowest entropy of the second row of the trace, all layers at once and layer by layer.
@@ -84,6 +92,7 @@ pub fn select(device: &Device, kernel: &Kernel<AttnSelect>, head_dim: usize) -> 
                 heads: HEADS.into(),
                 head_dim: head_dim.into(),
                 hidden_size: HIDDEN.into(),
+                hidden_scale: SCALE,
                 keep: KEEP.into(),
                 regularized: Int(0),
                 begin: (first == 0).into(),
@@ -105,16 +114,17 @@ pub fn select(device: &Device, kernel: &Kernel<AttnSelect>, head_dim: usize) -> 
         }
         let (last, next) = (entropy(&states[order[KEEP - 1]]), entropy(&states[order[KEEP]]));
         outcome.compare(device.read(&trace.gaps, 1, 1)?[0], next - last, next.abs() + last.abs(), 4.0 * U);
-        outcome.same(device.read(&trace.hidden, HIDDEN, HIDDEN)?, hidden.clone());
+        outcome.same(device.read(&trace.hidden, HIDDEN, HIDDEN)?, halves(&hidden));
     }
     Ok(outcome)
 }
 
 /// Of two traced rows, and of one that is not.
 pub fn cosines(device: &Device, kernel: &Kernel<Cosines>) -> Result<Outcome, CudaError> {
-    let hidden = Noise(42).floats(2 * HIDDEN, 1.0);
+    let halves = halves(&Noise(42).floats(2 * HIDDEN, 1.0));
+    let hidden: Vec<f32> = halves.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect();
     let trace = Trace::new(device, 16)?;
-    device.write(&trace.hidden, 0, &hidden)?;
+    device.write(&trace.hidden, 0, &halves)?;
     let views = trace.views(device)?;
     let (positions, answer) = ([FIRST, FIRST + 1, FIRST + 2], [FIRST + 1, FIRST]);
     let (rows, columns) = (upload(device, &positions)?, upload(device, &answer)?);
