@@ -13,7 +13,8 @@ pub struct Sizes {
     /// Tokens of the prompt and of the response in decode runs.
     pub prompt: usize,
     pub response: usize,
-    pub batch: usize,
+    /// Sequences of the decode runs of several.
+    pub batches: Vec<usize>,
     /// Prompt of the prefill measurement.
     pub prefill: usize,
     /// Response and variants of the measurement after the answer.
@@ -35,7 +36,7 @@ impl Sizes {
         Sizes {
             prompt: 512,
             response: 512,
-            batch: 16,
+            batches: vec![16, 64],
             prefill: 4096,
             answered: 500,
             variants: 8,
@@ -52,7 +53,7 @@ impl Sizes {
         Sizes {
             prompt: 16,
             response: 9,
-            batch: 3,
+            batches: vec![3],
             prefill: 40,
             answered: 20,
             variants: 3,

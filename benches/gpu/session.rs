@@ -91,23 +91,27 @@ enum Stage {
     Steps,
 }
 
-/// A stage, and for [`Stage::Lengths`] its length.
+/// A stage, and for [`Stage::Lengths`] and [`Stage::Batch`] its length or batch.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     stage: Stage,
-    length: usize,
+    size: usize,
 }
 
 impl Task {
-    /// `stages` in order, that of several lengths as one task each.
+    /// `stages` in order, those of several sizes as one task each.
     fn list(stages: &[Stage], sizes: &Sizes) -> VecDeque<Task> {
-        let lengths = |stage| if stage == Stage::Lengths { &sizes.lengths[..] } else { &[0] };
-        stages.iter().flat_map(|&stage| lengths(stage).iter().map(move |&length| Task { stage, length })).collect()
+        let sizes_of = |stage| match stage {
+            Stage::Lengths => &sizes.lengths[..],
+            Stage::Batch => &sizes.batches[..],
+            _ => &[0],
+        };
+        stages.iter().flat_map(|&stage| sizes_of(stage).iter().map(move |&size| Task { stage, size })).collect()
     }
 
     fn name(self) -> String {
         let stage = format!("{:?}", self.stage).to_lowercase();
-        if self.stage == Stage::Lengths { format!("{stage} {}", self.length) } else { stage }
+        if self.size > 0 { format!("{stage} {}", self.size) } else { stage }
     }
 
     fn run(self, bench: &mut Bench) -> Result<Vec<Row>, StageError> {
@@ -116,11 +120,11 @@ impl Task {
             // these load models of their own
             Stage::Agreement | Stage::Timeline => Ok(Vec::new()),
             Stage::Decode => stages::decode(bench, 1),
-            Stage::Batch => stages::decode(bench, bench.sizes.batch),
+            Stage::Batch => stages::decode(bench, self.size),
             Stage::Answered => answered::answered(bench),
             Stage::Prefill => stages::prefill(bench),
             Stage::Deep => stages::deep(bench),
-            Stage::Lengths => stages::length(bench, self.length),
+            Stage::Lengths => stages::length(bench, self.size),
             Stage::Whole => stages::whole(bench),
             Stage::Steps => stages::steps(bench),
         }

@@ -1,6 +1,6 @@
 //! What a measurement could reach at best: the fewest bytes that must be moved, the operations that must be done.
 
-use crate::engine::{Engine, SELECTED_HEADS};
+use crate::engine::Engine;
 use crate::model::ModelSpec;
 
 /// Positions that row T of a layer reads.
@@ -32,10 +32,9 @@ pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> 
     engine.weight_bytes_per_token() as f64 + batch as f64 * cache / steps.max(1) as f64
 }
 
-/// Bytes that the trace adds per row: the selected heads' id, entropy, m, Z' and query, the hidden state, the gap.
+/// Bytes that the trace adds per row, with K as published.
 pub fn trace_bytes(engine: &Engine) -> f64 {
-    let (spec, heads) = (engine.spec(), SELECTED_HEADS);
-    (4 * (heads * (4 + spec.head_dim) + spec.hidden_size + 1)) as f64
+    engine.expected_memory(1).trace_row as f64
 }
 
 /// Floating-point operations of rows `first .. first + rows` in one pass, the head for `predictions` of them. Each

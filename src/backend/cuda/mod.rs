@@ -1,7 +1,7 @@
 //! The CUDA backend: the kernels of `kernels/` behind the driver API, loaded at run time. It builds and starts where no
 //! CUDA is installed.
 //!
-//! A pass of up to 16 rows and a wider one round differently (the first as f32 arithmetic does; the inputs of the second's
+//! A decode step or a pass of up to 16 rows, and a wider one, round differently (the first as f32 arithmetic does; the inputs of the second's
 //! products are f16 with a power of two for each row), each the same for a row whatever the others are.
 
 mod abi;

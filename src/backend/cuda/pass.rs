@@ -1,4 +1,4 @@
-//! One pass on the device: the launches of its [`Operations`]. A narrow pass (a decode step: up to 16 rows) multiplies with
+//! One pass on the device: the launches of its [`Operations`]. A narrow pass (a decode step, or up to 16 rows) multiplies with
 //! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`, whatever sequences its rows
 //! are of. A captured decode step is these operations as well, recorded by the stream that they run on.
 
