@@ -31,6 +31,8 @@ const EARLY_GAP: Assumed = (0.6e-6, 0.4e-6);
 const RAMP: Assumed = (2.2e-6, 1.0e-6);
 /// The same of a product whose first weights were asked for before the node before it had ended: the last wave.
 const EARLY_RAMP: Assumed = (1.2e-6, 0.8e-6);
+/// Seconds of a node that reads little: a round to the second cache, and one back.
+const SMALL_NODE: Assumed = (1.0e-6, 0.5e-6);
 /// Instructions a cycle and multiprocessor, of four at most, of a product's loop and of attention's, which has barriers.
 const PRODUCT_IPC: Assumed = (2.8, 0.5);
 const ATTENTION_IPC: Assumed = (1.7, 0.5);
@@ -213,9 +215,11 @@ impl Model<'_> {
         let (s, mut time) = (self.spec, Time::default());
         let kernels = ["gemv_norm", "gemv", "gemv_gated", "gemv"];
         // norms, rotation and cache, attention and its merge, and the four products
-        let layer_nodes = 7 + if s.post_norms { 2 } else { 0 };
+        let norms = if s.post_norms { 2 } else { 0 };
         // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
-        let nodes = s.layers.len() * layer_nodes + 5;
+        let nodes = s.layers.len() * (7 + norms) + 5;
+        // rotation, the merge of attention, norms
+        time.other = (s.layers.len() * (2 + norms) + 2) as f64 * self.time(SMALL_NODE);
         // the first and the last wait for all before them
         time.gaps = (nodes - 2) as f64 * self.gap() + 2.0 * self.time(GAP);
         for layer in &s.layers {
