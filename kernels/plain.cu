@@ -146,54 +146,42 @@ struct Attention {
 }  // namespace plain
 
 SHARED_BYTES(plain_gemv, 0)
-STARTS_EARLY(plain_gemv)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemv(const float* x, MatrixJobs jobs, int k, int rows, int accumulate, int w_type) {
-  start_early();
   plain::multiply(plain::Input{x, nullptr, 0.0f, 0.0f, k, w_type}, jobs, rows, accumulate);
 }
 
 SHARED_BYTES(plain_gemv_norm, 0)
-STARTS_EARLY(plain_gemv_norm)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemv_norm(const float* x, const float* norm_weight, float norm_offset, float eps, MatrixJobs jobs, int k,
                     int rows, int accumulate, int w_type) {
-  start_early();
   plain::multiply(plain::Input{x, norm_weight, norm_offset, eps, k, w_type}, jobs, rows, accumulate);
 }
 
 SHARED_BYTES(plain_gemv_gated, 0)
-STARTS_EARLY(plain_gemv_gated)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemv_gated(const float* x, const float* norm_weight, float norm_offset, float eps, MatrixJobs jobs, int k,
                      int rows, int activation, int w_type) {
-  start_early();
   plain::gate(plain::Input{x, norm_weight, norm_offset, eps, k, w_type}, jobs, rows, activation);
 }
 
 SHARED_BYTES(plain_gemm, 0)
-STARTS_EARLY(plain_gemm)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemm(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {
-  start_early();
   plain::multiply(plain::RoundedInput{x, x_scales, k}, jobs, n, accumulate);
 }
 
 SHARED_BYTES(plain_gemm_gated, 0)
-STARTS_EARLY(plain_gemm_gated)
 extern "C" __global__ void __launch_bounds__(256)
     plain_gemm_gated(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) {
-  start_early();
   plain::gate(plain::RoundedInput{x, x_scales, k}, jobs, n, activation);
 }
 
 SHARED_BYTES(plain_attn_decode, 0)
-STARTS_EARLY(plain_attn_decode)
 extern "C" __global__ void __launch_bounds__(128)
     plain_attn_decode(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads,
                       int kv_heads, int window, float softcap, float* partial_out, HeadState* partial_states,
                       int k_type, int v_type, int head_dim) {
-  start_early();
   const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
                                       window,  softcap,   k_type, v_type, head_dim};
   const size_t splits = gridDim.x;
@@ -213,12 +201,10 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 SHARED_BYTES(plain_attn_prefill, 0)
-STARTS_EARLY(plain_attn_prefill)
 extern "C" __global__ void __launch_bounds__(128)
     plain_attn_prefill(const float* queries, const RowState* rows, const PrefillPart* parts,
                        const SequenceView* sequences, int layer, int heads, int kv_heads, int window, float softcap,
                        float* to, HeadState* states, int k_type, int v_type, int head_dim) {
-  start_early();
   const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
                                       window,  softcap,   k_type, v_type, head_dim};
   const PrefillPart part = parts[blockIdx.x];
