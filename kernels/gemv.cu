@@ -1,22 +1,29 @@
 // Products of a few activation rows with a weight matrix: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k]
-// (+ bias[o]), for 1..=16 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to
-// two lines (128 bytes of an output's weights) ahead of the arithmetic: up to 32 or 64 KB in flight a block.
+// (+ bias[o]), for 1..=64 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to
+// two lines (128 bytes of an output's weights) ahead of the arithmetic: 32 to 128 KB in flight a block. The first two
+// lines are asked for before the kernels before this one have ended.
 //
-// The arithmetic runs on the tensor cores, because at 8 or 16 rows the scalar units of a big GPU are slower than its
+// The arithmetic runs on the tensor cores, because from 8 rows on the scalar units of a big GPU are slower than its
 // memory. It is still that of float32: activations are split into two f16 terms (to 2^-22), products are exact, at
 // most 32 elements of k are summed inside the tensor core, and those sums are added in float32.
 //
-// Who does what: a block of 8 warps has 16 outputs (32 in `r16`, and 16 gate and 16 up outputs in `gated`). The warps
-// take the lines of k in turns. A line of weights goes to the warp's own part of shared memory, and ldmatrix puts it into
-// the registers that mma takes its operand from. Of the activations, lane 4g + t has elements 2t, 2t + 1 of every 8 of
+// Who does what: a block of 8 warps has the outputs of the table below. The warps take the lines of k in turns. A line of
+// weights goes to the warp's own part of shared memory, and ldmatrix puts it into the registers that mma takes its operand from. Of the activations, lane 4g + t has elements 2t, 2t + 1 of every 8 of
 // row g, which it splits into its own part of the other operand. At the end the warps' sums are added in order.
 // The order of all sums depends on k alone, and no product is left to the compiler to fuse with a sum: a row has the
-// same bits in every batch, in both row variants and at every place.
+// same bits in every batch, in all row variants and at every place.
 //
 // With NORM, the input is RMS-normed on the way: products take x (weight + offset), the sum of squares is gathered in
 // the same pass, and the row's factor is applied to the result.
 //
-// Kernels, {w} = f16, f32 (w's type; f32 weights are split as well, into bf16: correct, not fast), {r} = r8, r16 (rows):
+// Kernels, {w} = f16, f32 (w's type; f32 weights are split as well, into bf16: correct, not fast), {r}:
+//
+//            rows at most   outputs of a block   of gated: as many gates, and ups
+//   r8                  8                   16                                 16
+//   r16                16                   32                                 16
+//   r64    f16 only    64                   64                                 32
+//   r64s   f16 only    64                   32                                 16    with half the shared memory of r64
+//
 //   gemv_{w}_{r}        (x, jobs, k, rows, accumulate)
 //   gemv_norm_{w}_{r}   (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate)
 //   gemv_gated_{w}_{r}  (x, norm_weight, norm_offset, eps, jobs, k, rows, activation)
@@ -28,10 +35,9 @@
 //   job.y        [rows, outs] f32; of gated that of job 0 = act(sums of job 0, the gate) * sums of job 1
 //   activation   0 SiLU, 1 GELU (tanh)
 //
-// PRECOND: block 256. grid x = sum over jobs of ceil(outs / 16), in gemv_*_r16 and gemv_norm_*_r16 ceil(outs / 32);
-//   gated: ceil(outs / 16).
+// PRECOND: block 256. grid x = sum over jobs of ceil(outs / outputs of a block); gated: ceil(outs / gates).
 // PRECOND: dynamic shared memory NAME_shared_bytes.
-// PRECOND: 1 <= rows <= 8 (r8) or 16 (r16); k a multiple of 8; x, w, norm_weight aligned to 16 bytes; y is not x.
+// PRECOND: rows from 1 to those of the variant; k a multiple of 8; x, w, norm_weight aligned to 16 bytes; y is not x.
 #include "dense.cuh"
 
 namespace gemv {
@@ -394,10 +400,10 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
 }  // namespace gemv
 
 // BLOCKS: that a multiprocessor holds of gemv and gemv_norm, and of gemv_gated.
-#define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES, TILES, GATED_TILES)                                \
+#define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES, TILES, GATED_TILES)                   \
   SHARED_BYTES(gemv_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                             \
   SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                        \
-  SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::Room<W, BATCHES, GATED_TILES>::BLOCK))                           \
+  SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::Room<W, BATCHES, GATED_TILES>::BLOCK))                 \
   STARTS_EARLY(gemv_##name##_##rows_name)                                                                     \
   STARTS_EARLY(gemv_norm_##name##_##rows_name)                                                                \
   STARTS_EARLY(gemv_gated_##name##_##rows_name)                                                               \
@@ -413,7 +419,7 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
   extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS)                                             \
       gemv_gated_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps, \
                                       MatrixJobs jobs, int k, int rows, int activation) {                     \
-    gemv::gated<W, BATCHES, GATED_TILES>(x, norm_weight, norm_offset, eps, jobs, k, rows, activation);                     \
+    gemv::gated<W, BATCHES, GATED_TILES>(x, norm_weight, norm_offset, eps, jobs, k, rows, activation);        \
   }
 GEMV_KERNELS(f16, __half, 3, 2, r8, 1, 1, 2)
 GEMV_KERNELS(f16, __half, 2, 2, r16, 2, 2, 2)

@@ -177,7 +177,7 @@ kernels! {
         vocab: Int,
         scale: f32,
     }
-    /// `gemv.cu`: `gemv_{w}_{r8,r16}`
+    /// `gemv.cu`: `gemv_{w}_{r8,r16,r64,r64s}`
     Gemv(256) {
         x: DevicePtr<f32>,
         jobs: MatrixJobs,
@@ -185,7 +185,7 @@ kernels! {
         rows: Int,
         accumulate: Int,
     }
-    /// `gemv.cu`: `gemv_norm_{w}_{r8,r16}`
+    /// `gemv.cu`: `gemv_norm_{w}_{r8,r16,r64,r64s}`
     GemvNorm(256) {
         x: DevicePtr<f32>,
         norm_weight: DevicePtr<f32>,
@@ -196,7 +196,7 @@ kernels! {
         rows: Int,
         accumulate: Int,
     }
-    /// `gemv.cu`: `gemv_gated_{w}_{r8,r16}`
+    /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`
     GemvGated(256) {
         x: DevicePtr<f32>,
         norm_weight: DevicePtr<f32>,
