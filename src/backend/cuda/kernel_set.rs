@@ -11,9 +11,9 @@ use super::loader::KernelFiles;
 use crate::model::weights::DType;
 use std::collections::HashMap;
 
-/// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (keys and values of 1024: 128 blocks),
-/// few enough to bound scratch memory (about 175 MiB for the shape of Llama-3.1-8B).
-pub const MAX_ROWS: usize = 1024;
+/// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (4096 outputs: 256 blocks), few enough to bound
+/// scratch memory (about 90 MB for the shape of Llama-3.1-8B).
+pub const MAX_ROWS: usize = 512;
 
 /// Rows of a narrow pass: attention to each row by itself and products in f32 costs less than what a wide one does first.
 pub const NARROW_ROWS: usize = 16;

@@ -4,14 +4,14 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, HeadState, PrefillPart, RmsNorm,
-    RopeCache, RowState, cache_type,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, PrefillPart, RmsNorm, RopeCache,
+    cache_type,
 };
 use super::cache::Sequences;
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::{Job, ptr_or_null};
-use super::kernel_set::{DECODE_GROUP, DECODE_ROWS, MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
+use super::kernel_set::{DECODE_GROUP, NARROW_ROWS, PREFILL_LINES};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
@@ -19,39 +19,6 @@ use crate::backend::entropy::EntropyRule;
 use crate::backend::{BackendError, Operations, Row, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::Activation;
-
-/// What a pass works on; widths in [`ModelSpec`]'s terms, N = [`MAX_ROWS`].
-pub struct Scratch {
-    /// `[N]`
-    pub rows: Buffer<RowState>,
-    /// What the blocks of a wide pass's attention compute.
-    pub parts: Buffer<PrefillPart>,
-    /// Residual stream: `[N, hidden_size]`
-    pub x: Buffer<f32>,
-    /// A block's output before its norm, and after the pass the normed hidden state: `[N, hidden_size]`
-    pub h: Buffer<f32>,
-    /// Queries: narrow `[layers, rows, heads, head_dim]` (the trace takes them at the end), wide `[rows, heads, head_dim]`
-    pub q: Buffer<f32>,
-    /// `[N, kv_heads, head_dim]`
-    pub k: Buffer<f32>,
-    pub v: Buffer<f32>,
-    /// `[N, heads, head_dim]`
-    pub attended: Buffer<f32>,
-    /// As `q`, without the last axis.
-    pub states: Buffer<HeadState>,
-    /// `[decode_rows, heads, splits, head_dim]` and `[decode_rows, heads, splits]`
-    pub partial_out: Buffer<f32>,
-    pub partial_states: Buffer<HeadState>,
-    /// Rows of the widest narrow pass so far: [`NARROW_ROWS`], or as many as a decode step has.
-    pub decode_rows: usize,
-    /// `[N, intermediate_size]`
-    pub gate: Buffer<f32>,
-    /// A product's input in f16, `[N, the widest input]`, with a power of two for each row, `[N]`
-    pub rounded: Buffer<u16>,
-    pub rounded_scales: Buffer<f32>,
-    /// Not 0: something was not finite.
-    pub not_finite: Buffer<i32>,
-}
 
 /// The pass in flight, or the last one.
 #[derive(Clone, Debug, Default)]
@@ -74,92 +41,6 @@ impl PassState {
     /// Whether each row attends by itself, and products are in f32 arithmetic.
     pub fn narrow(&self) -> bool {
         self.captured || self.rows.len() <= NARROW_ROWS
-    }
-}
-
-impl Scratch {
-    pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch, CudaError> {
-        let (q_width, kv_width) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
-        let widest = spec.hidden_size.max(q_width).max(spec.intermediate_size);
-        let name = |what: &str| format!("scratch memory ({what})");
-        let floats = |what: &str, rows: usize, width: usize| device.allocate::<f32>(&name(what), rows * width);
-        let not_finite = device.allocate(&name("flag"), 1)?;
-        device.fill(&not_finite, 0)?;
-        let Narrow { q, states, partial_out, partial_states } = Narrow::new(device, spec, splits, NARROW_ROWS)?;
-        Ok(Scratch {
-            rows: device.allocate(&name("rows"), MAX_ROWS)?,
-            parts: device.allocate(&name("parts of rows"), MAX_ROWS * spec.group_size().div_ceil(PREFILL_LINES))?,
-            x: floats("residual stream", MAX_ROWS, spec.hidden_size)?,
-            h: floats("hidden states", MAX_ROWS, spec.hidden_size)?,
-            q,
-            k: floats("keys", MAX_ROWS, kv_width)?,
-            v: floats("values", MAX_ROWS, kv_width)?,
-            attended: floats("attention", MAX_ROWS, q_width)?,
-            states,
-            partial_out,
-            partial_states,
-            decode_rows: NARROW_ROWS,
-            gate: floats("gate", MAX_ROWS, spec.intermediate_size)?,
-            rounded: device.allocate(&name("rounded inputs"), MAX_ROWS * widest)?,
-            rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS)?,
-            not_finite,
-        })
-    }
-
-    /// Makes room for decode steps of [`DECODE_ROWS`] rows.
-    pub fn widen(&mut self, device: &Device, spec: &ModelSpec, splits: usize) -> Result<(), CudaError> {
-        let narrow = Narrow::new(device, spec, splits, DECODE_ROWS)?;
-        (self.q, self.states) = (narrow.q, narrow.states);
-        (self.partial_out, self.partial_states) = (narrow.partial_out, narrow.partial_states);
-        self.decode_rows = DECODE_ROWS;
-        Ok(())
-    }
-
-    /// Bytes held.
-    pub fn bytes(&self) -> usize {
-        let Scratch {
-            rows,
-            parts,
-            x,
-            h,
-            q,
-            k,
-            v,
-            attended,
-            states,
-            partial_out,
-            partial_states,
-            gate,
-            rounded,
-            rounded_scales,
-            decode_rows: _,
-            not_finite: _,
-        } = self;
-        let floats = [x, h, q, k, v, attended, partial_out, gate, rounded_scales].map(Buffer::bytes);
-        let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), rounded.bytes()];
-        floats.iter().chain(&others).sum()
-    }
-}
-
-/// What depends on the rows of narrow passes; as in [`Scratch`].
-struct Narrow {
-    q: Buffer<f32>,
-    states: Buffer<HeadState>,
-    partial_out: Buffer<f32>,
-    partial_states: Buffer<HeadState>,
-}
-
-impl Narrow {
-    fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<Narrow, CudaError> {
-        let (heads, q_width) = (spec.num_attention_heads, spec.num_attention_heads * spec.head_dim);
-        let traced_rows = MAX_ROWS.max(spec.layers.len() * rows);
-        let name = |what: &str| format!("scratch memory ({what})");
-        Ok(Narrow {
-            q: device.allocate(&name("queries"), traced_rows * q_width)?,
-            states: device.allocate(&name("head states"), traced_rows * heads)?,
-            partial_out: device.allocate(&name("split attention"), rows * splits * q_width)?,
-            partial_states: device.allocate(&name("split states"), rows * heads * splits)?,
-        })
     }
 }
 
@@ -219,8 +100,8 @@ impl Operations for CudaBackend {
         let q = self.queries(layer);
         let jobs = [
             Job { w: &w.q, bias: w.q_bias.as_ref(), y: q },
-            Job { w: &w.k, bias: w.k_bias.as_ref(), y: scratch.k.ptr() },
-            Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v.ptr() },
+            Job { w: &w.k, bias: w.k_bias.as_ref(), y: scratch.k() },
+            Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v() },
         ];
         self.matmul(scratch.x.ptr(), Some(self.norm(&w.input_norm)), &jobs, self.pass.rows.len(), false)?;
         Ok(self.rotate_and_cache(layer, q)?)
@@ -246,18 +127,18 @@ impl Operations for CudaBackend {
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let w = &self.weights.layers[layer];
         let norm = w.post_attention_norm.as_ref();
-        Ok(self.add_residual(self.scratch.attended.ptr(), &w.o, w.o_bias.as_ref(), norm)?)
+        Ok(self.add_residual(self.scratch.attended(), &w.o, w.o_bias.as_ref(), norm)?)
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
-        let gate = Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate.ptr() };
+        let gate = Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
         let up = Job { w: &w.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
         let activation = (self.spec.activation == Activation::GeluTanh).into();
         let norm = self.norm(&w.feed_forward_norm);
         self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation)?;
         let norm = w.post_feed_forward_norm.as_ref();
-        Ok(self.add_residual(scratch.gate.ptr(), &w.down, w.down_bias.as_ref(), norm)?)
+        Ok(self.add_residual(scratch.gate(), &w.down, w.down_bias.as_ref(), norm)?)
     }
 
     fn final_norm(&mut self) -> Result<(), BackendError> {
@@ -304,8 +185,8 @@ impl CudaBackend {
         let table = &self.angles[s.layers[layer].rope];
         let parameters = RopeCache {
             q,
-            k: scratch.k.ptr(),
-            v: scratch.v.ptr(),
+            k: scratch.k(),
+            v: scratch.v(),
             q_norm: ptr_or_null(w.q_norm.as_ref()),
             k_norm: ptr_or_null(w.k_norm.as_ref()),
             norm_offset: s.norm_weight_offset,
@@ -338,7 +219,7 @@ impl CudaBackend {
             kv_heads: s.num_key_value_heads.into(),
             window: self.window(layer),
             softcap: self.softcap(),
-            out: scratch.attended.ptr(),
+            out: scratch.attended(),
             states: scratch.states.ptr(),
         };
         self.device.launch(&self.kernels.prefill, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
@@ -373,7 +254,7 @@ impl CudaBackend {
             head_dim: s.head_dim.into(),
             splits: splits.into(),
             window: self.window(layer),
-            out: scratch.attended.ptr(),
+            out: scratch.attended(),
             states: scratch.states.ptr().add(self.heads_before(layer)),
         };
         self.device.launch(&kernels.combine, [heads, n, 1], &parameters)
@@ -465,6 +346,7 @@ impl CudaBackend {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kernel_set::MAX_ROWS;
     use super::*;
     use crate::backend::SequenceId;
 
