@@ -8,8 +8,9 @@
 // most 32 elements of k are summed inside the tensor core, and those sums are added in float32.
 //
 // Who does what: a block of 8 warps has the outputs of the table below. The warps take the lines of k in turns. A line of
-// weights goes to the warp's own part of shared memory, and ldmatrix puts it into the registers that mma takes its operand from. Of the activations, lane 4g + t has elements 2t, 2t + 1 of every 8 of
-// row g, which it splits into its own part of the other operand. At the end the warps' sums are added in order.
+// weights goes to the warp's own part of shared memory, and ldmatrix puts it into the registers that mma takes its operand
+// from. Of the activations, lane 4g + t has elements 2t, 2t + 1 of every 8 of row g, which it splits into its own part of
+// the other operand. At the end the warps' sums are added in order.
 // The order of all sums depends on k alone, and no product is left to the compiler to fuse with a sum: a row has the
 // same bits in every batch, in all row variants and at every place.
 //

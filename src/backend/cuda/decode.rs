@@ -12,6 +12,7 @@ use super::kernel_set::DECODE_ROWS;
 use super::lm_head::{HeadRun, LmHead, Log, needs_mass, row_state, sampler};
 use super::memory::{Buffer, DevicePtr, Pinned};
 use super::pass::{PassState, shared_trace};
+use super::scratch::HeadScratch;
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::{BackendError, DecodeRow, Row, Step, TraceOptions};
@@ -145,8 +146,8 @@ impl CudaBackend {
             .flatten()
             .map(|(_, r)| sampler(&r.choice(group.vocabulary), r.row.position))
             .collect::<Result<_, _>>()?;
-        if rows.len() > self.scratch.decode_rows {
-            self.scratch.widen(&self.device, &self.spec, self.splits)?;
+        if rows.len() > self.scratch.heads.rows {
+            self.scratch.heads = HeadScratch::new(&self.device, &self.spec, self.splits, DECODE_ROWS)?;
             self.head = LmHead::new(&self.device, &self.spec, DECODE_ROWS)?;
             self.decoder.forget();
         }

@@ -107,12 +107,10 @@ impl CudaBackend {
     ) -> Result<(), CudaError> {
         let width = jobs.first().map_or(0, |job| job.w.in_features);
         let (k, accumulate) = (width.into(), accumulate.into());
-        let mut first = 0;
-        while let Some(narrow) = kernels.narrow(rows - first).filter(|_| first < rows) {
-            let count = narrow.rows.min(rows - first);
+        for (narrow, first, count) in kernels.parts(rows) {
             let table = Job::table(jobs, first);
             let (x, rows) = (x.add(first * width), count.into());
-            let grid = [blocks(jobs, narrow.outs), 1, 1];
+            let grid = [blocks(jobs, narrow.variant.outs), 1, 1];
             match norm {
                 None => {
                     let parameters = Gemv { x, jobs: table, k, rows, accumulate };
@@ -124,7 +122,6 @@ impl CudaBackend {
                     self.device.launch(&narrow.norm, grid, &parameters)?;
                 }
             }
-            first += count;
         }
         Ok(())
     }
@@ -175,9 +172,7 @@ impl CudaBackend {
         activation: Int,
     ) -> Result<(), CudaError> {
         let width = jobs[0].w.in_features;
-        let mut first = 0;
-        while let Some(narrow) = kernels.narrow(rows - first).filter(|_| first < rows) {
-            let count = narrow.rows.min(rows - first);
+        for (narrow, first, count) in kernels.parts(rows) {
             let parameters = GemvGated {
                 x: x.add(first * width),
                 norm_weight: norm.weight.ptr(),
@@ -188,9 +183,8 @@ impl CudaBackend {
                 rows: count.into(),
                 activation,
             };
-            let grid = [jobs[0].w.out_features.div_ceil(narrow.gates), 1, 1];
+            let grid = [jobs[0].w.out_features.div_ceil(narrow.variant.gates), 1, 1];
             self.device.launch(&narrow.gated, grid, &parameters)?;
-            first += count;
         }
         Ok(())
     }

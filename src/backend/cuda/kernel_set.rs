@@ -85,21 +85,33 @@ pub struct MatmulKernels {
     pub wide: Option<WideKernels>,
 }
 
-/// Products of `gemv.cu`, in the same bits by all of them.
-pub struct NarrowKernels {
+/// A variant of the kernels of `gemv.cu`.
+#[derive(Clone, Copy, Debug)]
+pub struct NarrowVariant {
+    /// How its kernels' names end.
+    pub name: &'static str,
     /// Rows at most.
     pub rows: usize,
     /// Outputs of a block; gates of a block of `gated`.
     pub outs: usize,
     pub gates: usize,
+}
+
+/// Those for the fewest rows first; of those for as many the first that the device has the shared memory for is taken.
+pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
+    NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16 },
+    NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16 },
+    NarrowVariant { name: "r64", rows: DECODE_ROWS, outs: 64, gates: 32 },
+    NarrowVariant { name: "r64s", rows: DECODE_ROWS, outs: 32, gates: 16 },
+];
+
+/// Products of `gemv.cu`, in the same bits by all variants.
+pub struct NarrowKernels {
+    pub variant: NarrowVariant,
     pub gemv: Kernel<Gemv>,
     pub norm: Kernel<GemvNorm>,
     pub gated: Kernel<GemvGated>,
 }
-
-/// Variants of `gemv.cu`: name, rows, outputs and gates of a block.
-const NARROW: [(&str, usize, usize, usize); 4] =
-    [("r8", 8, 16, 16), ("r16", 16, 32, 16), ("r64", DECODE_ROWS, 64, 32), ("r64s", DECODE_ROWS, 32, 16)];
 
 /// Products of wide passes, whose input comes in f16 with a power of two for each row.
 pub struct WideKernels {
@@ -184,37 +196,37 @@ impl MatmulKernels {
             })
         };
         let mut narrow: Vec<NarrowKernels> = Vec::new();
-        for (variant, rows, outs, gates) in NARROW {
-            // of those for as many rows the first that the device has the shared memory for
-            if narrow.last().is_none_or(|kernels| kernels.rows < rows) {
-                narrow.extend(NarrowKernels::load(files, w, variant, rows, outs, gates)?);
+        for variant in NARROW_VARIANTS {
+            if narrow.last().is_none_or(|kernels| kernels.variant.rows < variant.rows) {
+                narrow.extend(NarrowKernels::load(files, w, variant)?);
             }
         }
         Ok(MatmulKernels { narrow, wide: (dtype == DType::F16).then(wide).transpose()? })
     }
 
-    /// Those for `rows` rows, or the most that there are for.
-    pub fn narrow(&self, rows: usize) -> Option<&NarrowKernels> {
-        self.narrow.iter().find(|kernels| rows <= kernels.rows).or(self.narrow.last())
+    /// What multiplies `rows` rows, as many at a time as there are kernels for: (kernels, first row, rows).
+    pub fn parts(&self, rows: usize) -> impl Iterator<Item = (&NarrowKernels, usize, usize)> {
+        let mut first = 0;
+        std::iter::from_fn(move || {
+            let left = rows - first;
+            let kernels = self.narrow.iter().find(|kernels| left <= kernels.variant.rows).or(self.narrow.last());
+            let kernels = kernels.filter(|_| left > 0)?;
+            let part = (kernels, first, left.min(kernels.variant.rows));
+            first += part.2;
+            Some(part)
+        })
     }
 }
 
 impl NarrowKernels {
     /// `None` where there is no such variant for weights of type `w`, or the device does not have its shared memory.
-    fn load(
-        files: &KernelFiles,
-        w: &str,
-        variant: &str,
-        rows: usize,
-        outs: usize,
-        gates: usize,
-    ) -> Result<Option<NarrowKernels>, CudaError> {
-        let name = |product: &str| format!("gemv{product}_{w}_{variant}");
+    fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
+        let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
         if !files.fits("gemv", &name(""))? || !files.fits("gemv", &name("_gated"))? {
             return Ok(None);
         }
         let (gemv, norm) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_norm"))?);
-        Ok(Some(NarrowKernels { rows, outs, gates, gemv, norm, gated: files.get("gemv", &name("_gated"))? }))
+        Ok(Some(NarrowKernels { variant, gemv, norm, gated: files.get("gemv", &name("_gated"))? }))
     }
 }
 

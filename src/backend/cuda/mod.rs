@@ -1,8 +1,8 @@
 //! The CUDA backend: the kernels of `kernels/` behind the driver API, loaded at run time. It builds and starts where no
 //! CUDA is installed.
 //!
-//! A decode step or a pass of up to 16 rows, and a wider one, round differently (the first as f32 arithmetic does; the inputs of the second's
-//! products are f16 with a power of two for each row), each the same for a row whatever the others are.
+//! A decode step or a pass of up to 16 rows, and a wider one, round differently (the first as f32 arithmetic does; the inputs
+//! of the second's products are f16 with a power of two for each row), each the same for a row whatever the others are.
 
 mod abi;
 mod cache;
@@ -36,7 +36,7 @@ pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
 use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, NARROW_ROWS, Shape};
-pub use kernel_set::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS};
+pub use kernel_set::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS, NARROW_VARIANTS};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;

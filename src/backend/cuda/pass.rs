@@ -168,7 +168,7 @@ impl CudaBackend {
 
     /// A layer's queries.
     fn queries(&self, layer: usize) -> DevicePtr<f32> {
-        self.scratch.q.ptr().add(self.heads_before(layer) * self.spec.head_dim)
+        self.scratch.heads.q.ptr().add(self.heads_before(layer) * self.spec.head_dim)
     }
 
     fn softcap(&self) -> f32 {
@@ -210,7 +210,7 @@ impl CudaBackend {
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnPrefill {
-            queries: scratch.q.ptr(),
+            queries: scratch.heads.q.ptr(),
             rows: scratch.rows.ptr(),
             parts: scratch.parts.ptr(),
             sequences: self.sequences.views().ptr(),
@@ -220,7 +220,7 @@ impl CudaBackend {
             window: self.window(layer),
             softcap: self.softcap(),
             out: scratch.attended(),
-            states: scratch.states.ptr(),
+            states: scratch.heads.states.ptr(),
         };
         self.device.launch(&self.kernels.prefill, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
     }
@@ -242,20 +242,20 @@ impl CudaBackend {
             kv_heads: s.num_key_value_heads.into(),
             window: self.window(layer),
             softcap: self.softcap(),
-            partial_out: scratch.partial_out.ptr(),
-            partial_states: scratch.partial_states.ptr(),
+            partial_out: scratch.heads.partial_out.ptr(),
+            partial_states: scratch.heads.partial_states.ptr(),
         };
         let grid = [splits, s.num_key_value_heads * s.group_size().div_ceil(DECODE_GROUP), n];
         self.device.launch(&kernels.attend, grid, &parameters)?;
         let parameters = AttnCombine {
-            partial_out: scratch.partial_out.ptr(),
-            partial_states: scratch.partial_states.ptr(),
+            partial_out: scratch.heads.partial_out.ptr(),
+            partial_states: scratch.heads.partial_states.ptr(),
             rows: scratch.rows.ptr(),
             head_dim: s.head_dim.into(),
             splits: splits.into(),
             window: self.window(layer),
             out: scratch.attended(),
-            states: scratch.states.ptr().add(self.heads_before(layer)),
+            states: scratch.heads.states.ptr().add(self.heads_before(layer)),
         };
         self.device.launch(&kernels.combine, [heads, n, 1], &parameters)
     }
@@ -264,7 +264,7 @@ impl CudaBackend {
     fn note_places(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch, heads) = (&self.spec, &self.scratch, self.spec.num_attention_heads);
         let parameters = AttnPlaces {
-            states: scratch.states.ptr().add(self.heads_before(layer)),
+            states: scratch.heads.states.ptr().add(self.heads_before(layer)),
             queries: self.queries(layer),
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views().ptr(),
@@ -300,8 +300,8 @@ impl CudaBackend {
         let Some(trace) = self.pass.trace else { return Ok(()) };
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = AttnSelect {
-            states: scratch.states.ptr(),
-            queries: scratch.q.ptr(),
+            states: scratch.heads.states.ptr(),
+            queries: scratch.heads.q.ptr(),
             hidden,
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views().ptr(),

@@ -3,7 +3,7 @@
 use super::abi::{HeadState, PrefillPart, RowState};
 use super::context::Device;
 use super::error::CudaError;
-use super::kernel_set::{DECODE_ROWS, MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
+use super::kernel_set::{MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
 use super::memory::{Buffer, DevicePtr};
 use crate::model::ModelSpec;
 
@@ -17,19 +17,11 @@ pub struct Scratch {
     pub x: Buffer<f32>,
     /// A block's output before its norm, and after the pass the normed hidden state: `[N, hidden_size]`
     pub h: Buffer<f32>,
-    /// Queries: narrow `[layers, rows, heads, head_dim]` (the trace takes them at the end), wide `[rows, heads, head_dim]`
-    pub q: Buffer<f32>,
+    pub heads: HeadScratch,
     /// What is needed inside a block alone, in one place: see [`Scratch::attended`] and the others.
     inner: Buffer<f32>,
     q_width: usize,
     kv_width: usize,
-    /// As `q`, without the last axis.
-    pub states: Buffer<HeadState>,
-    /// `[decode_rows, heads, splits, head_dim]` and `[decode_rows, heads, splits]`
-    pub partial_out: Buffer<f32>,
-    pub partial_states: Buffer<HeadState>,
-    /// Rows of the widest narrow pass so far: [`NARROW_ROWS`], or as many as a decode step has.
-    pub decode_rows: usize,
     /// A product's input in f16, `[N, the widest input]`, with a power of two for each row, `[N]`
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
@@ -45,20 +37,15 @@ impl Scratch {
         let floats = |what: &str, rows: usize, width: usize| device.allocate::<f32>(&name(what), rows * width);
         let not_finite = device.allocate(&name("flag"), 1)?;
         device.fill(&not_finite, 0)?;
-        let Narrow { q, states, partial_out, partial_states } = Narrow::new(device, spec, splits, NARROW_ROWS)?;
         Ok(Scratch {
             rows: device.allocate(&name("rows"), MAX_ROWS)?,
             parts: device.allocate(&name("parts of rows"), MAX_ROWS * spec.group_size().div_ceil(PREFILL_LINES))?,
             x: floats("residual stream", MAX_ROWS, spec.hidden_size)?,
             h: floats("hidden states", MAX_ROWS, spec.hidden_size)?,
-            q,
+            heads: HeadScratch::new(device, spec, splits, NARROW_ROWS)?,
             inner: floats("attention and gate", MAX_ROWS, spec.intermediate_size.max(q_width + 2 * kv_width))?,
             q_width,
             kv_width,
-            states,
-            partial_out,
-            partial_states,
-            decode_rows: NARROW_ROWS,
             rounded: device.allocate(&name("rounded inputs"), MAX_ROWS * widest)?,
             rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS)?,
             not_finite,
@@ -84,15 +71,6 @@ impl Scratch {
         self.k().add(MAX_ROWS * self.kv_width)
     }
 
-    /// Makes room for decode steps of [`DECODE_ROWS`] rows.
-    pub fn widen(&mut self, device: &Device, spec: &ModelSpec, splits: usize) -> Result<(), CudaError> {
-        let narrow = Narrow::new(device, spec, splits, DECODE_ROWS)?;
-        (self.q, self.states) = (narrow.q, narrow.states);
-        (self.partial_out, self.partial_states) = (narrow.partial_out, narrow.partial_states);
-        self.decode_rows = DECODE_ROWS;
-        Ok(())
-    }
-
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let Scratch {
@@ -100,42 +78,47 @@ impl Scratch {
             parts,
             x,
             h,
-            q,
+            heads,
             inner,
-            states,
-            partial_out,
-            partial_states,
             rounded,
             rounded_scales,
             q_width: _,
             kv_width: _,
-            decode_rows: _,
             not_finite: _,
         } = self;
-        let floats = [x, h, q, inner, partial_out, rounded_scales].map(Buffer::bytes);
-        let others = [rows.bytes(), parts.bytes(), states.bytes(), partial_states.bytes(), rounded.bytes()];
-        floats.iter().chain(&others).sum()
+        let floats = [x, h, inner, rounded_scales].map(Buffer::bytes);
+        floats.iter().sum::<usize>() + rows.bytes() + parts.bytes() + heads.bytes() + rounded.bytes()
     }
 }
 
-/// What depends on the rows of narrow passes; as in [`Scratch`].
-struct Narrow {
-    q: Buffer<f32>,
-    states: Buffer<HeadState>,
-    partial_out: Buffer<f32>,
-    partial_states: Buffer<HeadState>,
+/// What attention keeps of each head, for narrow passes of up to `rows` rows, and wide ones.
+pub struct HeadScratch {
+    /// Rows of a narrow pass: [`NARROW_ROWS`], or as many as a decode step has.
+    pub rows: usize,
+    /// Queries: narrow `[layers, rows, heads, head_dim]` (the trace takes them at the end), wide `[rows, heads, head_dim]`
+    pub q: Buffer<f32>,
+    /// As `q`, without the last axis.
+    pub states: Buffer<HeadState>,
+    /// `[rows, heads, splits, head_dim]` and `[rows, heads, splits]`
+    pub partial_out: Buffer<f32>,
+    pub partial_states: Buffer<HeadState>,
 }
 
-impl Narrow {
-    fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<Narrow, CudaError> {
+impl HeadScratch {
+    pub fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<HeadScratch, CudaError> {
         let (heads, q_width) = (spec.num_attention_heads, spec.num_attention_heads * spec.head_dim);
         let traced_rows = MAX_ROWS.max(spec.layers.len() * rows);
         let name = |what: &str| format!("scratch memory ({what})");
-        Ok(Narrow {
+        Ok(HeadScratch {
+            rows,
             q: device.allocate(&name("queries"), traced_rows * q_width)?,
             states: device.allocate(&name("head states"), traced_rows * heads)?,
             partial_out: device.allocate(&name("split attention"), rows * splits * q_width)?,
             partial_states: device.allocate(&name("split states"), rows * heads * splits)?,
         })
+    }
+
+    fn bytes(&self) -> usize {
+        self.q.bytes() + self.states.bytes() + self.partial_out.bytes() + self.partial_states.bytes()
     }
 }

@@ -12,7 +12,7 @@ pub mod accelerators;
 mod counts;
 
 use super::roofline::{attention_operations, positions};
-use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS};
+use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS, NARROW_VARIANTS};
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
 use serde::{Deserialize, Serialize};
@@ -180,13 +180,15 @@ impl Model<'_> {
 
     /// A product of `batch` rows with a matrix of (in, out) features.
     fn product(&self, time: &mut Time, batch: usize, (width, outs): (usize, usize), kernel: &str) {
-        let (rows, block) = gemv_variant(batch);
+        // of those for 64 rows the one for devices with enough shared memory; gates and ups are as many or twice as many a block
+        let Some(variant) = NARROW_VARIANTS.iter().find(|variant| batch <= variant.rows) else { return };
         let weights = (width * outs) as f64 * WEIGHT_BYTES;
-        let activations = (outs.div_ceil(block) * batch * width * size_of::<f32>()) as f64 * self.time(CACHE_READS);
+        let activations =
+            (outs.div_ceil(variant.outs) * batch * width * size_of::<f32>()) as f64 * self.time(CACHE_READS);
         let cached = (weights + activations) / self.rate(self.device.cache_bandwidth);
         let before = time.memory + time.issue;
         let ramp = if self.early { EARLY_RAMP } else { RAMP };
-        self.read(time, weights, count(&format!("{kernel}_f16_r{rows}")), PRODUCT_IPC, ramp);
+        self.read(time, weights, count(&format!("{kernel}_f16_{}", variant.name)), PRODUCT_IPC, ramp);
         // what the second cache takes longer than memory or instructions do
         time.memory += (cached - (time.memory + time.issue - before)).max(0.0);
     }
@@ -302,16 +304,6 @@ impl Model<'_> {
     fn prefill_floor(&self, tokens: usize) -> f64 {
         let products = 2.0 * (self.layer_weights() * tokens) as f64;
         (products + attention_operations(self.spec, 0, tokens)) / self.device.matrix_peak
-    }
-}
-
-/// The variant of `gemv.cu` for a batch: its rows, and outputs of a block (those of `gemv_gated`, gates and ups, are as many or
-/// twice as many).
-fn gemv_variant(batch: usize) -> (usize, usize) {
-    match batch {
-        0..=8 => (8, 16),
-        9..=16 => (16, 32),
-        _ => (64, 64),
     }
 }
 

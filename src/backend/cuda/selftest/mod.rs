@@ -191,8 +191,8 @@ impl<'a> SelfTest<'a> {
 
     fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
         let (device, bound) = (self.device, [cache_type(dtype)]);
-        for NarrowKernels { rows, outs, gates, gemv, norm, gated } in &mut matmul.narrow {
-            let (rows, outs, gates) = (*rows - 3, *outs, *gates);
+        for NarrowKernels { variant, gemv, norm, gated } in &mut matmul.narrow {
+            let (rows, outs, gates) = (variant.rows - 3, variant.outs, variant.gates);
             self.replaceable(gemv, "plain_gemv", &bound, |k| products::gemv(device, k, dtype, rows, outs))?;
             self.replaceable(norm, "plain_gemv_norm", &bound, |kernel| {
                 products::gemv_norm(device, kernel, dtype, rows, outs)
