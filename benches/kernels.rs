@@ -6,7 +6,7 @@ use half::bf16;
 use std::hint::black_box;
 use uqac::backend::DType;
 use uqac::backend::TraceOptions;
-use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
+use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, attend};
 use uqac::backend::cpu::cache::KvCache;
 use uqac::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
 use uqac::backend::cpu::simd::Isa;
@@ -146,7 +146,7 @@ fn reconstruction(c: &mut Criterion) {
         group.bench_function(BenchmarkId::from_parameter(positions), |b| {
             b.iter(|| {
                 for head in 0..16 {
-                    let traced = TracedHead { head: head % HEADS, query: &query, max: 1.0, sum: 100.0 };
+                    let traced = RowHead { head: head % HEADS, query: &query, max: 1.0, sum: 100.0 };
                     accumulate_row(isa, &shape, &cache, &traced, &mut row);
                 }
                 black_box(&mut row);

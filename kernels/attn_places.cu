@@ -14,6 +14,11 @@
 //   softcap     s <- softcap tanh(s / softcap); 0: none
 //   regularized 1: the entropy rule of the authors' code (softmax_state.cuh)
 // PRECOND: grid (heads, rows); block 128; dynamic shared memory NAME_shared_bytes; pointers aligned to 16 bytes.
+//
+// attn_sum_k<K>: of the first row of a pass, the weights of a layer's heads together: out[t] = sum over h of alpha_t, in the
+//   order of the heads.
+//   count       of positions: the row's own is the last      out  [count] f32      the rest as above
+// PRECOND: grid (ceil(count / 16)); block 128; no dynamic shared memory; pointers aligned to 16 bytes.
 #include "softmax_state.cuh"
 
 namespace places {
@@ -28,6 +33,17 @@ struct Head {
   int head_dim;
   float softcap, max;
   Span span;
+
+  /// Head `h` of row `at` of a pass.
+  __device__ __forceinline__ Head(const SequenceView& sequence, const HeadState* states, const float* queries, int at, int h,
+                                  int layer, int heads, int kv_heads, int dim, float cap, const Span& attended)
+      : keys(static_cast<const K*>(sequence.k) +
+             ((size_t)layer * kv_heads + h / (heads / kv_heads)) * sequence.capacity * dim),
+        query(queries + ((size_t)at * heads + h) * dim),
+        head_dim(dim),
+        softcap(cap),
+        max(states[(size_t)at * heads + h].m),
+        span(attended) {}
 
   /// e^{s_t - m}, 0 outside `span`; the same in the eight lanes that ask for `t`. PRECOND: the whole warp.
   __device__ __forceinline__ float weight(int t) const {
@@ -57,12 +73,9 @@ __device__ __forceinline__ void write(const HeadState* states, const float* quer
   const int index = row.position - sequence.first_traced_row;
   if (index < 0 || !sequence.trace.places) return;
   const int h = blockIdx.x, group = threadIdx.x / LANES;
-  const size_t at = (size_t)blockIdx.y * heads + h;
-  const HeadState state = states[at];
-  const size_t plane = (size_t)layer * kv_heads + h / (heads / kv_heads);
+  const HeadState state = states[(size_t)blockIdx.y * heads + h];
   const Span span = attended(row.position, window);
-  const Head<K> head = {static_cast<const K*>(sequence.k) + plane * sequence.capacity * head_dim,
-                        queries + at * head_dim, head_dim, softcap, state.m, span};
+  const Head<K> head(sequence, states, queries, blockIdx.y, h, layer, heads, kv_heads, head_dim, softcap, span);
   const int end = min(sequence.first_traced_row, row.position) + 1;
   float prompt = 0.f;
   for (int start = span.begin; start < end; start += GROUPS) {
@@ -75,6 +88,21 @@ __device__ __forceinline__ void write(const HeadState* states, const float* quer
   HeadPlaces& to = sequence.trace.places[((size_t)index * layers + layer) * heads + h];
   to = {(float)finish(state, regularized).entropy, own / state.z, previous / state.z, first / state.z,
         prompt / state.z};
+}
+
+template <class K>
+__device__ __forceinline__ void sum(const HeadState* states, const float* queries, const RowState* rows,
+                                    const SequenceView* sequences, int layer, int heads, int kv_heads, int head_dim,
+                                    int window, float softcap, int count, float* out) {
+  const SequenceView& sequence = sequences[rows[0].slot];
+  const Span span = attended(rows[0].position, window);
+  const int t = blockIdx.x * GROUPS + threadIdx.x / LANES;
+  float sum = 0.f;
+  for (int h = 0; h < heads; ++h) {
+    const Head<K> head(sequence, states, queries, 0, h, layer, heads, kv_heads, head_dim, softcap, span);
+    sum += head.weight(t) / states[h].z;
+  }
+  if (threadIdx.x % LANES == 0 && t < count) out[t] = sum;
 }
 
 }  // namespace places
@@ -93,3 +121,16 @@ ATTN_PLACES(attn_places_kf32, Halves)
 ATTN_PLACES(attn_places_kf16, __half)
 ATTN_PLACES(attn_places_kbf16, __nv_bfloat16)
 #undef ATTN_PLACES
+
+#define ATTN_SUM(name, K)                                                                                              \
+  SHARED_BYTES(name, 0)                                                                                                \
+  extern "C" __global__ void __launch_bounds__(128)                                                                    \
+      name(const HeadState* states, const float* queries, const RowState* rows, const SequenceView* sequences,         \
+           int layer, int heads, int kv_heads, int head_dim, int window, float softcap, int count, float* out) {       \
+    PRECOND_GRID(ceil_div(count, places::GROUPS), 1);                                                                  \
+    places::sum<K>(states, queries, rows, sequences, layer, heads, kv_heads, head_dim, window, softcap, count, out);   \
+  }
+ATTN_SUM(attn_sum_kf32, Halves)
+ATTN_SUM(attn_sum_kf16, __half)
+ATTN_SUM(attn_sum_kbf16, __nv_bfloat16)
+#undef ATTN_SUM

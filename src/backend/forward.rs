@@ -11,10 +11,33 @@ pub fn forward<B: Backend + ?Sized>(backend: &mut B, pass: &Pass) -> Result<(), 
 
 /// The operations of the pass that has begun.
 pub fn run<O: Operations + ?Sized>(pass: &mut O) -> Result<(), BackendError> {
+    run_observed(pass, |_, _| Ok(()))
+}
+
+/// The mean over all layers and heads of the softmax weights α_t of a row, t = 0..=T, without γ: the row enters its sequence, and
+/// every layer is asked once it has attended.
+pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, BackendError> {
+    backend.begin(&Pass::all(&[row], false))?;
+    let mut mean = vec![0.0; row.position + 1];
+    let heads = backend.spec().total_heads() as f64;
+    run_observed(backend, |backend, layer| {
+        let weights = backend.layer_attention(layer)?;
+        mean.iter_mut().zip(weights).for_each(|(mean, weight)| *mean += f64::from(weight) / heads);
+        Ok(())
+    })?;
+    Ok(mean)
+}
+
+/// [`run`], with a call of `attended` after the attention of each layer.
+fn run_observed<O: Operations + ?Sized>(
+    pass: &mut O,
+    mut attended: impl FnMut(&mut O, usize) -> Result<(), BackendError>,
+) -> Result<(), BackendError> {
     pass.embed()?;
     for layer in 0..pass.spec().layers.len() {
         pass.project_qkv(layer)?;
         pass.attend(layer)?;
+        attended(pass, layer)?;
         pass.project_output(layer)?;
         pass.feed_forward(layer)?;
     }

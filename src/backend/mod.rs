@@ -340,6 +340,10 @@ pub trait Backend: Operations {
         Err(BackendError::Unsupported { what: "attention by head", device: self.device() })
     }
 
+    /// Σ over the heads of a layer of the softmax weights α_t, t = 0..=T, of the first row of the pass in flight, right after
+    /// [`Operations::attend`] of that layer: see [`forward::mean_attention`].
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError>;
+
     /// Cosines of traced final hidden states, `[positions, answer]`; 0 where a position was not traced.
     fn cosines(
         &mut self,

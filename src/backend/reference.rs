@@ -411,6 +411,19 @@ impl Backend for ReferenceBackend {
         rows.iter().map(|row| Ok(self.head_rows(id, *row)?.into_iter().fold(vec![0.0; row + 1], max))).collect()
     }
 
+    /// Σ over the layer's heads of α, the softmax of their scores.
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
+        let PassRow { row, queries, .. } = self.wanted(0)?;
+        let keys = &self.sequences[row.sequence.0].keys;
+        let mut sum = vec![0.0; row.position + 1];
+        for (h, query) in queries.chunks_exact(self.model.spec.head_dim).enumerate() {
+            let scores = self.model.scores(layer, h, query, keys, row.position);
+            let z = log_sum_exp(&scores);
+            sum.iter_mut().zip(&scores).for_each(|(sum, s)| *sum += (s - z).exp());
+        }
+        Ok(sum.into_iter().map(|sum| sum as f32).collect())
+    }
+
     /// **Similarity filter.** Cosine of final hidden states (after the final norm) at the tokens' own positions.
     fn cosines(&mut self, id: SequenceId, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, BackendError> {
         let trace = &self.sequences[id.0].trace;

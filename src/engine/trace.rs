@@ -5,7 +5,7 @@ use super::response::{Response, Variant};
 use super::{Engine, EngineError, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
-use crate::backend::{Backend, HeadRecord, SequenceId, Step, TraceOptions};
+use crate::backend::{Backend, BackendError, HeadRecord, Row, SequenceId, Step, TraceOptions};
 use std::ops::Range;
 
 /// K, as published.
@@ -148,6 +148,32 @@ impl<'e> TracedSequence<'e> {
         let steps = trace_response(backend, sequence, tokens, 1);
         backend.close(sequence);
         Ok(steps?.iter().filter_map(|step| step.logprob).collect())
+    }
+
+    /// How the last of `tokens` attends to them all, `[tokens]`: the mean over all layers and heads of its softmax weights, in a sequence
+    /// of its own that takes what both begin with from this one's cache.
+    pub fn mean_attention(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
+        self.parts().1.restore()?;
+        self.engine.check_length(tokens.len())?;
+        let Some((last, before)) = tokens.split_last() else { return Ok(Vec::new()) };
+        // the last token of a response need not have entered
+        let cached = &self.tokens[..self.tokens.len() - 1];
+        let shared = before.iter().zip(cached).take_while(|(a, b)| a == b).count();
+        let backend = &mut *self.engine.backend;
+        let sequence = backend.fork(self.sequence, shared, None)?;
+        let entered = forward::extend(
+            backend,
+            sequence,
+            shared,
+            &before[shared..],
+            false,
+            |_| false,
+            |_, _| Ok::<_, BackendError>(()),
+        );
+        let row = Row { sequence, position: before.len(), token: *last };
+        let attention = entered.and_then(|()| forward::mean_attention(backend, row));
+        backend.close(sequence);
+        Ok(attention?)
     }
 
     /// Bytes held: (KV cache, trace).

@@ -1,4 +1,4 @@
-// attn_places against the softmax in float64, from states that are rounded from it.
+// attn_places and attn_sum against the softmax in float64, from states that are rounded from it.
 #include "attn_support.h"
 
 #include "attn_places.cu"
@@ -6,6 +6,9 @@
 CUDA_HOST_EXPORT(attn_places_kf32)
 CUDA_HOST_EXPORT(attn_places_kf16)
 CUDA_HOST_EXPORT(attn_places_kbf16)
+CUDA_HOST_EXPORT(attn_sum_kf32)
+CUDA_HOST_EXPORT(attn_sum_kf16)
+CUDA_HOST_EXPORT(attn_sum_kbf16)
 
 struct Case {
   Type k;
@@ -21,10 +24,10 @@ static std::string describe(const Case& c) {
          std::to_string(c.first_traced + 1);
 }
 
-/// Weights of the row's own position, the one before, the first, and the prompt, in precision F, by definition.
+/// The softmax weights of a row's head, in precision F, by definition.
 template <class F>
-static std::vector<F> exact_places(const Cache& cache, const Shape& s, int head, int row, int prompt,
-                                   const float* query, F& max, F& z) {
+static std::vector<F> exact_weights(const Cache& cache, const Shape& s, int head, int row, const float* query, F& max,
+                                    F& z) {
   const int kv = head / s.group(), first = s.window > 0 ? std::max(0, row + 1 - s.window) : 0;
   std::vector<F> e(row + 1, 0);
   max = -INFINITY;
@@ -35,12 +38,18 @@ static std::vector<F> exact_places(const Cache& cache, const Shape& s, int head,
     max = std::max(max, e[t]);
   }
   z = 0;
+  for (int t = first; t <= row; ++t) z += e[t] = std::exp(e[t] - max);
+  for (F& x : e) x /= z;
+  return e;
+}
+
+/// Those of the row's own position, the one before, the first, and the prompt.
+template <class F>
+static std::vector<F> exact_places(const std::vector<F>& alpha, int prompt) {
+  const int row = (int)alpha.size() - 1;
   F of_prompt = 0;
-  for (int t = first; t <= row; ++t) {
-    z += e[t] = std::exp(e[t] - max);
-    if (t < prompt) of_prompt += e[t];
-  }
-  return {e[row] / z, row > 0 ? e[row - 1] / z : 0, e[0] / z, of_prompt / z};
+  for (int t = 0; t < std::min(prompt, row + 1); ++t) of_prompt += alpha[t];
+  return {alpha[row], row > 0 ? alpha[row - 1] : 0, alpha[0], of_prompt};
 }
 
 static void test(const Case& c, int adversaries) {
@@ -55,6 +64,8 @@ static void test(const Case& c, int adversaries) {
   std::vector<RowState> row_states;
   std::vector<std::vector<double>> expected;
   std::vector<std::vector<float>> naive;
+  std::vector<double> sum(c.positions[0] + 1);  // over the heads of the first row
+  std::vector<float> naive_sum(sum.size());
   for (int r = 0; r < n; ++r) {
     const int row = c.positions[r];
     row_states.push_back({1, row, 0, 0});
@@ -62,8 +73,11 @@ static void test(const Case& c, int adversaries) {
       const float* query = &queries[((size_t)r * shape.heads + h) * c.head_dim];
       double max, z;
       float max32, z32;
-      expected.push_back(exact_places<double>(cache, shape, h, row, c.first_traced + 1, query, max, z));
-      naive.push_back(exact_places<float>(cache, shape, h, row, c.first_traced + 1, query, max32, z32));
+      const auto alpha = exact_weights<double>(cache, shape, h, row, query, max, z);
+      const auto alpha32 = exact_weights<float>(cache, shape, h, row, query, max32, z32);
+      expected.push_back(exact_places(alpha, c.first_traced + 1));
+      naive.push_back(exact_places(alpha32, c.first_traced + 1));
+      for (int t = 0; r == 0 && t <= row; ++t) sum[t] += alpha[t], naive_sum[t] += alpha32[t];
       const float m = (float)max;
       states[(size_t)r * shape.heads + h] = {m, (float)(z * std::exp(max - m)), 0, 1, -(float)h};  // entropy h
     }
@@ -77,6 +91,9 @@ static void test(const Case& c, int adversaries) {
   view.trace.places = places.get();
   const Device<SequenceView> sequences(std::vector<SequenceView>{SequenceView(), view, plain});
   std::vector<HeadPlaces> fair;
+  const int count = (int)sum.size();
+  Device<float> summed(count);
+  std::vector<float> fair_sum;
   for (int seed = 0; seed <= adversaries; ++seed) {
     ch_configure(1 + seed % 2, seed);
     places.poison();
@@ -84,8 +101,14 @@ static void test(const Case& c, int adversaries) {
            16, (const HeadState*)states.get(), (const float*)queries.get(), (const RowState*)rows.get(),
            (const SequenceView*)sequences.get(), 1, shape.layers, shape.heads, c.kv_heads, c.head_dim, c.window,
            c.softcap, 0);
-    if (seed == 0) fair = copy(places);
-    check(same_bits(places, fair), "schedule " + std::to_string(seed) + ": " + describe(c));
+    summed.poison();
+    launch(std::string("attn_sum_k") + type_name(c.k), dim3((count + 15) / 16), dim3(128), 0,
+           (const HeadState*)states.get(), (const float*)queries.get(), (const RowState*)rows.get(),
+           (const SequenceView*)sequences.get(), 1, shape.heads, c.kv_heads, c.head_dim, c.window, c.softcap, count,
+           summed.get());
+    if (seed == 0) fair = copy(places), fair_sum = copy(summed);
+    check(same_bits(places, fair) && same_bits(summed, fair_sum),
+          "schedule " + std::to_string(seed) + ": " + describe(c));
   }
   ch_configure(1, 0);
   Errors errors;
@@ -100,6 +123,9 @@ static void test(const Case& c, int adversaries) {
     }
   // scores of size up to 8 carry roundings of 8 / 2^24 into weights of at most 1
   check(errors.within(8), "places:" + errors.text() + ": " + describe(c));
+  Errors of_sum;
+  for (int t = 0; t < count; ++t) of_sum.add(fair_sum[t], naive_sum[t], sum[t]);
+  check(of_sum.within(8.f * shape.heads), "sum:" + of_sum.text() + ": " + describe(c));
   size_t untouched = 0;
   for (const HeadPlaces& p : fair) untouched += std::isnan(p.own);
   check(untouched + written == fair.size(), "what is written: " + describe(c));

@@ -3,7 +3,9 @@
 
 use crate::common::tiny::noise;
 use uqac::backend::DType;
-use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, TracedHead, accumulate_row, attend};
+use uqac::backend::cpu::attention::{
+    AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, add_row, attend,
+};
 use uqac::backend::cpu::cache::KvCache;
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::threads::ThreadPool;
@@ -59,6 +61,8 @@ struct Exact {
     out: Vec<f64>,
     /// `None`: no attention.
     entropy: Option<f64>,
+    /// α
+    alpha: Vec<f64>,
     /// α'
     row: Vec<f64>,
     /// α of the last position, the one before, the first, and of the first half together.
@@ -95,12 +99,11 @@ fn exact(case: &Case, data: &Data, head: usize) -> Exact {
     let reweighted = normalized((first..=row).map(|t| f64::from(reweighting(row, t))).collect());
     let entropy = reweighted.iter().filter(|a| **a > 0.0).map(|a| -a * a.ln()).sum::<f64>();
     let any = reweighted.iter().any(|a| *a > 0.0);
-    let mut full = vec![0.0; row + 1];
-    full[first..].copy_from_slice(&reweighted);
+    let whole = |of: &[f64]| [vec![0.0; first], of.to_vec()].concat();
     let at = |t: Option<usize>| t.and_then(|t| t.checked_sub(first)).map_or(0.0, |i| alpha[i]);
     let prompt = (first..case.len / 2).map(|t| alpha[t - first]).sum();
     let places = [at(Some(row)), at(row.checked_sub(1)), at(Some(0)), prompt];
-    Exact { out, entropy: any.then_some(entropy), row: full, places }
+    Exact { out, entropy: any.then_some(entropy), alpha: whole(&alpha), row: whole(&reweighted), places }
 }
 
 fn run(case: &Case, cache: &KvCache, query: &[f32], threads: usize, isa: Isa) -> (Vec<f32>, Vec<HeadState>) {
@@ -124,7 +127,7 @@ fn check(case: &Case, seed: u64) {
         let (shared, shared_states) = run(case, &cache, &data.query, 5, isa);
         assert_eq!((&out, &states), (&shared, &shared_states), "{name}: threads");
         for head in 0..s.heads {
-            let Exact { out: expected, entropy, row, places } = exact(case, &data, head);
+            let Exact { out: expected, entropy, alpha, row, places } = exact(case, &data, head);
             for (found, expected) in out[head * s.head_dim..].iter().zip(&expected) {
                 assert!((f64::from(*found) - expected).abs() <= 2.0 * bound, "{name}: {found} not {expected}");
             }
@@ -140,11 +143,19 @@ fn check(case: &Case, seed: u64) {
                 assert!((found - expected).abs() <= 2.0 * bound, "{name}: places {found} not {expected}");
             }
             let query = &data.query[head * s.head_dim..(head + 1) * s.head_dim];
-            let traced = TracedHead { head, query, max: state.entropy.max, sum: state.entropy.sum };
+            let traced = RowHead { head, query, max: state.entropy.max, sum: state.entropy.sum };
             let mut rebuilt = vec![0.0; case.len];
             accumulate_row(isa, s, &cache, &traced, &mut rebuilt);
-            for (found, expected) in rebuilt.iter().zip(&row) {
-                assert!((f64::from(*found) - expected).abs() <= 2.0 * bound, "{name}: alpha' {found} not {expected}");
+            let plain = RowHead { max: state.softmax.max, sum: state.softmax.sum, ..traced };
+            let mut added = vec![0.0; case.len];
+            add_row(isa, s, &cache, &plain, &mut added);
+            for (what, found, expected) in [("alpha'", rebuilt, row), ("alpha", added, alpha)] {
+                for (found, expected) in found.iter().zip(&expected) {
+                    assert!(
+                        (f64::from(*found) - expected).abs() <= 2.0 * bound,
+                        "{name}: {what} {found} not {expected}"
+                    );
+                }
             }
         }
     }

@@ -21,7 +21,7 @@ use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::entropy::EntropyRule;
 use uqac::backend::entropy::Gamma;
-use uqac::backend::forward::forward;
+use uqac::backend::forward::{forward, mean_attention};
 use uqac::backend::reference::ReferenceBackend;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{
@@ -80,6 +80,8 @@ struct Numbers {
     head_entropies: Vec<f64>,
     /// α' of every head of some rows.
     head_rows: Vec<f64>,
+    /// α of some rows, the mean of all heads.
+    mean_attention: Vec<f64>,
     /// α* of every row.
     attention_rows: Vec<f64>,
     cosines: Vec<f64>,
@@ -88,7 +90,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn kinds(&self) -> [(&'static str, &[f64]); 10] {
+    fn kinds(&self) -> [(&'static str, &[f64]); 11] {
         [
             ("log-probabilities", &self.logprobs),
             ("entropies of predictions", &self.token_entropies),
@@ -100,13 +102,14 @@ impl Numbers {
             ("distributions", &self.distributions),
             ("places of attention", &self.places),
             ("mean hidden states", &self.layer_means),
+            ("mean attention", &self.mean_attention),
         ]
     }
 
     /// Largest distance of each kind.
-    fn distances(&self, other: &Numbers) -> [f64; 10] {
+    fn distances(&self, other: &Numbers) -> [f64; 11] {
         let distance = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a - b).abs() }; // ∞ where a row has no attention
-        let mut of_kind = [0.0; 10];
+        let mut of_kind = [0.0; 11];
         for (largest, ((kind, a), (_, b))) in of_kind.iter_mut().zip(self.kinds().into_iter().zip(other.kinds())) {
             assert_eq!(a.len(), b.len(), "{kind}");
             *largest = a.iter().zip(b).map(distance).fold(0.0, f64::max);
@@ -188,6 +191,10 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
     let rows: Vec<usize> = (0..len).collect();
     found.attention_rows = backend.attention_rows(id, &rows).unwrap().iter().flat_map(|row| wide(row)).collect();
     found.cosines = wide(&backend.cosines(id, &rows, len - 3..len).unwrap()).collect();
+    for position in few {
+        let row = Row { sequence: id, position, token: run.tokens[position] };
+        found.mean_attention.extend(mean_attention(backend, row).unwrap());
+    }
     found.layer_means = backend.layer_means(id).unwrap().unwrap_or_default().concat();
     backend.close(id);
     found
@@ -209,7 +216,7 @@ struct Case {
     cache: CacheTypes,
     run: Run,
     expected: Numbers,
-    bounds: [f64; 10],
+    bounds: [f64; 11],
     heads: usize,
     selected: Vec<(HeadRecord, Vec<f32>)>,
 }

@@ -14,7 +14,7 @@ use super::threads::{Disjoint, ThreadPool};
 use crate::backend::entropy::{EntropyState, Gamma, SoftmaxState};
 use scores::{Entropy, Reweighting, Scores, Softmax, Values};
 use std::ops::Range;
-pub use trace_row::{TracedHead, accumulate_row};
+pub use trace_row::{RowHead, accumulate_row, add_row};
 
 /// Query rows (of all heads) that meet a chunk together: their scores and the chunk's keys stay in the first-level cache.
 const QUERIES: usize = 24;

@@ -19,7 +19,7 @@ use super::{
     WeightFormat,
 };
 use crate::model::{ModelSpec, Weights};
-use attention::{AttentionShape, TracedHead};
+use attention::{AttentionShape, RowHead};
 use cache::KvCache;
 pub use input_rounding::InputRounding;
 use matmul::matmul;
@@ -115,7 +115,7 @@ impl CpuBackend {
     fn accumulate(&self, cache: &KvCache, selected: &Selected, row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
         let (layer, head) = (selected.head as usize / heads, selected.head as usize % heads);
-        let traced = TracedHead { head, query: selected.query, max: selected.max, sum: selected.sum };
+        let traced = RowHead { head, query: selected.query, max: selected.max, sum: selected.sum };
         attention::accumulate_row(self.options.isa, &self.shape(layer), cache, &traced, row);
     }
 
@@ -304,6 +304,19 @@ impl Backend for CpuBackend {
             self.accumulate(cache, &selected[i], weights);
         });
         Ok(result)
+    }
+
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
+        let (pass, spec, shape) = (&self.pass, &self.spec, self.shape(layer));
+        let row = &pass.rows[pass.index(0)?];
+        let mut sum = vec![0.0; row.position + 1];
+        let Some(Sequence { cache, .. }) = self.sequence(row.sequence) else { return Ok(sum) };
+        let queries = pass.q.chunks_exact(spec.head_dim);
+        for (head, (query, state)) in queries.zip(&pass.states).take(spec.num_attention_heads).enumerate() {
+            let head = RowHead { head, query, max: state.softmax.max, sum: state.softmax.sum };
+            attention::add_row(self.options.isa, &shape, cache, &head, &mut sum);
+        }
+        Ok(sum)
     }
 
     fn cosines(

@@ -377,6 +377,21 @@ kernels! {
         softcap: f32,
         regularized: Int,
     }
+    /// `attn_places.cu`: `attn_sum_k{k}`
+    AttnSum(128) {
+        states: DevicePtr<HeadState>,
+        queries: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>,
+        layer: Int,
+        heads: Int,
+        kv_heads: Int,
+        head_dim: Int,
+        window: Int,
+        softcap: f32,
+        count: Int,
+        out: DevicePtr<f32>,
+    }
     /// `attn_rows.cu`: `attn_rows_k{k}_d{head_dim}`
     AttnRows(512) {
         sequences: DevicePtr<SequenceView>,

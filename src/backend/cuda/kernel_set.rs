@@ -1,9 +1,9 @@
 //! Which kernels a model needs, and the limits that they set.
 
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, Cosines, Embed, GatedAct, Gemm,
-    GemmGated, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, NarrowWeights, RmsNorm, RmsNormF16,
-    RopeCache, RoundRows, ScaleProducts,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed,
+    GatedAct, Gemm, GemmGated, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, NarrowWeights, RmsNorm,
+    RmsNormF16, RopeCache, RoundRows, ScaleProducts,
 };
 use super::error::CudaError;
 use super::launch::Kernel;
@@ -30,6 +30,9 @@ pub const MAX_SPLITS: usize = 128;
 
 /// Query heads that a block of `attn_decode` computes together.
 pub const DECODE_GROUP: usize = 8;
+
+/// Positions of a block of `attn_sum`.
+pub const SUMMED: usize = 16;
 
 /// Lines (a row's query heads of one group, row after row) that a block of `attn_prefill` computes.
 pub const PREFILL_LINES: usize = 64;
@@ -70,6 +73,7 @@ pub struct KernelSet {
     pub prefill: Kernel<AttnPrefill>,
     pub select: Kernel<AttnSelect>,
     pub places: Kernel<AttnPlaces>,
+    pub sum: Kernel<AttnSum>,
     pub rows: Kernel<AttnRows>,
     pub cosines: Kernel<Cosines>,
     pub head_partial: Kernel<HeadPartial>,
@@ -160,6 +164,7 @@ impl KernelSet {
             prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}"))?,
             select: load_select(files, shape)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
+            sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
             cosines: files.get("cosines", "cosines")?,
             head_partial: files.get("head", "head_partial")?,

@@ -361,6 +361,10 @@ impl Backend for CudaBackend {
         Ok(CudaBackend::attention_rows(self, sequence, rows)?)
     }
 
+    fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
+        Ok(CudaBackend::layer_attention(self, layer)?)
+    }
+
     fn cosines(
         &mut self,
         sequence: SequenceId,

@@ -97,7 +97,7 @@ impl Operations for CudaBackend {
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
-        let q = self.queries(layer);
+        let q = self.layer_queries(layer);
         let jobs = [
             Job { w: &w.q, bias: w.q_bias.as_ref(), y: q },
             Job { w: &w.k, bias: w.k_bias.as_ref(), y: scratch.k() },
@@ -162,20 +162,20 @@ impl Operations for CudaBackend {
 
 impl CudaBackend {
     /// Heads of the pass before a layer's part of the queries and states.
-    fn heads_before(&self, layer: usize) -> usize {
+    pub(super) fn heads_before(&self, layer: usize) -> usize {
         if self.pass.narrow() { layer * self.pass.rows.len() * self.spec.num_attention_heads } else { 0 }
     }
 
     /// A layer's queries.
-    fn queries(&self, layer: usize) -> DevicePtr<f32> {
+    pub(super) fn layer_queries(&self, layer: usize) -> DevicePtr<f32> {
         self.scratch.heads.q.ptr().add(self.heads_before(layer) * self.spec.head_dim)
     }
 
-    fn softcap(&self) -> f32 {
+    pub(super) fn softcap(&self) -> f32 {
         self.spec.attn_logit_softcapping.unwrap_or(0.0)
     }
 
-    fn window(&self, layer: usize) -> Int {
+    pub(super) fn window(&self, layer: usize) -> Int {
         self.spec.layers[layer].window.unwrap_or(0).into()
     }
 
@@ -234,7 +234,7 @@ impl CudaBackend {
             _ => &self.kernels.decode,
         };
         let parameters = AttnDecode {
-            queries: self.queries(layer),
+            queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views().ptr(),
             layer: layer.into(),
@@ -265,7 +265,7 @@ impl CudaBackend {
         let (s, scratch, heads) = (&self.spec, &self.scratch, self.spec.num_attention_heads);
         let parameters = AttnPlaces {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
-            queries: self.queries(layer),
+            queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views().ptr(),
             layer: layer.into(),

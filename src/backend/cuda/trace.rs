@@ -1,10 +1,11 @@
 //! What the method reads of a traced response, computed from the KV cache and the trace on the device.
 
 use super::CudaBackend;
-use super::abi::{AttnRows, Cosines, HeadPlaces};
+use super::abi::{AttnRows, AttnSum, Cosines, HeadPlaces};
 use super::cache::TraceArray;
 use super::context::Device;
 use super::error::CudaError;
+use super::kernel_set::SUMMED;
 use super::memory::Buffer;
 use crate::backend::{HeadAttention, HeadRecord, SequenceId};
 use std::ops::Range;
@@ -83,6 +84,29 @@ impl CudaBackend {
         };
         self.device.launch(&self.kernels.rows, [stride.div_ceil(32), asked.len(), 1], &parameters)?;
         self.device.read(out, 0, asked.len() * stride)
+    }
+
+    /// Σ over a layer's heads of the weights of the pass's first row, which has just attended: T + 1 numbers.
+    pub(super) fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, CudaError> {
+        let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
+        reserve(&self.device, &mut self.queries.out, count)?;
+        let (s, scratch, out) = (&self.spec, &self.scratch, &self.queries.out);
+        let parameters = AttnSum {
+            states: scratch.heads.states.ptr().add(self.heads_before(layer)),
+            queries: self.layer_queries(layer),
+            rows: scratch.rows.ptr(),
+            sequences: self.sequences.views().ptr(),
+            layer: layer.into(),
+            heads: s.num_attention_heads.into(),
+            kv_heads: s.num_key_value_heads.into(),
+            head_dim: s.head_dim.into(),
+            window: self.window(layer),
+            softcap: self.softcap(),
+            count: count.into(),
+            out: out.ptr(),
+        };
+        self.device.launch(&self.kernels.sum, [count.div_ceil(SUMMED), 1, 1], &parameters)?;
+        self.device.read(out, 0, count)
     }
 
     /// Cosines of traced hidden states, `[positions, answer]`; 0 where a position was not traced.

@@ -6,26 +6,45 @@ use crate::backend::cpu::cache::{KvCache, with_block};
 use crate::backend::cpu::norm;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
 
-/// A selected head of a traced row, as [`accumulate_row`] needs it.
+/// A head of a row: what its weights are computed from.
 #[derive(Clone, Copy, Debug)]
-pub struct TracedHead<'a> {
+pub struct RowHead<'a> {
     /// Of the layer.
     pub head: usize,
     /// `[head_dim]`, rotated and scaled.
     pub query: &'a [f32],
-    /// m'
+    /// m, or m' of a traced row.
     pub max: f32,
-    /// Z' (over f under the regularized rule)
+    /// Z, or Z' (over f under the regularized rule).
     pub sum: f32,
 }
 
 /// α*_t ← max(α*_t, α'_t) over the positions of one row: α'_t = w_t e^{s_t - m'} / Z', from the cached keys.
 /// `row` is `[position + 1]`.
-pub fn accumulate_row(isa: Isa, shape: &AttentionShape, cache: &KvCache, head: &TracedHead, row: &mut [f32]) {
+pub fn accumulate_row(isa: Isa, shape: &AttentionShape, cache: &KvCache, head: &RowHead, row: &mut [f32]) {
+    let position = row.len() - 1;
+    each_weight(isa, shape, cache, head, position, |t, weight| {
+        row[t] = row[t].max(shape.gamma.weight(position, t) * weight);
+    });
+}
+
+/// row_t ← row_t + α_t over the positions of one row: α_t = e^{s_t - m} / Z. `row` is `[position + 1]`.
+pub fn add_row(isa: Isa, shape: &AttentionShape, cache: &KvCache, head: &RowHead, row: &mut [f32]) {
+    each_weight(isa, shape, cache, head, row.len() - 1, |t, weight| row[t] += weight);
+}
+
+/// Calls `each` with every position that row `position` attends to and e^{min(s_t - m, 0)} / Z.
+fn each_weight(
+    isa: Isa,
+    shape: &AttentionShape,
+    cache: &KvCache,
+    head: &RowHead,
+    position: usize,
+    mut each: impl FnMut(usize, f32),
+) {
     if head.sum <= 0.0 {
         return;
     }
-    let position = row.len() - 1;
     let attended = shape.positions(position);
     let kv_head = head.head / shape.group();
     let mut scores = [0.0; CHUNK];
@@ -40,12 +59,12 @@ pub fn accumulate_row(isa: Isa, shape: &AttentionShape, cache: &KvCache, head: &
         isa.run(Weights { scores: &mut scores, max: head.max, sum: head.sum });
         let start = index * CHUNK;
         for t in attended.start.max(start)..attended.end.min(start + CHUNK) {
-            row[t] = row[t].max(shape.gamma.weight(position, t) * scores[t - start]);
+            each(t, scores[t - start]);
         }
     }
 }
 
-/// e^{min(s - m', 0)} / Z': positions above m' are those with weight 0.
+/// e^{min(s - m, 0)} / Z: positions above m' are those with weight 0.
 struct Weights<'a> {
     scores: &'a mut [f32; CHUNK],
     max: f32,

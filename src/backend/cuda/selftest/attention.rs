@@ -2,12 +2,12 @@
 //! sequence with a cache, in slot 1 of two, and layer 1 of two.
 
 use super::super::abi::{
-    AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, HeadPlaces, HeadState, RopeCache, RowState,
+    AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RowState,
     SequenceView, TraceView, cache_type,
 };
 use super::super::context::Device;
 use super::super::error::CudaError;
-use super::super::kernel_set::{DECODE_GROUP, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
+use super::super::kernel_set::{DECODE_GROUP, SUMMED, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::Buffer;
 use super::super::noise::Noise;
@@ -299,14 +299,7 @@ impl<'a> Fixture<'a> {
         let (device, row, variant) = (self.device, 150, VARIANTS[0]);
         let queries = self.queries(1);
         let attended: Vec<Attended> = (0..HEADS).map(|head| self.attend(&queries, 0, row, head, variant)).collect();
-        let state = |want: &Attended| -> HeadState {
-            // any maximum will do
-            let sum = want.log_sum(|t| f64::from(reweighting(row, t)));
-            let (m, entropy) = (want.lse().floor(), want.entropy());
-            let (z, zw) = ((want.lse() - m).exp(), (sum - m).exp());
-            [m as f32, z as f32, m as f32, zw as f32, (zw * (zw.ln() - entropy)) as f32]
-        };
-        let states: Vec<HeadState> = attended.iter().map(state).collect();
+        let states: Vec<HeadState> = attended.iter().map(state_of).collect();
         let traced = row - FIRST_TRACED + 1;
         let places = unwritten::<HeadPlaces>(device, traced * LAYERS * HEADS)?;
         let views = views(device, &self.k, &self.v, TraceView { places: places.ptr(), ..TraceView::default() })?;
@@ -337,6 +330,42 @@ impl<'a> Fixture<'a> {
             outcome.compare(got[0], want.entropy(), 8.0, 64.0 * U);
             for (got, alpha) in got[1..].iter().zip([alpha(row), alpha(row - 1), alpha(0), prompt]) {
                 outcome.compare(*got, alpha, alpha, 2.0 * lost);
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// The weights of a row's heads together, with a window and a softcap.
+    pub fn sum(&self, kernel: &Kernel<AttnSum>) -> Result<Outcome, CudaError> {
+        let (device, row, variant) = (self.device, 150, VARIANTS[1]);
+        let queries = self.queries(1);
+        let attended: Vec<Attended> = (0..HEADS).map(|head| self.attend(&queries, 0, row, head, variant)).collect();
+        let states: Vec<HeadState> = attended.iter().map(state_of).collect();
+        let (q, states) = (upload(device, &queries)?, upload(device, &states)?);
+        let (rows, count) = (upload(device, &Fixture::rows(&[row]))?, row + 1);
+        let out = unwritten::<f32>(device, count)?;
+        let parameters = AttnSum {
+            states: states.ptr(),
+            queries: q.ptr(),
+            rows: rows.ptr(),
+            sequences: self.views.ptr(),
+            layer: LAYER.into(),
+            heads: HEADS.into(),
+            kv_heads: KV_HEADS.into(),
+            head_dim: self.head_dim.into(),
+            window: variant.0.into(),
+            softcap: variant.1,
+            count: count.into(),
+            out: out.ptr(),
+        };
+        device.launch(kernel, [count.div_ceil(SUMMED), 1, 1], &parameters)?;
+        let mut outcome = Outcome::default();
+        let lost = attended.iter().map(|want| want.score_bound(self.head_dim)).fold(0.0, f64::max) + 512.0 * U;
+        for (t, got) in device.read::<f32>(&out, 0, count)?.into_iter().enumerate() {
+            let weight = |want: &Attended| Some((want.scores.get(t.checked_sub(want.first)?)? - want.lse()).exp());
+            match attended.iter().map(weight).sum::<Option<f64>>() {
+                Some(want) => outcome.compare(got, want, want, 2.0 * lost + bound(HEADS, 0)),
+                None => outcome.same(got, 0.0),
             }
         }
         Ok(outcome)
@@ -398,6 +427,14 @@ impl<'a> Fixture<'a> {
         }
         Ok(outcome)
     }
+}
+
+/// What the attention kernels leave of a head; any maximum will do.
+fn state_of(want: &Attended) -> HeadState {
+    let sum = want.log_sum(|t| f64::from(reweighting(want.row, t)));
+    let (m, entropy) = (want.lse().floor(), want.entropy());
+    let (z, zw) = ((want.lse() - m).exp(), (sum - m).exp());
+    [m as f32, z as f32, m as f32, zw as f32, (zw * (zw.ln() - entropy)) as f32]
 }
 
 /// Two sequences, of which the first has nothing.

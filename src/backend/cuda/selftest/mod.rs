@@ -161,6 +161,7 @@ impl<'a> SelfTest<'a> {
         self.attention(set, &fixture)?;
         self.required(&set.select, |kernel| selection::select(device, kernel, head_dim))?;
         self.required(&set.places, |kernel| fixture.places(kernel))?;
+        self.required(&set.sum, |kernel| fixture.sum(kernel))?;
         self.required(&set.rows, |kernel| fixture.rows_of_attention(kernel))?;
         self.required(&set.cosines, |kernel| selection::cosines(device, kernel))?;
         self.required(&set.head_partial, |kernel| head::partial(device, kernel))?;

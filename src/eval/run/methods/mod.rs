@@ -3,6 +3,7 @@
 //! A new method is a file with an implementation of [`Method`] and a row of [`METHODS`]; `--methods`, the manifest, the
 //! samples and the reports know it from there.
 
+pub mod csl;
 pub mod p_true;
 pub mod pmi;
 pub mod self_consistency;
@@ -17,7 +18,8 @@ use crate::uq::pipeline::Answer;
 use serde_json::Value;
 
 /// Every method with passes of its own, in the order in which they run.
-pub static METHODS: [&dyn Method; 4] = [&self_consistency::Drawn, &verbalized::Asked, &p_true::PTrue, &pmi::Pmi];
+pub static METHODS: [&dyn Method; 5] =
+    [&self_consistency::Drawn, &verbalized::Asked, &p_true::PTrue, &pmi::Pmi, &csl::Csl];
 
 /// UQAC with its baselines, which always runs: in `--methods` and in the manifest beside those of the table.
 pub const UQAC: &str = "uqac";

@@ -10,7 +10,7 @@ use crate::model::tokenizer::TokenizerError;
 use serde_json::json;
 
 /// The question after the answer: the paper's two options, in a turn of its own.
-const QUESTION: &str =
+pub const QUESTION: &str =
     "Is your final answer:\n (A) True\n (B) False\nReply with the letter alone, A or B. The final answer is:";
 
 /// Asks in a second turn on the response's cache, and reads the first token's distribution.
