@@ -20,6 +20,13 @@ struct HeadPlaces {
   float entropy, own, previous, first, prompt;
 };
 
+/// Sums of hidden states at the places that they pass, and the latest rows, which are in none (layer_sums.cu).
+struct LayersView {
+  double* sums;  // [places, hidden_size]; null: not recorded
+  float* rows;   // [places, kept, hidden_size], row r at r % kept
+  int* counts;   // [places, ceil(hidden_size / 256)] of rows that have come, for each block of columns
+};
+
 /// The trace of a sequence; row r = position - first_traced_row. K = heads kept per row.
 struct TraceView {
   int* heads;        // [rows, K] l * H + h, entropy ascending, of equals the lower id first; -1: none
@@ -30,6 +37,7 @@ struct TraceView {
   __half* hidden;    // [rows, hidden_size] after the final norm, times a power of two
   float* gaps;       // [rows] from the last kept entropy to the best one that was not
   HeadPlaces* places;  // [rows, layers, heads], of every head; null: not recorded
+  LayersView layers;
 };
 
 /// A sequence's cache, [layers][kv_heads][capacity][head_dim] each, and its trace.

@@ -327,9 +327,7 @@ pub trait Backend: Operations {
     /// With [`TraceOptions::layer_means`], the mean over the sequence's traced rows but the last, which predicts nothing of it, of the
     /// embedding, the residual stream after each layer but the last, and the final hidden state: `[L + 1, hidden_size]`, the places
     /// of Hugging Face's `hidden_states`. `None` if fewer than two rows were traced.
-    fn layer_means(&self, _sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
-        Ok(None)
-    }
+    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError>;
 
     /// α* of traced rows (absolute): row T gives T + 1 weights. A row that was not traced gives zeros.
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError>;

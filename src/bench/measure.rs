@@ -6,9 +6,8 @@ use super::interleave::added_percent;
 use super::report::{MedianRange, Report, Stage};
 use super::settings::Settings;
 use super::{BenchError, roofline, sweep};
-use crate::backend::BackendError;
 use crate::bench::machine::Machine;
-use crate::engine::{Engine, EngineError, HeadSelection, TracedSequence};
+use crate::engine::{Engine, HeadSelection, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -43,9 +42,6 @@ impl Settings {
     }
 }
 
-/// The stage that not every device has.
-const LAYER_TRACE: &str = "decode, layer trace";
-
 /// Stages that decode the same response, and with which trace. Which goes first changes from round to round, so that a drift
 /// of the clock favours none.
 const DECODINGS: [(&str, Option<HeadSelection>); 5] = {
@@ -55,7 +51,7 @@ const DECODINGS: [(&str, Option<HeadSelection>); 5] = {
         ("decode, traced", Some(usual)),
         ("decode, wide trace", Some(HeadSelection { wide: true, ..usual })),
         ("decode, head trace", Some(HeadSelection { wide: true, head_attention: true, ..usual })),
-        (LAYER_TRACE, Some(HeadSelection { layer_means: true, ..usual })),
+        ("decode, layer trace", Some(HeadSelection { layer_means: true, ..usual })),
     ]
 };
 
@@ -96,10 +92,6 @@ impl Times {
         if let Some(last) = self.seconds.get_mut(stage).and_then(|values| values.last_mut()) {
             *last = seconds;
         }
-    }
-
-    fn has(&self, stage: &str) -> bool {
-        self.seconds.contains_key(stage)
     }
 
     fn of(&self, stage: &str) -> &[f64] {
@@ -150,7 +142,7 @@ pub fn run(
         trace_overhead_percent: overhead("decode, traced"),
         wide_trace_overhead_percent: overhead("decode, wide trace"),
         head_trace_overhead_percent: overhead("decode, head trace"),
-        layer_trace_overhead_percent: times.has(LAYER_TRACE).then(|| overhead(LAYER_TRACE)),
+        layer_trace_overhead_percent: overhead("decode, layer trace"),
         chain_links: links,
         sweep,
     })
@@ -172,10 +164,7 @@ fn round(
     let mut whole = tokens.clone();
     for i in 0..DECODINGS.len() {
         let (stage, trace) = DECODINGS[(i + round) % DECODINGS.len()];
-        let mut decoded = match times.time(machine, stage, || decoding.run(&mut base, trace, 0.0)) {
-            Err(BenchError::Engine(EngineError::Backend(BackendError::Unsupported { .. }))) => continue,
-            decoded => decoded?,
-        };
+        let mut decoded = times.time(machine, stage, || decoding.run(&mut base, trace, 0.0))?;
         times.correct(stage, steps * decoded.step);
         whole = decoded.generations.remove(0).tokens; // every time the same
     }
@@ -279,13 +268,13 @@ fn stages(
     let (decode, all) = (decoded(batch, prompt_tokens, gen_tokens), Some(batch * gen_tokens));
     let (prefill, score) = (operations(prompt_tokens, 2), operations(last + 1, gen_tokens + 1));
     let drawn = Some(samples * gen_tokens);
-    let mut stages = vec![
+    vec![
         stage("prefill", format!("{prompt_tokens} tokens"), Some(prompt_tokens), None, prefill),
         stage("decode", response.clone(), all, decode, None),
         stage("decode, traced", response.clone(), all, decode, None),
         stage("decode, wide trace", format!("{response}, --wide-trace"), all, decode, None),
         stage("decode, head trace", format!("{response}, --head-trace too"), all, decode, None),
-        stage(LAYER_TRACE, format!("{response}, --layer-trace"), all, decode, None),
+        stage("decode, layer trace", format!("{response}, --layer-trace"), all, decode, None),
         stage("score", format!("{} tokens", last + 1), Some(last + 1), None, score),
         stage("chain", "backtracking".to_owned(), None, None, None),
         stage("similarity", "filter".to_owned(), None, None, None),
@@ -298,7 +287,5 @@ fn stages(
             None,
         ),
         stage("verbalized", format!("{QUESTION} + {REPLY} tokens"), Some(REPLY), None, None),
-    ];
-    stages.retain(|stage| times.has(stage.stage));
-    stages
+    ]
 }

@@ -98,8 +98,8 @@ pub struct Report {
     /// The same of a wide trace (`--wide-trace`), and of a wide one with every head's attention (`--head-trace` too).
     pub wide_trace_overhead_percent: MedianRange,
     pub head_trace_overhead_percent: MedianRange,
-    /// The same of `--layer-trace`; `None` where the device does not have it.
-    pub layer_trace_overhead_percent: Option<MedianRange>,
+    /// The same of `--layer-trace`.
+    pub layer_trace_overhead_percent: MedianRange,
     /// Links of the attention chain that was found.
     pub chain_links: usize,
     pub sweep: Vec<SweepRow>,

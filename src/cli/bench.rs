@@ -218,9 +218,7 @@ fn tables(report: &Report, style: TermStyle) -> String {
     text += &format!("\n  the trace adds {} to a decode step,\n", percents(&report.trace_overhead_percent));
     text += &format!("  a wide one {},\n", percents(&report.wide_trace_overhead_percent));
     text += &format!("  a wide one with every head's attention {}\n", percents(&report.head_trace_overhead_percent));
-    if let Some(percent) = &report.layer_trace_overhead_percent {
-        text += &format!("  one with every layer's mean hidden state {}\n", percents(percent));
-    }
+    text += &format!("  one with every layer's mean hidden state {}\n", percents(&report.layer_trace_overhead_percent));
     text += &format!("  links of the chain: {}\n", report.chain_links);
     if !report.sweep.is_empty() {
         text += &format!("\n{}", sweep_table(report, style));

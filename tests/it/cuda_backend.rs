@@ -109,6 +109,7 @@ struct Left {
     heads: Vec<Vec<HeadAttention>>,
     rows: Vec<Vec<f32>>,
     cosines: Vec<f32>,
+    layer_means: Option<Vec<Vec<f64>>>,
 }
 
 fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec<f32>, rows: &[usize]) -> Left {
@@ -120,13 +121,18 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
         heads: rows.iter().filter_map(|row| backend.head_attention(id, *row).unwrap()).collect(),
         rows: backend.attention_rows(id, rows).unwrap(),
         cosines: backend.cosines(id, rows, answer).unwrap(),
+        layer_means: backend.layer_means(id).unwrap(),
     }
+}
+
+/// All that a trace can record.
+fn everything(options: TraceOptions) -> TraceOptions {
+    TraceOptions { wide: true, head_attention: true, layer_means: true, ..options }
 }
 
 /// Runs a sequence whose rows are traced from 3 on.
 fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyRule) -> Left {
-    let id =
-        backend.open(Some(TraceOptions { wide: true, head_attention: true, ..TraceOptions::new(3, 4, rule) })).unwrap();
+    let id = backend.open(Some(everything(TraceOptions::new(3, 4, rule)))).unwrap();
     let (steps, hidden) = run(backend, id, tokens, width);
     // the first is not traced; the second is the first traced one
     let rows = [1, 3, 4, tokens.len() / 2, tokens.len() - 3, tokens.len() - 1];
@@ -138,7 +144,7 @@ fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyR
 /// What a cosine may move by when both vectors are rounded to f16, to 2^-11 of each element.
 const COSINE_ROUNDING: f64 = 2.0 / 2048.0;
 
-/// Largest differences: (hidden states and, beyond the trace's rounding, cosines, log-probabilities and entropies, α* and weights on places).
+/// Largest differences: (hidden states, their means and, beyond the trace's rounding, cosines, log-probabilities and entropies, α* and weights on places).
 fn differences(a: &Left, b: &Left) -> [f64; 3] {
     let largest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
     let floats = |a: &[f32], b: &[f32]| {
@@ -153,8 +159,13 @@ fn differences(a: &Left, b: &Left) -> [f64; 3] {
         let wide = largest(&mut wide.map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() }));
         logprob.max(top).max((a.entropy - b.entropy).abs()).max(wide)
     };
+    let means = |left: &Left| -> Vec<f32> {
+        left.layer_means.as_ref().unwrap().iter().flatten().map(|mean| *mean as f32).collect()
+    };
     [
-        floats(&a.hidden, &b.hidden).max(floats(&a.cosines, &b.cosines) - COSINE_ROUNDING),
+        floats(&a.hidden, &b.hidden)
+            .max(floats(&means(a), &means(b)))
+            .max(floats(&a.cosines, &b.cosines) - COSINE_ROUNDING),
         largest(&mut a.steps.iter().zip(&b.steps).map(step)),
         largest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))).max(floats(&places(a), &places(b))),
     ]
@@ -273,11 +284,7 @@ fn generate(
     let ids: Vec<SequenceId> = prompts
         .iter()
         .map(|(_, prompt)| {
-            let trace = TraceOptions {
-                wide: true,
-                head_attention: true,
-                ..TraceOptions::new(prompt.len() - 1, 4, EntropyRule::Exact)
-            };
+            let trace = everything(TraceOptions::new(prompt.len() - 1, 4, EntropyRule::Exact));
             let id = backend.open(Some(trace)).unwrap();
             run(backend, id, &prompt[..prompt.len() - 1], 48);
             id

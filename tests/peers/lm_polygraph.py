@@ -2,7 +2,7 @@
 """Compares our scores with those of LM-Polygraph's own estimator classes and of deepconf's own functions.
 
 transformers writes the responses, greedily, and `uqac score` scores them; a few more are written and scored by `uqac eval`,
-which has PMI. The peers compute theirs from transformers' float32 forward pass over the same tokens.
+which has PMI and CSL. The peers compute theirs from transformers' float32 forward pass over the same tokens.
 
     python3 -m venv VENV && VENV/bin/pip install torch transformers scipy boostedprob
     VENV/bin/pip install --no-deps lm-polygraph deepconf
@@ -40,6 +40,11 @@ QUESTIONS = [
 ]
 CITIES = ["Lima", "Oslo", "Cairo", "Kyoto", "Quito", "Accra", "Turin"]
 
+# What P(True) asks (src/eval/run/methods/p_true.rs).
+JUDGEMENT = (
+    "Is your final answer:\n (A) True\n (B) False\nReply with the letter alone, A or B. The final answer is:"
+)
+
 # Sums over tokens: their errors add up.
 SUMS = ("response_logprob", "predictive_entropy", "attention_score")
 
@@ -71,6 +76,7 @@ def peers(config):
         "boosted_prob": polygraph("boostedprob_score", "BoostedProbSequence", -1),
         "rauq": polygraph("rauq", "RAUQ", -1, n_layers=layers, n_heads=heads),
         "attention_score": polygraph("attention_score", "AttentionScore", -1, layer=layers // 2, gen_only=True),
+        "csl": polygraph("csl", "CSL", -1),
         "pmi": polygraph("pointwise_mutual_information", "MeanPointwiseMutualInformation", -1),
         "coe_r": ("CoE-R, by its formula", coe_r),
         "coe_c": ("CoE-C, by its formula", coe_c),
@@ -132,17 +138,18 @@ def scored(model, tokenizer, arguments):
         source.write_text("".join(json.dumps(line) + "\n" for line in lines))
         uqac(arguments, "score", ["--input", source], target)
         found = [json.loads(line) for line in target.read_text().splitlines()]
-    return [(tokens, n, record["scores"]) for (tokens, n), record in zip(items, found, strict=True)]
+    return [(tokens, n, record["scores"], None) for (tokens, n), record in zip(items, found, strict=True)]
 
 
 def evaluated(tokenizer, arguments):
-    """The same of an evaluation, which has PMI, too: responses of uqac, up to the answer's last token."""
+    """The same of an evaluation, which has PMI and CSL, too, with the question of the latter: responses of uqac, up to the answer's
+    last token."""
     with tempfile.TemporaryDirectory() as folder:
         tasks, run = Path(folder, "questions.jsonl"), Path(folder, "run")
         lines = [json.dumps({"question": text, "answer": "0", "grader": "number"})
                  for text in questions(arguments.evaluated)]
         tasks.write_text("\n".join(lines) + "\n")
-        uqac(arguments, "eval", ["--tasks", tasks], run, "--methods", "pmi", "--max-tokens", str(arguments.tokens))
+        uqac(arguments, "eval", ["--tasks", tasks], run, "--methods", "pmi,csl", "--max-tokens", str(arguments.tokens))
         samples = [json.loads(line) for path in run.glob("samples_*.jsonl") for line in path.read_text().splitlines()]
     for sample in samples:
         found = sample["uq"]
@@ -151,7 +158,19 @@ def evaluated(tokenizer, arguments):
             assert len(prompt) == found["n_instr"], "the prompt is encoded to other tokens"
             # embeddings are those of the whole response
             scores = {key: score for key, score in found["scores"].items() if not key.startswith("coe")}
-            yield (prompt + found["tokens"]["ids"])[:found["answer"]["tokens"][1]], len(prompt), scores
+            tokens = prompt + found["tokens"]["ids"]
+            yield tokens[:found["answer"]["tokens"][1]], len(prompt), scores, asked(tokenizer, sample, tokens)
+
+
+def asked(tokenizer, sample, tokens):
+    """A response, and P(True)'s question in a further turn."""
+    prompt, text = sample["arguments"][0][0], sample["resps"][0][0]
+    contents = {"user": sample["doc"]["question"]}, {"assistant": text}, {"user": JUDGEMENT}
+    turns = [{"role": role, "content": content} for turn in contents for role, content in turn.items()]
+    whole = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    assert whole.startswith(prompt + text), "the template keeps the response"
+    after = tokenizer(whole[len(prompt + text):], add_special_tokens=False).input_ids
+    return tokens + after[tokens[-1] == tokenizer.eos_token_id == after[0]:]
 
 
 def log_softmax(model, tokens, **options):
@@ -160,7 +179,13 @@ def log_softmax(model, tokens, **options):
     return output.logits[0].log_softmax(-1).numpy(), output
 
 
-def statistics(model, tokens, prompt_len):
+def eliciting(model, asked, response):
+    """How the last of the tokens attends to the response, `[heads of all layers, tokens]`."""
+    _, output = log_softmax(model, asked, output_attentions=True)
+    return torch.cat(output.attentions)[:, :, -1, response].flatten(0, 1).double().numpy()
+
+
+def statistics(model, tokens, prompt_len, asked):
     """What the peers read, of a batch of one."""
     logprobs, output = log_softmax(model, tokens, output_attentions=True, output_hidden_states=True)
     logprobs = logprobs[prompt_len - 1:-1]
@@ -185,6 +210,7 @@ def statistics(model, tokens, prompt_len):
         "hidden": hidden,
         "entropy": [-(np.exp(exact) * exact).sum(-1)],
         "attention_all": [steps],
+        "attention_weights_eliciting_prompt": asked and [eliciting(model, asked, slice(prompt_len, len(tokens)))],
         "forwardpass_attention_weights": [attention.astype(np.float64)],
         "trace": {"confs": [round(-mean, 3) for mean in np.sort(exact, axis=-1)[:, -20:].mean(-1)]},
     }
@@ -206,8 +232,8 @@ def main():
     largest = dict.fromkeys(table, 0.0)
     counts, tokens_in_all = dict.fromkeys(table, 0), 0
     items = [*scored(model, tokenizer, arguments), *evaluated(tokenizer, arguments)]
-    for tokens, prompt_len, scores in items:
-        stats, size = statistics(model, tokens, prompt_len), len(tokens) - prompt_len
+    for tokens, prompt_len, scores, asked in items:
+        stats, size = statistics(model, tokens, prompt_len, asked), len(tokens) - prompt_len
         tokens_in_all += size
         for key, (name, value) in table.items():
             if key not in scores:

@@ -33,6 +33,18 @@ pub struct PrefillPart {
 /// Where a head attends, in the order of [`HeadAttention`](crate::backend::HeadAttention)'s fields.
 pub type HeadPlaces = [f32; 5];
 
+/// Where a sequence's sums of hidden states are; null: not recorded.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct LayersView {
+    /// `[places, hidden_size]`
+    pub sums: DevicePtr<f64>,
+    /// The latest, which are in no sum: `[places, kept, hidden_size]`, row r at r % kept
+    pub rows: DevicePtr<f32>,
+    /// `[places, blocks of columns]`
+    pub counts: DevicePtr<i32>,
+}
+
 /// Where a sequence's trace is; null: there is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -50,6 +62,7 @@ pub struct TraceView {
     pub gaps: DevicePtr<f32>,
     /// `[rows, layers, heads]`; null: not recorded
     pub places: DevicePtr<HeadPlaces>,
+    pub layers: LayersView,
 }
 
 /// Where a sequence's cache and trace are.
@@ -305,6 +318,16 @@ kernels! {
         query_scale: f32,
         k_type: Int,
         v_type: Int,
+    }
+    /// `layer_sums.cu`: `layer_sums`
+    LayerSum(256) {
+        x: DevicePtr<f32>,
+        rows: DevicePtr<RowState>,
+        n: Int,
+        sequences: DevicePtr<SequenceView>,
+        place: Int,
+        kept: Int,
+        width: Int,
     }
     /// `attn_decode.cu`: `attn_decode_k{k}_v{v}_d{head_dim}[_plain]`
     AttnDecode(128) {

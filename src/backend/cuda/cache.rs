@@ -5,6 +5,7 @@
 use super::abi::{HeadPlaces, SequenceView, TraceView};
 use super::context::Device;
 use super::error::CudaError;
+use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::{DType, ExpectedMemory, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
@@ -20,7 +21,7 @@ const CAPACITY_STEP: usize = 64;
 const MAX_AHEAD: usize = 4096;
 
 /// Rows after the last one that are computed and dropped: those of the steps that are in flight when a response ends.
-const OVERRUN: usize = 2 * DECODE_STEPS;
+pub(super) const OVERRUN: usize = 2 * DECODE_STEPS;
 
 /// Sequences that there is room for at first.
 const FIRST_SLOTS: usize = 16;
@@ -32,6 +33,7 @@ struct Shape {
     planes: usize,
     head_dim: usize,
     hidden_size: usize,
+    layers: usize,
     /// Of all layers.
     heads: usize,
     k: DType,
@@ -52,6 +54,11 @@ impl Shape {
             device.copy_rows((to, to_capacity * row), (from, from_capacity * row), positions * row, self.planes)?;
         }
         Ok(())
+    }
+
+    /// Places that a hidden state passes, from the embedding to the final norm.
+    fn places(&self) -> usize {
+        self.layers + 1
     }
 
     /// Bytes of keys or values of `capacity` positions.
@@ -85,17 +92,21 @@ struct Room {
     /// All arrays of the trace; empty if there is none.
     trace: Buffer<u8>,
     sections: Sections,
+    layers: Option<LayerSums>,
 }
 
 impl Room {
     /// Nothing yet, and addresses for `max` positions.
     fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
         let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
+        let layers = options.filter(|options| options.layer_means);
+        let layers = layers.map(|_| LayerSums::new(device, shape.places(), shape.hidden_size)).transpose()?;
         Ok(Room {
             keys: device.growing("the keys", shape.bytes(max, shape.k))?,
             values: device.growing("the values", shape.bytes(max, shape.v))?,
             trace: device.growing("the trace", trace)?,
             sections: Sections::default(),
+            layers,
         })
     }
 }
@@ -156,8 +167,15 @@ pub struct Sequences {
 impl Sequences {
     pub fn new(device: &Device, spec: &ModelSpec, (k, v): (DType, DType)) -> Result<Sequences, CudaError> {
         let planes = spec.layers.len() * spec.num_key_value_heads;
-        let shape =
-            Shape { planes, head_dim: spec.head_dim, hidden_size: spec.hidden_size, heads: spec.total_heads(), k, v };
+        let shape = Shape {
+            planes,
+            head_dim: spec.head_dim,
+            hidden_size: spec.hidden_size,
+            layers: spec.layers.len(),
+            heads: spec.total_heads(),
+            k,
+            v,
+        };
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
         let max_positions = (spec.max_position_embeddings + OVERRUN).next_multiple_of(CAPACITY_STEP);
         Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
@@ -256,7 +274,7 @@ impl Sequences {
     fn grow(&mut self, id: SequenceId, capacity: usize) -> Result<(), CudaError> {
         let (device, shape, max) = (self.device.clone(), self.shape, self.max_positions.max(capacity));
         let Some(sequence) = self.get_mut(id) else { return Ok(()) };
-        let Room { keys, values, trace, sections } = match &mut sequence.room {
+        let Room { keys, values, trace, sections, layers: _ } = match &mut sequence.room {
             Some(room) => room,
             none => none.insert(Room::new(&device, &shape, sequence.options, max)?),
         };
@@ -324,10 +342,20 @@ impl Sequences {
         self.device.read_at(&room.trace, start + index * width, count)
     }
 
+    /// The mean hidden states of all traced rows but the last, if they are recorded: `[L + 1, hidden_size]`
+    pub fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>, CudaError> {
+        let Some(Sequence { room: Some(Room { layers: Some(layers), .. }), traced, .. }) = self.get(id) else {
+            return Ok(None);
+        };
+        let rows = traced.checked_sub(1).filter(|rows| *rows > 0);
+        rows.map(|rows| layers.means(&self.device, rows)).transpose()
+    }
+
     /// Bytes held: (KV cache, trace).
     pub fn bytes(&self, id: SequenceId) -> (usize, usize) {
         let room = self.get(id).and_then(|s| s.room.as_ref());
-        room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes()))
+        let sums = |room: &Room| room.layers.as_ref().map_or(0, LayerSums::bytes);
+        room.map_or((0, 0), |room| (room.keys.bytes() + room.values.bytes(), room.trace.bytes() + sums(room)))
     }
 
     /// Bytes that a sequence of `positions` positions will take, all traced with these options.
@@ -335,10 +363,11 @@ impl Sequences {
         let (shape, capacity) = (&self.shape, self.capacity_for(positions));
         let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity().unwrap_or(1));
         let trace = Sections::new(capacity, options, shape);
+        let sums = if options.layer_means { LayerSums::expected_bytes(shape.places(), shape.hidden_size) } else { 0 };
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
-            trace: rounded(trace.bytes),
+            trace: rounded(trace.bytes) + sums,
             trace_row: trace.widths.iter().sum(),
             working: 0,
         }
@@ -366,6 +395,7 @@ impl Sequence {
                     hidden: hidden.cast(),
                     gaps: gaps.cast(),
                     places: if options.head_attention { places.cast() } else { DevicePtr::NULL },
+                    layers: room.layers.as_ref().map(LayerSums::view).unwrap_or_default(),
                 };
             }
         }

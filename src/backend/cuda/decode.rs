@@ -35,6 +35,8 @@ struct Shape {
     wide: bool,
     /// Where their heads attend is recorded.
     head_attention: bool,
+    /// And the means of hidden states.
+    layer_means: bool,
 }
 
 /// Where a captured step selects heads while the logits are computed.
@@ -162,6 +164,7 @@ impl CudaBackend {
             mass: samplers.iter().any(needs_mass),
             wide: trace.is_some_and(|t| t.wide),
             head_attention: trace.is_some_and(|t| t.head_attention),
+            layer_means: trace.is_some_and(|t| t.layer_means),
         };
         self.pass = PassState { rows, trace, captured: true, ..PassState::default() };
         Ok(shape)

@@ -2,8 +2,8 @@
 
 use super::abi::{
     AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed,
-    GatedAct, Gemm, GemmGated, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, NarrowWeights, RmsNorm,
-    RmsNormF16, RopeCache, RoundRows, ScaleProducts,
+    GatedAct, Gemm, GemmGated, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights,
+    RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts,
 };
 use super::error::CudaError;
 use super::launch::Kernel;
@@ -74,6 +74,7 @@ pub struct KernelSet {
     pub select: Kernel<AttnSelect>,
     pub places: Kernel<AttnPlaces>,
     pub sum: Kernel<AttnSum>,
+    pub layer_sums: Kernel<LayerSum>,
     pub rows: Kernel<AttnRows>,
     pub cosines: Kernel<Cosines>,
     pub head_partial: Kernel<HeadPartial>,
@@ -165,6 +166,7 @@ impl KernelSet {
             select: load_select(files, shape)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
             sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
+            layer_sums: files.get("layer_sums", "layer_sums")?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
             cosines: files.get("cosines", "cosines")?,
             head_partial: files.get("head", "head_partial")?,

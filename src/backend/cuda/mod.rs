@@ -13,6 +13,7 @@ pub mod error;
 mod gemm;
 mod kernel_set;
 mod launch;
+mod layers;
 mod lm_head;
 mod loader;
 mod memory;
@@ -279,13 +280,6 @@ impl Backend for CudaBackend {
     }
 
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
-        if trace.is_some_and(|trace| trace.layer_means) {
-            // a captured step runs beyond the end of a response, and its rows could not be taken out of a sum again
-            return Err(BackendError::Unsupported {
-                what: "the mean hidden state of a layer (--layer-trace)",
-                device: self.device(),
-            });
-        }
         Ok(self.sequences.open(trace))
     }
 
@@ -355,6 +349,10 @@ impl Backend for CudaBackend {
 
     fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
         Ok(CudaBackend::head_attention(self, sequence, row)?)
+    }
+
+    fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
+        Ok(self.sequences.layer_means(sequence)?)
     }
 
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {

@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, PrefillPart, RmsNorm, RopeCache,
-    cache_type,
+    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, LayerSum, PrefillPart, RmsNorm,
+    RopeCache, cache_type,
 };
 use super::cache::Sequences;
 use super::context::Device;
@@ -13,6 +13,7 @@ use super::error::CudaError;
 use super::gemm::{Job, ptr_or_null};
 use super::kernel_set::{DECODE_GROUP, NARROW_ROWS, PREFILL_LINES};
 use super::launch::Int;
+use super::layers;
 use super::memory::{Buffer, DevicePtr};
 use super::weights::Matrix;
 use crate::backend::entropy::EntropyRule;
@@ -97,6 +98,7 @@ impl Operations for CudaBackend {
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
+        self.note_layer(layer, scratch.x.ptr())?;
         let q = self.layer_queries(layer);
         let jobs = [
             Job { w: &w.q, bias: w.q_bias.as_ref(), y: q },
@@ -153,6 +155,7 @@ impl Operations for CudaBackend {
             not_finite: scratch.not_finite.ptr(),
         };
         self.device.launch(&self.kernels.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)?;
+        self.note_layer(s.layers.len(), scratch.h.ptr())?;
         if !self.pass.captured {
             self.finish_selection(&self.device)?;
         }
@@ -258,6 +261,24 @@ impl CudaBackend {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
         };
         self.device.launch(&kernels.combine, [heads, n, 1], &parameters)
+    }
+
+    /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are wanted.
+    fn note_layer(&self, place: usize, x: DevicePtr<f32>) -> Result<(), CudaError> {
+        if !self.pass.trace.is_some_and(|trace| trace.layer_means) {
+            return Ok(());
+        }
+        let (n, width) = (self.pass.rows.len(), self.spec.hidden_size);
+        let parameters = LayerSum {
+            x,
+            rows: self.scratch.rows.ptr(),
+            n: n.into(),
+            sequences: self.sequences.views().ptr(),
+            place: place.into(),
+            kept: layers::KEPT.into(),
+            width: width.into(),
+        };
+        self.device.launch(&self.kernels.layer_sums, [width.div_ceil(layers::COLUMNS), n, 1], &parameters)
     }
 
     /// Records where the layer's heads attend in the traced rows.

@@ -163,6 +163,7 @@ impl<'a> SelfTest<'a> {
         self.required(&set.places, |kernel| fixture.places(kernel))?;
         self.required(&set.sum, |kernel| fixture.sum(kernel))?;
         self.required(&set.rows, |kernel| fixture.rows_of_attention(kernel))?;
+        self.required(&set.layer_sums, |kernel| selection::layer_sums(device, kernel))?;
         self.required(&set.cosines, |kernel| selection::cosines(device, kernel))?;
         self.required(&set.head_partial, |kernel| head::partial(device, kernel))?;
         self.required(&set.head_mass, |kernel| head::mass(device, &set.head_partial, kernel))?;

@@ -1,10 +1,11 @@
-//! Cases of `attn_select.cu` and `cosines.cu`: the trace.
+//! Cases of `attn_select.cu`, `cosines.cu` and `layer_sums.cu`: the trace.
 
-use super::super::abi::{AttnSelect, Cosines, HeadState, RowState, SequenceView, TraceView};
+use super::super::abi::{AttnSelect, Cosines, HeadState, LayerSum, RowState, SequenceView, TraceView};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::kernel_set::{TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
+use super::super::layers::{COLUMNS, KEPT, LayerSums};
 use super::super::memory::{Buffer, DevicePtr};
 use super::super::noise::Noise;
 use super::data::{Outcome, U, unwritten, upload};
@@ -50,7 +51,7 @@ impl Trace {
             queries: self.queries.ptr(),
             hidden: self.hidden.ptr(),
             gaps: self.gaps.ptr(),
-            places: DevicePtr::NULL,
+            ..TraceView::default()
         };
         upload(device, &[SequenceView { first_traced_row: FIRST, trace, ..SequenceView::default() }])
     }
@@ -115,6 +116,49 @@ pub fn select(device: &Device, kernel: &Kernel<AttnSelect>, head_dim: usize) -> 
         let (last, next) = (entropy(&states[order[KEEP - 1]]), entropy(&states[order[KEEP]]));
         outcome.compare(device.read(&trace.gaps, 1, 1)?[0], next - last, next.abs() + last.abs(), 4.0 * U);
         outcome.same(device.read(&trace.hidden, HIDDEN, HIDDEN)?, halves(&hidden));
+    }
+    Ok(outcome)
+}
+
+/// Rows of one sequence, more than are kept and some of them twice, and a row of another that records nothing.
+pub fn layer_sums(device: &Device, kernel: &Kernel<LayerSum>) -> Result<Outcome, CudaError> {
+    const PLACES: usize = 2;
+    let layers = LayerSums::new(device, PLACES, HIDDEN)?;
+    let trace = TraceView { layers: layers.view(), ..TraceView::default() };
+    let view = SequenceView { first_traced_row: FIRST, trace, ..SequenceView::default() };
+    let views = upload(device, &[view, SequenceView::default()])?;
+    let mut noise = Noise(43);
+    let mut latest = vec![vec![0f32; HIDDEN]; 2 * KEPT];
+    // the first is not traced; the last of the first pass comes again
+    for pass in [FIRST - 1..FIRST + 4, FIRST + 3..FIRST + 2 * KEPT as i32] {
+        let mut rows: Vec<RowState> =
+            pass.clone().map(|position| RowState { position, ..RowState::default() }).collect();
+        rows.push(RowState { slot: 1, position: FIRST, ..RowState::default() });
+        let values = noise.floats(rows.len() * HIDDEN, 1.0);
+        for (position, x) in pass.zip(values.chunks(HIDDEN)).filter(|(position, _)| *position >= FIRST) {
+            latest[(position - FIRST) as usize] = x.to_vec();
+        }
+        let (x, n) = (upload(device, &values)?, rows.len());
+        let rows = upload(device, &rows)?;
+        for place in 0..PLACES {
+            let parameters = LayerSum {
+                x: x.ptr(),
+                rows: rows.ptr(),
+                n: n.into(),
+                sequences: views.ptr(),
+                place: place.into(),
+                kept: KEPT.into(),
+                width: HIDDEN.into(),
+            };
+            device.launch(kernel, [HIDDEN.div_ceil(COLUMNS), n, 1], &parameters)?;
+        }
+    }
+    let mut outcome = Outcome::default();
+    // all but the last, and without the rows of steps that ran ahead: the same sums in the same order
+    for rows in [2 * KEPT - 1, KEPT] {
+        let mean = |i: usize| latest[..rows].iter().map(|row| f64::from(row[i])).sum::<f64>() / rows as f64;
+        let means: Vec<f64> = (0..HIDDEN).map(mean).collect();
+        outcome.same(layers.means(device, rows)?, vec![means; PLACES]);
     }
     Ok(outcome)
 }

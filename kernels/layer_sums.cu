@@ -1,0 +1,50 @@
+// Sums of hidden states, for traces that record their means (--layer-trace): at every place that a hidden state passes, from the
+// embedding to the final norm, the sum over a sequence's traced rows. The latest rows are kept apart from it, because a
+// captured decode step runs beyond the end of a response before the host knows: what is too much never gets into the sum.
+//
+// layer_sums: the rows x of a pass, to one place. A new row takes the room of the row `kept` before it, which joins the sum; a row
+//   that comes again replaces itself, if it is still kept.
+//   x           [n, width]
+//   rows        [n]; those of a sequence follow each other, and none is left out from its first_traced_row on. Earlier ones, those with a
+//               negative position, and those of a sequence without such a trace (sums null) leave nothing
+//   sequences   [slots]
+//   place       of the `layers` of their traces, which have `kept` rows of a place
+// PRECOND: grid (ceil(width / 256), n); block 256; no dynamic shared memory; width as when the trace began.
+#include "common.cuh"
+
+namespace layer_sum {
+
+constexpr int THREADS = 256;
+
+__device__ __forceinline__ void add(const float* x, const RowState* rows, int n, const SequenceView* sequences, int place,
+                                    int kept, int width) {
+  const int first = blockIdx.y, slot = rows[first].slot;
+  if (first > 0 && rows[first - 1].slot == slot) return;  // the block of the sequence's first row does them all
+  const SequenceView& sequence = sequences[slot];
+  const LayersView& layers = sequence.trace.layers;
+  if (!layers.sums) return;
+  const size_t column = (size_t)blockIdx.x * THREADS + threadIdx.x;
+  int& counter = layers.counts[place * gridDim.x + blockIdx.x];
+  int count = counter;
+  __syncthreads();  // all know it before it changes
+  for (int r = first; r < n && rows[r].slot == slot; ++r) {
+    const int index = rows[r].position - sequence.first_traced_row;
+    if (rows[r].position < 0 || index < 0 || index + kept < count) continue;
+    if (column < (size_t)width) {
+      float& row = layers.rows[((size_t)place * kept + index % kept) * width + column];
+      if (index >= count && index >= kept) layers.sums[(size_t)place * width + column] += (double)row;
+      row = x[(size_t)r * width + column];
+    }
+    count = max(count, index + 1);
+  }
+  if (threadIdx.x == 0) counter = count;
+}
+
+}  // namespace layer_sum
+
+SHARED_BYTES(layer_sums, 0)
+extern "C" __global__ void __launch_bounds__(256)
+    layer_sums(const float* x, const RowState* rows, int n, const SequenceView* sequences, int place, int kept, int width) {
+  PRECOND_GRID(ceil_div(width, layer_sum::THREADS), n);
+  layer_sum::add(x, rows, n, sequences, place, kept, width);
+}

@@ -1,0 +1,64 @@
+//! The sums of a sequence's hidden states, at every place that they pass (`kernels/layer_sums.cu`).
+
+use super::abi::LayersView;
+use super::cache::OVERRUN;
+use super::context::Device;
+use super::error::CudaError;
+use super::memory::Buffer;
+
+/// Columns of a block of `layer_sums`.
+pub const COLUMNS: usize = 256;
+
+/// Rows that are kept apart from the sums: those that a response may turn out not to have, and its last, which is in no mean.
+pub const KEPT: usize = OVERRUN + 1;
+
+/// Sums over the traced rows, O(1) for a sequence.
+pub struct LayerSums {
+    /// From the embedding to the final norm: L + 1.
+    places: usize,
+    width: usize,
+    /// `[places, width]`
+    sums: Buffer<f64>,
+    /// `[places, KEPT, width]`
+    rows: Buffer<f32>,
+    /// `[places, blocks of columns]`
+    counts: Buffer<i32>,
+}
+
+impl LayerSums {
+    pub fn new(device: &Device, places: usize, width: usize) -> Result<LayerSums, CudaError> {
+        let (what, size) = ("the sums of hidden states", places * width);
+        let blocks = width.div_ceil(COLUMNS);
+        let sums = device.upload(what, &vec![0.0; size])?;
+        let counts = device.upload(what, &vec![0; places * blocks])?;
+        Ok(LayerSums { places, width, sums, rows: device.allocate(what, KEPT * size)?, counts })
+    }
+
+    /// Bytes of those of a sequence.
+    pub fn expected_bytes(places: usize, width: usize) -> usize {
+        places * (width * (8 + 4 * KEPT) + 4 * width.div_ceil(COLUMNS))
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.sums.bytes() + self.rows.bytes() + self.counts.bytes()
+    }
+
+    pub fn view(&self) -> LayersView {
+        LayersView { sums: self.sums.ptr(), rows: self.rows.ptr(), counts: self.counts.ptr() }
+    }
+
+    /// The mean of the first `rows` rows, `[places, width]`: at most `OVERRUN` have come after them and their next.
+    pub fn means(&self, device: &Device, rows: usize) -> Result<Vec<Vec<f64>>, CudaError> {
+        let count = device.read(&self.counts, 0, 1)?.first().map_or(0, |count| *count as usize);
+        let (mut sums, kept) = (device.read(&self.sums, 0, self.places * self.width)?, KEPT * self.width);
+        let mut mean = |(sums, kept): (&mut [f64], &[f32])| {
+            for row in count.saturating_sub(KEPT)..rows {
+                let row = &kept[row % KEPT * self.width..][..self.width];
+                sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x));
+            }
+            sums.iter().map(|sum| sum / rows as f64).collect()
+        };
+        let latest = device.read(&self.rows, 0, self.places * kept)?;
+        Ok(sums.chunks_mut(self.width).zip(latest.chunks(kept)).map(&mut mean).collect())
+    }
+}
