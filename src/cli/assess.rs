@@ -22,7 +22,7 @@ pub struct ReadingArgs {
     /// Record where every head attends too: RAUQ, attention score, lookback ratio
     #[arg(long)]
     head_trace: bool,
-    /// Record the mean hidden state of every layer too: chain of embeddings. Not on CUDA
+    /// Record the mean hidden state of every layer too: chain of embeddings
     #[arg(long)]
     layer_trace: bool,
 }
