@@ -4,11 +4,13 @@
 // Activations are one f16 number each, with a power of two for each row (round_row in dense.cuh): rms_norm_f16 (norm.cu)
 // writes them, round_rows makes them of any f32. What that costs: RESULTS.md, precision.
 //
-// A block of 8 warps computes BM rows x 64 outputs, each warp 32 rows x 32 (BM = 128) or 16 (BM = 64) outputs; with
-// GATED 32 outputs of the gate and the same 32 of up, of which a lane has both, so that their sums never leave it. Slices
-// of 64 elements of k, a line of 128 bytes a row, come through three shared-memory stages by cp.async, two of them in
-// flight. The tensor core's accumulators truncate, so no chain there is longer than a slice: slices are added up in
-// float32. The order of sums depends on k alone: a row has the same bits in every chunk, at every place, with either BM.
+// A block of 4 warps computes M rows x M outputs, M = 64 or 128, each warp a quarter: as many rows as outputs, so that what
+// the second cache, shared memory and registers have to deliver for a multiplication is least. With GATED half of the
+// outputs are the gate's and the others the same of up, of which a lane has both, so that their sums never leave it. Slices of
+// 64 elements of k, a line of 128 bytes a row, come through shared memory by cp.async, the next ones while one is
+// multiplied. The tensor core's accumulators truncate, so no chain there is longer than 32 elements: then float32 sums are
+// added to, which also leaves room for 64 x 64 of them in a warp's registers. The order of sums depends on k alone: a row
+// has the same bits in every chunk, at every place, with either M.
 //
 //   gemm_m{64,128}        (x, x_scales, jobs, n, k, accumulate)
 //   gemm_gated_m{64,128}  (x, x_scales, jobs, n, k, activation)          y of job 0 = act(its sums) * sums of job 1
@@ -20,55 +22,53 @@
 //   activation  0 SiLU, 1 GELU (tanh)
 //   to, scales  [rows, width] f16, [rows] f32                  products, y [rows, outs], count numbers of f32; y may be products
 //
-// PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / 64), gated: ceil(outs / 32)), block 256; k a multiple
+// PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / m), gated: ceil(2 outs / m)), block 128; k a multiple
 //   of 8; x and w aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than 48 KiB, so that the limit must
 //   be raised).
-// m64 is for n <= 64; rows of a block that are not there cost time, not correctness.
+// m64 is for few rows; those of a block that are not there cost time, not correctness.
 // PRECOND: round_rows: grid rows, block 1024, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
 // PRECOND: scale_products: grid ceil(count / 1024), block 256, no shared memory; outs a multiple of 4; aligned to 16 bytes.
 #include "dense.cuh"
 
 namespace gemm {
 
-constexpr int BN = 64;                 // rows of weights of a block: its outputs, or half of them the gate's
 constexpr int BK = 64;                 // elements of k in a stage
 constexpr int LINE = BK * 2;           // bytes of a row in a stage
 constexpr int CHUNKS = LINE / 16;      // 16-byte copies of a row
-constexpr int STAGES = 3;
-constexpr int THREADS = 256, ROWS_AT_ONCE = THREADS / CHUNKS;  // rows that the block copies at once
+constexpr int CHAIN = 32;              // elements of k that a tensor core adds up
+constexpr int THREADS = 128, ROWS_AT_ONCE = THREADS / CHUNKS;  // rows that the block copies at once
 
-/// Sizes of a block with BM rows.
-template <int BM>
+/// Sizes of a block of M rows and M rows of weights; its warps are two by two.
+template <int M>
 struct Tile {
-  static constexpr int WARPS_M = BM / 32, WARPS_N = 8 / WARPS_M;
-  static constexpr int OUTS = BN / WARPS_N;  // rows of weights of a warp
-  static constexpr int N_TILES = OUTS / 8;
-  static constexpr int X_COPIES = BM / ROWS_AT_ONCE, W_COPIES = BN / ROWS_AT_ONCE;  // of a thread
-  static constexpr int STAGE = (BM + BN) * LINE, BYTES = STAGES * STAGE;            // rows of x, then of w
+  static constexpr int PART = M / 2;                      // rows, and rows of weights, of a warp
+  static constexpr int M_TILES = PART / 16, N_TILES = PART / 8;
+  static constexpr int COPIES = M / ROWS_AT_ONCE;         // of a thread, of x and of w
+  static constexpr int STAGE = 2 * M * LINE;              // rows of x, then of w
+  static constexpr int STAGES = M == 64 ? 4 : 2, BYTES = STAGES * STAGE;  // few rows wait for memory, many compute
 };
 
 /// What a thread copies of each slice: one chunk of some rows. A row's chunks are permuted by its number, so that
-/// ldmatrix meets no bank twice. Rows beyond the last are the last one again; their products are not stored.
-template <int BM, bool GATED>
+/// ldmatrix meets no bank twice. Rows beyond the last are zeros.
+template <int M, bool GATED>
 struct Copies {
-  using Layout = Tile<BM>;
-  const __half* x[Layout::X_COPIES];
-  const __half* w[Layout::W_COPIES];
+  static constexpr int COPIES = Tile<M>::COPIES, OF_GATE = GATED ? COPIES / 2 : COPIES;
+  const __half *x, *w, *up;  // this thread's chunk of its first rows; of w: of the gate, and of up
+  int rows, outs;            // from those on, if they are there
+  size_t stride;             // elements to its next row
   unsigned char* to;
   int left;  // elements of k from this thread's chunk of the next slice on
 
   /// For rows from `row` of n on, and outputs from `out` on.
-  __device__ __forceinline__ void begin(const __half* xs, const MatrixJob& job, const MatrixJob& up, int row, int n,
+  __device__ __forceinline__ void begin(const __half* xs, const MatrixJob& job, const MatrixJob& second, int row, int n,
                                         int out, int k) {
     const int own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
-#pragma unroll
-    for (int i = 0; i < Layout::X_COPIES; ++i)
-      x[i] = xs + (size_t)min(row + own + i * ROWS_AT_ONCE, n - 1) * k + 8 * chunk;
-#pragma unroll
-    for (int i = 0; i < Layout::W_COPIES; ++i) {
-      const int wanted = out + own + (GATED ? 0 : i * ROWS_AT_ONCE);
-      w[i] = static_cast<const __half*>(GATED && i == 1 ? up.w : job.w) + (size_t)min(wanted, job.outs - 1) * k + 8 * chunk;
-    }
+    const size_t first = (size_t)(out + own) * k + 8 * chunk;
+    x = xs + (size_t)(row + own) * k + 8 * chunk;
+    w = static_cast<const __half*>(job.w) + first;
+    up = static_cast<const __half*>(second.w) + first;
+    rows = n - row - own, outs = job.outs - out - own;
+    stride = (size_t)ROWS_AT_ONCE * k;
     to = dyn_smem + own * LINE + (chunk ^ own % 8) * 16;
     left = k - 8 * chunk;
   }
@@ -76,76 +76,75 @@ struct Copies {
   /// Starts the copies of the next slice into a stage; zeros beyond k. A group in any case, which keeps the count.
   __device__ __forceinline__ void fetch(int stage) {
     unsigned char* place = to + stage;
+    const bool on = left > 0;
 #pragma unroll
-    for (int i = 0; i < Layout::X_COPIES; ++i) {
-      cp_async16(place + i * ROWS_AT_ONCE * LINE, x[i], left > 0);
-      x[i] += BK;
-    }
+    for (int i = 0; i < COPIES; ++i)
+      cp_async16(place + i * ROWS_AT_ONCE * LINE, x + i * stride, on && i * ROWS_AT_ONCE < rows);
 #pragma unroll
-    for (int i = 0; i < Layout::W_COPIES; ++i) {
-      cp_async16(place + (BM + i * ROWS_AT_ONCE) * LINE, w[i], left > 0);
-      w[i] += BK;
+    for (int i = 0; i < COPIES; ++i) {
+      const int row = i % OF_GATE;
+      const __half* from = (i < OF_GATE ? w : up) + row * stride;
+      cp_async16(place + (M + i * ROWS_AT_ONCE) * LINE, from, on && row * ROWS_AT_ONCE < outs);
     }
-    left -= BK;
+    x += BK, w += BK, up += BK, left -= BK;
     cp_commit();
   }
 };
 
-/// A warp's part of a block: 32 rows and OUTS rows of weights. With GATED, tiles are of the gate and of up in turns.
-template <int BM, bool GATED>
+/// A warp's part of a block. With GATED, tiles are of the gate and of up in turns.
+template <int M, bool GATED>
 struct Warp {
-  using Layout = Tile<BM>;
-  static constexpr int N_TILES = Layout::N_TILES;
-  static constexpr int OUTS = GATED ? Layout::OUTS / 2 : Layout::OUTS;
-  static constexpr int SECOND = GATED ? BN / 2 : 8, NEXT = GATED ? 8 : 16;  // rows to the other tile of a pair, to the next pair
-  float sum[2][N_TILES][4];     // [16 rows each][8 outputs each], as mma leaves them
-  const unsigned char* x[BK / 16];  // what ldmatrix takes of the first stage, for each 16 elements of k
-  const unsigned char* w[BK / 16];
+  using Layout = Tile<M>;
+  static constexpr int M_TILES = Layout::M_TILES, N_TILES = Layout::N_TILES, STEPS = CHAIN / 16;
+  static constexpr int OUTS = GATED ? Layout::PART / 2 : Layout::PART;
+  static constexpr int SECOND = GATED ? M / 2 : 8, NEXT = GATED ? 8 : 16;  // rows to the other tile of a pair, to the next pair
+  float sum[M_TILES][N_TILES][4];  // [16 rows each][8 outputs each], as mma leaves them
+  unsigned x, w;                   // what ldmatrix takes of the first stage and the first 16 elements of k, from dyn_smem
 
-  __device__ __forceinline__ static int first_row() { return threadIdx.x / 32 % Layout::WARPS_M * 32; }
-  __device__ __forceinline__ static int first_out() { return threadIdx.x / 32 / Layout::WARPS_M * OUTS; }
+  __device__ __forceinline__ static int first_row() { return threadIdx.x / 32 % 2 * Layout::PART; }
+  __device__ __forceinline__ static int first_out() { return threadIdx.x / 64 * OUTS; }
 
   __device__ __forceinline__ void begin() {
     const int lane = threadIdx.x % 32;
     // of x, lanes 0 .. 15: rows 0 .. 15, k 0 .. 7, lanes 16 .. 31: k 8 .. 15; of w, eight lanes each: outputs 0 .. 7 of a
     // tile and k 0 or 8, those of the other tile and k 0 or 8
-    const unsigned char* row = dyn_smem + (first_row() + lane % 16) * LINE;
-    const unsigned char* out = dyn_smem + (BM + first_out() + lane / 16 * SECOND + lane % 8) * LINE;
+    x = (first_row() + lane % 16) * LINE + (lane / 16 ^ lane % 8) * 16;
+    w = (M + first_out() + lane / 16 * SECOND + lane % 8) * LINE + (lane / 8 % 2 ^ lane % 8) * 16;
 #pragma unroll
-    for (int step = 0; step < BK / 16; ++step) {
-      x[step] = row + ((2 * step + lane / 16) ^ lane % 8) * 16;
-      w[step] = out + ((2 * step + lane / 8 % 2) ^ lane % 8) * 16;
-    }
-#pragma unroll
-    for (int i = 0; i < 2 * N_TILES * 4; ++i) sum[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] = 0.0f;
+    for (int i = 0; i < M_TILES * N_TILES * 4; ++i) sum[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] = 0.0f;
   }
 
-  /// sum += the products over a slice of k, which lies in a stage.
+  /// sum += the products over a slice of k, which lies in a stage. Chunks are two apart from 16 elements of k to the next,
+  /// before the permutation, and so they are after it.
   __device__ __forceinline__ void multiply(int stage) {
-    float c[2][N_TILES][4];
+#pragma unroll 1
+    for (int first = 0; first < BK; first += CHAIN) {
+      unsigned a[M_TILES][STEPS][4];
 #pragma unroll
-    for (int i = 0; i < 2 * N_TILES * 4; ++i) c[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] = 0.0f;
+      for (int step = 0; step < STEPS; ++step)
 #pragma unroll
-    for (int step = 0; step < BK / 16; ++step) {
-      unsigned b[N_TILES][2];
+        for (int m = 0; m < M_TILES; ++m)
+          ldmatrix_x4(a[m][step], dyn_smem + ((x + stage) ^ (first / 8 + 2 * step) * 16) + m * 16 * LINE);
 #pragma unroll
-      for (int tile = 0; tile < N_TILES; tile += 2) {
-        unsigned four[4];
-        ldmatrix_x4(four, w[step] + stage + tile / 2 * NEXT * LINE);
-        b[tile][0] = four[0], b[tile][1] = four[1];
-        b[tile + 1][0] = four[2], b[tile + 1][1] = four[3];
-      }
+      for (int pair = 0; pair < N_TILES; pair += 2) {
+        unsigned b[STEPS][4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        unsigned a[4];
-        ldmatrix_x4(a, x[step] + stage + half * 16 * LINE);
+        for (int step = 0; step < STEPS; ++step)
+          ldmatrix_x4(b[step], dyn_smem + ((w + stage) ^ (first / 8 + 2 * step) * 16) + pair / 2 * NEXT * LINE);
 #pragma unroll
-        for (int tile = 0; tile < N_TILES; ++tile) mma_m16n8k16<__half>(c[half][tile], a, b[tile]);
+        for (int i = 0; i < 2 * M_TILES; ++i) {
+          const int m = i / 2, tile = i % 2;
+          float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+          for (int step = 0; step < STEPS; ++step) {
+            const unsigned of_tile[2] = {b[step][2 * tile], b[step][2 * tile + 1]};
+            mma_m16n8k16<__half>(c, a[m][step], of_tile);
+          }
+#pragma unroll
+          for (int part = 0; part < 4; ++part) sum[m][pair + tile][part] += c[part];
+        }
       }
     }
-#pragma unroll
-    for (int i = 0; i < 2 * N_TILES * 4; ++i)
-      sum[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] += c[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4];
   }
 
   /// A sum as the job wants it, but for what is there. The powers of two are exact.
@@ -161,67 +160,71 @@ struct Warp {
     constexpr int TILES = GATED ? N_TILES / 2 : N_TILES;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < 2 * TILES * 4; ++i) {
-      const int half = i / (TILES * 4), tile = i / 4 % TILES, part = i % 4;
-      const int row = block_row + first_row() + half * 16 + g + part / 2 * 8;
+    for (int i = 0; i < M_TILES * TILES * 4; ++i) {
+      const int m = i / (TILES * 4), tile = i / 4 % TILES, part = i % 4;
+      const int row = block_row + first_row() + m * 16 + g + part / 2 * 8;
       const int out = block_out + first_out() + tile * 8 + 2 * t + part % 2;
       if (row >= n || out >= job.outs) continue;
       float* to = job.y + (size_t)row * job.outs + out;
       if constexpr (GATED) {
-        const float gate = finish(sum[half][2 * tile][part], x_scales[row], job, out);
-        *to = activate(gate, mode) * finish(sum[half][2 * tile + 1][part], x_scales[row], up, out);
+        const float gate = finish(sum[m][2 * tile][part], x_scales[row], job, out);
+        *to = activate(gate, mode) * finish(sum[m][2 * tile + 1][part], x_scales[row], up, out);
       } else {
-        const float result = finish(sum[half][tile][part], x_scales[row], job, out);
+        const float result = finish(sum[m][tile][part], x_scales[row], job, out);
         *to = mode ? *to + result : result;
       }
     }
   }
 };
 
-template <int BM, bool GATED>
+template <int M, bool GATED>
 __device__ __forceinline__ void product(const __half* x, const float* x_scales, const MatrixJobs& jobs, int n, int k,
                                         int mode) {
-  constexpr int OUTS = GATED ? BN / 2 : BN, STAGE = Tile<BM>::STAGE, END = Tile<BM>::BYTES;
-  PRECOND_GRID(ceil_div(n, BM), GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS));
+  constexpr int OUTS = GATED ? M / 2 : M, STAGE = Tile<M>::STAGE, STAGES = Tile<M>::STAGES, END = Tile<M>::BYTES;
+  PRECOND_GRID(ceil_div(n, M), GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS));
   start_early();
-  int block = blockIdx.y;
-  const MatrixJob job = GATED ? jobs.job[0] : jobs.find(block, OUTS);
-  const int row = blockIdx.x * BM, out = block * OUTS;
-  Copies<BM, GATED> copies;
-  copies.begin(x, job, jobs.job[1], row, n, out, k);
-  Warp<BM, GATED> warp;
+  const int row = blockIdx.x * M;
+  Copies<M, GATED> copies;
+  {
+    int block = blockIdx.y;
+    const MatrixJob job = GATED ? jobs.job[0] : jobs.find(block, OUTS);
+    copies.begin(x, job, jobs.job[1], row, n, block * OUTS, k);
+  }
+  Warp<M, GATED> warp;
   warp.begin();
   for (int stage = 0; stage < STAGES - 1; ++stage) copies.fetch(stage * STAGE);
-  int read = 0, write = (STAGES - 1) * STAGE;
+  int read = 0;
 #pragma unroll 1
   for (int done = 0; done < k; done += BK) {
     cp_wait<STAGES - 2>();
     __syncthreads();  // this slice is there for all, and all have done with the stage that is fetched into next
-    copies.fetch(write);
+    copies.fetch(read == 0 ? END - STAGE : read - STAGE);
     warp.multiply(read);
     read = read + STAGE == END ? 0 : read + STAGE;
-    write = write + STAGE == END ? 0 : write + STAGE;
   }
+  int block = blockIdx.y;
+  const MatrixJob job = GATED ? jobs.job[0] : jobs.find(block, OUTS);
+  const int out = block * OUTS;
   warp.store(job, jobs.job[1], x_scales, row, out, n, mode);
 }
 
 }  // namespace gemm
 
-#define GEMM_KERNELS(BM)                                                                                        \
-  SHARED_BYTES(gemm_m##BM, gemm::Tile<BM>::BYTES)                                                               \
-  SHARED_BYTES(gemm_gated_m##BM, gemm::Tile<BM>::BYTES)                                                         \
-  STARTS_EARLY(gemm_m##BM)                                                                                      \
-  STARTS_EARLY(gemm_gated_m##BM)                                                                                \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                          \
-      gemm_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {       \
-    gemm::product<BM, false>(x, x_scales, jobs, n, k, accumulate);                                              \
+#define GEMM_KERNELS(M, BLOCKS)                                                                                 \
+  SHARED_BYTES(gemm_m##M, gemm::Tile<M>::BYTES)                                                                 \
+  SHARED_BYTES(gemm_gated_m##M, gemm::Tile<M>::BYTES)                                                           \
+  STARTS_EARLY(gemm_m##M)                                                                                       \
+  STARTS_EARLY(gemm_gated_m##M)                                                                                 \
+  extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                                     \
+      gemm_m##M(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {        \
+    gemm::product<M, false>(x, x_scales, jobs, n, k, accumulate);                                               \
   }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(256, 2)                                                          \
-      gemm_gated_m##BM(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) { \
-    gemm::product<BM, true>(x, x_scales, jobs, n, k, activation);                                               \
+  extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                                     \
+      gemm_gated_m##M(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) {  \
+    gemm::product<M, true>(x, x_scales, jobs, n, k, activation);                                                \
   }
-GEMM_KERNELS(64)
-GEMM_KERNELS(128)
+GEMM_KERNELS(64, 4)
+GEMM_KERNELS(128, 2)
 #undef GEMM_KERNELS
 
 SHARED_BYTES(round_rows, 1024 / 32 * 4)

@@ -39,8 +39,10 @@ REGISTER_UNIT = 256  # registers are given to a warp in units of this
 CP_ASYNC_BYTES = 32 * 16  # of one LDGSTS.128 by a warp
 SLACK = 0.01  # of instructions a unit, for what is printed with one decimal
 
-# Loops inside the hot loop that run this often for each round of it (gemv.cu: the steps of a line); others count once.
+# Loops inside the hot loop that run this often for each round of it (gemv.cu: the steps of a line; gemm.cu: the halves of a
+# slice); others count once.
 INNER_ROUNDS = {f"gemv{part}_f16_r64": 2 for part in ("", "_norm", "_gated")}
+INNER_ROUNDS |= {f"gemm{part}_m{rows}": 2 for part in ("", "_gated") for rows in (64, 128)}
 
 # Units of work, and the counter that says how many instructions a unit takes on hardware.
 WEIGHTS, CACHE, HMMA = "KiB of weights", "KiB of cache", "HMMA"
@@ -52,7 +54,7 @@ COUNTERS = {
 # file: (threads of a block, unit, kernels)
 KERNELS = {
     "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_norm", "_gated") for rows in (8, 16, 64)]),
-    "gemm": (256, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
+    "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
 }
@@ -182,11 +184,11 @@ def count(file, arch, nvcc, nvdisasm):
     for name in names:
         registers, spilled, static_shared = ptxas(report, name)
         body = hot_loop(kernels[name])
+        body += inner_loop(kernels[name], body) * (INNER_ROUNDS.get(name, 1) - 1)
         work = hmma(body) if unit == HMMA else copies(body) * CP_ASYNC_BYTES / 1024
         if not work:
             sys.exit(f"sass.py: no loop of {name} does any work that is counted in {unit}")
         fit = warps(arch, threads, registers, static_shared + shared[name])
-        body += inner_loop(kernels[name], body) * (INNER_ROUNDS.get(name, 1) - 1)
         rows[name, arch] = [registers, spilled, fit, round(len(body) / work, 1), unit]
         loops[name, arch] = collections.Counter(kind(text) for text in body)
     return rows, loops

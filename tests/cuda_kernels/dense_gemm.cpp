@@ -1,7 +1,7 @@
 // gemm.cu against float64 sums.
 //
-// Bound, u = 2^-24: per slice of 64 elements of k at most 64 products in the tensor core, ceil(k / 64) additions of
-// slices, three more for bias and residual; powers of two are exact. All relative to sum |x w|. Of round_rows 2^-11 of |x|,
+// Bound, u = 2^-24: per chain of 32 elements of k at most 32 products in the tensor core, ceil(k / 32) additions of
+// chains, three more for bias and residual; powers of two are exact. All relative to sum |x w|. Of round_rows 2^-11 of |x|,
 // or 2^-39 of the row's maximum, below which f16 is subnormal.
 #include "dense_support.h"
 
@@ -59,8 +59,7 @@ struct Product {
       }
     }
     void run(Rounded& rows, const std::string& kernel, int rows_a_block, int blocks, int n, int k, int mode) {
-      launch(kernel + "_m" + std::to_string(rows_a_block), dim3(ceil_div(n, rows_a_block), blocks), 256,
-             384 * (rows_a_block + 64), (const __half*)rows.values.get(), (const float*)rows.scales.get(), jobs, n, k, mode);
+      launch(kernel + "_m" + std::to_string(rows_a_block), dim3(ceil_div(n, rows_a_block), blocks), 128, 65536, (const __half*)rows.values.get(), (const float*)rows.scales.get(), jobs, n, k, mode);
     }
   };
 
@@ -68,7 +67,7 @@ struct Product {
     Launch launch(*this);
     for (size_t j = 0; accumulate && j < outs.size(); ++j)
       std::copy(before[j].begin(), before[j].end(), launch.y[j].get());
-    launch.run(rows, "gemm", rows_a_block, launch.jobs.blocks(64), n, k, accumulate);
+    launch.run(rows, "gemm", rows_a_block, launch.jobs.blocks(rows_a_block), n, k, accumulate);
     std::vector<std::vector<float>> results;
     for (auto& y : launch.y) results.push_back(y.host());
     return results;
@@ -78,7 +77,7 @@ struct Product {
   void test_gated(int rows_a_block, int activation) const {
     Rounded rows(x, n, k);
     Launch launch(*this);
-    launch.run(rows, "gemm_gated", rows_a_block, ceil_div(outs[0], 32), n, k, activation);
+    launch.run(rows, "gemm_gated", rows_a_block, ceil_div(2 * outs[0], rows_a_block), n, k, activation);
     const auto sums = run(Rounded(x, n, k), rows_a_block, false);
     for (size_t i = 0; i < sums[0].size(); ++i)
       check(launch.y[0][i] == activate(sums[0][i], activation) * sums[1][i], "gemm_gated differs from two products");
@@ -87,7 +86,7 @@ struct Product {
   void test(int rows_a_block, bool accumulate) const {
     Rounded rows(x, n, k);
     const auto y = run(Rounded(x, n, k), rows_a_block, accumulate);
-    const double relative = (64 + (k + 63) / 64 + 3) * U;
+    const double relative = (32 + (k + 31) / 32 + 3) * U;
     for (size_t j = 0; j < outs.size(); ++j)
       for (int r = 0; r < n; ++r)
         for (int o = 0; o < outs[j]; ++o) {

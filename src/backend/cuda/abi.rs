@@ -221,7 +221,7 @@ kernels! {
         activation: Int,
     }
     /// `gemm.cu`: `gemm_m{rows}`
-    Gemm(256) {
+    Gemm(128) {
         x: DevicePtr<u16>,
         x_scales: DevicePtr<f32>,
         jobs: MatrixJobs,
@@ -230,7 +230,7 @@ kernels! {
         accumulate: Int,
     }
     /// `gemm.cu`: `gemm_gated_m{rows}`
-    GemmGated(256) {
+    GemmGated(128) {
         x: DevicePtr<u16>,
         x_scales: DevicePtr<f32>,
         jobs: MatrixJobs,

@@ -7,7 +7,7 @@ use super::abi::{
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, WideKernels};
+use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, WideKernels, gemm_variant};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
@@ -141,7 +141,7 @@ impl CudaBackend {
         };
         self.round_normed(wide, x, norm, gate.w.in_features, rows)?;
         let Some(library) = self.library_of(&gate).filter(|_| self.library_of(&up).is_some()) else {
-            let variant = usize::from(rows > GEMM_ROWS[0]);
+            let variant = gemm_variant(rows);
             let parameters = GemmGated {
                 x: self.scratch.rounded.ptr(),
                 x_scales: self.scratch.rounded_scales.ptr(),
@@ -150,7 +150,8 @@ impl CudaBackend {
                 k: gate.w.in_features.into(),
                 activation,
             };
-            let grid = [rows.div_ceil(GEMM_ROWS[variant]), gate.w.out_features.div_ceil(32), 1];
+            let block = GEMM_ROWS[variant];
+            let grid = [rows.div_ceil(block), (2 * gate.w.out_features).div_ceil(block), 1];
             return self.device.launch(&wide.gated[variant], grid, &parameters);
         };
         let up = Job { y: library.products(), ..up }; // in place
@@ -257,7 +258,7 @@ impl CudaBackend {
     }
 
     fn gemm_own(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        let variant = usize::from(rows > GEMM_ROWS[0]);
+        let (variant, block) = (gemm_variant(rows), GEMM_ROWS[gemm_variant(rows)]);
         let parameters = Gemm {
             x: self.scratch.rounded.ptr(),
             x_scales: self.scratch.rounded_scales.ptr(),
@@ -266,7 +267,7 @@ impl CudaBackend {
             k: jobs.first().map_or(0, |job| job.w.in_features).into(),
             accumulate: accumulate.into(),
         };
-        let grid = [rows.div_ceil(GEMM_ROWS[variant]), blocks(jobs, 64), 1];
+        let grid = [rows.div_ceil(block), blocks(jobs, block), 1];
         self.device.launch(&wide.gemm[variant], grid, &parameters)
     }
 }

@@ -40,8 +40,13 @@ pub const PREFILL_LINES: usize = 64;
 /// f16 terms that `attn_prefill.cu` splits queries and f32 keys into: two hold what float32 does, nearly.
 pub const ATTENTION_TERMS: usize = 2;
 
-/// Rows of a block of `gemm.cu`, of its two variants.
+/// Rows of a block of `gemm.cu`, of its two variants, and rows of weights, too.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
+
+/// The variant for this many rows: the small blocks are for as few as wait for weights, and are as many as can.
+pub const fn gemm_variant(rows: usize) -> usize {
+    (rows > 2 * GEMM_ROWS[1]) as usize
+}
 
 /// What of a model's shape its kernels depend on.
 #[derive(Clone, Copy, Debug)]

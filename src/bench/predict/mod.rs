@@ -4,7 +4,7 @@
 //! time = nodes · gap  +  Σ over nodes (ramp + max(bytes / bandwidth, instructions / issue rate))
 //! ```
 //!
-//! Nodes are what a captured step launches, bytes what they must read, instructions those that were counted in the machine
+//! with the bytes and bandwidths of memory, of the second cache and of shared memory. Nodes are what a captured step launches, bytes what they must read, instructions those that were counted in the machine
 //! code, all else is assumed: `Assumed` says each with how far it may be off. The range of a prediction has everything off
 //! the same way. No number here was measured on a GPU, and none of it is to be quoted as if it had been.
 
@@ -12,7 +12,7 @@ pub mod accelerators;
 mod counts;
 
 use super::roofline::{attention_operations, positions};
-use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS, NARROW_VARIANTS};
+use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS, NARROW_VARIANTS, gemm_variant};
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,11 @@ const WEIGHT_BYTES: f64 = 2.0;
 const CACHE_BYTES: f64 = 6.0;
 /// Multiply-adds of one tensor core instruction, m16n8k16.
 const HMMA_PRODUCTS: f64 = 2048.0;
+/// Bytes a cycle that a multiprocessor's shared memory delivers or takes: 32 banks of four.
+const SHARED_BYTES_A_CYCLE: f64 = 128.0;
+/// Elements of k in a stage of `gemm.cu`, and its warps, which read half of a block's rows and half of its outputs each.
+const SLICE: usize = 64;
+const GEMM_WARPS: usize = 4;
 /// Parts of a multiprocessor that issue instructions, each with tensor cores of its own.
 const SCHEDULERS: f64 = 4.0;
 
@@ -243,7 +248,7 @@ impl Model<'_> {
         Time { gaps: steps * gaps, memory: steps * memory, issue: steps * issue, other: steps * other }
     }
 
-    /// Seconds for which `count` tensor core instructions keep a scheduler, with `per_hmma` others for each.
+    /// Seconds for which `count` tensor core instructions keep a scheduler, with `per_hmma` in all for each.
     fn hmma(&self, count: f64, per_hmma: f64, ipc: Assumed) -> f64 {
         let of_scheduler =
             self.device.matrix_peak / self.device.clock / self.device.multiprocessors as f64 / SCHEDULERS;
@@ -251,23 +256,34 @@ impl Model<'_> {
         count * cycles.max(per_hmma * SCHEDULERS / self.rate(ipc)) / self.device.clock
     }
 
+    /// A product of a wide pass: (seconds of memory, seconds of everything else that may take longer).
+    fn wide_product(&self, rows: usize, (width, outs): (usize, usize)) -> (f64, f64) {
+        let variant = gemm_variant(rows);
+        let (block, per_hmma) = (GEMM_ROWS[variant], count(["gemm_m64", "gemm_m128"][variant]));
+        let blocks = rows.div_ceil(block) * outs.div_ceil(block);
+        // the multiprocessor with the most blocks decides; a block's warps are spread over the schedulers
+        let most = blocks.div_ceil(self.device.multiprocessors) as f64;
+        let computed =
+            self.hmma(most * (block * block * width) as f64 / HMMA_PRODUCTS / SCHEDULERS, per_hmma, PRODUCT_IPC);
+        // rows and weights of a slice come to shared memory once, and each warp reads its half of both
+        let slices = width.div_ceil(SLICE) as f64;
+        let slice = (2 * block * SLICE) as f64 * WEIGHT_BYTES;
+        let shared = most * slices * slice * (1.0 + GEMM_WARPS as f64 / 2.0) / SHARED_BYTES_A_CYCLE / self.device.clock;
+        let cached = blocks as f64 * slices * slice / self.rate(self.device.cache_bandwidth);
+        ((width * outs) as f64 * WEIGHT_BYTES / self.bandwidth(), computed.max(shared).max(cached))
+    }
+
     /// The prefill of `tokens` tokens in passes of at most [`MAX_ROWS`].
     fn prefill(&self, tokens: usize) -> Time {
         let (s, mut time) = (self.spec, Time::default());
         let multiprocessors = self.device.multiprocessors;
-        let per_hmma = count("gemm_m128");
         let attention = self.time(PREFILL_EXECUTED) * prefill_attention(s.head_dim);
         for first in (0..tokens).step_by(MAX_ROWS) {
             let rows = MAX_ROWS.min(tokens - first);
             for layer in &s.layers {
-                for (width, outs) in self.products() {
-                    let blocks = rows.div_ceil(GEMM_ROWS[1]) * outs.div_ceil(64);
-                    // the multiprocessor with the most blocks decides; a block's warps are spread over the schedulers
-                    let most = blocks.div_ceil(multiprocessors) as f64;
-                    let block = (GEMM_ROWS[1] * 64 * width) as f64 / HMMA_PRODUCTS / SCHEDULERS;
-                    let computed = self.hmma(most * block, per_hmma, PRODUCT_IPC);
-                    let read = (width * outs) as f64 * WEIGHT_BYTES / self.bandwidth();
-                    if read > computed { time.memory += read } else { time.issue += computed }
+                for shape in self.products() {
+                    let (read, other) = self.wide_product(rows, shape);
+                    if read > other { time.memory += read } else { time.issue += other }
                 }
                 let positions = (first + rows / 2).min(layer.window.unwrap_or(usize::MAX));
                 let blocks = (rows * s.group_size()).div_ceil(64) * s.num_key_value_heads;

@@ -226,9 +226,9 @@ pub fn gemv_gated(
     Ok(gated.outcome)
 }
 
-/// Of `gemm.cu`: a slice of 64 elements is four steps on the tensor cores; then the slices, bias and residual.
+/// Of `gemm.cu`: chains of 32 elements are two steps on the tensor cores; then the chains, bias and residual.
 fn wide_bound(k: usize) -> f64 {
-    bound(4, k / 32 + 48)
+    bound(2, k / 32 + 48)
 }
 
 /// For as many rows as fill a block and a part of the next.
@@ -252,7 +252,7 @@ pub fn gemm_gated(device: &Device, kernel: &Kernel<GemmGated>, block: usize) -> 
             k: k.into(),
             activation: gelu.into(),
         };
-        device.launch(kernel, [n.div_ceil(block), outs.div_ceil(32), 1], &parameters)?;
+        device.launch(kernel, [n.div_ceil(block), (2 * outs).div_ceil(block), 1], &parameters)?;
         for (row, got) in device.read(&y, 0, n * outs)?.chunks(outs).enumerate() {
             let x = &input[row * k..][..k];
             gated.compare(got, gelu, wide_bound(k), |matrix, out| dot(x, &matrices[matrix][out * k..][..k]));
@@ -285,7 +285,8 @@ pub fn gemm(device: &Device, kernel: &Kernel<Gemm>, block: usize) -> Result<Outc
     ];
     let x_powers = x_scales.buffer.ptr();
     let parameters = Gemm { x: x.ptr().cast(), x_scales: x_powers, jobs, n: n.into(), k: k.into(), accumulate: Int(1) };
-    device.launch(kernel, [n.div_ceil(block), 3, 1], &parameters)?;
+    let blocks = OUTS.map(|outs| outs.div_ceil(block)).iter().sum();
+    device.launch(kernel, [n.div_ceil(block), blocks, 1], &parameters)?;
     let bound = wide_bound(k);
     let input = x_scales.restore(&x.values, k);
     let (first, second) = w.values.split_at(OUTS[0] * k);
