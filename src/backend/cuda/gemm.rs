@@ -7,7 +7,7 @@ use super::abi::{
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, MAX_ROWS, MatmulKernels, WideKernels, gemm_variant};
+use super::kernel_set::{GEMM_ROWS, GemmDevice, MAX_ROWS, MatmulKernels, WideKernels};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
@@ -141,7 +141,7 @@ impl CudaBackend {
         };
         self.round_normed(wide, x, norm, gate.w.in_features, rows)?;
         let Some(library) = self.library_of(&gate).filter(|_| self.library_of(&up).is_some()) else {
-            let variant = gemm_variant(rows);
+            let variant = self.gemm_device().variant(rows, 2 * gate.w.out_features);
             let parameters = GemmGated {
                 x: self.scratch.rounded.ptr(),
                 x_scales: self.scratch.rounded_scales.ptr(),
@@ -257,8 +257,12 @@ impl CudaBackend {
         self.device.launch(&wide.scale, [count.div_ceil(1024), 1, 1], &parameters)
     }
 
+    fn gemm_device(&self) -> GemmDevice {
+        GemmDevice { multiprocessors: self.info.multiprocessors, capability: self.info.capability }
+    }
+
     fn gemm_own(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        let (variant, block) = (gemm_variant(rows), GEMM_ROWS[gemm_variant(rows)]);
+        let variant = self.gemm_device().variant(rows, jobs.iter().map(|job| job.w.out_features).sum());
         let parameters = Gemm {
             x: self.scratch.rounded.ptr(),
             x_scales: self.scratch.rounded_scales.ptr(),
@@ -267,6 +271,7 @@ impl CudaBackend {
             k: jobs.first().map_or(0, |job| job.w.in_features).into(),
             accumulate: accumulate.into(),
         };
+        let block = GEMM_ROWS[variant];
         let grid = [rows.div_ceil(block), blocks(jobs, block), 1];
         self.device.launch(&wide.gemm[variant], grid, &parameters)
     }

@@ -11,7 +11,7 @@ use super::loader::KernelFiles;
 use crate::model::weights::DType;
 use std::collections::HashMap;
 
-/// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (4096 outputs: 256 blocks), few enough to bound
+/// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (4096 outputs: 128 large blocks), few enough to bound
 /// scratch memory (about 90 MB for the shape of Llama-3.1-8B).
 pub const MAX_ROWS: usize = 512;
 
@@ -43,9 +43,27 @@ pub const ATTENTION_TERMS: usize = 2;
 /// Rows of a block of `gemm.cu`, of its two variants, and rows of weights, too.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
 
-/// The variant for this many rows: the small blocks are for as few as wait for weights, and are as many as can.
-pub const fn gemm_variant(rows: usize) -> usize {
-    (rows > 2 * GEMM_ROWS[1]) as usize
+/// What decides between the variants of `gemm.cu`.
+#[derive(Clone, Copy, Debug)]
+pub struct GemmDevice {
+    pub multiprocessors: usize,
+    /// Compute capability.
+    pub capability: (i32, i32),
+}
+
+impl GemmDevice {
+    /// The variant that takes less time for a product of `rows` rows and `outs` outputs: of large blocks one multiprocessor may have
+    /// two where another has none. Both give the same bits.
+    pub fn variant(self, rows: usize, outs: usize) -> usize {
+        // Where the tensor cores are fast (a data centre's) the second cache decides, of which small blocks ask for twice as much.
+        let small = match self.capability {
+            (8, 0) | (9..12, _) => 2.2,
+            _ => 1.1,
+        };
+        let blocks = |block: usize| rows.div_ceil(block) * outs.div_ceil(block);
+        let [few, many] = GEMM_ROWS.map(|block| blocks(block).div_ceil(self.multiprocessors) * block * block);
+        usize::from(few as f64 * small >= many as f64)
+    }
 }
 
 /// What of a model's shape its kernels depend on.
@@ -247,5 +265,26 @@ impl DecodeKernels {
         let Some(attend) = files.find("attn_decode", &format!("{name}{suffix}"))? else { return Ok(None) };
         let combine = files.get("attn_decode", &format!("attn_combine{suffix}"))?;
         Ok(Some(DecodeKernels { attend, combine }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_blocks_are_for_few_rows_and_for_slow_tensor_cores() {
+        let h100 = GemmDevice { multiprocessors: 132, capability: (9, 0) };
+        let rtx4090 = GemmDevice { multiprocessors: 128, capability: (8, 9) };
+        for (device, rows, outs, variant) in [
+            (h100, 20, 4096, 0),
+            (h100, 512, 4096, 1),
+            (h100, 512, 2048, 1),
+            (rtx4090, 20, 4096, 0),
+            (rtx4090, 512, 4096, 1),
+            (rtx4090, 512, 2048, 0),
+        ] {
+            assert_eq!(device.variant(rows, outs), variant, "{device:?}, {rows} rows, {outs} outputs");
+        }
     }
 }

@@ -37,7 +37,7 @@ pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
 use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, NARROW_ROWS, Shape};
-pub use kernel_set::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS, NARROW_VARIANTS, gemm_variant};
+pub use kernel_set::{DECODE_ROWS, GEMM_ROWS, GemmDevice, MAX_ROWS, NARROW_VARIANTS};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;

@@ -12,7 +12,7 @@ pub mod accelerators;
 mod counts;
 
 use super::roofline::{attention_operations, positions};
-use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, MAX_ROWS, NARROW_VARIANTS, gemm_variant};
+use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, GemmDevice, MAX_ROWS, NARROW_VARIANTS};
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
 use serde::{Deserialize, Serialize};
@@ -258,11 +258,12 @@ impl Model<'_> {
 
     /// A product of a wide pass: (seconds of memory, seconds of everything else that may take longer).
     fn wide_product(&self, rows: usize, (width, outs): (usize, usize)) -> (f64, f64) {
-        let variant = gemm_variant(rows);
+        let Accelerator { multiprocessors, capability, .. } = *self.device;
+        let variant = GemmDevice { multiprocessors, capability }.variant(rows, outs);
         let (block, per_hmma) = (GEMM_ROWS[variant], count(["gemm_m64", "gemm_m128"][variant]));
         let blocks = rows.div_ceil(block) * outs.div_ceil(block);
         // the multiprocessor with the most blocks decides; a block's warps are spread over the schedulers
-        let most = blocks.div_ceil(self.device.multiprocessors) as f64;
+        let most = blocks.div_ceil(multiprocessors) as f64;
         let computed =
             self.hmma(most * (block * block * width) as f64 / HMMA_PRODUCTS / SCHEDULERS, per_hmma, PRODUCT_IPC);
         // rows and weights of a slice come to shared memory once, and each warp reads its half of both
@@ -346,7 +347,7 @@ pub fn predict(spec: &ModelSpec, shape: &str, device: &'static Accelerator) -> P
         rows.extend(decode_rows(range(spec, device), names, 1, context));
         rows.push(overhead(spec, device, format!("UQAC on against off at {context} tokens, decode time"), 1, context));
     }
-    if device.early_starts {
+    if device.early_starts() {
         let models = range(spec, device).map(|model| Model { early: false, ..model });
         rows.extend(decode_rows(models, names(1).map(|what| format!("{what}, one by one")), 1, CONTEXT));
     }
@@ -357,7 +358,7 @@ pub fn predict(spec: &ModelSpec, shape: &str, device: &'static Accelerator) -> P
 
 /// A model at the fast end of the assumptions, in the middle, and at the slow end.
 fn range<'a>(spec: &'a ModelSpec, device: &'a Accelerator) -> [Model<'a>; 3] {
-    [-1.0, 0.0, 1.0].map(|slow| Model { spec, device, slow, early: device.early_starts })
+    [-1.0, 0.0, 1.0].map(|slow| Model { spec, device, slow, early: device.early_starts() })
 }
 
 fn rate_row(what: String, tokens: usize, times: [Time; 3], floor: f64) -> Row {
