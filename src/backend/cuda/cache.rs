@@ -5,13 +5,11 @@
 use super::abi::{HeadPlaces, SequenceView, TraceView};
 use super::context::Device;
 use super::error::CudaError;
+use super::kernel_set::OVERRUN;
 use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::{DType, ExpectedMemory, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
-
-/// Decode steps that are started at once. Two such batches are in flight at most.
-pub const DECODE_STEPS: usize = 4;
 
 /// Capacities are multiples of this, as the kernels require.
 const CAPACITY_STEP: usize = 64;
@@ -19,9 +17,6 @@ const CAPACITY_STEP: usize = 64;
 /// Positions at most that there is room for beyond what is needed: a long limit is rarely used up. So a cache is spread
 /// every few thousand positions, which takes about as long as two decode steps.
 const MAX_AHEAD: usize = 4096;
-
-/// Rows after the last one that are computed and dropped: those of the steps that are in flight when a response ends.
-pub(super) const OVERRUN: usize = 2 * DECODE_STEPS;
 
 /// Sequences that there is room for at first.
 const FIRST_SLOTS: usize = 16;

@@ -5,10 +5,9 @@
 
 use super::CudaBackend;
 use super::abi::{RowState, Sampler};
-use super::cache::DECODE_STEPS;
 use super::context::{Device, Event};
 use super::error::CudaError;
-use super::kernel_set::DECODE_ROWS;
+use super::kernel_set::{DECODE_ROWS, DECODE_STEPS};
 use super::lm_head::{HeadRun, LmHead, Log, needs_mass, row_state, sampler};
 use super::memory::{Buffer, DevicePtr, Pinned};
 use super::pass::{PassState, shared_trace};

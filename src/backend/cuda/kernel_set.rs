@@ -22,6 +22,12 @@ pub const NARROW_ROWS: usize = 16;
 /// would take longer than the weights do to arrive, so that two steps are as good.
 pub const DECODE_ROWS: usize = 64;
 
+/// Decode steps that are started at once. Two such batches are in flight at most.
+pub const DECODE_STEPS: usize = 4;
+
+/// Rows after the last one that are computed and dropped: those of the steps that are in flight when a response ends.
+pub const OVERRUN: usize = 2 * DECODE_STEPS;
+
 /// K at most: heads that a trace keeps per row (`MAX_KEEP` of `common.cuh`).
 pub const MAX_HEADS: usize = 32;
 

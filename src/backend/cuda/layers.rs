@@ -1,9 +1,9 @@
 //! The sums of a sequence's hidden states, at every place that they pass (`kernels/layer_sums.cu`).
 
 use super::abi::LayersView;
-use super::cache::OVERRUN;
 use super::context::Device;
 use super::error::CudaError;
+use super::kernel_set::OVERRUN;
 use super::memory::Buffer;
 
 /// Columns of a block of `layer_sums`.
