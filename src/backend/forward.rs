@@ -67,6 +67,16 @@ pub fn extend<E: From<BackendError>>(
     Ok(())
 }
 
+/// Runs `tokens` at positions `start ..` of one sequence, of which nothing but keys and values is needed.
+pub fn enter(
+    backend: &mut dyn Backend,
+    sequence: SequenceId,
+    start: usize,
+    tokens: &[u32],
+) -> Result<(), BackendError> {
+    extend(backend, sequence, start, tokens, false, |_| false, |_, _| Ok(()))
+}
+
 /// Decode steps by passes and predictions, one row for each sequence: what [`Backend::decode`] does where the backend
 /// has no faster way.
 pub fn decode<B: Backend + ?Sized>(

@@ -232,9 +232,8 @@ impl Model {
 
     /// Σ α_t v_t of head h, where α is the softmax of `scores` [T + 1]; the result is [head_dim].
     fn weighted_mean(&self, layer: usize, h: usize, scores: &[f64], values: &Cache) -> Vec<f32> {
-        let z = log_sum_exp(scores);
-        let value = |t: usize| ((scores[t] - z).exp(), self.cached(values, layer, t, h));
-        let terms: Vec<(f64, &[f32])> = (0..scores.len()).map(value).collect();
+        let value = |(t, alpha): (usize, f64)| (alpha, self.cached(values, layer, t, h));
+        let terms: Vec<(f64, &[f32])> = softmax(scores).into_iter().enumerate().map(value).collect();
         (0..self.spec.head_dim).map(|i| terms.iter().map(|(a, v)| a * f64::from(v[i])).sum::<f64>() as f32).collect()
     }
 
@@ -261,6 +260,12 @@ fn log_sum_exp(x: &[f64]) -> f64 {
     max + x.iter().map(relative).sum::<f64>().ln()
 }
 
+/// e^{x_t} / Σ e^x.
+fn softmax(x: &[f64]) -> Vec<f64> {
+    let z = log_sum_exp(x);
+    x.iter().map(|x| (x - z).exp()).collect()
+}
+
 /// **Reweighted attention.** α'_t = w_t α_t / Σ w α, the softmax of s_t + ln w_t, and its entropy H = -Σ α' ln α' in
 /// nats; `scores` and α' are [T + 1]. A row without attention (T < 2) "must not win the head selection with entropy 0";
 /// under the authors' rule, [`EntropyRule::Regularized`], it does, and α' adds up to f = σ / (σ + 1e-12), σ = Σ w α.
@@ -280,8 +285,7 @@ fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f3
 
 /// Where a head attends: α_t = e^{s_t} / Σ e^s on some places, of `scores` [T + 1]; the prompt ends with `last_of_prompt`.
 fn places(scores: &[f64], entropy: f32, last_of_prompt: usize) -> HeadAttention {
-    let z = log_sum_exp(scores);
-    let alpha: Vec<f64> = scores.iter().map(|s| (s - z).exp()).collect();
+    let alpha = softmax(scores);
     let before = |distance: usize| alpha.iter().rev().nth(distance).map_or(0.0, |a| *a as f32);
     let prompt = alpha.iter().take(last_of_prompt + 1).sum::<f64>() as f32;
     HeadAttention { entropy, own: before(0), previous: before(1), first: alpha[0] as f32, prompt }
@@ -418,8 +422,7 @@ impl Backend for ReferenceBackend {
         let mut sum = vec![0.0; row.position + 1];
         for (h, query) in queries.chunks_exact(self.model.spec.head_dim).enumerate() {
             let scores = self.model.scores(layer, h, query, keys, row.position);
-            let z = log_sum_exp(&scores);
-            sum.iter_mut().zip(&scores).for_each(|(sum, s)| *sum += (s - z).exp());
+            sum.iter_mut().zip(softmax(&scores)).for_each(|(sum, alpha)| *sum += alpha);
         }
         Ok(sum.into_iter().map(|sum| sum as f32).collect())
     }

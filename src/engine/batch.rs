@@ -3,6 +3,7 @@
 
 use super::generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 use super::stop::StopText;
+use super::trace::shared;
 use super::{Engine, EngineError, HeadSelection, TracedSequence};
 use crate::backend::forward;
 use crate::backend::sampling::Choice;
@@ -319,12 +320,6 @@ impl Batch<'_> {
         }
         Ok(())
     }
-}
-
-/// The tokens that a prompt has in common with the first of `cached`; not its last one, whose row is what the first token is
-/// predicted from.
-fn shared(prompt: &[u32], cached: &[u32]) -> usize {
-    prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count()
 }
 
 impl Drop for Batch<'_> {

@@ -5,7 +5,7 @@ use super::response::{Response, Variant};
 use super::{Engine, EngineError, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
-use crate::backend::{Backend, BackendError, HeadRecord, Row, SequenceId, Step, TraceOptions};
+use crate::backend::{Backend, HeadRecord, Row, SequenceId, Step, TraceOptions};
 use std::ops::Range;
 
 /// K, as published.
@@ -158,18 +158,10 @@ impl<'e> TracedSequence<'e> {
         let Some((last, before)) = tokens.split_last() else { return Ok(Vec::new()) };
         // the last token of a response need not have entered
         let cached = &self.tokens[..self.tokens.len() - 1];
-        let shared = before.iter().zip(cached).take_while(|(a, b)| a == b).count();
+        let shared = shared(tokens, cached);
         let backend = &mut *self.engine.backend;
         let sequence = backend.fork(self.sequence, shared, None)?;
-        let entered = forward::extend(
-            backend,
-            sequence,
-            shared,
-            &before[shared..],
-            false,
-            |_| false,
-            |_, _| Ok::<_, BackendError>(()),
-        );
+        let entered = forward::enter(backend, sequence, shared, &before[shared..]);
         let row = Row { sequence, position: before.len(), token: *last };
         let attention = entered.and_then(|()| forward::mean_attention(backend, row));
         backend.close(sequence);
@@ -184,6 +176,12 @@ impl<'e> TracedSequence<'e> {
     pub fn engine(&self) -> &Engine {
         self.engine
     }
+}
+
+/// The tokens that a prompt has in common with the first of `cached`; not its last one, whose row is what the first token is
+/// predicted from.
+pub(super) fn shared(prompt: &[u32], cached: &[u32]) -> usize {
+    prompt[..prompt.len() - 1].iter().zip(cached).take_while(|(a, b)| a == b).count()
 }
 
 impl Drop for TracedSequence<'_> {
@@ -240,15 +238,7 @@ impl TraceQueries<'_> {
     pub(super) fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);
         let Some(tokens) = self.response.tokens.get(stale..) else { return Ok(()) };
-        let restored = forward::extend(
-            self.backend,
-            self.sequence,
-            stale,
-            tokens,
-            false,
-            |_| false,
-            |_, _| Ok::<(), EngineError>(()),
-        );
-        restored.inspect_err(|_| *self.stale_from = stale)
+        let restored = forward::enter(self.backend, self.sequence, stale, tokens);
+        Ok(restored.inspect_err(|_| *self.stale_from = stale)?)
     }
 }

@@ -260,7 +260,8 @@ impl Model<'_> {
     fn wide_product(&self, rows: usize, (width, outs): (usize, usize)) -> (f64, f64) {
         let Accelerator { multiprocessors, capability, .. } = *self.device;
         let variant = GemmDevice { multiprocessors, capability }.variant(rows, outs);
-        let (block, per_hmma) = (GEMM_ROWS[variant], count(["gemm_m64", "gemm_m128"][variant]));
+        let block = GEMM_ROWS[variant];
+        let per_hmma = count(&format!("gemm_m{block}"));
         let blocks = rows.div_ceil(block) * outs.div_ceil(block);
         // the multiprocessor with the most blocks decides; a block's warps are spread over the schedulers
         let most = blocks.div_ceil(multiprocessors) as f64;

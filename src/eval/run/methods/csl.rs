@@ -4,10 +4,8 @@
 //! and asks P(True)'s question, in a turn of its own, in place of the paper's examples. Input: one more turn of no tokens, on the response's cache.
 
 use super::p_true::QUESTION;
-use super::{Context, Findings, Method, MethodError, Score};
+use super::{Context, Findings, Method, MethodError, Score, next_turn};
 use crate::engine::Generation;
-use crate::engine::encode::encode_next_turn;
-use crate::model::chat::Conversation;
 use serde_json::Value;
 
 /// Asks for a judgement, and reads where the model looks before it gives one.
@@ -40,8 +38,7 @@ impl Method for Csl {
         let Context { traced, item, text, answer: Some(answer), .. } = context else { return Ok(None) };
         let (tokens, prompt_len) = traced.tokens();
         let response = prompt_len..answer.tokens.end;
-        let conversation = Conversation::Messages(item.messages.clone());
-        let asked = encode_next_turn(traced.engine(), &conversation, text, tokens, QUESTION)?;
+        let asked = next_turn(traced.engine(), item, text, tokens, QUESTION)?;
         // a template may drop thoughts from the response: then there is nothing to attend to
         let kept = asked.starts_with(&tokens[..response.end]);
         let csl = if kept {

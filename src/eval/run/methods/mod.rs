@@ -10,9 +10,10 @@ pub mod self_consistency;
 pub mod verbalized;
 
 use super::manifest::EvalOptions;
-use crate::engine::encode::EncodeError;
+use crate::engine::encode::{EncodeError, encode_next_turn};
 use crate::engine::{Engine, EngineError, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
+use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline::Answer;
 use serde_json::Value;
@@ -111,6 +112,18 @@ pub struct Context<'c, 'e> {
     /// The response up to its first end token.
     pub text: &'c str,
     pub answer: Option<&'c Answer>,
+}
+
+/// The tokens of a question in a turn after an item's response, `text` and `tokens`.
+fn next_turn(
+    engine: &Engine,
+    item: &Question,
+    text: &str,
+    tokens: &[u32],
+    question: &str,
+) -> Result<Vec<u32>, EncodeError> {
+    let conversation = Conversation::Messages(item.messages.clone());
+    encode_next_turn(engine, &conversation, text, tokens, question)
 }
 
 /// What a method found about one response.

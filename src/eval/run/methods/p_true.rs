@@ -2,10 +2,8 @@
 //! whether its answer is true: p = p(True) / (p(True) + p(False)), of the tokens that the answer to that begins with. Those
 //! with p > 0.01, and at least five, are counted. Input: one more turn of one token, on the response's cache.
 
-use super::{Context, Draw, Ended, Findings, Method, MethodError, Score};
-use crate::engine::encode::encode_next_turn;
+use super::{Context, Draw, Ended, Findings, Method, MethodError, Score, next_turn};
 use crate::engine::{GenerateOptions, Generation};
-use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
 use serde_json::json;
 
@@ -44,8 +42,7 @@ impl Method for PTrue {
         if answer.is_none() {
             return Ok(Vec::new());
         }
-        let conversation = Conversation::Messages(item.messages.clone());
-        let prompt = encode_next_turn(engine, &conversation, text, tokens, QUESTION)?;
+        let prompt = next_turn(engine, item, text, tokens, QUESTION)?;
         // a trace, because its steps list the most probable tokens; the item's own, so that one pass can have both
         let (trace, running) = (Some(options.parameters.head_selection()), options.running);
         let generate = GenerateOptions { max_tokens: 1, trace, running, ..GenerateOptions::default() };

@@ -1,9 +1,8 @@
 //! Verbalized confidence: the model is asked how sure it is.
 
-use super::{Context, Draw, Ended, Findings, Method, MethodError, Score};
-use crate::engine::encode::{ResponseText, encode_next_turn};
+use super::{Context, Draw, Ended, Findings, Method, MethodError, Score, next_turn};
+use crate::engine::encode::ResponseText;
 use crate::engine::{GenerateOptions, Generation};
-use crate::model::chat::Conversation;
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use serde::{Deserialize, Serialize};
 
@@ -56,8 +55,7 @@ impl Method for Asked {
         if answer.is_none() {
             return Ok(Vec::new());
         }
-        let conversation = Conversation::Messages(item.messages.clone());
-        let prompt = encode_next_turn(engine, &conversation, text, tokens, QUESTION)?;
+        let prompt = next_turn(engine, item, text, tokens, QUESTION)?;
         let generate = GenerateOptions { max_tokens: MAX_TOKENS, trace: None, ..GenerateOptions::default() };
         Ok(vec![Draw { prompt, stream: 0, generate }])
     }
