@@ -1,7 +1,9 @@
 //! A pool of threads for short parallel regions: a decode step of a small model has over a hundred of them.
 //!
-//! Work is handed out in index order from one counter. Workers spin for a moment between regions, so that the next one
-//! starts without a system call, and sleep after that. A worker that comes too late for a region is not waited for.
+//! Every thread has a share of a region's tasks, the same part of their order each time, so that what it wrote in one
+//! region it finds in its own caches in the next; a thread that is done with its share helps with the others'. Workers spin
+//! for a moment between regions, so that the next one starts without a system call, and sleep after that. A worker that
+//! comes too late for a region is not waited for.
 //!
 //! `tests/attack/loom` compiles this file against loom, which tries every interleaving of a few threads.
 
@@ -42,8 +44,8 @@ struct Shared {
     state: AtomicU64,
     /// Set before a region opens, read by workers that have entered it.
     region: Mutex<Option<Region>>,
-    /// The next task to hand out.
-    next: AtomicUsize,
+    /// Of every thread's share, the next task to hand out.
+    next: Vec<Counter>,
     /// The first panic of the region.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// A caller is in [`ThreadPool::run`]: nested calls see it and run inline.
@@ -56,6 +58,10 @@ struct Shared {
     opened: Condvar,
     emptied: Condvar,
 }
+
+/// On cache lines of its own: its thread counts without meeting the others.
+#[repr(align(128))]
+struct Counter(AtomicUsize);
 
 /// Bit of `state`: workers may enter.
 const OPEN: u64 = 1 << 31;
@@ -72,7 +78,7 @@ impl ThreadPool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             region: Mutex::new(None),
-            next: AtomicUsize::new(0),
+            next: (0..threads.max(1)).map(|_| Counter(AtomicUsize::new(0))).collect(),
             panic: Mutex::new(None),
             busy: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -86,7 +92,7 @@ impl ThreadPool {
         let workers = (1..threads)
             .filter_map(|i| {
                 let shared = shared.clone();
-                thread::Builder::new().name(format!("uqac-{i}")).spawn(move || shared.work()).ok()
+                thread::Builder::new().name(format!("uqac-{i}")).spawn(move || shared.work(i)).ok()
             })
             .collect();
         ThreadPool { shared, workers }
@@ -111,7 +117,7 @@ impl ThreadPool {
         let task = unsafe { std::mem::transmute::<Task<'_>, Task<'static>>(task) };
         let region = Region { task, tasks };
         shared.open(region);
-        shared.take_part(region);
+        shared.take_part(region, 0);
         shared.close();
         let panic = lock(&shared.panic).take();
         shared.busy.store(false, Release);
@@ -136,7 +142,9 @@ impl Shared {
     /// Lets the workers in, and wakes those that sleep.
     fn open(&self, region: Region) {
         *lock(&self.region) = Some(region);
-        self.next.store(0, Relaxed);
+        for (thread, next) in self.next.iter().enumerate() {
+            next.0.store(self.share(region.tasks, thread).start, Relaxed);
+        }
         let number = (self.state.load(Relaxed) >> 32).wrapping_add(1);
         self.state.store(number << 32 | OPEN, Release);
         // Both sides modify the count of sleepers: the later one sees what the earlier one did before. So either a worker
@@ -147,21 +155,31 @@ impl Shared {
         }
     }
 
-    /// Runs tasks until none is left. A panic ends the hand-out and is kept for the caller.
-    fn take_part(&self, region: Region) {
+    /// The tasks that a thread begins with.
+    fn share(&self, tasks: usize, thread: usize) -> Range<usize> {
+        let threads = self.next.len();
+        tasks * thread / threads..tasks * (thread + 1) / threads
+    }
+
+    /// Runs tasks until none is left: those of the thread's own share, then of the shares after it. A panic ends the
+    /// hand-out and is kept for the caller.
+    fn take_part(&self, region: Region, thread: usize) {
         // SAFETY: the region is open, or was when this worker entered it, and its caller waits for this thread.
         let task = unsafe { &*region.task };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let i = self.next.fetch_add(1, Relaxed);
-                if i >= region.tasks {
-                    break;
+            for thread in (thread..self.next.len()).chain(0..thread) {
+                let end = self.share(region.tasks, thread).end;
+                loop {
+                    let i = self.next[thread].0.fetch_add(1, Relaxed);
+                    if i >= end {
+                        break;
+                    }
+                    task(i);
                 }
-                task(i);
             }
         }));
         if let Err(panic) = outcome {
-            self.next.store(region.tasks, Relaxed);
+            self.next.iter().for_each(|next| next.0.store(region.tasks, Relaxed));
             lock(&self.panic).get_or_insert(panic);
         }
     }
@@ -182,7 +200,7 @@ impl Shared {
     }
 
     /// A worker's life: enter each new region, run tasks, leave, wait for the next.
-    fn work(&self) {
+    fn work(&self, thread: usize) {
         let mut last = 0;
         let news = |last| self.stop.load(Acquire) || is_new(self.state.load(Acquire), last);
         loop {
@@ -202,7 +220,7 @@ impl Shared {
                 last = state >> 32;
                 let region = *lock(&self.region);
                 if let Some(region) = region {
-                    self.take_part(region);
+                    self.take_part(region, thread);
                 }
                 self.leave();
             }
