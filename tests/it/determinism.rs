@@ -105,7 +105,7 @@ fn variants_on_the_shared_prefix_equal_passes_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_model(folder.path());
     let mut engine = engine(folder.path(), 2);
-    let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles as Sean. ".repeat(12), true).unwrap();
+    let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles as Sean. ".repeat(14), true).unwrap();
     let (prompt_len, last) = (20, tokens.len() - 1);
     let at: Vec<usize> = vec![prompt_len, 40, 41, 130, 256, 400, last - 1, last];
     let mut variants = Vec::new();

@@ -32,7 +32,7 @@ use threads::{Disjoint, ThreadPool};
 use trace::{Selected, Selection, Trace};
 
 /// Rows of a pass: enough for matrix products at full speed, few enough to bound scratch memory.
-const MAX_ROWS: usize = 256;
+const MAX_ROWS: usize = 512;
 
 /// Rows whose logits exist at once.
 const LOGIT_ROWS: usize = 16;
