@@ -167,15 +167,10 @@ impl Shared {
         // SAFETY: the region is open, or was when this worker entered it, and its caller waits for this thread.
         let task = unsafe { &*region.task };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            for thread in (thread..self.next.len()).chain(0..thread) {
-                let end = self.share(region.tasks, thread).end;
-                loop {
-                    let i = self.next[thread].0.fetch_add(1, Relaxed);
-                    if i >= end {
-                        break;
-                    }
-                    task(i);
-                }
+            for of in (thread..self.next.len()).chain(0..thread) {
+                let end = self.share(region.tasks, of).end;
+                let next = || self.next[of].0.fetch_add(1, Relaxed);
+                std::iter::repeat_with(next).take_while(|i| *i < end).for_each(task);
             }
         }));
         if let Err(panic) = outcome {
