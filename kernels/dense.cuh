@@ -14,18 +14,23 @@ struct MatrixJob {
 struct MatrixJobs {
   MatrixJob job[3];
 
-  /// The job that output block `block` is of; `block` is then counted from the job's first.
-  __device__ __forceinline__ MatrixJob find(int& block, int outs_a_block) const {
-    MatrixJob found = job[0];
+  /// The number of the job that output block `block` is of; `block` is then counted from the job's first.
+  __device__ __forceinline__ int number(int& block, int outs_a_block) const {
+    int number = 0;
 #pragma unroll
     for (int i = 1; i < 3; ++i) {
-      const int before = ceil_div(found.outs, outs_a_block);
-      if (block >= before && job[i].outs > 0) {
+      const int before = ceil_div(job[i - 1].outs, outs_a_block);
+      if (number == i - 1 && block >= before && job[i].outs > 0) {
         block -= before;
-        found = job[i];
+        number = i;
       }
     }
-    return found;
+    return number;
+  }
+  /// That job, in registers.
+  __device__ __forceinline__ MatrixJob find(int& block, int outs_a_block) const {
+    const int found = number(block, outs_a_block);
+    return found == 0 ? job[0] : found == 1 ? job[1] : job[2];
   }
   __host__ __device__ constexpr int blocks(int outs_a_block) const {
     return ceil_div(job[0].outs, outs_a_block) + ceil_div(job[1].outs, outs_a_block) +
@@ -42,6 +47,28 @@ __device__ __forceinline__ float activate(float x, int activation) {
   if (activation == SILU) return x / (1.0f + expf(-x));
   const float cubic = __fmul_rn(__fmul_rn(0.044715f, x), __fmul_rn(x, x));
   return __fmul_rn(__fmul_rn(0.5f, x), 1.0f + tanhf(__fmul_rn(0.7978845608f, x + cubic)));
+}
+
+/// A sum of a wide product as the job wants it, but for what is there. The powers of two are exact.
+__device__ __forceinline__ float finish_product(float sum, float x_scale, const MatrixJob& job, int out) {
+  sum *= x_scale;
+  if (job.scales) sum *= job.scales[out];
+  return job.bias ? sum + job.bias[out] : sum;
+}
+
+/// Writes y[row, out] of a wide product, if there is such a row and such an output. `mode`: accumulate; with GATED the
+/// activation, and `sum` is of the gate, `up_sum` of `up`.
+template <bool GATED>
+__device__ __forceinline__ void store_product(const MatrixJob& job, const MatrixJob& up, const float* x_scales, int row,
+                                              int out, int n, int mode, float sum, float up_sum) {
+  if (row >= n || out >= job.outs) return;
+  float* to = job.y + (size_t)row * job.outs + out;
+  const float result = finish_product(sum, x_scales[row], job, out);
+  if constexpr (GATED) {
+    *to = activate(result, mode) * finish_product(up_sum, x_scales[row], up, out);
+  } else {
+    *to = mode ? *to + result : result;
+  }
 }
 
 /// 1 / sqrt(mean square + eps), the factor of RMS norm.

@@ -147,13 +147,6 @@ struct Warp {
     }
   }
 
-  /// A sum as the job wants it, but for what is there. The powers of two are exact.
-  __device__ __forceinline__ static float finish(float sum, float x_scale, const MatrixJob& job, int out) {
-    sum *= x_scale;
-    if (job.scales) sum *= job.scales[out];
-    return job.bias ? sum + job.bias[out] : sum;
-  }
-
   /// Lane 4g + t has of each tile rows g and g + 8, outputs 2t and 2t + 1. `mode`: accumulate, or the activation.
   __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, const float* x_scales, int block_row,
                                         int block_out, int n, int mode) {
@@ -164,15 +157,8 @@ struct Warp {
       const int m = i / (TILES * 4), tile = i / 4 % TILES, part = i % 4;
       const int row = block_row + first_row() + m * 16 + g + part / 2 * 8;
       const int out = block_out + first_out() + tile * 8 + 2 * t + part % 2;
-      if (row >= n || out >= job.outs) continue;
-      float* to = job.y + (size_t)row * job.outs + out;
-      if constexpr (GATED) {
-        const float gate = finish(sum[m][2 * tile][part], x_scales[row], job, out);
-        *to = activate(gate, mode) * finish(sum[m][2 * tile + 1][part], x_scales[row], up, out);
-      } else {
-        const float result = finish(sum[m][tile][part], x_scales[row], job, out);
-        *to = mode ? *to + result : result;
-      }
+      store_product<GATED>(job, up, x_scales, row, out, n, mode, sum[m][GATED ? 2 * tile : tile][part],
+                           GATED ? sum[m][2 * tile + 1][part] : 0.0f);
     }
   }
 };

@@ -12,6 +12,7 @@
 //   async_copy.h    cp.async whose bytes arrive at the wait and not before
 //   tensor_core.h   mma.m16n8k16, ldmatrix
 //   tensor_sums.h   how a tensor core adds
+//   hopper.h        clusters' mbarriers and copies of tiles, wgmma
 //   mutants.h       what mutate.py switches
 //   registry.h      kernels by name, launches, the C interface (ch_*)
 //   main.cpp        what exists once in a program: workings of a block, launches
@@ -33,6 +34,8 @@
 #include "shim/async_copy.h"
 
 #include "shim/tensor_core.h"
+
+#include "shim/hopper.h"
 
 #include "shim/mutants.h"
 

@@ -1,4 +1,4 @@
-// gemm.cu against float64 sums.
+// gemm.cu against float64 sums, and gemm_hopper.cu against gemm.cu, whose bits it has.
 //
 // Bound, u = 2^-24: per chain of 32 elements of k at most 32 products in the tensor core, ceil(k / 32) additions of
 // chains, three more for bias and residual; powers of two are exact. All relative to sum |x w|. Of round_rows 2^-11 of |x|,
@@ -6,11 +6,14 @@
 #include "dense_support.h"
 
 #include "gemm.cu"
+#include "gemm_hopper.cu"
 
 CUDA_HOST_EXPORT(gemm_m64)
 CUDA_HOST_EXPORT(gemm_m128)
 CUDA_HOST_EXPORT(gemm_gated_m64)
 CUDA_HOST_EXPORT(gemm_gated_m128)
+CUDA_HOST_EXPORT(gemm_hopper)
+CUDA_HOST_EXPORT(gemm_gated_hopper)
 CUDA_HOST_EXPORT(round_rows)
 CUDA_HOST_EXPORT(scale_products)
 
@@ -50,13 +53,19 @@ struct Product {
     std::vector<Device<__half>> w;
     std::vector<Device<float>> scales, bias, y;
     MatrixJobs jobs = {};
-    Launch(const Product& p) {
+    Launch(const Product& p, bool accumulate) {
       for (size_t j = 0; j < p.outs.size(); ++j) {
         w.emplace_back(p.w[j]), scales.emplace_back(p.scales[j]), bias.emplace_back(p.bias[j]);
         y.emplace_back((size_t)p.n * p.outs[j]);
         jobs.job[j] = {w[j].get(), j == 0 ? scales[j].get() : nullptr, j == 1 ? bias[j].get() : nullptr, y[j].get(),
                        p.outs[j]};
+        if (accumulate) std::copy(p.before[j].begin(), p.before[j].end(), y[j].get());
       }
+    }
+    std::vector<std::vector<float>> results() const {
+      std::vector<std::vector<float>> all;
+      for (const auto& each : y) all.push_back(each.host());
+      return all;
     }
     void run(Rounded& rows, const std::string& kernel, int rows_a_block, int blocks, int n, int k, int mode) {
       launch(kernel + "_m" + std::to_string(rows_a_block), dim3(ceil_div(n, rows_a_block), blocks), 128, 65536, (const __half*)rows.values.get(), (const float*)rows.scales.get(), jobs, n, k, mode);
@@ -64,19 +73,41 @@ struct Product {
   };
 
   std::vector<std::vector<float>> run(Rounded rows, int rows_a_block, bool accumulate) const {
-    Launch launch(*this);
-    for (size_t j = 0; accumulate && j < outs.size(); ++j)
-      std::copy(before[j].begin(), before[j].end(), launch.y[j].get());
+    Launch launch(*this, accumulate);
     launch.run(rows, "gemm", rows_a_block, launch.jobs.blocks(rows_a_block), n, k, accumulate);
-    std::vector<std::vector<float>> results;
-    for (auto& y : launch.y) results.push_back(y.host());
-    return results;
+    return launch.results();
+  }
+
+  std::vector<std::vector<float>> run_hopper(Rounded rows, bool gated, int mode) const {
+    Launch launch(*this, !gated && mode);
+    TensorMap x_map;
+    TensorMaps w_maps = {};
+    check(ch_encode_tensor_map(&x_map, rows.values.get(), k, n, 2 * k, 64, 64), "a tensor map of x");
+    for (size_t j = 0; j < outs.size(); ++j)
+      check(ch_encode_tensor_map(&w_maps.of_job[j], launch.w[j].get(), k, outs[j], 2 * k, 64, 64), "a tensor map of w");
+    const int blocks = gated ? ceil_div(outs[0], 64) : launch.jobs.blocks(128);
+    ::launch(gated ? "gemm_gated_hopper" : "gemm_hopper", dim3(2 * ceil_div(n, 256), 2 * ceil_div(blocks, 2)), hopper::THREADS,
+             hopper::BYTES, x_map, w_maps, (const float*)rows.scales.get(), launch.jobs, n, k, mode);
+    return launch.results();
+  }
+
+  /// gemm_hopper has the bits of gemm_m128.
+  void test_hopper(bool accumulate) const {
+    check(run_hopper(Rounded(x, n, k), false, accumulate) == run(Rounded(x, n, k), 128, accumulate),
+          "gemm_hopper differs from gemm_m128: n " + std::to_string(n) + " k " + std::to_string(k));
+  }
+
+  void test_gated_hopper(int activation) const {
+    Rounded rows(x, n, k);
+    Launch launch(*this, false);
+    launch.run(rows, "gemm_gated", 128, ceil_div(2 * outs[0], 128), n, k, activation);
+    check(run_hopper(Rounded(x, n, k), true, activation)[0] == launch.y[0].host(), "gemm_gated_hopper differs from gemm_gated_m128");
   }
 
   /// Job 0 is the gate, job 1 up: the same bits as what their products give.
   void test_gated(int rows_a_block, int activation) const {
     Rounded rows(x, n, k);
-    Launch launch(*this);
+    Launch launch(*this, false);
     launch.run(rows, "gemm_gated", rows_a_block, ceil_div(2 * outs[0], rows_a_block), n, k, activation);
     const auto sums = run(Rounded(x, n, k), rows_a_block, false);
     for (size_t i = 0; i < sums[0].size(); ++i)
@@ -139,6 +170,16 @@ static void test_batch_independence() {
   }
 }
 
+static void test_hopper() {
+  // more slices than stages, a part of a slice, a cluster's blocks without rows and without outputs
+  Product(130, {200}, 8 * 64).test_hopper(false);
+  Product(300, {130, 7, 65}, 72).test_hopper(true);
+  Product(20, {40}, 8).test_hopper(false);
+  schedules(3, [&](int seed) { Product(140, {140}, 13 * 64 + 8 * (seed % 5)).test_hopper(seed % 2); });
+  for (int activation : {0, 1})
+    schedules(activation ? 0 : 3, [&](int) { Product(150, {activation ? 72 : 130, activation ? 72 : 130}, 328).test_gated_hopper(activation); });
+}
+
 static void test_round_rows() {
   for (int width : {4, 96, 4864, 33000})
     for (float size : {1.0f, 1e-30f, 1e-37f, 1e30f}) {
@@ -195,6 +236,7 @@ static void test_scale_products() {
 int main() {
   test_sizes();
   test_batch_independence();
+  test_hopper();
   test_round_rows();
   test_scale_products();
   return report("gemm");

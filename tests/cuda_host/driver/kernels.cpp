@@ -229,7 +229,7 @@ Result launch(void* handle, const unsigned (&grid)[3], const unsigned (&block)[3
   const auto stream = stream_of(stream_handle);
   if (!function || !stream) return INVALID_HANDLE;
   const ch_kernel* kernel = function->kernel;
-  const char* refused = ch_refusal(grid, block, shared);
+  const char* refused = ch_refusal(kernel, grid, block, shared);
   if (!refused && int(shared) > function->shared_limit) refused = "more dynamic shared memory than was opted in to";
   if (!refused && (extra || (!params && kernel->param_count))) refused = "no parameters";
   const bool starts_early = ch_find_constant((std::string(kernel->name) + "_starts_early").c_str()) != nullptr;

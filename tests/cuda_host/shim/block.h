@@ -1,6 +1,7 @@
 // One running block: its threads as fibers, whose turn it is, block barriers, and reports of what goes wrong.
 #pragma once
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,8 +13,10 @@
 
 namespace cuda_host {
 constexpr unsigned MAX_THREADS = 1024, WARP = 32;
+constexpr unsigned MAX_CLUSTER_THREADS = 2048;  // of a cluster's blocks together
+constexpr unsigned MAX_CLUSTER = 8;              // blocks
 constexpr size_t MAX_DYNAMIC_SHARED = 227 << 10;
-constexpr size_t SHARED_CANARY = 1024;  // bytes past the launch's dynamic shared memory that must stay as they were
+constexpr size_t SHARED_CANARY = 1024, SHARED_STRIDE = MAX_DYNAMIC_SHARED + SHARED_CANARY;  // bytes past the launch's dynamic shared memory that must stay as they were
 
 struct Site {  // where in the source a thread waits
   const char* file;
@@ -33,12 +36,22 @@ struct PendingCopy {
   unsigned group;
 };
 
-enum class State : uint8_t { RUNNING, AT_BLOCK_BARRIER, AT_WARP_COLLECTIVE, AT_EARLIER_GRIDS, EXITED };
+// A wgmma that has been started by a thread; the four warps' are done together.
+struct Product {
+  float* sums;
+  uint64_t a, b;
+  bool accumulate;
+  unsigned group;
+  std::vector<float> before;  // the sums, where no product before it is under way to them
+};
+
+enum class State : uint8_t { RUNNING, AT_BLOCK_BARRIER, AT_WARP_COLLECTIVE, AT_MBARRIER, AT_PRODUCTS, AT_EARLIER_GRIDS, EXITED };
 
 struct Thread {
   Fiber fiber;
-  uint3 index{};
-  unsigned linear = 0, rank = 0;  // rank: its place in the schedule
+  uint3 index{}, block{};
+  unsigned linear = 0, rank = 0;  // linear: of all blocks of the cluster; rank: its place in the schedule
+  unsigned block_rank = 0;        // of its block in the cluster
   State state = State::RUNNING;
   Site site{};
   unsigned mask = 0;  // of the collective it waits at, with the operands
@@ -49,6 +62,24 @@ struct Thread {
   unsigned open_group = 0;
   unsigned copies_made = 0;  // cp.async so far
   bool waited = false;       // for earlier grids
+  const void* mbarrier = nullptr;  // that it waits at
+  std::vector<Product> products;   // that are not done
+  unsigned product_group = 0, keep_groups = 0;
+  bool fenced = false;
+};
+
+// A copy of a tile (TMA) on its way to a block of the cluster.
+struct TileCopy {
+  unsigned char *to, *shared;  // the place, and the block's shared memory
+  const void* map;  // the kernel's parameter
+  int column, row;
+};
+
+// A barrier in shared memory that counts arrivals and bytes, by its place.
+struct MbarrierState {
+  unsigned arrivals = 0, pending = 0, phase = 0;
+  int64_t bytes = 0;  // announced, less what has come
+  std::vector<TileCopy> copies;
 };
 
 // Picks the next thread. Seed 0 is fair and quick: the lanes of a warp take turns, and a warp goes on as long as one of
@@ -67,7 +98,7 @@ class Schedule {
 
  private:
   int first_from(unsigned rank) const {
-    for (unsigned word = rank / 64; word < MAX_THREADS / 64; ++word) {
+    for (unsigned word = rank / 64; word < MAX_CLUSTER_THREADS / 64; ++word) {
       const uint64_t bits = word == rank / 64 ? words[word] & (~uint64_t(0) << (rank % 64)) : words[word];
       if (bits) return int(word * 64 + unsigned(__builtin_ctzll(bits)));
     }
@@ -80,8 +111,8 @@ class Schedule {
     const int rank = first_from((warp + 1) * WARP);
     return rank >= 0 ? rank : first_from(0);
   }
-  uint64_t words[MAX_THREADS / 64] = {};
-  uint16_t order[MAX_THREADS];
+  uint64_t words[MAX_CLUSTER_THREADS / 64] = {};
+  uint16_t order[MAX_CLUSTER_THREADS];
   unsigned last = 0;
   bool fair = true;
 };
@@ -105,24 +136,35 @@ struct Votes {  // of __syncthreads_or, _and, _count
   int any = 0, all = 1, count = 0;
 };
 
-class Block {  // reused from block to block by one OS thread at a time
+// Reused from block to block by one OS thread at a time. The blocks of a cluster run as one, with a shared memory each.
+class Block {
  public:
   Thread* current = nullptr;
-  uint3 index{};
-  dim3 block_dim, grid_dim;
+  dim3 block_dim, grid_dim, cluster_dim;
   Votes votes;  // of the last barrier
   int tensor_sums = 0;  // how tensor cores add (tensor_sums.h)
   std::vector<CountedCopy> counted;  // of the block that runs
 
-  void begin_launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, uint64_t schedule_seed, void (*kernel)(void*),
+  void begin_launch(dim3 grid, dim3 block, dim3 cluster, size_t dynamic_shared_bytes, uint64_t schedule_seed, void (*kernel)(void*),
                     void* kernel_arguments);
-  bool run(uint64_t block_number);  // false: see error
+  bool run(uint64_t cluster_number);  // false: see error
   std::string error;
   Gate* gate = nullptr;  // that threads wait at, of a block that starts early
   bool must_wait = false;  // a thread that ends without having waited is an error
 
   void wait_for_earlier_grids();
   void barrier(Site site, int predicate);
+  void cluster_barrier(Site site) { wait_for_all(site, 0); }
+  unsigned char* shared_memory() const { return shared_of(current->block_rank); }
+  unsigned char* shared_of(unsigned block_rank) const;
+  unsigned blocks() const { return cluster_dim.x * cluster_dim.y * cluster_dim.z; }
+  MbarrierState& mbarrier_at(const void* place);
+  void make_mbarrier(void* place, unsigned arrivals);
+  void arrive(MbarrierState& barrier, const void* place);
+  void wait_at(Site site, void* place, unsigned parity);
+  void start_copy(void* place, const TileCopy& copy);
+  bool has_ended(unsigned block_rank) const { return !alive_of[block_rank]; }
+  void wait_for_products(Site site, unsigned keep);
   void collective(unsigned mask, Site site, const void* in, void* out, Resolve resolve);
   [[noreturn]] void fail(const char* what);  // abandons the block
 
@@ -131,8 +173,12 @@ class Block {  // reused from block to block by one OS thread at a time
   void run_thread();
   void go_on_with_another();  // the current thread waits
   int next_rank();            // of the thread to go on with; -1: none can
+  void wait_for_all(Site site, int predicate);
   void release_barrier();
+  void end_phase_if_over(MbarrierState& barrier, const void* place);
+  void land(MbarrierState& barrier);
   void release(Thread& thread) { thread.state = State::RUNNING, schedule.ready(thread.rank); }
+  uint3 block_index(unsigned rank) const;  // of a block of the cluster
   void poison_shared();
   void check_shared();
 
@@ -140,10 +186,16 @@ class Block {  // reused from block to block by one OS thread at a time
   Fiber main_stack;
   Schedule schedule;
   unsigned thread_count = 0, alive = 0, at_barrier = 0;
+  unsigned alive_of[MAX_CLUSTER] = {};  // threads of each block
+  std::map<const void*, MbarrierState> mbarriers;
+  struct Free {
+    void operator()(void* memory) const { free(memory); }
+  };
+  std::unique_ptr<unsigned char, Free> other_shared;  // of the blocks of a cluster after its first
   Site barrier_site{};
   Votes gathering;
-  unsigned waiting_lanes[MAX_THREADS / WARP] = {}, exited_lanes[MAX_THREADS / WARP] = {};
-  uint64_t seed = 0;
+  unsigned waiting_lanes[MAX_CLUSTER_THREADS / WARP] = {}, exited_lanes[MAX_CLUSTER_THREADS / WARP] = {};
+  uint64_t seed = 0, number = 0;  // number: of the cluster
   size_t shared_bytes = 0;
   void (*body)(void*) = nullptr;
   void* arguments = nullptr;
@@ -170,7 +222,7 @@ inline void check_grid(unsigned x, unsigned y) {
 CUDA_HOST_DECLARE_DYN_SMEM;
 
 #define threadIdx (::cuda_host::running->current->index)
-#define blockIdx (::cuda_host::running->index)
+#define blockIdx (::cuda_host::running->current->block)
 #define blockDim (::cuda_host::running->block_dim)
 #define gridDim (::cuda_host::running->grid_dim)
 #define warpSize 32

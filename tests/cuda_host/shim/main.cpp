@@ -73,7 +73,7 @@ void Schedule::begin(unsigned threads, uint64_t seed, uint64_t block) {
   uint64_t state = mixed(seed * 0x9E3779B97F4A7C15u + block);
   auto key = [&](unsigned thread) { return mixed(state ^ mixed(thread + 1)); };
   std::sort(order, order + threads, [&](unsigned a, unsigned b) {
-    if (seed % 4 == 3 && a / WARP != b / WARP) return key(MAX_THREADS + a / WARP) < key(MAX_THREADS + b / WARP);
+    if (seed % 4 == 3 && a / WARP != b / WARP) return key(MAX_CLUSTER_THREADS + a / WARP) < key(MAX_CLUSTER_THREADS + b / WARP);
     return key(a) < key(b);
   });
 }
@@ -110,25 +110,34 @@ inline std::vector<std::pair<ptrdiff_t, size_t>> find_static_shared() {
   return rest;
 }
 
+unsigned char* Block::shared_of(unsigned block_rank) const {
+  return block_rank ? other_shared.get() + (block_rank - 1) * SHARED_STRIDE : dyn_smem;
+}
+
 void Block::poison_shared() {  // all ones is NaN in every float type: what was not written shows in the results
-  memset(dyn_smem, 0xFF, shared_bytes + SHARED_CANARY);
+  for (unsigned rank = 0; rank < blocks(); ++rank) memset(shared_of(rank), 0xFF, shared_bytes + SHARED_CANARY);
   static const auto static_shared = find_static_shared();
   for (const auto& [distance, bytes] : static_shared) memset(dyn_smem + distance, 0xFF, bytes);
 #if CUDA_HOST_ASAN
-  ASAN_POISON_MEMORY_REGION(dyn_smem + shared_bytes, sizeof dyn_smem - shared_bytes);
+  for (unsigned rank = 0; rank < blocks(); ++rank)
+    ASAN_POISON_MEMORY_REGION(shared_of(rank) + shared_bytes, sizeof dyn_smem - shared_bytes);
 #endif
 }
 
 void Block::check_shared() {
+  for (unsigned rank = 0; rank < blocks(); ++rank) {
+    unsigned char* const end = shared_of(rank) + shared_bytes;
 #if CUDA_HOST_ASAN
-  ASAN_UNPOISON_MEMORY_REGION(dyn_smem + shared_bytes, sizeof dyn_smem - shared_bytes);
+    ASAN_UNPOISON_MEMORY_REGION(end, sizeof dyn_smem - shared_bytes);
 #endif
-  for (size_t i = 0; i < SHARED_CANARY && error.empty(); ++i) {
-    if (dyn_smem[shared_bytes + i] == 0xFF) continue;
-    char text[160];
-    snprintf(text, sizeof text, "dynamic shared memory written at byte %zu of %zu: block (%u,%u,%u)", shared_bytes + i,
-             shared_bytes, index.x, index.y, index.z);
-    error = text;
+    for (size_t i = 0; i < SHARED_CANARY && error.empty(); ++i) {
+      if (end[i] == 0xFF) continue;
+      const uint3 index = block_index(rank);
+      char text[160];
+      snprintf(text, sizeof text, "dynamic shared memory written at byte %zu of %zu: block (%u,%u,%u)", shared_bytes + i,
+               shared_bytes, index.x, index.y, index.z);
+      error = text;
+    }
   }
 }
 
@@ -192,12 +201,15 @@ inline Copies& all_copies() {
 }
 
 // ---- threads ----
-void Block::begin_launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, uint64_t schedule_seed,
+void Block::begin_launch(dim3 grid, dim3 block, dim3 cluster, size_t dynamic_shared_bytes, uint64_t schedule_seed,
                          void (*kernel)(void*), void* kernel_arguments) {
-  if (!threads) threads.reset(new Thread[MAX_THREADS]);
+  if (!threads) threads.reset(new Thread[MAX_CLUSTER_THREADS]);
   grid_dim = grid;
   block_dim = block;
-  thread_count = block.x * block.y * block.z;
+  cluster_dim = cluster;
+  if (blocks() > 1 && !other_shared)
+    other_shared.reset(static_cast<unsigned char*>(aligned_alloc(1024, (MAX_CLUSTER - 1) * SHARED_STRIDE)));
+  thread_count = block.x * block.y * block.z * blocks();
   shared_bytes = dynamic_shared_bytes;
   seed = schedule_seed;
   body = kernel;
@@ -205,9 +217,15 @@ void Block::begin_launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, uin
   main_stack.forget_bounds();
 }
 
-bool Block::run(uint64_t block_number) {
-  index = {unsigned(block_number % grid_dim.x), unsigned(block_number / grid_dim.x % grid_dim.y),
-           unsigned(block_number / grid_dim.x / grid_dim.y)};
+uint3 Block::block_index(unsigned rank) const {
+  const dim3 clusters = {grid_dim.x / cluster_dim.x, grid_dim.y / cluster_dim.y, grid_dim.z / cluster_dim.z};
+  return {unsigned(number % clusters.x) * cluster_dim.x + rank % cluster_dim.x,
+          unsigned(number / clusters.x % clusters.y) * cluster_dim.y + rank / cluster_dim.x % cluster_dim.y,
+          unsigned(number / clusters.x / clusters.y) * cluster_dim.z + rank / cluster_dim.x / cluster_dim.y};
+}
+
+bool Block::run(uint64_t cluster_number) {
+  number = cluster_number;
   error.clear();
   alive = thread_count;
   at_barrier = 0;
@@ -215,22 +233,32 @@ bool Block::run(uint64_t block_number) {
   std::fill(std::begin(waiting_lanes), std::end(waiting_lanes), 0u);
   std::fill(std::begin(exited_lanes), std::end(exited_lanes), 0u);
   poison_shared();
-  schedule.begin(thread_count, seed, block_number);
+  mbarriers.clear();
+  schedule.begin(thread_count, seed, number);
+  const unsigned of_block = thread_count / blocks();
+  std::fill(std::begin(alive_of), std::end(alive_of), of_block);
   for (unsigned rank = 0; rank < thread_count; ++rank) {
     const unsigned i = schedule.thread_at(rank);
     Thread& thread = threads[i];
-    thread.index = {i % block_dim.x, i / block_dim.x % block_dim.y, i / (block_dim.x * block_dim.y)};
+    const unsigned own = i % of_block;
+    thread.index = {own % block_dim.x, own / block_dim.x % block_dim.y, own / (block_dim.x * block_dim.y)};
+    thread.block_rank = i / of_block;
+    thread.block = block_index(thread.block_rank);
     thread.linear = i;
     thread.rank = rank;
     thread.copies.clear();
     thread.open_group = thread.copies_made = 0;
-    thread.waited = false;
+    thread.waited = thread.fenced = false;
+    thread.products.clear();
+    thread.product_group = 0;
     thread.fiber.start_at(thread_entry, i);
     release(thread);
   }
   current = &threads[schedule.thread_at(unsigned(schedule.next()))];
   main_stack.switch_to(current->fiber);
   check_shared();
+  for (const auto& [place, barrier] : mbarriers)
+    if (error.empty() && !barrier.copies.empty()) error = "a copy of a tile that nothing waits for";
   return error.empty();
 }
 
@@ -245,7 +273,8 @@ void Block::run_thread() {
   if (must_wait && !me.waited) fail("a kernel that starts early has not waited for those before it");
   me.state = State::EXITED;
   exited_lanes[me.linear / WARP] |= 1u << me.linear % WARP;
-  --alive;
+  if (!me.products.empty()) fail("a thread ends with products under way");
+  --alive, --alive_of[me.block_rank];
   if (alive && at_barrier == alive) release_barrier();  // a block barrier waits for the threads that have not exited
   const int rank = next_rank();
   if (rank < 0 && alive) fail("deadlock");
@@ -302,10 +331,15 @@ void Gate::when_reached(unsigned blocks) {
 }
 
 void Block::barrier(Site site, int predicate) {
+  if (blocks() > 1) fail("__syncthreads in a cluster, which is not made for");
+  wait_for_all(site, predicate);
+}
+
+void Block::wait_for_all(Site site, int predicate) {
   Thread& me = *current;
   me.site = site;
   if (at_barrier == 0) barrier_site = site;
-  if (!(barrier_site == site)) fail("divergent __syncthreads");
+  if (!(barrier_site == site)) fail("divergent block or cluster barrier");
   gathering.any |= predicate;
   gathering.all &= predicate;
   gathering.count += predicate;
@@ -351,18 +385,22 @@ void Block::fail(const char* what) {
   char text[256];
   const Thread& me = *current;
   const char* name = me.site.file ? strrchr(me.site.file, '/') : nullptr;
-  snprintf(text, sizeof text, "%s: block (%u,%u,%u), thread %u, last seen at %s:%d", what, index.x, index.y, index.z,
-           me.linear, name ? name + 1 : me.site.file ? me.site.file : "its start", me.site.line);
+  snprintf(text, sizeof text, "%s: block (%u,%u,%u), thread %u, last seen at %s:%d", what, me.block.x, me.block.y, me.block.z,
+           me.linear % (thread_count / blocks()), name ? name + 1 : me.site.file ? me.site.file : "its start", me.site.line);
   error = text;
   unsigned shown = 0;
   for (unsigned i = 0; i < thread_count; ++i) {
     const Thread& thread = threads[i];
-    const bool at_block = thread.state == State::AT_BLOCK_BARRIER;
-    if (!at_block && thread.state != State::AT_WARP_COLLECTIVE) continue;
-    if (++shown > 8) continue;
-    snprintf(text, sizeof text, "\n  thread %u waits at %s:%d, ", i, thread.site.file, thread.site.line);
+    const char* at = thread.state == State::AT_BLOCK_BARRIER     ? "a block barrier"
+                     : thread.state == State::AT_WARP_COLLECTIVE ? "a warp collective, mask "
+                     : thread.state == State::AT_MBARRIER        ? "an mbarrier"
+                     : thread.state == State::AT_PRODUCTS        ? "products of four warps"
+                                                                 : nullptr;
+    if (!at || ++shown > 8) continue;
+    snprintf(text, sizeof text, "\n  thread %u waits at %s:%d, %s", i, thread.site.file, thread.site.line, at);
     error += text;
-    snprintf(text, sizeof text, at_block ? "a block barrier" : "a warp collective, mask %08x", thread.mask);
+    if (thread.state != State::AT_WARP_COLLECTIVE) continue;
+    snprintf(text, sizeof text, "%08x", thread.mask);
     error += text;
   }
   if (shown > 8) error += "\n  and " + std::to_string(shown - 8) + " more";
@@ -458,13 +496,23 @@ class Helpers {
   unsigned threads = 0, seats = 0, busy = 0;
 };
 
-inline const char* refusal(dim3 grid, dim3 block, unsigned shared_bytes) {
+inline const char* refusal(dim3 grid, dim3 block, dim3 cluster, unsigned shared_bytes) {
   const uint64_t threads = uint64_t(block.x) * block.y * block.z;
   if (!grid.x || !grid.y || !grid.z || !threads) return "an empty grid or block";
   if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > MAX_THREADS) return "too large a block";
   if (grid.x > 0x7FFFFFFFu || grid.y > 65535 || grid.z > 65535) return "too large a grid";
   if (shared_bytes > MAX_DYNAMIC_SHARED) return "too much dynamic shared memory";
+  if (grid.x % cluster.x || grid.y % cluster.y) return "a grid that is not of whole clusters";
+  const unsigned of_cluster = cluster.x * cluster.y;
+  if (of_cluster > MAX_CLUSTER || (of_cluster > 1 && (threads % WARP || threads * of_cluster > MAX_CLUSTER_THREADS)))
+    return "too large a cluster, or of blocks with a part of a warp";
   return nullptr;
+}
+
+// As CLUSTERS of the kernels says: X | Y << 8.
+inline dim3 cluster_of(const ch_kernel& kernel) {
+  const unsigned* size = ch_find_constant((std::string(kernel.name) + "_cluster").c_str());
+  return size ? dim3(*size & 255, *size >> 8) : dim3(1);
 }
 
 // The blocks of one launch.
@@ -472,7 +520,8 @@ class Launch {
  public:
   Launch(const ch_kernel& which, dim3 grid_dim, dim3 block_dim, unsigned shared, void** values)
       : kernel(which), grid(grid_dim), block(block_dim), shared_bytes(shared), seed(settings().seed),
-        blocks(uint64_t(grid.x) * grid.y * grid.z), params(values, values + which.param_count),
+        cluster(cluster_of(which)),
+        blocks(uint64_t(grid.x / cluster.x) * (grid.y / cluster.y) * grid.z), params(values, values + which.param_count),
         starts_early(ch_find_constant((std::string(which.name) + "_starts_early").c_str()) != nullptr) {}
 
   // Runs the first and the last block up to where they wait for the kernels before this one.
@@ -521,7 +570,7 @@ class Launch {
     mine->tensor_sums = settings().tensor_sums;
     mine->gate = at;
     mine->must_wait = starts_early;
-    mine->begin_launch(grid, block, shared_bytes, seed, [](void* launch) {
+    mine->begin_launch(grid, block, cluster, shared_bytes, seed, [](void* launch) {
       Launch& ours = *static_cast<Launch*>(launch);
       ours.kernel.call(ours.params.data());
     }, this);
@@ -545,7 +594,9 @@ class Launch {
   const ch_kernel& kernel;
   const dim3 grid, block;
   const unsigned shared_bytes;
-  const uint64_t seed, blocks;
+  const uint64_t seed;
+  const dim3 cluster;
+  const uint64_t blocks;  // or clusters
   std::vector<void*> params;
   const bool starts_early;
   Gate gate;
@@ -557,7 +608,7 @@ class Launch {
 };
 
 inline bool refused(const ch_kernel& kernel, dim3 grid, dim3 block, unsigned shared_bytes) {
-  const char* why = refusal(grid, block, shared_bytes);
+  const char* why = refusal(grid, block, cluster_of(kernel), shared_bytes);
   if (why) settings().error = std::string(kernel.name) + ": " + why;
   return why;
 }
@@ -618,8 +669,18 @@ CUDA_HOST_VISIBLE int ch_launch_checked(const ch_kernel* kernel, const unsigned*
   }
   return ch_launch(kernel, grid, block, dynamic_shared_bytes, params);
 }
-CUDA_HOST_VISIBLE const char* ch_refusal(const unsigned* grid, const unsigned* block, unsigned dynamic_shared_bytes) {
-  return cuda_host::refusal({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, dynamic_shared_bytes);
+CUDA_HOST_VISIBLE const char* ch_refusal(const ch_kernel* kernel, const unsigned* grid, const unsigned* block,
+                                         unsigned dynamic_shared_bytes) {
+  return cuda_host::refusal({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, cuda_host::cluster_of(*kernel),
+                            dynamic_shared_bytes);
+}
+CUDA_HOST_VISIBLE bool ch_encode_tensor_map(void* map, const void* matrix, uint64_t width, uint64_t rows, uint64_t stride,
+                                            unsigned tile_width, unsigned tile_rows) {
+  cuda_host::TensorMap made;
+  const bool taken = cuda_host::encode(made, matrix, width, rows, stride, tile_width, tile_rows);
+  memset(map, 0, 128);
+  memcpy(map, &made, sizeof made);
+  return taken;
 }
 CUDA_HOST_VISIBLE const char* ch_last_error(void) { return cuda_host::settings().error.c_str(); }
 CUDA_HOST_VISIBLE void ch_configure(unsigned os_threads, uint64_t seed) {

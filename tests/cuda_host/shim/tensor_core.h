@@ -20,6 +20,27 @@ inline T high(unsigned pair) {
   return T::from_bits(uint16_t(pair >> 16));
 }
 
+struct Columns {
+  Row8 rows[16];
+  Right right;
+};
+template <class T>
+inline Columns columns_of(const T (&b)[16][8]) {
+  Columns columns;
+  for (int k = 0; k < 16; ++k) {
+    for (int column = 0; column < 8; ++column) columns.rows[k][column] = float(b[k][column]);
+    columns.right.factors[k] = __builtin_convertvector(columns.rows[k], Doubles);
+    columns.right.exponents[k] = exponents_of(columns.rows[k], LEAST<T>);
+  }
+  return columns;
+}
+// sum[column] += left[k] b[k][column] over k.
+inline Row8 add_products(Row8 sum, const Left& left, const Columns& b, Sums sums) {
+  if (sums != NEAREST) return add_row(sum, left, b.right, CORES[sums]);
+  for (int k = 0; k < 16; ++k) sum += float(left.factor[k]) * b.rows[k];
+  return sum;
+}
+
 // C[16][8] += A[16][16] B[16][8]. In every fragment a lane holds the pair of columns (A, C) or rows (B) 2 (lane % 4)
 // and the next, of row (A, C) or column (B) lane / 4; further registers hold 8 rows below, then 8 columns on.
 template <class T>
@@ -38,15 +59,7 @@ inline void multiply(Thread* lanes, unsigned members) {
       b[pair + r * 8 + 1][group] = high<T>(own.b[r]);
     }
   }
-  const Sums sums = Sums(running->tensor_sums);
-  Right right;
-  Row8 rows[16];
-  for (int k = 0; k < 16; ++k) {
-    for (int column = 0; column < 8; ++column) rows[k][column] = float(b[k][column]);
-    if (sums == NEAREST) continue;
-    right.factors[k] = __builtin_convertvector(rows[k], Doubles);
-    right.exponents[k] = exponents_of(rows[k], LEAST<T>);
-  }
+  const Columns columns = columns_of(b);
   for (int row = 0; row < 16; ++row) {
     float* pairs[4];  // the four lanes' places of this row
     for (int p = 0; p < 4; ++p) pairs[p] = static_cast<const Operands*>(lanes[row % 8 * 4 + p].in)->c + row / 8 * 2;
@@ -55,11 +68,7 @@ inline void multiply(Thread* lanes, unsigned members) {
       float at[8];
     } sum;
     for (int column = 0; column < 8; ++column) sum.at[column] = pairs[column / 2][column % 2];
-    if (sums == NEAREST) {
-      for (int k = 0; k < 16; ++k) sum.row8 += float(a[row][k]) * rows[k];
-    } else {
-      sum.row8 = add_row(sum.row8, left_of(a[row]), right, CORES[sums]);
-    }
+    sum.row8 = add_products(sum.row8, left_of(a[row]), columns, Sums(running->tensor_sums));
     for (int column = 0; column < 8; ++column) pairs[column / 2][column % 2] = sum.at[column];
   }
 }

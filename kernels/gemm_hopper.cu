@@ -1,0 +1,215 @@
+// The products of gemm.cu for many rows on compute capability 9.0, whose tensor cores reach their peak by wgmma alone and outrun
+// the second cache: y[r, o] (+)= x_scales[r] scales[o] * sum over k of x[r, k] w[o, k] (+ bias[o]).
+//
+// A block computes 128 rows x 128 outputs, as gemm_m128 does; four blocks, two by two, are a cluster. Each of them asks the
+// second cache for half of its rows and half of its weights, and the copy (TMA) brings them to the two blocks that need them,
+// so that a multiplication asks for half of what it does in gemm_m128. Slices of 64 elements of k go round in STAGES
+// stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
+// multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is under way
+// while the sums of the one before are added up. The order of sums is gemm.cu's: the same bits, where the tensor cores add
+// alike in both kinds of instruction (the self-test asks).
+//
+//   gemm_hopper        (x_map, w_maps, x_scales, jobs, n, k, accumulate)
+//   gemm_gated_hopper  (x_map, w_maps, x_scales, jobs, n, k, activation)  y of job 0 = act(its sums) * sums of job 1
+//
+//   x_map       x [n, k] f16, in tiles of 64 rows and 64 elements      w_maps  the same of each job's matrix
+//   others      as gemm.cu; of a job `w` is not used
+//
+// PRECOND: grid (2 ceil(n / 256), 2 ceil(b / 2)) with b the sum over jobs of ceil(outs / 128), gated: ceil(outs / 64), block 384;
+//   k a multiple of 8; x and w aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
+#include "dense.cuh"
+#include "hopper.cuh"
+
+/// Of the matrices of a launch.
+struct TensorMaps {
+  TensorMap of_job[3];
+};
+
+#if HAS_WGMMA
+namespace hopper {
+
+constexpr int M = 128;                  // rows of a block, and outputs, or gates and ups
+constexpr int BK = 64;                  // elements of k in a stage
+constexpr int CHAIN = 32;               // elements of k that a tensor core adds up
+constexpr int TILE = 64 * BK * 2;       // bytes of what one copy brings: 64 rows of x or of w
+constexpr int X = 0, W = 2 * TILE;      // where they are in a stage
+constexpr int STAGE = 4 * TILE, STAGES = 6;
+constexpr int ALIGNMENT = 1024;         // of a tile
+constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one group more starts the copies
+constexpr int THREADS = (GROUPS + 1) * GROUP;
+constexpr int REGISTERS = 240, REGISTERS_TO_COPY = 24;  // of a thread; launched with 168, the third of a multiprocessor's
+constexpr int SHARED_BY = 3;            // blocks that a block copies to, and that copy to it
+constexpr int BYTES = ALIGNMENT + STAGES * (STAGE + 2 * (int)sizeof(Mbarrier));
+
+/// The stages, and who may use them: `full` ends a phase when a slice is there, `empty` when all have read it.
+struct Ring {
+  unsigned char* stages;
+  Mbarrier *full, *empty;
+
+  __device__ __forceinline__ Ring() {
+    unsigned char* all = shared_memory();
+    stages = all + (ALIGNMENT - shared_address(all) % ALIGNMENT) % ALIGNMENT;
+    full = reinterpret_cast<Mbarrier*>(stages + STAGES * STAGE);
+    empty = full + STAGES;
+  }
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < STAGES; ++stage) {
+        mbarrier_init(full + stage, 1);
+        mbarrier_init(empty + stage, SHARED_BY * GROUPS);
+      }
+      mbarrier_init_done();
+    }
+    cluster_sync();
+  }
+};
+
+/// A place in the ring.
+struct Turn {
+  int stage = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+};
+
+/// This block's place in its cluster: blocks beside each other in x have the same outputs, in y the same rows.
+struct Place {
+  unsigned x = blockIdx.x % 2, y = blockIdx.y % 2;
+  __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + 2 * y; }
+  __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, 1); }
+  __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(1, y); }
+  /// Block i of those that copy to this one, which are those that it copies to.
+  __device__ __forceinline__ unsigned neighbour(unsigned i) const { return rank(x ^ i % 2, y ^ i / 2); }
+};
+
+/// Starts the copies of all slices: of each 64 of the block's rows for the blocks with the same rows, and 64 of its weights for those
+/// with the same outputs, the others of which bring the rest.
+__device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x, int row, const TensorMap& w, int w_row, int k) {
+  const Place place;
+  unsigned char* const x_to = ring.stages + X + place.y * TILE;
+  unsigned char* const w_to = ring.stages + W + place.x * TILE;
+  Turn turn;
+  for (int at = 0; at < k; at += BK, turn.next()) {
+    Mbarrier* const full = ring.full + turn.stage;
+    mbarrier_wait(ring.empty + turn.stage, turn.parity ^ 1);
+    mbarrier_expect(full, STAGE);
+    copy_tile(x_to + turn.stage * STAGE, x, at, row + 64 * place.y, full, place.same_rows());
+    copy_tile(w_to + turn.stage * STAGE, w, at, w_row, full, place.same_outputs());
+  }
+}
+
+/// 64 rows x 128 outputs of four warps.
+struct Group {
+  float sum[64];             // as wgmma leaves them
+  unsigned long long x, w;   // the first stage
+
+  __device__ __forceinline__ static int number() { return threadIdx.x / GROUP; }
+
+  __device__ __forceinline__ void begin(const Ring& ring) {
+    x = operand(ring.stages + X + number() * TILE), w = operand(ring.stages + W);
+#pragma unroll
+    for (int i = 0; i < 64; ++i) sum[i] = 0.0f;
+  }
+  /// Starts a chain over CHAIN elements of a stage.
+  __device__ __forceinline__ void start(float (&d)[64], int stage, int half) const {
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < CHAIN / 16; ++step) {
+      const unsigned at = stage * STAGE + half * CHAIN * 2 + step * 32;
+      wgmma_m64n128k16(d, operand_at(x, at), operand_at(w, at), step > 0);
+    }
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void add(const float (&d)[64]) {
+#pragma unroll
+    for (int i = 0; i < 64; ++i) sum[i] += d[i];
+  }
+  /// Lets those who copy to this stage of this block use it again.
+  __device__ __forceinline__ static void release(const Ring& ring, int stage) {
+    const unsigned lane = threadIdx.x % GROUP;
+    if (lane < SHARED_BY) mbarrier_arrive(ring.empty + stage, Place().neighbour(lane));
+  }
+
+  __device__ __forceinline__ void multiply(const Ring& ring, int k) {
+    float first[64], second[64];
+    Turn turn;
+    mbarrier_wait(ring.full, 0);
+    start(first, 0, 0);
+#pragma unroll 1
+    for (int at = BK; at < k; at += BK) {
+      const int stage = turn.stage;
+      start(second, stage, 1);
+      wgmma_wait<1>(first);
+      add(first);
+      turn.next();
+      mbarrier_wait(ring.full + turn.stage, turn.parity);
+      start(first, turn.stage, 0);
+      wgmma_wait<1>(second);
+      release(ring, stage);
+      add(second);
+    }
+    start(second, turn.stage, 1);
+    wgmma_wait<1>(first);
+    add(first);
+    wgmma_wait<0>(second);
+    release(ring, turn.stage);
+    add(second);
+  }
+
+  template <bool GATED>
+  __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, const float* x_scales, int row, int out, int n,
+                                        int mode) const {
+    constexpr int TILES = GATED ? 8 : 16;
+    const int lane = threadIdx.x % 32;
+    row += threadIdx.x / 32 * 16 + lane / 4;
+    out += lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < TILES * 4; ++i)
+      store_product<GATED>(job, up, x_scales, row + i % 4 / 2 * 8, out + i / 4 * 8 + i % 2, n, mode, sum[i],
+                           GATED ? sum[i + 32] : 0.0f);
+  }
+};
+
+template <bool GATED>
+__device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps& w_maps, const float* x_scales,
+                                        const MatrixJobs& jobs, int n, int k, int mode) {
+  constexpr int OUTS = GATED ? M / 2 : M;
+  PRECOND_GRID(2 * ceil_div(n, 2 * M), 2 * ceil_div(GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS), 2));
+  const Ring ring;
+  ring.begin();
+  start_early();
+  const int row = blockIdx.x * M;
+  int block = blockIdx.y;
+  const int number = GATED ? 0 : jobs.number(block, OUTS);
+  const int out = block * OUTS;
+  if (threadIdx.x >= GROUPS * GROUP) {
+    keep_registers<REGISTERS_TO_COPY>();
+    const unsigned half = Place().x;
+    if (threadIdx.x == GROUPS * GROUP)
+      copy_slices(ring, x_map, row, w_maps.of_job[GATED ? half : number], GATED ? out : out + 64 * half, k);
+  } else {
+    take_registers<REGISTERS>();
+    Group group;
+    group.begin(ring);
+    group.multiply(ring, k);
+    group.store<GATED>(jobs.job[number], jobs.job[1], x_scales, row, out, n, mode);
+  }
+  cluster_sync();  // others copy to this block and arrive at its barriers
+}
+
+}  // namespace hopper
+
+#define GEMM_HOPPER_KERNEL(name, GATED, mode)                                                                              \
+  SHARED_BYTES(name, hopper::BYTES)                                                                                   \
+  STARTS_EARLY(name)                                                                                                       \
+  CLUSTERS(name, 2, 2)                                                                                                     \
+  extern "C" __global__ void __launch_bounds__(hopper::THREADS, 1) IN_CLUSTERS(2, 2)                                                   \
+      name(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMaps w_maps, const float* x_scales,      \
+           const __grid_constant__ MatrixJobs jobs, int n, int k, int mode) {                                              \
+    hopper::product<GATED>(x_map, w_maps, x_scales, jobs, n, k, mode);                                                \
+  }
+GEMM_HOPPER_KERNEL(gemm_hopper, false, accumulate)
+GEMM_HOPPER_KERNEL(gemm_gated_hopper, true, activation)
+#undef GEMM_HOPPER_KERNEL
+#endif  // HAS_WGMMA

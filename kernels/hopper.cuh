@@ -1,0 +1,223 @@
+// What compute capability 9.0 has and others have not: blocks in clusters, barriers in shared memory that count bytes, copies
+// of whole tiles to several blocks at once (TMA), and products that read both operands from shared memory (wgmma). A
+// function here is one instruction, but for mbarrier_wait.
+#pragma once
+#include "common.cuh"
+
+/// Whether this is compiled for them: their code runs on 9.0 alone.
+#if defined(CUDA_HOST_SHIM) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
+/// A matrix [rows, width] of f16 and the tile of it that a copy takes, as cuTensorMapEncodeTiled writes it; opaque.
+#ifdef CUDA_HOST_SHIM
+struct TensorMap {
+#else
+struct alignas(64) TensorMap {
+#endif
+  unsigned long long words[16];
+};
+
+#if HAS_WGMMA
+
+/// Says of kernel `name` that its blocks come in clusters of X x Y, of which the grid has whole ones.
+#ifdef CUDA_HOST_SHIM
+#define CLUSTERS(name, X, Y) CUDA_HOST_CONSTANT(name##_cluster, (X) | (Y) << 8)
+#define IN_CLUSTERS(X, Y)
+#else
+#define CLUSTERS(name, X, Y)
+#define IN_CLUSTERS(X, Y) __cluster_dims__(X, Y, 1)
+#endif
+
+/// Dynamic shared memory of this block. PRECOND: nothing else uses dyn_smem.
+__device__ __forceinline__ unsigned char* shared_memory() {
+#ifdef CUDA_HOST_SHIM
+  return cuda_host::running->shared_memory();
+#else
+  return dyn_smem;
+#endif
+}
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+#ifdef CUDA_HOST_SHIM
+  return (unsigned)(static_cast<const unsigned char*>(p) - cuda_host::running->shared_memory());
+#else
+  return (unsigned)__cvta_generic_to_shared(p);
+#endif
+}
+
+/// A barrier of all threads of a cluster; what they wrote to shared memory before it is seen after it.
+__device__ __forceinline__ void cluster_sync() {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::running->cluster_barrier(CUDA_HOST_SITE);
+#else
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+// ---- barriers that count arrivals and bytes --------------------------------------------------------------------------
+
+/// A phase ends when as many have arrived as it was made for and all bytes have come that were announced; then the next begins.
+using Mbarrier = unsigned long long;
+
+__device__ __forceinline__ void mbarrier_init(Mbarrier* barrier, unsigned arrivals) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::mbarrier_init(barrier, arrivals);
+#else
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+#endif
+}
+
+/// Lets the copies of other blocks and their arrivals see barriers that this thread has made, once a cluster_sync has followed.
+__device__ __forceinline__ void mbarrier_init_done() {
+#ifndef CUDA_HOST_SHIM
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+/// Arrives, and announces `bytes` for this phase.
+__device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, unsigned bytes) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::mbarrier_expect(barrier, bytes);
+#else
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+
+/// Arrives at the same barrier of block `rank` of the cluster.
+__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier, unsigned rank) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::mbarrier_arrive(barrier, rank);
+#else
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+#endif
+}
+
+/// Waits until the phase of this parity has ended (that before the first one has parity 1). A wait of seconds is a defect: it ends
+/// in a fault, which the self-test can tell from an answer, instead of never.
+__device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::mbarrier_wait(CUDA_HOST_SITE, barrier, parity);
+#else
+#pragma unroll 1
+  for (unsigned tries = 0; tries < 1u << 22; ++tries) {
+    unsigned ended;
+    asm volatile(
+        "{\n.reg .pred ended;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, ended;\n}"
+        : "=r"(ended)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+    if (ended) return;
+  }
+  __trap();
+#endif
+}
+
+/// Starts the copy of a tile, from `column` and `row` of its matrix on, to the same place `to` of every block of the cluster
+/// that is in `blocks`, a bit each, whose barriers at the place of `barrier` count its bytes. What lies outside the matrix is zeros.
+__device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, int column, int row, Mbarrier* barrier,
+                                          unsigned blocks) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::copy_tile(to, &map, column, row, barrier, blocks);
+#else
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"((unsigned short)blocks)
+      : "memory");
+#endif
+}
+
+// ---- products of four warps ------------------------------------------------------------------------------------------
+
+/// Rows of 128 bytes in shared memory, as copy_tile writes them: their eight 16-byte chunks are permuted by the row's number.
+/// PRECOND: the first row is aligned to 1024 bytes; `rows` may point up to 127 bytes into it.
+__device__ __forceinline__ unsigned long long operand(const unsigned char* rows) {
+  constexpr unsigned long long EIGHT_ROWS = 1024 >> 4, PERMUTED_128 = 1;
+  return shared_address(rows) >> 4 | 1ull << 16 | EIGHT_ROWS << 32 | PERMUTED_128 << 62;
+}
+/// The operand `bytes` further on. PRECOND: a multiple of 16.
+__device__ __forceinline__ unsigned long long operand_at(unsigned long long operand, unsigned bytes) {
+  return operand + (bytes >> 4);
+}
+
+/// Takes registers for what follows, or gives them up: REGISTERS a thread from here on. PRECOND: the four warps of a group; a
+/// multiple of 8; what some take others have given up, of those that the kernel was launched with.
+template <int REGISTERS>
+__device__ __forceinline__ void take_registers() {
+#ifndef CUDA_HOST_SHIM
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#endif
+}
+template <int REGISTERS>
+__device__ __forceinline__ void keep_registers() {
+#ifndef CUDA_HOST_SHIM
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#endif
+}
+
+/// Before the first product of a group: what was done to its registers before is done.
+__device__ __forceinline__ void wgmma_fence() {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::wgmma_fence();
+#else
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+/// Ends the group of products that were started.
+__device__ __forceinline__ void wgmma_commit() {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::wgmma_commit();
+#else
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+#define FLOATS_8(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FLOATS_64(d)                                                                                            \
+  FLOATS_8(d, 0), FLOATS_8(d, 8), FLOATS_8(d, 16), FLOATS_8(d, 24), FLOATS_8(d, 32), FLOATS_8(d, 40), FLOATS_8(d, 48), \
+      FLOATS_8(d, 56)
+
+/// Waits until at most KEEP groups are under way. `d`: sums of those that have ended, which are not read before.
+template <int KEEP>
+__device__ __forceinline__ void wgmma_wait(float (&d)[64]) {
+#ifdef CUDA_HOST_SHIM
+  (void)d;
+  cuda_host::wgmma_wait(CUDA_HOST_SITE, KEEP);
+#else
+  asm volatile("wgmma.wait_group.sync.aligned %64;" : FLOATS_64(d) : "n"(KEEP) : "memory");
+#endif
+}
+
+/// Starts d[64 x 128] = or += a[64 x 16] b[128 x 16]^T, of f16. Lane 4g + t of warp w has in d[4j ..] columns 8j + 2t and the next
+/// of row 16w + g, then of row 16w + g + 8. PRECOND: four whole warps, the first one's number a multiple of four.
+__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], unsigned long long a, unsigned long long b, bool accumulate) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::wgmma_m64n128k16(d, a, b, accumulate);
+#else
+  asm volatile(
+      "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, accumulate, 1, 1, 0, 0;\n}"
+      : FLOATS_64(d)
+      : "l"(a), "l"(b), "r"((int)accumulate));
+#endif
+}
+
+#undef FLOATS_64
+#undef FLOATS_8
+#endif  // HAS_WGMMA
