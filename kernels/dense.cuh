@@ -49,25 +49,60 @@ __device__ __forceinline__ float activate(float x, int activation) {
   return __fmul_rn(__fmul_rn(0.5f, x), 1.0f + tanhf(__fmul_rn(0.7978845608f, x + cubic)));
 }
 
-/// A sum of a wide product as the job wants it, but for what is there. The powers of two are exact.
-__device__ __forceinline__ float finish_product(float sum, float x_scale, const MatrixJob& job, int out) {
-  sum *= x_scale;
-  if (job.scales) sum *= job.scales[out];
-  return job.bias ? sum + job.bias[out] : sum;
-}
+/// What makes results of the sums of two neighbouring outputs. The powers of two are exact; -0 adds nothing.
+struct Finish {
+  float2 scale = make_float2(1.0f, 1.0f), bias = make_float2(-0.0f, -0.0f);
 
-/// Writes y[row, out] of a wide product, if there is such a row and such an output. `mode`: accumulate; with GATED the
-/// activation, and `sum` is of the gate, `up_sum` of `up`.
-template <bool GATED>
-__device__ __forceinline__ void store_product(const MatrixJob& job, const MatrixJob& up, const float* x_scales, int row,
-                                              int out, int n, int mode, float sum, float up_sum) {
-  if (row >= n || out >= job.outs) return;
-  float* to = job.y + (size_t)row * job.outs + out;
-  const float result = finish_product(sum, x_scales[row], job, out);
-  if constexpr (GATED) {
-    *to = activate(result, mode) * finish_product(up_sum, x_scales[row], up, out);
-  } else {
-    *to = mode ? *to + result : result;
+  Finish() = default;
+  __device__ __forceinline__ Finish(const MatrixJob& job, int out, bool there) {
+    // no branch, so that the loads of many are under way together
+    if (there & (job.scales != nullptr)) scale = *reinterpret_cast<const float2*>(job.scales + out);
+    if (there & (job.bias != nullptr)) bias = *reinterpret_cast<const float2*>(job.bias + out);
+  }
+  __device__ __forceinline__ float2 operator()(float x, float y, float x_scale) const {
+    return make_float2(x * x_scale * scale.x + bias.x, y * x_scale * scale.y + bias.y);
+  }
+};
+
+/// Writes TILES tiles of 16 rows x 8 outputs of a wide product, beside each other, as far as there are such rows and outputs. A lane
+/// has two neighbouring outputs of two rows, `row` and row + 8, in each tile, from `out` on: `sums(tile, i)` are output i % 2 of
+/// row i / 2; with GATED they are of the gate, and `up_sums` of up. `mode`: accumulate, or the activation. What some tiles
+/// need from memory is asked for together: a load for each number, one after the other, would take longer than the product.
+template <bool GATED, int TILES, class Sums, class UpSums>
+__device__ __forceinline__ void store_products(MatrixJob job, MatrixJob up, const float* x_scales, int row,
+                                               int out, int n, int mode, const Sums& sums, const UpSums& up_sums) {
+  constexpr int TOGETHER = TILES < 4 ? TILES : 4;
+  float x_scale[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) x_scale[r] = row + 8 * r < n ? x_scales[row + 8 * r] : 0.0f;
+#pragma unroll
+  for (int first = 0; first < TILES; first += TOGETHER) {
+    Finish finish[TOGETHER], finish_up[TOGETHER];
+    float2 before[TOGETHER][2];
+    const auto place = [&](int tile, int r) {
+      return reinterpret_cast<float2*>(job.y + (size_t)(row + 8 * r) * job.outs + out + (first + tile) * 8);
+    };
+    const auto there = [&](int tile, int r) { return (out + (first + tile) * 8 < job.outs) & (row + 8 * r < n); };
+#pragma unroll
+    for (int tile = 0; tile < TOGETHER; ++tile) {
+      finish[tile] = Finish(job, out + (first + tile) * 8, there(tile, 0));
+      if (GATED) finish_up[tile] = Finish(up, out + (first + tile) * 8, there(tile, 0));
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        before[tile][r] = !GATED & (mode != 0) & there(tile, r) ? *place(tile, r) : make_float2(-0.0f, -0.0f);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * TOGETHER; ++i) {
+      const int tile = i / 2, r = i % 2;
+      float2 result = finish[tile](sums(first + tile, 2 * r), sums(first + tile, 2 * r + 1), x_scale[r]);
+      if constexpr (GATED) {
+        const float2 factor = finish_up[tile](up_sums(first + tile, 2 * r), up_sums(first + tile, 2 * r + 1), x_scale[r]);
+        result = make_float2(activate(result.x, mode) * factor.x, activate(result.y, mode) * factor.y);
+      } else {
+        result = make_float2(before[tile][r].x + result.x, before[tile][r].y + result.y);
+      }
+      if (there(tile, r)) *place(tile, r) = result;
+    }
   }
 }
 

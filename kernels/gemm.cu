@@ -23,7 +23,7 @@
 //   to, scales  [rows, width] f16, [rows] f32                  products, y [rows, outs], count numbers of f32; y may be products
 //
 // PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / m), gated: ceil(2 outs / m)), block 128; k a multiple
-//   of 8; x and w aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than 48 KiB, so that the limit must
+//   of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than 48 KiB, so that the limit must
 //   be raised).
 // m64 is for few rows; those of a block that are not there cost time, not correctness.
 // PRECOND: round_rows: grid rows, block 1024, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
@@ -153,13 +153,11 @@ struct Warp {
     constexpr int TILES = GATED ? N_TILES / 2 : N_TILES;
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < M_TILES * TILES * 4; ++i) {
-      const int m = i / (TILES * 4), tile = i / 4 % TILES, part = i % 4;
-      const int row = block_row + first_row() + m * 16 + g + part / 2 * 8;
-      const int out = block_out + first_out() + tile * 8 + 2 * t + part % 2;
-      store_product<GATED>(job, up, x_scales, row, out, n, mode, sum[m][GATED ? 2 * tile : tile][part],
-                           GATED ? sum[m][2 * tile + 1][part] : 0.0f);
-    }
+    for (int m = 0; m < M_TILES; ++m)
+      store_products<GATED, TILES>(
+          job, up, x_scales, block_row + first_row() + m * 16 + g, block_out + first_out() + 2 * t, n, mode,
+          [&](int tile, int i) { return sum[m][GATED ? 2 * tile : tile][i]; },
+          [&](int tile, int i) { return sum[m][2 * tile + 1][i]; });
   }
 };
 

@@ -16,7 +16,7 @@
 //   others      as gemm.cu; of a job `w` is not used
 //
 // PRECOND: grid (2 ceil(n / 256), 2 ceil(b / 2)) with b the sum over jobs of ceil(outs / 128), gated: ceil(outs / 64), block 384;
-//   k a multiple of 8; x and w aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
+//   k a multiple of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
 #include "dense.cuh"
 #include "hopper.cuh"
 
@@ -79,8 +79,8 @@ struct Place {
   __device__ __forceinline__ static unsigned rank(unsigned x, unsigned y) { return x + 2 * y; }
   __device__ __forceinline__ unsigned same_rows() const { return 1u << rank(x, 0) | 1u << rank(x, 1); }
   __device__ __forceinline__ unsigned same_outputs() const { return 1u << rank(0, y) | 1u << rank(1, y); }
-  /// Block i of those that copy to this one, which are those that it copies to.
-  __device__ __forceinline__ unsigned neighbour(unsigned i) const { return rank(x ^ i % 2, y ^ i / 2); }
+  /// Block i of those that copy to this one, which are those that it copies to; i below SHARED_BY.
+  __device__ __forceinline__ unsigned neighbour(unsigned i) const { return rank(x ^ i % 2, y ^ i / 2 % 2); }
 };
 
 /// Starts the copies of all slices: of each 64 of the block's rows for the blocks with the same rows, and 64 of its weights for those
@@ -101,23 +101,23 @@ __device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x
 
 /// 64 rows x 128 outputs of four warps.
 struct Group {
-  float sum[64];             // as wgmma leaves them
-  unsigned long long x, w;   // the first stage
+  float sum[64] = {};     // as wgmma leaves them
+  const Operand x, w;     // of the first stage
+  const RemoteBarriers empty;  // of the block that this thread tells of an empty stage; the first SHARED_BY threads do
 
-  __device__ __forceinline__ static int number() { return threadIdx.x / GROUP; }
+  // a shuffle, so that the compiler knows the number to be the same for a warp, and computes with it once
+  __device__ __forceinline__ explicit Group(const Ring& ring)
+      : x(Operand::at(ring.stages + X + __shfl_sync(0xffffffffu, threadIdx.x / GROUP, 0) * TILE)),
+        w(Operand::at(ring.stages + W)),
+        empty(ring.empty, Place().neighbour(threadIdx.x % GROUP)) {}
 
-  __device__ __forceinline__ void begin(const Ring& ring) {
-    x = operand(ring.stages + X + number() * TILE), w = operand(ring.stages + W);
-#pragma unroll
-    for (int i = 0; i < 64; ++i) sum[i] = 0.0f;
-  }
   /// Starts a chain over CHAIN elements of a stage.
   __device__ __forceinline__ void start(float (&d)[64], int stage, int half) const {
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < CHAIN / 16; ++step) {
-      const unsigned at = stage * STAGE + half * CHAIN * 2 + step * 32;
-      wgmma_m64n128k16(d, operand_at(x, at), operand_at(w, at), step > 0);
+      const unsigned at = stage * (STAGE / 16) + (half * CHAIN * 2 + step * 32) / 16;
+      wgmma_m64n128k16(d, x.plus(at), w.plus(at), step > 0);
     }
     wgmma_commit();
   }
@@ -126,9 +126,8 @@ struct Group {
     for (int i = 0; i < 64; ++i) sum[i] += d[i];
   }
   /// Lets those who copy to this stage of this block use it again.
-  __device__ __forceinline__ static void release(const Ring& ring, int stage) {
-    const unsigned lane = threadIdx.x % GROUP;
-    if (lane < SHARED_BY) mbarrier_arrive(ring.empty + stage, Place().neighbour(lane));
+  __device__ __forceinline__ void release(int stage) const {
+    if (threadIdx.x % GROUP < SHARED_BY) mbarrier_arrive(empty, stage);
   }
 
   __device__ __forceinline__ void multiply(const Ring& ring, int k) {
@@ -146,28 +145,25 @@ struct Group {
       mbarrier_wait(ring.full + turn.stage, turn.parity);
       start(first, turn.stage, 0);
       wgmma_wait<1>(second);
-      release(ring, stage);
+      release(stage);
       add(second);
     }
     start(second, turn.stage, 1);
     wgmma_wait<1>(first);
     add(first);
     wgmma_wait<0>(second);
-    release(ring, turn.stage);
+    release(turn.stage);
     add(second);
   }
 
   template <bool GATED>
-  __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, const float* x_scales, int row, int out, int n,
+  __device__ __forceinline__ void store(MatrixJob job, MatrixJob up, const float* x_scales, int row, int out, int n,
                                         int mode) const {
     constexpr int TILES = GATED ? 8 : 16;
     const int lane = threadIdx.x % 32;
-    row += threadIdx.x / 32 * 16 + lane / 4;
-    out += lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < TILES * 4; ++i)
-      store_product<GATED>(job, up, x_scales, row + i % 4 / 2 * 8, out + i / 4 * 8 + i % 2, n, mode, sum[i],
-                           GATED ? sum[i + 32] : 0.0f);
+    store_products<GATED, TILES>(
+        job, up, x_scales, row + threadIdx.x / 32 * 16 + lane / 4, out + lane % 4 * 2, n, mode,
+        [&](int tile, int i) { return sum[tile * 4 + i]; }, [&](int tile, int i) { return sum[(tile + TILES) * 4 + i]; });
   }
 };
 
@@ -190,8 +186,7 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
       copy_slices(ring, x_map, row, w_maps.of_job[GATED ? half : number], GATED ? out : out + 64 * half, k);
   } else {
     take_registers<REGISTERS>();
-    Group group;
-    group.begin(ring);
+    Group group(ring);
     group.multiply(ring, k);
     group.store<GATED>(jobs.job[number], jobs.job[1], x_scales, row, out, n, mode);
   }

@@ -48,12 +48,12 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 #endif
 }
 
-/// A barrier of all threads of a cluster; what they wrote to shared memory before it is seen after it.
+/// A barrier of all threads of a cluster, and nothing more: what they wrote before it is not made visible by it.
 __device__ __forceinline__ void cluster_sync() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::running->cluster_barrier(CUDA_HOST_SITE);
 #else
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 
@@ -87,16 +87,28 @@ __device__ __forceinline__ void mbarrier_expect(Mbarrier* barrier, unsigned byte
 #endif
 }
 
-/// Arrives at the same barrier of block `rank` of the cluster.
-__device__ __forceinline__ void mbarrier_arrive(Mbarrier* barrier, unsigned rank) {
+/// Barriers of a block of the cluster, at the same place as this block's.
+struct RemoteBarriers {
 #ifdef CUDA_HOST_SHIM
-  cuda_host::mbarrier_arrive(barrier, rank);
+  Mbarrier* barriers;
+  unsigned rank;
+  RemoteBarriers(Mbarrier* same, unsigned of_rank) : barriers(same), rank(of_rank) {}
 #else
-  asm volatile(
-      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
+  unsigned address;
+  __device__ __forceinline__ RemoteBarriers(Mbarrier* same, unsigned rank) {
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(same)), "r"(rank));
+  }
+#endif
+};
+
+/// Arrives at one of them. What orders memory is the copies' and the products' own waiting: a release to the whole cluster would be
+/// a fence of the whole device in every round of a loop.
+__device__ __forceinline__ void mbarrier_arrive(const RemoteBarriers& remote, int i) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::mbarrier_arrive(remote.barriers + i, remote.rank);
+#else
+  const unsigned address = remote.address + i * sizeof(Mbarrier);
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
 #endif
 }
 
@@ -110,7 +122,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
   for (unsigned tries = 0; tries < 1u << 22; ++tries) {
     unsigned ended;
     asm volatile(
-        "{\n.reg .pred ended;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 ended, [%1], %2;\n"
+        "{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
         "selp.u32 %0, 1, 0, ended;\n}"
         : "=r"(ended)
         : "r"(shared_address(barrier)), "r"(parity)
@@ -139,15 +151,21 @@ __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& ma
 // ---- products of four warps ------------------------------------------------------------------------------------------
 
 /// Rows of 128 bytes in shared memory, as copy_tile writes them: their eight 16-byte chunks are permuted by the row's number.
-/// PRECOND: the first row is aligned to 1024 bytes; `rows` may point up to 127 bytes into it.
-__device__ __forceinline__ unsigned long long operand(const unsigned char* rows) {
-  constexpr unsigned long long EIGHT_ROWS = 1024 >> 4, PERMUTED_128 = 1;
-  return shared_address(rows) >> 4 | 1ull << 16 | EIGHT_ROWS << 32 | PERMUTED_128 << 62;
-}
-/// The operand `bytes` further on. PRECOND: a multiple of 16.
-__device__ __forceinline__ unsigned long long operand_at(unsigned long long operand, unsigned bytes) {
-  return operand + (bytes >> 4);
-}
+/// PRECOND: the first row is aligned to 1024 bytes.
+struct Operand {
+  unsigned low;  // of the descriptor; the high word is the same for all
+
+  __device__ __forceinline__ static Operand at(const unsigned char* rows) {
+    return {shared_address(rows) >> 4 | 1u << 16};
+  }
+  /// The operand so many times 16 bytes further on: a multiple of 1024 bytes and less than 128.
+  __device__ __forceinline__ Operand plus(unsigned sixteens) const { return {low + sixteens}; }
+  /// What wgmma takes.
+  __device__ __forceinline__ unsigned long long descriptor() const {
+    constexpr unsigned long long EIGHT_ROWS = 1024 >> 4, PERMUTED_128 = 1;
+    return EIGHT_ROWS << 32 | PERMUTED_128 << 62 | low;
+  }
+};
 
 /// Takes registers for what follows, or gives them up: REGISTERS a thread from here on. PRECOND: the four warps of a group; a
 /// multiple of 8; what some take others have given up, of those that the kernel was launched with.
@@ -201,9 +219,9 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[64]) {
 
 /// Starts d[64 x 128] = or += a[64 x 16] b[128 x 16]^T, of f16. Lane 4g + t of warp w has in d[4j ..] columns 8j + 2t and the next
 /// of row 16w + g, then of row 16w + g + 8. PRECOND: four whole warps, the first one's number a multiple of four.
-__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], unsigned long long a, unsigned long long b, bool accumulate) {
+__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], Operand a, Operand b, bool accumulate) {
 #ifdef CUDA_HOST_SHIM
-  cuda_host::wgmma_m64n128k16(d, a, b, accumulate);
+  cuda_host::wgmma_m64n128k16(d, a.descriptor(), b.descriptor(), accumulate);
 #else
   asm volatile(
       "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"
@@ -214,7 +232,7 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], unsigned long l
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
       "%64, %65, accumulate, 1, 1, 0, 0;\n}"
       : FLOATS_64(d)
-      : "l"(a), "l"(b), "r"((int)accumulate));
+      : "l"(a.descriptor()), "l"(b.descriptor()), "r"((int)accumulate));
 #endif
 }
 

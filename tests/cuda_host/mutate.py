@@ -4,7 +4,7 @@
   mutate.py [options] [FILE..]      FILE: a name in kernels/ (attn_decode.cu, common.cuh); default: all that have barriers
 
 A mutant is the kernels without one statement that orders memory accesses: __syncthreads, __syncwarp, a wait for
-asynchronous copies, or one for the kernels before. All mutants are one program a test: the copy of the kernels that is built has a switch at each of
+asynchronous copies or products, an arrival at an mbarrier, or a wait for the kernels before. All mutants are one program a test: the copy of the kernels that is built has a switch at each of
 these statements, and UQAC_HOST_CUDA_LEAVE_OUT says which is off. On the whole kernels each test writes down the barriers
 that it meets. Of a mutant only the tests that meet its barrier are run (no other can notice), the shortest first, until
 one fails; a test may take several times what it takes on the whole kernels. As many mutants as there are cores run side
@@ -27,6 +27,7 @@ import build
 BARRIER = re.compile(r"""
     (?<! > ) \b (?: \w+ :: )*
     (?: __syncthreads | __syncwarp | start_early | wait_for_earlier_grids
+      | cluster_sync | mbarrier_wait | mbarrier_arrive | mbarrier_expect | wgmma_fence | wgmma_wait
       | \w* (?: cp_wait | async_wait | wait_group | wait_all ) \w* )
     \s* (?: < [^<>;]* > )? \s* \( (?: [^();] | \( [^()]* \) )* \) \s* ;""", re.VERBOSE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -45,22 +45,26 @@ INNER_ROUNDS = {f"gemv{part}_f16_r64": 2 for part in ("", "_norm", "_gated")}
 INNER_ROUNDS |= {f"gemm{part}_m{rows}": 2 for part in ("", "_gated") for rows in (64, 128)}
 
 # Units of work, and the counter that says how many instructions a unit takes on hardware.
-WEIGHTS, CACHE, HMMA = "KiB of weights", "KiB of cache", "HMMA"
+WEIGHTS, CACHE, HMMA, HGMMA = "KiB of weights", "KiB of cache", "HMMA", "HGMMA"
 COUNTERS = {
     WEIGHTS: "smsp__inst_executed.sum / (dram__bytes_read.sum / 1024)",
     CACHE: "smsp__inst_executed.sum / (dram__bytes_read.sum / 1024)",
     HMMA: "smsp__inst_executed.sum / sm__inst_executed_pipe_tensor.sum",
+    HGMMA: "smsp__inst_executed.sum / sm__inst_executed_pipe_tensor.sum",
 }
 # file: (threads of a block, unit, kernels)
 KERNELS = {
     "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_norm", "_gated") for rows in (8, 16, 64)]),
     "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
+    "gemm_hopper": (384, HGMMA, ["gemm_hopper", "gemm_gated_hopper"]),
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
 }
+# Files with code for one architecture alone.
+ONLY = {"gemm_hopper": "sm_90a"}
 # The architecture of kernels that start early, and what touches the device's memory.
 EARLY_ARCH = "sm_90a"
-GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "CALL"}
+GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UTMALDG", "CALL"}
 HEAD = ["kernel", "arch", "registers", "spilled", "warps", "instructions", "per", "counter"]
 
 
@@ -137,7 +141,7 @@ def inner_loop(code, outer):
 
 
 def hmma(body):
-    return sum("HMMA" in text for text in body)
+    return sum("HMMA" in text or "HGMMA" in text for text in body)
 
 
 def copies(body):
@@ -185,7 +189,7 @@ def count(file, arch, nvcc, nvdisasm):
         registers, spilled, static_shared = ptxas(report, name)
         body = hot_loop(kernels[name])
         body += inner_loop(kernels[name], body) * (INNER_ROUNDS.get(name, 1) - 1)
-        work = hmma(body) if unit == HMMA else copies(body) * CP_ASYNC_BYTES / 1024
+        work = hmma(body) if unit in (HMMA, HGMMA) else copies(body) * CP_ASYNC_BYTES / 1024
         if not work:
             sys.exit(f"sass.py: no loop of {name} does any work that is counted in {unit}")
         fit = warps(arch, threads, registers, static_shared + shared[name])
@@ -250,7 +254,7 @@ def main():
         parser.error(f"--arch: {', '.join(unknown)}: expected {', '.join(MULTIPROCESSORS)}")
     nvcc, nvdisasm = tool("nvcc.sh"), tool("nvdisasm.sh")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [(file, arch) for file in KERNELS for arch in arches]
+        jobs = [(file, arch) for file in KERNELS for arch in arches if ONLY.get(file, arch) == arch]
         counted = list(pool.map(lambda job: count(*job, nvcc, nvdisasm), jobs))
         sources = sorted(ROOT.glob("kernels/*.cu"))
         early = sum(pool.map(lambda source: early_defects(source, nvcc, nvdisasm), sources), [])

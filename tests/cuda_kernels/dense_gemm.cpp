@@ -140,15 +140,15 @@ static void test_sizes() {
   int i = 0;
   for (int n : {1, 17, 64, 100, 128})
     for (int k : {8, 32, 64, 96, 200, 576}) {
-      const Product p(n, {std::vector<int>{1, 7, 48, 64, 65, 130}[i % 6]}, k);
+      const Product p(n, {std::vector<int>{2, 6, 48, 64, 66, 130}[i % 6]}, k);
       schedules(k == 96 || k == 200 ? 3 : 0, [&](int seed) { p.test(n <= 64 ? 64 : 128, (i + seed) / 2 % 2); });
       ++i;
     }
-  Product(256, {257, 40}, 136).test(128, false);
-  Product(5, {48, 1, 64}, 4864).test(64, true);
-  Product(70, {33, 130, 65}, 1000).test(64, true);
+  Product(256, {258, 40}, 136).test(128, false);
+  Product(5, {48, 2, 64}, 4864).test(64, true);
+  Product(70, {34, 130, 66}, 1000).test(64, true);
   for (int activation : {0, 1})
-    for (int outs : {1, 32, 40, 72}) {
+    for (int outs : {2, 32, 40, 72}) {
       const Product p(activation ? 40 : 150, {outs, outs}, outs == 72 ? 328 : 96);
       schedules(outs == 40 ? 3 : 0, [&](int) { p.test_gated(activation ? 64 : 128, activation); });
     }
@@ -173,7 +173,7 @@ static void test_batch_independence() {
 static void test_hopper() {
   // more slices than stages, a part of a slice, a cluster's blocks without rows and without outputs
   Product(130, {200}, 8 * 64).test_hopper(false);
-  Product(300, {130, 7, 65}, 72).test_hopper(true);
+  Product(300, {130, 6, 66}, 72).test_hopper(true);
   Product(20, {40}, 8).test_hopper(false);
   schedules(3, [&](int seed) { Product(140, {140}, 13 * 64 + 8 * (seed % 5)).test_hopper(seed % 2); });
   for (int activation : {0, 1})

@@ -32,7 +32,7 @@ fn answer(output: &Output) -> String {
 
 /// Kernels of that model which have a plain replacement.
 const REPLACEABLE: &str = "gemv_f16_r8,gemv_f16_r16,gemv_f16_r64,gemv_norm_f16_r8,gemv_norm_f16_r16,gemv_norm_f16_r64,\
-    gemv_gated_f16_r8,gemv_gated_f16_r16,gemv_gated_f16_r64,gemm_m64,gemm_m128,gemm_gated_m64,gemm_gated_m128,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
+    gemv_gated_f16_r8,gemv_gated_f16_r16,gemv_gated_f16_r64,gemm_m64,gemm_m128,gemm_gated_m64,gemm_gated_m128,gemm_gated_hopper,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
     attn_prefill_kf32_vf16_d64_t2";
 
 #[test]
@@ -88,6 +88,39 @@ fn a_kernel_that_faults_is_left_out_from_the_next_start_on() {
     let second = ask(cache.path(), &environment, "cuda").unwrap();
     assert!(text(&second.stderr).contains("gemv_gated_f16_r8 answers wrongly"), "{}", text(&second.stderr));
     assert!(second.status.success());
+}
+
+/// What multiplies in wide passes on a device of this compute capability, and what is answered.
+fn wide_products(cache: &Path, capability: &str, broken: &str) -> Option<(Vec<&'static str>, Value)> {
+    let environment = [
+        ("UQAC_HOST_CUDA_CAPABILITY", capability),
+        ("UQAC_HOST_CUDA_BREAK", broken),
+        ("UQAC_HOST_CUDA_TENSOR", "hopper"),
+        ("UQAC_HOST_CUDA_TRACE", "1"),
+    ];
+    let arguments = ["ask", "--device", "cuda", "--json", "What is 17 + 25 + 31 + 12 + 44?"]; // more than a narrow pass
+    uqac(cache, &environment, &arguments)?; // with the self-test
+    let output = uqac(cache, &environment, &arguments)?;
+    let said = text(&output.stderr);
+    let used = ["gemm_m", "gemm_gated_m", "gemm_hopper", "gemm_gated_hopper"];
+    let used = used.into_iter().filter(|name| said.lines().any(|line| line.starts_with(name))).collect();
+    Some((used, serde_json::from_slice(&output.stdout).unwrap()))
+}
+
+/// Compute capability 9.0 has products of its own, which leave the others' bits as they are where the tensor cores add alike.
+#[test]
+fn wide_products_are_those_of_the_device() {
+    let folders: [_; 3] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
+    let Some((used, hopper)) = wide_products(folders[0].path(), "9.0", "") else { return };
+    assert_eq!(used, ["gemm_hopper", "gemm_gated_hopper"]);
+    let scores = |said: &Value| (said["answer"].clone(), said["scores"].clone());
+    assert_eq!(hopper["answer"]["text"], "129");
+    assert!(hopper["scores"].as_object().is_some_and(|scores| !scores.is_empty()), "{hopper}");
+    for (folder, capability, broken) in [(&folders[1], "8.0", ""), (&folders[2], "9.0", "gemm_hopper")] {
+        let (used, other) = wide_products(folder.path(), capability, broken).unwrap();
+        assert_eq!(used, ["gemm_m", "gemm_gated_m"], "{capability} {broken}");
+        assert_eq!(scores(&other), scores(&hopper), "{capability} {broken}");
+    }
 }
 
 /// A device without the shared memory for a kernel gets the one that needs less.

@@ -3,6 +3,7 @@
 
 use super::launch::{Argument, Int, Parameters};
 use super::memory::DevicePtr;
+use super::tensor_map::TensorMap;
 use crate::backend::DType;
 use bytemuck::{Pod, Zeroable};
 use std::ffi::c_void;
@@ -237,6 +238,16 @@ kernels! {
         n: Int,
         k: Int,
         activation: Int,
+    }
+    /// `gemm_hopper.cu`: `gemm_hopper`, whose mode is to accumulate, and `gemm_gated_hopper`, whose mode is the activation
+    GemmHopper(384) {
+        x_map: TensorMap,
+        w_maps: [TensorMap; 3],
+        x_scales: DevicePtr<f32>,
+        jobs: MatrixJobs,
+        n: Int,
+        k: Int,
+        mode: Int,
     }
     /// `gemm.cu`: `round_rows`
     RoundRows(1024) {

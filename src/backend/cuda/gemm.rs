@@ -1,16 +1,19 @@
-//! Matrix products: `gemv.cu` in narrow passes; in wide ones `gemm.cu`, whose input is rounded to f16 first, with a power of
-//! two for each row, or cuBLASLt where it was asked for and, if the faster of the two is wanted, is that.
+//! Matrix products: `gemv.cu` in narrow passes; in wide ones `gemm_hopper.cu` on devices that have what it needs and `gemm.cu`
+//! on others, whose input is rounded to f16 first, with a power of two for each row, or cuBLASLt where it was asked for and, if
+//! the faster of the two is wanted, is that.
 
 use super::CudaBackend;
 use super::abi::{
-    GatedAct, Gemm, GemmGated, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, RmsNormF16, RoundRows, ScaleProducts,
+    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, RmsNormF16, RoundRows,
+    ScaleProducts,
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, GemmDevice, MAX_ROWS, MatmulKernels, WideKernels};
-use super::launch::Int;
+use super::kernel_set::{GEMM_ROWS, GemmDevice, HOPPER_BLOCK, MAX_ROWS, MatmulKernels, WideKernels, hopper_grid};
+use super::launch::{Int, Kernel};
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
+use super::tensor_map::TensorMap;
 use super::weights::Matrix;
 use crate::model::weights::DType;
 use half::f16;
@@ -141,6 +144,10 @@ impl CudaBackend {
         };
         self.round_normed(wide, x, norm, gate.w.in_features, rows)?;
         let Some(library) = self.library_of(&gate).filter(|_| self.library_of(&up).is_some()) else {
+            if let Some(hopper) = &wide.hopper {
+                let blocks = gate.w.out_features.div_ceil(HOPPER_BLOCK / 2);
+                return self.gemm_hopper(&hopper.gated, &[gate, up], blocks, rows, activation);
+            }
             let variant = self.gemm_device().variant(rows, 2 * gate.w.out_features);
             let parameters = GemmGated {
                 x: self.scratch.rounded.ptr(),
@@ -261,7 +268,36 @@ impl CudaBackend {
         GemmDevice { multiprocessors: self.info.multiprocessors, capability: self.info.capability }
     }
 
+    /// Products of the rounded rows in blocks two by two, of which `blocks` have outputs; `mode` as the kernel takes it.
+    fn gemm_hopper(
+        &self,
+        kernel: &Kernel<GemmHopper>,
+        jobs: &[Job],
+        blocks: usize,
+        rows: usize,
+        mode: Int,
+    ) -> Result<(), CudaError> {
+        let k = jobs.first().map_or(0, |job| job.w.in_features);
+        let mut w_maps = [TensorMap::NONE; 3];
+        for (map, job) in w_maps.iter_mut().zip(jobs) {
+            *map = TensorMap::new(job.w.ptr().cast(), job.w.out_features, k)?;
+        }
+        let parameters = GemmHopper {
+            x_map: TensorMap::new(self.scratch.rounded.ptr(), rows, k)?,
+            w_maps,
+            x_scales: self.scratch.rounded_scales.ptr(),
+            jobs: Job::table(jobs, 0),
+            n: rows.into(),
+            k: k.into(),
+            mode,
+        };
+        self.device.launch(kernel, hopper_grid(rows, blocks), &parameters)
+    }
+
     fn gemm_own(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
+        if let Some(hopper) = &wide.hopper {
+            return self.gemm_hopper(&hopper.gemm, jobs, blocks(jobs, HOPPER_BLOCK), rows, accumulate.into());
+        }
         let variant = self.gemm_device().variant(rows, jobs.iter().map(|job| job.w.out_features).sum());
         let parameters = Gemm {
             x: self.scratch.rounded.ptr(),
@@ -340,7 +376,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// How long products of a full pass take: (`gemm.cu`, cuBLASLt), the best of [`REPEATS`], interleaved.
+    /// How long products of a full pass take: (our kernels, cuBLASLt), the best of [`REPEATS`], interleaved.
     fn race(&self, w: &Matrix, library: &CublasLt) -> Result<(Duration, Duration), CudaError> {
         let Some(wide) = &self.matmul_kernels(w)?.wide else { return Ok((Duration::ZERO, Duration::MAX)) };
         let y = self.device.allocate("products that are compared", MAX_ROWS * w.out_features)?;

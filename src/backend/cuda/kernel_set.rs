@@ -2,12 +2,13 @@
 
 use super::abi::{
     AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed,
-    GatedAct, Gemm, GemmGated, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights,
-    RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts,
+    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, LayerSum,
+    NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts,
 };
 use super::error::CudaError;
 use super::launch::Kernel;
 use super::loader::KernelFiles;
+use super::tensor_map::TensorMap;
 use crate::model::weights::DType;
 use std::collections::HashMap;
 
@@ -48,6 +49,17 @@ pub const ATTENTION_TERMS: usize = 2;
 
 /// Rows of a block of `gemm.cu`, of its two variants, and rows of weights, too.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
+
+/// Rows of a block of `gemm_hopper.cu`, and its outputs, of which one with a gate has half as many gates.
+pub const HOPPER_BLOCK: usize = 128;
+
+/// What has `wgmma`: compute capability 9.0, and nothing older or newer.
+pub const HOPPER: (i32, i32) = (9, 0);
+
+/// The grid of `gemm_hopper.cu`: blocks two by two, for `blocks` blocks of outputs.
+pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
+    [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(2), blocks.next_multiple_of(2), 1]
+}
 
 /// What decides between the variants of `gemm.cu`.
 #[derive(Clone, Copy, Debug)]
@@ -152,11 +164,19 @@ pub struct WideKernels {
     /// Of [`GEMM_ROWS`] rows a block.
     pub gemm: [Kernel<Gemm>; 2],
     pub gated: [Kernel<GemmGated>; 2],
+    /// What takes the place of both where the device has it.
+    pub hopper: Option<HopperKernels>,
     /// After a library's product.
     pub scale: Kernel<ScaleProducts>,
     /// What makes such inputs.
     pub round: Kernel<RoundRows>,
     pub rms_norm: Kernel<RmsNormF16>,
+}
+
+/// `gemm_hopper.cu`.
+pub struct HopperKernels {
+    pub gemm: Kernel<GemmHopper>,
+    pub gated: Kernel<GemmHopper>,
 }
 
 /// `attn_decode.cu` with the merge of its splits.
@@ -226,6 +246,7 @@ impl MatmulKernels {
                     files.get("gemm", &format!("gemm_gated_{few}"))?,
                     files.get("gemm", &format!("gemm_gated_{many}"))?,
                 ],
+                hopper: HopperKernels::load(files)?,
                 scale: files.get("gemm", "scale_products")?,
                 round: files.get("gemm", "round_rows")?,
                 rms_norm: files.get("norm", "rms_norm_f16")?,
@@ -263,6 +284,18 @@ impl NarrowKernels {
         }
         let (gemv, norm) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_norm"))?);
         Ok(Some(NarrowKernels { variant, gemv, norm, gated: files.get("gemv", &name("_gated"))? }))
+    }
+}
+
+impl HopperKernels {
+    /// `None` where the device or its driver has not what they need.
+    fn load(files: &KernelFiles) -> Result<Option<HopperKernels>, CudaError> {
+        const FILE: &str = "gemm_hopper";
+        let can = files.capability() == HOPPER && TensorMap::supported();
+        if !can || !files.fits(FILE, "gemm_hopper")? || !files.fits(FILE, "gemm_gated_hopper")? {
+            return Ok(None);
+        }
+        Ok(Some(HopperKernels { gemm: files.get(FILE, "gemm_hopper")?, gated: files.get(FILE, "gemm_gated_hopper")? }))
     }
 }
 

@@ -27,6 +27,7 @@ const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 /// The kernel files, each loaded when a kernel of it is first asked for.
 pub struct KernelFiles {
     device: Device,
+    capability: (i32, i32),
     source: Source,
     modules: RefCell<HashMap<&'static str, Rc<Module>>>,
 }
@@ -72,7 +73,12 @@ impl KernelFiles {
         let built = !table::KERNEL_FILES.is_empty() && table::KERNEL_FILES.iter().all(|file| file.fatbin.is_some());
         let built = built && std::env::var_os(SOURCE_VARIABLE).is_none_or(|source| source != "nvrtc");
         let source = if built { Source::Built } else { Source::Compiler(Compiler::new(info)?) };
-        Ok(KernelFiles { device: device.clone(), source, modules: RefCell::default() })
+        Ok(KernelFiles { device: device.clone(), capability: info.capability, source, modules: RefCell::default() })
+    }
+
+    /// The device's compute capability.
+    pub fn capability(&self) -> (i32, i32) {
+        self.capability
     }
 
     /// Where they come from, for display.

@@ -21,6 +21,7 @@ mod noise;
 mod pass;
 mod scratch;
 mod selftest;
+mod tensor_map;
 mod trace;
 mod weights;
 
@@ -37,7 +38,9 @@ pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
 use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, NARROW_ROWS, Shape};
-pub use kernel_set::{DECODE_ROWS, GEMM_ROWS, GemmDevice, MAX_ROWS, NARROW_VARIANTS};
+pub use kernel_set::{
+    DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS, hopper_grid,
+};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;

@@ -17,8 +17,8 @@ pub struct Accelerator {
     pub matrix_peak: f64,
     /// Cycles a second at which the matrix peak is stated, and at most.
     pub clock: f64,
-    /// Of the matrix peak, what `mma.sync` reaches, and by how much that may be off: 16-bit products by warps, which the
-    /// kernels use. wgmma and tcgen05 reach the rest.
+    /// Of the matrix peak, what `mma.sync` reaches, and by how much that may be off: 16-bit products by warps, which all kernels
+    /// use but `gemm_hopper.cu`. wgmma and tcgen05 reach the rest.
     pub mma_share: (f64, f64),
     pub source: &'static str,
 }

@@ -12,7 +12,9 @@ pub mod accelerators;
 mod counts;
 
 use super::roofline::{attention_operations, positions};
-use crate::backend::cuda::{DECODE_ROWS, GEMM_ROWS, GemmDevice, MAX_ROWS, NARROW_VARIANTS};
+use crate::backend::cuda::{
+    DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS, hopper_grid,
+};
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
 use serde::{Deserialize, Serialize};
@@ -40,6 +42,14 @@ const ATTENTION_IPC: Assumed = (1.7, 0.5);
 /// edges, and in a prefill what traced rows do and others do not. (All of them in products.)
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
 const PREFILL_EXECUTED: Assumed = (0.6, 0.15);
+/// Of the matrix peak, what large products by wgmma reach: the clock falls when all tensor cores are busy.
+const WGMMA_SHARE: Assumed = (0.80, 0.07);
+/// Seconds of a block of `gemm_hopper.cu` in which its tensor cores wait, as no other block is there: until the first slices come,
+/// and while results are written.
+const HOPPER_BLOCK_ENDS: Assumed = (2.5e-6, 1.0e-6);
+/// Of the multiprocessors, those that clusters of four blocks find place on: a cluster does not reach from one group of 16 or 18 to
+/// another.
+const CLUSTERED: Assumed = (0.97, 0.03);
 /// Of the activations that blocks of a product read, those that come from the second cache: the others are in the first one, where
 /// the block beside had them.
 const CACHE_READS: Assumed = (0.6, 0.3);
@@ -59,6 +69,12 @@ const SHARED_BYTES_A_CYCLE: f64 = 128.0;
 /// Elements of k in a stage of `gemm.cu`, and its warps, which read half of a block's rows and half of its outputs each.
 const SLICE: usize = 64;
 const GEMM_WARPS: usize = 4;
+/// Multiply-adds of a warp's part of one wgmma, m64n128k16, of which a block of `gemm_hopper.cu` has eight in a slice, of both operands in
+/// shared memory; and of how many blocks a copy of a slice is.
+const HGMMA_PRODUCTS: f64 = 32_768.0;
+const HGMMAS: f64 = 8.0;
+const HGMMA_BYTES: f64 = (64.0 + 128.0) * 16.0 * WEIGHT_BYTES;
+const COPIED_TO: f64 = 2.0;
 /// Parts of a multiprocessor that issue instructions, each with tensor cores of its own.
 const SCHEDULERS: f64 = 4.0;
 
@@ -248,17 +264,25 @@ impl Model<'_> {
         Time { gaps: steps * gaps, memory: steps * memory, issue: steps * issue, other: steps * other }
     }
 
-    /// Seconds for which `count` tensor core instructions keep a scheduler, with `per_hmma` in all for each.
-    fn hmma(&self, count: f64, per_hmma: f64, ipc: Assumed) -> f64 {
+    /// Cycles that a scheduler's tensor core takes for an instruction of so many multiply-adds, at a share of the peak.
+    fn tensor_cycles(&self, products: f64, share: Assumed) -> f64 {
         let of_scheduler =
             self.device.matrix_peak / self.device.clock / self.device.multiprocessors as f64 / SCHEDULERS;
-        let cycles = 2.0 * HMMA_PRODUCTS / (of_scheduler * self.rate(self.device.mma_share));
+        2.0 * products / (of_scheduler * self.rate(share))
+    }
+
+    /// Seconds for which `count` tensor core instructions keep a scheduler, with `per_hmma` in all for each.
+    fn hmma(&self, count: f64, per_hmma: f64, ipc: Assumed) -> f64 {
+        let cycles = self.tensor_cycles(HMMA_PRODUCTS, self.device.mma_share);
         count * cycles.max(per_hmma * SCHEDULERS / self.rate(ipc)) / self.device.clock
     }
 
     /// A product of a wide pass: (seconds of memory, seconds of everything else that may take longer).
     fn wide_product(&self, rows: usize, (width, outs): (usize, usize)) -> (f64, f64) {
         let Accelerator { multiprocessors, capability, .. } = *self.device;
+        if capability == HOPPER {
+            return self.hopper_product(rows, (width, outs));
+        }
         let variant = GemmDevice { multiprocessors, capability }.variant(rows, outs);
         let block = GEMM_ROWS[variant];
         let per_hmma = count(&format!("gemm_m{block}"));
@@ -273,6 +297,23 @@ impl Model<'_> {
         let shared = most * slices * slice * (1.0 + GEMM_WARPS as f64 / 2.0) / SHARED_BYTES_A_CYCLE / self.device.clock;
         let cached = blocks as f64 * slices * slice / self.rate(self.device.cache_bandwidth);
         ((width * outs) as f64 * WEIGHT_BYTES / self.bandwidth(), computed.max(shared).max(cached))
+    }
+
+    /// The same by `gemm_hopper.cu`.
+    fn hopper_product(&self, rows: usize, (width, outs): (usize, usize)) -> (f64, f64) {
+        let clock = self.device.clock;
+        let blocks: usize = hopper_grid(rows, outs.div_ceil(HOPPER_BLOCK)).iter().product();
+        let places = (self.device.multiprocessors as f64 * self.rate(CLUSTERED) / 4.0).floor() * 4.0;
+        let (waves, slices) = ((blocks as f64 / places).ceil(), width.div_ceil(SLICE) as f64);
+        let slice = (2 * HOPPER_BLOCK * SLICE) as f64 * WEIGHT_BYTES;
+        // each scheduler has a warp's part of all products; what is copied is written to shared memory, and every product reads its
+        // operands there
+        let tensor = HGMMAS * self.tensor_cycles(HGMMA_PRODUCTS, WGMMA_SHARE);
+        let issue = HGMMAS * count("gemm_hopper") * SCHEDULERS / self.rate(PRODUCT_IPC);
+        let shared = (slice + HGMMAS * HGMMA_BYTES) / SHARED_BYTES_A_CYCLE;
+        let computed = waves * (slices * tensor.max(issue).max(shared) / clock + self.time(HOPPER_BLOCK_ENDS));
+        let cached = blocks as f64 * slices * slice / COPIED_TO / self.rate(self.device.cache_bandwidth);
+        ((width * outs) as f64 * WEIGHT_BYTES / self.bandwidth(), computed.max(cached))
     }
 
     /// The prefill of `tokens` tokens in passes of at most [`MAX_ROWS`].

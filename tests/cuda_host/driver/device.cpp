@@ -126,6 +126,7 @@ static int device_attribute(int attribute) {
     default: return 0;
   }
 }
+bool driver::has_clusters() { return device_attribute(75) == 9 && device_attribute(76) == 0; }
 CUDA_CALL cuDeviceGetAttribute(int* value, int attribute, int) {
   return call(__func__, [&] { return *value = device_attribute(attribute), SUCCESS; });
 }

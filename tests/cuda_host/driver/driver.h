@@ -126,6 +126,7 @@ struct Event {
 
 // Every call goes through here: one at a time, counted, refused before cuInit or after a fault in a kernel.
 Result call(const char* name, const std::function<Result()>& body);
+bool has_clusters();  // the device: compute capability 9.0
 Result call_in_context(const char* name, const std::function<Result()>& body);  // and with a current context
 
 uint64_t number_from_environment(const char* name, uint64_t otherwise);

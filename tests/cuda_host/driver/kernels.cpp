@@ -139,7 +139,8 @@ CUDA_CALL cuModuleGetFunction(void** function, void* module, const char* name) {
     if (found == modules.end()) return INVALID_HANDLE;
     const std::string& ptx = found->second->ptx;
     const ch_kernel* kernel = ch_find(name);
-    if (!kernel || (!ptx.empty() && !ptx_has_entry(ptx, name))) return NOT_FOUND;
+    const bool elsewhere = ch_find_constant((std::string(name) + "_cluster").c_str()) && !has_clusters();
+    if (!kernel || elsewhere || (!ptx.empty() && !ptx_has_entry(ptx, name))) return NOT_FOUND;
     auto& made = functions[name];
     if (!made) made.reset(new Function{kernel});
     *function = made.get();
@@ -220,6 +221,20 @@ CUDA_CALL cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void
 }
 CUDA_CALL cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* handle, int threads, size_t shared) {
   return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, handle, threads, shared, 0);
+}
+
+// Matrices of f16 in tiles whose chunks are permuted as in rows of 128 bytes, which is all that is modelled.
+CUDA_CALL cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* matrix, const uint64_t* sizes, const uint64_t* strides,
+                                 const unsigned* tile, const unsigned* steps, int interleave, int permutation, int promotion,
+                                 int fill) {
+  return call(__func__, [&] {
+    constexpr int FLOAT16 = 6, ROWS_OF_128 = 3;
+    if (type != FLOAT16 || rank != 2 || steps[0] != 1 || steps[1] != 1 || interleave || permutation != ROWS_OF_128 ||
+        promotion < 0 || promotion > 3 || fill)
+      return NOT_SUPPORTED;
+    const bool made = uintptr_t(map) % 64 == 0 && ch_encode_tensor_map(map, matrix, sizes[0], sizes[1], strides[0], tile[0], tile[1]);
+    return made ? SUCCESS : INVALID_VALUE;
+  });
 }
 
 namespace {

@@ -17,7 +17,9 @@ mod selection;
 use super::abi::cache_type;
 use super::context::{Device, DeviceInfo};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, NarrowKernels, Shape, TESTED_HEADS, TESTED_LAYERS};
+use super::kernel_set::{
+    GEMM_ROWS, HopperKernels, KernelSet, MatmulKernels, NarrowKernels, Shape, TESTED_HEADS, TESTED_LAYERS, WideKernels,
+};
 use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
@@ -210,9 +212,24 @@ impl<'a> SelfTest<'a> {
         for (kernel, block) in wide.gated.iter_mut().zip(GEMM_ROWS) {
             self.replaceable(kernel, "plain_gemm_gated", &[], |kernel| products::gemm_gated(device, kernel, block))?;
         }
+        self.hopper(wide)?;
         self.required(&wide.scale, |kernel| products::scale(device, kernel))?;
         self.required(&wide.round, |kernel| elementwise::round_rows(device, kernel))?;
         self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_f16(device, kernel))
+    }
+
+    /// Leaves `gemm_hopper.cu` to `gemm.cu` if one of its two kernels fails: a row's bits are then the same in all passes.
+    fn hopper(&mut self, wide: &mut WideKernels) -> Result<(), CudaError> {
+        let (device, Some(HopperKernels { gemm, gated })) = (self.device, &wide.hopper) else { return Ok(()) };
+        let names = [gemm.full_name(), gated.full_name()];
+        let ok = [
+            self.passes(&names[0], &|| products::gemm_hopper(device, gemm))?,
+            self.passes(&names[1], &|| products::gemm_gated_hopper(device, gated))?,
+        ];
+        let Some(failed) = ok.iter().position(|ok| !ok).filter(|_| !self.complete) else { return Ok(()) };
+        self.warnings.push(self.replaced(&names[failed], "those of gemm.cu, which are slower"));
+        wide.hopper = None;
+        Ok(())
     }
 
     fn attention(&mut self, set: &mut KernelSet, fixture: &Fixture) -> Result<(), CudaError> {
@@ -319,13 +336,18 @@ impl<'a> SelfTest<'a> {
         }
         let plain = self.files.plain(plain, bound)?;
         self.required(&plain, test)?;
-        self.warnings.push(format!(
-            "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by a slow one; please report this with what \
-             uqac devices --check prints",
-            self.device_name,
-            self.reason(&name)
-        ));
+        self.warnings.push(self.replaced(&name, "a slow one"));
         *kernel = plain;
         Ok(())
+    }
+
+    /// What a person is told of a kernel that fails.
+    fn replaced(&self, name: &str, by: &str) -> String {
+        format!(
+            "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by {by}; please report this with what uqac \
+             devices --check prints",
+            self.device_name,
+            self.reason(name)
+        )
     }
 }

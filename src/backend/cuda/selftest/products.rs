@@ -1,11 +1,15 @@
 //! Cases of `gemv.cu` and `gemm.cu`, and of their plain replacements.
 
-use super::super::abi::{Gemm, GemmGated, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, ScaleProducts, Stored};
+use super::super::abi::{
+    Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, ScaleProducts, Stored,
+};
 use super::super::context::Device;
 use super::super::error::CudaError;
+use super::super::kernel_set::{HOPPER_BLOCK, hopper_grid};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
 use super::super::noise::Noise;
+use super::super::tensor_map::TensorMap;
 use super::data::{Outcome, Scales, U, Values, bound, unwritten, upload};
 use super::elementwise::{EPS, OFFSET, activate, norm};
 use crate::model::weights::DType;
@@ -231,9 +235,62 @@ fn wide_bound(k: usize) -> f64 {
     bound(2, k / 32 + 48)
 }
 
+/// Of k, for the kernels of `gemm.cu`, and more than the stages of `gemm_hopper.cu` hold.
+const WIDE_K: usize = 168;
+const HOPPER_K: usize = 6 * 64 + 72;
+
+/// Inputs of a wide product as the case has them: `[n, k]` f16 and a power of two for each row.
+struct WideInput {
+    x: DevicePtr<u16>,
+    x_scales: DevicePtr<f32>,
+    n: usize,
+    k: usize,
+}
+
+impl WideInput {
+    /// The launch of a kernel of `gemm_hopper.cu`, of which `blocks` blocks have outputs.
+    fn launch_hopper(
+        &self,
+        device: &Device,
+        kernel: &Kernel<GemmHopper>,
+        jobs: MatrixJobs,
+        blocks: usize,
+        mode: Int,
+    ) -> Result<(), CudaError> {
+        let mut w_maps = [TensorMap::NONE; 3];
+        for (map, job) in w_maps.iter_mut().zip(jobs).filter(|(_, job)| job.outs > 0) {
+            *map = TensorMap::new(job.w.cast(), job.outs as usize, self.k)?;
+        }
+        let x_map = TensorMap::new(self.x, self.n, self.k)?;
+        let (x_scales, n, k) = (self.x_scales, self.n.into(), self.k.into());
+        let parameters = GemmHopper { x_map, w_maps, x_scales, jobs, n, k, mode };
+        device.launch(kernel, hopper_grid(self.n, blocks), &parameters)
+    }
+}
+
 /// For as many rows as fill a block and a part of the next.
 pub fn gemm_gated(device: &Device, kernel: &Kernel<GemmGated>, block: usize) -> Result<Outcome, CudaError> {
-    let (n, k, outs) = (block + 6, 168, OUTS[0]);
+    wide_gated(device, (block + 6, WIDE_K), |input, jobs, activation| {
+        let WideInput { x, x_scales, n, k } = *input;
+        let parameters = GemmGated { x, x_scales, jobs, n: n.into(), k: k.into(), activation };
+        device.launch(kernel, [n.div_ceil(block), (2 * OUTS[0]).div_ceil(block), 1], &parameters)
+    })
+}
+
+pub fn gemm_gated_hopper(device: &Device, kernel: &Kernel<GemmHopper>) -> Result<Outcome, CudaError> {
+    let blocks = OUTS[0].div_ceil(HOPPER_BLOCK / 2);
+    wide_gated(device, (HOPPER_BLOCK + 6, HOPPER_K), |input, jobs, activation| {
+        input.launch_hopper(device, kernel, jobs, blocks, activation)
+    })
+}
+
+/// A gate and up of [`OUTS`]`[0]` outputs each, for n rows of k inputs.
+fn wide_gated(
+    device: &Device,
+    (n, k): (usize, usize),
+    launch: impl Fn(&WideInput, MatrixJobs, Int) -> Result<(), CudaError>,
+) -> Result<Outcome, CudaError> {
+    let outs = OUTS[0];
     let mut noise = Noise(14);
     let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
     let w = [0, 1].map(|_| noise.floats(outs * k, 0.2));
@@ -242,17 +299,10 @@ pub fn gemm_gated(device: &Device, kernel: &Kernel<GemmGated>, block: usize) -> 
     let mut gated = Gated::new(device)?;
     let input = x_scales.restore(&x.values, k);
     let matrices = [gated.scales.restore(&w[0].values, k), w[1].values.iter().map(|w| f64::from(*w)).collect()];
+    let on_device = WideInput { x: x.ptr().cast(), x_scales: x_scales.buffer.ptr(), n, k };
     for gelu in [false, true] {
         let y = unwritten::<f32>(device, n * outs)?;
-        let parameters = GemmGated {
-            x: x.ptr().cast(),
-            x_scales: x_scales.buffer.ptr(),
-            jobs: gated.jobs([w[0].ptr(), w[1].ptr()], y.ptr(), gelu),
-            n: n.into(),
-            k: k.into(),
-            activation: gelu.into(),
-        };
-        device.launch(kernel, [n.div_ceil(block), (2 * outs).div_ceil(block), 1], &parameters)?;
+        launch(&on_device, gated.jobs([w[0].ptr(), w[1].ptr()], y.ptr(), gelu), gelu.into())?;
         for (row, got) in device.read(&y, 0, n * outs)?.chunks(outs).enumerate() {
             let x = &input[row * k..][..k];
             gated.compare(got, gelu, wide_bound(k), |matrix, out| dot(x, &matrices[matrix][out * k..][..k]));
@@ -261,11 +311,36 @@ pub fn gemm_gated(device: &Device, kernel: &Kernel<GemmGated>, block: usize) -> 
     Ok(gated.outcome)
 }
 
-/// Two matrices, the first with powers of two and a bias, added to what is there, for as many rows as fill a block and a part
-/// of the next.
+/// Outputs of the two matrices of [`wide`].
+const WIDE_OUTS: [usize; 2] = [72, 40];
+
+/// Blocks of `block` outputs that they take.
+fn wide_blocks(block: usize) -> usize {
+    WIDE_OUTS.map(|outs| outs.div_ceil(block)).iter().sum()
+}
+
+/// For as many rows as fill a block and a part of the next.
 pub fn gemm(device: &Device, kernel: &Kernel<Gemm>, block: usize) -> Result<Outcome, CudaError> {
-    const OUTS: [usize; 2] = [72, 40];
-    let (n, k) = (block + 6, 168);
+    wide(device, (block + 6, WIDE_K), |input, jobs, accumulate| {
+        let WideInput { x, x_scales, n, k } = *input;
+        let parameters = Gemm { x, x_scales, jobs, n: n.into(), k: k.into(), accumulate };
+        device.launch(kernel, [n.div_ceil(block), wide_blocks(block), 1], &parameters)
+    })
+}
+
+pub fn gemm_hopper(device: &Device, kernel: &Kernel<GemmHopper>) -> Result<Outcome, CudaError> {
+    wide(device, (HOPPER_BLOCK + 6, HOPPER_K), |input, jobs, accumulate| {
+        input.launch_hopper(device, kernel, jobs, wide_blocks(HOPPER_BLOCK), accumulate)
+    })
+}
+
+/// Two matrices, the first with powers of two and a bias, added to what is there, for n rows of k inputs.
+fn wide(
+    device: &Device,
+    (n, k): (usize, usize),
+    launch: impl Fn(&WideInput, MatrixJobs, Int) -> Result<(), CudaError>,
+) -> Result<Outcome, CudaError> {
+    const OUTS: [usize; 2] = WIDE_OUTS;
     let mut noise = Noise(11);
     let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
     let w = Values::new(device, &noise.floats((OUTS[0] + OUTS[1]) * k, 1.0), DType::F16)?;
@@ -283,10 +358,7 @@ pub fn gemm(device: &Device, kernel: &Kernel<Gemm>, block: usize) -> Result<Outc
         job(1, second, DevicePtr::NULL, DevicePtr::NULL),
         MatrixJob::default(),
     ];
-    let x_powers = x_scales.buffer.ptr();
-    let parameters = Gemm { x: x.ptr().cast(), x_scales: x_powers, jobs, n: n.into(), k: k.into(), accumulate: Int(1) };
-    let blocks = OUTS.map(|outs| outs.div_ceil(block)).iter().sum();
-    device.launch(kernel, [n.div_ceil(block), blocks, 1], &parameters)?;
+    launch(&WideInput { x: x.ptr().cast(), x_scales: x_scales.buffer.ptr(), n, k }, jobs, Int(1))?;
     let bound = wide_bound(k);
     let input = x_scales.restore(&x.values, k);
     let (first, second) = w.values.split_at(OUTS[0] * k);

@@ -1,0 +1,56 @@
+//! How copies of whole tiles (TMA) find their way in a matrix: what `kernels/hopper.cuh` takes as `TensorMap`.
+
+use super::context::driver_has;
+use super::error::{Context, CudaError};
+use super::launch::Argument;
+use super::memory::DevicePtr;
+use cudarc::driver::sys::{self, CUtensorMap};
+
+/// Rows and elements of k of a tile: a row of one is 128 bytes, whose chunks of 16 are permuted by the row's number.
+const TILE: [u32; 2] = [64, 64];
+
+/// A matrix of f16 in tiles; opaque.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct TensorMap(CUtensorMap);
+
+impl Argument for TensorMap {}
+/// One a matrix of a launch.
+impl Argument for [TensorMap; 3] {}
+
+impl TensorMap {
+    /// Of no matrix: for kernels' places that they do not look at.
+    pub const NONE: TensorMap = TensorMap(CUtensorMap { opaque: [0; 16] });
+
+    /// Whether the driver makes them: 12.0 and newer.
+    pub fn supported() -> bool {
+        driver_has(c"cuTensorMapEncodeTiled")
+    }
+
+    /// Of a matrix `[rows, width]` of f16, aligned to 16 bytes as its rows are; what a tile has beyond it is zeros.
+    pub fn new(matrix: DevicePtr<u16>, rows: usize, width: usize) -> Result<TensorMap, CudaError> {
+        let mut map = TensorMap::NONE;
+        let sizes = [width as u64, rows as u64];
+        let (stride, one) = ([2 * width as u64], [1, 1]);
+        // SAFETY: the driver has the call (`supported`); it reads two sizes, one stride, and two numbers of a tile and of
+        // steps, writes the map, and does not look at the matrix.
+        let made = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map.0,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                2,
+                matrix.address() as *mut _,
+                sizes.as_ptr(),
+                stride.as_ptr(),
+                [TILE[1], TILE[0]].as_ptr(),
+                one.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        made.result().during(&format!("describing a matrix [{rows}, {width}] to copies of tiles"))?;
+        Ok(map)
+    }
+}
