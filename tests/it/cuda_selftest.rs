@@ -99,11 +99,11 @@ fn wide_products(cache: &Path, capability: &str, broken: &str) -> Option<(Vec<&'
         ("UQAC_HOST_CUDA_TRACE", "1"),
     ];
     let arguments = ["ask", "--device", "cuda", "--json", "What is 17 + 25 + 31 + 12 + 44?"]; // more than a narrow pass
-    uqac(cache, &environment, &arguments)?; // with the self-test
     let output = uqac(cache, &environment, &arguments)?;
     let said = text(&output.stderr);
     let used = ["gemm_m", "gemm_gated_m", "gemm_hopper", "gemm_gated_hopper"];
-    let used = used.into_iter().filter(|name| said.lines().any(|line| line.starts_with(name))).collect();
+    // the self-test has up to four launches of a name
+    let used = used.into_iter().filter(|name| said.lines().filter(|line| line.starts_with(name)).count() > 4).collect();
     Some((used, serde_json::from_slice(&output.stdout).unwrap()))
 }
 

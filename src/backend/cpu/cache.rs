@@ -92,7 +92,8 @@ impl Block {
 /// Keys and values of [`CHUNK`] positions of one layer.
 #[derive(Debug, Clone)]
 pub struct Chunk {
-    /// `[kv_heads, head_dim, CHUNK]`: transposed, so that sixteen positions' scores are computed at once.
+    /// `[kv_heads, CHUNK / LANES, head_dim, LANES]`: transposed, so that sixteen positions' scores are computed at once, from memory
+    /// that lies together (rows of CHUNK numbers would meet in an eighth of the first-level cache's sets).
     pub keys: Block,
     /// `[kv_heads, CHUNK, value_stride]`
     pub values: Block,
@@ -162,7 +163,8 @@ impl KvCache {
         let offset = position % CHUNK;
         for head in 0..self.kv_heads {
             let part = head * head_dim..(head + 1) * head_dim;
-            chunk.keys.scatter(head * head_dim * CHUNK + offset, CHUNK, &key[part.clone()]);
+            let vector = (head * CHUNK + offset - offset % LANES) * head_dim;
+            chunk.keys.scatter(vector + offset % LANES, LANES, &key[part.clone()]);
             chunk.values.scatter((head * CHUNK + offset) * stride, 1, &value[part]);
         }
     }

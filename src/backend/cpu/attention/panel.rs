@@ -12,11 +12,13 @@ pub struct Panel {
     pub stride: usize,
 }
 
-/// The right factor: `[_, stride]`, of which rows `inner` count.
+/// The right factor, of which rows `inner` count.
 #[derive(Clone)]
 pub struct Block<E> {
     pub data: *const E,
+    /// From a row to the next, and in a row from sixteen columns to the next sixteen.
     pub stride: usize,
+    pub apart: usize,
     pub inner: Range<usize>,
 }
 
@@ -34,10 +36,12 @@ pub unsafe fn panel_product<S: Simd, E: CacheElement>(a: Panel, b: Block<E>, col
             * unsafe {
                 if S::REGISTERS >= 32 && left >= 4 {
                     strip::<S, E, 4, 6>(a, &b, column, columns, out)
-                } else if left >= 2 {
-                    strip::<S, E, 2, 2>(a, &b, column, columns, out)
+                } else if S::REGISTERS >= 32 && left >= 2 {
+                    strip::<S, E, 2, 6>(a, &b, column, columns, out)
+                } else if S::REGISTERS >= 8 {
+                    strip::<S, E, 1, 6>(a, &b, column, columns, out)
                 } else {
-                    strip::<S, E, 1, 4>(a, &b, column, columns, out)
+                    strip::<S, E, 1, 2>(a, &b, column, columns, out)
                 }
             };
     }
@@ -60,7 +64,8 @@ unsafe fn strip<S: Simd, E: CacheElement, const C: usize, const R: usize>(
         // SAFETY: the caller's promise.
         unsafe {
             let part = Panel { data: a.data.add(row * a.stride), ..a };
-            let tile = (part, b, b.data.add(column), out.add(row * columns + column), columns);
+            let first = b.data.add(column / LANES * b.apart);
+            let tile = (part, b, first, out.add(row * columns + column), columns);
             row += match (a.rows - row).min(R) {
                 6.. => tile_product::<S, E, 6, C>(tile),
                 4 | 5 => tile_product::<S, E, 4, C>(tile),
@@ -88,7 +93,7 @@ unsafe fn tile_product<S: Simd, E: CacheElement, const R: usize, const C: usize>
             let from = first.add(i * b.stride);
             let mut columns = [S::splat(0.0); C];
             for (c, column) in columns.iter_mut().enumerate() {
-                *column = E::load::<S>(from.add(c * LANES));
+                *column = E::load::<S>(from.add(c * b.apart));
             }
             for (r, row) in sums.iter_mut().enumerate() {
                 let x = S::splat(*a.data.add(r * a.stride + i));

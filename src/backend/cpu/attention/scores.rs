@@ -16,7 +16,7 @@ const MASKED: f32 = -1e30;
 pub struct Scores<'a, K> {
     /// `[heads, head_dim]`
     pub queries: &'a [f32],
-    /// `[head_dim, CHUNK]`
+    /// `[CHUNK / LANES, head_dim, LANES]`
     pub keys: &'a [K],
     pub head_dim: usize,
     /// `[heads, CHUNK]`
@@ -30,7 +30,8 @@ impl<K: CacheElement> Kernel for Scores<'_, K> {
         let heads = self.scores.len() / CHUNK;
         assert!(self.keys.len() == self.head_dim * CHUNK && self.queries.len() == heads * self.head_dim);
         let a = Panel { data: self.queries.as_ptr(), rows: heads, stride: self.head_dim };
-        let b = Block { data: self.keys.as_ptr(), stride: CHUNK, inner: 0..self.head_dim };
+        let (apart, inner) = (self.head_dim * LANES, 0..self.head_dim);
+        let b = Block { data: self.keys.as_ptr(), stride: LANES, apart, inner };
         // SAFETY: the assertions give the shapes that `panel_product` reads and writes.
         unsafe { panel_product::<S, K>(a, b, CHUNK, self.scores.as_mut_ptr()) }
     }
@@ -184,7 +185,7 @@ impl<V: CacheElement> Kernel for Values<'_, V> {
         let (heads, stride) = (self.scores.len() / CHUNK, self.values.len() / CHUNK);
         assert!(self.valid.end <= CHUNK && self.out.len() == heads * stride && stride.is_multiple_of(LANES));
         let a = Panel { data: self.scores.as_ptr(), rows: heads, stride: CHUNK };
-        let b = Block { data: self.values.as_ptr(), stride, inner: self.valid };
+        let b = Block { data: self.values.as_ptr(), stride, apart: LANES, inner: self.valid };
         // SAFETY: the assertions give the shapes that `panel_product` reads and writes.
         unsafe { panel_product::<S, V>(a, b, stride, self.out.as_mut_ptr()) }
     }
