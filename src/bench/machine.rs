@@ -268,7 +268,8 @@ impl Cpu {
     }
 }
 
-/// Adds up numbers in the way that memory delivers them fastest to a core: four streams, asked for some way ahead.
+/// Adds up numbers in the way that memory delivers them fastest to a core: four streams, asked for some way ahead, which never are
+/// at the same place of a page (their lines would meet in the same sets of the caches, and in the same banks of memory).
 struct ReadAll<'a>(&'a [f32]);
 
 impl Kernel for ReadAll<'_> {
@@ -278,7 +279,9 @@ impl Kernel for ReadAll<'_> {
         const STREAMS: usize = 4;
         const LINES: usize = 2;
         const AHEAD: usize = 512;
-        let length = self.0.len() / STREAMS;
+        const PAGE: usize = 4096 / size_of::<f32>();
+        let all = self.0.len() / STREAMS;
+        let length = (all.saturating_sub(PAGE) / PAGE * PAGE + PAGE / STREAMS).min(all);
         // SAFETY: started by `Isa::run`; every load ends within a stream.
         unsafe {
             let mut sums = [[S::splat(0.0); LINES]; STREAMS];
