@@ -55,7 +55,7 @@ struct Finish {
 
   Finish() = default;
   __device__ __forceinline__ Finish(const MatrixJob& job, int out, bool there) {
-    // no branch, so that the loads of many are under way together
+    // no branch, so that the loads of many are in flight together
     if (there & (job.scales != nullptr)) scale = *reinterpret_cast<const float2*>(job.scales + out);
     if (there & (job.bias != nullptr)) bias = *reinterpret_cast<const float2*>(job.bias + out);
   }

@@ -5,9 +5,9 @@
 // second cache for half of its rows and half of its weights, and the copy (TMA) brings them to the two blocks that need them,
 // so that a multiplication asks for half of what it does in gemm_m128. Slices of 64 elements of k go round in STAGES
 // stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
-// multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is under way
+// multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is in flight
 // while the sums of the one before are added up. The order of sums is gemm.cu's: the same bits, where the tensor cores add
-// alike in both kinds of instruction (the self-test asks).
+// alike in both kinds of instruction. Whether they do is not published, so one model's wide passes take the one or the other.
 //
 //   gemm_hopper        (x_map, w_maps, x_scales, jobs, n, k, accumulate)
 //   gemm_gated_hopper  (x_map, w_maps, x_scales, jobs, n, k, activation)  y of job 0 = act(its sums) * sums of job 1

@@ -53,7 +53,8 @@ __device__ __forceinline__ void cluster_sync() {
 #ifdef CUDA_HOST_SHIM
   cuda_host::running->cluster_barrier(CUDA_HOST_SITE);
 #else
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  // not .aligned: a lane of a warp may come later than the others
+  asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 #endif
 }
 
@@ -112,20 +113,21 @@ __device__ __forceinline__ void mbarrier_arrive(const RemoteBarriers& remote, in
 #endif
 }
 
-/// Waits until the phase of this parity has ended (that before the first one has parity 1). A wait of seconds is a defect: it ends
-/// in a fault, which the self-test can tell from an answer, instead of never.
+/// Waits until the phase of this parity has ended (that before the first one has parity 1). Twenty seconds are a defect: they end in a
+/// fault, which the self-test can tell from an answer, instead of never.
 __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity) {
 #ifdef CUDA_HOST_SHIM
   cuda_host::mbarrier_wait(CUDA_HOST_SITE, barrier, parity);
 #else
+  constexpr unsigned TRIES = 2000, NANOSECONDS = 10'000'000;  // of a try, at most
 #pragma unroll 1
-  for (unsigned tries = 0; tries < 1u << 22; ++tries) {
+  for (unsigned tries = 0; tries < TRIES; ++tries) {
     unsigned ended;
     asm volatile(
-        "{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2, %3;\n"
         "selp.u32 %0, 1, 0, ended;\n}"
         : "=r"(ended)
-        : "r"(shared_address(barrier)), "r"(parity)
+        : "r"(shared_address(barrier)), "r"(parity), "r"(NANOSECONDS)
         : "memory");
     if (ended) return;
   }
@@ -158,7 +160,7 @@ struct Operand {
   __device__ __forceinline__ static Operand at(const unsigned char* rows) {
     return {shared_address(rows) >> 4 | 1u << 16};
   }
-  /// The operand so many times 16 bytes further on: a multiple of 1024 bytes and less than 128.
+  /// The operand `sixteens` times 16 bytes further on: a multiple of 1024 bytes, and less than 128 within a row.
   __device__ __forceinline__ Operand plus(unsigned sixteens) const { return {low + sixteens}; }
   /// What wgmma takes.
   __device__ __forceinline__ unsigned long long descriptor() const {
@@ -206,7 +208,7 @@ __device__ __forceinline__ void wgmma_commit() {
   FLOATS_8(d, 0), FLOATS_8(d, 8), FLOATS_8(d, 16), FLOATS_8(d, 24), FLOATS_8(d, 32), FLOATS_8(d, 40), FLOATS_8(d, 48), \
       FLOATS_8(d, 56)
 
-/// Waits until at most KEEP groups are under way. `d`: sums of those that have ended, which are not read before.
+/// Waits until at most KEEP groups are in flight. `d`: sums of those that have ended, which are not read before.
 template <int KEEP>
 __device__ __forceinline__ void wgmma_wait(float (&d)[64]) {
 #ifdef CUDA_HOST_SHIM
