@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -110,6 +111,31 @@ inline int launch(const ch_kernel* kernel, const unsigned* grid, const unsigned*
 
 inline const char* error() { return last_error.c_str(); }
 
+/// In place of ch_has_clusters: compute capability 9.0, and nothing older or newer.
+inline bool has_clusters() {
+  constexpr int major = 75, minor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+  modules();
+  int capability[2] = {};
+  must(call("cuDeviceGetAttribute", &capability[0], major, 0), "the compute capability");
+  must(call("cuDeviceGetAttribute", &capability[1], minor, 0), "the compute capability");
+  return capability[0] == 9 && capability[1] == 0;
+}
+
+/// In place of ch_encode_tensor_map.
+inline bool encode_tensor_map(void* map, const void* matrix, uint64_t width, uint64_t rows, uint64_t stride, unsigned tile_width,
+                              unsigned tile_rows) {
+  constexpr int f16 = 6, rows_of_128_bytes = 3, promote_to_128_bytes = 2;  // of CUtensorMap's enums
+  alignas(64) unsigned char made[128];
+  const uint64_t sizes[2] = {width, rows}, strides[1] = {stride};
+  const unsigned tile[2] = {tile_width, tile_rows}, steps[2] = {1, 1};
+  const Status status = call("cuTensorMapEncodeTiled", static_cast<void*>(made), f16, 2u, const_cast<void*>(matrix),
+                             static_cast<const uint64_t*>(sizes), static_cast<const uint64_t*>(strides),
+                             static_cast<const unsigned*>(tile), static_cast<const unsigned*>(steps), 0, rows_of_128_bytes,
+                             promote_to_128_bytes, 0);
+  memcpy(map, made, sizeof made);
+  return status == 0;
+}
+
 /// In place of posix_memalign: whole pages, that the device can use at the same address.
 inline int allocate(void** memory, size_t, size_t bytes) {
   modules();
@@ -121,5 +147,8 @@ inline void release(void* memory) { call("cuMemFreeHost", memory); }
 
 #define ch_launch on_device::launch
 #define ch_last_error on_device::error
+#define ch_has_clusters on_device::has_clusters
+#define ch_encode_tensor_map on_device::encode_tensor_map
+#define ON_DEVICE 1
 #define posix_memalign on_device::allocate
 #define free on_device::release

@@ -50,7 +50,7 @@ test_data() {
 
 # kernel_test FILE FOLDER: a test of tests/cuda_kernels as a program that launches on the device (see on_device.h).
 kernel_test() {
-  local flags=(-std=c++17 -O1 -fno-strict-aliasing -fno-extern-tls-init -pthread -w)
+  local flags=(-std=c++17 -O1 -fno-strict-aliasing -fno-extern-tls-init -pthread -w -Wno-psabi)
   "${CXX:-g++}" "${flags[@]}" -include benches/gpu/on_device.h -I tests/cuda_host -I kernels -I tests/cuda_kernels \
     "$1" -o "$2/kernel_tests/$(basename "$1" .cpp)" -ldl
 }

@@ -674,6 +674,7 @@ CUDA_HOST_VISIBLE const char* ch_refusal(const ch_kernel* kernel, const unsigned
   return cuda_host::refusal({grid[0], grid[1], grid[2]}, {block[0], block[1], block[2]}, cuda_host::cluster_of(*kernel),
                             dynamic_shared_bytes);
 }
+CUDA_HOST_VISIBLE bool ch_has_clusters(void) { return true; }
 CUDA_HOST_VISIBLE bool ch_encode_tensor_map(void* map, const void* matrix, uint64_t width, uint64_t rows, uint64_t stride,
                                             unsigned tile_width, unsigned tile_rows) {
   cuda_host::TensorMap made;

@@ -31,6 +31,8 @@ int ch_launch_checked(const ch_kernel* kernel, const unsigned* grid, const unsig
 // Why the device would refuse such a launch; null if it would not.
 const char* ch_refusal(const ch_kernel* kernel, const unsigned* grid, const unsigned* block, unsigned dynamic_shared_bytes);
 const char* ch_last_error(void);
+// Whether the device has clusters, copies of tiles and wgmma.
+bool ch_has_clusters(void);
 // What copy_tile takes: a matrix [rows, width] of f16 whose rows are `stride` bytes apart, in tiles of [tile_rows, tile_width] that
 // lie in shared memory with their chunks of 16 bytes permuted as in rows of 128 bytes. Into 128 bytes; false: the device would refuse.
 bool ch_encode_tensor_map(void* map, const void* matrix, uint64_t width, uint64_t rows, uint64_t stride, unsigned tile_width,
