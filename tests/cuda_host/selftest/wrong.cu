@@ -101,3 +101,51 @@ WRONG(never_waits) {  // for the kernels before it
   if (threadIdx.x > 0) cuda_host::running->wait_for_earlier_grids();
   o[threadIdx.x] = 1.0f;
 }
+
+// Of compute capability 9.0: a tile of 64 f16 numbers, o's first, goes to the first 128 bytes; the barrier follows them.
+#define BARRIER (reinterpret_cast<unsigned long long*>(dyn_smem + 128))
+static inline void begin_tile(const float* o, cuda_host::TensorMap& map) {
+  cuda_host::encode(map, o, 64, 1, 128, 64, 1);
+  if (threadIdx.x == 0) cuda_host::mbarrier_init(BARRIER, 1);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  cuda_host::mbarrier_expect(BARRIER, 128);
+  cuda_host::copy_tile(dyn_smem, &map, 0, 0, BARRIER, 1);
+}
+WRONG(tile_without_wait) {
+  static cuda_host::TensorMap map;
+  begin_tile(o, map);
+}
+WRONG(tile_read_before_wait) {
+  static cuda_host::TensorMap map;
+  begin_tile(o, map);
+  __syncthreads();
+  o[threadIdx.x] = SHARED[threadIdx.x % 32];
+  __syncthreads();
+  cuda_host::mbarrier_wait(CUDA_HOST_SITE, BARRIER, 0);
+}
+WRONG(tile_of_no_map) {
+  static cuda_host::TensorMap map;
+  if (threadIdx.x == 0) cuda_host::mbarrier_init(BARRIER, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) cuda_host::copy_tile(dyn_smem, &map, 0, 0, BARRIER, 1);
+}
+WRONG(mbarrier_not_made) { cuda_host::mbarrier_wait(CUDA_HOST_SITE, BARRIER, 0); }
+WRONG(mbarrier_waits_for_more) {
+  if (threadIdx.x == 0) cuda_host::mbarrier_init(BARRIER, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) cuda_host::mbarrier_expect(BARRIER, 128);
+  cuda_host::mbarrier_wait(CUDA_HOST_SITE, BARRIER, 0);
+}
+WRONG(wgmma_without_fence) {
+  float sums[64];
+  cuda_host::wgmma_m64n128k16(sums, 0, 0, false);
+}
+WRONG(wgmma_by_two_warps) {
+  float sums[64];
+  cuda_host::wgmma_fence();
+  cuda_host::wgmma_m64n128k16(sums, 0, 0, false);
+  cuda_host::wgmma_commit();
+  cuda_host::wgmma_wait(CUDA_HOST_SITE, 0);
+  o[threadIdx.x] = sums[0];
+}
