@@ -11,18 +11,24 @@ impl Kernel for MaxRows {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self) -> usize {
-        if S::REGISTERS >= 32 { 4 * max_at_once::<S>() } else { 2 * max_at_once::<S>() }
+        match S::REGISTERS {
+            32.. => 32,
+            8.. => 8,
+            _ => 2,
+        }
     }
 }
 
-/// The largest number of rows of a register tile: with fewer outputs than three beside them, every weight is widened too often.
-/// One where there are no registers for tiles: sixteen lanes without vectors, unrolled for each of them, were a fifth of the
-/// crate's time in the optimizer.
-const fn max_at_once<S: Simd>() -> usize {
+/// How many register tiles n rows are. Each tile widens every weight, and wants registers for two outputs or more beside its rows, as
+/// an input is then loaded for two products. Four rows with 16 vectors of eight are one tile with one output: two were 8 % slower.
+/// A row each where there are no registers for tiles: sixteen lanes without vectors, unrolled for each of them, were a fifth of
+/// the crate's time in the optimizer.
+const fn tile_count<S: Simd>(n: usize) -> usize {
     match S::REGISTERS {
-        32.. => 8,
-        8.. => 4,
-        _ => 1,
+        32.. => n.div_ceil(8),
+        8.. if n == 4 => 1,
+        8.. => n.div_ceil(3),
+        _ => n,
     }
 }
 
@@ -38,7 +44,7 @@ const AHEAD: usize = 2048;
 
 /// The rows of each tile.
 fn tiles<S: Simd>(n: usize) -> impl Iterator<Item = Range<usize>> {
-    let tiles = n.div_ceil(max_at_once::<S>());
+    let tiles = tile_count::<S>(n);
     (0..tiles).map(move |i| i * n / tiles..(i + 1) * n / tiles)
 }
 
@@ -134,8 +140,8 @@ impl Narrow<'_> {
             } else {
                 match rows.len() {
                     1 => self.tiles::<S, W, 1, 4>(w, row),
-                    2 => self.tiles::<S, W, 2, 2>(w, row),
-                    3 => self.tiles::<S, W, 3, 1>(w, row),
+                    2 => self.tiles::<S, W, 2, 3>(w, row),
+                    3 => self.tiles::<S, W, 3, 2>(w, row),
                     _ => self.tiles::<S, W, 4, 1>(w, row),
                 }
             }
