@@ -23,8 +23,8 @@
 //   to, scales  [rows, width] f16, [rows] f32                  products, y [rows, outs], count numbers of f32; y may be products
 //
 // PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / m), gated: ceil(2 outs / m)), block 128; k a multiple
-//   of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than 48 KiB, so that the limit must
-//   be raised).
+//   of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than
+//   48 KiB, so that the limit must be raised).
 // m64 is for few rows; those of a block that are not there cost time, not correctness.
 // PRECOND: round_rows: grid rows, block 1024, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
 // PRECOND: scale_products: grid ceil(count / 1024), block 256, no shared memory; outs a multiple of 4; aligned to 16 bytes.

@@ -101,8 +101,8 @@ __device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x
 
 /// 64 rows x 128 outputs of four warps.
 struct Group {
-  float sum[64] = {};     // as wgmma leaves them
-  const Operand x, w;     // of the first stage
+  float sum[64] = {};          // as wgmma leaves them
+  const Operand x, w;          // of the first stage
   const RemoteBarriers empty;  // of the block that this thread tells of an empty stage; the first SHARED_BY threads do
 
   // a shuffle, so that the compiler knows the number to be the same for a warp, and computes with it once

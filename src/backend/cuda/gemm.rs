@@ -40,6 +40,25 @@ impl Job<'_> {
     }
 }
 
+impl GemmHopper {
+    /// With the tensor maps of x `[n, k]` and of each job's matrix.
+    pub fn new(
+        x: DevicePtr<u16>,
+        x_scales: DevicePtr<f32>,
+        jobs: MatrixJobs,
+        n: usize,
+        k: usize,
+        mode: Int,
+    ) -> Result<GemmHopper, CudaError> {
+        let mut w_maps = [TensorMap::NONE; 3];
+        for (map, job) in w_maps.iter_mut().zip(jobs).filter(|(_, job)| job.outs > 0) {
+            *map = TensorMap::new(job.w.cast(), job.outs as usize, k)?;
+        }
+        let x_map = TensorMap::new(x, n, k)?;
+        Ok(GemmHopper { x_map, w_maps, x_scales, jobs, n: n.into(), k: k.into(), mode })
+    }
+}
+
 /// Blocks of `outs` outputs that the jobs take.
 fn blocks(jobs: &[Job], outs: usize) -> usize {
     jobs.iter().map(|job| job.w.out_features.div_ceil(outs)).sum()
@@ -277,20 +296,9 @@ impl CudaBackend {
         rows: usize,
         mode: Int,
     ) -> Result<(), CudaError> {
+        let (x, x_scales) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
         let k = jobs.first().map_or(0, |job| job.w.in_features);
-        let mut w_maps = [TensorMap::NONE; 3];
-        for (map, job) in w_maps.iter_mut().zip(jobs) {
-            *map = TensorMap::new(job.w.ptr().cast(), job.w.out_features, k)?;
-        }
-        let parameters = GemmHopper {
-            x_map: TensorMap::new(self.scratch.rounded.ptr(), rows, k)?,
-            w_maps,
-            x_scales: self.scratch.rounded_scales.ptr(),
-            jobs: Job::table(jobs, 0),
-            n: rows.into(),
-            k: k.into(),
-            mode,
-        };
+        let parameters = GemmHopper::new(x, x_scales, Job::table(jobs, 0), rows, k, mode)?;
         self.device.launch(kernel, hopper_grid(rows, blocks), &parameters)
     }
 

@@ -264,7 +264,7 @@ impl Model<'_> {
         Time { gaps: steps * gaps, memory: steps * memory, issue: steps * issue, other: steps * other }
     }
 
-    /// Cycles that a scheduler's tensor core takes for an instruction of so many multiply-adds, at a share of the peak.
+    /// Cycles that a scheduler's tensor core takes for an instruction of `products` multiply-adds, at a share of the peak.
     fn tensor_cycles(&self, products: f64, share: Assumed) -> f64 {
         let of_scheduler =
             self.device.matrix_peak / self.device.clock / self.device.multiprocessors as f64 / SCHEDULERS;

@@ -126,9 +126,9 @@ struct Event {
 
 // Every call goes through here: one at a time, counted, refused before cuInit or after a fault in a kernel.
 Result call(const char* name, const std::function<Result()>& body);
-bool has_clusters();  // the device: compute capability 9.0
 Result call_in_context(const char* name, const std::function<Result()>& body);  // and with a current context
 
+bool has_clusters();  // the device: compute capability 9.0
 uint64_t number_from_environment(const char* name, uint64_t otherwise);
 inline uint64_t shared_with_opt_in() { return number_from_environment("UQAC_HOST_CUDA_SHARED", 227 << 10); }
 void set_initialized();

@@ -341,7 +341,7 @@ impl<'a> SelfTest<'a> {
         Ok(())
     }
 
-    /// What a person is told of a kernel that fails.
+    /// The warning about a kernel that fails.
     fn replaced(&self, name: &str, by: &str) -> String {
         format!(
             "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by {by}; please report this with what uqac \

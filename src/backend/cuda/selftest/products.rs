@@ -9,7 +9,6 @@ use super::super::kernel_set::{HOPPER_BLOCK, hopper_grid};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
 use super::super::noise::Noise;
-use super::super::tensor_map::TensorMap;
 use super::data::{Outcome, Scales, U, Values, bound, unwritten, upload};
 use super::elementwise::{EPS, OFFSET, activate, norm};
 use crate::model::weights::DType;
@@ -257,14 +256,8 @@ impl WideInput {
         blocks: usize,
         mode: Int,
     ) -> Result<(), CudaError> {
-        let mut w_maps = [TensorMap::NONE; 3];
-        for (map, job) in w_maps.iter_mut().zip(jobs).filter(|(_, job)| job.outs > 0) {
-            *map = TensorMap::new(job.w.cast(), job.outs as usize, self.k)?;
-        }
-        let x_map = TensorMap::new(self.x, self.n, self.k)?;
-        let (x_scales, n, k) = (self.x_scales, self.n.into(), self.k.into());
-        let parameters = GemmHopper { x_map, w_maps, x_scales, jobs, n, k, mode };
-        device.launch(kernel, hopper_grid(self.n, blocks), &parameters)
+        let WideInput { x, x_scales, n, k } = *self;
+        device.launch(kernel, hopper_grid(n, blocks), &GemmHopper::new(x, x_scales, jobs, n, k, mode)?)
     }
 }
 
