@@ -1,5 +1,5 @@
 // Attention of single tokens over their KV caches, split over the positions (flash decoding), with the softmax and the
-// reweighted-entropy state of every head; then the merge of the splits.
+// reweighted-entropy state of every head. The last block of a row's heads to finish merges the splits.
 //
 // attn_decode_k<K>_v<V>_d<D>[_plain]: the part of one (row, key/value head, split)
 //   K, V: f32 (of keys Halves, of values float), f16, bf16 cache types; D: head_dim. _plain: without the entropy.
@@ -13,18 +13,17 @@
 //   softcap         s <- softcap tanh(s / softcap); 0: none
 //   partial_out     [rows, heads, splits, D] f32: sum e^{s-m} v
 //   partial_states  [rows, heads, splits]
+//   arrivals        [rows, grid y], zeros before and after: splits that are done
+//   out             [rows, heads, D] f32
+//   states          [rows, heads]
 //   Entropy states stay empty for rows before their sequence's first_traced_row.
 // PRECOND: grid (splits, kv_heads * ceil(heads / kv_heads / 8), rows), splits in 1..=MAX_SPLITS; block 128; all pointers
 //   aligned to 16 bytes; dynamic shared memory NAME_shared_bytes.
 //
-// attn_combine[_plain]: merges the splits
-//   out             [rows, heads, head_dim] f32
-//   states          [rows, heads]
-// PRECOND: grid (heads, rows); block 128; dynamic shared memory NAME_shared_bytes; `splits` as launched before.
-//
 // A split's share depends on the row's own position and the number of splits only: whole chunks of 64 positions,
-// floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). With a number of splits that is fixed per
-// model, a row's bits do not depend on the other rows, and the launch does not depend on positions (one CUDA graph).
+// floor(split * chunks / splits) .. floor((split + 1) * chunks / splits). Splits are merged in order, whichever is last.
+// With a number of splits that is fixed per model, a row's bits do not depend on the other rows, and the launch does not
+// depend on positions (one CUDA graph).
 //
 // Up to eight query heads of a group are computed together, each cached byte being read once for them (a larger group
 // in parts), on tensor cores but for float values and the smallest heads (attn_decode_tile.cuh).
@@ -43,6 +42,22 @@ struct Arguments {
   float softcap;
   float* partial_out;
   HeadState* partial_states;
+  unsigned* arrivals;
+  float* out;
+  HeadState* states;
+};
+
+/// The query heads of a block: `count` of all rows' heads from `first` on.
+struct Heads {
+  size_t first;
+  int kv_head, count;
+
+  __device__ __forceinline__ explicit Heads(const Arguments& a) {
+    const int group = a.heads / a.kv_heads, parts = ceil_div(group, G), part = blockIdx.y % parts;
+    kv_head = blockIdx.y / parts;
+    count = min(G, group - part * G);
+    first = (size_t)blockIdx.z * a.heads + kv_head * group + part * G;
+  }
 };
 
 /// Splits that have a share of the row: the first ones.
@@ -62,17 +77,15 @@ __device__ __forceinline__ Span share_of(const Span& span, int split, int active
 // ---- the walk -------------------------------------------------------------------------------------------------------
 
 template <class T, bool ENTROPY>
-__device__ __forceinline__ void walk(const Arguments& a, const RowState& row, const SequenceView& sequence,
-                                     const Span& share) {
+__device__ __forceinline__ void walk(const Arguments& a, const Heads& heads, const RowState& row,
+                                     const SequenceView& sequence, const Span& share) {
   using K = typename T::K;
   using V = typename T::V;
   constexpr int D = T::D, TILE = T::TILE, OWN = G / WARPS;  // OWN: heads a warp keeps the state of
   const Shared<T> shared;
   const bool traced = ENTROPY && row.position >= sequence.first_traced_row;
-  const int group = a.heads / a.kv_heads, parts = (group + G - 1) / G, warp = threadIdx.x / 32;
-  const int kv_head = blockIdx.y / parts, part = blockIdx.y % parts, count = min(G, group - part * G);
-  const size_t first_head = (size_t)blockIdx.z * a.heads + kv_head * group + part * G;
-  const size_t head_cache = ((size_t)a.layer * a.kv_heads + kv_head) * sequence.capacity * D;
+  const int warp = threadIdx.x / 32, count = heads.count;
+  const size_t head_cache = ((size_t)a.layer * a.kv_heads + heads.kv_head) * sequence.capacity * D;
   const K* k = static_cast<const K*>(sequence.k) + head_cache;
   const V* v = static_cast<const V*>(sequence.v) + head_cache;
   const auto fetch_tile = [&](int stage, int start) {
@@ -87,7 +100,7 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
   for (int i = 0; i < OWN; ++i) states[i] = empty_state();
   int start = share.begin / TILE * TILE;
   fetch_tile(0, start);
-  stage_queries<T>(shared, a.queries + first_head * D, count);
+  stage_queries<T>(shared, a.queries + heads.first * D, count);
   if (threadIdx.x < G) shared.factors[threadIdx.x] = 1.f;  // stays so for heads beyond `count`
   for (int stage = 0; start < share.end; start += TILE, stage ^= 1) {
     const K* keys = shared.keys + stage * TILE * T::K_STRIDE;
@@ -129,28 +142,29 @@ __device__ __forceinline__ void walk(const Arguments& a, const RowState& row, co
       state.zw = warp_reduce<Sum>(state.zw);
       state.sw = warp_reduce<Sum>(state.sw);
     }
-    if (threadIdx.x % 32 == 0) a.partial_states[(first_head + g) * gridDim.x + blockIdx.x] = state;
+    if (threadIdx.x % 32 == 0) a.partial_states[(heads.first + g) * gridDim.x + blockIdx.x] = state;
   }
-  float* to = a.partial_out + (first_head * gridDim.x + blockIdx.x) * D;
+  float* to = a.partial_out + (heads.first * gridDim.x + blockIdx.x) * D;
   if constexpr (T::TENSOR_V)
     store_tensor<T>(out, count, to);
   else
     store_plain<T>(out, shared, count, to);
 }
 
-template <class K, class V, int D, bool ENTROPY>
-__device__ __forceinline__ void decode(const Arguments& a) {
-  PRECOND_GRID(ANY_GRID, a.kv_heads * ceil_div(a.heads / a.kv_heads, G));
-  start_early();
-  const RowState row = a.rows[blockIdx.z];
-  if (row.position < 0) return;
-  const Span span = attended(row.position, a.window);
-  const int active = active_splits(span, gridDim.x);
-  if ((int)blockIdx.x >= active) return;
-  walk<Tiling<K, V, D>, ENTROPY>(a, row, a.sequences[row.slot], share_of(span, blockIdx.x, active));
-}
-
 // ---- the merge of the splits ----------------------------------------------------------------------------------------
+
+/// Whether this block is the last of `active` to come here; then it sees what the others wrote before they came. PRECOND: all
+/// threads; `arrivals` is 0 before the first one, and again after the last.
+__device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int active) {
+  __syncthreads();  // all threads have written
+  bool last = active == 1;
+  if (threadIdx.x == 0 && !last) {
+    __threadfence();
+    last = atomicInc(arrivals, active - 1) == active - 1u;
+    __threadfence();
+  }
+  return __syncthreads_or(last);
+}
 
 /// One warp merges the splits' states: the total, and each split's factor.
 template <bool ENTROPY>
@@ -177,45 +191,69 @@ __device__ __forceinline__ HeadState combine_states(const HeadState* parts, int 
   return total;
 }
 
-template <bool ENTROPY>
-__device__ __forceinline__ void combine(const float* partial_out, const HeadState* partial_states, const RowState* rows,
-                                        int head_dim, int splits, int window, float* out, HeadState* states) {
-  float* factors = reinterpret_cast<float*>(dyn_smem);  // [splits], then Z
-  const size_t head = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
-  start_early();
-  const int position = rows[blockIdx.y].position;
-  if (position < 0) {
-    for (int d = threadIdx.x; d < head_dim; d += THREADS) out[head * head_dim + d] = 0.f;
-    if (threadIdx.x == 0) states[head] = empty_state();
-    return;
-  }
-  const int active = active_splits(attended(position, window), splits);
-  if (threadIdx.x < 32) {
-    const HeadState total = combine_states<ENTROPY>(partial_states + head * splits, active, factors);
-    if (threadIdx.x == 0) {
-      states[head] = total;
-      factors[splits] = total.z;
+/// Merges the first `active` splits of the block's heads, one warp a head. Out of line, for the registers of `walk`.
+template <int D, bool ENTROPY>
+__device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int g = threadIdx.x / 32; g < heads.count; g += WARPS) {
+    float* factors = reinterpret_cast<float*>(dyn_smem) + g * MAX_SPLITS;
+    const size_t head = heads.first + g, part = head * gridDim.x;
+    const HeadState total = combine_states<ENTROPY>(a.partial_states + part, active, factors);
+    if (lane == 0) a.states[head] = total;
+    __syncwarp();  // all lanes' factors are there
+    for (int dim = 4 * lane; dim < D; dim += 128) {
+      const float* from = a.partial_out + part * D + dim;
+      float sum[4] = {}, x[4];
+#pragma unroll 8
+      for (int i = 0; i < active; ++i) {
+        load_vec<float>(from + (size_t)i * D, x);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sum[j] = fmaf(factors[i], x[j], sum[j]);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum[j] /= total.z;
+      store_vec<float>(a.out + head * D + dim, sum);
     }
   }
-  __syncthreads();
-  for (int d = threadIdx.x; d < head_dim; d += THREADS) {
-    float sum = 0.f;
-#pragma unroll 8
-    for (int i = 0; i < active; ++i) sum = fmaf(factors[i], partial_out[(head * splits + i) * head_dim + d], sum);
-    out[head * head_dim + d] = sum / factors[splits];
+}
+
+template <int D>
+__device__ __forceinline__ void clear(const Arguments& a, const Heads& heads) {
+  for (int i = threadIdx.x; i < heads.count * D; i += THREADS) a.out[heads.first * D + i] = 0.f;
+  if ((int)threadIdx.x < heads.count) a.states[heads.first + threadIdx.x] = empty_state();
+}
+
+template <class K, class V, int D, bool ENTROPY>
+__device__ __forceinline__ void decode(const Arguments& a) {
+  using T = Tiling<K, V, D>;
+  static_assert(T::BYTES >= 4 * G * MAX_SPLITS, "factors of the merge");
+  PRECOND_GRID(ANY_GRID, a.kv_heads * ceil_div(a.heads / a.kv_heads, G));
+  start_early();
+  const Heads heads(a);
+  const RowState row = a.rows[blockIdx.z];
+  if (row.position < 0) {
+    if (blockIdx.x == 0) clear<D>(a, heads);
+    return;
   }
+  const Span span = attended(row.position, a.window);
+  const int active = active_splits(span, gridDim.x);
+  if ((int)blockIdx.x >= active) return;
+  walk<T, ENTROPY>(a, heads, row, a.sequences[row.slot], share_of(span, blockIdx.x, active));
+  if (last_to_arrive(a.arrivals + blockIdx.z * gridDim.y + blockIdx.y, active)) merge<D, ENTROPY>(a, heads, active);
 }
 
 }  // namespace attn_decode
 
-#define ATTN_DECODE(name, K, V, D, ENTROPY)                                                                 \
-  SHARED_BYTES(name, (attn_decode::Tiling<K, V, D>::BYTES))                                                 \
-  STARTS_EARLY(name)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(128, 2)                                                      \
-      name(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads, \
-           int kv_heads, int window, float softcap, float* partial_out, HeadState* partial_states) {        \
-    attn_decode::decode<K, V, D, ENTROPY>(                                                                  \
-        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states});  \
+#define ATTN_DECODE(name, K, V, D, ENTROPY)                                                                      \
+  SHARED_BYTES(name, (attn_decode::Tiling<K, V, D>::BYTES))                                                      \
+  STARTS_EARLY(name)                                                                                             \
+  extern "C" __global__ void __launch_bounds__(128, 2)                                                           \
+      name(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads,      \
+           int kv_heads, int window, float softcap, float* partial_out, HeadState* partial_states,               \
+           unsigned* arrivals, float* out, HeadState* states) {                                                  \
+    attn_decode::decode<K, V, D, ENTROPY>({queries, rows, sequences, layer, heads, kv_heads, window, softcap,    \
+                                           partial_out, partial_states, arrivals, out, states});                 \
   }
 #define ATTN_DECODE_TYPES(D)                                       \
   ATTN_DECODE(attn_decode_kf32_vf32_d##D, Halves, float, D, true)  \
@@ -237,14 +275,3 @@ ATTN_DECODE_PLAIN(64)
 ATTN_DECODE_PLAIN(96)
 ATTN_DECODE_PLAIN(128)
 ATTN_DECODE_PLAIN(256)
-
-#define ATTN_COMBINE(name, ENTROPY)                                                                          \
-  SHARED_BYTES(name, 4 * (attn_decode::MAX_SPLITS + 1))                                                      \
-  STARTS_EARLY(name)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(128)                                                          \
-      name(const float* partial_out, const HeadState* partial_states, const RowState* rows, int head_dim,    \
-           int splits, int window, float* out, HeadState* states) {                                          \
-    attn_decode::combine<ENTROPY>(partial_out, partial_states, rows, head_dim, splits, window, out, states); \
-  }
-ATTN_COMBINE(attn_combine, true)
-ATTN_COMBINE(attn_combine_plain, false)

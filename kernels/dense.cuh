@@ -27,11 +27,9 @@ struct MatrixJobs {
     }
     return number;
   }
-  /// That job, in registers.
-  __device__ __forceinline__ MatrixJob find(int& block, int outs_a_block) const {
-    const int found = number(block, outs_a_block);
-    return found == 0 ? job[0] : found == 1 ? job[1] : job[2];
-  }
+  /// A job, in registers.
+  __device__ __forceinline__ MatrixJob get(int number) const { return number == 0 ? job[0] : number == 1 ? job[1] : job[2]; }
+  __device__ __forceinline__ MatrixJob find(int& block, int outs_a_block) const { return get(number(block, outs_a_block)); }
   __host__ __device__ constexpr int blocks(int outs_a_block) const {
     return ceil_div(job[0].outs, outs_a_block) + ceil_div(job[1].outs, outs_a_block) +
            ceil_div(job[2].outs, outs_a_block);

@@ -14,8 +14,11 @@
 // The order of all sums depends on k alone, and no product is left to the compiler to fuse with a sum: a row has the
 // same bits in every batch, in all row variants and at every place.
 //
-// With NORM, the input is RMS-normed on the way: products take x (weight + offset), the sum of squares is gathered in
-// the same pass, and the row's factor is applied to the result.
+// With NORM (gemv_qkv and gemv_gated), the input is RMS-normed on the way: products take x (weight + offset), the sum of
+// squares is gathered in the same pass, and the row's factor is applied to the result.
+//
+// gemv_qkv rotates queries and keys, and puts keys and values into the cache (rope.cuh), unless a norm comes between
+// (`to.cos` is null then): the 16 outputs of a tile are eight pairs that are rotated together.
 //
 // Kernels, {w} = f16, f32 (w's type; f32 weights are split as well, into bf16: correct, not fast), {r}:
 //
@@ -26,39 +29,25 @@
 //   r64s   f16 only    64                   32                                 16    with half the shared memory of r64
 //
 //   gemv_{w}_{r}        (x, jobs, k, rows, accumulate)
-//   gemv_norm_{w}_{r}   (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate)
+//   gemv_qkv_{w}_{r}    (x, norm_weight, norm_offset, eps, jobs, k, rows, to)
 //   gemv_gated_{w}_{r}  (x, norm_weight, norm_offset, eps, jobs, k, rows, activation)
 //
 //   x            [rows, k] f32           norm_weight  [k] f32, eps as in the model, norm_offset 0 or 1
 //   jobs         up to three matrices over the same x, in one launch (q, k, v); unused ones have outs = 0
 //   job.w        [outs, k]               job.bias     [outs] f32 or null
 //   job.scales   [outs] f32 or null: 1   accumulate   0: y is written; 1: y is added to (residual stream)
-//   job.y        [rows, outs] f32; of gated that of job 0 = act(sums of job 0, the gate) * sums of job 1
+//   job.y        [rows, outs] f32; of gated that of job 0 = act(sums of job 0, the gate) * sums of job 1; of qkv that of
+//                job 0, the queries, alone where keys and values are cached
+//   to           RopeTarget (rope.cuh)
 //   activation   0 SiLU, 1 GELU (tanh)
 //
 // PRECOND: block 256. grid x = sum over jobs of ceil(outs / outputs of a block); gated: ceil(outs / gates).
 // PRECOND: dynamic shared memory NAME_shared_bytes.
 // PRECOND: rows from 1 to those of the variant; k a multiple of 8; x, w, norm_weight aligned to 16 bytes; y is not x.
-#include "dense.cuh"
+// PRECOND: of qkv with `to.cos`: head_dim a multiple of 16, outs of head_dim.
+#include "gemv.cuh"
 
 namespace gemv {
-
-constexpr int WARPS = 8;
-constexpr int TILE = 16;         // outputs of one mma
-constexpr int LINE_BYTES = 128;  // of a row of weights that a warp takes at once
-constexpr int STEP = 32;         // elements of k that it multiplies at once: 8 a lane
-
-/// How weights of type W come to the tensor cores: their terms, those of the activations, and the element type.
-template <class W>
-struct Operand {
-  static constexpr int TERMS = 1, X_TERMS = 2;
-  using Type = W;
-};
-template <>
-struct Operand<float> {
-  static constexpr int TERMS = 3, X_TERMS = 3;
-  using Type = __nv_bfloat16;
-};
 
 /// The sums that one warp forms: BATCHES of 8 rows times TILES of 16 outputs.
 template <int BATCHES, int TILES>
@@ -66,31 +55,6 @@ struct Sums {
   float y[TILES][BATCHES][4];  // as mma leaves them
   float squares[BATCHES];      // of row g, over this lane's part of k
 };
-
-/// acc += the product of 16 outputs and 8 rows over a step.
-template <class W>
-__device__ __forceinline__ void multiply_step(float (&acc)[4], const unsigned (&w)[2][Operand<W>::TERMS][4],
-                                              const unsigned (&x)[Operand<W>::X_TERMS][4]) {
-  using T = typename Operand<W>::Type;
-  float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-  for (int term = Operand<W>::X_TERMS - 1; term >= 0; --term) {
-#pragma unroll
-    for (int i = Operand<W>::TERMS - 1; i >= 0; --i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned b[2] = {x[term][2 * half], x[term][2 * half + 1]};
-        mma_m16n8k16<T>(c, w[half][i], b);
-      }
-    }
-    if (term > 0 && Split<T>::NEXT != 1.0f) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c[i] *= Split<T>::NEXT;
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) acc[i] += c[i];
-}
 
 /// A warp's weights in shared memory: two lines of each of its outputs, the one in use and the next.
 template <class W, int TILES>
@@ -176,17 +140,6 @@ struct Room {
   static constexpr int WARP = RING < SUMS ? SUMS : RING, BLOCK = WARPS * WARP;
   static_assert(WARP % LINE_BYTES == 0, "");
 };
-
-/// A lane's elements 2t, 2t + 1 of every 8 of a step, of a row of activations or of the norm weights. `left`: elements of k
-/// from the step on; zeros beyond.
-__device__ __forceinline__ void load_step(float (&to)[8], const float* from, int left) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    float2 pair = make_float2(0.0f, 0.0f);
-    if (8 * i < left) pair = *reinterpret_cast<const float2*>(from + 8 * i);
-    to[2 * i] = pair.x, to[2 * i + 1] = pair.y;
-  }
-}
 
 /// A warp's part of a product.
 template <class W, int BATCHES, int TILES, bool NORM>
@@ -326,17 +279,16 @@ struct Merge {
   }
 };
 
-/// Rows g and g + 8 of a tile; beyond the last row, the last one, whose products are then not stored.
+/// The rows of weights that a lane copies for a tile; beyond the last row, the last one, whose products are then not stored.
 template <class W>
-__device__ __forceinline__ void tile_rows(const W* (&rows)[2], const void* w, int first, int outs, int k) {
+__device__ __forceinline__ void tile_rows(const W* (&rows)[2], const void* w, const TileOuts& tile, int outs, int k) {
   const int g = threadIdx.x % 32 / 4;
-  rows[0] = static_cast<const W*>(w) + (size_t)min(first + g, outs - 1) * k;
-  rows[1] = static_cast<const W*>(w) + (size_t)min(first + g + 8, outs - 1) * k;
+  rows[0] = static_cast<const W*>(w) + (size_t)min(tile.first + g, outs - 1) * k;
+  rows[1] = static_cast<const W*>(w) + (size_t)min(tile.second + g, outs - 1) * k;
 }
 
-template <class W, int BATCHES, int TILES, bool NORM>
-__device__ __forceinline__ void plain(const float* x, const float* __restrict__ norm_weight, float norm_offset,
-                                      float eps, const MatrixJobs& jobs, int k, int rows, int accumulate) {
+template <class W, int BATCHES, int TILES>
+__device__ __forceinline__ void plain(const float* x, const MatrixJobs& jobs, int k, int rows, int accumulate) {
   constexpr int OUTS = TILE * TILES;
   PRECOND_GRID(jobs.blocks(OUTS), 1);
   let_next_grid_start();
@@ -346,8 +298,8 @@ __device__ __forceinline__ void plain(const float* x, const float* __restrict__ 
     const MatrixJob job = jobs.find(block, OUTS);
     const W* w[TILES][2];
 #pragma unroll
-    for (int tile = 0; tile < TILES; ++tile) tile_rows<W>(w[tile], job.w, block * OUTS + tile * TILE, job.outs, k);
-    multiply<W, BATCHES, TILES, NORM>(sums, x, norm_weight, norm_offset, w, k, rows);
+    for (int i = 0; i < TILES; ++i) tile_rows<W>(w[i], job.w, TileOuts(block * TILES + i), job.outs, k);
+    multiply<W, BATCHES, TILES, false>(sums, x, nullptr, 0.0f, w, k, rows);
   }
   Merge<W, BATCHES, TILES> merge;
   merge.publish(sums);
@@ -357,12 +309,51 @@ __device__ __forceinline__ void plain(const float* x, const float* __restrict__ 
   for (int i = threadIdx.x; i < OUTS * rows; i += WARPS * 32) {
     const int row = i / OUTS, out = i % OUTS;
     if (first + out >= job.outs) continue;
-    float result = merge.product(out, row) * Split<typename Operand<W>::Type>::RESTORE;  // exact
-    if (job.scales) result *= job.scales[first + out];                                     // exact, too
-    if (NORM) result = __fmul_rn(result, merge.factor(row, k, eps));
-    if (job.bias) result += job.bias[first + out];
+    const float result = finish<W>(job, first + out, merge.product(out, row), 1.0f);
     float* y = job.y + (size_t)row * job.outs + first + out;
     *y = accumulate ? *y + result : result;
+  }
+}
+
+/// Jobs: queries, keys, values.
+template <class W, int BATCHES, int TILES>
+__device__ __forceinline__ void qkv(const float* x, const float* __restrict__ norm_weight, float norm_offset, float eps,
+                                    const MatrixJobs& jobs, int k, int rows, const RopeTarget& to) {
+  constexpr int OUTS = TILE * TILES;
+  PRECOND_GRID(jobs.blocks(OUTS), 1);
+  let_next_grid_start();
+  const auto paired = [&](int number) { return to.cos && number < 2 ? to.head_dim : 0; };
+  Sums<BATCHES, TILES> sums;
+  {
+    int block = blockIdx.x;
+    const int number = jobs.number(block, OUTS);
+    const MatrixJob job = jobs.get(number);
+    const W* w[TILES][2];
+#pragma unroll
+    for (int i = 0; i < TILES; ++i)
+      tile_rows<W>(w[i], job.w, TileOuts(block * TILES + i, paired(number)), job.outs, k);
+    multiply<W, BATCHES, TILES, true>(sums, x, norm_weight, norm_offset, w, k, rows);
+  }
+  Merge<W, BATCHES, TILES> merge;
+  merge.publish(sums);
+  int block = blockIdx.x;
+  const int number = jobs.number(block, OUTS);
+  const MatrixJob job = jobs.get(number);
+  for (int i = threadIdx.x; i < OUTS / 2 * rows; i += WARPS * 32) {
+    const int row = i / (OUTS / 2), tile = i % (OUTS / 2) / (TILE / 2), g = i % (TILE / 2);
+    const TileOuts outs(block * TILES + tile, paired(number));
+    const int first = outs.first + g, second = outs.second + g;
+    const auto sum = [&](int line, int out) {
+      return finish<W>(job, out, merge.product(tile * TILE + line, row), merge.factor(row, k, eps));
+    };
+    if (to.cos) {
+      const auto pair = [&] { return Rotated{sum(g, first), sum(g + TILE / 2, second)}; };
+      if (first < job.outs) put_pair(to, job, number, row, first, pair);
+      continue;
+    }
+    float* y = job.y + (size_t)row * job.outs;
+    if (first < job.outs) y[first] = sum(g, first);
+    if (second < job.outs) y[second] = sum(g + TILE / 2, second);
   }
 }
 
@@ -378,7 +369,7 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
   const W* w[TILES][2];
 #pragma unroll
   for (int i = 0; i < TILES; ++i)
-    tile_rows<W>(w[i], (i < HALF ? gate : up).w, first + i % HALF * TILE, gate.outs, k);
+    tile_rows<W>(w[i], (i < HALF ? gate : up).w, TileOuts(blockIdx.x * HALF + i % HALF), gate.outs, k);
   Sums<BATCHES, TILES> sums;
   multiply<W, BATCHES, TILES, true>(sums, x, norm_weight, norm_offset, w, k, rows);
   Merge<W, BATCHES, TILES> merge;
@@ -386,36 +377,30 @@ __device__ __forceinline__ void gated(const float* x, const float* __restrict__ 
   for (int i = threadIdx.x; i < OUTS * rows; i += WARPS * 32) {
     const int row = i / OUTS, out = first + i % OUTS;
     if (out >= gate.outs) continue;
-    const float factor = merge.factor(row, k, eps) * Split<typename Operand<W>::Type>::RESTORE;
-    const auto finish = [&](const MatrixJob& job, int place) {
-      float sum = merge.product(place, row);
-      if (job.scales) sum *= job.scales[out];  // exact
-      sum = __fmul_rn(sum, factor);
-      return job.bias ? sum + job.bias[out] : sum;
-    };
-    const float g = finish(gate, i % OUTS), u = finish(up, OUTS + i % OUTS);
+    const float factor = merge.factor(row, k, eps), g = finish<W>(gate, out, merge.product(i % OUTS, row), factor),
+                u = finish<W>(up, out, merge.product(OUTS + i % OUTS, row), factor);
     gate.y[(size_t)row * gate.outs + out] = activate(g, activation) * u;
   }
 }
 
 }  // namespace gemv
 
-// BLOCKS: that a multiprocessor holds of gemv and gemv_norm, and of gemv_gated.
+// BLOCKS: that a multiprocessor holds of gemv and gemv_qkv, and of gemv_gated.
 #define GEMV_KERNELS(name, W, BLOCKS, GATED_BLOCKS, rows_name, BATCHES, TILES, GATED_TILES)                   \
   SHARED_BYTES(gemv_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                             \
-  SHARED_BYTES(gemv_norm_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                        \
+  SHARED_BYTES(gemv_qkv_##name##_##rows_name, (gemv::Room<W, BATCHES, TILES>::BLOCK))                         \
   SHARED_BYTES(gemv_gated_##name##_##rows_name, (gemv::Room<W, BATCHES, GATED_TILES>::BLOCK))                 \
   STARTS_EARLY(gemv_##name##_##rows_name)                                                                     \
-  STARTS_EARLY(gemv_norm_##name##_##rows_name)                                                                \
+  STARTS_EARLY(gemv_qkv_##name##_##rows_name)                                                                 \
   STARTS_EARLY(gemv_gated_##name##_##rows_name)                                                               \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                   \
       gemv_##name##_##rows_name(const float* x, MatrixJobs jobs, int k, int rows, int accumulate) {           \
-    gemv::plain<W, BATCHES, TILES, false>(x, nullptr, 0.0f, 0.0f, jobs, k, rows, accumulate);                 \
+    gemv::plain<W, BATCHES, TILES>(x, jobs, k, rows, accumulate);                                             \
   }                                                                                                           \
   extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                                   \
-      gemv_norm_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,  \
-                                     MatrixJobs jobs, int k, int rows, int accumulate) {                      \
-    gemv::plain<W, BATCHES, TILES, true>(x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate);        \
+      gemv_qkv_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps,   \
+                                    MatrixJobs jobs, int k, int rows, RopeTarget to) {                        \
+    gemv::qkv<W, BATCHES, TILES>(x, norm_weight, norm_offset, eps, jobs, k, rows, to);                        \
   }                                                                                                           \
   extern "C" __global__ void __launch_bounds__(256, GATED_BLOCKS)                                             \
       gemv_gated_##name##_##rows_name(const float* x, const float* norm_weight, float norm_offset, float eps, \

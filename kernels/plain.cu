@@ -5,24 +5,25 @@
 // (0 f32, 1 f16, 2 bf16) and head_dim. It is launched as that one is; whatever the grid, its warps share the work.
 //
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
-//   plain_gemv_norm    (x, norm_weight, norm_offset, eps, jobs, k, rows, accumulate, w_type)
+//   plain_gemv_qkv     (x, norm_weight, norm_offset, eps, jobs, k, rows, to, w_type)
 //   plain_gemv_gated   (x, norm_weight, norm_offset, eps, jobs, k, rows, activation, w_type)
 //   plain_gemm         (x, x_scales, jobs, n, k, accumulate)                                        gemm.cu
 //   plain_gemm_gated   (x, x_scales, jobs, n, k, activation)
 //   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states,
-//                       k_type, v_type, head_dim)                                                   attn_decode.cu
+//                       arrivals, out, states, k_type, v_type, head_dim)                            attn_decode.cu
 //   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, k_type,
 //                       v_type, head_dim)                                                           attn_prefill.cu
 //
-// The first split of plain_attn_decode holds the row's whole attention, the others nothing.
-// PRECOND: block a multiple of 32; head_dim <= 256; plain_attn_decode: grid (splits, any, rows); plain_attn_prefill: grid
-//   (parts, kv_heads).
+// plain_attn_decode has no splits.
+// PRECOND: block a multiple of 32; head_dim <= 256; plain_attn_decode: grid z the rows; plain_attn_prefill: grid (parts,
+//   kv_heads).
 #include "dense.cuh"
+#include "rope.cuh"
 #include "softmax_state.cuh"
 
 namespace plain {
 
-enum Type { F32 = 0, F16 = 1, BF16 = 2 };
+enum Type { F32 = CACHE_F32, F16 = CACHE_F16, BF16 = CACHE_BF16 };
 
 __device__ __forceinline__ float element(const void* from, size_t i, int type) {
   if (type == F32) return static_cast<const float*>(from)[i];
@@ -95,6 +96,31 @@ __device__ __forceinline__ void multiply(const In& product, const MatrixJobs& jo
   }
 }
 
+/// Queries, keys and values, in pairs.
+__device__ __forceinline__ void rotate_and_cache(const Input& product, const MatrixJobs& jobs, int rows,
+                                                 const RopeTarget& to) {
+  const int half = to.head_dim / 2;
+  for (int j = 0; j < 3; ++j) {
+    const MatrixJob& job = jobs.job[j];
+    const int pairs = job.outs / 2;
+    for (size_t i = first_warp(); i < (size_t)pairs * rows; i += warps()) {
+      const int row = (int)(i / pairs), head = (int)(i % pairs) / half, dim = (int)(i % pairs) % half;
+      const int out = head * to.head_dim + dim;
+      Rotated x = {product(row, job, out), product(row, job, out + half)};
+      const CachePlace place(to, row);
+      if (lane() != 0 || !place.exists()) continue;
+      const size_t angle = place.angle(to, dim);
+      if (j < 2) x = rotate(x.first, x.second, to.cos[angle], to.sin[angle], j == 0 ? to.query_scale : 1.0f);
+      const auto put = [&](int dim, float x) {
+        if (j == 0) job.y[(size_t)row * job.outs + head * to.head_dim + dim] = x;
+        if (j == 1) place.store_key(to, head, dim, x);
+        if (j == 2) place.store_value(to, head, dim, x);
+      };
+      put(dim, x.first), put(dim + half, x.second);
+    }
+  }
+}
+
 template <class In>
 __device__ __forceinline__ void gate(const In& product, const MatrixJobs& jobs, int rows, int activation) {
   const MatrixJob &gate = jobs.job[0], &up = jobs.job[1];
@@ -141,6 +167,16 @@ struct Attention {
     }
     return state;
   }
+
+  /// Writes what `attend` has left; zeros of a row that is not in use.
+  __device__ __forceinline__ void store(size_t head, const HeadState& state, const float (&out)[8], float* to,
+                                        HeadState* states) const {
+    if (lane() == 0) states[head] = state;
+    for (int i = 0; i < 8; ++i) {
+      const int d = lane() + 32 * i;
+      if (d < head_dim) to[head * head_dim + d] = state.z > 0.0f ? out[i] / state.z : 0.0f;
+    }
+  }
 };
 
 }  // namespace plain
@@ -151,11 +187,15 @@ extern "C" __global__ void __launch_bounds__(256)
   plain::multiply(plain::Input{x, nullptr, 0.0f, 0.0f, k, w_type}, jobs, rows, accumulate);
 }
 
-SHARED_BYTES(plain_gemv_norm, 0)
+SHARED_BYTES(plain_gemv_qkv, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    plain_gemv_norm(const float* x, const float* norm_weight, float norm_offset, float eps, MatrixJobs jobs, int k,
-                    int rows, int accumulate, int w_type) {
-  plain::multiply(plain::Input{x, norm_weight, norm_offset, eps, k, w_type}, jobs, rows, accumulate);
+    plain_gemv_qkv(const float* x, const float* norm_weight, float norm_offset, float eps, MatrixJobs jobs, int k,
+                   int rows, RopeTarget to, int w_type) {
+  const plain::Input product = {x, norm_weight, norm_offset, eps, k, w_type};
+  if (to.cos)
+    plain::rotate_and_cache(product, jobs, rows, to);
+  else
+    plain::multiply(product, jobs, rows, 0);
 }
 
 SHARED_BYTES(plain_gemv_gated, 0)
@@ -180,23 +220,15 @@ extern "C" __global__ void __launch_bounds__(256)
 SHARED_BYTES(plain_attn_decode, 0)
 extern "C" __global__ void __launch_bounds__(128)
     plain_attn_decode(const float* queries, const RowState* rows, const SequenceView* sequences, int layer, int heads,
-                      int kv_heads, int window, float softcap, float* partial_out, HeadState* partial_states,
-                      int k_type, int v_type, int head_dim) {
+                      int kv_heads, int window, float softcap, float*, HeadState*, unsigned*, float* to,
+                      HeadState* states, int k_type, int v_type, int head_dim) {
   const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
                                       window,  softcap,   k_type, v_type, head_dim};
-  const size_t splits = gridDim.x;
   for (size_t head = plain::first_warp(); head < (size_t)gridDim.z * heads; head += plain::warps()) {
     const RowState row = rows[head / heads];
-    if (row.position < 0) continue;
-    float out[8];
-    const HeadState state = attention.attend(row, head, out);
-    for (size_t split = 0; split < splits; ++split) {
-      if (plain::lane() == 0) partial_states[head * splits + split] = split == 0 ? state : empty_state();
-      for (int i = 0; i < 8; ++i) {
-        const int d = plain::lane() + 32 * i;
-        if (d < head_dim) partial_out[(head * splits + split) * head_dim + d] = split == 0 ? out[i] : 0.0f;
-      }
-    }
+    float out[8] = {};
+    const HeadState state = row.position < 0 ? empty_state() : attention.attend(row, head, out);
+    attention.store(head, state, out, to, states);
   }
 }
 
@@ -214,10 +246,6 @@ extern "C" __global__ void __launch_bounds__(128)
     const size_t head = (size_t)row * heads + blockIdx.y * group + line % group;
     float out[8];
     const HeadState state = attention.attend(rows[row], head, out);
-    if (plain::lane() == 0) states[head] = state;
-    for (int i = 0; i < 8; ++i) {
-      const int d = plain::lane() + 32 * i;
-      if (d < head_dim) to[head * head_dim + d] = out[i] / state.z;
-    }
+    attention.store(head, state, out, to, states);
   }
 }

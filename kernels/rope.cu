@@ -1,45 +1,23 @@
 // Between the q, k, v products and attention: norm per head (Qwen3, Gemma-3), rotation, query scale, and k and v into
-// the cache in its types.
+// the cache in its types. Where there is no norm per head, narrow products do this themselves (gemv.cu, gemv_qkv).
 //
-//   rope_cache  (q, k, v, q_norm, k_norm, norm_offset, eps, cos, sin, rows, sequences, layer, heads, kv_heads,
-//                head_dim, query_scale, k_type, v_type)
+//   rope_cache  (q, k, v, q_norm, k_norm, norm_offset, eps, to, heads)
 //
 //   q            [rows, heads, head_dim] f32: normed, rotated and scaled in place
 //   k, v         [rows, kv_heads, head_dim] f32, read only
 //   q_norm, k_norm  [head_dim] f32 or null
-//   cos, sin     [positions, head_dim / 2] f32: of float(position) * inverse_frequency rounded to f32, as Hugging Face
-//                rounds; made by the host in f64 (no fast sine here: an angle at position 30000 needs all its bits)
-//   rows         [rows] RowState; sequences [slots] SequenceView
-//   k_type, v_type  0 f32 (of keys as Halves, see common.cuh), 1 f16, 2 bf16
+//   to           where k and v go, and the angles (rope.cuh)
 //
-// Element i of a head is rotated with element i + head_dim / 2. Nothing happens to a row whose position is beyond the
-// cache's capacity: a decode step replayed after its sequence has ended must not hurt another's memory.
+// Nothing happens to a row whose position is beyond the cache's capacity.
 //
 // PRECOND: grid (ceil((heads + 2 * kv_heads) / 4), rows), block 128, no shared memory; one warp a head.
-// PRECOND: head_dim even, <= 256; cos and sin have as many rows as the largest capacity.
 #include "dense.cuh"
+#include "rope.cuh"
 
 namespace rope {
 
 constexpr int HEADS = 4;  // a block: one each warp
 constexpr int PAIRS = 4;  // a lane: head_dim / 2 / 32
-
-/// As k_type and v_type; f32 keys are HALVES in the cache.
-enum CacheType { F32 = 0, F16 = 1, BF16 = 2, HALVES = 3 };
-
-/// Element i of the head that begins with element `at`.
-__device__ __forceinline__ void store_cached(void* cache, size_t at, int i, int head_dim, float x, int type) {
-  if (type == F32) {
-    static_cast<float*>(cache)[at + i] = x;
-  } else if (type == F16) {
-    static_cast<__half*>(cache)[at + i] = from_f32<__half>(x);
-  } else if (type == BF16) {
-    static_cast<__nv_bfloat16*>(cache)[at + i] = from_f32<__nv_bfloat16>(x);
-  } else {
-    __half* high = static_cast<__half*>(cache) + 2 * at + i;
-    split_halves(x, high[0], high[head_dim]);
-  }
-}
 
 /// One head in a warp's registers: lane l has the pairs (i, i + head_dim / 2), i = l, l + 32, ...; 0 beyond.
 struct Head {
@@ -73,26 +51,18 @@ __device__ __forceinline__ void norm_head(Head& head, const float* weight, float
   }
 }
 
-/// Rotates by the position's angles, then scales. `cos` and `sin` are the position's rows of the tables.
-__device__ __forceinline__ void rotate_head(Head& head, const float* cos, const float* sin, int head_dim, float scale) {
-#pragma unroll
-  for (int p = 0; p < PAIRS; ++p) {
-    const int i = threadIdx.x % 32 + 32 * p;
-    if (i >= head_dim / 2) continue;
-    const float a = head.first[p], b = head.second[p], c = cos[i], s = sin[i];
-    head.first[p] = (a * c - b * s) * scale;
-    head.second[p] = (b * c + a * s) * scale;
-  }
-}
-
-__device__ __forceinline__ void store_head(const Head& head, void* to, size_t at, int head_dim, int type) {
-  const int half = head_dim / 2;
+/// Calls `put(i, x)` with each element of a head, after its rotation where there is a scale.
+template <class Put>
+__device__ __forceinline__ void put_head(const Head& head, const RopeTarget& to, const CachePlace& place,
+                                         const float* scale, const Put& put) {
+  const int half = to.head_dim / 2;
 #pragma unroll
   for (int p = 0; p < PAIRS; ++p) {
     const int i = threadIdx.x % 32 + 32 * p;
     if (i >= half) continue;
-    store_cached(to, at, i, head_dim, head.first[p], type);
-    store_cached(to, at, i + half, head_dim, head.second[p], type);
+    Rotated x = {head.first[p], head.second[p]};
+    if (scale) x = rotate(x.first, x.second, to.cos[place.angle(to, i)], to.sin[place.angle(to, i)], *scale);
+    put(i, x.first), put(i + half, x.second);
   }
 }
 
@@ -102,32 +72,27 @@ SHARED_BYTES(rope_cache, 0)
 STARTS_EARLY(rope_cache)
 extern "C" __global__ void __launch_bounds__(128)
     rope_cache(float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float norm_offset,
-               float eps, const float* cos, const float* sin, const RowState* rows, const SequenceView* sequences,
-               int layer, int heads, int kv_heads, int head_dim, float query_scale, int k_type, int v_type) {
-  PRECOND_GRID(ceil_div(heads + 2 * kv_heads, rope::HEADS), ANY_GRID);
+               float eps, RopeTarget to, int heads) {
+  PRECOND_GRID(ceil_div(heads + 2 * to.kv_heads, rope::HEADS), ANY_GRID);
   start_early();
   const int index = blockIdx.x * rope::HEADS + threadIdx.x / 32, row = blockIdx.y;  // of q's heads, then k's, then v's
-  if (index >= heads + 2 * kv_heads) return;
-  const int position = rows[row].position;
-  const SequenceView& sequence = sequences[rows[row].slot];
-  if (position >= (int)sequence.capacity) return;
-  const size_t angles = (size_t)position * (head_dim / 2);
+  const int head_dim = to.head_dim, kv_head = (index - heads) % to.kv_heads;
+  if (index >= heads + 2 * to.kv_heads) return;
+  const CachePlace place(to, row);
+  if (!place.exists()) return;
+  const size_t cached = ((size_t)row * to.kv_heads + kv_head) * head_dim;
   if (index < heads) {
-    const size_t at = ((size_t)row * heads + index) * head_dim;
-    rope::Head head = rope::load_head(q + at, head_dim);
+    float* own = q + ((size_t)row * heads + index) * head_dim;
+    rope::Head head = rope::load_head(own, head_dim);
     if (q_norm) rope::norm_head(head, q_norm, norm_offset, eps, head_dim);
-    rope::rotate_head(head, cos + angles, sin + angles, head_dim, query_scale);
-    rope::store_head(head, q, at, head_dim, rope::F32);
-    return;
-  }
-  const bool is_k = index < heads + kv_heads;
-  const int kv_head = index - heads - (is_k ? 0 : kv_heads);
-  rope::Head head = rope::load_head((is_k ? k : v) + ((size_t)row * kv_heads + kv_head) * head_dim, head_dim);
-  if (is_k) {
+    rope::put_head(head, to, place, &to.query_scale, [&](int i, float x) { own[i] = x; });
+  } else if (index < heads + to.kv_heads) {
+    const float scale = 1.0f;
+    rope::Head head = rope::load_head(k + cached, head_dim);
     if (k_norm) rope::norm_head(head, k_norm, norm_offset, eps, head_dim);
-    rope::rotate_head(head, cos + angles, sin + angles, head_dim, 1.0f);
+    rope::put_head(head, to, place, &scale, [&](int i, float x) { place.store_key(to, kv_head, i, x); });
+  } else {
+    const rope::Head head = rope::load_head(v + cached, head_dim);
+    rope::put_head(head, to, place, nullptr, [&](int i, float x) { place.store_value(to, kv_head, i, x); });
   }
-  const size_t at = (((size_t)layer * kv_heads + kv_head) * sequence.capacity + position) * head_dim;
-  const int key_type = k_type == rope::F32 ? rope::HALVES : k_type;
-  rope::store_head(head, is_k ? sequence.k : sequence.v, at, head_dim, is_k ? key_type : v_type);
 }

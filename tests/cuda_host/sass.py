@@ -41,7 +41,7 @@ SLACK = 0.01  # of instructions a unit, for what is printed with one decimal
 
 # Loops inside the hot loop that run this often for each round of it (gemv.cu: the steps of a line; gemm.cu: the halves of a
 # slice); others count once.
-INNER_ROUNDS = {f"gemv{part}_f16_r64": 2 for part in ("", "_norm", "_gated")}
+INNER_ROUNDS = {f"gemv{part}_f16_r64": 2 for part in ("", "_qkv", "_gated")}
 INNER_ROUNDS |= {f"gemm{part}_m{rows}": 2 for part in ("", "_gated") for rows in (64, 128)}
 
 # Units of work, and the counter that says how many instructions a unit takes on hardware.
@@ -54,7 +54,7 @@ COUNTERS = {
 }
 # file: (threads of a block, unit, kernels)
 KERNELS = {
-    "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_norm", "_gated") for rows in (8, 16, 64)]),
+    "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_qkv", "_gated") for rows in (8, 16, 64)]),
     "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "gemm_hopper": (384, HGMMA, ["gemm_hopper", "gemm_gated_hopper"]),
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),

@@ -1,11 +1,9 @@
-// attn_decode and attn_combine against float64: lengths, groups, head sizes, cache types, windows, softcaps, splits,
+// attn_decode against float64: lengths, groups, head sizes, cache types, windows, softcaps, splits,
 // batches, sinks, schedules.
 #include "attn_support.h"
 
 #include "attn_decode.cu"
 
-CUDA_HOST_EXPORT(attn_combine)
-CUDA_HOST_EXPORT(attn_combine_plain)
 #define EXPORT_TYPES(name)                       \
   CUDA_HOST_EXPORT(attn_decode_kf32_vf32_##name) \
   CUDA_HOST_EXPORT(attn_decode_kf32_vf16_##name) \
@@ -56,7 +54,7 @@ struct Results {
   std::vector<HeadState> states;
 };
 
-/// One run of both kernels over everything in `c`, whose caches and queries come from the row's length.
+/// One run of the kernel over everything in `c`, whose caches and queries come from the row's length.
 struct Run {
   explicit Run(const Case& c) : c(c), shape{2, 1, c.kv_heads * c.group, c.kv_heads, c.head_dim, c.window, c.softcap} {
     std::vector<RowState> states;
@@ -95,12 +93,12 @@ struct Run {
     const Device<SequenceView> sequences(views);
     const std::string name = std::string("attn_decode_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
                              std::to_string(c.head_dim) + (c.plain ? "_plain" : "");
-    launch(name, dim3(c.splits, c.kv_heads * ((c.group + 7) / 8), n), dim3(128), shared_bytes(name),
-           (const float*)q.get(), (const RowState*)row_states.get(), (const SequenceView*)sequences.get(), shape.layer,
-           shape.heads, shape.kv_heads, shape.window, shape.softcap, partial.get(), parts.get());
-    launch(c.plain ? "attn_combine_plain" : "attn_combine", dim3(shape.heads, n), dim3(128), 4 * (c.splits + 1),
-           (const float*)partial.get(), (const HeadState*)parts.get(), (const RowState*)row_states.get(), c.head_dim,
-           c.splits, shape.window, out.get(), states.get());
+    const dim3 grid(c.splits, c.kv_heads * ((c.group + 7) / 8), n);
+    const Device<unsigned> arrivals(std::vector<unsigned>(grid.y * grid.z));
+    launch(name, grid, dim3(128), shared_bytes(name), (const float*)q.get(), (const RowState*)row_states.get(),
+           (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
+           partial.get(), parts.get(), arrivals.get(), out.get(), states.get());
+    for (unsigned left : copy(arrivals)) check(left == 0, "arrivals are left: " + describe(c));
     return {copy(out), copy(states)};
   }
 

@@ -217,9 +217,10 @@ static void test_rope(const RopeCase& c, int k_type, int v_type) {
     Device<SequenceView> sequences(views);
     launch("rope_cache", dim3(ceil_div(c.heads + 2 * c.kv_heads, 4), c.rows), 128, 0, q.get(), (const float*)k.get(),
            (const float*)v.get(), c.norms ? (const float*)q_norm.get() : nullptr,
-           c.norms ? (const float*)k_norm.get() : nullptr, offset, eps, (const float*)cos.get(),
-           (const float*)sin.get(), (const RowState*)rows.get(), (const SequenceView*)sequences.get(), layer, c.heads,
-           c.kv_heads, c.head_dim, scale, k_type, v_type);
+           c.norms ? (const float*)k_norm.get() : nullptr, offset, eps,
+           RopeTarget{cos.get(), sin.get(), rows.get(), sequences.get(), layer, c.kv_heads, c.head_dim, scale, k_type,
+                      v_type},
+           c.heads);
     // rounding to the cache's type: half a unit of 22 (Halves), 11 or 8 bits
     const double k_unit = k_type == 0   ? 4 * U
                           : k_type == 1 ? 1.0 / (1 << 11)

@@ -1,4 +1,4 @@
-// gemv.cu against float64 sums.
+// gemv.cu against float64 sums; its rotation against rope.cu, whose own is tested in dense_elementwise.cpp.
 //
 // Bound. A float32 sum of n products has error <= (n - 1 + 1) u sum |x w|, u = 2^-24. Here a chain has at most
 // 2 ceil(k / 512) <= k / 256 + 2 partial sums in a lane (one addition fewer: the first is to zero), 7 additions of the
@@ -7,9 +7,12 @@
 #include "dense_support.h"
 
 #include "gemv.cu"
+#include "rope.cu"
+
+CUDA_HOST_EXPORT(rope_cache)
 
 #define EXPORT(w, r) \
-  CUDA_HOST_EXPORT(gemv_##w##_##r) CUDA_HOST_EXPORT(gemv_norm_##w##_##r) CUDA_HOST_EXPORT(gemv_gated_##w##_##r)
+  CUDA_HOST_EXPORT(gemv_##w##_##r) CUDA_HOST_EXPORT(gemv_qkv_##w##_##r) CUDA_HOST_EXPORT(gemv_gated_##w##_##r)
 EXPORT(f16, r8)
 EXPORT(f16, r16)
 EXPORT(f16, r64)
@@ -73,13 +76,13 @@ struct Case {
   }
 };
 
-/// Up to three matrices in one launch, with every combination of norm, bias and accumulation.
+/// Up to three matrices in one launch, with every combination of norm (which never accumulates), bias and accumulation.
 template <class W>
 static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool accumulate, int adversaries,
                        const Variant& v) {
   const Case<W> c(k, rows, k + rows);
   const float offset = norm ? 1.0f : 0.0f, eps = 1e-6f;
-  const std::string name = std::string(norm ? "gemv_norm_" : "gemv_") + type_name<W>() + "_" + v.name;
+  const std::string name = std::string(norm ? "gemv_qkv_" : "gemv_") + type_name<W>() + "_" + v.name;
   const unsigned tile = v.outs;
   Device<float> x(c.x), norm_weight(c.norm_weight);
   schedules(adversaries, [&](int seed) {
@@ -103,7 +106,7 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
     }
     const bool ran =
         norm ? launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), (const float*)norm_weight.get(),
-                      offset, eps, jobs, k, rows, (int)accumulate)
+                      offset, eps, jobs, k, rows, RopeTarget{})
              : launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), jobs, k, rows, (int)accumulate);
     if (!ran) return;
     for (size_t j = 0; j < outs.size(); ++j)
@@ -125,6 +128,72 @@ static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool a
 template <class W>
 static void test_plain(int k, int rows, std::vector<int> outs, bool norm, bool accumulate, int adversaries) {
   test_plain<W>(k, rows, outs, norm, accumulate, adversaries, variant(rows));
+}
+
+/// The kernel that rotates and caches, and rope_cache after the same kernel without: the same bits.
+struct RopeShape {
+  int heads, kv_heads, head_dim, k_type, v_type;
+};
+template <class W>
+static void test_rotated(int k, int rows, const RopeShape& s, int adversaries, const Variant& v) {
+  const Case<W> c(k, rows, k + rows);
+  const int layers = 2, layer = 1, capacity = 64, slots = 2, half = s.head_dim / 2;
+  const int outs[3] = {s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim};
+  const std::string name = std::string("gemv_qkv_") + type_name<W>() + "_" + v.name;
+  Device<float> x(c.x), norm_weight(c.norm_weight), cosines(normal((size_t)capacity * half, 51)),
+      sines(normal((size_t)capacity * half, 52));
+  std::vector<RowState> states;  // the last of several rows lies beyond its cache
+  for (int r = 0; r < rows; ++r) states.push_back({r % slots, 3 + r / slots, 0, 0});
+  if (rows > 1) states.back().position = capacity;
+  Device<RowState> row_states(states);
+  const size_t cached = (size_t)layers * s.kv_heads * capacity * s.head_dim;
+  std::vector<Device<W>> w;
+  std::vector<Device<float>> bias, scales;
+  unsigned grid = 0;
+  for (int j = 0; j < 3; ++j) {
+    w.emplace_back(c.matrix(outs[j], j)), bias.emplace_back(normal(outs[j], 77 + j)), scales.emplace_back(powers(outs[j]));
+    grid += ceil_div(outs[j], v.outs);
+  }
+  struct Got {
+    std::vector<float> q;
+    std::vector<unsigned> cache;  // keys and values of all slots, 4 bytes an element: more than some types need
+  };
+  const auto run = [&](bool fused) {
+    std::vector<Device<float>> y, caches;
+    for (int j = 0; j < 3; ++j) y.emplace_back(std::vector<float>((size_t)rows * outs[j], -1.0f));
+    for (int i = 0; i < 2 * slots; ++i) caches.emplace_back(std::vector<float>(cached, -1.0f));
+    std::vector<SequenceView> views;
+    for (int i = 0; i < slots; ++i)
+      views.push_back({caches[2 * i].get(), caches[2 * i + 1].get(), (unsigned)capacity, 0, {}});
+    Device<SequenceView> sequences(views);
+    MatrixJobs jobs = {};
+    for (int j = 0; j < 3; ++j)
+      jobs.job[j] = {w[j].get(), j == 2 ? nullptr : scales[j].get(), j == 1 ? nullptr : bias[j].get(),
+                     fused && j > 0 ? nullptr : y[j].get(), outs[j]};
+    const RopeTarget to = {cosines.get(), sines.get(),  row_states.get(), sequences.get(), layer,
+                           s.kv_heads,    s.head_dim,   0.37f,            s.k_type,        s.v_type};
+    launch(name, grid, 256, shared_bytes(name), (const float*)x.get(), (const float*)norm_weight.get(), 1.0f, 1e-6f,
+           jobs, k, rows, fused ? to : RopeTarget{});
+    if (!fused)
+      launch("rope_cache", dim3(ceil_div(s.heads + 2 * s.kv_heads, 4), rows), 128, 0, y[0].get(),
+             (const float*)y[1].get(), (const float*)y[2].get(), (const float*)nullptr, (const float*)nullptr, 0.0f,
+             0.0f, to, s.heads);
+    Got got = {y[0].host(), {}};
+    if (rows > 1) got.q.resize((size_t)(rows - 1) * outs[0]);  // of a row beyond its cache: the one leaves sums, the other nothing
+    for (auto& cache : caches) {
+      const unsigned* words = reinterpret_cast<const unsigned*>(cache.get());
+      got.cache.insert(got.cache.end(), words, words + cached);
+    }
+    return got;
+  };
+  const Got want = run(false);
+  schedules(adversaries, [&](int seed) {
+    const Got got = run(true);
+    const std::string what = name + " rotated, head_dim " + std::to_string(s.head_dim) + " rows " +
+                             std::to_string(rows) + " seed " + std::to_string(seed);
+    check(!memcmp(got.q.data(), want.q.data(), want.q.size() * 4), what + ": queries");
+    check(got.cache == want.cache, what + ": cache");
+  });
 }
 
 template <class W>
@@ -179,8 +248,8 @@ static void test_batch_independence(int k, int outs, const std::vector<Variant>&
     MatrixJobs jobs = {};
     jobs.job[0] = {w.get(), nullptr, nullptr, y.get(), outs};
     const std::string which = std::string(type_name<W>()) + "_" + v.name;
-    launch("gemv_norm_" + which, ceil_div(outs, v.outs), 256, shared_bytes("gemv_norm_" + which), (const float*)x.get(),
-           (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
+    launch("gemv_qkv_" + which, ceil_div(outs, v.outs), 256, shared_bytes("gemv_qkv_" + which),
+           (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, RopeTarget{});
     jobs.job[0].y = gated.get(), jobs.job[1] = {up.get(), nullptr, nullptr, nullptr, outs};
     launch("gemv_gated_" + which, ceil_div(outs, v.gated_outs), 256, shared_bytes("gemv_gated_" + which),
            (const float*)x.get(), (const float*)norm_weight.get(), 0.0f, 1e-6f, jobs, k, rows, 0);
@@ -224,12 +293,14 @@ template <class W>
 static void test_type() {
   for (int k : {8, 64, 96, 576, 896, 1000, 2432})
     for (int rows : {1, 3, 8, 11, 16})
-      test_plain<W>(k, rows, {48}, k % 3 == 0, rows % 2, k == 576 && rows % 8 == 3 ? 6 : 0);
+      test_plain<W>(k, rows, {48}, k % 3 == 0, k % 3 != 0 && rows % 2, k == 576 && rows % 8 == 3 ? 6 : 0);
   for (int outs : {1, 7, 16, 257})
-    for (int rows : {1, 2, 4, 5, 16}) test_plain<W>(96, rows, {outs}, rows % 2, outs == 7, 0);
+    for (int rows : {1, 2, 4, 5, 16}) test_plain<W>(96, rows, {outs}, rows % 2, outs == 7 && rows % 2 == 0, 0);
   test_plain<W>(1000, 3, {48, 16, 17}, true, false, 6);
   test_plain<W>(200, 13, {33, 7, 64}, true, false, 6);
   test_plain<W>(64, 1, {5, 9}, false, true, 3);
+  for (const RopeShape& s : {RopeShape{3, 1, 16, 0, 0}, {4, 2, 32, 0, 1}, {2, 1, 64, 1, 1}, {1, 1, 96, 2, 2}, {2, 1, 128, 0, 1}})
+    for (int rows : {1, 5, 16}) test_rotated<W>(200, rows, s, s.head_dim == 32 ? 3 : 0, variant(rows));
   for (int activation : {0, 1})
     for (int rows : {1, 7, 16}) test_gated<W>(896, rows, 48, activation, rows == 7, rows == 7 ? 6 : 0, variant(rows));
   test_gated<W>(64, 10, 33, 0, true, 0, variant(10));
@@ -240,7 +311,9 @@ static void test_type() {
 static void test_many_rows(const Variant& v) {
   test_plain<__half>(1000, 17, {48, 16, 17}, true, false, 3, v);
   test_plain<__half>(96, 64, {70}, false, true, 0, v);
-  test_plain<__half>(8, 37, {7}, true, true, 0, v);
+  test_plain<__half>(8, 37, {7}, true, false, 0, v);
+  test_rotated<__half>(200, 33, {3, 1, 96, 0, 1}, 0, v);
+  test_rotated<__half>(1000, 64, {5, 1, 32, 1, 1}, 1, v);
   test_gated<__half>(1000, 33, 40, 0, true, 3, v);
   test_gated<__half>(64, 64, 33, 1, false, 0, v);
 }

@@ -140,19 +140,37 @@ pub struct HeadLog {
     pub padding: i32,
 }
 
+/// Where a layer's queries, keys and values go, and how they are rotated on the way (`rope.cuh`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct RopeTarget {
+    /// `[positions, head_dim / 2]`; null: nothing is rotated or cached.
+    pub cos: DevicePtr<f32>,
+    pub sin: DevicePtr<f32>,
+    pub rows: DevicePtr<RowState>,
+    pub sequences: DevicePtr<SequenceView>,
+    pub layer: i32,
+    pub kv_heads: i32,
+    pub head_dim: i32,
+    pub query_scale: f32,
+    pub k_type: i32,
+    pub v_type: i32,
+}
+
 /// An element in its stored dtype, which the name of the kernel says: f32 or f16, in the cache bf16, too.
 pub enum Stored {}
 
-/// A dtype of the cache as `rope_cache` takes it.
-pub fn cache_type(dtype: DType) -> Int {
+/// A dtype as kernels take it (`CacheType` of `rope.cuh`, `Type` of `plain.cu`).
+pub fn type_number(dtype: DType) -> i32 {
     match dtype {
-        DType::F32 => Int(0),
-        DType::F16 => Int(1),
-        DType::Bf16 => Int(2),
+        DType::F32 => 0,
+        DType::F16 => 1,
+        DType::Bf16 => 2,
     }
 }
 
 impl Argument for MatrixJobs {}
+impl Argument for RopeTarget {}
 impl Argument for HeadLog {}
 
 /// Declares the parameters of kernels: the name, the threads of a block, and every parameter with its type. A launch with
@@ -199,8 +217,8 @@ kernels! {
         rows: Int,
         accumulate: Int,
     }
-    /// `gemv.cu`: `gemv_norm_{w}_{r8,r16,r64,r64s}`
-    GemvNorm(256) {
+    /// `gemv.cu`: `gemv_qkv_{w}_{r8,r16,r64,r64s}`
+    GemvQkv(256) {
         x: DevicePtr<f32>,
         norm_weight: DevicePtr<f32>,
         norm_offset: f32,
@@ -208,7 +226,7 @@ kernels! {
         jobs: MatrixJobs,
         k: Int,
         rows: Int,
-        accumulate: Int,
+        to: RopeTarget,
     }
     /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`
     GemvGated(256) {
@@ -318,17 +336,8 @@ kernels! {
         k_norm: DevicePtr<f32>,
         norm_offset: f32,
         eps: f32,
-        cos: DevicePtr<f32>,
-        sin: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
-        layer: Int,
+        to: RopeTarget,
         heads: Int,
-        kv_heads: Int,
-        head_dim: Int,
-        query_scale: f32,
-        k_type: Int,
-        v_type: Int,
     }
     /// `layer_sums.cu`: `layer_sums`
     LayerSum(256) {
@@ -352,15 +361,7 @@ kernels! {
         softcap: f32,
         partial_out: DevicePtr<f32>,
         partial_states: DevicePtr<HeadState>,
-    }
-    /// `attn_decode.cu`: `attn_combine[_plain]`
-    AttnCombine(128) {
-        partial_out: DevicePtr<f32>,
-        partial_states: DevicePtr<HeadState>,
-        rows: DevicePtr<RowState>,
-        head_dim: Int,
-        splits: Int,
-        window: Int,
+        arrivals: DevicePtr<u32>,
         out: DevicePtr<f32>,
         states: DevicePtr<HeadState>,
     }

@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, RmsNormF16, RoundRows,
-    ScaleProducts,
+    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, MatrixJob, MatrixJobs, RmsNormF16, RopeTarget,
+    RoundRows, ScaleProducts,
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
@@ -87,62 +87,81 @@ impl CudaBackend {
         self.kernels.matmul.get(&w.dtype).ok_or_else(missing)
     }
 
-    /// Products of one input `[rows, in_features]` (normed on the way) with matrices; y is added to with `accumulate`.
-    pub(super) fn matmul(
-        &self,
-        x: DevicePtr<f32>,
-        norm: Option<Norm>,
-        jobs: &[Job],
-        rows: usize,
-        accumulate: bool,
-    ) -> Result<(), CudaError> {
-        let mut rest = jobs;
-        while let Some(first) = rest.first() {
-            // matrices of one type go together
-            let together = rest.iter().take_while(|job| job.w.dtype == first.w.dtype).count();
-            let (jobs, later) = rest.split_at(together);
-            let kernels = self.matmul_kernels(first.w)?;
-            match &kernels.wide {
-                Some(wide) if !self.pass.narrow() => {
-                    match norm {
-                        Some(norm) => self.round_normed(wide, x, norm, first.w.in_features, rows)?,
-                        None => self.round(wide, x, first.w.in_features, rows)?,
-                    }
-                    self.gemm(wide, jobs, rows, accumulate)?;
-                }
-                _ => self.gemv(kernels, x, norm, jobs, rows, accumulate)?,
-            }
-            rest = later;
-        }
-        Ok(())
+    /// What multiplies in this pass if it is a wide one; none for f32 weights.
+    fn wide<'a>(&self, kernels: &'a MatmulKernels) -> Option<&'a WideKernels> {
+        kernels.wide.as_ref().filter(|_| !self.pass.narrow())
     }
 
-    /// Up to three products in f32 arithmetic, as many rows at a time as there are kernels for.
+    /// Products of one input `[rows, in_features]` with matrices of one type; y is added to with `accumulate`.
+    pub(super) fn matmul(&self, x: DevicePtr<f32>, job: Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
+        let kernels = self.matmul_kernels(job.w)?;
+        match self.wide(kernels) {
+            Some(wide) => {
+                self.round(wide, x, job.w.in_features, rows)?;
+                self.gemm(wide, &[job], rows, accumulate)
+            }
+            None => self.gemv(kernels, x, job, rows, accumulate),
+        }
+    }
+
+    /// The product with one matrix in f32 arithmetic, as many rows at a time as there are kernels for.
     pub(super) fn gemv(
         &self,
         kernels: &MatmulKernels,
         x: DevicePtr<f32>,
-        norm: Option<Norm>,
-        jobs: &[Job],
+        job: Job,
         rows: usize,
         accumulate: bool,
     ) -> Result<(), CudaError> {
-        let width = jobs.first().map_or(0, |job| job.w.in_features);
-        let (k, accumulate) = (width.into(), accumulate.into());
+        let width = job.w.in_features;
         for (narrow, first, count) in kernels.parts(rows) {
-            let table = Job::table(jobs, first);
-            let (x, rows) = (x.add(first * width), count.into());
-            let grid = [blocks(jobs, narrow.variant.outs), 1, 1];
-            match norm {
-                None => {
-                    let parameters = Gemv { x, jobs: table, k, rows, accumulate };
-                    self.device.launch(&narrow.gemv, grid, &parameters)?;
-                }
-                Some(Norm { weight, offset, eps }) => {
-                    let (norm_weight, norm_offset) = (weight.ptr(), offset);
-                    let parameters = GemvNorm { x, norm_weight, norm_offset, eps, jobs: table, k, rows, accumulate };
-                    self.device.launch(&narrow.norm, grid, &parameters)?;
-                }
+            let parameters = Gemv {
+                x: x.add(first * width),
+                jobs: Job::table(&[job], first),
+                k: width.into(),
+                rows: count.into(),
+                accumulate: accumulate.into(),
+            };
+            self.device.launch(&narrow.gemv, [blocks(&[job], narrow.variant.outs), 1, 1], &parameters)?;
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::qkv`] rotates and caches, too: if one launch of narrow products has all three.
+    pub(super) fn rotates(&self, [q, k, v]: &[Job; 3]) -> Result<bool, CudaError> {
+        let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
+        Ok(one_type && self.wide(self.matmul_kernels(q.w)?).is_none())
+    }
+
+    /// Queries, keys and values of x `[rows, in_features]`, which is normed on the way. They go where `to` says, if it does
+    /// (default: it does not), else to the jobs' y.
+    pub(super) fn qkv(
+        &self,
+        x: DevicePtr<f32>,
+        norm: Norm,
+        jobs: &[Job; 3],
+        rows: usize,
+        to: RopeTarget,
+    ) -> Result<(), CudaError> {
+        for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype) {
+            let (kernels, width) = (self.matmul_kernels(jobs[0].w)?, jobs[0].w.in_features);
+            if let Some(wide) = self.wide(kernels) {
+                self.round_normed(wide, x, norm, width, rows)?;
+                self.gemm(wide, jobs, rows, false)?;
+                continue;
+            }
+            for (narrow, first, count) in kernels.parts(rows) {
+                let parameters = GemvQkv {
+                    x: x.add(first * width),
+                    norm_weight: norm.weight.ptr(),
+                    norm_offset: norm.offset,
+                    eps: norm.eps,
+                    jobs: Job::table(jobs, first),
+                    k: width.into(),
+                    rows: count.into(),
+                    to: RopeTarget { rows: to.rows.add(first), ..to },
+                };
+                self.device.launch(&narrow.qkv, [blocks(jobs, narrow.variant.outs), 1, 1], &parameters)?;
             }
         }
         Ok(())
@@ -158,7 +177,7 @@ impl CudaBackend {
         activation: Int,
     ) -> Result<(), CudaError> {
         let kernels = self.matmul_kernels(gate.w)?;
-        let Some(wide) = kernels.wide.as_ref().filter(|_| !self.pass.narrow()) else {
+        let Some(wide) = self.wide(kernels) else {
             return self.gemv_gated(kernels, x, norm, [gate, up], rows, activation);
         };
         self.round_normed(wide, x, norm, gate.w.in_features, rows)?;

@@ -1,14 +1,15 @@
 //! Which kernels a model needs, and the limits that they set.
 
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed,
-    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvNorm, HeadFinish, HeadMass, HeadPartial, LayerSum,
-    NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed, GatedAct, Gemm,
+    GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights,
+    RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts,
 };
 use super::error::CudaError;
 use super::launch::Kernel;
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
+use crate::model::ModelSpec;
 use crate::model::weights::DType;
 use std::collections::HashMap;
 
@@ -37,6 +38,16 @@ pub const MAX_SPLITS: usize = 128;
 
 /// Query heads that a block of `attn_decode` computes together.
 pub const DECODE_GROUP: usize = 8;
+
+/// Positions that `attn_decode` does not split.
+pub const DECODE_CHUNK: usize = 64;
+
+/// Splits of a row in `attn_decode`: enough blocks in a step of one row for the four that fit on a multiprocessor (by shared
+/// memory, with the usual cache types and a head_dim of 128), where the row has as many chunks.
+pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
+    let blocks = spec.num_key_value_heads * spec.group_size().div_ceil(DECODE_GROUP);
+    (4 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
+}
 
 /// Positions of a block of `attn_sum`.
 pub const SUMMED: usize = 16;
@@ -108,9 +119,9 @@ pub struct KernelSet {
     /// After a library's products.
     pub gated_act: Kernel<GatedAct>,
     pub rope_cache: Kernel<RopeCache>,
-    pub decode: DecodeKernels,
+    pub decode: Kernel<AttnDecode>,
     /// Without the entropy, where it is built.
-    pub decode_plain: Option<DecodeKernels>,
+    pub decode_plain: Option<Kernel<AttnDecode>>,
     pub prefill: Kernel<AttnPrefill>,
     pub select: Kernel<AttnSelect>,
     pub places: Kernel<AttnPlaces>,
@@ -155,7 +166,7 @@ pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
 pub struct NarrowKernels {
     pub variant: NarrowVariant,
     pub gemv: Kernel<Gemv>,
-    pub norm: Kernel<GemvNorm>,
+    pub qkv: Kernel<GemvQkv>,
     pub gated: Kernel<GemvGated>,
 }
 
@@ -177,12 +188,6 @@ pub struct WideKernels {
 pub struct HopperKernels {
     pub gemm: Kernel<GemmHopper>,
     pub gated: Kernel<GemmHopper>,
-}
-
-/// `attn_decode.cu` with the merge of its splits.
-pub struct DecodeKernels {
-    pub attend: Kernel<AttnDecode>,
-    pub combine: Kernel<AttnCombine>,
 }
 
 impl KernelSet {
@@ -208,9 +213,8 @@ impl KernelSet {
             add_rms_norm: files.get("norm", "add_rms_norm")?,
             gated_act: files.get("norm", "gated_act")?,
             rope_cache: files.get("rope", "rope_cache")?,
-            decode: DecodeKernels::load(files, &decode_name, "")?
-                .ok_or(CudaError::NoKernel { name: decode_name.clone() })?,
-            decode_plain: DecodeKernels::load(files, &decode_name, "_plain")?,
+            decode: files.get("attn_decode", &decode_name)?,
+            decode_plain: files.find("attn_decode", &format!("{decode_name}_plain"))?,
             prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}"))?,
             select: load_select(files, shape)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
@@ -282,8 +286,8 @@ impl NarrowKernels {
         if !files.fits("gemv", &name(""))? || !files.fits("gemv", &name("_gated"))? {
             return Ok(None);
         }
-        let (gemv, norm) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_norm"))?);
-        Ok(Some(NarrowKernels { variant, gemv, norm, gated: files.get("gemv", &name("_gated"))? }))
+        let (gemv, qkv) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_qkv"))?);
+        Ok(Some(NarrowKernels { variant, gemv, qkv, gated: files.get("gemv", &name("_gated"))? }))
     }
 }
 
@@ -296,14 +300,6 @@ impl HopperKernels {
             return Ok(None);
         }
         Ok(Some(HopperKernels { gemm: files.get(FILE, "gemm_hopper")?, gated: files.get(FILE, "gemm_gated_hopper")? }))
-    }
-}
-
-impl DecodeKernels {
-    fn load(files: &KernelFiles, name: &str, suffix: &str) -> Result<Option<DecodeKernels>, CudaError> {
-        let Some(attend) = files.find("attn_decode", &format!("{name}{suffix}"))? else { return Ok(None) };
-        let combine = files.get("attn_decode", &format!("attn_combine{suffix}"))?;
-        Ok(Some(DecodeKernels { attend, combine }))
     }
 }
 

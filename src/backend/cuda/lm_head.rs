@@ -187,7 +187,7 @@ impl CudaBackend {
     pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
         let w = self.weights.head();
         let job = Job { w, bias: None, y: self.head.logits.ptr() };
-        self.gemv(self.matmul_kernels(w)?, hidden, None, &[job], rows, false)
+        self.gemv(self.matmul_kernels(w)?, hidden, job, rows, false)
     }
 
     /// What the results of `run.n` rows are made of, part by part of their logits.

@@ -37,10 +37,11 @@ use cublaslt::CublasLt;
 pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
-use kernel_set::{DECODE_GROUP, KernelSet, MAX_HEADS, MAX_SPLITS, NARROW_ROWS, Shape};
 pub use kernel_set::{
-    DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS, hopper_grid,
+    DECODE_CHUNK, DECODE_GROUP, DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS,
+    decode_splits, hopper_grid,
 };
+use kernel_set::{KernelSet, MAX_HEADS, NARROW_ROWS, Shape};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
@@ -150,7 +151,7 @@ impl CudaBackend {
         let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, head_dim, cache, embedding)?;
         let device_weights =
             DeviceWeights::upload(&device, &weights, spec.norm_weight_offset, &kernels.narrow_weights, progress)?;
-        let splits = splits(&spec, info.multiprocessors);
+        let splits = decode_splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();
         let mut backend = CudaBackend {
@@ -250,13 +251,6 @@ impl CudaBackend {
         }
         Ok(())
     }
-}
-
-/// Enough blocks in a step of one row for the four that fit on a multiprocessor (by shared memory, with the usual cache
-/// types and a head_dim of 128), where the row has as many chunks of 64 positions.
-fn splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
-    let blocks = spec.num_key_value_heads * spec.group_size().div_ceil(DECODE_GROUP);
-    (4 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
 }
 
 impl Backend for CudaBackend {

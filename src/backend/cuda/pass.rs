@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, LayerSum, PrefillPart, RmsNorm,
-    RopeCache, cache_type,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, LayerSum, PrefillPart, RmsNorm, RopeCache,
+    RopeTarget, type_number,
 };
 use super::cache::Sequences;
 use super::context::Device;
@@ -105,8 +105,13 @@ impl Operations for CudaBackend {
             Job { w: &w.k, bias: w.k_bias.as_ref(), y: scratch.k() },
             Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v() },
         ];
-        self.matmul(scratch.x.ptr(), Some(self.norm(&w.input_norm)), &jobs, self.pass.rows.len(), false)?;
-        Ok(self.rotate_and_cache(layer, q)?)
+        let (x, norm, rows, to) =
+            (scratch.x.ptr(), self.norm(&w.input_norm), self.pass.rows.len(), self.rope_target(layer));
+        if !self.spec.qk_norm && self.rotates(&jobs)? {
+            return Ok(self.qkv(x, norm, &jobs, rows, to)?);
+        }
+        self.qkv(x, norm, &jobs, rows, RopeTarget::default())?;
+        Ok(self.rotate_and_cache(layer, q, to)?)
     }
 
     /// In a wide pass the layer's heads are offered to the traced rows' selections here. The last layer's are when the
@@ -182,10 +187,27 @@ impl CudaBackend {
         self.spec.layers[layer].window.unwrap_or(0).into()
     }
 
-    /// Norm per head, rotation and query scale; k and v to the cache.
-    fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>) -> Result<(), CudaError> {
-        let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
+    /// Where a layer's keys and values go, and the rotation on the way.
+    fn rope_target(&self, layer: usize) -> RopeTarget {
+        let (s, scratch) = (&self.spec, &self.scratch);
         let table = &self.angles[s.layers[layer].rope];
+        RopeTarget {
+            cos: table.cos.ptr(),
+            sin: table.sin.ptr(),
+            rows: scratch.rows.ptr(),
+            sequences: self.sequences.views().ptr(),
+            layer: layer as i32,
+            kv_heads: s.num_key_value_heads as i32,
+            head_dim: s.head_dim as i32,
+            query_scale: s.attention_scale,
+            k_type: type_number(self.cache.0),
+            v_type: type_number(self.cache.1),
+        }
+    }
+
+    /// Norm per head, rotation and query scale; k and v to the cache.
+    fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>, to: RopeTarget) -> Result<(), CudaError> {
+        let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
         let parameters = RopeCache {
             q,
             k: scratch.k(),
@@ -194,17 +216,8 @@ impl CudaBackend {
             k_norm: ptr_or_null(w.k_norm.as_ref()),
             norm_offset: s.norm_weight_offset,
             eps: s.rms_norm_eps,
-            cos: table.cos.ptr(),
-            sin: table.sin.ptr(),
-            rows: scratch.rows.ptr(),
-            sequences: self.sequences.views().ptr(),
-            layer: layer.into(),
+            to,
             heads: s.num_attention_heads.into(),
-            kv_heads: s.num_key_value_heads.into(),
-            head_dim: s.head_dim.into(),
-            query_scale: s.attention_scale,
-            k_type: cache_type(self.cache.0),
-            v_type: cache_type(self.cache.1),
         };
         let heads = s.num_attention_heads + 2 * s.num_key_value_heads;
         self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
@@ -230,9 +243,8 @@ impl CudaBackend {
 
     /// Each row of a narrow pass by itself.
     fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
-        let (s, scratch, splits) = (&self.spec, &self.scratch, self.splits);
-        let (heads, n) = (s.num_attention_heads, self.pass.rows.len());
-        let kernels = match (&self.kernels.decode_plain, self.pass.trace) {
+        let (s, scratch) = (&self.spec, &self.scratch);
+        let kernel = match (&self.kernels.decode_plain, self.pass.trace) {
             (Some(plain), None) => plain,
             _ => &self.kernels.decode,
         };
@@ -241,26 +253,18 @@ impl CudaBackend {
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views().ptr(),
             layer: layer.into(),
-            heads: heads.into(),
+            heads: s.num_attention_heads.into(),
             kv_heads: s.num_key_value_heads.into(),
             window: self.window(layer),
             softcap: self.softcap(),
             partial_out: scratch.heads.partial_out.ptr(),
             partial_states: scratch.heads.partial_states.ptr(),
-        };
-        let grid = [splits, s.num_key_value_heads * s.group_size().div_ceil(DECODE_GROUP), n];
-        self.device.launch(&kernels.attend, grid, &parameters)?;
-        let parameters = AttnCombine {
-            partial_out: scratch.heads.partial_out.ptr(),
-            partial_states: scratch.heads.partial_states.ptr(),
-            rows: scratch.rows.ptr(),
-            head_dim: s.head_dim.into(),
-            splits: splits.into(),
-            window: self.window(layer),
+            arrivals: scratch.heads.arrivals.ptr(),
             out: scratch.attended(),
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
         };
-        self.device.launch(&kernels.combine, [heads, n, 1], &parameters)
+        let groups = s.num_key_value_heads * s.group_size().div_ceil(DECODE_GROUP);
+        self.device.launch(kernel, [self.splits, groups, self.pass.rows.len()], &parameters)
     }
 
     /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are wanted.
@@ -350,9 +354,9 @@ impl CudaBackend {
     ) -> Result<(), CudaError> {
         let (s, scratch, n) = (&self.spec, &self.scratch, self.pass.rows.len());
         let Some(norm) = norm else {
-            return self.matmul(input, None, &[Job { w, bias, y: scratch.x.ptr() }], n, true);
+            return self.matmul(input, Job { w, bias, y: scratch.x.ptr() }, n, true);
         };
-        self.matmul(input, None, &[Job { w, bias, y: scratch.h.ptr() }], n, false)?;
+        self.matmul(input, Job { w, bias, y: scratch.h.ptr() }, n, false)?;
         let parameters = AddRmsNorm {
             x: scratch.x.ptr(),
             h: scratch.h.ptr(),

@@ -102,6 +102,8 @@ pub struct HeadScratch {
     /// `[rows, heads, splits, head_dim]` and `[rows, heads, splits]`
     pub partial_out: Buffer<f32>,
     pub partial_states: Buffer<HeadState>,
+    /// Splits that are done, for each row and the heads that are computed together: zeros between launches.
+    pub arrivals: Buffer<u32>,
 }
 
 impl HeadScratch {
@@ -109,16 +111,20 @@ impl HeadScratch {
         let (heads, q_width) = (spec.num_attention_heads, spec.num_attention_heads * spec.head_dim);
         let traced_rows = MAX_ROWS.max(spec.layers.len() * rows);
         let name = |what: &str| format!("scratch memory ({what})");
+        let arrivals = device.allocate(&name("splits that are done"), rows * heads)?;
+        device.fill(&arrivals, 0)?;
         Ok(HeadScratch {
             rows,
             q: device.allocate(&name("queries"), traced_rows * q_width)?,
             states: device.allocate(&name("head states"), traced_rows * heads)?,
             partial_out: device.allocate(&name("split attention"), rows * splits * q_width)?,
             partial_states: device.allocate(&name("split states"), rows * heads * splits)?,
+            arrivals,
         })
     }
 
     fn bytes(&self) -> usize {
-        self.q.bytes() + self.states.bytes() + self.partial_out.bytes() + self.partial_states.bytes()
+        let parts = self.partial_out.bytes() + self.partial_states.bytes() + self.arrivals.bytes();
+        self.q.bytes() + self.states.bytes() + parts
     }
 }

@@ -13,7 +13,8 @@ mod counts;
 
 use super::roofline::{attention_operations, positions};
 use crate::backend::cuda::{
-    DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS, hopper_grid,
+    DECODE_CHUNK, DECODE_GROUP, DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS,
+    decode_splits, hopper_grid,
 };
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
@@ -35,6 +36,13 @@ const RAMP: Assumed = (2.2e-6, 1.0e-6);
 const EARLY_RAMP: Assumed = (1.2e-6, 0.8e-6);
 /// Seconds of a node that reads little: a round to the second cache, and one back.
 const SMALL_NODE: Assumed = (1.0e-6, 0.5e-6);
+/// Seconds from the last block of attention to have its sums until those of all splits are merged: its writes have to become
+/// visible, it counts, and reads what the others wrote.
+const MERGE: Assumed = (1.0e-6, 0.4e-6);
+/// Bytes a cycle that one multiprocessor takes from the second cache.
+const CACHE_BYTES_A_CYCLE: f64 = 64.0;
+/// Seconds by which a product ends later for rotating queries and keys and putting them away: it reads where they go, then angles.
+const ROTATION: Assumed = (0.3e-6, 0.2e-6);
 /// Instructions a cycle and multiprocessor, of four at most, of a product's loop and of attention's, which has barriers.
 const PRODUCT_IPC: Assumed = (2.8, 0.5);
 const ATTENTION_IPC: Assumed = (1.7, 0.5);
@@ -225,6 +233,14 @@ impl Model<'_> {
         time.other += self.time(ramp);
     }
 
+    /// Seconds in which the last block of a row's heads merges its splits.
+    fn merge(&self, positions: usize) -> f64 {
+        let s = self.spec;
+        let splits = positions.div_ceil(DECODE_CHUNK).min(decode_splits(s, self.device.multiprocessors));
+        let sums = splits * s.group_size().min(DECODE_GROUP) * s.head_dim * size_of::<f32>();
+        self.time(MERGE) + sums as f64 / CACHE_BYTES_A_CYCLE / self.device.clock
+    }
+
     /// Instructions of attention that a step executes for each KiB of cache; head sizes that are not counted are taken as the
     /// nearest one that is. More are executed at the slow end.
     fn attention(&self, traced: bool) -> f64 {
@@ -236,13 +252,16 @@ impl Model<'_> {
     /// One step of up to [`DECODE_ROWS`] sequences that are `context` long.
     fn step(&self, batch: usize, context: usize, traced: bool) -> Time {
         let (s, mut time) = (self.spec, Time::default());
-        let kernels = ["gemv_norm", "gemv", "gemv_gated", "gemv"];
-        // norms, rotation and cache, attention and its merge, and the four products
-        let norms = if s.post_norms { 2 } else { 0 };
+        let kernels = ["gemv_qkv", "gemv", "gemv_gated", "gemv"];
+        // attention and the four products
+        // norms after a product, and a rotation that comes after norms
+        let small = if s.post_norms { 2 } else { 0 } + usize::from(s.qk_norm);
         // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
-        let nodes = s.layers.len() * (7 + norms) + 5;
-        // rotation, the merge of attention, norms
-        time.other = (s.layers.len() * (2 + norms) + 2) as f64 * self.time(SMALL_NODE);
+        let nodes = s.layers.len() * (5 + small) + 5;
+        time.other = (s.layers.len() * small + 2) as f64 * self.time(SMALL_NODE);
+        if !s.qk_norm {
+            time.other += s.layers.len() as f64 * self.time(ROTATION);
+        }
         // the first and the last wait for all before them
         time.gaps = (nodes - 2) as f64 * self.gap() + 2.0 * self.time(GAP);
         for layer in &s.layers {
@@ -251,6 +270,7 @@ impl Model<'_> {
             }
             let cache = self.cache_bytes(batch * positions(layer.window, context - 1));
             self.read(&mut time, cache, self.attention(traced), ATTENTION_IPC, RAMP);
+            time.other += self.merge(positions(layer.window, context - 1));
         }
         self.product(&mut time, batch, (s.hidden_size, s.vocab_size), "gemv");
         time.other += self.time(READ_LOGITS);

@@ -113,6 +113,9 @@ template <class T> static inline T atomicAdd(T* p, cuda_host::same<T> v) {
 template <class T> static inline T atomicSub(T* p, cuda_host::same<T> v) {
   return cuda_host::atomic_change(p, [=](T old) { return T(old - v); });
 }
+template <class T> static inline T atomicInc(T* p, cuda_host::same<T> max) {
+  return cuda_host::atomic_change(p, [=](T old) { return old >= max ? T(0) : T(old + 1); });
+}
 template <class T> static inline T atomicMax(T* p, cuda_host::same<T> v) {
   return cuda_host::atomic_change(p, [=](T old) { return old < v ? v : old; });
 }

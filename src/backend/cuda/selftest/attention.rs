@@ -2,8 +2,8 @@
 //! sequence with a cache, in slot 1 of two, and layer 1 of two.
 
 use super::super::abi::{
-    AttnCombine, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RowState,
-    SequenceView, TraceView, cache_type,
+    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget, RowState,
+    SequenceView, TraceView, type_number,
 };
 use super::super::context::Device;
 use super::super::error::CudaError;
@@ -57,7 +57,7 @@ impl<'a> Fixture<'a> {
 
     /// What the names of the attention kernels say.
     pub fn plain_arguments(&self) -> [Int; 3] {
-        [cache_type(self.cache.0), cache_type(self.cache.1), self.head_dim.into()]
+        [Int(type_number(self.cache.0)), Int(type_number(self.cache.1)), self.head_dim.into()]
     }
 
     /// Queries for scores of deviation 2.
@@ -132,18 +132,16 @@ impl<'a> Fixture<'a> {
         }
     }
 
-    /// Rows before and after the trace begins.
-    pub fn decode(
-        &self,
-        kernel: &Kernel<AttnDecode>,
-        combine: &Kernel<AttnCombine>,
-        entropy: bool,
-    ) -> Result<Outcome, CudaError> {
+    /// Rows before and after the trace begins, of one split and of several, and one that is not in use.
+    pub fn decode(&self, kernel: &Kernel<AttnDecode>, entropy: bool) -> Result<Outcome, CudaError> {
         let (device, positions) = (self.device, [37, 200]);
-        let queries = self.queries(positions.len());
-        let (q, rows) = (upload(device, &queries)?, Fixture::rows(&positions));
-        let rows = upload(device, &rows)?;
-        let heads = positions.len() * HEADS;
+        let (n, used) = (positions.len() + 1, positions.len() * HEADS);
+        let queries = self.queries(n);
+        let mut rows = Fixture::rows(&positions);
+        rows.push(RowState { position: -1, ..rows[0] });
+        let (q, rows, heads) = (upload(device, &queries)?, upload(device, &rows)?, n * HEADS);
+        let grid = [SPLITS, KV_HEADS * GROUP.div_ceil(DECODE_GROUP), n];
+        let arrivals = upload(device, &vec![0u32; grid[1] * n])?; // zeros again after each launch
         let mut outcome = Outcome::default();
         for variant in VARIANTS {
             let partial_out = unwritten::<f32>(device, heads * SPLITS * self.head_dim)?;
@@ -161,22 +159,15 @@ impl<'a> Fixture<'a> {
                 softcap,
                 partial_out: partial_out.ptr(),
                 partial_states: partial_states.ptr(),
-            };
-            let grid = [SPLITS, KV_HEADS * GROUP.div_ceil(DECODE_GROUP), positions.len()];
-            device.launch(kernel, grid, &parameters)?;
-            let parameters = AttnCombine {
-                partial_out: partial_out.ptr(),
-                partial_states: partial_states.ptr(),
-                rows: rows.ptr(),
-                head_dim: self.head_dim.into(),
-                splits: SPLITS.into(),
-                window,
+                arrivals: arrivals.ptr(),
                 out: out.ptr(),
                 states: states.ptr(),
             };
-            device.launch(combine, [HEADS, positions.len(), 1], &parameters)?;
-            let got = (device.read(&out, 0, heads * self.head_dim)?, device.read(&states, 0, heads)?);
-            self.compare(&mut outcome, (&queries, &positions, variant), (&got.0, &got.1), entropy);
+            device.launch(kernel, grid, &parameters)?;
+            let (out, states) = (device.read(&out, 0, heads * self.head_dim)?, device.read(&states, 0, heads)?);
+            self.compare(&mut outcome, (&queries, &positions, variant), (&out, &states), entropy);
+            outcome.same(out[used * self.head_dim..].iter().all(|x| *x == 0.0), true);
+            outcome.same(states[used..].iter().all(|state| *state == EMPTY), true);
         }
         Ok(outcome)
     }
@@ -239,17 +230,19 @@ impl<'a> Fixture<'a> {
             k_norm: buffers[4].ptr(),
             norm_offset: OFFSET,
             eps: EPS,
-            cos: buffers[5].ptr(),
-            sin: buffers[6].ptr(),
-            rows: rows.ptr(),
-            sequences: views.ptr(),
-            layer: LAYER.into(),
+            to: RopeTarget {
+                cos: buffers[5].ptr(),
+                sin: buffers[6].ptr(),
+                rows: rows.ptr(),
+                sequences: views.ptr(),
+                layer: LAYER as i32,
+                kv_heads: KV_HEADS as i32,
+                head_dim: d as i32,
+                query_scale: scale,
+                k_type: type_number(self.cache.0),
+                v_type: type_number(self.cache.1),
+            },
             heads: HEADS.into(),
-            kv_heads: KV_HEADS.into(),
-            head_dim: d.into(),
-            query_scale: scale,
-            k_type: cache_type(self.cache.0),
-            v_type: cache_type(self.cache.1),
         };
         device.launch(kernel, [(HEADS + 2 * KV_HEADS).div_ceil(4), n, 1], &parameters)?;
 
@@ -442,65 +435,4 @@ fn views(device: &Device, k: &Values, v: &Values, trace: TraceView) -> Result<Bu
     let (k, v, capacity, first_traced_row) = (k.ptr(), v.ptr(), CAPACITY as u32, FIRST_TRACED as i32);
     let view = SequenceView { k, v, capacity, first_traced_row, trace };
     upload(device, &[SequenceView::default(), view])
-}
-
-/// The merge of splits that all have a part of the row, and a row that is not in use.
-pub fn combine(device: &Device, kernel: &Kernel<AttnCombine>, entropy: bool) -> Result<Outcome, CudaError> {
-    let (d, n) = (96, 2);
-    let mut noise = Noise(34);
-    let partial_out = noise.floats(n * HEADS * SPLITS * d, 1.0);
-    let state = |_| -> HeadState {
-        let mut number = |low: f32, high: f32| low + (high - low) * (noise.next() + 1.0) / 2.0;
-        [number(0.0, 4.0), number(1.0, 20.0), number(-1.0, 3.0), number(1.0, 20.0), number(-9.0, 0.0)]
-    };
-    let states: Vec<HeadState> = (0..n * HEADS * SPLITS).map(state).collect();
-    let rows = Fixture::rows(&[64 * SPLITS]);
-    let rows = [rows[0], RowState { position: -1, ..rows[0] }];
-    let (rows, from) = (upload(device, &rows)?, upload(device, &partial_out)?);
-    let parts = upload(device, &states)?;
-    let (out, to) = (unwritten::<f32>(device, n * HEADS * d)?, unwritten::<HeadState>(device, n * HEADS)?);
-    let parameters = AttnCombine {
-        partial_out: from.ptr(),
-        partial_states: parts.ptr(),
-        rows: rows.ptr(),
-        head_dim: d.into(),
-        splits: SPLITS.into(),
-        window: Int(0),
-        out: out.ptr(),
-        states: to.ptr(),
-    };
-    device.launch(kernel, [HEADS, n, 1], &parameters)?;
-    let got: Vec<f32> = device.read(&out, 0, n * HEADS * d)?;
-    let merged: Vec<HeadState> = device.read(&to, 0, n * HEADS)?;
-    let mut outcome = Outcome::default();
-    for head in 0..HEADS {
-        let parts: Vec<[f64; 5]> = states[head * SPLITS..][..SPLITS].iter().map(|s| s.map(f64::from)).collect();
-        let max = |of: usize| parts.iter().map(|s| s[of]).fold(f64::NEG_INFINITY, f64::max);
-        let (m, mw) = (max(0), max(2));
-        let factor = |s: &[f64; 5]| (s[0] - m).exp();
-        let z: f64 = parts.iter().map(|s| s[1] * factor(s)).sum();
-        outcome.compare(merged[head][0], m, m.abs(), U);
-        outcome.compare(merged[head][1], z, z, 32.0 * U);
-        if entropy {
-            let shift = |s: &[f64; 5]| (s[2] - mw, (s[2] - mw).exp());
-            let zw: f64 = parts.iter().map(|s| shift(s).1 * s[3]).sum();
-            let terms = || parts.iter().map(|s| (shift(s).1 * s[4], shift(s).1 * shift(s).0 * s[3]));
-            let (sw, size) = (terms().map(|(a, b)| a + b).sum(), terms().map(|(a, b)| a.abs() + b.abs()).sum());
-            outcome.compare(merged[head][3], zw, zw, 32.0 * U);
-            outcome.compare(merged[head][4], sw, size, 32.0 * U);
-        }
-        for i in 0..d {
-            let terms = || {
-                parts
-                    .iter()
-                    .enumerate()
-                    .map(|(split, s)| factor(s) * f64::from(partial_out[(head * SPLITS + split) * d + i]))
-            };
-            let size = terms().map(f64::abs).sum::<f64>() / z;
-            outcome.compare(got[head * d + i], terms().sum::<f64>() / z, size, 64.0 * U);
-        }
-    }
-    outcome.same(got[HEADS * d..].iter().all(|x| *x == 0.0), true);
-    outcome.same(merged[HEADS..].iter().all(|state| *state == EMPTY), true);
-    Ok(outcome)
 }

@@ -14,7 +14,7 @@ mod products;
 mod record;
 mod selection;
 
-use super::abi::cache_type;
+use super::abi::type_number;
 use super::context::{Device, DeviceInfo};
 use super::error::CudaError;
 use super::kernel_set::{
@@ -194,13 +194,11 @@ impl<'a> SelfTest<'a> {
     }
 
     fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
-        let (device, bound) = (self.device, [cache_type(dtype)]);
-        for NarrowKernels { variant, gemv, norm, gated } in &mut matmul.narrow {
+        let (device, bound) = (self.device, [Int(type_number(dtype))]);
+        for NarrowKernels { variant, gemv, qkv, gated } in &mut matmul.narrow {
             let (rows, outs, gates) = (variant.rows - 3, variant.outs, variant.gates);
             self.replaceable(gemv, "plain_gemv", &bound, |k| products::gemv(device, k, dtype, rows, outs))?;
-            self.replaceable(norm, "plain_gemv_norm", &bound, |kernel| {
-                products::gemv_norm(device, kernel, dtype, rows, outs)
-            })?;
+            self.replaceable(qkv, "plain_gemv_qkv", &bound, |k| products::gemv_qkv(device, k, dtype, rows, outs))?;
             self.replaceable(gated, "plain_gemv_gated", &bound, |kernel| {
                 products::gemv_gated(device, kernel, dtype, rows, gates)
             })?;
@@ -233,18 +231,10 @@ impl<'a> SelfTest<'a> {
     }
 
     fn attention(&mut self, set: &mut KernelSet, fixture: &Fixture) -> Result<(), CudaError> {
-        let device = self.device;
         let bound = fixture.plain_arguments();
-        let combine = &set.decode.combine;
-        self.required(combine, |kernel| attention::combine(device, kernel, true))?;
-        self.replaceable(&mut set.decode.attend, "plain_attn_decode", &bound, |kernel| {
-            fixture.decode(kernel, combine, true)
-        })?;
+        self.replaceable(&mut set.decode, "plain_attn_decode", &bound, |kernel| fixture.decode(kernel, true))?;
         if let Some(plain) = &mut set.decode_plain {
-            self.required(&plain.combine, |kernel| attention::combine(device, kernel, false))?;
-            self.replaceable(&mut plain.attend, "plain_attn_decode", &bound, |kernel| {
-                fixture.decode(kernel, &plain.combine, false)
-            })?;
+            self.replaceable(plain, "plain_attn_decode", &bound, |kernel| fixture.decode(kernel, false))?;
         }
         self.replaceable(&mut set.prefill, "plain_attn_prefill", &bound, |kernel| fixture.prefill(kernel))
     }
@@ -253,10 +243,10 @@ impl<'a> SelfTest<'a> {
     fn plain(&mut self) -> Result<(), CudaError> {
         let (device, files) = (self.device, self.files);
         for dtype in WEIGHTS {
-            let ints = [cache_type(dtype)];
+            let ints = [Int(type_number(dtype))];
             self.required(&files.plain("plain_gemv", &ints)?, |k| products::gemv(device, k, dtype, PLAIN_ROWS, 16))?;
-            self.required(&files.plain("plain_gemv_norm", &ints)?, |kernel| {
-                products::gemv_norm(device, kernel, dtype, PLAIN_ROWS, 16)
+            self.required(&files.plain("plain_gemv_qkv", &ints)?, |kernel| {
+                products::gemv_qkv(device, kernel, dtype, PLAIN_ROWS, 16)
             })?;
             self.required(&files.plain("plain_gemv_gated", &ints)?, |kernel| {
                 products::gemv_gated(device, kernel, dtype, PLAIN_ROWS, 16)
@@ -268,8 +258,7 @@ impl<'a> SelfTest<'a> {
         for cache in [DType::F32, DType::F16, DType::Bf16] {
             let fixture = Fixture::new(device, 96, (cache, cache))?;
             let ints = fixture.plain_arguments();
-            let combine = files.get("attn_decode", "attn_combine")?;
-            self.required(&files.plain("plain_attn_decode", &ints)?, |kernel| fixture.decode(kernel, &combine, true))?;
+            self.required(&files.plain("plain_attn_decode", &ints)?, |kernel| fixture.decode(kernel, true))?;
             self.required(&files.plain("plain_attn_prefill", &ints)?, |kernel| fixture.prefill(kernel))?;
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Cases of `gemv.cu` and `gemm.cu`, and of their plain replacements.
 
 use super::super::abi::{
-    Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvNorm, MatrixJob, MatrixJobs, ScaleProducts, Stored,
+    Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, MatrixJob, MatrixJobs, RopeTarget, RowState, ScaleProducts,
+    SequenceView, Stored, TraceView, type_number,
 };
 use super::super::context::Device;
 use super::super::error::CudaError;
@@ -9,7 +10,7 @@ use super::super::kernel_set::{HOPPER_BLOCK, hopper_grid};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
 use super::super::noise::Noise;
-use super::data::{Outcome, Scales, U, Values, bound, unwritten, upload};
+use super::data::{Outcome, Scales, U, Values, bound, decode, rounding, unwritten, upload};
 use super::elementwise::{EPS, OFFSET, activate, norm};
 use crate::model::weights::DType;
 
@@ -74,9 +75,14 @@ impl Narrow {
     fn dot(&self, row: &[f64], matrix: usize, out: usize) -> Dot {
         dot(row, &self.matrices[matrix][out * K..][..K])
     }
+
+    fn qkv(&self, jobs: MatrixJobs, to: RopeTarget) -> GemvQkv {
+        let (x, norm_weight) = (self.on_device.0.ptr(), self.on_device.1.ptr());
+        GemvQkv { x, norm_weight, norm_offset: OFFSET, eps: EPS, jobs, k: K.into(), rows: self.rows.into(), to }
+    }
 }
 
-/// Two matrices, the first with a bias, both added to what is there.
+/// Two matrices, the first with a bias, both added to what is there unless the input is normed.
 struct Launched {
     case: Narrow,
     bias: Vec<f32>,
@@ -118,7 +124,7 @@ impl Launched {
                 for out in 0..outs {
                     let Dot { sum, magnitude } = self.case.dot(&x, matrix, out);
                     let bias = if matrix == 0 { f64::from(self.bias[out]) } else { 0.0 };
-                    let before = f64::from(self.before[matrix][row * outs + out]);
+                    let before = if normed { 0.0 } else { f64::from(self.before[matrix][row * outs + out]) };
                     let all = magnitude + bias.abs() + before.abs();
                     outcome.compare(y[matrix][row * outs + out], sum + bias + before, all, narrow_bound(dtype));
                 }
@@ -143,20 +149,96 @@ pub fn gemv(
     launched.compare(device, dtype, false)
 }
 
-pub fn gemv_norm(
+/// Without a rotation, and with.
+pub fn gemv_qkv(
     device: &Device,
-    kernel: &Kernel<GemvNorm>,
+    kernel: &Kernel<GemvQkv>,
     dtype: DType,
     rows: usize,
     outs: usize,
 ) -> Result<Outcome, CudaError> {
     let launched = Launched::new(device, dtype, rows)?;
-    let (x, norm_weight) = (launched.case.on_device.0.ptr(), launched.case.on_device.1.ptr());
-    let (k, rows, accumulate) = (K.into(), rows.into(), Int(1));
-    let jobs = launched.jobs();
-    let parameters = GemvNorm { x, norm_weight, norm_offset: OFFSET, eps: EPS, jobs, k, rows, accumulate };
+    let parameters = launched.case.qkv(launched.jobs(), RopeTarget::default());
     device.launch(kernel, launched.grid(outs), &parameters)?;
-    launched.compare(device, dtype, true)
+    let mut outcome = launched.compare(device, dtype, true)?;
+    rotated(device, kernel, dtype, (rows, outs), &mut outcome)?;
+    Ok(outcome)
+}
+
+/// The layer, of two; and head_dim.
+const LAYER: usize = 1;
+const HEAD_DIM: usize = 32;
+
+/// Two heads of queries, of the first matrix, and one of keys and of values, both of the second, in caches of f16 and f32; row
+/// r is at position r of one sequence.
+fn rotated(
+    device: &Device,
+    kernel: &Kernel<GemvQkv>,
+    dtype: DType,
+    (rows, outs): (usize, usize),
+    outcome: &mut Outcome,
+) -> Result<(), CudaError> {
+    const HALF: usize = HEAD_DIM / 2;
+    let (case, capacity, scale) = (Narrow::new(device, dtype, rows, [2 * HEAD_DIM, HEAD_DIM])?, 64, 0.25f32);
+    let angles: Vec<f64> = (0..capacity * HALF).map(|i| (i / HALF) as f64 * 0.8f64.powi((i % HALF) as i32)).collect();
+    let [cos, sin] = [f64::cos, f64::sin].map(|f| angles.iter().map(|x| f(*x) as f32).collect::<Vec<f32>>());
+    let cached = 2 * capacity * HEAD_DIM;
+    let (keys, values) = (unwritten::<u16>(device, cached)?, unwritten::<f32>(device, cached)?);
+    let (k, v, trace) = (keys.ptr().cast(), values.ptr().cast(), TraceView::default());
+    let view = SequenceView { k, v, capacity: capacity as u32, first_traced_row: 0, trace };
+    let states: Vec<RowState> = (0..rows as i32).map(|position| RowState { position, ..RowState::default() }).collect();
+    let (views, states) = (upload(device, &[view])?, upload(device, &states)?);
+    let (cos_table, sin_table) = (upload(device, &cos)?, upload(device, &sin)?);
+    let to = RopeTarget {
+        cos: cos_table.ptr(),
+        sin: sin_table.ptr(),
+        rows: states.ptr(),
+        sequences: views.ptr(),
+        layer: LAYER as i32,
+        kv_heads: 1,
+        head_dim: HEAD_DIM as i32,
+        query_scale: scale,
+        k_type: type_number(DType::F16),
+        v_type: type_number(DType::F32),
+    };
+    let queries = unwritten::<f32>(device, rows * 2 * HEAD_DIM)?;
+    let job = |matrix: usize, scales, y, heads: usize| {
+        let (w, bias, outs) = (case.w[matrix].ptr(), DevicePtr::NULL, (heads * HEAD_DIM) as i32);
+        MatrixJob { w, scales, bias, y, outs, padding: 0 }
+    };
+    let cached_job = job(1, DevicePtr::NULL, DevicePtr::NULL, 1);
+    let jobs = [job(0, case.scales.buffer.ptr(), queries.ptr(), 2), cached_job, cached_job];
+    let grid = [(2 * HEAD_DIM).div_ceil(outs) + 2 * HEAD_DIM.div_ceil(outs), 1, 1];
+    device.launch(kernel, grid, &case.qkv(jobs, to))?;
+
+    let queries = device.read(&queries, 0, rows * 2 * HEAD_DIM)?;
+    let keys = decode(bytemuck::cast_slice(&device.read(&keys, 0, cached)?), DType::F16);
+    let values = device.read(&values, 0, cached)?;
+    let (lost, key_lost) = (narrow_bound(dtype) + 8.0 * U, narrow_bound(dtype) + rounding(DType::F16));
+    for row in 0..rows {
+        let x = case.row(row, true);
+        let turned = |matrix: usize, head: usize, i: usize| {
+            let angle = row * HALF + i % HALF;
+            let (c, s) = (f64::from(cos[angle]), f64::from(sin[angle]));
+            let own = case.dot(&x, matrix, head * HEAD_DIM + i);
+            let other = case.dot(&x, matrix, head * HEAD_DIM + (i + HALF) % HEAD_DIM);
+            let sign = if i < HALF { -1.0 } else { 1.0 };
+            let magnitude = own.magnitude * c.abs() + other.magnitude * s.abs();
+            Dot { sum: own.sum * c + sign * other.sum * s, magnitude }
+        };
+        for i in 0..2 * HEAD_DIM {
+            let Dot { sum, magnitude } = turned(0, i / HEAD_DIM, i % HEAD_DIM);
+            let (got, scale) = (queries[row * 2 * HEAD_DIM + i], f64::from(scale));
+            outcome.compare(got, sum * scale, magnitude * scale, lost);
+        }
+        for i in 0..HEAD_DIM {
+            let at = (LAYER * capacity + row) * HEAD_DIM + i;
+            let (key, value) = (turned(1, 0, i), case.dot(&x, 1, i));
+            outcome.compare(keys[at], key.sum, key.magnitude, key_lost);
+            outcome.compare(values[at], value.sum, value.magnitude, lost);
+        }
+    }
+    Ok(())
 }
 
 /// A gate and up of [`OUTS`]`[0]` outputs each, the gate with powers of two: both activations, the second with biases.
