@@ -55,11 +55,14 @@ COUNTERS = {
 # file: (threads of a block, unit, kernels)
 KERNELS = {
     "gemv": (256, WEIGHTS, [f"gemv{part}_f16_r{rows}" for part in ("", "_qkv", "_gated") for rows in (8, 16, 64)]),
+    "gemv_wide": (128, HMMA, ["gemv_wide_m64", "gemv_wide_gated_m64", "gemv_wide_m128", "gemv_wide_gated_m128"]),
     "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "gemm_hopper": (384, HGMMA, ["gemm_hopper", "gemm_gated_hopper"]),
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
 }
+# Kernels with other blocks than the rest of their file: threads.
+THREADS = {"gemv_wide_m128": 256, "gemv_wide_gated_m128": 256}
 # Files with code for one architecture alone.
 ONLY = {"gemm_hopper": "sm_90a"}
 # The architecture of kernels that start early, and what touches the device's memory.
@@ -192,7 +195,7 @@ def count(file, arch, nvcc, nvdisasm):
         work = hmma(body) if unit in (HMMA, HGMMA) else copies(body) * CP_ASYNC_BYTES / 1024
         if not work:
             sys.exit(f"sass.py: no loop of {name} does any work that is counted in {unit}")
-        fit = warps(arch, threads, registers, static_shared + shared[name])
+        fit = warps(arch, THREADS.get(name, threads), registers, static_shared + shared[name])
         rows[name, arch] = [registers, spilled, fit, round(len(body) / work, 1), unit]
         loops[name, arch] = collections.Counter(kind(text) for text in body)
     return rows, loops
@@ -200,7 +203,7 @@ def count(file, arch, nvcc, nvdisasm):
 
 def early_defects(file, nvcc, nvdisasm):
     """What kernels that start early (STARTS_EARLY) do to memory before they wait for those before them, in words; those of
-    gemv.cu may copy weights."""
+    gemv.cu and gemv_wide.cu may copy weights."""
     image, _ = cubin(file, EARLY_ARCH, nvcc, target() / "sass")
     defects = []
     for name, code in instructions(nvdisasm, image).items():
@@ -210,7 +213,7 @@ def early_defects(file, nvcc, nvdisasm):
             defects.append(f"{name}: STARTS_EARLY, but no wait" if early else f"{name}: waits, but is not STARTS_EARLY")
             continue
         before = set(code[:code.index("ACQBULK")]) & GLOBAL_ACCESSES if early else set()
-        if before - ({"LDGSTS"} if file.stem == "gemv" else set()):
+        if before - ({"LDGSTS"} if file.stem in ("gemv", "gemv_wide") else set()):
             defects.append(f"{name}: {', '.join(sorted(before))} before it waits")
     return defects
 

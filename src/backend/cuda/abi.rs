@@ -194,6 +194,27 @@ macro_rules! kernels {
     )*};
 }
 
+/// `gemv_wide.cu`: `gemv_wide_m{M}`, whose mode is to accumulate, and `gemv_wide_gated_m{M}`, whose mode is the activation
+#[derive(Clone, Copy)]
+pub struct GemvWide<const M: usize> {
+    pub terms: DevicePtr<u16>,
+    pub factors: DevicePtr<f32>,
+    pub jobs: MatrixJobs,
+    pub k: Int,
+    pub rows: Int,
+    pub mode: Int,
+}
+
+impl<const M: usize> Parameters for GemvWide<M> {
+    const BLOCK: u32 = 2 * M as u32;
+    const SIZES: &'static [usize] = &[8, 8, size_of::<MatrixJobs>(), 4, 4, 4];
+
+    fn pointers(&self) -> Vec<*mut c_void> {
+        let GemvWide { terms, factors, jobs, k, rows, mode } = self;
+        vec![argument(terms), argument(factors), argument(jobs), argument(k), argument(rows), argument(mode)]
+    }
+}
+
 fn argument<T: Argument>(value: &T) -> *mut c_void {
     std::ptr::from_ref(value).cast_mut().cast()
 }
@@ -238,6 +259,16 @@ kernels! {
         k: Int,
         rows: Int,
         activation: Int,
+    }
+    /// `gemv_wide.cu`: `split_rows`
+    SplitRows(256) {
+        x: DevicePtr<f32>,
+        norm_weight: DevicePtr<f32>,
+        norm_offset: f32,
+        eps: f32,
+        terms: DevicePtr<u16>,
+        factors: DevicePtr<f32>,
+        width: Int,
     }
     /// `gemm.cu`: `gemm_m{rows}`
     Gemm(128) {

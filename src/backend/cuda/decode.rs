@@ -22,6 +22,9 @@ use std::ops::ControlFlow;
 /// Results that a slot keeps: more than are in flight.
 const RING: usize = 4 * DECODE_STEPS;
 
+/// Rows that there is room for once a step has more than a narrow pass; then twice as many each time.
+const FIRST_ROOM: usize = 64;
+
 /// What a captured step depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
@@ -148,8 +151,9 @@ impl CudaBackend {
             .map(|(_, r)| sampler(&r.choice(group.vocabulary), r.row.position))
             .collect::<Result<_, _>>()?;
         if rows.len() > self.scratch.heads.rows {
-            self.scratch.heads = HeadScratch::new(&self.device, &self.spec, self.splits, DECODE_ROWS)?;
-            self.head = LmHead::new(&self.device, &self.spec, DECODE_ROWS)?;
+            let room = rows.len().next_power_of_two().max(FIRST_ROOM);
+            self.scratch.heads = HeadScratch::new(&self.device, &self.spec, self.splits, room)?;
+            self.head = LmHead::new(&self.device, &self.spec, room)?;
             self.decoder.forget();
         }
         self.make_room(&rows, 1)?;

@@ -4,12 +4,15 @@
 
 use super::CudaBackend;
 use super::abi::{
-    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, MatrixJob, MatrixJobs, RmsNormF16, RopeTarget,
-    RoundRows, ScaleProducts,
+    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, RmsNormF16,
+    RopeTarget, RoundRows, ScaleProducts, SplitRows,
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
-use super::kernel_set::{GEMM_ROWS, GemmDevice, HOPPER_BLOCK, MAX_ROWS, MatmulKernels, WideKernels, hopper_grid};
+use super::kernel_set::{
+    GEMM_ROWS, GemmDevice, GemvWideKernels, HOPPER_BLOCK, MAX_ROWS, ManyKernels, MatmulKernels, WIDE_OUTS, WideKernels,
+    hopper_grid,
+};
 use super::launch::{Int, Kernel};
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
@@ -114,6 +117,10 @@ impl CudaBackend {
         accumulate: bool,
     ) -> Result<(), CudaError> {
         let width = job.w.in_features;
+        if let Some(many) = kernels.many(rows) {
+            self.split(many, x, None, width, rows)?;
+            return self.gemv_wide(many, &[job], rows, false, accumulate.into());
+        }
         for (narrow, first, count) in kernels.parts(rows) {
             let parameters = Gemv {
                 x: x.add(first * width),
@@ -127,10 +134,72 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Whether [`Self::qkv`] rotates and caches, too: if one launch of narrow products has all three.
-    pub(super) fn rotates(&self, [q, k, v]: &[Job; 3]) -> Result<bool, CudaError> {
+    /// The scratch's terms ← x `[rows, width]`, normed on the way if there is a norm.
+    fn split(
+        &self,
+        kernels: &ManyKernels,
+        x: DevicePtr<f32>,
+        norm: Option<Norm>,
+        width: usize,
+        rows: usize,
+    ) -> Result<(), CudaError> {
+        let parameters = SplitRows {
+            x,
+            norm_weight: norm.map_or(DevicePtr::NULL, |norm| norm.weight.ptr()),
+            norm_offset: norm.map_or(0.0, |norm| norm.offset),
+            eps: norm.map_or(0.0, |norm| norm.eps),
+            terms: self.scratch.rounded.ptr(),
+            factors: self.scratch.rounded_scales.ptr(),
+            width: width.into(),
+        };
+        self.device.launch(&kernels.split, [rows, 1, 1], &parameters)
+    }
+
+    /// Products of the scratch's terms, or of the first job's gate with the second one's up; `mode` as the kernels take it.
+    fn gemv_wide(
+        &self,
+        kernels: &ManyKernels,
+        jobs: &[Job],
+        rows: usize,
+        gated: bool,
+        mode: Int,
+    ) -> Result<(), CudaError> {
+        let outs = jobs.iter().map(|job| job.w.out_features).sum();
+        match self.gemm_device().wide_variant(rows, outs) {
+            0 => self.gemv_wide_in_blocks(&kernels.m64, jobs, rows, gated, mode),
+            _ => self.gemv_wide_in_blocks(&kernels.m128, jobs, rows, gated, mode),
+        }
+    }
+
+    fn gemv_wide_in_blocks<const M: usize>(
+        &self,
+        kernels: &GemvWideKernels<M>,
+        jobs: &[Job],
+        rows: usize,
+        gated: bool,
+        mode: Int,
+    ) -> Result<(), CudaError> {
+        let parameters = GemvWide::<M> {
+            terms: self.scratch.rounded.ptr(),
+            factors: self.scratch.rounded_scales.ptr(),
+            jobs: Job::table(jobs, 0),
+            k: jobs.first().map_or(0, |job| job.w.in_features).into(),
+            rows: rows.into(),
+            mode,
+        };
+        let (kernel, blocks) = if gated {
+            (&kernels.gated, blocks(&jobs[..1], WIDE_OUTS / 2))
+        } else {
+            (&kernels.gemv, blocks(jobs, WIDE_OUTS))
+        };
+        self.device.launch(kernel, [blocks, rows.div_ceil(M), 1], &parameters)
+    }
+
+    /// Whether [`Self::qkv`] rotates and caches, too: if one launch of `gemv.cu` has all three.
+    pub(super) fn rotates(&self, [q, k, v]: &[Job; 3], rows: usize) -> Result<bool, CudaError> {
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
-        Ok(one_type && self.wide(self.matmul_kernels(q.w)?).is_none())
+        let kernels = self.matmul_kernels(q.w)?;
+        Ok(one_type && self.wide(kernels).is_none() && kernels.many(rows).is_none())
     }
 
     /// Queries, keys and values of x `[rows, in_features]`, which is normed on the way. They go where `to` says, if it does
@@ -148,6 +217,11 @@ impl CudaBackend {
             if let Some(wide) = self.wide(kernels) {
                 self.round_normed(wide, x, norm, width, rows)?;
                 self.gemm(wide, jobs, rows, false)?;
+                continue;
+            }
+            if let Some(many) = kernels.many(rows) {
+                self.split(many, x, Some(norm), width, rows)?;
+                self.gemv_wide(many, jobs, rows, false, Int(0))?;
                 continue;
             }
             for (narrow, first, count) in kernels.parts(rows) {
@@ -218,6 +292,10 @@ impl CudaBackend {
         activation: Int,
     ) -> Result<(), CudaError> {
         let width = jobs[0].w.in_features;
+        if let Some(many) = kernels.many(rows) {
+            self.split(many, x, Some(norm), width, rows)?;
+            return self.gemv_wide(many, &jobs, rows, true, activation);
+        }
         for (narrow, first, count) in kernels.parts(rows) {
             let parameters = GemvGated {
                 x: x.add(first * width),

@@ -2,8 +2,8 @@
 
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed, GatedAct, Gemm,
-    GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights,
-    RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts,
+    GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum,
+    NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts, SplitRows,
 };
 use super::error::CudaError;
 use super::launch::Kernel;
@@ -20,9 +20,8 @@ pub const MAX_ROWS: usize = 512;
 /// Rows of a narrow pass: attention to each row by itself and products in f32 costs less than what a wide one does first.
 pub const NARROW_ROWS: usize = 16;
 
-/// Sequences of a decode step, which is a narrow pass: the most rows that `gemv.cu` takes. With twice as many its tensor cores
-/// would take longer than the weights do to arrive, so that two steps are as good.
-pub const DECODE_ROWS: usize = 64;
+/// Sequences of a decode step, which is a narrow pass: what a big device has memory for.
+pub const DECODE_ROWS: usize = 256;
 
 /// Decode steps that are started at once. Two such batches are in flight at most.
 pub const DECODE_STEPS: usize = 4;
@@ -72,7 +71,10 @@ pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
     [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(2), blocks.next_multiple_of(2), 1]
 }
 
-/// What decides between the variants of `gemm.cu`.
+/// Outputs of a block of `gemv_wide.cu`, of which one with a gate has half as many gates.
+pub const WIDE_OUTS: usize = 128;
+
+/// What decides between the variants of `gemm.cu`, and between those of `gemv_wide.cu`.
 #[derive(Clone, Copy, Debug)]
 pub struct GemmDevice {
     pub multiprocessors: usize,
@@ -84,14 +86,24 @@ impl GemmDevice {
     /// The variant that takes less time for a product of `rows` rows and `outs` outputs: of large blocks one multiprocessor may have
     /// two where another has none. Both give the same bits.
     pub fn variant(self, rows: usize, outs: usize) -> usize {
-        // Where the tensor cores are fast (a data centre's) the second cache decides, of which small blocks ask for twice as much.
-        let small = match self.capability {
-            (8, 0) | (9..12, _) => 2.2,
-            _ => 1.1,
-        };
+        // the second cache is asked for twice as much by small blocks
+        let small = if self.fast_tensor_cores() { 2.2 } else { 1.1 };
         let blocks = |block: usize| rows.div_ceil(block) * outs.div_ceil(block);
         let [few, many] = GEMM_ROWS.map(|block| blocks(block).div_ceil(self.multiprocessors) * block * block);
         usize::from(few as f64 * small >= many as f64)
+    }
+
+    /// The same for `gemv_wide.cu`, whose blocks have as many outputs either way.
+    pub fn wide_variant(self, rows: usize, outs: usize) -> usize {
+        let small = if self.fast_tensor_cores() { 4.0 / 3.0 } else { 1.0 };
+        let [few, many] = GEMM_ROWS
+            .map(|block| (rows.div_ceil(block) * outs.div_ceil(WIDE_OUTS)).div_ceil(self.multiprocessors) * block);
+        usize::from(few as f64 * small >= many as f64)
+    }
+
+    /// Those of a data centre's devices, for which the second cache decides how fast a product is.
+    fn fast_tensor_cores(self) -> bool {
+        matches!(self.capability, (8, 0) | (9..12, _))
     }
 }
 
@@ -138,6 +150,8 @@ pub struct KernelSet {
 pub struct MatmulKernels {
     /// For few rows; those for the fewest first.
     pub narrow: Vec<NarrowKernels>,
+    /// In the same bits for more rows of a decode step, where the device has what they need.
+    pub many: Option<ManyKernels>,
     /// For more rows, of f16 weights; none for f32 ones, whose products are done 16 rows at a time.
     pub wide: Option<WideKernels>,
 }
@@ -158,8 +172,8 @@ pub struct NarrowVariant {
 pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
     NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16 },
     NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16 },
-    NarrowVariant { name: "r64", rows: DECODE_ROWS, outs: 64, gates: 32 },
-    NarrowVariant { name: "r64s", rows: DECODE_ROWS, outs: 32, gates: 16 },
+    NarrowVariant { name: "r64", rows: 64, outs: 64, gates: 32 },
+    NarrowVariant { name: "r64s", rows: 64, outs: 32, gates: 16 },
 ];
 
 /// Products of `gemv.cu`, in the same bits by all variants.
@@ -168,6 +182,19 @@ pub struct NarrowKernels {
     pub gemv: Kernel<Gemv>,
     pub qkv: Kernel<GemvQkv>,
     pub gated: Kernel<GemvGated>,
+}
+
+/// `gemv_wide.cu`, in the same bits by both variants.
+pub struct ManyKernels {
+    pub split: Kernel<SplitRows>,
+    pub m64: GemvWideKernels<64>,
+    pub m128: GemvWideKernels<128>,
+}
+
+/// Its products, of M rows a block.
+pub struct GemvWideKernels<const M: usize> {
+    pub gemv: Kernel<GemvWide<M>>,
+    pub gated: Kernel<GemvWide<M>>,
 }
 
 /// Products of wide passes, whose input comes in f16 with a power of two for each row.
@@ -262,7 +289,15 @@ impl MatmulKernels {
                 narrow.extend(NarrowKernels::load(files, w, variant)?);
             }
         }
-        Ok(MatmulKernels { narrow, wide: (dtype == DType::F16).then(wide).transpose()? })
+        let is_f16 = dtype == DType::F16;
+        let many = if is_f16 { ManyKernels::load(files)? } else { None };
+        Ok(MatmulKernels { narrow, many, wide: is_f16.then(wide).transpose()? })
+    }
+
+    /// What multiplies this many rows of a decode step at once, if they are more than for [`Self::narrow`].
+    pub fn many(&self, rows: usize) -> Option<&ManyKernels> {
+        let narrow = self.narrow.last().map_or(0, |kernels| kernels.variant.rows);
+        self.many.as_ref().filter(|_| rows > narrow)
     }
 
     /// What multiplies `rows` rows, as many at a time as there are kernels for: (kernels, first row, rows).
@@ -288,6 +323,24 @@ impl NarrowKernels {
         }
         let (gemv, qkv) = (files.get("gemv", &name(""))?, files.get("gemv", &name("_qkv"))?);
         Ok(Some(NarrowKernels { variant, gemv, qkv, gated: files.get("gemv", &name("_gated"))? }))
+    }
+}
+
+impl ManyKernels {
+    /// `None` where the device does not have the shared memory.
+    fn load(files: &KernelFiles) -> Result<Option<ManyKernels>, CudaError> {
+        if !files.fits("gemv_wide", "gemv_wide_m128")? {
+            return Ok(None);
+        }
+        let split = files.get("gemv_wide", "split_rows")?;
+        Ok(Some(ManyKernels { split, m64: GemvWideKernels::load(files)?, m128: GemvWideKernels::load(files)? }))
+    }
+}
+
+impl<const M: usize> GemvWideKernels<M> {
+    fn load(files: &KernelFiles) -> Result<GemvWideKernels<M>, CudaError> {
+        let get = |product: &str| files.get("gemv_wide", &format!("gemv_wide{product}_m{M}"));
+        Ok(GemvWideKernels { gemv: get("")?, gated: get("_gated")? })
     }
 }
 

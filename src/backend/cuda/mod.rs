@@ -39,7 +39,7 @@ use decode::Decoder;
 pub use error::CudaError;
 pub use kernel_set::{
     DECODE_CHUNK, DECODE_GROUP, DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS,
-    decode_splits, hopper_grid,
+    WIDE_OUTS, decode_splits, hopper_grid,
 };
 use kernel_set::{KernelSet, MAX_HEADS, NARROW_ROWS, Shape};
 use lm_head::{LmHead, row_state};

@@ -107,7 +107,7 @@ impl Operations for CudaBackend {
         ];
         let (x, norm, rows, to) =
             (scratch.x.ptr(), self.norm(&w.input_norm), self.pass.rows.len(), self.rope_target(layer));
-        if !self.spec.qk_norm && self.rotates(&jobs)? {
+        if !self.spec.qk_norm && self.rotates(&jobs, rows)? {
             return Ok(self.qkv(x, norm, &jobs, rows, to)?);
         }
         self.qkv(x, norm, &jobs, rows, RopeTarget::default())?;

@@ -22,7 +22,8 @@ pub struct Scratch {
     inner: Buffer<f32>,
     q_width: usize,
     kv_width: usize,
-    /// A product's input in f16, `[N, the widest input]`, with a power of two for each row, `[N]`
+    /// A product's input: in f16 `[N, the widest input]`, with a power of two for each row, `[N]`; or of a decode step, at most half
+    /// as many rows, two f16 terms each, with a norm's factors
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
     /// Not 0: something was not finite.

@@ -14,7 +14,7 @@ mod counts;
 use super::roofline::{attention_operations, positions};
 use crate::backend::cuda::{
     DECODE_CHUNK, DECODE_GROUP, DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS,
-    decode_splits, hopper_grid,
+    WIDE_OUTS, decode_splits, hopper_grid,
 };
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
@@ -49,7 +49,7 @@ const ATTENTION_IPC: Assumed = (1.7, 0.5);
 /// Of the instructions of attention's loop, those that a pass executes, in a step and in a prefill; the others are calls for the
 /// edges, and in a prefill what traced rows do and others do not. (All of them in products.)
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
-const PREFILL_EXECUTED: Assumed = (0.6, 0.15);
+const PREFILL_EXECUTED: Assumed = (0.43, 0.1);
 /// Of the matrix peak, what large products by wgmma reach: the clock falls when all tensor cores are busy.
 const WGMMA_SHARE: Assumed = (0.80, 0.07);
 /// Seconds of a block of `gemm_hopper.cu` in which its tensor cores wait, as no other block is there: until the first slices come,
@@ -210,7 +210,9 @@ impl Model<'_> {
     /// A product of `batch` rows with a matrix of (in, out) features.
     fn product(&self, time: &mut Time, batch: usize, (width, outs): (usize, usize), kernel: &str) {
         // of those for 64 rows the one for devices with enough shared memory; gates and ups are as many or twice as many a block
-        let Some(variant) = NARROW_VARIANTS.iter().find(|variant| batch <= variant.rows) else { return };
+        let Some(variant) = NARROW_VARIANTS.iter().find(|variant| batch <= variant.rows) else {
+            return self.product_of_many(time, batch, (width, outs));
+        };
         let weights = (width * outs) as f64 * WEIGHT_BYTES;
         let activations =
             (outs.div_ceil(variant.outs) * batch * width * size_of::<f32>()) as f64 * self.time(CACHE_READS);
@@ -220,6 +222,32 @@ impl Model<'_> {
         self.read(time, weights, count(&format!("{kernel}_f16_{}", variant.name)), PRODUCT_IPC, ramp);
         // what the second cache takes longer than memory or instructions do
         time.memory += (cached - (time.memory + time.issue - before)).max(0.0);
+    }
+
+    /// The same by `gemv_wide.cu`, after its rows have been split into terms.
+    fn product_of_many(&self, time: &mut Time, batch: usize, (width, outs): (usize, usize)) {
+        let Accelerator { multiprocessors, capability, clock, .. } = *self.device;
+        let block = GEMM_ROWS[GemmDevice { multiprocessors, capability }.wide_variant(batch, outs)];
+        let blocks = batch.div_ceil(block) * outs.div_ceil(WIDE_OUTS);
+        let (most, slices) = (blocks.div_ceil(multiprocessors) as f64, width.div_ceil(SLICE) as f64);
+        // two terms of each row, 16 rows a warp; the warps are spread over the schedulers
+        let hmmas = most * (2 * block * WIDE_OUTS * width) as f64 / HMMA_PRODUCTS / SCHEDULERS;
+        let computed = self.hmma(hmmas, count(&format!("gemv_wide_m{block}")), PRODUCT_IPC);
+        // both operands come to shared memory once; each warp reads all weights, and the terms of its rows
+        let (weights, terms) = ((WIDE_OUTS * SLICE) as f64 * WEIGHT_BYTES, (2 * block * SLICE) as f64 * WEIGHT_BYTES);
+        let shared =
+            most * slices * (weights * (1.0 + block as f64 / 16.0) + 2.0 * terms) / SHARED_BYTES_A_CYCLE / clock;
+        let cached = blocks as f64 * slices * (weights + terms) / self.rate(self.device.cache_bandwidth);
+        let read = (width * outs) as f64 * WEIGHT_BYTES / self.bandwidth();
+        let longest = computed.max(shared).max(cached);
+        if read > longest {
+            time.memory += read
+        } else {
+            time.issue += longest
+        }
+        // splitting is a small node, and one more gap
+        time.gaps += self.gap();
+        time.other += self.time(RAMP) + self.time(SMALL_NODE);
     }
 
     /// A node that reads `bytes` with `per_kib` instructions for each KiB.
@@ -254,12 +282,14 @@ impl Model<'_> {
         let (s, mut time) = (self.spec, Time::default());
         let kernels = ["gemv_qkv", "gemv", "gemv_gated", "gemv"];
         // attention and the four products
-        // norms after a product, and a rotation that comes after norms
-        let small = if s.post_norms { 2 } else { 0 } + usize::from(s.qk_norm);
+        // norms after a product, and a rotation that no product does
+        let many = batch > NARROW_VARIANTS.iter().map(|variant| variant.rows).max().unwrap_or(0);
+        let rotates = !s.qk_norm && !many;
+        let small = if s.post_norms { 2 } else { 0 } + usize::from(!rotates);
         // embedding, final norm, head, and what reads the logits; heads are selected beside these, in less time
         let nodes = s.layers.len() * (5 + small) + 5;
         time.other = (s.layers.len() * small + 2) as f64 * self.time(SMALL_NODE);
-        if !s.qk_norm {
+        if rotates {
             time.other += s.layers.len() as f64 * self.time(ROTATION);
         }
         // the first and the last wait for all before them
@@ -506,9 +536,10 @@ mod tests {
         let slow =
             |traced| Model { spec: &spec, device: h200, slow: 1.0, early: true }.decode(1, 32_768, traced).total();
         assert!(slow(true) > slow(false) && seconds(h200, 1, 768, true) >= seconds(h200, 1, 768, false));
-        // sixteen sequences cost less than twice one, sixty-four less than four times sixteen; beyond, steps follow each other
+        // sixteen sequences cost less than twice one, and so on; beyond what a step takes, steps follow each other
         assert!(seconds(h200, 16, 768, false) < 2.0 * seconds(h200, 1, 768, false));
         assert!(seconds(h200, 64, 768, false) < 4.0 * seconds(h200, 16, 768, false));
+        assert!(seconds(h200, 256, 768, false) < 4.0 * seconds(h200, 64, 768, false));
         assert!(
             (seconds(h200, 4 * DECODE_ROWS, 768, false) / seconds(h200, DECODE_ROWS, 768, false) - 4.0).abs() < 1e-9
         );

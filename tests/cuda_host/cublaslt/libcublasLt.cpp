@@ -72,7 +72,7 @@ struct Multiplication {
     return all;
   }
   void run() const {
-    if (getenv("UQAC_HOST_CUBLASLT_SLOW")) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    if (getenv("UQAC_HOST_CUBLASLT_SLOW")) std::this_thread::sleep_for(std::chrono::milliseconds(120));
     const std::vector<float> wide_a = widened_all(a, a_layout), wide_b = widened_all(b, b_layout);
     const uint64_t k = a_layout.rows, first = algorithm == UNSTEADY ? d_layout.columns % k : 0;
     for (uint64_t column = 0; column < d_layout.columns; ++column)

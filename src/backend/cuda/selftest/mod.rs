@@ -13,12 +13,14 @@ mod head;
 mod products;
 mod record;
 mod selection;
+mod wide_products;
 
 use super::abi::type_number;
 use super::context::{Device, DeviceInfo};
 use super::error::CudaError;
 use super::kernel_set::{
-    GEMM_ROWS, HopperKernels, KernelSet, MatmulKernels, NarrowKernels, Shape, TESTED_HEADS, TESTED_LAYERS, WideKernels,
+    GEMM_ROWS, HopperKernels, KernelSet, ManyKernels, MatmulKernels, NarrowKernels, Shape, TESTED_HEADS, TESTED_LAYERS,
+    WideKernels,
 };
 use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
@@ -203,17 +205,41 @@ impl<'a> SelfTest<'a> {
                 products::gemv_gated(device, kernel, dtype, rows, gates)
             })?;
         }
+        self.many(matmul)?;
         let Some(wide) = &mut matmul.wide else { return Ok(()) };
         for (kernel, block) in wide.gemm.iter_mut().zip(GEMM_ROWS) {
-            self.replaceable(kernel, "plain_gemm", &[], |kernel| products::gemm(device, kernel, block))?;
+            self.replaceable(kernel, "plain_gemm", &[], |kernel| wide_products::gemm(device, kernel, block))?;
         }
         for (kernel, block) in wide.gated.iter_mut().zip(GEMM_ROWS) {
-            self.replaceable(kernel, "plain_gemm_gated", &[], |kernel| products::gemm_gated(device, kernel, block))?;
+            self.replaceable(kernel, "plain_gemm_gated", &[], |kernel| {
+                wide_products::gemm_gated(device, kernel, block)
+            })?;
         }
         self.hopper(wide)?;
-        self.required(&wide.scale, |kernel| products::scale(device, kernel))?;
+        self.required(&wide.scale, |kernel| wide_products::scale(device, kernel))?;
         self.required(&wide.round, |kernel| elementwise::round_rows(device, kernel))?;
         self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_f16(device, kernel))
+    }
+
+    /// Leaves `gemv_wide.cu` to `gemv.cu`, which takes fewer rows at once, if one of its kernels fails.
+    fn many(&mut self, matmul: &mut MatmulKernels) -> Result<(), CudaError> {
+        let (device, Some(ManyKernels { split, m64, m128 })) = (self.device, &matmul.many) else { return Ok(()) };
+        let kernels: [(String, &dyn Fn() -> Result<Outcome, CudaError>); 4] = [
+            (m64.gemv.full_name(), &|| products::gemv_wide(device, split, &m64.gemv)),
+            (m64.gated.full_name(), &|| products::gemv_wide_gated(device, split, &m64.gated)),
+            (m128.gemv.full_name(), &|| products::gemv_wide(device, split, &m128.gemv)),
+            (m128.gated.full_name(), &|| products::gemv_wide_gated(device, split, &m128.gated)),
+        ];
+        let mut failed = None;
+        for (name, test) in kernels {
+            if !self.passes(&name, test)? {
+                failed.get_or_insert(name);
+            }
+        }
+        let Some(failed) = failed.filter(|_| !self.complete) else { return Ok(()) };
+        self.warnings.push(self.replaced(&failed, "those of gemv.cu, for fewer rows at once"));
+        matmul.many = None;
+        Ok(())
     }
 
     /// Leaves `gemm_hopper.cu` to `gemm.cu` if one of its two kernels fails: a row's bits are then the same in all passes.
@@ -221,8 +247,8 @@ impl<'a> SelfTest<'a> {
         let (device, Some(HopperKernels { gemm, gated })) = (self.device, &wide.hopper) else { return Ok(()) };
         let names = [gemm.full_name(), gated.full_name()];
         let ok = [
-            self.passes(&names[0], &|| products::gemm_hopper(device, gemm))?,
-            self.passes(&names[1], &|| products::gemm_gated_hopper(device, gated))?,
+            self.passes(&names[0], &|| wide_products::gemm_hopper(device, gemm))?,
+            self.passes(&names[1], &|| wide_products::gemm_gated_hopper(device, gated))?,
         ];
         let Some(failed) = ok.iter().position(|ok| !ok).filter(|_| !self.complete) else { return Ok(()) };
         self.warnings.push(self.replaced(&names[failed], "those of gemm.cu, which are slower"));
@@ -252,9 +278,9 @@ impl<'a> SelfTest<'a> {
                 products::gemv_gated(device, kernel, dtype, PLAIN_ROWS, 16)
             })?;
         }
-        self.required(&files.plain("plain_gemm", &[])?, |kernel| products::gemm(device, kernel, GEMM_ROWS[1]))?;
+        self.required(&files.plain("plain_gemm", &[])?, |kernel| wide_products::gemm(device, kernel, GEMM_ROWS[1]))?;
         let gated = files.plain("plain_gemm_gated", &[])?;
-        self.required(&gated, |kernel| products::gemm_gated(device, kernel, GEMM_ROWS[1]))?;
+        self.required(&gated, |kernel| wide_products::gemm_gated(device, kernel, GEMM_ROWS[1]))?;
         for cache in [DType::F32, DType::F16, DType::Bf16] {
             let fixture = Fixture::new(device, 96, (cache, cache))?;
             let ints = fixture.plain_arguments();

@@ -1,12 +1,12 @@
-//! Cases of `gemv.cu` and `gemm.cu`, and of their plain replacements.
+//! Cases of `gemv.cu` and `gemv_wide.cu`, and of their plain replacements.
 
 use super::super::abi::{
-    Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, MatrixJob, MatrixJobs, RopeTarget, RowState, ScaleProducts,
-    SequenceView, Stored, TraceView, type_number,
+    Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, RopeTarget, RowState, SequenceView, SplitRows, Stored,
+    TraceView, type_number,
 };
 use super::super::context::Device;
 use super::super::error::CudaError;
-use super::super::kernel_set::{HOPPER_BLOCK, hopper_grid};
+use super::super::kernel_set::WIDE_OUTS;
 use super::super::launch::{Int, Kernel};
 use super::super::memory::{Buffer, DevicePtr};
 use super::super::noise::Noise;
@@ -17,16 +17,16 @@ use crate::model::weights::DType;
 /// Wider than what the eight warps take at once, and no multiple of it.
 const K: usize = 1160;
 /// Outputs of two matrices: part of a block each.
-const OUTS: [usize; 2] = [40, 24];
+pub(super) const OUTS: [usize; 2] = [40, 24];
 
 /// A sum, and the sum of the absolute values.
 #[derive(Clone, Copy)]
-struct Dot {
-    sum: f64,
-    magnitude: f64,
+pub(super) struct Dot {
+    pub(super) sum: f64,
+    pub(super) magnitude: f64,
 }
 
-fn dot(x: &[f64], w: &[f64]) -> Dot {
+pub(super) fn dot(x: &[f64], w: &[f64]) -> Dot {
     let products = || x.iter().zip(w).map(|(x, w)| x * w);
     Dot { sum: products().sum(), magnitude: products().map(f64::abs).sum() }
 }
@@ -242,21 +242,21 @@ fn rotated(
 }
 
 /// A gate and up of [`OUTS`]`[0]` outputs each, the gate with powers of two: both activations, the second with biases.
-struct Gated {
-    scales: Scales,
+pub(super) struct Gated {
+    pub(super) scales: Scales,
     biases: [Vec<f32>; 2],
     buffers: [Buffer<f32>; 2],
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
 }
 
 impl Gated {
-    fn new(device: &Device) -> Result<Gated, CudaError> {
+    pub(super) fn new(device: &Device) -> Result<Gated, CudaError> {
         let biases = [Noise(5).floats(OUTS[0], 1.0), Noise(6).floats(OUTS[0], 1.0)];
         let buffers = [upload(device, &biases[0])?, upload(device, &biases[1])?];
         Ok(Gated { scales: Scales::new(device, OUTS[0])?, biases, buffers, outcome: Outcome::default() })
     }
 
-    fn jobs(&self, w: [DevicePtr<Stored>; 2], y: DevicePtr<f32>, gelu: bool) -> MatrixJobs {
+    pub(super) fn jobs(&self, w: [DevicePtr<Stored>; 2], y: DevicePtr<f32>, gelu: bool) -> MatrixJobs {
         let outs = OUTS[0] as i32;
         let bias = |i: usize| if gelu { self.buffers[i].ptr() } else { DevicePtr::NULL };
         let gate = MatrixJob { w: w[0], scales: self.scales.buffer.ptr(), bias: bias(0), y, outs, padding: 0 };
@@ -265,7 +265,7 @@ impl Gated {
     }
 
     /// One row of results; `dot(matrix, out)` is what the sums should be.
-    fn compare(&mut self, got: &[f32], gelu: bool, bound: f64, dot: impl Fn(usize, usize) -> Dot) {
+    pub(super) fn compare(&mut self, got: &[f32], gelu: bool, bound: f64, dot: impl Fn(usize, usize) -> Dot) {
         for (out, got) in got.iter().enumerate() {
             let [gate, up] = [0, 1].map(|matrix| {
                 let Dot { sum, magnitude } = dot(matrix, out);
@@ -280,6 +280,59 @@ impl Gated {
     }
 }
 
+/// Rows of the case of `gemv_wide.cu`: those of a block and a part of the next.
+const fn many_rows<const M: usize>() -> usize {
+    M + 6
+}
+
+/// A case's rows as terms, with their factors.
+fn split(
+    device: &Device,
+    kernel: &Kernel<SplitRows>,
+    case: &Narrow,
+    normed: bool,
+) -> Result<(Buffer<u16>, Buffer<f32>), CudaError> {
+    let (terms, factors) = (unwritten(device, 2 * case.rows * K)?, unwritten(device, case.rows)?);
+    let parameters = SplitRows {
+        x: case.on_device.0.ptr(),
+        norm_weight: if normed { case.on_device.1.ptr() } else { DevicePtr::NULL },
+        norm_offset: OFFSET,
+        eps: EPS,
+        terms: terms.ptr(),
+        factors: factors.ptr(),
+        width: K.into(),
+    };
+    device.launch(kernel, [case.rows, 1, 1], &parameters)?;
+    Ok((terms, factors))
+}
+
+pub fn gemv_wide<const M: usize>(
+    device: &Device,
+    split_rows: &Kernel<SplitRows>,
+    kernel: &Kernel<GemvWide<M>>,
+) -> Result<Outcome, CudaError> {
+    let launched = Launched::new(device, DType::F16, many_rows::<M>())?;
+    let (terms, factors) = split(device, split_rows, &launched.case, false)?;
+    let (terms, factors, rows) = (terms.ptr(), factors.ptr(), launched.case.rows);
+    let parameters = GemvWide { terms, factors, jobs: launched.jobs(), k: K.into(), rows: rows.into(), mode: Int(1) };
+    let [blocks, ..] = launched.grid(WIDE_OUTS);
+    device.launch(kernel, [blocks, rows.div_ceil(M), 1], &parameters)?;
+    launched.compare(device, DType::F16, false)
+}
+
+pub fn gemv_wide_gated<const M: usize>(
+    device: &Device,
+    split_rows: &Kernel<SplitRows>,
+    kernel: &Kernel<GemvWide<M>>,
+) -> Result<Outcome, CudaError> {
+    gated_case(device, DType::F16, many_rows::<M>(), |case, jobs, activation| {
+        let (terms, factors) = split(device, split_rows, case, true)?;
+        let (terms, factors, rows) = (terms.ptr(), factors.ptr(), case.rows.into());
+        let parameters = GemvWide { terms, factors, jobs, k: K.into(), rows, mode: activation };
+        device.launch(kernel, [OUTS[0].div_ceil(WIDE_OUTS / 2), case.rows.div_ceil(M), 1], &parameters)
+    })
+}
+
 pub fn gemv_gated(
     device: &Device,
     kernel: &Kernel<GemvGated>,
@@ -287,195 +340,38 @@ pub fn gemv_gated(
     rows: usize,
     gates: usize,
 ) -> Result<Outcome, CudaError> {
-    let outs = OUTS[0];
-    let case = Narrow::new(device, dtype, rows, [outs; 2])?;
-    let mut gated = Gated::new(device)?;
-    for gelu in [false, true] {
-        let y = unwritten::<f32>(device, rows * outs)?;
+    gated_case(device, dtype, rows, |case, jobs, activation| {
         let parameters = GemvGated {
             x: case.on_device.0.ptr(),
             norm_weight: case.on_device.1.ptr(),
             norm_offset: OFFSET,
             eps: EPS,
-            jobs: gated.jobs([case.w[0].ptr(), case.w[1].ptr()], y.ptr(), gelu),
+            jobs,
             k: K.into(),
             rows: rows.into(),
-            activation: gelu.into(),
+            activation,
         };
-        device.launch(kernel, [outs.div_ceil(gates), 1, 1], &parameters)?;
+        device.launch(kernel, [OUTS[0].div_ceil(gates), 1, 1], &parameters)
+    })
+}
+
+/// A gate and up of normed rows, which `launch` computes.
+fn gated_case(
+    device: &Device,
+    dtype: DType,
+    rows: usize,
+    launch: impl Fn(&Narrow, MatrixJobs, Int) -> Result<(), CudaError>,
+) -> Result<Outcome, CudaError> {
+    let outs = OUTS[0];
+    let case = Narrow::new(device, dtype, rows, [outs; 2])?;
+    let mut gated = Gated::new(device)?;
+    for gelu in [false, true] {
+        let y = unwritten::<f32>(device, rows * outs)?;
+        launch(&case, gated.jobs([case.w[0].ptr(), case.w[1].ptr()], y.ptr(), gelu), gelu.into())?;
         for (row, got) in device.read(&y, 0, rows * outs)?.chunks(outs).enumerate() {
             let x = case.row(row, true);
             gated.compare(got, gelu, narrow_bound(dtype), |matrix, out| case.dot(&x, matrix, out));
         }
     }
     Ok(gated.outcome)
-}
-
-/// Of `gemm.cu`: chains of 32 elements are two steps on the tensor cores; then the chains, bias and residual.
-fn wide_bound(k: usize) -> f64 {
-    bound(2, k / 32 + 48)
-}
-
-/// Of k, for the kernels of `gemm.cu`, and more than the stages of `gemm_hopper.cu` hold.
-const WIDE_K: usize = 168;
-const HOPPER_K: usize = 6 * 64 + 72;
-
-/// Inputs of a wide product as the case has them: `[n, k]` f16 and a power of two for each row.
-struct WideInput {
-    x: DevicePtr<u16>,
-    x_scales: DevicePtr<f32>,
-    n: usize,
-    k: usize,
-}
-
-impl WideInput {
-    /// The launch of a kernel of `gemm_hopper.cu`, of which `blocks` blocks have outputs.
-    fn launch_hopper(
-        &self,
-        device: &Device,
-        kernel: &Kernel<GemmHopper>,
-        jobs: MatrixJobs,
-        blocks: usize,
-        mode: Int,
-    ) -> Result<(), CudaError> {
-        let WideInput { x, x_scales, n, k } = *self;
-        device.launch(kernel, hopper_grid(n, blocks), &GemmHopper::new(x, x_scales, jobs, n, k, mode)?)
-    }
-}
-
-/// For as many rows as fill a block and a part of the next.
-pub fn gemm_gated(device: &Device, kernel: &Kernel<GemmGated>, block: usize) -> Result<Outcome, CudaError> {
-    wide_gated(device, (block + 6, WIDE_K), |input, jobs, activation| {
-        let WideInput { x, x_scales, n, k } = *input;
-        let parameters = GemmGated { x, x_scales, jobs, n: n.into(), k: k.into(), activation };
-        device.launch(kernel, [n.div_ceil(block), (2 * OUTS[0]).div_ceil(block), 1], &parameters)
-    })
-}
-
-pub fn gemm_gated_hopper(device: &Device, kernel: &Kernel<GemmHopper>) -> Result<Outcome, CudaError> {
-    let blocks = OUTS[0].div_ceil(HOPPER_BLOCK / 2);
-    wide_gated(device, (HOPPER_BLOCK + 6, HOPPER_K), |input, jobs, activation| {
-        input.launch_hopper(device, kernel, jobs, blocks, activation)
-    })
-}
-
-/// A gate and up of [`OUTS`]`[0]` outputs each, for n rows of k inputs.
-fn wide_gated(
-    device: &Device,
-    (n, k): (usize, usize),
-    launch: impl Fn(&WideInput, MatrixJobs, Int) -> Result<(), CudaError>,
-) -> Result<Outcome, CudaError> {
-    let outs = OUTS[0];
-    let mut noise = Noise(14);
-    let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
-    let w = [0, 1].map(|_| noise.floats(outs * k, 0.2));
-    let w = [Values::new(device, &w[0], DType::F16)?, Values::new(device, &w[1], DType::F16)?];
-    let x_scales = Scales::new(device, n)?;
-    let mut gated = Gated::new(device)?;
-    let input = x_scales.restore(&x.values, k);
-    let matrices = [gated.scales.restore(&w[0].values, k), w[1].values.iter().map(|w| f64::from(*w)).collect()];
-    let on_device = WideInput { x: x.ptr().cast(), x_scales: x_scales.buffer.ptr(), n, k };
-    for gelu in [false, true] {
-        let y = unwritten::<f32>(device, n * outs)?;
-        launch(&on_device, gated.jobs([w[0].ptr(), w[1].ptr()], y.ptr(), gelu), gelu.into())?;
-        for (row, got) in device.read(&y, 0, n * outs)?.chunks(outs).enumerate() {
-            let x = &input[row * k..][..k];
-            gated.compare(got, gelu, wide_bound(k), |matrix, out| dot(x, &matrices[matrix][out * k..][..k]));
-        }
-    }
-    Ok(gated.outcome)
-}
-
-/// Outputs of the two matrices of [`wide`].
-const WIDE_OUTS: [usize; 2] = [72, 40];
-
-/// Blocks of `block` outputs that they take.
-fn wide_blocks(block: usize) -> usize {
-    WIDE_OUTS.map(|outs| outs.div_ceil(block)).iter().sum()
-}
-
-/// For as many rows as fill a block and a part of the next.
-pub fn gemm(device: &Device, kernel: &Kernel<Gemm>, block: usize) -> Result<Outcome, CudaError> {
-    wide(device, (block + 6, WIDE_K), |input, jobs, accumulate| {
-        let WideInput { x, x_scales, n, k } = *input;
-        let parameters = Gemm { x, x_scales, jobs, n: n.into(), k: k.into(), accumulate };
-        device.launch(kernel, [n.div_ceil(block), wide_blocks(block), 1], &parameters)
-    })
-}
-
-pub fn gemm_hopper(device: &Device, kernel: &Kernel<GemmHopper>) -> Result<Outcome, CudaError> {
-    wide(device, (HOPPER_BLOCK + 6, HOPPER_K), |input, jobs, accumulate| {
-        input.launch_hopper(device, kernel, jobs, wide_blocks(HOPPER_BLOCK), accumulate)
-    })
-}
-
-/// Two matrices, the first with powers of two and a bias, added to what is there, for n rows of k inputs.
-fn wide(
-    device: &Device,
-    (n, k): (usize, usize),
-    launch: impl Fn(&WideInput, MatrixJobs, Int) -> Result<(), CudaError>,
-) -> Result<Outcome, CudaError> {
-    const OUTS: [usize; 2] = WIDE_OUTS;
-    let mut noise = Noise(11);
-    let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
-    let w = Values::new(device, &noise.floats((OUTS[0] + OUTS[1]) * k, 1.0), DType::F16)?;
-    let (x_scales, w_scales) = (Scales::new(device, n)?, Scales::new(device, OUTS[0])?);
-    let bias = noise.floats(OUTS[0], 1.0);
-    let before = OUTS.map(|outs| noise.floats(n * outs, 1.0));
-    let (bias_buffer, y) = (upload(device, &bias)?, [upload(device, &before[0])?, upload(device, &before[1])?]);
-    let job = |i: usize, w, scales, bias| {
-        let (y, outs) = (y[i].ptr(), OUTS[i] as i32);
-        MatrixJob { w, scales, bias, y, outs, padding: 0 }
-    };
-    let second = w.buffer.ptr().add(2 * OUTS[0] * k).cast();
-    let jobs = [
-        job(0, w.ptr(), w_scales.buffer.ptr(), bias_buffer.ptr()),
-        job(1, second, DevicePtr::NULL, DevicePtr::NULL),
-        MatrixJob::default(),
-    ];
-    launch(&WideInput { x: x.ptr().cast(), x_scales: x_scales.buffer.ptr(), n, k }, jobs, Int(1))?;
-    let bound = wide_bound(k);
-    let input = x_scales.restore(&x.values, k);
-    let (first, second) = w.values.split_at(OUTS[0] * k);
-    let matrices = [w_scales.restore(first, k), second.iter().map(|w| f64::from(*w)).collect()];
-    let mut outcome = Outcome::default();
-    for (matrix, outs) in OUTS.into_iter().enumerate() {
-        for (i, got) in device.read(&y[matrix], 0, n * outs)?.into_iter().enumerate() {
-            let (row, out) = (i / outs, i % outs);
-            let Dot { sum, magnitude } = dot(&input[row * k..][..k], &matrices[matrix][out * k..][..k]);
-            let bias = if matrix == 0 { f64::from(bias[out]) } else { 0.0 };
-            let before = f64::from(before[matrix][i]);
-            outcome.compare(got, sum + bias + before, magnitude + bias.abs() + before.abs(), bound);
-        }
-    }
-    Ok(outcome)
-}
-
-/// With and without powers of two of the weights, written and added.
-pub fn scale(device: &Device, kernel: &Kernel<ScaleProducts>) -> Result<Outcome, CudaError> {
-    let (rows, outs) = (5, 300);
-    let mut noise = Noise(13);
-    let (values, before) = (noise.floats(rows * outs, 30.0), noise.floats(rows * outs, 30.0));
-    let (products, x_scales, scales) =
-        (upload(device, &values)?, Scales::new(device, rows)?, Scales::new(device, outs)?);
-    let mut outcome = Outcome::default();
-    for add in [false, true] {
-        let y = upload(device, &before)?;
-        let parameters = ScaleProducts {
-            products: products.ptr(),
-            x_scales: x_scales.buffer.ptr(),
-            scales: if add { DevicePtr::NULL } else { scales.buffer.ptr() },
-            y: y.ptr(),
-            count: (rows * outs).into(),
-            outs: outs.into(),
-            accumulate: add.into(),
-        };
-        device.launch(kernel, [(rows * outs).div_ceil(1024), 1, 1], &parameters)?;
-        for (i, got) in device.read(&y, 0, rows * outs)?.into_iter().enumerate() {
-            let product = f64::from(values[i]) * x_scales.values[i / outs];
-            let (factor, there) = if add { (1.0, f64::from(before[i])) } else { (scales.values[i % outs], 0.0) };
-            outcome.compare(got, product * factor + there, (product * factor).abs() + there.abs(), U);
-        }
-    }
-    Ok(outcome)
 }
