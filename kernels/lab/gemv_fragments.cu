@@ -172,7 +172,7 @@ __device__ __forceinline__ void product(const uint4* __restrict__ fragments, con
   const MatrixJob job = jobs.find(block, TILE);
   const int first = block * TILE;
   const __half* w[2];
-  gemv::tile_rows<__half>(w, job.w, first, job.outs, k);
+  gemv::tile_rows<__half>(w, job.w, gemv::TileOuts(first / TILE), job.outs, k);
   Sums sums = {};
   multiply(sums, fragments, w, k, fragment_chunks(rows));
   Merge merge;

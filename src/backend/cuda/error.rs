@@ -3,6 +3,9 @@
 use crate::units::bytes;
 use cudarc::driver::DriverError;
 
+/// What to do about a device that computes wrongly.
+pub const PLEASE_REPORT: &str = "please report this with what uqac devices --check prints";
+
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     #[error("no CUDA driver: libcuda could not be loaded; install the NVIDIA driver, or use --device cpu")]
@@ -27,8 +30,8 @@ pub enum CudaError {
     #[error("the CUDA kernel {name} does not take these arguments: {reason}")]
     Arguments { name: String, reason: String },
     #[error(
-        "the CUDA kernel {kernel} fails its self-test on {device}: {reason}; please report this with what uqac devices --check \
-         prints, and use --device cpu"
+        "the CUDA kernel {kernel} fails its self-test on {device}: {reason}; {}, and use --device cpu",
+        PLEASE_REPORT
     )]
     SelfTest { kernel: String, device: String, reason: String },
     #[error(

@@ -17,7 +17,7 @@ mod wide_products;
 
 use super::abi::type_number;
 use super::context::{Device, DeviceInfo};
-use super::error::CudaError;
+use super::error::{CudaError, PLEASE_REPORT};
 use super::kernel_set::{
     GEMM_ROWS, HopperKernels, KernelSet, ManyKernels, MatmulKernels, NarrowKernels, Shape, TESTED_HEADS, TESTED_LAYERS,
     WideKernels,
@@ -188,7 +188,7 @@ impl<'a> SelfTest<'a> {
         }
         self.warnings.push(format!(
             "kernels that start before the one before them has ended answer wrongly on {} ({}) and run one after the other, \
-             which is slower; please report this with what uqac devices --check prints",
+             which is slower; {PLEASE_REPORT}",
             self.device_name,
             self.reason(&name)
         ));
@@ -359,8 +359,7 @@ impl<'a> SelfTest<'a> {
     /// The warning about a kernel that fails.
     fn replaced(&self, name: &str, by: &str) -> String {
         format!(
-            "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by {by}; please report this with what uqac \
-             devices --check prints",
+            "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by {by}; {PLEASE_REPORT}",
             self.device_name,
             self.reason(name)
         )
