@@ -101,7 +101,7 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
         return;
     }
     let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
-    if n <= isa.run(narrow::MaxRows) {
+    if n <= isa.run(narrow::MaxRows { products: &products }) {
         let outs = products.iter().map(|product| product.w.rows).sum();
         let panel = narrow::panel(k, outs, pool.threads());
         return with_lines(&INPUTS, n * k.div_ceil(LANES), |lines| {
