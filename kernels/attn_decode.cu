@@ -166,9 +166,10 @@ __device__ __forceinline__ bool last_to_arrive(unsigned* arrivals, int active) {
   return __syncthreads_or(last);
 }
 
-/// One warp merges the splits' states: the total, and each split's factor.
+/// One warp merges the splits' states: the total, and the factors of splits lane, lane + 32, ...
 template <bool ENTROPY>
-__device__ __forceinline__ HeadState combine_states(const HeadState* parts, int active, float* factors) {
+__device__ __forceinline__ HeadState combine_states(const HeadState* parts, int active,
+                                                    float (&factors)[MAX_SPLITS / 32]) {
   const int lane = threadIdx.x % 32;
   float m = -infinity(), mw = -infinity();
   for (int i = lane; i < active; i += 32) {
@@ -178,9 +179,12 @@ __device__ __forceinline__ HeadState combine_states(const HeadState* parts, int 
   m = warp_reduce<Max>(m);
   if (ENTROPY) mw = warp_reduce<Max>(mw);
   HeadState total = {m, 0.f, mw, 0.f, 0.f};
-  for (int i = lane; i < active; i += 32) {
+#pragma unroll
+  for (int j = 0; j < MAX_SPLITS / 32; ++j) {
+    const int i = lane + 32 * j;
+    if (i >= active) break;
     HeadState part = parts[i];
-    factors[i] = raise<ENTROPY>(part, m, mw);
+    factors[j] = raise<ENTROPY>(part, m, mw);
     add_sums(total, part);
   }
   total.z = warp_reduce<Sum>(total.z);
@@ -197,23 +201,29 @@ __device__ OUT_OF_LINE void merge(Arguments a, Heads heads, int active) {
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int g = threadIdx.x / 32; g < heads.count; g += WARPS) {
-    float* factors = reinterpret_cast<float*>(dyn_smem) + g * MAX_SPLITS;
     const size_t head = heads.first + g, part = head * gridDim.x;
+    float factors[MAX_SPLITS / 32] = {};
     const HeadState total = combine_states<ENTROPY>(a.partial_states + part, active, factors);
     if (lane == 0) a.states[head] = total;
-    __syncwarp();  // all lanes' factors are there
-    for (int dim = 4 * lane; dim < D; dim += 128) {
+#pragma unroll 1
+    for (int first = 0; first < D; first += 128) {
+      const int dim = first + 4 * lane;
       const float* from = a.partial_out + part * D + dim;
-      float sum[4] = {}, x[4];
-#pragma unroll 8
-      for (int i = 0; i < active; ++i) {
-        load_vec<float>(from + (size_t)i * D, x);
+      float sum[4] = {};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) sum[j] = fmaf(factors[i], x[j], sum[j]);
+      for (int j = 0; j < MAX_SPLITS / 32; ++j) {
+#pragma unroll 8
+        for (int i = 0; i < min(32, active - 32 * j); ++i) {
+          const float factor = __shfl_sync(FULL_WARP, factors[j], i);
+          float x[4] = {};
+          if (dim < D) load_vec<float>(from + (size_t)(32 * j + i) * D, x);
+#pragma unroll
+          for (int n = 0; n < 4; ++n) sum[n] = fmaf(factor, x[n], sum[n]);
+        }
       }
 #pragma unroll
-      for (int j = 0; j < 4; ++j) sum[j] /= total.z;
-      store_vec<float>(a.out + head * D + dim, sum);
+      for (int n = 0; n < 4; ++n) sum[n] /= total.z;
+      if (dim < D) store_vec<float>(a.out + head * D + dim, sum);
     }
   }
 }
@@ -227,7 +237,6 @@ __device__ __forceinline__ void clear(const Arguments& a, const Heads& heads) {
 template <class K, class V, int D, bool ENTROPY>
 __device__ __forceinline__ void decode(const Arguments& a) {
   using T = Tiling<K, V, D>;
-  static_assert(T::BYTES >= 4 * G * MAX_SPLITS, "factors of the merge");
   PRECOND_GRID(ANY_GRID, a.kv_heads * ceil_div(a.heads / a.kv_heads, G));
   start_early();
   const Heads heads(a);

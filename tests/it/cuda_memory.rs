@@ -198,3 +198,49 @@ fn a_device_that_cannot_map_memory_gives_the_same() {
     };
     assert_eq!(score("0"), score("1"));
 }
+
+/// Steps have as many rows as there is memory for: here 64, where 128 were asked for.
+#[test]
+fn a_step_has_fewer_rows_where_there_is_no_memory_for_more() {
+    let name = "cuda_memory::a_step_has_fewer_rows_where_there_is_no_memory_for_more";
+    if !cuda_host::alone_with(name, &[("UQAC_HOST_CUDA_MEMORY", "64M"), ("UQAC_HOST_CUDA_MAPPING", "0")]) {
+        return;
+    }
+    let folder = model();
+    let mut backend = backend(folder.path());
+    let start = |backend: &mut CudaBackend, positions: usize| -> Result<SequenceId, BackendError> {
+        let id = backend.open(None)?;
+        backend.reserve(id, positions)?;
+        let first = extend::<BackendError>(backend, id, 0, &[7], false, |_| false, |_, _| Ok(()));
+        first.map(|_| id).inspect_err(|_| backend.close(id))
+    };
+    let ids: Vec<SequenceId> = (0..100).map(|_| start(&mut backend, 64).unwrap()).collect();
+    // what is kept for each sequence has its place from now on: slots are doubled where they do not suffice
+    (0..300).for_each(|_| drop(backend.open(None).unwrap()));
+    start(&mut backend, 64).unwrap();
+    let row = |id: &SequenceId| {
+        let row = Row { sequence: *id, position: 1, token: 7 };
+        DecodeRow { row, sampling: Sampling::GREEDY, stream: 0, detail: false }
+    };
+    let rows: Vec<DecodeRow> = ids.iter().map(row).collect();
+    // with nothing left, then with a little more each time: what one row needs beside the sequences, then what all need
+    let mut others = Vec::new();
+    for rows in [&rows[..1], &rows] {
+        others.extend(std::iter::from_fn(|| start(&mut backend, 300).ok()));
+        let captured = cuda_host::calls("cuStreamEndCapture");
+        let mut steps = vec![0; rows.len()];
+        loop {
+            let mut on_step = |index: usize, _: Step, _: u32| {
+                steps[index] += 1;
+                if steps[index] < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            };
+            match backend.decode(rows, 250, &mut on_step) {
+                Ok(()) => break,
+                Err(_) => backend.close(others.pop().expect("memory for steps of 64 rows")),
+            }
+        }
+        assert_eq!(steps, vec![3; rows.len()]);
+        let shapes = cuda_host::calls("cuStreamEndCapture") - captured;
+        assert_eq!(shapes, if rows.len() == 1 { 1 } else { 2 }, "100 rows as 64 and 36");
+    }
+}

@@ -104,15 +104,39 @@ impl CudaBackend {
         vocabulary: usize,
         on_step: &mut OnStep,
     ) -> Result<(), BackendError> {
+        let room = self.room_for(rows.len().min(DECODE_ROWS))?;
         let mut waiting: VecDeque<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
         let mut active = Vec::new();
         loop {
-            active.extend(waiting.drain(..waiting.len().min(DECODE_ROWS - active.len())));
+            active.extend(waiting.drain(..waiting.len().min(room - active.len())));
             if active.is_empty() {
                 return Ok(());
             }
             active = self.decode_group(active, vocabulary, on_step)?;
         }
+    }
+
+    /// Makes room for steps of this many rows, or of as many as there is memory for: how many.
+    fn room_for(&mut self, rows: usize) -> Result<usize, CudaError> {
+        let mut room = rows.next_power_of_two().max(FIRST_ROOM);
+        while rows > self.scratch.heads.rows {
+            match self.enlarge(room) {
+                Err(CudaError::OutOfMemory { .. }) if room > FIRST_ROOM => room /= 2,
+                result => result?,
+            }
+            if room <= self.scratch.heads.rows {
+                return Ok(room.min(rows));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn enlarge(&mut self, rows: usize) -> Result<(), CudaError> {
+        let heads = HeadScratch::new(&self.device, &self.spec, self.splits, rows)?;
+        self.head = LmHead::new(&self.device, &self.spec, rows)?;
+        self.scratch.heads = heads;
+        self.decoder.forget();
+        Ok(())
     }
 
     /// Runs rows until one of them ends; those that go on.
@@ -150,12 +174,6 @@ impl CudaBackend {
             .flatten()
             .map(|(_, r)| sampler(&r.choice(group.vocabulary), r.row.position))
             .collect::<Result<_, _>>()?;
-        if rows.len() > self.scratch.heads.rows {
-            let room = rows.len().next_power_of_two().max(FIRST_ROOM);
-            self.scratch.heads = HeadScratch::new(&self.device, &self.spec, self.splits, room)?;
-            self.head = LmHead::new(&self.device, &self.spec, room)?;
-            self.decoder.forget();
-        }
         self.make_room(&rows, 1)?;
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
         self.device.write(&self.scratch.rows, 0, &group.states)?;

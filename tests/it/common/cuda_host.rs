@@ -47,6 +47,11 @@ pub fn load() -> bool {
 /// no other. Anywhere else it starts that process, fails if the test fails there, and returns false. False too without the
 /// host-run driver. `test` is the test's path, as `cargo test` prints it.
 pub fn alone(test: &str) -> bool {
+    alone_with(test, &[])
+}
+
+/// The same with more in the environment of that process.
+pub fn alone_with(test: &str, environment: &[(&str, &str)]) -> bool {
     const RUNS_ALONE: &str = "UQAC_TEST_ALONE";
     if std::env::var_os(RUNS_ALONE).is_some_and(|name| name == test) {
         return load();
@@ -59,7 +64,12 @@ pub fn alone(test: &str) -> bool {
         return false;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", "--nocapture", test]).env(RUNS_ALONE, test).output().unwrap();
+    let output = command
+        .args(["--exact", "--nocapture", test])
+        .env(RUNS_ALONE, test)
+        .envs(environment.iter().copied())
+        .output()
+        .unwrap();
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (stdout, stderr) = (said(&output.stdout), said(&output.stderr));
     assert!(output.status.success() && stdout.contains("1 passed"), "{test}, in its own process:\n{stdout}{stderr}");
