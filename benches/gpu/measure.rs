@@ -36,7 +36,7 @@ impl Sizes {
         Sizes {
             prompt: 512,
             response: 512,
-            batches: vec![16, 64],
+            batches: vec![16, 64, 256],
             prefill: 4096,
             answered: 500,
             variants: 8,
