@@ -216,7 +216,9 @@ fn a_step_has_fewer_rows_where_there_is_no_memory_for_more() {
     };
     let ids: Vec<SequenceId> = (0..100).map(|_| start(&mut backend, 64).unwrap()).collect();
     // what is kept for each sequence has its place from now on: slots are doubled where they do not suffice
-    (0..300).for_each(|_| drop(backend.open(None).unwrap()));
+    for _ in 0..300 {
+        backend.open(None).unwrap();
+    }
     start(&mut backend, 64).unwrap();
     let row = |id: &SequenceId| {
         let row = Row { sequence: *id, position: 1, token: 7 };
