@@ -129,6 +129,7 @@ struct Copies {
     w += elements, up += elements, x += elements, left -= elements;
   }
 };
+
 /// A warp's sums of 16 rows and all outputs.
 struct Sums {
   float y[TILES][BATCHES][4];  // as mma leaves them
