@@ -1,4 +1,4 @@
-// gemv.cu's products for up to 256 rows, in the same bits. With so many rows the tensor cores decide, and what blocks ask of
+// gemv.cu's products for up to 256 rows, in the same bits. Beyond 64 the tensor cores decide, and what blocks ask of
 // the second cache: a block has M = 64 or 128 rows and 128 outputs, each warp 16 of the rows. It does what gemv.cu's eight
 // warps do side by side one after the other, and adds up their sums as they do. Rows come as the two f16 terms that gemv.cu splits
 // them into, which split_rows writes, with a norm if there is one: in each block again it would take longer than the products.

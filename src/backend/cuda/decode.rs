@@ -119,16 +119,13 @@ impl CudaBackend {
     /// Makes room for steps of this many rows, or of as many as there is memory for: how many.
     fn room_for(&mut self, rows: usize) -> Result<usize, CudaError> {
         let mut room = rows.next_power_of_two().max(FIRST_ROOM);
-        while rows > self.scratch.heads.rows {
+        while rows > self.scratch.heads.rows && room > self.scratch.heads.rows {
             match self.enlarge(room) {
                 Err(CudaError::OutOfMemory { .. }) if room > FIRST_ROOM => room /= 2,
                 result => result?,
             }
-            if room <= self.scratch.heads.rows {
-                return Ok(room.min(rows));
-            }
         }
-        Ok(rows)
+        Ok(room.min(rows))
     }
 
     fn enlarge(&mut self, rows: usize) -> Result<(), CudaError> {

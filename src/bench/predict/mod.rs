@@ -138,6 +138,11 @@ impl Time {
         self.gaps + self.memory + self.issue + self.other
     }
 
+    /// Adds a node that takes as long as the longer of the two.
+    fn add_longer(&mut self, memory: f64, issue: f64) {
+        if memory >= issue { self.memory += memory } else { self.issue += issue }
+    }
+
     /// What most of it waits for: (the counter, what it should say).
     fn falsified_by(&self) -> String {
         let share = |seconds: f64| 100.0 * seconds / self.total();
@@ -239,12 +244,7 @@ impl Model<'_> {
             most * slices * (weights * (1.0 + block as f64 / 16.0) + 2.0 * terms) / SHARED_BYTES_A_CYCLE / clock;
         let cached = blocks as f64 * slices * (weights + terms) / self.rate(self.device.cache_bandwidth);
         let read = (width * outs) as f64 * WEIGHT_BYTES / self.bandwidth();
-        let longest = computed.max(shared).max(cached);
-        if read > longest {
-            time.memory += read
-        } else {
-            time.issue += longest
-        }
+        time.add_longer(read, computed.max(shared).max(cached));
         // splitting is a small node, and one more gap
         time.gaps += self.gap();
         time.other += self.time(RAMP) + self.time(SMALL_NODE);
@@ -253,11 +253,7 @@ impl Model<'_> {
     /// A node that reads `bytes` with `per_kib` instructions for each KiB.
     fn read(&self, time: &mut Time, bytes: f64, per_kib: f64, ipc: Assumed, ramp: Assumed) {
         let (memory, issue) = (bytes / self.bandwidth(), bytes / 1024.0 * per_kib / self.issue(ipc));
-        if memory >= issue {
-            time.memory += memory
-        } else {
-            time.issue += issue
-        }
+        time.add_longer(memory, issue);
         time.other += self.time(ramp);
     }
 
@@ -281,8 +277,7 @@ impl Model<'_> {
     fn step(&self, batch: usize, context: usize, traced: bool) -> Time {
         let (s, mut time) = (self.spec, Time::default());
         let kernels = ["gemv_qkv", "gemv", "gemv_gated", "gemv"];
-        // attention and the four products
-        // norms after a product, and a rotation that no product does
+        // beside attention and the four products: norms after a product, and a rotation that no product does
         let many = batch > NARROW_VARIANTS.iter().map(|variant| variant.rows).max().unwrap_or(0);
         let rotates = !s.qk_norm && !many;
         let small = if s.post_norms { 2 } else { 0 } + usize::from(!rotates);
@@ -376,7 +371,7 @@ impl Model<'_> {
             for layer in &s.layers {
                 for shape in self.products() {
                     let (read, other) = self.wide_product(rows, shape);
-                    if read > other { time.memory += read } else { time.issue += other }
+                    time.add_longer(read, other);
                 }
                 let positions = (first + rows / 2).min(layer.window.unwrap_or(usize::MAX));
                 let blocks = (rows * s.group_size()).div_ceil(64) * s.num_key_value_heads;
