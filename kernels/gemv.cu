@@ -343,8 +343,9 @@ __device__ __forceinline__ void qkv(const float* x, const float* __restrict__ no
     const int row = i / (OUTS / 2), tile = i % (OUTS / 2) / (TILE / 2), g = i % (TILE / 2);
     const TileOuts outs(block * TILES + tile, paired(number));
     const int first = outs.first + g, second = outs.second + g;
+    const float factor = merge.factor(row, k, eps);
     const auto sum = [&](int line, int out) {
-      return finish<W>(job, out, merge.product(tile * TILE + line, row), merge.factor(row, k, eps));
+      return finish<W>(job, out, merge.product(tile * TILE + line, row), factor);
     };
     if (to.cos) {
       const auto pair = [&] { return Rotated{sum(g, first), sum(g + TILE / 2, second)}; };
