@@ -15,6 +15,7 @@
 //   window     positions a row attends to, itself included; 0: all
 //   softcap    s <- softcap tanh(s / softcap); 0: none
 //   out        [n, heads, D] f32
+//   rounded    where the rows [n, heads * D] go instead of out, rounded, if not null; D a multiple of 32
 //   states     [n, heads]; the entropy states of rows before the sequence's first_traced_row stay empty
 // PRECOND: grid (parts, kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared memory NAME_shared_bytes, at
 //   most 99 KB. The parts of a run of r rows: lines 0, 64, ... below r * heads / kv_heads.
@@ -31,6 +32,7 @@
 // The tensor cores' accumulators truncate, so no chain there is longer than 32 dimensions (queries . keys) or the 32
 // positions of a tile (weights . values): those sums are added in float32.
 #include "attn_terms.cuh"
+#include "rounded.cuh"
 #include "softmax_state.cuh"
 
 namespace attn_prefill {
@@ -58,6 +60,7 @@ struct Arguments {
   float softcap;
   float* out;
   HeadState* states;
+  RoundedRows rounded;
 };
 
 /// Eight floats as f16 terms, 16 bytes in each of PLANES arrays that are `plane` elements apart.
@@ -327,15 +330,29 @@ __device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a,
   state.z = warp_reduce<Sum, 4>(state.z);
   state.zw = warp_reduce<Sum, 4>(state.zw);
   state.sw = warp_reduce<Sum, 4>(state.sw);
-  if (line / group >= part.rows) return;
-  const size_t head = (size_t)(part.first + line / group) * a.heads + blockIdx.y * group + line % group;
-  const int lane = threadIdx.x % 4;
-  if (lane == 0) a.states[head] = state;
+  const bool there = line / group < part.rows;
+  const size_t row = part.first + line / group;
+  const int head = blockIdx.y * group + line % group, lane = threadIdx.x % 4;
+  if (there && lane == 0) a.states[row * a.heads + head] = state;
+  constexpr int TOGETHER = D < SHARING ? D / 8 : SHARING / 8;
 #pragma unroll
-  for (int i = 0; i < D / 8; ++i) {
-    const float2 pair = make_float2(lines.out[i][2 * HALF] / (state.z * WEIGHT_SCALE),
-                                    lines.out[i][2 * HALF + 1] / (state.z * WEIGHT_SCALE));
-    *reinterpret_cast<float2*>(a.out + head * D + i * 8 + lane * 2) = pair;
+  for (int first = 0; first < D / 8; first += TOGETHER) {
+    float2 pairs[TOGETHER];
+    float max = 0.f;
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      const float(&sums)[4] = lines.out[first + i];
+      pairs[i] = make_float2(sums[2 * HALF] / (state.z * WEIGHT_SCALE), sums[2 * HALF + 1] / (state.z * WEIGHT_SCALE));
+      max = fmaxf(max, max_abs(pairs[i]));
+    }
+    const int at = head * D + first * 8 + lane * 2;
+    if (D % SHARING == 0 && a.rounded.values) {
+      max = warp_reduce<Max, 4>(max);
+      if (there) store_rounded(a.rounded, row, a.heads * D, at, pairs, max);
+    } else if (there) {
+#pragma unroll
+      for (int i = 0; i < TOGETHER; ++i) *reinterpret_cast<float2*>(a.out + row * a.heads * D + at + i * 8) = pairs[i];
+    }
   }
 }
 
@@ -411,9 +428,9 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
   extern "C" __global__ void __launch_bounds__(128, D > 64 || sizeof(V) == 4 ? 2 : 3)                    \
       name(const float* queries, const RowState* rows, const PrefillPart* parts,                         \
            const SequenceView* sequences, int layer, int heads, int kv_heads, int window, float softcap, \
-           float* out, HeadState* states) {                                                              \
+           float* out, HeadState* states, RoundedRows rounded) {                                         \
     attn_prefill::prefill<K, V, D, TERMS>(                                                               \
-        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, out, states},                \
+        {queries, rows, sequences, layer, heads, kv_heads, window, softcap, out, states, rounded},       \
         parts[blockIdx.x]);                                                                              \
   }
 #define ATTN_PREFILL_EXACT(D)                                          \

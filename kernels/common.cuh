@@ -299,6 +299,17 @@ __device__ __forceinline__ void cp_async16(void* to, const void* from, bool want
 #endif
 }
 
+/// Starts a copy of the first `bytes` of 8 bytes, zeros after them. PRECOND: as above, but aligned to 8 bytes.
+__device__ __forceinline__ void cp_async8(void* to, const void* from, int bytes) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::cp_async(to, from, 8, bytes);
+#else
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+
 /// Ends the group of copies that this thread has started.
 __device__ __forceinline__ void cp_commit() {
 #ifdef CUDA_HOST_SHIM

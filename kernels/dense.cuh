@@ -1,6 +1,6 @@
 // What the dense kernels share: activations, and the splitting of float32 into 16-bit terms for the tensor cores.
 #pragma once
-#include "common.cuh"
+#include "rounded.cuh"
 
 /// One matrix of a launch of gemv.cu or gemm.cu: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k] (+ bias[o]).
 struct MatrixJob {
@@ -9,6 +9,7 @@ struct MatrixJob {
   const float* bias;    // [outs] or null
   float* y;             // [rows, outs]
   int outs;             // 0: there is no such job
+  RoundedRows rounded;  // of a gate in gemm.cu: where its products with up go instead of y, if not null
 };
 /// Up to three matrices of one launch, their blocks of outputs one after the other.
 struct MatrixJobs {
@@ -57,8 +58,8 @@ struct Finish {
     if (there & (job.scales != nullptr)) scale = *reinterpret_cast<const float2*>(job.scales + out);
     if (there & (job.bias != nullptr)) bias = *reinterpret_cast<const float2*>(job.bias + out);
   }
-  __device__ __forceinline__ float2 operator()(float x, float y, float x_scale) const {
-    return make_float2(x * x_scale * scale.x + bias.x, y * x_scale * scale.y + bias.y);
+  __device__ __forceinline__ float2 operator()(float x, float y) const {
+    return make_float2(x * scale.x + bias.x, y * scale.y + bias.y);
   }
 };
 
@@ -66,25 +67,24 @@ struct Finish {
 /// has two neighbouring outputs of two rows, `row` and row + 8, in each tile, from `out` on: `sums(tile, i)` are output i % 2 of
 /// row i / 2; with GATED they are of the gate, and `up_sums` of up. `mode`: accumulate, or the activation. What some tiles
 /// need from memory is asked for together: a load for each number, one after the other, would take longer than the product.
-template <bool GATED, int TILES, class Sums, class UpSums>
-__device__ __forceinline__ void store_products(MatrixJob job, MatrixJob up, const float* x_scales, int row,
-                                               int out, int n, int mode, const Sums& sums, const UpSums& up_sums) {
+/// `of_all(max)`: the largest of both rows' outputs, where other warps have some of those that share a power of two.
+template <bool GATED, int TILES, class Sums, class UpSums, class OfAll>
+__device__ __forceinline__ void store_products(const MatrixJob& job, const MatrixJob& up, int row, int out, int n, int mode,
+                                               const Sums& sums, const UpSums& up_sums, const OfAll& of_all) {
   constexpr int TOGETHER = TILES < 4 ? TILES : 4;
-  float x_scale[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) x_scale[r] = row + 8 * r < n ? x_scales[row + 8 * r] : 0.0f;
 #pragma unroll
   for (int first = 0; first < TILES; first += TOGETHER) {
+    const int at = out + first * 8;
     Finish finish[TOGETHER], finish_up[TOGETHER];
-    float2 before[TOGETHER][2];
+    float2 before[TOGETHER][2], results[2][TOGETHER];
     const auto place = [&](int tile, int r) {
-      return reinterpret_cast<float2*>(job.y + (size_t)(row + 8 * r) * job.outs + out + (first + tile) * 8);
+      return reinterpret_cast<float2*>(job.y + (size_t)(row + 8 * r) * job.outs + at + tile * 8);
     };
-    const auto there = [&](int tile, int r) { return (out + (first + tile) * 8 < job.outs) & (row + 8 * r < n); };
+    const auto there = [&](int tile, int r) { return (at + tile * 8 < job.outs) & (row + 8 * r < n); };
 #pragma unroll
     for (int tile = 0; tile < TOGETHER; ++tile) {
-      finish[tile] = Finish(job, out + (first + tile) * 8, there(tile, 0));
-      if (GATED) finish_up[tile] = Finish(up, out + (first + tile) * 8, there(tile, 0));
+      finish[tile] = Finish(job, at + tile * 8, there(tile, 0));
+      if (GATED) finish_up[tile] = Finish(up, at + tile * 8, there(tile, 0));
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         before[tile][r] = !GATED & (mode != 0) & there(tile, r) ? *place(tile, r) : make_float2(-0.0f, -0.0f);
@@ -92,14 +92,27 @@ __device__ __forceinline__ void store_products(MatrixJob job, MatrixJob up, cons
 #pragma unroll
     for (int i = 0; i < 2 * TOGETHER; ++i) {
       const int tile = i / 2, r = i % 2;
-      float2 result = finish[tile](sums(first + tile, 2 * r), sums(first + tile, 2 * r + 1), x_scale[r]);
+      float2& result = results[r][tile];
+      result = finish[tile](sums(first + tile, 2 * r), sums(first + tile, 2 * r + 1));
       if constexpr (GATED) {
-        const float2 factor = finish_up[tile](up_sums(first + tile, 2 * r), up_sums(first + tile, 2 * r + 1), x_scale[r]);
+        const float2 factor = finish_up[tile](up_sums(first + tile, 2 * r), up_sums(first + tile, 2 * r + 1));
         result = make_float2(activate(result.x, mode) * factor.x, activate(result.y, mode) * factor.y);
       } else {
         result = make_float2(before[tile][r].x + result.x, before[tile][r].y + result.y);
       }
-      if (there(tile, r)) *place(tile, r) = result;
+    }
+    if (GATED && job.rounded.values) {
+      float2 max = make_float2(0.0f, 0.0f);  // of each row
+#pragma unroll
+      for (int tile = 0; tile < TOGETHER; ++tile)
+        max = make_float2(fmaxf(max.x, max_abs(results[0][tile])), fmaxf(max.y, max_abs(results[1][tile])));
+      max = of_all(make_float2(warp_reduce<Max, 4>(max.x), warp_reduce<Max, 4>(max.y)));
+      if (row < n) store_rounded(job.rounded, row, job.outs, at, results[0], max.x);
+      if (row + 8 < n) store_rounded(job.rounded, row + 8, job.outs, at, results[1], max.y);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2 * TOGETHER; ++i)
+        if (there(i / 2, i % 2)) *place(i / 2, i % 2) = results[i % 2][i / 2];
     }
   }
 }
@@ -171,44 +184,4 @@ __device__ __forceinline__ void split(const float (&x)[8], unsigned (&terms)[TER
       }
     }
   }
-}
-
-// ---- float32 as one f16 number and a power of two for each row -------------------------------------------------------
-
-// A row's largest number is brought into 2^14 .. 2^15 (scale_to_f16): then a number is held to 2^-11 of itself or 2^-39 of
-// the largest, and one of 8 bits (bf16) exactly down to 2^-31 of that.
-
-/// The largest absolute value of four; NaN counts as nothing, and stays NaN when it is rounded.
-__device__ __forceinline__ float max_abs(float4 x) {
-  return fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w)));
-}
-
-/// Rounds a row of which `four(i)` gives elements 4i .. 4i + 3: x = *scale * to. Up to 32 elements a thread are
-/// asked for once, and kept; the rest twice.
-/// PRECOND: all THREADS threads of the block; `scratch` holds a float a warp, as block_reduce wants it; width a multiple of 4.
-template <int THREADS, class Four>
-__device__ __forceinline__ void round_row(const Four& four, int width, __half* to, float* scale, float* scratch) {
-  constexpr int KEPT = 8;
-  float4 kept[KEPT];
-  float max = 0.0f;
-  const int end = width / 4;
-#pragma unroll
-  for (int j = 0; j < KEPT; ++j) {
-    const int i = threadIdx.x + j * THREADS;
-    kept[j] = i < end ? four(i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    max = fmaxf(max, max_abs(kept[j]));
-  }
-  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) max = fmaxf(max, max_abs(four(i)));
-  const PowerOfTwo power = scale_to_f16(block_reduce<Max>(max, scratch));
-  const auto store = [&](int i, float4 x) {
-    *reinterpret_cast<uint2*>(to + 4 * i) = make_uint2(pack2<__half>(x.x * power.scale, x.y * power.scale),
-                                                       pack2<__half>(x.z * power.scale, x.w * power.scale));
-  };
-#pragma unroll
-  for (int j = 0; j < KEPT; ++j) {
-    const int i = threadIdx.x + j * THREADS;
-    if (i < end) store(i, kept[j]);
-  }
-  for (int i = threadIdx.x + KEPT * THREADS; i < end; i += THREADS) store(i, four(i));
-  if (threadIdx.x == 0) *scale = power.inverse;
 }

@@ -1,26 +1,26 @@
 // Products of many activation rows with weight matrices on the tensor cores, for prefill and ensembles:
-// y[r, o] (+)= x_scales[r] scales[o] * sum over k of x[r, k] w[o, k] (+ bias[o]).
+// y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
 //
-// Activations are one f16 number each, with a power of two for each row (round_row in dense.cuh): rms_norm_f16 (norm.cu)
-// writes them, round_rows makes them of any f32. What that costs: RESULTS.md, precision.
+// Activations are one f16 number each, with powers of two (rounded.cuh): rms_norm_f16 (norm.cu), attn_prefill.cu and
+// gemm_gated write them, round_rows makes them of any f32. What that costs: RESULTS.md, precision.
 //
 // A block of 4 warps computes M rows x M outputs, M = 64 or 128, each warp a quarter: as many rows as outputs, so that what
 // the second cache, shared memory and registers have to deliver for a multiplication is least. With GATED half of the
 // outputs are the gate's and the others the same of up, of which a lane has both, so that their sums never leave it. Slices of
 // 64 elements of k, a line of 128 bytes a row, come through shared memory by cp.async, the next ones while one is
-// multiplied. The tensor core's accumulators truncate, so no chain there is longer than 32 elements: then float32 sums are
-// added to, which also leaves room for 64 x 64 of them in a warp's registers. The order of sums depends on k alone: a row
+// multiplied. The tensor core's accumulators truncate, so no chain there is longer than 32 elements: then its power of two takes
+// it into float32 sums, which also leaves room for 64 x 64 of them in a warp's registers. The order of sums depends on k alone: a row
 // has the same bits in every chunk, at every place, with either M.
 //
-//   gemm_m{64,128}        (x, x_scales, jobs, n, k, accumulate)
-//   gemm_gated_m{64,128}  (x, x_scales, jobs, n, k, activation)          y of job 0 = act(its sums) * sums of job 1
-//   round_rows            (x, to, scales, width)                         to, scales <- x, row by row
-//   scale_products        (products, x_scales, scales, y, count, outs, accumulate)  of a library that multiplies f16 alone
+//   gemm_m{64,128}        (x, jobs, n, k, accumulate)
+//   gemm_gated_m{64,128}  (x, jobs, n, k, activation)                    y of job 0 = act(its sums) * sums of job 1; or rounded
+//   round_rows            (x, width, to)                                 to <- x, one power of two a row
+//   scale_products        (products, x_scales, x_stride, scales, y, count, outs, accumulate)  of a library that multiplies f16 alone
 //
-//   x           [n, k] f16; round_rows: [rows, width] f32      x_scales    [n] f32
-//   jobs        matrices over the same x, f16 (MatrixJobs)     accumulate  0: y is written; 1: y is added to
-//   activation  0 SiLU, 1 GELU (tanh)
-//   to, scales  [rows, width] f16, [rows] f32                  products, y [rows, outs], count numbers of f32; y may be products
+//   x           [n, k], rounded; round_rows: [rows, width] f32     jobs        matrices over the same x, f16 (MatrixJobs)
+//   accumulate  0: y is written; 1: y is added to                  activation  0 SiLU, 1 GELU (tanh)
+//   to          [rows, width]                                      products, y [rows, outs], count numbers of f32; y may be products
+//   x_scales    [rows, x_stride] f32, of which each row's first is used
 //
 // PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / m), gated: ceil(2 outs / m)), block 128; k a multiple
 //   of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than
@@ -44,8 +44,10 @@ struct Tile {
   static constexpr int PART = M / 2;                      // rows, and rows of weights, of a warp
   static constexpr int M_TILES = PART / 16, N_TILES = PART / 8;
   static constexpr int COPIES = M / ROWS_AT_ONCE;         // of a thread, of x and of w
-  static constexpr int STAGE = 2 * M * LINE;              // rows of x, then of w
+  static constexpr int SCALES = 2 * M * LINE;             // where a stage's powers of two are, two of a row: after rows of x, and of w
+  static constexpr int STAGE = SCALES + M * 8;
   static constexpr int STAGES = M == 64 ? 4 : 2, BYTES = STAGES * STAGE;  // few rows wait for memory, many compute
+  static constexpr int SHARED = BYTES + (PART / 2 < SHARING ? M * 8 : 0);  // maxima, where gates that share a power are two warps'
 };
 
 /// What a thread copies of each slice: one chunk of some rows. A row's chunks are permuted by its number, so that
@@ -54,29 +56,33 @@ template <int M, bool GATED>
 struct Copies {
   static constexpr int COPIES = Tile<M>::COPIES, OF_GATE = GATED ? COPIES / 2 : COPIES;
   const __half *x, *w, *up;  // this thread's chunk of its first rows; of w: of the gate, and of up
-  int rows, outs;            // from those on, if they are there
+  const float* scales;       // of row threadIdx.x of the block
+  bool scaled;               // whether there is such a row
+  int rows, outs;            // from the first rows on, if they are there
   size_t stride;             // elements to its next row
   unsigned char* to;
-  int left;  // elements of k from this thread's chunk of the next slice on
+  int left;                  // elements of k from the next slice on
 
   /// For rows from `row` of n on, and outputs from `out` on.
-  __device__ __forceinline__ void begin(const __half* xs, const MatrixJob& job, const MatrixJob& second, int row, int n,
+  __device__ __forceinline__ void begin(const RoundedRows& xs, const MatrixJob& job, const MatrixJob& second, int row, int n,
                                         int out, int k) {
     const int own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
     const size_t first = (size_t)(out + own) * k + 8 * chunk;
-    x = xs + (size_t)(row + own) * k + 8 * chunk;
+    x = xs.values + (size_t)(row + own) * k + 8 * chunk;
+    scales = xs.scales + (size_t)(row + threadIdx.x) * row_scales(k);
+    scaled = threadIdx.x < M && (int)threadIdx.x < n - row;
     w = static_cast<const __half*>(job.w) + first;
     up = static_cast<const __half*>(second.w) + first;
     rows = n - row - own, outs = job.outs - out - own;
     stride = (size_t)ROWS_AT_ONCE * k;
     to = dyn_smem + own * LINE + (chunk ^ own % 8) * 16;
-    left = k - 8 * chunk;
+    left = k;
   }
 
   /// Starts the copies of the next slice into a stage; zeros beyond k. A group in any case, which keeps the count.
   __device__ __forceinline__ void fetch(int stage) {
     unsigned char* place = to + stage;
-    const bool on = left > 0;
+    const bool on = left > (int)(threadIdx.x % CHUNKS * 8);
 #pragma unroll
     for (int i = 0; i < COPIES; ++i)
       cp_async16(place + i * ROWS_AT_ONCE * LINE, x + i * stride, on && i * ROWS_AT_ONCE < rows);
@@ -86,7 +92,9 @@ struct Copies {
       const __half* from = (i < OF_GATE ? w : up) + row * stride;
       cp_async16(place + (M + i * ROWS_AT_ONCE) * LINE, from, on && row * ROWS_AT_ONCE < outs);
     }
-    x += BK, w += BK, up += BK, left -= BK;
+    if (threadIdx.x < M)
+      cp_async8(dyn_smem + stage + Tile<M>::SCALES + threadIdx.x * 8, scales, !scaled || left <= 0 ? 0 : left <= CHAIN ? 4 : 8);
+    x += BK, w += BK, up += BK, scales += BK / SHARING, left -= BK;
     cp_commit();
   }
 };
@@ -114,7 +122,7 @@ struct Warp {
     for (int i = 0; i < M_TILES * N_TILES * 4; ++i) sum[i / (N_TILES * 4)][i / 4 % N_TILES][i % 4] = 0.0f;
   }
 
-  /// sum += the products over a slice of k, which lies in a stage. Chunks are two apart from 16 elements of k to the next,
+  /// sum += the products over a slice of k, which lies in a stage, times the rows' powers of two. Chunks are two apart from 16 elements of k to the next,
   /// before the permutation, and so they are after it.
   __device__ __forceinline__ void multiply(int stage) {
 #pragma unroll 1
@@ -125,6 +133,10 @@ struct Warp {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
           ldmatrix_x4(a[m][step], dyn_smem + ((x + stage) ^ (first / 8 + 2 * step) * 16) + m * 16 * LINE);
+      float scale[M_TILES][2];
+      const unsigned char* scales = dyn_smem + stage + Layout::SCALES + (first_row() + threadIdx.x % 32 / 4) * 8 + first / CHAIN * 4;
+#pragma unroll
+      for (int i = 0; i < 2 * M_TILES; ++i) scale[i / 2][i % 2] = *reinterpret_cast<const float*>(scales + i * 64);
 #pragma unroll
       for (int pair = 0; pair < N_TILES; pair += 2) {
         unsigned b[STEPS][4];
@@ -141,29 +153,44 @@ struct Warp {
             mma_m16n8k16<__half>(c, a[m][step], of_tile);
           }
 #pragma unroll
-          for (int part = 0; part < 4; ++part) sum[m][pair + tile][part] += c[part];
+          for (int part = 0; part < 4; ++part) {
+            float& to = sum[m][pair + tile][part];
+            to = fmaf(c[part], scale[m][part / 2], to);
+          }
         }
       }
     }
   }
 
   /// Lane 4g + t has of each tile rows g and g + 8, outputs 2t and 2t + 1. `mode`: accumulate, or the activation.
-  __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, const float* x_scales, int block_row,
-                                        int block_out, int n, int mode) {
+  __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, int block_row, int block_out, int n,
+                                        int mode) {
     constexpr int TILES = GATED ? N_TILES / 2 : N_TILES;
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float2* maxima = reinterpret_cast<float2*>(dyn_smem + Layout::BYTES);  // [2 halves of the outputs, rows / 2]
 #pragma unroll
-    for (int m = 0; m < M_TILES; ++m)
+    for (int m = 0; m < M_TILES; ++m) {
+      // where a warp has half of what shares a power of two, the other half is the other's that has the same rows
+      const auto of_all = [&](float2 max) {
+        if constexpr (OUTS < SHARING) {
+          float2* const of_rows = maxima + (first_row() / 16 + m) * 8 + g;
+          if (t == 0) of_rows[threadIdx.x / 64 * (M / 2)] = max;
+          __syncthreads();
+          const float2 other = of_rows[(1 - threadIdx.x / 64) * (M / 2)];
+          max = make_float2(fmaxf(max.x, other.x), fmaxf(max.y, other.y));
+        }
+        return max;
+      };
       store_products<GATED, TILES>(
-          job, up, x_scales, block_row + first_row() + m * 16 + g, block_out + first_out() + 2 * t, n, mode,
+          job, up, block_row + first_row() + m * 16 + g, block_out + first_out() + 2 * t, n, mode,
           [&](int tile, int i) { return sum[m][GATED ? 2 * tile : tile][i]; },
-          [&](int tile, int i) { return sum[m][2 * tile + 1][i]; });
+          [&](int tile, int i) { return sum[m][2 * tile + 1][i]; }, of_all);
+    }
   }
 };
 
 template <int M, bool GATED>
-__device__ __forceinline__ void product(const __half* x, const float* x_scales, const MatrixJobs& jobs, int n, int k,
-                                        int mode) {
+__device__ __forceinline__ void product(const RoundedRows& x, const MatrixJobs& jobs, int n, int k, int mode) {
   constexpr int OUTS = GATED ? M / 2 : M, STAGE = Tile<M>::STAGE, STAGES = Tile<M>::STAGES, END = Tile<M>::BYTES;
   PRECOND_GRID(ceil_div(n, M), GATED ? ceil_div(jobs.job[0].outs, OUTS) : jobs.blocks(OUTS));
   start_early();
@@ -189,23 +216,23 @@ __device__ __forceinline__ void product(const __half* x, const float* x_scales, 
   int block = blockIdx.y;
   const MatrixJob job = GATED ? jobs.job[0] : jobs.find(block, OUTS);
   const int out = block * OUTS;
-  warp.store(job, jobs.job[1], x_scales, row, out, n, mode);
+  warp.store(job, jobs.job[1], row, out, n, mode);
 }
 
 }  // namespace gemm
 
-#define GEMM_KERNELS(M, BLOCKS)                                                                                 \
-  SHARED_BYTES(gemm_m##M, gemm::Tile<M>::BYTES)                                                                 \
-  SHARED_BYTES(gemm_gated_m##M, gemm::Tile<M>::BYTES)                                                           \
-  STARTS_EARLY(gemm_m##M)                                                                                       \
-  STARTS_EARLY(gemm_gated_m##M)                                                                                 \
-  extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                                     \
-      gemm_m##M(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {        \
-    gemm::product<M, false>(x, x_scales, jobs, n, k, accumulate);                                               \
-  }                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                                     \
-      gemm_gated_m##M(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) {  \
-    gemm::product<M, true>(x, x_scales, jobs, n, k, activation);                                                \
+#define GEMM_KERNELS(M, BLOCKS)                                                            \
+  SHARED_BYTES(gemm_m##M, gemm::Tile<M>::BYTES)                                            \
+  SHARED_BYTES(gemm_gated_m##M, gemm::Tile<M>::SHARED)                                     \
+  STARTS_EARLY(gemm_m##M)                                                                  \
+  STARTS_EARLY(gemm_gated_m##M)                                                            \
+  extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                \
+      gemm_m##M(RoundedRows x, MatrixJobs jobs, int n, int k, int accumulate) {            \
+    gemm::product<M, false>(x, jobs, n, k, accumulate);                                    \
+  }                                                                                        \
+  extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                \
+      gemm_gated_m##M(RoundedRows x, MatrixJobs jobs, int n, int k, int activation) {      \
+    gemm::product<M, true>(x, jobs, n, k, activation);                                     \
   }
 GEMM_KERNELS(64, 4)
 GEMM_KERNELS(128, 2)
@@ -214,23 +241,21 @@ GEMM_KERNELS(128, 2)
 SHARED_BYTES(round_rows, 1024 / 32 * 4)
 STARTS_EARLY(round_rows)
 extern "C" __global__ void __launch_bounds__(1024)
-    round_rows(const float* x, __half* to, float* scales, int width) {
+    round_rows(const float* x, int width, RoundedRows to) {
   start_early();
-  const size_t first = (size_t)blockIdx.x * width;
-  const float4* row = reinterpret_cast<const float4*>(x + first);
-  round_row<1024>([&](int i) { return row[i]; }, width, to + first, scales + blockIdx.x,
-                  reinterpret_cast<float*>(dyn_smem));
+  const float4* row = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
+  round_row<1024>([&](int i) { return row[i]; }, width, to, reinterpret_cast<float*>(dyn_smem));
 }
 
 SHARED_BYTES(scale_products, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    scale_products(const float* products, const float* x_scales, const float* scales, float* y, int count, int outs,
-                   int accumulate) {
+    scale_products(const float* products, const float* x_scales, int x_stride, const float* scales, float* y, int count,
+                   int outs, int accumulate) {
   PRECOND_GRID(ceil_div(count, 1024), 1);
   const size_t at = 4 * ((size_t)blockIdx.x * 256 + threadIdx.x);
   if (at >= (size_t)count) return;
   const int out = (int)(at % outs);
-  const float row = x_scales[at / outs];
+  const float row = x_scales[at / outs * x_stride];
   float4* to = reinterpret_cast<float4*>(y + at);
   const float4 p = *reinterpret_cast<const float4*>(products + at);
   const float4 one = make_float4(1.0f, 1.0f, 1.0f, 1.0f), zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);

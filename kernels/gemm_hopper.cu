@@ -1,16 +1,16 @@
 // The products of gemm.cu for many rows on compute capability 9.0, whose tensor cores reach their peak by wgmma alone and outrun
-// the second cache: y[r, o] (+)= x_scales[r] scales[o] * sum over k of x[r, k] w[o, k] (+ bias[o]).
+// the second cache: y[r, o] (+)= scales[o] * sum over k of x_scales[r, k / 32] x[r, k] w[o, k] (+ bias[o]).
 //
 // A block computes 128 rows x 128 outputs, as gemm_m128 does; four blocks, two by two, are a cluster. Each of them asks the
 // second cache for half of its rows and half of its weights, and the copy (TMA) brings them to the two blocks that need them,
 // so that a multiplication asks for half of what it does in gemm_m128. Slices of 64 elements of k go round in STAGES
 // stages: one thread starts the copies, as soon as all who read a stage are done with it, and two groups of four warps
 // multiply, 64 rows each. As in gemm.cu no chain on the tensor cores is longer than 32 elements; one chain is in flight
-// while the sums of the one before are added up. The order of sums is gemm.cu's: the same bits, where the tensor cores add
+// while the sums of the one before are added up, times the rows' powers of two. The order of sums is gemm.cu's: the same bits, where the tensor cores add
 // alike in both kinds of instruction. Whether they do is not published, so one model's wide passes take the one or the other.
 //
 //   gemm_hopper        (x_map, w_maps, x_scales, jobs, n, k, accumulate)
-//   gemm_gated_hopper  (x_map, w_maps, x_scales, jobs, n, k, activation)  y of job 0 = act(its sums) * sums of job 1
+//   gemm_gated_hopper  (x_map, w_maps, x_scales, jobs, n, k, activation)  y of job 0 = act(its sums) * sums of job 1; or rounded
 //
 //   x_map       x [n, k] f16, in tiles of 64 rows and 64 elements      w_maps  the same of each job's matrix
 //   others      as gemm.cu; of a job `w` is not used
@@ -99,6 +99,36 @@ __device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x
   }
 }
 
+/// The powers of two of a lane's two rows, 8 apart, for the two chains of a slice: asked for while the slice before it is multiplied,
+/// as they come from the second cache. A row that is not there has those of the last one.
+class RowScales {
+  static constexpr int OF_SLICE = BK / SHARING;
+  const float *first, *second;
+  int left;  // elements of k from the next slice on
+  float2 rows[2], next[2];
+
+ public:
+  __device__ __forceinline__ RowScales(const float* scales, int row, int n, int k)
+      : first(scales + (size_t)min(row, n - 1) * row_scales(k)),
+        second(scales + (size_t)min(row + 8, n - 1) * row_scales(k)),
+        left(k) {
+    fetch();
+  }
+  __device__ __forceinline__ void fetch() {
+    if (left <= 0) return;
+    next[0] = *reinterpret_cast<const float2*>(first), next[1] = *reinterpret_cast<const float2*>(second);
+    if (left <= CHAIN) next[0].y = next[1].y = 0.0f;  // not written
+    first += OF_SLICE, second += OF_SLICE, left -= BK;
+  }
+  /// To the next slice.
+  __device__ __forceinline__ void advance() {
+    rows[0] = next[0], rows[1] = next[1];
+    fetch();
+  }
+  /// Of row `row` for chain `chain` of the slice.
+  __device__ __forceinline__ float operator()(int row, int chain) const { return chain == 0 ? rows[row].x : rows[row].y; }
+};
+
 /// 64 rows x 128 outputs of four warps.
 struct Group {
   float sum[64] = {};          // as wgmma leaves them
@@ -121,16 +151,16 @@ struct Group {
     }
     wgmma_commit();
   }
-  __device__ __forceinline__ void add(const float (&d)[64]) {
+  __device__ __forceinline__ void add(const float (&d)[64], const RowScales& scales, int chain) {
 #pragma unroll
-    for (int i = 0; i < 64; ++i) sum[i] += d[i];
+    for (int i = 0; i < 64; ++i) sum[i] = fmaf(d[i], scales(i / 2 % 2, chain), sum[i]);
   }
   /// Lets those who copy to this stage of this block use it again.
   __device__ __forceinline__ void release(int stage) const {
     if (threadIdx.x % GROUP < SHARED_BY) mbarrier_arrive(empty, stage);
   }
 
-  __device__ __forceinline__ void multiply(const Ring& ring, int k) {
+  __device__ __forceinline__ void multiply(const Ring& ring, int k, RowScales scales) {
     float first[64], second[64];
     Turn turn;
     mbarrier_wait(ring.full, 0);
@@ -139,31 +169,31 @@ struct Group {
     for (int at = BK; at < k; at += BK) {
       const int stage = turn.stage;
       start(second, stage, 1);
+      scales.advance();
       wgmma_wait<1>(first);
-      add(first);
+      add(first, scales, 0);
       turn.next();
       mbarrier_wait(ring.full + turn.stage, turn.parity);
       start(first, turn.stage, 0);
       wgmma_wait<1>(second);
       release(stage);
-      add(second);
+      add(second, scales, 1);
     }
     start(second, turn.stage, 1);
+    scales.advance();
     wgmma_wait<1>(first);
-    add(first);
+    add(first, scales, 0);
     wgmma_wait<0>(second);
     release(turn.stage);
-    add(second);
+    add(second, scales, 1);
   }
 
   template <bool GATED>
-  __device__ __forceinline__ void store(MatrixJob job, MatrixJob up, const float* x_scales, int row, int out, int n,
-                                        int mode) const {
+  __device__ __forceinline__ void store(const MatrixJob& job, const MatrixJob& up, int row, int out, int n, int mode) const {
     constexpr int TILES = GATED ? 8 : 16;
-    const int lane = threadIdx.x % 32;
     store_products<GATED, TILES>(
-        job, up, x_scales, row + threadIdx.x / 32 * 16 + lane / 4, out + lane % 4 * 2, n, mode,
-        [&](int tile, int i) { return sum[tile * 4 + i]; }, [&](int tile, int i) { return sum[(tile + TILES) * 4 + i]; });
+        job, up, row, out + threadIdx.x % 4 * 2, n, mode, [&](int tile, int i) { return sum[tile * 4 + i]; },
+        [&](int tile, int i) { return sum[(tile + TILES) * 4 + i]; }, [](float2 max) { return max; });
   }
 };
 
@@ -187,8 +217,9 @@ __device__ __forceinline__ void product(const TensorMap& x_map, const TensorMaps
   } else {
     take_registers<REGISTERS>();
     Group group(ring);
-    group.multiply(ring, k);
-    group.store<GATED>(jobs.job[number], jobs.job[1], x_scales, row, out, n, mode);
+    const int own = row + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    group.multiply(ring, k, RowScales(x_scales, own, n, k));
+    group.store<GATED>(jobs.job[number], jobs.job[1], own, out, n, mode);
   }
   cluster_sync();  // others copy to this block and arrive at its barriers
 }

@@ -1,7 +1,7 @@
 // RMS norm and the gate's activation over rows of f32. A variant for prefill writes the f16 rows that gemm.cu takes.
 //
 //   rms_norm        (x, weight, offset, eps, width, y, not_finite)       y = norm(x)
-//   rms_norm_f16    (x, weight, offset, eps, width, to, scales)          to, scales: norm(x)
+//   rms_norm_f16    (x, weight, offset, eps, width, to)                  to = norm(x), one power of two a row
 //   add_rms_norm    (x, h, weight, offset, eps, width)                   x += norm(h), the post norms of Gemma
 //   gated_act       (gate, up, y, count, activation)                     y = act(gate) * up
 //
@@ -11,12 +11,12 @@
 //   weight       [width] f32; offset 0 or 1
 //   not_finite   [1] int or null: set to 1 if any row has a mean square that is not finite
 //   gate, up, y  [count] f32; y may be gate
-//   to, scales   [rows, width] f16, and a power of two for each row (round_row in dense.cuh)
+//   to           [rows, width], rounded (rounded.cuh)
 //   activation   0 SiLU, 1 GELU (tanh)
 //
 // PRECOND: the norms: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
 // PRECOND: gated_act: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
-// PRECOND: all pointers but not_finite and scales aligned to 16 bytes; width and count below 2^31.
+// PRECOND: all pointers but not_finite aligned to 16 bytes; width and count below 2^31.
 #include "dense.cuh"
 
 namespace rms {
@@ -88,13 +88,11 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    rms_norm_f16(const float* x, const float* weight, float offset, float eps, int width, __half* to, float* scales) {
+    rms_norm_f16(const float* x, const float* weight, float offset, float eps, int width, RoundedRows to) {
   start_early();
-  const size_t first = (size_t)blockIdx.x * width;
-  const float4* row = reinterpret_cast<const float4*>(x + first);
+  const float4* row = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   const float factor = rms::row_factor(row, width, eps, nullptr);
   float* scratch = reinterpret_cast<float*>(dyn_smem) + rms::THREADS / 32;
-  round_row<rms::THREADS>([&](int i) { return rms::normed(row[i], factor, w[i], offset); }, width, to + first,
-                          scales + blockIdx.x, scratch);
+  round_row<rms::THREADS>([&](int i) { return rms::normed(row[i], factor, w[i], offset); }, width, to, scratch);
 }

@@ -7,12 +7,12 @@
 //   plain_gemv         (x, jobs, k, rows, accumulate, w_type)                                       gemv.cu
 //   plain_gemv_qkv     (x, norm_weight, norm_offset, eps, jobs, k, rows, to, w_type)
 //   plain_gemv_gated   (x, norm_weight, norm_offset, eps, jobs, k, rows, activation, w_type)
-//   plain_gemm         (x, x_scales, jobs, n, k, accumulate)                                        gemm.cu
-//   plain_gemm_gated   (x, x_scales, jobs, n, k, activation)
+//   plain_gemm         (x, jobs, n, k, accumulate)                                                  gemm.cu
+//   plain_gemm_gated   (x, jobs, n, k, activation)
 //   plain_attn_decode  (queries, rows, sequences, layer, heads, kv_heads, window, softcap, partial_out, partial_states,
 //                       arrivals, out, states, k_type, v_type, head_dim)                            attn_decode.cu
-//   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, k_type,
-//                       v_type, head_dim)                                                           attn_prefill.cu
+//   plain_attn_prefill (queries, rows, parts, sequences, layer, heads, kv_heads, window, softcap, out, states, rounded,
+//                       k_type, v_type, head_dim)                                                   attn_prefill.cu
 //
 // plain_attn_decode has no splits.
 // PRECOND: block a multiple of 32; head_dim <= 256; plain_attn_decode: grid z the rows; plain_attn_prefill: grid (parts,
@@ -70,17 +70,18 @@ struct Input {
   }
 };
 
-/// The same of rows of f16 with a power of two for each, and f16 weights.
+/// The same of rounded rows and f16 weights.
 struct RoundedInput {
-  const __half* x;
-  const float* scales;
+  RoundedRows x;
   int k;
 
   __device__ __forceinline__ float operator()(int row, const MatrixJob& job, int out) const {
     float sum = 0.0f;
-    for (int i = lane(); i < k; i += 32)
-      sum = fmaf(to_f32(x[(size_t)row * k + i]), element(job.w, (size_t)out * k + i, F16), sum);
-    sum = warp_reduce<Sum>(sum) * scales[row] * (job.scales ? job.scales[out] : 1.0f);
+    for (int i = lane(); i < k; i += 32) {
+      const float input = to_f32(x.values[(size_t)row * k + i]) * x.scales[(size_t)row * row_scales(k) + i / SHARING];
+      sum = fmaf(input, element(job.w, (size_t)out * k + i, F16), sum);
+    }
+    sum = warp_reduce<Sum>(sum) * (job.scales ? job.scales[out] : 1.0f);
     return sum + (job.bias ? job.bias[out] : 0.0f);
   }
 };
@@ -121,13 +122,31 @@ __device__ __forceinline__ void rotate_and_cache(const Input& product, const Mat
   }
 }
 
+/// Rounds the numbers of a row of this width from `first` on, of which every lane has one. PRECOND: the whole warp; `first` a multiple
+/// of 32.
+__device__ __forceinline__ void round_32(const RoundedRows& to, size_t row, int width, int first, float x) {
+  static_assert(SHARING == 32, "a warp's numbers share a power of two");
+  const int at = first + lane();
+  const PowerOfTwo power = scale_to_f16(warp_reduce<Max>(at < width ? fabsf(x) : 0.0f));
+  if (at < width) to.values[row * width + at] = from_f32<__half>(x * power.scale);
+  if (lane() == 0) to.scales[row * row_scales(width) + first / SHARING] = power.inverse;
+}
+
 template <class In>
 __device__ __forceinline__ void gate(const In& product, const MatrixJobs& jobs, int rows, int activation) {
   const MatrixJob &gate = jobs.job[0], &up = jobs.job[1];
-  for (size_t i = first_warp(); i < (size_t)gate.outs * rows; i += warps()) {
-    const int row = (int)(i / gate.outs), out = (int)(i % gate.outs);
-    const float g = product(row, gate, out), u = product(row, up, out);
-    if (lane() == 0) gate.y[i] = activate(g, activation) * u;
+  const int parts = ceil_div(gate.outs, 32);
+  for (size_t i = first_warp(); i < (size_t)parts * rows; i += warps()) {
+    const int row = (int)(i / parts), first = (int)(i % parts) * 32, count = min(32, gate.outs - first);
+    float own = 0.0f;
+    for (int j = 0; j < count; ++j) {
+      const float g = product(row, gate, first + j), u = product(row, up, first + j);
+      if (lane() == j) own = activate(g, activation) * u;
+    }
+    if (gate.rounded.values)
+      round_32(gate.rounded, row, gate.outs, first, own);
+    else if (lane() < count)
+      gate.y[(size_t)row * gate.outs + first + lane()] = own;
   }
 }
 
@@ -170,11 +189,15 @@ struct Attention {
 
   /// Writes what `attend` has left; zeros of a row that is not in use.
   __device__ __forceinline__ void store(size_t head, const HeadState& state, const float (&out)[8], float* to,
-                                        HeadState* states) const {
+                                        HeadState* states, const RoundedRows& rounded) const {
     if (lane() == 0) states[head] = state;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 8 && 32 * i < head_dim; ++i) {
       const int d = lane() + 32 * i;
-      if (d < head_dim) to[head * head_dim + d] = state.z > 0.0f ? out[i] / state.z : 0.0f;
+      const float x = state.z > 0.0f ? out[i] / state.z : 0.0f;
+      if (rounded.values)
+        round_32(rounded, head / heads, heads * head_dim, (int)(head % heads) * head_dim + 32 * i, x);
+      else if (d < head_dim)
+        to[head * head_dim + d] = x;
     }
   }
 };
@@ -207,14 +230,14 @@ extern "C" __global__ void __launch_bounds__(256)
 
 SHARED_BYTES(plain_gemm, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    plain_gemm(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int accumulate) {
-  plain::multiply(plain::RoundedInput{x, x_scales, k}, jobs, n, accumulate);
+    plain_gemm(RoundedRows x, MatrixJobs jobs, int n, int k, int accumulate) {
+  plain::multiply(plain::RoundedInput{x, k}, jobs, n, accumulate);
 }
 
 SHARED_BYTES(plain_gemm_gated, 0)
 extern "C" __global__ void __launch_bounds__(256)
-    plain_gemm_gated(const __half* x, const float* x_scales, MatrixJobs jobs, int n, int k, int activation) {
-  plain::gate(plain::RoundedInput{x, x_scales, k}, jobs, n, activation);
+    plain_gemm_gated(RoundedRows x, MatrixJobs jobs, int n, int k, int activation) {
+  plain::gate(plain::RoundedInput{x, k}, jobs, n, activation);
 }
 
 SHARED_BYTES(plain_attn_decode, 0)
@@ -228,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const RowState row = rows[head / heads];
     float out[8] = {};
     const HeadState state = row.position < 0 ? empty_state() : attention.attend(row, head, out);
-    attention.store(head, state, out, to, states);
+    attention.store(head, state, out, to, states, RoundedRows{});
   }
 }
 
@@ -236,7 +259,7 @@ SHARED_BYTES(plain_attn_prefill, 0)
 extern "C" __global__ void __launch_bounds__(128)
     plain_attn_prefill(const float* queries, const RowState* rows, const PrefillPart* parts,
                        const SequenceView* sequences, int layer, int heads, int kv_heads, int window, float softcap,
-                       float* to, HeadState* states, int k_type, int v_type, int head_dim) {
+                       float* to, HeadState* states, RoundedRows rounded, int k_type, int v_type, int head_dim) {
   const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
                                       window,  softcap,   k_type, v_type, head_dim};
   const PrefillPart part = parts[blockIdx.x];
@@ -246,6 +269,6 @@ extern "C" __global__ void __launch_bounds__(128)
     const size_t head = (size_t)row * heads + blockIdx.y * group + line % group;
     float out[8];
     const HeadState state = attention.attend(rows[row], head, out);
-    attention.store(head, state, out, to, states);
+    attention.store(head, state, out, to, states, rounded);
   }
 }

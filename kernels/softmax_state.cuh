@@ -45,6 +45,19 @@ __device__ __forceinline__ void clear_entropy(HeadState& state) {
 
 __device__ __forceinline__ HeadState empty_state() { return {-infinity(), 0.f, -infinity(), 0.f, 0.f}; }
 
+/// e^x of x <= 0 in two instructions, where expf takes eight: to 2^-22 of itself, and |x| 2^-23 more as the product is rounded; 0 below
+/// 2^-126, and 1 of 0. So a weight is as right as expf makes it next to the largest one, which is what sums of weights are relative to.
+__device__ __forceinline__ float weight_of(float x) {
+  const float log2 = __fmul_rn(x, 1.44269504f);
+#ifdef CUDA_HOST_SHIM
+  return cuda_host::ex2_approx_ftz(log2);
+#else
+  float weight;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(weight) : "f"(log2));
+  return weight;
+#endif
+}
+
 // Kernels have several loops over these functions, one for tiles that need less: no product is left to the compiler to fuse with
 // a sum in one of them and not in another.
 
@@ -52,12 +65,12 @@ __device__ __forceinline__ HeadState empty_state() { return {-infinity(), 0.f, -
 /// S' <- e^{-d} (S' - d Z'), Z' <- e^{-d} Z'. Returns the factor of Z (0 for an empty state).
 template <bool ENTROPY>
 __device__ __forceinline__ float raise(HeadState& state, float m, float mw) {
-  const float factor = state.m == -infinity() ? 0.f : expf(state.m - m);
+  const float factor = state.m == -infinity() ? 0.f : weight_of(state.m - m);
   state.m = m;
   state.z = __fmul_rn(state.z, factor);
   if (ENTROPY && mw > state.mw) {
     if (state.mw > -infinity()) {
-      const float d = mw - state.mw, e = expf(-d);
+      const float d = mw - state.mw, e = weight_of(-d);
       state.sw = __fmul_rn(e, __fmaf_rn(-d, state.zw, state.sw));
       state.zw = __fmul_rn(state.zw, e);
     }
@@ -73,16 +86,16 @@ __device__ __forceinline__ bool unweighted(int row, int begin, int end) { return
 /// to be 1.
 template <bool ENTROPY, bool UNWEIGHTED = false>
 __device__ __forceinline__ float add_position(HeadState& state, float s, int row, int t) {
-  const float e = expf(s - state.m);
+  const float e = weight_of(s - state.m);
   state.z += e;
   if (ENTROPY) {
     const float below = s - state.mw;
     if (UNWEIGHTED || !reweighted(row, t)) {
-      const float ew = state.mw == state.m ? e : expf(below);
+      const float ew = state.mw == state.m ? e : weight_of(below);
       state.zw += ew;
       state.sw = __fmaf_rn(ew, below, state.sw);
     } else if (has_weight(row, t)) {
-      const float ew = __fmul_rn(GAMMA[row - t - 1], expf(below));
+      const float ew = __fmul_rn(GAMMA[row - t - 1], weight_of(below));
       state.zw += ew;
       state.sw = __fmaf_rn(ew, below + LOG_GAMMA[row - t - 1], state.sw);
     }

@@ -2,6 +2,8 @@
 // sinks, schedules, one term, long contexts.
 #include "attn_support.h"
 
+#include "rounded.h"
+
 #include "attn_prefill.cu"
 
 #define EXPORT_EXACT(D)                              \
@@ -80,8 +82,8 @@ struct Run {
       for (int t = 0; t < cache.length; ++t) cache.k.set(cache.index(1, h, t, 0), t == 0 ? c.sink / 2 : 0);
   }
 
-  /// Rows from .. to of the chunk as a chunk of their own.
-  Results go(int from, int to) const {
+  /// Rows from .. to of the chunk as a chunk of their own; with `rounded` these are written instead of the results' `out`.
+  Results go(int from, int to, RoundedRows rounded = {}) const {
     const int n = to - from;
     const size_t width = (size_t)shape.heads * c.head_dim;
     const Device<float> q(std::vector<float>(&queries[0] + from * width, &queries[0] + to * width)), out(n * width);
@@ -97,7 +99,7 @@ struct Run {
                              std::to_string(c.head_dim) + "_t" + std::to_string(c.terms);
     launch(name, dim3(runs.size(), c.kv_heads), dim3(128), shared_bytes(c), (const float*)q.get(),
            (const RowState*)rows.get(), (const PrefillPart*)parts.get(), (const SequenceView*)sequences.get(),
-           shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap, out.get(), states.get());
+           shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap, out.get(), states.get(), rounded);
     return {copy(out), copy(states)};
   }
   Results go() const { return go(0, c.n); }
@@ -205,6 +207,19 @@ static void test_chunks(const Case& c, int size) {
   }
 }
 
+/// Rows that are written rounded are the others, rounded.
+static void test_rounded(const Case& c) {
+  const Run run(c);
+  const Results all = run.go();
+  const int width = run.shape.heads * c.head_dim;
+  const Device<__half> values(all.out.size());
+  const Device<float> scales((size_t)c.n * row_scales(width));
+  const RoundedRows rounded = {values.get(), scales.get()};
+  const Results others = run.go(0, c.n, rounded);
+  check(rounded_from(rounded, all.out, width), "rounded: " + describe(c));
+  check(!memcmp(others.states.data(), all.states.data(), all.states.size() * sizeof(HeadState)), "states, rounded: " + describe(c));
+}
+
 /// A row's bits are the same beside runs of other sequences, and where its sequence has two runs.
 static void test_runs(const Case& first, const Case& second) {
   const Run runs[] = {Run(first), Run(second)};
@@ -232,7 +247,7 @@ static void test_runs(const Case& first, const Case& second) {
   launch(name, dim3(parts.size(), first.kv_heads), dim3(128), shared_bytes(first), (const float*)queries.get(),
          (const RowState*)row_states.get(), (const PrefillPart*)device_parts.get(),
          (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
-         out.get(), states.get());
+         out.get(), states.get(), RoundedRows{});
   size_t at = 0;
   for (const auto& [which, from, to] : list)
     for (int i = from; i < to; ++i, ++at)
@@ -267,6 +282,7 @@ int main(int argc, char** argv) {
     for (int d : {16, 32, 64, 96, 128, 256}) {
       test({k, v, d, 2, 3, 40, 31});
       if (k != F32 && d >= 64) test({k, v, d, 1, 4, 40, 31, 50, 0, 0, 0, 1});
+      if (d >= 32) test_rounded({k, v, d, 1, 3, 40, 31});
     }
     if (quick) continue;
     for (int n : {1, 2, 3, 11, 31, 33, 127}) test({k, v, 32, 1, 4, 0, n, n / 2});

@@ -48,15 +48,17 @@ static void test_norm_f16(int width, int rows, float offset) {
   Device<float> x(in), weight(w);
   schedules(2, [&](int) {
     Device<__half> to((size_t)rows * width);
-    Device<float> scales(rows);
+    Device<float> scales((size_t)rows * row_scales(width));
     launch("rms_norm_f16", rows, 256, 64, (const float*)x.get(), (const float*)weight.get(), offset, 1e-6f, width,
-           to.get(), scales.get());
+           RoundedRows{to.get(), scales.get()});
     for (int r = 0; r < rows; ++r) {
       const auto want = norm_f64(&in[(size_t)r * width], width, w.data(), offset, 1e-6f);
       std::vector<double> lost;
       for (int i = 0; i < width; ++i)
         lost.push_back(norm_bound(want[i], std::abs(want[i] / (offset + w[i])), offset, w[i], width));
-      check_rounded(to.get() + (size_t)r * width, scales[r], want, lost, "rms_norm_f16");
+      for (int i = 0; i < row_scales(width); ++i)
+        check(scales[r * row_scales(width) + i] == scales[r * row_scales(width)], "rms_norm_f16: a row with several powers");
+      check_rounded(to.get() + (size_t)r * width, scales[r * row_scales(width)], want, lost, "rms_norm_f16");
     }
   });
 }

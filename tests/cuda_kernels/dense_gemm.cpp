@@ -2,9 +2,11 @@
 // device it is printed.
 //
 // Bound, u = 2^-24: per chain of 32 elements of k at most 32 products in the tensor core, ceil(k / 32) additions of
-// chains, three more for bias and residual; powers of two are exact. All relative to sum |x w|. Of round_rows 2^-11 of |x|,
-// or 2^-39 of the row's maximum, below which f16 is subnormal.
+// chains, three more for bias and residual; powers of two are exact. All relative to sum |x w|. Rounded 2^-11 of |x|, or 2^-39
+// of the largest that shares the power of two, below which f16 is subnormal.
 #include "dense_support.h"
+
+#include "rounded.h"
 
 #include "gemm.cu"
 #include "gemm_hopper.cu"
@@ -20,14 +22,21 @@ CUDA_HOST_EXPORT(scale_products)
 
 constexpr double U = 1.0 / (1 << 24);
 
-/// Rows as round_rows makes them.
+/// Rounded rows; what is not written is not a number.
 struct Rounded {
+  int width;
   Device<__half> values;
   Device<float> scales;
-  Rounded(const std::vector<float>& x, int rows, int width) : values(x.size()), scales(rows) {
+  Rounded(int rows, int width)
+      : width(width), values((size_t)rows * width), scales(std::vector<float>((size_t)rows * row_scales(width), NAN)) {}
+  /// As round_rows makes them.
+  Rounded(const std::vector<float>& x, int rows, int width) : Rounded(rows, width) {
     Device<float> in(x);
-    launch("round_rows", rows, 1024, 128, (const float*)in.get(), values.get(), scales.get(), width);
+    launch("round_rows", rows, 1024, 128, (const float*)in.get(), width, view());
   }
+  RoundedRows view() { return {values.get(), scales.get()}; }
+  double scale(int row, int i) const { return scales[(size_t)row * row_scales(width) + i / 32]; }
+  double at(int row, int i) const { return value(values[(size_t)row * width + i]) * scale(row, i); }
 };
 
 /// Up to three matrices over the same rows; the first has powers of two, the second a bias.
@@ -69,7 +78,7 @@ struct Product {
       return all;
     }
     void run(Rounded& rows, const std::string& kernel, int rows_a_block, int blocks, int n, int k, int mode) {
-      launch(kernel + "_m" + std::to_string(rows_a_block), dim3(ceil_div(n, rows_a_block), blocks), 128, 65536, (const __half*)rows.values.get(), (const float*)rows.scales.get(), jobs, n, k, mode);
+      launch(kernel + "_m" + std::to_string(rows_a_block), dim3(ceil_div(n, rows_a_block), blocks), 128, 4 * 16896 + (rows_a_block == 64 && kernel == "gemm_gated" ? 512 : 0), rows.view(), jobs, n, k, mode);
     }
   };
 
@@ -79,8 +88,9 @@ struct Product {
     return launch.results();
   }
 
-  std::vector<std::vector<float>> run_hopper(Rounded rows, bool gated, int mode) const {
+  std::vector<std::vector<float>> run_hopper(Rounded rows, bool gated, int mode, Rounded* to = nullptr) const {
     Launch launch(*this, !gated && mode);
+    if (to) launch.jobs.job[0].rounded = to->view();
     TensorMap x_map;
     TensorMaps w_maps = {};
     check(ch_encode_tensor_map(&x_map, rows.values.get(), k, n, 2 * k, 64, 64), "a tensor map of x");
@@ -92,10 +102,21 @@ struct Product {
     return launch.results();
   }
 
+  /// Rows with a power of two of its own for every 32 numbers, and what lies beyond them not written.
+  Rounded rounded() const {
+    Rounded rows(x, n, k);
+    for (int r = 0; r < n; ++r)
+      for (int i = 0; i < row_scales(k); ++i) {
+        float& scale = rows.scales.get()[(size_t)r * row_scales(k) + i];
+        scale = i * 32 < k ? std::ldexp(scale, (7 * r + 5 * i) % 9 - 4) : NAN;
+      }
+    return rows;
+  }
+
   void test_hopper(bool accumulate) const {
-    const auto y = run_hopper(Rounded(x, n, k), false, accumulate);
+    const auto y = run_hopper(rounded(), false, accumulate);
     compare(y, accumulate, "hopper");
-    const bool same = y == run(Rounded(x, n, k), 128, accumulate);
+    const bool same = y == run(rounded(), 128, accumulate);
 #ifdef ON_DEVICE
     printf("gemm_hopper, n %d, k %d: the bits of gemm_m128: %s\n", n, k, same ? "yes" : "no");
 #else
@@ -104,37 +125,44 @@ struct Product {
   }
 
   void test_gated_hopper(int activation) const {
-    const auto y = run_hopper(Rounded(x, n, k), true, activation)[0];
-    const auto sums = run_hopper(Rounded(x, n, k), false, false);
+    const auto y = run_hopper(rounded(), true, activation)[0];
+    const auto sums = run_hopper(rounded(), false, false);
     for (size_t i = 0; i < y.size(); ++i)
       check(y[i] == activate(sums[0][i], activation) * sums[1][i], "gemm_gated_hopper differs from two products");
+    Rounded to(n, outs[0]);
+    run_hopper(rounded(), true, activation, &to);
+    check(rounded_from(to.view(), y, outs[0]), "gemm_gated_hopper, rounded");
   }
 
   /// Job 0 is the gate, job 1 up: the same bits as what their products give.
   void test_gated(int rows_a_block, int activation) const {
-    Rounded rows(x, n, k);
+    Rounded rows = rounded(), to(n, outs[0]);
     Launch launch(*this, false);
-    launch.run(rows, "gemm_gated", rows_a_block, ceil_div(2 * outs[0], rows_a_block), n, k, activation);
-    const auto sums = run(Rounded(x, n, k), rows_a_block, false);
+    const int blocks = ceil_div(2 * outs[0], rows_a_block);
+    launch.run(rows, "gemm_gated", rows_a_block, blocks, n, k, activation);
+    const auto sums = run(rounded(), rows_a_block, false);
     for (size_t i = 0; i < sums[0].size(); ++i)
       check(launch.y[0][i] == activate(sums[0][i], activation) * sums[1][i], "gemm_gated differs from two products");
+    launch.jobs.job[0].rounded = to.view();
+    launch.run(rows, "gemm_gated", rows_a_block, blocks, n, k, activation);
+    check(rounded_from(to.view(), launch.y[0].host(), outs[0]), "gemm_gated, rounded");
   }
 
   void test(int rows_a_block, bool accumulate) const {
-    compare(run(Rounded(x, n, k), rows_a_block, accumulate), accumulate, "m" + std::to_string(rows_a_block));
+    compare(run(rounded(), rows_a_block, accumulate), accumulate, "m" + std::to_string(rows_a_block));
   }
 
   /// With float64 sums.
   void compare(const std::vector<std::vector<float>>& y, bool accumulate, const std::string& kernel) const {
-    const Rounded rows(x, n, k);
+    const Rounded rows = rounded();
     const double relative = (32 + (k + 31) / 32 + 3) * U;
     for (size_t j = 0; j < outs.size(); ++j)
       for (int r = 0; r < n; ++r)
         for (int o = 0; o < outs[j]; ++o) {
-          const double scale = (double)rows.scales[r] * (j == 0 ? scales[j][o] : 1.0);
+          const double scale = j == 0 ? scales[j][o] : 1.0;
           double sum = 0, magnitude = 0;
           for (int i = 0; i < k; ++i) {
-            const double product = scale * value(rows.values[(size_t)r * k + i]) * value(w[j][(size_t)o * k + i]);
+            const double product = scale * rows.at(r, i) * value(w[j][(size_t)o * k + i]);
             sum += product, magnitude += std::abs(product);
           }
           const size_t at = (size_t)r * outs[j] + o;
@@ -202,14 +230,14 @@ static void test_round_rows() {
           double max = 0;
           for (int i = 0; i < width; ++i) max = std::max(max, (double)std::abs(x[(size_t)r * width + i]));
           int exponent;
-          check(std::frexp(rounded.scales[r], &exponent) == 0.5, "round_rows: no power of two");
+          check(std::frexp(rounded.scale(r, 0), &exponent) == 0.5, "round_rows: no power of two");
           if (max >= std::ldexp(1.0, -112))
-            check(max / rounded.scales[r] >= 16384 && max / rounded.scales[r] < 32768, "round_rows: scale");
+            check(max / rounded.scale(r, 0) >= 16384 && max / rounded.scale(r, 0) < 32768, "round_rows: scale");
           for (int i = 0; i < width; ++i) {
-            const size_t at = (size_t)r * width + i;
-            const double got = value(rounded.values[at]) * (double)rounded.scales[r];
-            check_error(std::abs(got - x[at]),
-                        std::ldexp(std::abs((double)x[at]), -11) + std::ldexp(std::max(max, 1e-34), -39), "round_rows");
+            const float from = x[(size_t)r * width + i];
+            check(rounded.scale(r, i) == rounded.scale(r, 0), "round_rows: a row with several powers");
+            check_error(std::abs(rounded.at(r, i) - from),
+                        std::ldexp(std::abs((double)from), -11) + std::ldexp(std::max(max, 1e-34), -39), "round_rows");
           }
         }
       });
@@ -219,7 +247,7 @@ static void test_round_rows() {
     auto x = normal(2 * 64, 1);
     x[7] = bad;
     const Rounded rounded(x, 2, 64);
-    check(!std::isfinite(value(rounded.values[7]) * rounded.scales[0]), "round_rows: finite");
+    check(!std::isfinite(rounded.at(0, 7)), "round_rows: finite");
     for (int i = 64; i < 128; ++i) check(std::isfinite(value(rounded.values[i])), "round_rows: a bad row spoils others");
   }
 }
@@ -228,15 +256,16 @@ static void test_scale_products() {
   const int rows = 3;
   for (int outs : {4, 256, 1300}) {
     const auto products = normal((size_t)rows * outs, 1), before = normal(products.size(), 2);
-    std::vector<float> x_scales, scales;
-    for (int i = 0; i < rows; ++i) x_scales.push_back(std::ldexp(1.0f, 5 * i - 3));
+    const int stride = 2;
+    std::vector<float> x_scales(rows * stride, NAN), scales;
+    for (int i = 0; i < rows; ++i) x_scales[i * stride] = std::ldexp(1.0f, 5 * i - 3);
     for (int i = 0; i < outs; ++i) scales.push_back(std::ldexp(1.0f, i % 7));
     for (bool with : {false, true}) {
       Device<float> in(products), xs(x_scales), ws(scales), y(before);
       launch("scale_products", ceil_div(rows * outs, 1024), 256, 0, (const float*)in.get(), (const float*)xs.get(),
-             with ? (const float*)ws.get() : nullptr, y.get(), rows * outs, outs, (int)with);
+             stride, with ? (const float*)ws.get() : nullptr, y.get(), rows * outs, outs, (int)with);
       for (size_t i = 0; i < products.size(); ++i) {
-        const float want = products[i] * x_scales[i / outs] * (with ? scales[i % outs] : 1.0f);
+        const float want = products[i] * x_scales[i / outs * stride] * (with ? scales[i % outs] : 1.0f);
         check(y[i] == (with ? before[i] + want : want), "scale_products");
       }
     }

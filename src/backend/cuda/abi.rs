@@ -107,6 +107,24 @@ pub struct Sampler {
     pub padding: i32,
 }
 
+/// Rows of f16 with powers of two (`rounded.cuh`); null: there are none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct RoundedRows {
+    /// `[rows, width]`
+    pub values: DevicePtr<u16>,
+    /// `[rows, row_scales(width)]`, one for every [`SHARING`] numbers
+    pub scales: DevicePtr<f32>,
+}
+
+/// Neighbours of a rounded row that share a power of two.
+pub const SHARING: usize = 32;
+
+/// Powers of two that a rounded row of this width has room for.
+pub const fn row_scales(width: usize) -> usize {
+    2 * width.div_ceil(2 * SHARING)
+}
+
 /// One matrix of a product's launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
@@ -119,6 +137,8 @@ pub struct MatrixJob {
     pub y: DevicePtr<f32>,
     pub outs: i32,
     pub padding: i32,
+    /// Of a gate in a wide product: where its results go instead of y.
+    pub rounded: RoundedRows,
 }
 
 /// Up to three matrices over the same input; unused ones have no outputs.
@@ -169,6 +189,7 @@ pub fn type_number(dtype: DType) -> i32 {
     }
 }
 
+impl Argument for RoundedRows {}
 impl Argument for MatrixJobs {}
 impl Argument for RopeTarget {}
 impl Argument for HeadLog {}
@@ -272,8 +293,7 @@ kernels! {
     }
     /// `gemm.cu`: `gemm_m{rows}`
     Gemm(128) {
-        x: DevicePtr<u16>,
-        x_scales: DevicePtr<f32>,
+        x: RoundedRows,
         jobs: MatrixJobs,
         n: Int,
         k: Int,
@@ -281,8 +301,7 @@ kernels! {
     }
     /// `gemm.cu`: `gemm_gated_m{rows}`
     GemmGated(128) {
-        x: DevicePtr<u16>,
-        x_scales: DevicePtr<f32>,
+        x: RoundedRows,
         jobs: MatrixJobs,
         n: Int,
         k: Int,
@@ -301,14 +320,14 @@ kernels! {
     /// `gemm.cu`: `round_rows`
     RoundRows(1024) {
         x: DevicePtr<f32>,
-        to: DevicePtr<u16>,
-        scales: DevicePtr<f32>,
         width: Int,
+        to: RoundedRows,
     }
     /// `gemm.cu`: `scale_products`
     ScaleProducts(256) {
         products: DevicePtr<f32>,
         x_scales: DevicePtr<f32>,
+        x_stride: Int,
         scales: DevicePtr<f32>,
         y: DevicePtr<f32>,
         count: Int,
@@ -338,8 +357,7 @@ kernels! {
         offset: f32,
         eps: f32,
         width: Int,
-        to: DevicePtr<u16>,
-        scales: DevicePtr<f32>,
+        to: RoundedRows,
     }
     /// `norm.cu`: `add_rms_norm`
     AddRmsNorm(256) {
@@ -409,6 +427,7 @@ kernels! {
         softcap: f32,
         out: DevicePtr<f32>,
         states: DevicePtr<HeadState>,
+        rounded: RoundedRows,
     }
     /// `attn_select.cu`: `attn_select`
     AttnSelect(256) {

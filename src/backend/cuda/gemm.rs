@@ -1,11 +1,11 @@
 //! Matrix products: `gemv.cu` in narrow passes; in wide ones `gemm_hopper.cu` on devices that have what it needs and `gemm.cu`
-//! on others, whose input is rounded to f16 first, with a power of two for each row, or cuBLASLt where it was asked for and, if
+//! on others, whose input is rounded to f16 first ([`RoundedRows`]), or cuBLASLt where it was asked for and, if
 //! the faster of the two is wanted, is that.
 
 use super::CudaBackend;
 use super::abi::{
     GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, RmsNormF16,
-    RopeTarget, RoundRows, ScaleProducts, SplitRows,
+    RopeTarget, RoundRows, RoundedRows, ScaleProducts, SplitRows, row_scales,
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
@@ -13,7 +13,7 @@ use super::kernel_set::{
     GEMM_ROWS, GemmDevice, GemvWideKernels, HOPPER_BLOCK, MAX_ROWS, ManyKernels, MatmulKernels, WIDE_OUTS, WideKernels,
     hopper_grid,
 };
-use super::launch::{Int, Kernel};
+use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
 use super::noise::Noise;
 use super::tensor_map::TensorMap;
@@ -37,28 +37,29 @@ impl Job<'_> {
         let mut table = MatrixJobs::default();
         for (entry, Job { w, bias, y }) in table.iter_mut().zip(jobs) {
             let (bias, y, outs) = (ptr_or_null(*bias), y.add(first * w.out_features), w.out_features as i32);
-            *entry = MatrixJob { w: w.ptr(), scales: w.scales(), bias, y, outs, padding: 0 };
+            *entry = MatrixJob { w: w.ptr(), scales: w.scales(), bias, y, outs, ..MatrixJob::default() };
         }
         table
     }
 }
 
+/// A product's input `[rows, in_features]`.
+#[derive(Clone, Copy)]
+pub enum Input<'a> {
+    F32(DevicePtr<f32>),
+    /// For these kernels.
+    Rounded(&'a WideKernels, RoundedRows),
+}
+
 impl GemmHopper {
     /// With the tensor maps of x `[n, k]` and of each job's matrix.
-    pub fn new(
-        x: DevicePtr<u16>,
-        x_scales: DevicePtr<f32>,
-        jobs: MatrixJobs,
-        n: usize,
-        k: usize,
-        mode: Int,
-    ) -> Result<GemmHopper, CudaError> {
+    pub fn new(x: RoundedRows, jobs: MatrixJobs, n: usize, k: usize, mode: Int) -> Result<GemmHopper, CudaError> {
         let mut w_maps = [TensorMap::NONE; 3];
         for (map, job) in w_maps.iter_mut().zip(jobs).filter(|(_, job)| job.outs > 0) {
             *map = TensorMap::new(job.w.cast(), job.outs as usize, k)?;
         }
-        let x_map = TensorMap::new(x, n, k)?;
-        Ok(GemmHopper { x_map, w_maps, x_scales, jobs, n: n.into(), k: k.into(), mode })
+        let x_map = TensorMap::new(x.values, n, k)?;
+        Ok(GemmHopper { x_map, w_maps, x_scales: x.scales, jobs, n: n.into(), k: k.into(), mode })
     }
 }
 
@@ -95,13 +96,26 @@ impl CudaBackend {
         kernels.wide.as_ref().filter(|_| !self.pass.narrow())
     }
 
-    /// Products of one input `[rows, in_features]` with matrices of one type; y is added to with `accumulate`.
-    pub(super) fn matmul(&self, x: DevicePtr<f32>, job: Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
+    /// What multiplies with this matrix in this pass, if it takes rounded rows with several powers of two: its own kernels do.
+    pub(super) fn takes_rounded(
+        &self,
+        w: &Matrix,
+        bias: Option<&Buffer<f32>>,
+    ) -> Result<Option<&WideKernels>, CudaError> {
+        Ok(self.wide(self.matmul_kernels(w)?).filter(|_| self.library_of(w, bias).is_none()))
+    }
+
+    /// The product of one matrix; y is added to with `accumulate`.
+    pub(super) fn matmul(&self, x: Input, job: Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
+        let x = match x {
+            Input::Rounded(wide, x) => return self.gemm(wide, x, &[job], rows, accumulate),
+            Input::F32(x) => x,
+        };
         let kernels = self.matmul_kernels(job.w)?;
         match self.wide(kernels) {
             Some(wide) => {
-                self.round(wide, x, job.w.in_features, rows)?;
-                self.gemm(wide, &[job], rows, accumulate)
+                let x = self.round(wide, x, job.w.in_features, rows)?;
+                self.gemm(wide, x, &[job], rows, accumulate)
             }
             None => self.gemv(kernels, x, job, rows, accumulate),
         }
@@ -215,8 +229,8 @@ impl CudaBackend {
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype) {
             let (kernels, width) = (self.matmul_kernels(jobs[0].w)?, jobs[0].w.in_features);
             if let Some(wide) = self.wide(kernels) {
-                self.round_normed(wide, x, norm, width, rows)?;
-                self.gemm(wide, jobs, rows, false)?;
+                let x = self.round_normed(wide, x, norm, width, rows)?;
+                self.gemm(wide, x, jobs, rows, false)?;
                 continue;
             }
             if let Some(many) = kernels.many(rows) {
@@ -241,44 +255,51 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// y of `gate` ← act(gate x) ⊙ up x, x `[rows, in_features]` normed on the way.
-    pub(super) fn gated(
-        &self,
+    /// act(gate x) ⊙ up x, x `[rows, in_features]` normed on the way: y of `gate`, or rounded rows for the kernels of a wide product,
+    /// if it is to be `rounded` for those.
+    pub(super) fn gated<'a>(
+        &'a self,
         x: DevicePtr<f32>,
         norm: Norm,
         [gate, up]: [Job; 2],
         rows: usize,
         activation: Int,
-    ) -> Result<(), CudaError> {
+        rounded: Option<&'a WideKernels>,
+    ) -> Result<Input<'a>, CudaError> {
         let kernels = self.matmul_kernels(gate.w)?;
+        let (width, outs) = (gate.w.in_features, gate.w.out_features);
         let Some(wide) = self.wide(kernels) else {
-            return self.gemv_gated(kernels, x, norm, [gate, up], rows, activation);
+            self.gemv_gated(kernels, x, norm, [gate, up], rows, activation)?;
+            return Ok(Input::F32(gate.y));
         };
-        self.round_normed(wide, x, norm, gate.w.in_features, rows)?;
-        let Some(library) = self.library_of(&gate).filter(|_| self.library_of(&up).is_some()) else {
-            if let Some(hopper) = &wide.hopper {
-                let blocks = gate.w.out_features.div_ceil(HOPPER_BLOCK / 2);
-                return self.gemm_hopper(&hopper.gated, &[gate, up], blocks, rows, activation);
-            }
-            let variant = self.gemm_device().variant(rows, 2 * gate.w.out_features);
-            let parameters = GemmGated {
-                x: self.scratch.rounded.ptr(),
-                x_scales: self.scratch.rounded_scales.ptr(),
-                jobs: Job::table(&[gate, up], 0),
-                n: rows.into(),
-                k: gate.w.in_features.into(),
-                activation,
-            };
-            let block = GEMM_ROWS[variant];
-            let grid = [rows.div_ceil(block), (2 * gate.w.out_features).div_ceil(block), 1];
-            return self.device.launch(&wide.gated[variant], grid, &parameters);
+        let x = self.round_normed(wide, x, norm, width, rows)?;
+        if let (Some(library), Some(_)) = (self.library_of(gate.w, gate.bias), self.library_of(up.w, up.bias)) {
+            let up = Job { y: library.products(), ..up }; // in place
+            self.gemm_library(wide, library, x, &gate, rows, false)?;
+            self.gemm_library(wide, library, x, &up, rows, false)?;
+            let count = rows * outs;
+            let parameters = GatedAct { gate: gate.y, up: up.y, y: gate.y, count: count.into(), activation };
+            self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)?;
+            return Ok(Input::F32(gate.y));
+        }
+        let mut jobs = Job::table(&[gate, up], 0);
+        let to = match rounded {
+            Some(next) => Input::Rounded(next, self.scratch.inner_rounded(outs)),
+            None => Input::F32(gate.y),
         };
-        let up = Job { y: library.products(), ..up }; // in place
-        self.gemm_library(wide, library, &gate, rows, false)?;
-        self.gemm_library(wide, library, &up, rows, false)?;
-        let count = rows * gate.w.out_features;
-        let parameters = GatedAct { gate: gate.y, up: up.y, y: gate.y, count: count.into(), activation };
-        self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)
+        if let Input::Rounded(_, to) = to {
+            jobs[0].rounded = to;
+        }
+        if let Some(hopper) = &wide.hopper {
+            let parameters = GemmHopper::new(x, jobs, rows, width, activation)?;
+            self.device.launch(&hopper.gated, hopper_grid(rows, outs.div_ceil(HOPPER_BLOCK / 2)), &parameters)?;
+            return Ok(to);
+        }
+        let variant = self.gemm_device().variant(rows, 2 * outs);
+        let block = GEMM_ROWS[variant];
+        let parameters = GemmGated { x, jobs, n: rows.into(), k: width.into(), activation };
+        self.device.launch(&wide.gated[variant], [rows.div_ceil(block), (2 * outs).div_ceil(block), 1], &parameters)?;
+        Ok(to)
     }
 
     /// The same in f32 arithmetic, as [`CudaBackend::gemv`].
@@ -313,7 +334,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// The scratch's rounded rows ← norm(x), `[rows, width]`.
+    /// norm(x), `[rows, width]`, rounded, in the scratch.
     fn round_normed(
         &self,
         wide: &WideKernels,
@@ -321,56 +342,67 @@ impl CudaBackend {
         norm: Norm,
         width: usize,
         rows: usize,
+    ) -> Result<RoundedRows, CudaError> {
+        let to = self.scratch.rounded();
+        let Norm { weight, offset, eps } = norm;
+        let parameters = RmsNormF16 { x, weight: weight.ptr(), offset, eps, width: width.into(), to };
+        self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
+        Ok(to)
+    }
+
+    /// x, `[rows, width]`, rounded, in the scratch.
+    fn round(
+        &self,
+        wide: &WideKernels,
+        x: DevicePtr<f32>,
+        width: usize,
+        rows: usize,
+    ) -> Result<RoundedRows, CudaError> {
+        let to = self.scratch.rounded();
+        self.device.launch(&wide.round, [rows, 1, 1], &RoundRows { x, width: width.into(), to })?;
+        Ok(to)
+    }
+
+    /// cuBLASLt, where it multiplies with a matrix: if it has the shape, and there is no bias.
+    fn library_of(&self, w: &Matrix, bias: Option<&Buffer<f32>>) -> Option<&CublasLt> {
+        self.cublaslt.as_ref().filter(|library| bias.is_none() && library.has(shape(w)))
+    }
+
+    /// Products of rounded rows with up to three matrices: some by cuBLASLt, which takes one power of two a row, the others by
+    /// `gemm.cu` in one launch.
+    fn gemm(
+        &self,
+        wide: &WideKernels,
+        x: RoundedRows,
+        jobs: &[Job],
+        rows: usize,
+        accumulate: bool,
     ) -> Result<(), CudaError> {
-        let parameters = RmsNormF16 {
-            x,
-            weight: norm.weight.ptr(),
-            offset: norm.offset,
-            eps: norm.eps,
-            width: width.into(),
-            to: self.scratch.rounded.ptr(),
-            scales: self.scratch.rounded_scales.ptr(),
-        };
-        self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)
-    }
-
-    /// The scratch's rounded rows ← x, `[rows, width]`.
-    fn round(&self, wide: &WideKernels, x: DevicePtr<f32>, width: usize, rows: usize) -> Result<(), CudaError> {
-        let (to, scales) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
-        let parameters = RoundRows { x, to, scales, width: width.into() };
-        self.device.launch(&wide.round, [rows, 1, 1], &parameters)
-    }
-
-    /// cuBLASLt, where it multiplies with the job's matrix: if it has the shape, and there is no bias.
-    fn library_of(&self, job: &Job) -> Option<&CublasLt> {
-        self.cublaslt.as_ref().filter(|library| job.bias.is_none() && library.has(shape(job.w)))
-    }
-
-    /// Products of the rounded rows with up to three matrices: some by cuBLASLt, the others by `gemm.cu` in one launch.
-    fn gemm(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
         let mut ours = Vec::new();
         for job in jobs {
-            match self.library_of(job) {
-                Some(library) => self.gemm_library(wide, library, job, rows, accumulate)?,
+            match self.library_of(job.w, job.bias) {
+                Some(library) => self.gemm_library(wide, library, x, job, rows, accumulate)?,
                 None => ours.push(*job),
             }
         }
-        if ours.is_empty() { Ok(()) } else { self.gemm_own(wide, &ours, rows, accumulate) }
+        if ours.is_empty() { Ok(()) } else { self.gemm_own(wide, x, &ours, rows, accumulate) }
     }
 
     fn gemm_library(
         &self,
         wide: &WideKernels,
         library: &CublasLt,
+        x: RoundedRows,
         job: &Job,
         rows: usize,
         accumulate: bool,
     ) -> Result<(), CudaError> {
-        library.multiply(job.w, self.scratch.rounded.ptr(), rows)?;
+        library.multiply(job.w, x.values, rows)?;
         let (outs, count) = (job.w.out_features, rows * job.w.out_features);
         let parameters = ScaleProducts {
             products: library.products(),
-            x_scales: self.scratch.rounded_scales.ptr(),
+            x_scales: x.scales,
+            x_stride: row_scales(job.w.in_features).into(),
             scales: job.w.scales(),
             y: job.y,
             count: count.into(),
@@ -384,37 +416,24 @@ impl CudaBackend {
         GemmDevice { multiprocessors: self.info.multiprocessors, capability: self.info.capability }
     }
 
-    /// Products of the rounded rows in blocks two by two, of which `blocks` have outputs; `mode` as the kernel takes it.
-    fn gemm_hopper(
+    fn gemm_own(
         &self,
-        kernel: &Kernel<GemmHopper>,
+        wide: &WideKernels,
+        x: RoundedRows,
         jobs: &[Job],
-        blocks: usize,
         rows: usize,
-        mode: Int,
+        accumulate: bool,
     ) -> Result<(), CudaError> {
-        let (x, x_scales) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
         let k = jobs.first().map_or(0, |job| job.w.in_features);
-        let parameters = GemmHopper::new(x, x_scales, Job::table(jobs, 0), rows, k, mode)?;
-        self.device.launch(kernel, hopper_grid(rows, blocks), &parameters)
-    }
-
-    fn gemm_own(&self, wide: &WideKernels, jobs: &[Job], rows: usize, accumulate: bool) -> Result<(), CudaError> {
+        let table = Job::table(jobs, 0);
         if let Some(hopper) = &wide.hopper {
-            return self.gemm_hopper(&hopper.gemm, jobs, blocks(jobs, HOPPER_BLOCK), rows, accumulate.into());
+            let parameters = GemmHopper::new(x, table, rows, k, accumulate.into())?;
+            return self.device.launch(&hopper.gemm, hopper_grid(rows, blocks(jobs, HOPPER_BLOCK)), &parameters);
         }
         let variant = self.gemm_device().variant(rows, jobs.iter().map(|job| job.w.out_features).sum());
-        let parameters = Gemm {
-            x: self.scratch.rounded.ptr(),
-            x_scales: self.scratch.rounded_scales.ptr(),
-            jobs: Job::table(jobs, 0),
-            n: rows.into(),
-            k: jobs.first().map_or(0, |job| job.w.in_features).into(),
-            accumulate: accumulate.into(),
-        };
         let block = GEMM_ROWS[variant];
-        let grid = [rows.div_ceil(block), blocks(jobs, block), 1];
-        self.device.launch(&wide.gemm[variant], grid, &parameters)
+        let parameters = Gemm { x, jobs: table, n: rows.into(), k: k.into(), accumulate: accumulate.into() };
+        self.device.launch(&wide.gemm[variant], [rows.div_ceil(block), blocks(jobs, block), 1], &parameters)
     }
 }
 
@@ -471,7 +490,7 @@ impl CudaBackend {
     fn choose_for(&self, library: &mut CublasLt, gemm: cublaslt::Gemm, w: &Matrix) -> Result<(), CudaError> {
         let numbers: Vec<u16> = noise().take(MAX_ROWS * w.in_features).map(|x| f16::from_f32(x).to_bits()).collect();
         self.device.write(&self.scratch.rounded, 0, &numbers)?;
-        self.device.write(&self.scratch.rounded_scales, 0, &[1.0; MAX_ROWS])?;
+        self.device.write(&self.scratch.rounded_scales, 0, &vec![1.0; MAX_ROWS * row_scales(w.in_features)])?;
         if library.choose(w, self.scratch.rounded.ptr(), MAX_ROWS)? && gemm == cublaslt::Gemm::Auto {
             let (own, library_s) = self.race(w, library)?;
             if own <= library_s {
@@ -485,7 +504,7 @@ impl CudaBackend {
     fn race(&self, w: &Matrix, library: &CublasLt) -> Result<(Duration, Duration), CudaError> {
         let Some(wide) = &self.matmul_kernels(w)?.wide else { return Ok((Duration::ZERO, Duration::MAX)) };
         let y = self.device.allocate("products that are compared", MAX_ROWS * w.out_features)?;
-        let job = Job { w, bias: None, y: y.ptr() };
+        let (x, job) = (self.scratch.rounded(), Job { w, bias: None, y: y.ptr() });
         let time = |multiply: &dyn Fn() -> Result<(), CudaError>| -> Result<Duration, CudaError> {
             multiply()?; // what is done once
             self.device.synchronize()?;
@@ -496,8 +515,8 @@ impl CudaBackend {
         };
         let mut best = (Duration::MAX, Duration::MAX);
         for _ in 0..REPEATS {
-            best.0 = best.0.min(time(&|| self.gemm_own(wide, std::slice::from_ref(&job), MAX_ROWS, false))?);
-            best.1 = best.1.min(time(&|| self.gemm_library(wide, library, &job, MAX_ROWS, false))?);
+            best.0 = best.0.min(time(&|| self.gemm_own(wide, x, std::slice::from_ref(&job), MAX_ROWS, false))?);
+            best.1 = best.1.min(time(&|| self.gemm_library(wide, library, x, &job, MAX_ROWS, false))?);
         }
         Ok(best)
     }

@@ -5,12 +5,12 @@
 use super::CudaBackend;
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, LayerSum, PrefillPart, RmsNorm, RopeCache,
-    RopeTarget, type_number,
+    RopeTarget, RoundedRows, SHARING, type_number,
 };
 use super::cache::Sequences;
 use super::context::Device;
 use super::error::CudaError;
-use super::gemm::{Job, ptr_or_null};
+use super::gemm::{Input, Job, ptr_or_null};
 use super::kernel_set::{DECODE_GROUP, NARROW_ROWS, PREFILL_LINES};
 use super::launch::Int;
 use super::layers;
@@ -134,7 +134,7 @@ impl Operations for CudaBackend {
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let w = &self.weights.layers[layer];
         let norm = w.post_attention_norm.as_ref();
-        Ok(self.add_residual(self.scratch.attended(), &w.o, w.o_bias.as_ref(), norm)?)
+        Ok(self.add_residual(self.attended(layer)?, &w.o, w.o_bias.as_ref(), norm)?)
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
@@ -143,9 +143,10 @@ impl Operations for CudaBackend {
         let up = Job { w: &w.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
         let activation = (self.spec.activation == Activation::GeluTanh).into();
         let norm = self.norm(&w.feed_forward_norm);
-        self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation)?;
+        let rounded = self.takes_rounded(&w.down, w.down_bias.as_ref())?;
+        let gated = self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation, rounded)?;
         let norm = w.post_feed_forward_norm.as_ref();
-        Ok(self.add_residual(scratch.gate(), &w.down, w.down_bias.as_ref(), norm)?)
+        Ok(self.add_residual(gated, &w.down, w.down_bias.as_ref(), norm)?)
     }
 
     fn final_norm(&mut self) -> Result<(), BackendError> {
@@ -223,8 +224,22 @@ impl CudaBackend {
         self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
     }
 
+    /// What attention leaves for the product with `o`: rounded after a wide pass, if the product takes that, and the kernel writes it.
+    fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
+        let (s, w) = (&self.spec, &self.weights.layers[layer]);
+        let rounds = !self.pass.narrow() && s.head_dim.is_multiple_of(SHARING);
+        Ok(match self.takes_rounded(&w.o, w.o_bias.as_ref())? {
+            Some(wide) if rounds => Input::Rounded(wide, self.scratch.inner_rounded(w.o.in_features)),
+            _ => Input::F32(self.scratch.attended()),
+        })
+    }
+
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch) = (&self.spec, &self.scratch);
+        let (out, rounded) = match self.attended(layer)? {
+            Input::F32(out) => (out, RoundedRows::default()),
+            Input::Rounded(_, rounded) => (DevicePtr::NULL, rounded),
+        };
         let parameters = AttnPrefill {
             queries: scratch.heads.q.ptr(),
             rows: scratch.rows.ptr(),
@@ -235,8 +250,9 @@ impl CudaBackend {
             kv_heads: s.num_key_value_heads.into(),
             window: self.window(layer),
             softcap: self.softcap(),
-            out: scratch.attended(),
+            out,
             states: scratch.heads.states.ptr(),
+            rounded,
         };
         self.device.launch(&self.kernels.prefill, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
     }
@@ -347,7 +363,7 @@ impl CudaBackend {
     /// x += W · input (+ bias), normed first where there is a norm.
     fn add_residual(
         &self,
-        input: DevicePtr<f32>,
+        input: Input,
         w: &Matrix,
         bias: Option<&Buffer<f32>>,
         norm: Option<&Buffer<f32>>,

@@ -1,6 +1,6 @@
 //! Scratch memory of passes: allocated with the model, and once more where a decode step has more than 16 rows.
 
-use super::abi::{HeadState, PrefillPart, RowState};
+use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
 use super::error::CudaError;
 use super::kernel_set::{MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
@@ -22,8 +22,8 @@ pub struct Scratch {
     inner: Buffer<f32>,
     q_width: usize,
     kv_width: usize,
-    /// A product's input: in f16 `[N, the widest input]`, with a power of two for each row, `[N]`; or of a decode step, at most half
-    /// as many rows, two f16 terms each, with a norm's factors
+    /// A product's input: N [`RoundedRows`] as wide as the widest; or of a decode step, at most half as many rows, two f16 terms each,
+    /// with a norm's factors
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
     /// Not 0: something was not finite.
@@ -48,7 +48,7 @@ impl Scratch {
             q_width,
             kv_width,
             rounded: device.allocate(&name("rounded inputs"), MAX_ROWS * widest)?,
-            rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS)?,
+            rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS * row_scales(widest))?,
             not_finite,
         })
     }
@@ -61,6 +61,16 @@ impl Scratch {
     /// `[N, heads, head_dim]`
     pub fn attended(&self) -> DevicePtr<f32> {
         self.inner.ptr()
+    }
+
+    /// Gate or attended of this width, rounded, in the place of its f32 numbers.
+    pub fn inner_rounded(&self, width: usize) -> RoundedRows {
+        RoundedRows { values: self.inner.ptr().cast(), scales: self.inner.ptr().add(MAX_ROWS * width / 2) }
+    }
+
+    /// A product's input.
+    pub fn rounded(&self) -> RoundedRows {
+        RoundedRows { values: self.rounded.ptr(), scales: self.rounded_scales.ptr() }
     }
 
     /// `[N, kv_heads, head_dim]`

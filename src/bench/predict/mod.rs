@@ -49,7 +49,7 @@ const ATTENTION_IPC: Assumed = (1.7, 0.5);
 /// Of the instructions of attention's loop, those that a pass executes, in a step and in a prefill; the others are calls for the
 /// edges, and in a prefill what traced rows do and others do not. (All of them in products.)
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
-const PREFILL_EXECUTED: Assumed = (0.43, 0.1);
+const PREFILL_EXECUTED: Assumed = (0.51, 0.1);
 /// Of the matrix peak, what large products by wgmma reach: the clock falls when all tensor cores are busy.
 const WGMMA_SHARE: Assumed = (0.80, 0.07);
 /// Seconds of a block of `gemm_hopper.cu` in which its tensor cores wait, as no other block is there: until the first slices come,
@@ -63,7 +63,7 @@ const CLUSTERED: Assumed = (0.97, 0.03);
 const CACHE_READS: Assumed = (0.6, 0.3);
 /// Seconds of the two kernels that read the logits.
 const READ_LOGITS: Assumed = (14e-6, 6e-6);
-/// Of the bytes of activations that norms, rotations and roundings of a prefill read and write, those that go to memory: the
+/// Of the bytes of activations that norms and rotations of a prefill read and write, those that go to memory: the
 /// second cache may keep some, and it may have to give up others.
 const ACTIVATIONS: Assumed = (0.9, 0.4);
 
@@ -380,20 +380,20 @@ impl Model<'_> {
                 time.issue += self.hmma(blocks.div_ceil(multiprocessors) as f64 * block, attention, ATTENTION_IPC);
                 let activations = (rows * self.activation_bytes()) as f64 * self.time(ACTIVATIONS);
                 time.memory += activations / self.bandwidth();
-                // two norms, rotation and cache, attention and its selection, two roundings, and the four products
-                time.gaps += 11.0 * self.gap();
-                time.other += 5.0 * self.time(RAMP);
+                // two norms, rotation and cache, attention and its selection, and the four products
+                time.gaps += 9.0 * self.gap();
+                time.other += 3.0 * self.time(RAMP);
             }
         }
         time
     }
 
-    /// Bytes that kernels other than products and attention read and write in a layer of a prefill, for each row: two norms and
-    /// two roundings of f32 to f16, the rotation of q, k and v into the cache.
+    /// Bytes that kernels other than products and attention read and write in a layer of a prefill, for each row: two norms, which
+    /// round f32 to f16, and the rotation of q, k and v into the cache.
     fn activation_bytes(&self) -> usize {
         let s = self.spec;
         let (q, kv) = (s.num_attention_heads * s.head_dim, s.num_key_value_heads * s.head_dim);
-        6 * (2 * s.hidden_size + q + s.intermediate_size) + 8 * (q + kv) + CACHE_BYTES as usize * kv
+        6 * 2 * s.hidden_size + 8 * (q + kv) + CACHE_BYTES as usize * kv
     }
 
     /// The least seconds of a step: every weight once, and each sequence's cache, at the copy rate.

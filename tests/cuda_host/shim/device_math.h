@@ -23,6 +23,14 @@ static inline float __fsqrt_rn(float a) { return sqrtf(a); }
 static inline float __frsqrt_rn(float a) { return 1.0f / sqrtf(a); }
 static inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
 static inline float __saturatef(float a) { return a > 0.0f ? (a < 1.0f ? a : 1.0f) : 0.0f; }
+namespace cuda_host {
+/// 2^x as far off as `ex2.approx.ftz` may be (2^-22), to one side: one unit in the last place below the nearest float.
+inline float ex2_approx_ftz(float x) {
+  const float y = exp2f(x);
+  if (x == 0.0f || !(y < INFINITY)) return x == 0.0f ? 1.0f : y;
+  return y < 1.17549435e-38f ? 0.0f : nextafterf(y, 0.0f);
+}
+}  // namespace cuda_host
 static inline int __float2int_rn(float a) { return int(nearbyintf(a)); }
 static inline int __float2int_rz(float a) { return int(a); }
 static inline int __float2int_rd(float a) { return int(floorf(a)); }

@@ -2,8 +2,8 @@
 //! sequence with a cache, in slot 1 of two, and layer 1 of two.
 
 use super::super::abi::{
-    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget, RowState,
-    SequenceView, TraceView, type_number,
+    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget, RoundedRows,
+    RowState, SHARING, SequenceView, TraceView, type_number,
 };
 use super::super::context::Device;
 use super::super::error::CudaError;
@@ -13,7 +13,7 @@ use super::super::memory::Buffer;
 use super::super::noise::Noise;
 use super::super::pass::prefill_parts;
 use super::attended::Attended;
-use super::data::{Outcome, U, Values, bound, decode, decode_keys, unwritten, upload};
+use super::data::{Outcome, Rounded, U, Values, bound, decode, decode_keys, unwritten, upload};
 use super::elementwise::{EPS, OFFSET, norm};
 use crate::backend::entropy::reweighting;
 use crate::backend::{Row, SequenceId};
@@ -172,7 +172,8 @@ impl<'a> Fixture<'a> {
         Ok(outcome)
     }
 
-    /// Two runs of consecutive rows, the first of more than fill a block with their heads, over the beginning of the trace.
+    /// Two runs of consecutive rows, the first of more than fill a block with their heads, over the beginning of the trace;
+    /// then the same, rounded.
     pub fn prefill(&self, kernel: &Kernel<AttnPrefill>) -> Result<Outcome, CudaError> {
         let (device, positions) = (self.device, (30..55).chain([60]).collect::<Vec<usize>>());
         let n = positions.len();
@@ -184,7 +185,7 @@ impl<'a> Fixture<'a> {
         let mut outcome = Outcome::default();
         for (window, softcap) in VARIANTS.map(|(window, softcap)| (window / 3, softcap)) {
             let (out, states) = (unwritten::<f32>(device, n * HEADS * self.head_dim)?, unwritten(device, n * HEADS)?);
-            let parameters = AttnPrefill {
+            let mut parameters = AttnPrefill {
                 queries: q.ptr(),
                 rows: rows.ptr(),
                 parts: parts.ptr(),
@@ -196,10 +197,18 @@ impl<'a> Fixture<'a> {
                 softcap,
                 out: out.ptr(),
                 states: states.ptr(),
+                rounded: RoundedRows::default(),
             };
             device.launch(kernel, [runs.len(), KV_HEADS, 1], &parameters)?;
             let got = (device.read(&out, 0, n * HEADS * self.head_dim)?, device.read(&states, 0, n * HEADS)?);
             self.compare(&mut outcome, (&queries, &positions, (window, softcap)), (&got.0, &got.1), true);
+            if self.head_dim.is_multiple_of(SHARING) {
+                let to = Rounded::unwritten(device, n, HEADS * self.head_dim)?;
+                parameters.rounded = to.rows();
+                device.launch(kernel, [runs.len(), KV_HEADS, 1], &parameters)?;
+                let want: Vec<f64> = got.0.iter().map(|x| f64::from(*x)).collect();
+                to.compare(device, &mut outcome, &want, SHARING, 0.0)?;
+            }
         }
         Ok(outcome)
     }

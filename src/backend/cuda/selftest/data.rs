@@ -1,6 +1,6 @@
 //! Numbers for the cases, the same every time, and the comparison of answers.
 
-use super::super::abi::Stored;
+use super::super::abi::{RoundedRows, SHARING, Stored, row_scales};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::memory::{Buffer, DevicePtr};
@@ -138,20 +138,63 @@ impl Scales {
     }
 }
 
-/// Compares rows that a kernel has rounded to f16 with what they should hold: a number to 2^-11 of itself or 2^-39 of the
-/// row's maximum, and `lost` of itself before that.
-pub fn compare_rounded(bits: &[u16], scales: &[f32], want: &[f64], lost: f64) -> Outcome {
-    let got = decode(bytemuck::cast_slice(bits), DType::F16);
-    let (width, bound) = (want.len() / scales.len(), 1.0 / 2048.0 + lost + 2.0 * U);
-    let mut outcome = Outcome::default();
-    for ((got, want), scale) in got.chunks(width).zip(want.chunks(width)).zip(scales) {
-        let max = want.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
-        for (got, want) in got.iter().zip(want) {
-            let got = (f64::from(*got) * f64::from(*scale)) as f32;
-            outcome.compare(got, *want, want.abs() + max / f64::from(1 << 28), bound);
-        }
+/// Rounded rows on the device.
+pub struct Rounded {
+    rows: usize,
+    width: usize,
+    values: Buffer<u16>,
+    scales: Buffer<f32>,
+}
+
+impl Rounded {
+    /// For a kernel that writes them.
+    pub fn unwritten(device: &Device, rows: usize, width: usize) -> Result<Rounded, CudaError> {
+        let (values, scales) = (unwritten(device, rows * width)?, unwritten(device, rows * row_scales(width))?);
+        Ok(Rounded { rows, width, values, scales })
     }
-    outcome
+
+    /// For a kernel that reads them: these numbers in f16, times powers of two, which follow; those beyond a row are no numbers.
+    pub fn new(device: &Device, values: &[f32], width: usize) -> Result<(Rounded, Vec<f64>), CudaError> {
+        let (rows, used) = (values.len() / width, width.div_ceil(SHARING));
+        let power = |i: usize| 2f32.powi(i as i32 * 7 % 23 - 11);
+        let scale = |row: usize, i: usize| if i < used { power(row * used + i) } else { f32::NAN };
+        let scales: Vec<f32> = (0..rows).flat_map(|row| (0..row_scales(width)).map(move |i| scale(row, i))).collect();
+        let halves: Vec<f16> = values.iter().map(|x| f16::from_f32(*x)).collect();
+        let restored = halves.iter().enumerate();
+        let restored = restored.map(|(i, x)| x.to_f64() * f64::from(scale(i / width, i % width / SHARING))).collect();
+        let bits: Vec<u16> = halves.into_iter().map(f16::to_bits).collect();
+        Ok((Rounded { rows, width, values: upload(device, &bits)?, scales: upload(device, &scales)? }, restored))
+    }
+
+    pub fn rows(&self) -> RoundedRows {
+        RoundedRows { values: self.values.ptr(), scales: self.scales.ptr() }
+    }
+
+    /// Compares what a kernel has written with what it should hold: a number to 2^-11 of itself or 2^-39 of the largest of the
+    /// `sharing` that share its power of two, and `lost` of itself before that.
+    pub fn compare(
+        &self,
+        device: &Device,
+        outcome: &mut Outcome,
+        want: &[f64],
+        sharing: usize,
+        lost: f64,
+    ) -> Result<(), CudaError> {
+        let (width, stride, bound) = (self.width, row_scales(self.width), 1.0 / 2048.0 + lost + 2.0 * U);
+        let values = device.read(&self.values, 0, self.rows * width)?;
+        let scales: Vec<f32> = device.read(&self.scales, 0, self.rows * stride)?;
+        for (row, want) in want.chunks(width).enumerate() {
+            for (part, want) in want.chunks(sharing).enumerate() {
+                let max = want.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+                for (i, want) in (part * sharing..).zip(want) {
+                    let got = f16::from_bits(values[row * width + i]).to_f64();
+                    let got = (got * f64::from(scales[row * stride + i / SHARING])) as f32;
+                    outcome.compare(got, *want, want.abs() + max / f64::from(1 << 28), bound);
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What a case gives to a kernel.

@@ -34,7 +34,8 @@ impl Chain<'_> {
         for link in 0..LINKS {
             let [x, y] = [&self.x[link % 2], &self.x[(link + 1) % 2]].map(Buffer::ptr);
             let null = DevicePtr::NULL;
-            let job = MatrixJob { w: self.w.ptr(), scales: null, bias: null, y, outs: WIDTH as i32, padding: 0 };
+            let job =
+                MatrixJob { w: self.w.ptr(), scales: null, bias: null, y, outs: WIDTH as i32, ..MatrixJob::default() };
             let jobs: MatrixJobs = [job, MatrixJob::default(), MatrixJob::default()];
             let parameters = Gemv { x, jobs, k: WIDTH.into(), rows: ROWS.into(), accumulate: Int(1) };
             device.launch(self.kernel, [WIDTH / 16, 1, 1], &parameters)?;

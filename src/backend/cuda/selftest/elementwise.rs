@@ -5,7 +5,7 @@ use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::launch::Kernel;
 use super::super::noise::Noise;
-use super::data::{Outcome, Scales, U, Values, compare_rounded, decode, unwritten, upload};
+use super::data::{Outcome, Rounded, Scales, U, Values, decode, unwritten, upload};
 use crate::model::weights::DType;
 use std::f64::consts::PI;
 
@@ -98,19 +98,20 @@ pub fn rms_norm_f16(device: &Device, kernel: &Kernel<RmsNormF16>) -> Result<Outc
     let mut noise = Noise(23);
     let (x, weight) = (noise.floats(ROWS * WIDTH, 3.0), noise.floats(WIDTH, 1.0));
     let (from, weights) = (upload(device, &x)?, upload(device, &weight)?);
-    let (to, scales) = (unwritten::<u16>(device, x.len())?, unwritten::<f32>(device, ROWS)?);
+    let to = Rounded::unwritten(device, ROWS, WIDTH)?;
     let parameters = RmsNormF16 {
         x: from.ptr(),
         weight: weights.ptr(),
         offset: OFFSET,
         eps: EPS,
         width: WIDTH.into(),
-        to: to.ptr(),
-        scales: scales.ptr(),
+        to: to.rows(),
     };
     device.launch(kernel, [ROWS, 1, 1], &parameters)?;
     let want: Vec<f64> = x.chunks(WIDTH).flat_map(|x| norm(x, &weight)).collect();
-    Ok(compare_rounded(&device.read(&to, 0, x.len())?, &device.read(&scales, 0, ROWS)?, &want, NORM))
+    let mut outcome = Outcome::default();
+    to.compare(device, &mut outcome, &want, WIDTH, NORM)?;
+    Ok(outcome)
 }
 
 /// Rows of very different sizes, and one of zeros.
@@ -118,12 +119,12 @@ pub fn round_rows(device: &Device, kernel: &Kernel<RoundRows>) -> Result<Outcome
     let mut x = Noise(12).floats(ROWS * WIDTH, 30.0);
     x[..WIDTH].fill(0.0);
     x[WIDTH..2 * WIDTH].iter_mut().for_each(|x| *x *= 1e9);
-    let (from, to) = (upload(device, &x)?, unwritten::<u16>(device, x.len())?);
-    let scales = unwritten::<f32>(device, ROWS)?;
-    let parameters = RoundRows { x: from.ptr(), to: to.ptr(), scales: scales.ptr(), width: WIDTH.into() };
-    device.launch(kernel, [ROWS, 1, 1], &parameters)?;
+    let (from, to) = (upload(device, &x)?, Rounded::unwritten(device, ROWS, WIDTH)?);
+    device.launch(kernel, [ROWS, 1, 1], &RoundRows { x: from.ptr(), width: WIDTH.into(), to: to.rows() })?;
     let want: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-    Ok(compare_rounded(&device.read(&to, 0, x.len())?, &device.read(&scales, 0, ROWS)?, &want, 0.0))
+    let mut outcome = Outcome::default();
+    to.compare(device, &mut outcome, &want, WIDTH, 0.0)?;
+    Ok(outcome)
 }
 
 /// Numbers as large as bf16 has them in one row, and as small as are still exact in another.

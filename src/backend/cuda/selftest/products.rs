@@ -104,7 +104,7 @@ impl Launched {
     fn jobs(&self) -> MatrixJobs {
         let job = |i: usize, scales, bias| {
             let (w, y, outs) = (self.case.w[i].ptr(), self.y[i].ptr(), OUTS[i] as i32);
-            MatrixJob { w, scales, bias, y, outs, padding: 0 }
+            MatrixJob { w, scales, bias, y, outs, ..MatrixJob::default() }
         };
         let scales = self.case.scales.buffer.ptr();
         [job(0, scales, self.bias_buffer.ptr()), job(1, DevicePtr::NULL, DevicePtr::NULL), MatrixJob::default()]
@@ -204,7 +204,7 @@ fn rotated(
     let queries = unwritten::<f32>(device, rows * 2 * HEAD_DIM)?;
     let job = |matrix: usize, scales, y, heads: usize| {
         let (w, bias, outs) = (case.w[matrix].ptr(), DevicePtr::NULL, (heads * HEAD_DIM) as i32);
-        MatrixJob { w, scales, bias, y, outs, padding: 0 }
+        MatrixJob { w, scales, bias, y, outs, ..MatrixJob::default() }
     };
     let cached_job = job(1, DevicePtr::NULL, DevicePtr::NULL, 1);
     let jobs = [job(0, case.scales.buffer.ptr(), queries.ptr(), 2), cached_job, cached_job];
@@ -259,8 +259,16 @@ impl Gated {
     pub(super) fn jobs(&self, w: [DevicePtr<Stored>; 2], y: DevicePtr<f32>, gelu: bool) -> MatrixJobs {
         let outs = OUTS[0] as i32;
         let bias = |i: usize| if gelu { self.buffers[i].ptr() } else { DevicePtr::NULL };
-        let gate = MatrixJob { w: w[0], scales: self.scales.buffer.ptr(), bias: bias(0), y, outs, padding: 0 };
-        let up = MatrixJob { w: w[1], scales: DevicePtr::NULL, bias: bias(1), y: DevicePtr::NULL, outs, padding: 0 };
+        let gate =
+            MatrixJob { w: w[0], scales: self.scales.buffer.ptr(), bias: bias(0), y, outs, ..MatrixJob::default() };
+        let up = MatrixJob {
+            w: w[1],
+            scales: DevicePtr::NULL,
+            bias: bias(1),
+            y: DevicePtr::NULL,
+            outs,
+            ..MatrixJob::default()
+        };
         [gate, up, MatrixJob::default()]
     }
 

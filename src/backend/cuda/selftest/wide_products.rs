@@ -1,13 +1,13 @@
 //! Cases of `gemm.cu` and `gemm_hopper.cu`, and of their plain replacements.
 
-use super::super::abi::{Gemm, GemmGated, GemmHopper, MatrixJob, MatrixJobs, ScaleProducts};
+use super::super::abi::{Gemm, GemmGated, GemmHopper, MatrixJob, MatrixJobs, RoundedRows, SHARING, ScaleProducts};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::kernel_set::{HOPPER_BLOCK, hopper_grid};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
 use super::super::noise::Noise;
-use super::data::{Outcome, Scales, U, Values, bound, unwritten, upload};
+use super::data::{Outcome, Rounded, Scales, U, Values, bound, unwritten, upload};
 use super::products::{Dot, Gated, OUTS, dot};
 use crate::model::weights::DType;
 
@@ -20,10 +20,9 @@ fn wide_bound(k: usize) -> f64 {
 const WIDE_K: usize = 168;
 const HOPPER_K: usize = 6 * 64 + 72;
 
-/// Inputs of a wide product as the case has them: `[n, k]` f16 and a power of two for each row.
+/// Inputs of a wide product as the case has them: `[n, k]`.
 struct WideInput {
-    x: DevicePtr<u16>,
-    x_scales: DevicePtr<f32>,
+    x: RoundedRows,
     n: usize,
     k: usize,
 }
@@ -38,16 +37,16 @@ impl WideInput {
         blocks: usize,
         mode: Int,
     ) -> Result<(), CudaError> {
-        let WideInput { x, x_scales, n, k } = *self;
-        device.launch(kernel, hopper_grid(n, blocks), &GemmHopper::new(x, x_scales, jobs, n, k, mode)?)
+        let WideInput { x, n, k } = *self;
+        device.launch(kernel, hopper_grid(n, blocks), &GemmHopper::new(x, jobs, n, k, mode)?)
     }
 }
 
 /// For as many rows as fill a block and a part of the next.
 pub fn gemm_gated(device: &Device, kernel: &Kernel<GemmGated>, block: usize) -> Result<Outcome, CudaError> {
     wide_gated(device, (block + 6, WIDE_K), |input, jobs, activation| {
-        let WideInput { x, x_scales, n, k } = *input;
-        let parameters = GemmGated { x, x_scales, jobs, n: n.into(), k: k.into(), activation };
+        let WideInput { x, n, k } = *input;
+        let parameters = GemmGated { x, jobs, n: n.into(), k: k.into(), activation };
         device.launch(kernel, [n.div_ceil(block), (2 * OUTS[0]).div_ceil(block), 1], &parameters)
     })
 }
@@ -59,7 +58,7 @@ pub fn gemm_gated_hopper(device: &Device, kernel: &Kernel<GemmHopper>) -> Result
     })
 }
 
-/// A gate and up of [`OUTS`]`[0]` outputs each, for n rows of k inputs.
+/// A gate and up of [`OUTS`]`[0]` outputs each, for n rows of k inputs; then the same, rounded.
 fn wide_gated(
     device: &Device,
     (n, k): (usize, usize),
@@ -67,21 +66,26 @@ fn wide_gated(
 ) -> Result<Outcome, CudaError> {
     let outs = OUTS[0];
     let mut noise = Noise(14);
-    let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
+    let (x, input) = Rounded::new(device, &noise.floats(n * k, 1.0), k)?;
     let w = [0, 1].map(|_| noise.floats(outs * k, 0.2));
     let w = [Values::new(device, &w[0], DType::F16)?, Values::new(device, &w[1], DType::F16)?];
-    let x_scales = Scales::new(device, n)?;
     let mut gated = Gated::new(device)?;
-    let input = x_scales.restore(&x.values, k);
     let matrices = [gated.scales.restore(&w[0].values, k), w[1].values.iter().map(|w| f64::from(*w)).collect()];
-    let on_device = WideInput { x: x.ptr().cast(), x_scales: x_scales.buffer.ptr(), n, k };
+    let on_device = WideInput { x: x.rows(), n, k };
     for gelu in [false, true] {
         let y = unwritten::<f32>(device, n * outs)?;
-        launch(&on_device, gated.jobs([w[0].ptr(), w[1].ptr()], y.ptr(), gelu), gelu.into())?;
-        for (row, got) in device.read(&y, 0, n * outs)?.chunks(outs).enumerate() {
+        let mut jobs = gated.jobs([w[0].ptr(), w[1].ptr()], y.ptr(), gelu);
+        launch(&on_device, jobs, gelu.into())?;
+        let y: Vec<f32> = device.read(&y, 0, n * outs)?;
+        for (row, got) in y.chunks(outs).enumerate() {
             let x = &input[row * k..][..k];
             gated.compare(got, gelu, wide_bound(k), |matrix, out| dot(x, &matrices[matrix][out * k..][..k]));
         }
+        let to = Rounded::unwritten(device, n, outs)?;
+        jobs[0].rounded = to.rows();
+        launch(&on_device, jobs, gelu.into())?;
+        let want: Vec<f64> = y.iter().map(|x| f64::from(*x)).collect();
+        to.compare(device, &mut gated.outcome, &want, SHARING, 0.0)?;
     }
     Ok(gated.outcome)
 }
@@ -97,8 +101,8 @@ fn wide_blocks(block: usize) -> usize {
 /// For as many rows as fill a block and a part of the next.
 pub fn gemm(device: &Device, kernel: &Kernel<Gemm>, block: usize) -> Result<Outcome, CudaError> {
     wide(device, (block + 6, WIDE_K), |input, jobs, accumulate| {
-        let WideInput { x, x_scales, n, k } = *input;
-        let parameters = Gemm { x, x_scales, jobs, n: n.into(), k: k.into(), accumulate };
+        let WideInput { x, n, k } = *input;
+        let parameters = Gemm { x, jobs, n: n.into(), k: k.into(), accumulate };
         device.launch(kernel, [n.div_ceil(block), wide_blocks(block), 1], &parameters)
     })
 }
@@ -117,15 +121,15 @@ fn wide(
 ) -> Result<Outcome, CudaError> {
     const OUTS: [usize; 2] = MATRIX_OUTS;
     let mut noise = Noise(11);
-    let x = Values::new(device, &noise.floats(n * k, 1.0), DType::F16)?;
+    let (x, input) = Rounded::new(device, &noise.floats(n * k, 1.0), k)?;
     let w = Values::new(device, &noise.floats((OUTS[0] + OUTS[1]) * k, 1.0), DType::F16)?;
-    let (x_scales, w_scales) = (Scales::new(device, n)?, Scales::new(device, OUTS[0])?);
+    let w_scales = Scales::new(device, OUTS[0])?;
     let bias = noise.floats(OUTS[0], 1.0);
     let before = OUTS.map(|outs| noise.floats(n * outs, 1.0));
     let (bias_buffer, y) = (upload(device, &bias)?, [upload(device, &before[0])?, upload(device, &before[1])?]);
     let job = |i: usize, w, scales, bias| {
         let (y, outs) = (y[i].ptr(), OUTS[i] as i32);
-        MatrixJob { w, scales, bias, y, outs, padding: 0 }
+        MatrixJob { w, scales, bias, y, outs, ..MatrixJob::default() }
     };
     let second = w.buffer.ptr().add(2 * OUTS[0] * k).cast();
     let jobs = [
@@ -133,9 +137,8 @@ fn wide(
         job(1, second, DevicePtr::NULL, DevicePtr::NULL),
         MatrixJob::default(),
     ];
-    launch(&WideInput { x: x.ptr().cast(), x_scales: x_scales.buffer.ptr(), n, k }, jobs, Int(1))?;
+    launch(&WideInput { x: x.rows(), n, k }, jobs, Int(1))?;
     let bound = wide_bound(k);
-    let input = x_scales.restore(&x.values, k);
     let (first, second) = w.values.split_at(OUTS[0] * k);
     let matrices = [w_scales.restore(first, k), second.iter().map(|w| f64::from(*w)).collect()];
     let mut outcome = Outcome::default();
@@ -164,6 +167,7 @@ pub fn scale(device: &Device, kernel: &Kernel<ScaleProducts>) -> Result<Outcome,
         let parameters = ScaleProducts {
             products: products.ptr(),
             x_scales: x_scales.buffer.ptr(),
+            x_stride: Int(1),
             scales: if add { DevicePtr::NULL } else { scales.buffer.ptr() },
             y: y.ptr(),
             count: (rows * outs).into(),
