@@ -527,9 +527,10 @@ mod tests {
         };
         assert!(seconds(h100, 1, 768, false) > seconds(h200, 1, 768, false));
         assert!(seconds(h200, 1, 32_768, false) > seconds(h200, 1, 768, false));
-        // the entropy's instructions show where attention does not wait for memory: at the slow end
+        // the entropy's instructions show where attention does not wait for memory: with a B200's, at the slow end
+        let b200 = accelerators::find("b200").unwrap();
         let slow =
-            |traced| Model { spec: &spec, device: h200, slow: 1.0, early: true }.decode(1, 32_768, traced).total();
+            |traced| Model { spec: &spec, device: b200, slow: 1.0, early: true }.decode(1, 32_768, traced).total();
         assert!(slow(true) > slow(false) && seconds(h200, 1, 768, true) >= seconds(h200, 1, 768, false));
         // sixteen sequences cost less than twice one, and so on; beyond what a step takes, steps follow each other
         assert!(seconds(h200, 16, 768, false) < 2.0 * seconds(h200, 1, 768, false));
