@@ -204,6 +204,7 @@ __device__ __forceinline__ void wgmma_commit() {
 
 #define FLOATS_8(d, i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FLOATS_32(d) FLOATS_8(d, 0), FLOATS_8(d, 8), FLOATS_8(d, 16), FLOATS_8(d, 24)
 #define FLOATS_64(d)                                                                                            \
   FLOATS_8(d, 0), FLOATS_8(d, 8), FLOATS_8(d, 16), FLOATS_8(d, 24), FLOATS_8(d, 32), FLOATS_8(d, 40), FLOATS_8(d, 48), \
       FLOATS_8(d, 56)
@@ -216,6 +217,16 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[64]) {
   cuda_host::wgmma_wait(CUDA_HOST_SITE, KEEP);
 #else
   asm volatile("wgmma.wait_group.sync.aligned %64;" : FLOATS_64(d) : "n"(KEEP) : "memory");
+#endif
+}
+
+template <int KEEP>
+__device__ __forceinline__ void wgmma_wait(float (&d)[32]) {
+#ifdef CUDA_HOST_SHIM
+  (void)d;
+  cuda_host::wgmma_wait(CUDA_HOST_SITE, KEEP);
+#else
+  asm volatile("wgmma.wait_group.sync.aligned %32;" : FLOATS_32(d) : "n"(KEEP) : "memory");
 #endif
 }
 
@@ -238,6 +249,46 @@ __device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], Operand a, Oper
 #endif
 }
 
+#define WGMMA_32 \
+  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+
+/// The same of d[64 x 64].
+__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], Operand a, Operand b, bool accumulate) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::wgmma_m64n64k16(d, a.descriptor(), b.descriptor(), accumulate);
+#else
+  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %34, 0;\n" WGMMA_32 "%32, %33, accumulate, 1, 1, 0, 0;\n}"
+               : FLOATS_32(d)
+               : "l"(a.descriptor()), "l"(b.descriptor()), "r"((int)accumulate));
+#endif
+}
+
+/// Starts d[64 x 64] = or += a[64 x 16] b[16 x 64], of f16: a in registers, as mma_m16n8k16 takes the 16 rows of each warp; b a row of 64
+/// numbers for each of the 16.
+__device__ __forceinline__ void wgmma_m64n64k16_rows(float (&d)[32], const unsigned (&a)[4], Operand b, bool accumulate) {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::wgmma_m64n64k16_rows(d, a, b.descriptor(), accumulate);
+#else
+  asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %37, 0;\n" WGMMA_32
+               "{%32, %33, %34, %35}, %36, accumulate, 1, 1, 1;\n}"
+               : FLOATS_32(d)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor()), "r"((int)accumulate));
+#endif
+}
+
+/// Lets products read what this thread has written to shared memory, or copied there and waited for; other threads' after a barrier.
+__device__ __forceinline__ void wgmma_fence_shared() {
+#ifdef CUDA_HOST_SHIM
+  cuda_host::wgmma_fence_shared();
+#else
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+#undef WGMMA_32
 #undef FLOATS_64
+#undef FLOATS_32
 #undef FLOATS_8
 #endif  // HAS_WGMMA

@@ -27,7 +27,7 @@ import build
 BARRIER = re.compile(r"""
     (?<! > ) \b (?: \w+ :: )*
     (?: __syncthreads | __syncwarp | start_early | wait_for_earlier_grids
-      | cluster_sync | mbarrier_wait | mbarrier_arrive | mbarrier_expect | wgmma_fence | wgmma_wait
+      | cluster_sync | mbarrier_wait | mbarrier_arrive | mbarrier_expect | wgmma_fence | wgmma_fence_shared | wgmma_wait
       | \w* (?: cp_wait | async_wait | wait_group | wait_all ) \w* )
     \s* (?: < [^<>;]* > )? \s* \( (?: [^();] | \( [^()]* \) )* \) \s* ;""", re.VERBOSE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -59,12 +59,13 @@ KERNELS = {
     "gemm": (128, HMMA, ["gemm_m64", "gemm_m128", "gemm_gated_m64", "gemm_gated_m128"]),
     "gemm_hopper": (384, HGMMA, ["gemm_hopper", "gemm_gated_hopper"]),
     "attn_prefill": (128, HMMA, ["attn_prefill_kf32_vf16_d64_t2", "attn_prefill_kf32_vf16_d128_t2"]),
+    "attn_prefill_hopper": (128, HGMMA, ["attn_prefill_hopper_kf32_vf16_d64_t2", "attn_prefill_hopper_kf32_vf16_d128_t2"]),
     "attn_decode": (128, CACHE, [f"attn_decode_kf32_vf16_d{d}{plain}" for d in (64, 128) for plain in ("", "_plain")]),
 }
 # Kernels with other blocks than the rest of their file: threads.
 THREADS = {"gemv_wide_m128": 256, "gemv_wide_gated_m128": 256}
 # Files with code for one architecture alone.
-ONLY = {"gemm_hopper": "sm_90a"}
+ONLY = {"gemm_hopper": "sm_90a", "attn_prefill_hopper": "sm_90a"}
 # The architecture of kernels that start early, and what touches the device's memory.
 EARLY_ARCH = "sm_90a"
 GLOBAL_ACCESSES = {"LDG", "STG", "LD", "ST", "ATOM", "ATOMG", "RED", "LDGSTS", "UTMALDG", "CALL"}

@@ -5,6 +5,10 @@
 #include "rounded.h"
 
 #include "attn_prefill.cu"
+#include "attn_prefill_hopper.cu"
+
+CUDA_HOST_EXPORT(attn_prefill_hopper_kf32_vf16_d64_t2)
+CUDA_HOST_EXPORT(attn_prefill_hopper_kf32_vf16_d128_t2)
 
 #define EXPORT_EXACT(D)                              \
   CUDA_HOST_EXPORT(attn_prefill_kf32_vf32_d##D##_t2) \
@@ -33,16 +37,23 @@ struct Case {
   int terms = 2;
   float spread = 1, query = 1;  // sizes of keys and queries
   int compare_every = 1;        // rows compared with float64
+  bool hopper = false;
 };
 
 static std::string describe(const Case& c) {
   return std::string("k") + type_name(c.k) + "_v" + type_name(c.v) + " d" + std::to_string(c.head_dim) + " " +
          std::to_string(c.kv_heads) + "x" + std::to_string(c.group) + " rows " + std::to_string(c.first) + "+" +
          std::to_string(c.n) + " window " + std::to_string(c.window) + " softcap " + std::to_string(c.softcap) +
-         " sink " + std::to_string(c.sink) + " terms " + std::to_string(c.terms);
+         " sink " + std::to_string(c.sink) + " terms " + std::to_string(c.terms) + (c.hopper ? " hopper" : "");
+}
+
+static std::string kernel_name(const Case& c) {
+  return std::string("attn_prefill") + (c.hopper ? "_hopper" : "") + "_k" + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
+         std::to_string(c.head_dim) + "_t" + std::to_string(c.terms);
 }
 
 static unsigned shared_bytes(const Case& c) {
+  if (c.hopper) return 1024 + (2 + 2 + 1) * 64 * c.head_dim * 2;
   const int tile = c.head_dim > 128 ? 16 : 32;
   const int planes = (c.k == F32 ? c.terms : 1) + (c.v == F32 ? c.terms : 1);
   return (c.terms * 64 + tile * planes) * (c.head_dim + 8) * 2;
@@ -95,9 +106,7 @@ struct Run {
     add_parts(runs, 0, n, c.group);
     const Device<PrefillPart> parts(runs);
     const Device<SequenceView> sequences(std::vector<SequenceView>{SequenceView(), cache.view(c.first_traced)});
-    const std::string name = std::string("attn_prefill_k") + type_name(c.k) + "_v" + type_name(c.v) + "_d" +
-                             std::to_string(c.head_dim) + "_t" + std::to_string(c.terms);
-    launch(name, dim3(runs.size(), c.kv_heads), dim3(128), shared_bytes(c), (const float*)q.get(),
+    launch(kernel_name(c), dim3(runs.size(), c.kv_heads), dim3(128), shared_bytes(c), (const float*)q.get(),
            (const RowState*)rows.get(), (const PrefillPart*)parts.get(), (const SequenceView*)sequences.get(),
            shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap, out.get(), states.get(), rounded);
     return {copy(out), copy(states)};
@@ -186,6 +195,19 @@ static void test(const Case& c, int adversaries = 1) {
   ch_configure(1, 0);
   const Results fair = run.go();
   compare(run, fair);
+  if (c.hopper) {
+    Case other = c;
+    other.hopper = false;
+    const Results mma = Run(other).go();
+    bool same = true;  // but for the sign of a zero
+    for (size_t i = 0; i < mma.out.size(); ++i) same &= fair.out[i] == mma.out[i];
+    same &= !memcmp(fair.states.data(), mma.states.data(), mma.states.size() * sizeof(HeadState));
+#ifdef ON_DEVICE
+    printf("%s: the bits of attn_prefill: %s\n", describe(c).c_str(), same ? "yes" : "no");
+#else
+    check(same, "the bits of attn_prefill: " + describe(c));
+#endif
+  }
   for (int seed = 1; seed <= adversaries; ++seed) {
     ch_configure(1 + seed % 2, seed);
     check(equal(run.go(), fair), "schedule " + std::to_string(seed) + ": " + describe(c));
@@ -242,9 +264,7 @@ static void test_runs(const Case& first, const Case& second) {
   const Device<SequenceView> sequences(
       std::vector<SequenceView>{runs[0].cache.view(first.first_traced), runs[1].cache.view(second.first_traced)});
   const Shape& shape = runs[0].shape;
-  const std::string name = std::string("attn_prefill_k") + type_name(first.k) + "_v" + type_name(first.v) + "_d" +
-                           std::to_string(first.head_dim) + "_t2";
-  launch(name, dim3(parts.size(), first.kv_heads), dim3(128), shared_bytes(first), (const float*)queries.get(),
+  launch(kernel_name(first), dim3(parts.size(), first.kv_heads), dim3(128), shared_bytes(first), (const float*)queries.get(),
          (const RowState*)row_states.get(), (const PrefillPart*)device_parts.get(),
          (const SequenceView*)sequences.get(), shape.layer, shape.heads, shape.kv_heads, shape.window, shape.softcap,
          out.get(), states.get(), RoundedRows{});
@@ -262,8 +282,9 @@ static void test_runs(const Case& first, const Case& second) {
 /// TILE / 16 products of up to 3 pairs of terms, two blocks each on an A100; a block loses at most 2^-24 of its largest
 /// summand in each of nine, and 2^-23 at its end: 11 u. Then a float32 addition a tile: at most u of the total. Weights,
 /// terms, quotient and product with Z: 12 u. Without the sums of tiles in float32, all blocks are one chain.
-static void test_long(Type k, Type v, int positions) {
+static void test_long(Type k, Type v, int positions, bool hopper = false) {
   Case c = {k, v, 64, 1, 1, positions - 1, 1};
+  c.hopper = hopper;
   c.query = 0;
   Run run(c);
   run.queries[0] = 1;
@@ -272,6 +293,53 @@ static void test_long(Type k, Type v, int positions) {
   const double bound = (32 / 16 * 3 * 2 * 11 + positions / 32 + 12) * std::ldexp(1.0, -24);
   const double error = error_of_long(run.cache, got.out.data(), got.states[0]);
   check(error <= bound, "long: error " + std::to_string(error / bound) + " of its bound: " + describe(c));
+}
+
+/// The kernels for compute capability 9.0: tiles of 64 positions, several parts of heads, all that the others are tested for.
+static void test_hopper(bool quick) {
+  if (!ch_has_clusters()) return void(printf("SKIPPED: attn_prefill_hopper: the device has no wgmma\n"));
+  const auto hopper = [](Case c) {
+    c.k = F32, c.v = F16, c.hopper = true;
+    return c;
+  };
+  const auto of = [](int d, int group, int first, int n) {
+    Case c = {F32, F16, d, 1, group, first, n};
+    return c;
+  };
+  for (int d : {64, 128}) {
+    Case heads = of(d, 3, 40, 31);
+    heads.kv_heads = 2;
+    test(hopper(heads));
+    test_rounded(hopper(of(d, 3, 40, 31)));
+    if (quick) continue;
+    for (int n : {1, 2, 31, 127}) {
+      Case c = of(d, 4, 0, n);
+      c.first_traced = n / 2, c.compare_every = n > 100 ? 20 : 1;
+      test(hopper(c));
+    }
+    for (int group : {1, 7, 8}) test(hopper(of(d, group, 63, 33)));
+    Case far = of(d, 4, 744, 256);
+    far.first_traced = 800, far.compare_every = 50;
+    test(hopper(far), 0);
+    for (int window : {1, 5, 64, 100}) {
+      Case c = of(d, 3, 130, 40);
+      c.window = window, c.compare_every = 5;
+      test(hopper(c));
+    }
+    Case c = of(d, 2, 100, 40);
+    c.softcap = 5, c.spread = 8, c.compare_every = 5;
+    test(hopper(c));
+    for (float sink : {30.f, -100.f}) {
+      Case c = of(d, 2, 60, 40);
+      c.sink = sink, c.compare_every = 5;
+      test(hopper(c));
+    }
+    for (int seed = 2; seed <= 4; ++seed) test(hopper(of(d, 2, 100, 70)), seed);
+    test_chunks(hopper({F32, F16, d, 1, 3, 50, 70, 80}), 33);
+    test_chunks(hopper({F32, F16, d, 1, 4, 0, 40, 21, 9}), 1);
+    test_runs(hopper({F32, F16, d, 1, 3, 50, 30, 60}), hopper({F32, F16, d, 1, 3, 5, 40, 0}));
+  }
+  if (!quick) test_long(F32, F16, 16384, true);
 }
 
 int main(int argc, char** argv) {
@@ -302,5 +370,6 @@ int main(int argc, char** argv) {
     test_long(k, v, 16384);
     for (int seed = 2; seed <= 6; ++seed) test({k, v, 32, 1, 2, 100, 70, 0}, seed);
   }
+  test_hopper(quick);
   return report("attn_prefill");
 }

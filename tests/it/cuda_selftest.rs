@@ -32,7 +32,7 @@ fn answer(output: &Output) -> String {
 
 /// Kernels of that model which have a plain replacement.
 const REPLACEABLE: &str = "gemv_f16_r8,gemv_f16_r16,gemv_f16_r64,gemv_qkv_f16_r8,gemv_qkv_f16_r16,gemv_qkv_f16_r64,gemv_wide_m64,\
-    gemv_gated_f16_r8,gemv_gated_f16_r16,gemv_gated_f16_r64,gemm_m64,gemm_m128,gemm_gated_m64,gemm_gated_m128,gemm_gated_hopper,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
+    gemv_gated_f16_r8,gemv_gated_f16_r16,gemv_gated_f16_r64,gemm_m64,gemm_m128,gemm_gated_m64,gemm_gated_m128,gemm_gated_hopper,attn_prefill_hopper_kf32_vf16_d64_t2,attn_decode_kf32_vf16_d64,attn_decode_kf32_vf16_d64_plain,\
     attn_prefill_kf32_vf16_d64_t2";
 
 #[test]

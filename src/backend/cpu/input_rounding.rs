@@ -19,7 +19,7 @@ pub enum InputRounding {
     /// softmax weights are rounded to 2^-23 there, the size of an exponential's own error: that is left out.)
     TwoTerms,
     /// As [`TwoTerms`](Self::TwoTerms), but the inputs of products are one f16 term with a power of two for each row, as on
-    /// CUDA. (Its bf16 weights are f16 numbers there with a power of two for each row: exactly over 32 binades, and to 2^-39
+    /// CUDA. (There, what gates and attention give has a power of two for every 32 numbers, which loses no more. Its bf16 weights are f16 numbers there with a power of two for each row: exactly over 32 binades, and to 2^-39
     /// of the row's maximum below: that is left out.)
     OneTerm,
     /// As [`OneTerm`](Self::OneTerm), but two terms where queries and keys are made, on which the choice of heads and of

@@ -135,6 +135,8 @@ pub struct KernelSet {
     /// Without the entropy, where it is built.
     pub decode_plain: Option<Kernel<AttnDecode>>,
     pub prefill: Kernel<AttnPrefill>,
+    /// The same by `attn_prefill_hopper.cu`, where the device and the variant have it.
+    pub prefill_hopper: Option<Kernel<AttnPrefill>>,
     pub select: Kernel<AttnSelect>,
     pub places: Kernel<AttnPlaces>,
     pub sum: Kernel<AttnSum>,
@@ -231,6 +233,7 @@ impl KernelSet {
     ) -> Result<KernelSet, CudaError> {
         let (k, v, head_dim) = (cache.0.name(), cache.1.name(), shape.head_dim);
         let decode_name = format!("attn_decode_k{k}_v{v}_d{head_dim}");
+        let prefill_name = format!("k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}");
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
         Ok(KernelSet {
             narrow_weights: files.get("weights", "narrow_weights")?,
@@ -242,7 +245,8 @@ impl KernelSet {
             rope_cache: files.get("rope", "rope_cache")?,
             decode: files.get("attn_decode", &decode_name)?,
             decode_plain: files.find("attn_decode", &format!("{decode_name}_plain"))?,
-            prefill: files.get("attn_prefill", &format!("attn_prefill_k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}"))?,
+            prefill: files.get("attn_prefill", &format!("attn_prefill_{prefill_name}"))?,
+            prefill_hopper: load_prefill_hopper(files, &format!("attn_prefill_hopper_{prefill_name}"))?,
             select: load_select(files, shape)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
             sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
@@ -254,6 +258,12 @@ impl KernelSet {
             head_finish: files.get("head", "head_finish")?,
         })
     }
+}
+
+fn load_prefill_hopper(files: &KernelFiles, name: &str) -> Result<Option<Kernel<AttnPrefill>>, CudaError> {
+    const FILE: &str = "attn_prefill_hopper";
+    let fits = files.capability() == HOPPER && files.fits(FILE, name)?;
+    fits.then(|| files.get(FILE, name)).transpose()
 }
 
 /// With shared memory for all layers at once (a narrow pass) and for one layer beside the queries that were kept before.

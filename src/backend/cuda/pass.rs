@@ -254,7 +254,8 @@ impl CudaBackend {
             states: scratch.heads.states.ptr(),
             rounded,
         };
-        self.device.launch(&self.kernels.prefill, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
+        let kernel = self.kernels.prefill_hopper.as_ref().unwrap_or(&self.kernels.prefill);
+        self.device.launch(kernel, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
     }
 
     /// Each row of a narrow pass by itself.

@@ -17,8 +17,14 @@ mod tests {
 
     #[test]
     fn every_kernel_that_predictions_ask_for_is_counted() {
-        for kernel in ["gemv_f16_r8", "gemv_qkv_f16_r16", "gemm_m128", "gemm_hopper", "attn_prefill_kf32_vf16_d128_t2"]
-        {
+        for kernel in [
+            "gemv_f16_r8",
+            "gemv_qkv_f16_r16",
+            "gemm_m128",
+            "gemm_hopper",
+            "attn_prefill_kf32_vf16_d128_t2",
+            "attn_prefill_hopper_kf32_vf16_d64_t2",
+        ] {
             assert!(instructions(kernel).is_some_and(|n| n > 1.0), "{kernel}");
         }
         assert_eq!(instructions("gemv"), None);

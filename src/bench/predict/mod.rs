@@ -50,6 +50,7 @@ const ATTENTION_IPC: Assumed = (1.7, 0.5);
 /// edges, and in a prefill what traced rows do and others do not. (All of them in products.)
 const ATTENTION_EXECUTED: Assumed = (0.85, 0.1);
 const PREFILL_EXECUTED: Assumed = (0.51, 0.1);
+const HOPPER_PREFILL_EXECUTED: Assumed = (0.60, 0.1);
 /// Of the matrix peak, what large products by wgmma reach: the clock falls when all tensor cores are busy.
 const WGMMA_SHARE: Assumed = (0.80, 0.07);
 /// Seconds of a block of `gemm_hopper.cu` in which its tensor cores wait, as no other block is there: until the first slices come,
@@ -77,7 +78,7 @@ const SHARED_BYTES_A_CYCLE: f64 = 128.0;
 /// Elements of k in a stage of `gemm.cu`, and its warps, which read half of a block's rows and half of its outputs each.
 const SLICE: usize = 64;
 const GEMM_WARPS: usize = 4;
-/// Multiply-adds of a warp's part of one wgmma, m64n128k16, of which a block of `gemm_hopper.cu` has eight in a slice, of both operands in
+/// Multiply-adds of a warp's part of one wgmma, m64n128k16 (half as many of attention's, m64n64k16), of which a block of `gemm_hopper.cu` has eight in a slice, of both operands in
 /// shared memory; and of how many blocks a copy of a slice is.
 const HGMMA_PRODUCTS: f64 = 32_768.0;
 const HGMMAS: f64 = 8.0;
@@ -318,8 +319,13 @@ impl Model<'_> {
 
     /// Seconds for which `count` tensor core instructions keep a scheduler, with `per_hmma` in all for each.
     fn hmma(&self, count: f64, per_hmma: f64, ipc: Assumed) -> f64 {
-        let cycles = self.tensor_cycles(HMMA_PRODUCTS, self.device.mma_share);
-        count * cycles.max(per_hmma * SCHEDULERS / self.rate(ipc)) / self.device.clock
+        self.tensor(count, (HMMA_PRODUCTS, self.device.mma_share), per_hmma, ipc)
+    }
+
+    /// The same for instructions of `products` multiply-adds at a share of the peak.
+    fn tensor(&self, count: f64, (products, share): (f64, Assumed), per_instruction: f64, ipc: Assumed) -> f64 {
+        let cycles = self.tensor_cycles(products, share);
+        count * cycles.max(per_instruction * SCHEDULERS / self.rate(ipc)) / self.device.clock
     }
 
     /// A product of a wide pass: (seconds of memory, seconds of everything else that may take longer).
@@ -364,8 +370,6 @@ impl Model<'_> {
     /// The prefill of `tokens` tokens in passes of at most [`MAX_ROWS`].
     fn prefill(&self, tokens: usize) -> Time {
         let (s, mut time) = (self.spec, Time::default());
-        let multiprocessors = self.device.multiprocessors;
-        let attention = self.time(PREFILL_EXECUTED) * prefill_attention(s.head_dim);
         for first in (0..tokens).step_by(MAX_ROWS) {
             let rows = MAX_ROWS.min(tokens - first);
             for layer in &s.layers {
@@ -374,10 +378,7 @@ impl Model<'_> {
                     time.add_longer(read, other);
                 }
                 let positions = (first + rows / 2).min(layer.window.unwrap_or(usize::MAX));
-                let blocks = (rows * s.group_size()).div_ceil(64) * s.num_key_value_heads;
-                // three products of terms for a score, two for a value
-                let block = (64 * positions * s.head_dim * 5) as f64 / HMMA_PRODUCTS / SCHEDULERS;
-                time.issue += self.hmma(blocks.div_ceil(multiprocessors) as f64 * block, attention, ATTENTION_IPC);
+                time.issue += self.prefill_attention(rows, positions);
                 let activations = (rows * self.activation_bytes()) as f64 * self.time(ACTIVATIONS);
                 time.memory += activations / self.bandwidth();
                 // two norms, rotation and cache, attention and its selection, and the four products
@@ -386,6 +387,23 @@ impl Model<'_> {
             }
         }
         time
+    }
+
+    /// Seconds of a layer's attention of `rows` rows at so many positions.
+    fn prefill_attention(&self, rows: usize, positions: usize) -> f64 {
+        let s = self.spec;
+        let blocks = (rows * s.group_size()).div_ceil(64) * s.num_key_value_heads;
+        // three products of terms for a score, two for a value
+        let block = (64 * positions * s.head_dim * 5) as f64 / SCHEDULERS;
+        let products = blocks.div_ceil(self.device.multiprocessors) as f64 * block;
+        let head_dim = if s.head_dim <= 64 { 64 } else { 128 };
+        let (part, instruction, executed) = if self.device.capability == HOPPER && s.head_dim == head_dim {
+            ("_hopper", (HGMMA_PRODUCTS / 2.0, WGMMA_SHARE), HOPPER_PREFILL_EXECUTED)
+        } else {
+            ("", (HMMA_PRODUCTS, self.device.mma_share), PREFILL_EXECUTED)
+        };
+        let per_instruction = self.time(executed) * count(&format!("attn_prefill{part}_kf32_vf16_d{head_dim}_t2"));
+        self.tensor(products / instruction.0, instruction, per_instruction, ATTENTION_IPC)
     }
 
     /// Bytes that kernels other than products and attention read and write in a layer of a prefill, for each row: two norms, which
@@ -414,11 +432,6 @@ impl Model<'_> {
 /// What the committed budget says of a kernel; it has every one that is asked for (a test).
 fn count(kernel: &str) -> f64 {
     counts::instructions(kernel).unwrap_or(f64::NAN)
-}
-
-/// Instructions for each of the tensor cores'.
-fn prefill_attention(head_dim: usize) -> f64 {
-    count(&format!("attn_prefill_kf32_vf16_d{}_t2", if head_dim <= 64 { 64 } else { 128 }))
 }
 
 /// The rows of a model on a device.

@@ -31,6 +31,7 @@ inline void cp_async_wait(unsigned keep) {
     memcpy(copy.to, copy.from, copy.source_bytes);
     memset(static_cast<char*>(copy.to) + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
   }
+  thread.copies_hidden |= landed > 0;
   thread.copies.erase(thread.copies.begin(), thread.copies.begin() + ptrdiff_t(landed));
 }
 // cp.async.wait_all also waits for copies that were not committed.

@@ -39,7 +39,10 @@ struct PendingCopy {
 // A wgmma that has been started by a thread; the four warps' are done together.
 struct Product {
   float* sums;
-  uint64_t a, b;
+  int columns;
+  bool rows;      // a is in registers, and b has rows of k
+  uint64_t a, b;  // in shared memory
+  unsigned left[4];
   bool accumulate;
   unsigned group;
   std::vector<float> before;  // the sums, where no product before it is under way to them
@@ -64,6 +67,7 @@ struct Thread {
   bool waited = false;       // for earlier grids
   const void* mbarrier = nullptr;  // that it waits at
   std::vector<Product> products;   // that are not done
+  bool copies_hidden = false;      // copies have come that products must not read yet
   unsigned product_group = 0, keep_groups = 0;
   bool fenced = false;
 };

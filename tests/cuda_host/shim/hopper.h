@@ -2,7 +2,8 @@
 //
 // A tile's place turns to NaN at its copy and gets its bytes when something waits for them; the sums of a wgmma turn to NaN when
 // it is started and are right when it has been waited for, and its operands are read no earlier: each as late as the device
-// may do it. Nothing is known of shared memory that is read or written beside these without the fence that the device asks for.
+// may do it. What cp.async has brought needs a fence before a wgmma reads it; nothing is known of other writes to shared memory without
+// the fence that the device asks for.
 #pragma once
 #include "block.h"
 #include "tensor_core.h"
@@ -129,39 +130,49 @@ inline void copy_tile(unsigned char* to, const void* map, int column, int row, v
 }
 
 // ---- products of four warps ----
-// d[64][128] += a[64][16] b[128][16]^T, both in shared memory as write_tile leaves them.
+// d[64][columns] += a[64][16] b[columns][16]^T, both in shared memory as write_tile leaves them; or a in registers and b[16][columns].
 inline void multiply_group(Thread* group, size_t which) {
-  constexpr int ROWS = 64, COLUMNS = 128;
+  constexpr int ROWS = 64;
   const Product first = group[0].products[which];
   for (int i = 0; i < 128; ++i) {
     const Product& own = group[i].products[which];
-    if (own.a != first.a || own.b != first.b || own.accumulate != first.accumulate || own.group != first.group)
+    if (own.a != first.a || own.b != first.b || own.accumulate != first.accumulate || own.group != first.group ||
+        own.columns != first.columns || own.rows != first.rows)
       running->fail("wgmma: four warps that do not agree");
+    if (group[i].copies_hidden) running->fail("wgmma: what cp.async has brought, without a fence");
     if (!own.before.empty()) std::copy(own.before.begin(), own.before.end(), own.sums);
   }
   const unsigned char* const shared = running->shared_of(group[0].block_rank);
-  const auto read = [&](uint64_t operand, int row, __half (&values)[16]) {
+  // Element `column` of line `line` of an operand: lines of 128 bytes, in groups of eight.
+  const auto element = [&](uint64_t operand, int line, int column) {
     if (operand >> 62 != 1 || operand >> 49 & 7) running->fail("wgmma: an operand in a layout that is not modelled");
-    for (int k = 0; k < 16; ++k) {
-      size_t at = (operand & 0x3FFF) * 16 + size_t(row / 8) * (operand >> 32 & 0x3FFF) * 16 + size_t(row % 8 * 128 + k * 2);
-      at ^= at / 128 % 8 * 16;
-      memcpy(&values[k], shared + at, 2);
-    }
+    size_t at = (operand & 0x3FFF) * 16 + size_t(line / 8) * (operand >> 32 & 0x3FFF) * 16 + size_t(line % 8 * 128 + column * 2);
+    at ^= at / 128 % 8 * 16;
+    __half value;
+    memcpy(&value, shared + at, 2);
+    return value;
   };
   const mma::Sums sums = mma::Sums(running->tensor_sums);
   static thread_local mma::Left left[ROWS];  // a fiber's stack is small
   for (int row = 0; row < ROWS; ++row) {
     __half values[16];
-    read(first.a, row, values);
+    for (int k = 0; k < 16; ++k) {
+      if (!first.rows) {
+        values[k] = element(first.a, row, k);
+        continue;
+      }
+      const Thread& lane = group[row / 16 * 32 + row % 8 * 4 + k % 8 / 2];
+      const unsigned word = lane.products[which].left[k / 8 * 2 + row % 16 / 8];
+      const uint16_t half = uint16_t(word >> k % 2 * 16);
+      memcpy(&values[k], &half, 2);
+    }
     left[row] = mma::left_of(values);
   }
-  for (int tile = 0; tile < COLUMNS / 8; ++tile) {
+  for (int tile = 0; tile < first.columns / 8; ++tile) {
     __half b[16][8];
-    for (int column = 0; column < 8; ++column) {
-      __half values[16];
-      read(first.b, tile * 8 + column, values);
-      for (int k = 0; k < 16; ++k) b[k][column] = values[k];
-    }
+    for (int column = 0; column < 8; ++column)
+      for (int k = 0; k < 16; ++k)
+        b[k][column] = first.rows ? element(first.b, k, tile * 8 + column) : element(first.b, tile * 8 + column, k);
     const mma::Columns columns = mma::columns_of(b);
     for (int row = 0; row < ROWS; ++row) {
       const Thread* const lanes = group + row / 16 * 32 + row % 8 * 4;
@@ -180,17 +191,28 @@ inline void multiply_group(Thread* group, size_t which) {
 }
 
 inline void wgmma_fence() { running->current->fenced = true; }
-inline void wgmma_m64n128k16(float (&sums)[64], uint64_t a, uint64_t b, bool accumulate) {
+inline void wgmma_fence_shared() { running->current->copies_hidden = false; }
+inline void start_product(Product product) {
   Thread& me = *running->current;
   if (!me.fenced) running->fail("wgmma without a fence before its group");
   bool under_way = false;
-  for (const Product& other : me.products) under_way |= other.sums == sums;
-  Product product = {sums, a, b, accumulate, me.product_group, {}};
+  for (const Product& other : me.products) under_way |= other.sums == product.sums;
+  product.group = me.product_group;
   if (!under_way) {
-    product.before.assign(sums, sums + 64);
-    memset(sums, 0xFF, sizeof sums);
+    const size_t count = size_t(product.columns) / 2;
+    product.before.assign(product.sums, product.sums + count);
+    memset(product.sums, 0xFF, count * sizeof(float));
   }
   me.products.push_back(std::move(product));
+}
+inline void wgmma_m64n128k16(float (&sums)[64], uint64_t a, uint64_t b, bool accumulate) {
+  start_product({sums, 128, false, a, b, {}, accumulate, 0, {}});
+}
+inline void wgmma_m64n64k16(float (&sums)[32], uint64_t a, uint64_t b, bool accumulate) {
+  start_product({sums, 64, false, a, b, {}, accumulate, 0, {}});
+}
+inline void wgmma_m64n64k16_rows(float (&sums)[32], const unsigned (&a)[4], uint64_t b, bool accumulate) {
+  start_product({sums, 64, true, 0, b, {a[0], a[1], a[2], a[3]}, accumulate, 0, {}});
 }
 inline void wgmma_commit() {
   ++running->current->product_group;

@@ -247,6 +247,7 @@ bool Block::run(uint64_t cluster_number) {
     thread.linear = i;
     thread.rank = rank;
     thread.copies.clear();
+    thread.copies_hidden = false;
     thread.open_group = thread.copies_made = 0;
     thread.waited = thread.fenced = false;
     thread.products.clear();

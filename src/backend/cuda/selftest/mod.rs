@@ -257,7 +257,14 @@ impl<'a> SelfTest<'a> {
         if let Some(plain) = &mut set.decode_plain {
             self.replaceable(plain, "plain_attn_decode", &bound, |kernel| fixture.decode(kernel, false))?;
         }
-        self.replaceable(&mut set.prefill, "plain_attn_prefill", &bound, |kernel| fixture.prefill(kernel))
+        self.replaceable(&mut set.prefill, "plain_attn_prefill", &bound, |kernel| fixture.prefill(kernel))?;
+        let Some(hopper) = &set.prefill_hopper else { return Ok(()) };
+        let name = hopper.full_name();
+        if !self.passes(&name, &|| fixture.prefill(hopper))? && !self.complete {
+            self.warnings.push(self.replaced(&name, "that of attn_prefill.cu, which is slower"));
+            set.prefill_hopper = None;
+        }
+        Ok(())
     }
 
     /// The plain kernels by themselves, with every type.
