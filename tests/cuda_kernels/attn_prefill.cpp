@@ -344,6 +344,7 @@ static void test_hopper(bool quick) {
 
 int main(int argc, char** argv) {
   const bool quick = argc > 1 && !strcmp(argv[1], "quick");
+  test_hopper(quick);
   const Type pairs[][2] = {{F32, F32}, {F32, F16}, {F16, F16}, {BF16, BF16}};
   for (const auto& pair : pairs) {
     const Type k = pair[0], v = pair[1];
@@ -370,6 +371,5 @@ int main(int argc, char** argv) {
     test_long(k, v, 16384);
     for (int seed = 2; seed <= 6; ++seed) test({k, v, 32, 1, 2, 100, 70, 0}, seed);
   }
-  test_hopper(quick);
   return report("attn_prefill");
 }
