@@ -131,14 +131,7 @@ __device__ __forceinline__ void multiply_values(float (&out)[T::D / 8][4], const
                                                 const float (&p)[T::TILE / 8][4], const __half* values) {
   constexpr int D = T::D, TERMS = T::TERMS;
   unsigned weights[T::TILE / 16][TERMS][4];
-#pragma unroll
-  for (int i = 0; i < T::TILE / 4; ++i) {
-    const float* pair = &p[i / 2][i % 2 * 2];
-    unsigned terms[TERMS];
-    split<__half>(pair[0] * WEIGHT_SCALE, pair[1] * WEIGHT_SCALE, terms);
-#pragma unroll
-    for (int term = 0; term < TERMS; ++term) weights[i / 4][term][i % 4] = terms[term];
-  }
+  split_weights<TERMS, T::TILE>(p, weights);
 #pragma unroll
   for (int dim = 0; dim < D; dim += 16) {
     float c[2][4] = {};

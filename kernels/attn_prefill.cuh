@@ -189,6 +189,19 @@ __device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a,
   }
 }
 
+/// Weights of a part of a tile as f16 terms, in the layout of mma_m16n8k16's a: 16 positions each.
+template <int TERMS, int TILE>
+__device__ __forceinline__ void split_weights(const float (&p)[TILE / 8][4], unsigned (*weights)[TERMS][4]) {
+#pragma unroll
+  for (int i = 0; i < TILE / 4; ++i) {
+    const float* pair = &p[i / 2][i % 2 * 2];
+    unsigned terms[TERMS];
+    split<__half>(pair[0] * WEIGHT_SCALE, pair[1] * WEIGHT_SCALE, terms);
+#pragma unroll
+    for (int term = 0; term < TERMS; ++term) weights[i / 4][term][i % 4] = terms[term];
+  }
+}
+
 /// The block's part, with tensor cores and shared memory as Core has them:
 ///   Key, Value, D, TERMS           the cache's types; head_dim; f16 terms of a query
 ///   TILE, WEIGHED                  positions that are multiplied together; of which as many, a part, have one maximum

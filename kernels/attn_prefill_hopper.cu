@@ -22,8 +22,8 @@ struct Wgmma {
   static constexpr int PART = TILE * LINE;             // elements of a part of a tile; of a part of the queries
   static constexpr int QUERY_PLANE = PARTS * PART;
   static constexpr int K_PLANE = PARTS * PART;
-  static constexpr int CHAIN = 32, ALIGNMENT = 1024;
-  static constexpr int BYTES = ALIGNMENT + (TERMS * QUERY_PLANE + K_PLANES * K_PLANE + PARTS * PART) * 2;
+  static constexpr int CHAIN = 32;
+  static constexpr int BYTES = OPERAND_ALIGNMENT + (TERMS * QUERY_PLANE + K_PLANES * K_PLANE + PARTS * PART) * 2;
   static_assert(LINES == TILE, "queries and keys have tiles of one size");
 
   __half* queries;  // [TERMS, PARTS, LINES, LINE]
@@ -31,8 +31,7 @@ struct Wgmma {
   __half* values;   // [PARTS, TILE, LINE]
 
   __device__ __forceinline__ Wgmma() {
-    unsigned char* const all = shared_memory();
-    queries = reinterpret_cast<__half*>(all + (ALIGNMENT - shared_address(all) % ALIGNMENT) % ALIGNMENT);
+    queries = reinterpret_cast<__half*>(operand_memory());
     keys = queries + TERMS * QUERY_PLANE;
     values = keys + K_PLANES * K_PLANE;
   }
@@ -124,13 +123,7 @@ struct Wgmma {
     constexpr int CHAINS = TILE / CHAIN, ALL = PARTS * CHAINS;
     unsigned weights[TILE / 16][TERMS][4];
 #pragma unroll
-    for (int i = 0; i < TILE / 4; ++i) {
-      const float* pair = &p[i / 8].s[i % 8 / 2][i % 2 * 2];
-      unsigned terms[TERMS];
-      split<__half>(pair[0] * WEIGHT_SCALE, pair[1] * WEIGHT_SCALE, terms);
-#pragma unroll
-      for (int term = 0; term < TERMS; ++term) weights[i / 4][term][i % 4] = terms[term];
-    }
+    for (int i = 0; i < CHAINS; ++i) split_weights<TERMS, WEIGHED>(p[i].s, weights + i * (CHAIN / 16));
     const Operand v = operand(values);
     float c[2][32];
     start_values(c[0], weights, v, 0, 0);

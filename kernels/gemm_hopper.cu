@@ -34,12 +34,11 @@ constexpr int CHAIN = 32;               // elements of k that a tensor core adds
 constexpr int TILE = 64 * BK * 2;       // bytes of what one copy brings: 64 rows of x or of w
 constexpr int X = 0, W = 2 * TILE;      // where they are in a stage
 constexpr int STAGE = 4 * TILE, STAGES = 6;
-constexpr int ALIGNMENT = 1024;         // of a tile
 constexpr int GROUP = 128, GROUPS = 2;  // threads that multiply together; one group more starts the copies
 constexpr int THREADS = (GROUPS + 1) * GROUP;
 constexpr int REGISTERS = 240, REGISTERS_TO_COPY = 24;  // of a thread; launched with 168, the third of a multiprocessor's
 constexpr int SHARED_BY = 3;            // blocks that a block copies to, and that copy to it
-constexpr int BYTES = ALIGNMENT + STAGES * (STAGE + 2 * (int)sizeof(Mbarrier));
+constexpr int BYTES = OPERAND_ALIGNMENT + STAGES * (STAGE + 2 * (int)sizeof(Mbarrier));
 
 /// The stages, and who may use them: `full` ends a phase when a slice is there, `empty` when all have read it.
 struct Ring {
@@ -47,8 +46,7 @@ struct Ring {
   Mbarrier *full, *empty;
 
   __device__ __forceinline__ Ring() {
-    unsigned char* all = shared_memory();
-    stages = all + (ALIGNMENT - shared_address(all) % ALIGNMENT) % ALIGNMENT;
+    stages = operand_memory();
     full = reinterpret_cast<Mbarrier*>(stages + STAGES * STAGE);
     empty = full + STAGES;
   }

@@ -48,6 +48,15 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 #endif
 }
 
+/// Of an operand of wgmma, and of a tile that a copy brings.
+constexpr int OPERAND_ALIGNMENT = 1024;
+
+/// This block's dynamic shared memory from the first aligned place on. PRECOND: as above; OPERAND_ALIGNMENT more than what is used.
+__device__ __forceinline__ unsigned char* operand_memory() {
+  unsigned char* const all = shared_memory();
+  return all + (OPERAND_ALIGNMENT - shared_address(all) % OPERAND_ALIGNMENT) % OPERAND_ALIGNMENT;
+}
+
 /// A barrier of all threads of a cluster, and nothing more: what they wrote before it is not made visible by it.
 __device__ __forceinline__ void cluster_sync() {
 #ifdef CUDA_HOST_SHIM

@@ -284,12 +284,12 @@ impl CudaBackend {
         }
         let mut jobs = Job::table(&[gate, up], 0);
         let to = match rounded {
-            Some(next) => Input::Rounded(next, self.scratch.inner_rounded(outs)),
+            Some(next) => {
+                jobs[0].rounded = self.scratch.inner_rounded(outs);
+                Input::Rounded(next, jobs[0].rounded)
+            }
             None => Input::F32(gate.y),
         };
-        if let Input::Rounded(_, to) = to {
-            jobs[0].rounded = to;
-        }
         if let Some(hopper) = &wide.hopper {
             let parameters = GemmHopper::new(x, jobs, rows, width, activation)?;
             self.device.launch(&hopper.gated, hopper_grid(rows, outs.div_ceil(HOPPER_BLOCK / 2)), &parameters)?;

@@ -389,7 +389,7 @@ impl Model<'_> {
         time
     }
 
-    /// Seconds of a layer's attention of `rows` rows at so many positions.
+    /// Seconds of a layer's attention of `rows` rows at `positions` positions.
     fn prefill_attention(&self, rows: usize, positions: usize) -> f64 {
         let s = self.spec;
         let blocks = (rows * s.group_size()).div_ceil(64) * s.num_key_value_heads;
