@@ -156,11 +156,14 @@ fn reconstruction(c: &mut Criterion) {
     group.finish();
 }
 
-/// Multiply-adds of one core, all in registers: in f32, and of pairs of bf16 numbers (`vdpbf16ps`), where the CPU has them.
+/// Multiply-adds of one core, all in registers: in f32, and of bf16 numbers in pairs (`vdpbf16ps`) and in tiles, where the CPU has
+/// them.
 /// What a product could reach with either.
 #[cfg(target_arch = "x86_64")]
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;
+    #[cfg(target_os = "linux")]
+    use uqac::backend::cpu::simd::{Amx, tiles};
     const ITERATIONS: usize = 1000;
     const SUMS: usize = 24;
 
@@ -185,6 +188,23 @@ fn rates(c: &mut Criterion) {
         group.throughput(Throughput::Elements((ITERATIONS * SUMS * 32) as u64));
         // SAFETY: the CPU has the instructions.
         group.bench_function("bf16 pairs, 512 bits", |b| b.iter(|| unsafe { in_bf16(black_box(0.5)) }));
+    }
+    #[cfg(target_os = "linux")]
+    if Amx::available() {
+        use tiles::Tiles;
+        group.throughput(Throughput::Elements(
+            (ITERATIONS * tiles::SUMS * tiles::SIDE * tiles::SIDE * tiles::DEPTH) as u64,
+        ));
+        group.bench_function("bf16 tiles", |b| {
+            b.iter(|| {
+                // SAFETY: the unit is there; no pointer is passed.
+                unsafe {
+                    Amx::open();
+                    (0..ITERATIONS).for_each(|_| (0..tiles::SUMS).for_each(|sums| Amx::dot(sums)));
+                    Amx::close();
+                }
+            });
+        });
     }
     group.finish();
 }

@@ -114,7 +114,9 @@ fn table(checked: &Checked, style: TermStyle) -> String {
 /// The CPU, the CUDA devices (and why there are no more), and the reference.
 fn devices() -> Value {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let mut list = vec![json!({"device": "cpu", "name": Isa::detect().name(), "threads": threads})];
+    let sets: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+    let cpu = json!({"device": "cpu", "name": Isa::detect().name(), "threads": threads, "instruction_sets": sets});
+    let mut list = vec![cpu];
     let mut cuda_error = None;
     match cuda::devices() {
         Ok(devices) => list.extend(devices.into_iter().map(|cuda::FoundDevice { info, kernels }| {
@@ -142,7 +144,11 @@ fn lines(devices: &Value) -> String {
         let bytes = |key: &str| units::bytes(device[key].as_u64().unwrap_or(0) as usize);
         let line = match device.get("threads") {
             _ if word("device") == "reference" => continue, // printed last
-            Some(threads) => format!("cpu     {}, {threads} threads", word("name")),
+            Some(threads) => {
+                let sets = device["instruction_sets"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                let others: Vec<&str> = sets.filter(|set| *set != word("name")).collect();
+                format!("cpu     {}, {threads} threads (UQAC_SIMD chooses {} instead)", word("name"), others.join(", "))
+            }
             None => {
                 let capability = word("compute_capability");
                 let memory = format!("{} free of {}", bytes("free"), bytes("memory"));

@@ -1,7 +1,7 @@
 //! Products of activations with weight matrices: y = W x, for one row of activations up to hundreds.
 //!
 //! Every element of the output is computed in one way, whatever the number of rows, the threads, the tile that it falls
-//! into and (AVX-512, AVX2) the instruction set: sixteen partial sums, lane j over the k = j mod 16 in order, each step
+//! into and (AVX-512, AVX2) the instruction set; with AMX, bf16 weights have another one (`tiled`). Sixteen partial sums, lane j over the k = j mod 16 in order, each step
 //! one fused multiply-add; then the fixed tree of [`Simd::sum`]; then the bias. So a token gets the same bits alone, in
 //! a batch, and in a prefill. The last k mod 16 are a vector padded with zeros.
 //!
@@ -16,8 +16,12 @@ mod narrow;
 pub mod q8;
 #[cfg(test)]
 mod tests;
+#[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
+mod tiled;
 mod wide;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::simd::Amx;
 use super::simd::{Isa, LANES, Simd};
 use super::threads::{Disjoint, ThreadPool};
 use half::{bf16, f16};
@@ -101,6 +105,10 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
         return;
     }
     let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if isa == Isa::Amx && tiled::can_multiply(&products) {
+        return tiled::multiply::<Amx>(pool, isa, &products, x, n, k);
+    }
     if n <= isa.run(narrow::MaxRows { products: &products }) {
         let outs = products.iter().map(|product| product.w.rows).sum();
         let panel = narrow::panel(k, outs, pool.threads());
@@ -196,6 +204,37 @@ impl<'a> Product<'a> {
         assert!(bias.is_none_or(|b| b.len() == w.rows), "bias is not [{}]", w.rows);
         assert!(*y_stride >= w.rows && y.len() >= (n - 1) * *y_stride + w.rows, "y is too small for [{n}, {}]", w.rows);
         Product { w: *w, bias: *bias, y: Disjoint::new(y), y_stride: *y_stride }
+    }
+
+    /// Writes y[row, out..] from a vector of sums, of those outputs that there are. `add`: what y has there is added first.
+    /// `last`: the bias, too.
+    ///
+    /// # Safety
+    /// `S` as for [`Simd`]; no other thread is writing these elements of y.
+    #[inline(always)]
+    unsafe fn put<S: Simd>(&self, mut sums: S::V, row: usize, out: usize, add: bool, last: bool) {
+        let outs = self.w.rows.saturating_sub(out).min(LANES);
+        let start = row * self.y_stride + out;
+        // SAFETY: the caller's promise; a bias is as long as y's row.
+        unsafe {
+            if add {
+                let y = self.y.at(start..start + outs);
+                sums = S::add(if outs == LANES { S::load(y) } else { S::load_part(y, outs) }, sums);
+            }
+            let bias = match self.bias.filter(|_| last) {
+                Some(bias) if outs == LANES => S::load(bias[out..].as_ptr()),
+                Some(bias) if outs > 0 => S::load_part(bias[out..].as_ptr(), outs),
+                _ => S::splat(-0.0), // adds nothing, to the sign of a zero
+            };
+            sums = S::add(sums, bias);
+            if outs == LANES {
+                S::store(self.y.at(start..start + LANES), sums);
+            } else {
+                for (i, sum) in S::to_array(sums).into_iter().enumerate().take(outs) {
+                    self.y.put(start + i, sum);
+                }
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Sixteen-lane f32 arithmetic in three instruction sets, chosen at run time.
+//! Sixteen-lane f32 arithmetic in three instruction sets, chosen at run time; and [`tiles`], which some CPUs have beside them.
 //!
 //! A kernel is a struct that implements [`Kernel`]: its `run` is generic over [`Simd`] and is compiled once for each
 //! set. Every set computes the same lanes in the same order, so AVX-512 and AVX2 give the same bits; the portable code
-//! does so too where the target has a fused multiply-add, and rounds twice elsewhere.
+//! does so too where the target has a fused multiply-add, and rounds twice elsewhere. Tiles have an order of their own.
 
 use half::{bf16, f16};
 use std::sync::OnceLock;
@@ -18,6 +18,9 @@ pub enum Isa {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// AVX-512, and products of bf16 weights by tiles.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Amx,
 }
 
 /// Code that is compiled for every [`Isa`]. Mark `run` and all that it calls `#[inline(always)]`, and write loops, not
@@ -28,7 +31,8 @@ pub trait Kernel {
 }
 
 impl Isa {
-    /// The best instruction set of this machine. `UQAC_SIMD=portable|avx2|avx512` chooses another one that the CPU has.
+    /// The best instruction set of this machine for most work. `UQAC_SIMD=portable|avx2|avx512|amx` chooses another one that the
+    /// CPU has: amx makes prefill, scoring and the ensemble faster, but decoding slower.
     pub fn detect() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
@@ -38,7 +42,7 @@ impl Isa {
         })
     }
 
-    /// All instruction sets of this machine, best first.
+    /// All instruction sets of this machine, the one that is used unless another is chosen first.
     pub fn available() -> Vec<Isa> {
         let mut sets = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -48,6 +52,10 @@ impl Isa {
                 && is_x86_feature_detected!("avx512vl")
             {
                 sets.push(Isa::Avx512);
+                #[cfg(target_os = "linux")]
+                if Amx::available() {
+                    sets.push(Isa::Amx);
+                }
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
                 sets.push(Isa::Avx2);
@@ -64,6 +72,8 @@ impl Isa {
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => "avx512",
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx => "amx",
         }
     }
 
@@ -72,12 +82,14 @@ impl Isa {
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             Isa::Portable => kernel.run::<Portable>(),
-            // SAFETY: `Isa::available` and `detect`, the only sources of these two values outside tests, have
-            // checked that the CPU has the features.
+            // SAFETY: `Isa::available` and `detect`, the only sources of these values outside tests, have checked that the CPU has
+            // the features.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { run_avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { run_avx512(kernel) },
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Isa::Amx => unsafe { run_avx512(kernel) },
         }
     }
 }
@@ -146,8 +158,8 @@ pub trait Simd: Copy + 'static {
         unsafe { [Self::sum(v[0]), Self::sum(v[1]), Self::sum(v[2]), Self::sum(v[3])] }
     }
 
-    /// Turns sixteen rows of sixteen numbers: number j of the row at `from + i·from_stride` becomes number i of the row at
-    /// `to + j·to_stride`.
+    /// Turns sixteen rows of sixteen numbers, which are moved as they are: number j of the row at `from + i·from_stride` becomes
+    /// number i of the row at `to + j·to_stride`.
     #[inline(always)]
     unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
         for i in 0..LANES {
@@ -172,6 +184,10 @@ pub trait Simd: Copy + 'static {
     /// Asks for the cache line of `p`, which need not be a valid address.
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
+
+    /// The same, in the second-level cache.
+    #[inline(always)]
+    unsafe fn prefetch_later(_p: *const u8) {}
 
     /// The largest lane.
     #[inline(always)]
@@ -298,8 +314,13 @@ impl Simd for Portable {
     }
 }
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
+pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use amx::Amx;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512};
 

@@ -1,3 +1,5 @@
+use super::super::simd::tiles::emulated::{self, Emulated};
+use super::super::simd::tiles::{DEPTH, Tiles};
 use super::*;
 
 /// Numbers in [-1, 1) of varied exponents.
@@ -74,6 +76,36 @@ fn by_definition(w: impl Fn(usize) -> f32, x: &[f32], bias: Option<f32>) -> f32 
     bias.map_or(lanes[0], |b| lanes[0] + b)
 }
 
+/// The definition at the head of [`tiled`], one element at a time.
+fn by_definition_of_tiles(w: impl Fn(usize) -> bf16, x: &[f32], bias: Option<f32>) -> f32 {
+    let steps = x.len().div_ceil(DEPTH);
+    let cut = steps.div_ceil(steps.div_ceil(20).max(1)).max(1);
+    let mut y: Option<f32> = None;
+    for first in (0..steps.max(1)).step_by(cut) {
+        let mut sums = [0.0; 3];
+        for step in first..steps.min(first + cut) {
+            let k = |i: usize| step * DEPTH + i;
+            let weights = std::array::from_fn(|i| if k(i) < x.len() { w(k(i)).to_bits() } else { 0 });
+            for (term, sum) in sums.iter_mut().enumerate() {
+                *sum = emulated::dot(*sum, &weights, |i| x.get(k(i)).map_or(0, |&x| term_of(x, term)));
+            }
+        }
+        let sum = sums[0] + (sums[1] + sums[2]);
+        y = Some(y.map_or(sum, |y| y + sum));
+    }
+    y.unwrap_or(0.0) + bias.unwrap_or(-0.0)
+}
+
+/// Eight bits of an input each: what the terms before leave, cut off after eight bits.
+fn term_of(x: f32, term: usize) -> u16 {
+    let upper = f32::from_bits(x.to_bits() >> 16 << 16);
+    if term == 0 { (x.to_bits() >> 16) as u16 } else { term_of(x - upper, term - 1) }
+}
+
+fn has_tiles(isa: Isa) -> bool {
+    isa.name() == "amx"
+}
+
 fn run(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
     let stride = w.rows + 3;
     let mut y = vec![7.0f32; n * stride];
@@ -120,13 +152,71 @@ fn every_element_is_as_defined_in_every_shape() {
                         by_definition(|i| owned.get(o * k + i), &x[r * k..][..k], bias.map(|b| b[o])).to_bits()
                     })
                     .collect();
-                for isa in Isa::available().into_iter().filter(|&l| fused(l)) {
+                let by_tiles = matches!(owned, Owned::Bf16(_));
+                for isa in Isa::available().into_iter().filter(|&l| fused(l) && !(has_tiles(l) && by_tiles)) {
                     let pool = &pools[(n + rows) % 4];
                     let got = run(pool, isa, &owned.matrix(rows, k), &x, n, bias);
                     assert!(got == expected, "{isa:?} n {n} rows {rows} k {k} type {i}");
                 }
             }
         }
+    }
+}
+
+/// Products as the module's own code computes them for tiles.
+fn run_tiled<T: Tiles>(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
+    let stride = w.rows + 3;
+    let mut y = vec![7.0f32; n * stride];
+    let mut job = Job { w: *w, bias, y: &mut y, y_stride: stride };
+    let products = [Product::new(&mut job, n, w.k)];
+    assert!(tiled::can_multiply(&products));
+    tiled::multiply::<T>(pool, isa, &products, x, n, w.k);
+    y.chunks(stride)
+        .flat_map(|row| {
+            assert_eq!(row[w.rows..], [7.0; 3], "written beyond the row");
+            row[..w.rows].iter().map(|v| v.to_bits())
+        })
+        .collect()
+}
+
+#[test]
+fn tiles_give_every_element_as_defined_in_every_shape() {
+    let pools: Vec<ThreadPool> = (1..=3).map(ThreadPool::new).collect();
+    let mut numbers = Random(5);
+    // outputs: less than a strip, strips, sets of strips and part of one; k: steps, cuts, and part of one
+    for (rows, k) in [(1, 1), (3, 31), (16, 32), (31, 64), (64, 65), (65, 160), (97, 640), (150, 641), (20, 1600)] {
+        let mut values = numbers.take(rows * k);
+        values[0] = 1e-39; // subnormal: a zero
+        let owned = Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect());
+        let Owned::Bf16(w) = &owned else { unreachable!() };
+        let bias = numbers.take(rows);
+        // rows: one, those that fill one tile, two, three, and groups; a block and part of one
+        for n in [1, 2, 3, 5, 6, 10, 11, 16, 17, 33, 300] {
+            if n == 300 && k > 160 {
+                continue;
+            }
+            let mut x = numbers.take(n * k);
+            x[n * k - 1] *= 1e-37; // its third term is subnormal
+            let bias = (n % 2 == 0).then_some(&bias[..]);
+            let expected: Vec<u32> = (0..n * rows)
+                .map(|e| {
+                    let (r, o) = (e / rows, e % rows);
+                    by_definition_of_tiles(|i| w[o * k + i], &x[r * k..][..k], bias.map(|b| b[o])).to_bits()
+                })
+                .collect();
+            let (pool, matrix) = (&pools[(n + rows) % 3], owned.matrix(rows, k));
+            for isa in Isa::available() {
+                let got = run_tiled::<Emulated>(pool, isa, &matrix, &x, n, bias);
+                assert!(got == expected, "emulated, {isa:?} n {n} rows {rows} k {k}");
+                if has_tiles(isa) {
+                    let got = run(pool, isa, &matrix, &x, n, bias);
+                    assert!(got == expected, "{isa:?} n {n} rows {rows} k {k}");
+                }
+            }
+        }
+    }
+    if !Isa::available().into_iter().any(has_tiles) {
+        eprintln!("skipped beside the emulator: this CPU has no AMX");
     }
 }
 
@@ -164,7 +254,11 @@ fn error_is_within_the_bound() {
                     let products = (0..k).map(|i| owned.get(o * k + i) as f64 * x[r * k + i] as f64);
                     let (exact, size) = products.fold((0.0, 0.0), |(e, s), p| (e + p, s + p.abs()));
                     // The portable code rounds each product too, once more each: hence twice the steps.
-                    let roundings = (k.div_ceil(LANES) * if fused(isa) { 1 } else { 2 } + 4) as f64;
+                    let roundings = if has_tiles(isa) && matches!(owned, Owned::Bf16(_)) {
+                        (39 + k.div_ceil(640)) as f64
+                    } else {
+                        (k.div_ceil(LANES) * if fused(isa) { 1 } else { 2 } + 4) as f64
+                    };
                     let bound = 1.001 * roundings / (1u64 << 24) as f64 * size;
                     assert!((f32::from_bits(bits) as f64 - exact).abs() <= bound, "{isa:?} k {k} element {e}");
                 }
@@ -202,7 +296,8 @@ fn several_products_share_a_region() {
 fn no_rows_and_no_inputs() {
     let pool = ThreadPool::new(2);
     let w = Matrix { numbers: Numbers::File(Elements::F32(&[])), rows: 3, k: 0 };
-    for n in [1, 6, 40] {
+    let bf16_weights = Matrix { numbers: Numbers::File(Elements::Bf16(&[])), ..w };
+    for (n, w) in [(1, w), (6, w), (40, w), (1, bf16_weights), (40, bf16_weights)] {
         let mut y = vec![9.0; 3 * n];
         matmul(&pool, Isa::detect(), &w, &[], n, &mut y, 3, Some(&[1.0, 2.0, 3.0]));
         assert!(y.chunks(3).all(|row| row == [1.0, 2.0, 3.0]));

@@ -289,7 +289,7 @@ impl Strip<'_> {
                     // SAFETY: the caller's promise.
                     unsafe {
                         let sums = S::load(sums.add((row * C + c) * LANES));
-                        put::<S>(self.product, sums, group * R + row, self.outs.start + c * LANES);
+                        self.product.put::<S>(sums, group * R + row, self.outs.start + c * LANES, false, true);
                     }
                 }
             }
@@ -323,31 +323,6 @@ impl Strip<'_> {
             for (c, acc) in acc.iter().enumerate() {
                 // SAFETY: there are R·C lines.
                 unsafe { S::store(branch.add((r * C + c) * LANES), *acc) };
-            }
-        }
-    }
-}
-
-/// Writes y[row, out..] from a vector of sums, of those outputs that there are.
-///
-/// # Safety
-/// `S` as for [`Simd`]; no other thread is writing these elements of y.
-#[inline(always)]
-unsafe fn put<S: Simd>(product: &Product, sums: S::V, row: usize, out: usize) {
-    let outs = product.w.rows.saturating_sub(out).min(LANES);
-    // SAFETY: the caller's promise; a bias is as long as y's row.
-    unsafe {
-        let bias = match product.bias {
-            Some(bias) if outs == LANES => S::load(bias[out..].as_ptr()),
-            Some(bias) if outs > 0 => S::load_part(bias[out..].as_ptr(), outs),
-            _ => S::splat(-0.0), // adds nothing, to the sign of a zero
-        };
-        let (sums, start) = (S::add(sums, bias), row * product.y_stride + out);
-        if outs == LANES {
-            S::store(product.y.at(start..start + LANES), sums);
-        } else {
-            for (i, sum) in S::to_array(sums).into_iter().enumerate().take(outs) {
-                product.y.put(start + i, sum);
             }
         }
     }

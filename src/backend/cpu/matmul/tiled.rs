@@ -1,0 +1,116 @@
+//! Products of bf16 weights in tile registers.
+//!
+//! A tile holds bf16 numbers, and an input is the sum of three: its first eight bits, the next eight, and the rest
+//! ([`split`]). So every product of a term with a weight is exact in f32, and each term has sums of its own. An element of the
+//! output is computed in one way, whatever the rows beside it and the threads: k in even cuts of at most [`CUT`] steps of 32; of
+//! each cut the sums of the three terms, step by step as [`Tiles`] defines them, from zero; these as first + (second + third);
+//! the cuts in order; then the bias.
+//!
+//! *Error.* A product passes through at most 17 roundings in its step, one for each step of its cut, two where terms are added
+//! and one for each cut: |y - exact| ≤ γ(39 + ⌈k/640⌉) Σ|w||x| with γ as in the [module](super), since the terms of an input have
+//! its sign and their sizes add up to its own. Numbers below 2^-126 are zeros: at most 2^-126 (4 + |w| + |x|) more for each k.
+//!
+//! [`few`] takes weights as they come from memory, [`many`] lays them out for blocks of rows.
+
+mod few;
+mod many;
+
+use super::super::simd::Isa;
+use super::super::simd::tiles::{DEPTH, SIDE, Tiles};
+use super::super::threads::ThreadPool;
+use super::{Elements, Line, Numbers, Product};
+use half::bf16;
+use std::ops::Range;
+
+/// bf16 terms of an input.
+const TERMS: usize = 3;
+
+/// Max steps whose sums stay in tiles: the weights that [`many`] multiplies at a time, in so many, are most of the first-level
+/// cache, the inputs of its rows half of the second-level cache.
+const CUT: usize = 20;
+
+/// Whether all products have weights for tiles.
+pub fn can_multiply(products: &[Product]) -> bool {
+    products.iter().all(|product| matches!(product.w.numbers, Numbers::File(Elements::Bf16(_))))
+}
+
+#[inline(always)]
+fn weights<'a>(product: &Product<'a>) -> &'a [bf16] {
+    match product.w.numbers {
+        Numbers::File(Elements::Bf16(weights)) => weights,
+        _ => unreachable!("`can_multiply` was asked"),
+    }
+}
+
+/// The products, of x [n, k].
+pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: &[f32], n: usize, k: usize) {
+    let depth = Depth { k };
+    if n <= SIDE {
+        few::multiply::<T>(pool, isa, products, x, n, depth);
+    } else {
+        many::multiply::<T>(pool, isa, products, x, n, depth);
+    }
+}
+
+/// How k is divided.
+#[derive(Clone, Copy)]
+struct Depth {
+    k: usize,
+}
+
+impl Depth {
+    /// The last is padded with zeros.
+    fn steps(self) -> usize {
+        self.k.div_ceil(DEPTH)
+    }
+
+    /// One where k is 0, too: there is an output.
+    fn cuts(self) -> usize {
+        self.steps().div_ceil(CUT).max(1)
+    }
+
+    /// The steps of a cut. The last may have fewer.
+    fn cut(self, cut: usize) -> Range<usize> {
+        let length = self.steps().div_ceil(self.cuts());
+        cut * length..self.steps().min((cut + 1) * length)
+    }
+}
+
+/// A step's numbers of a row of k, padded with zeros.
+#[inline(always)]
+fn step_of<N: Copy>(row: &[N], step: usize, zero: N) -> [N; DEPTH] {
+    let rest = &row[step * DEPTH..];
+    match rest.first_chunk() {
+        Some(numbers) => *numbers,
+        None => {
+            let mut padded = [zero; DEPTH];
+            padded[..rest.len()].copy_from_slice(rest);
+            padded
+        }
+    }
+}
+
+/// The terms of a step's inputs, in bf16. Each has the first eight bits of what those before it leave, so three have all 24.
+#[inline(always)]
+fn split(mut rest: [f32; DEPTH]) -> [Line; TERMS] {
+    let mut terms = [[0u16; DEPTH]; TERMS];
+    for term in &mut terms {
+        for (term, rest) in term.iter_mut().zip(&mut rest) {
+            let upper = rest.to_bits() & 0xffff_0000;
+            *term = (upper >> 16) as u16;
+            *rest -= f32::from_bits(upper);
+        }
+    }
+    terms.map(bytemuck::cast)
+}
+
+/// A step's weights of sixteen outputs from `first`; those that are missing, or end before, are zeros.
+#[inline(always)]
+fn weights_of(product: &Product, first: usize, step: usize) -> [[bf16; DEPTH]; SIDE] {
+    let mut padded = [[bf16::ZERO; DEPTH]; SIDE];
+    let (w, k) = (weights(product), product.w.k);
+    for (i, padded) in padded.iter_mut().enumerate().take(product.w.rows.saturating_sub(first)) {
+        *padded = step_of(&w[(first + i) * k..][..k], step, bf16::ZERO);
+    }
+    padded
+}

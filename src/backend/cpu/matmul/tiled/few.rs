@@ -1,0 +1,230 @@
+//! Up to sixteen rows: a stream of weights from memory, which tiles take as it is.
+//!
+//! Columns of a tile are terms of rows of x: all first terms, all second ones, all third ones, in as many tiles as they fill.
+//! So five rows take no more than one.
+
+use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, SUMS, TILE, Tiles};
+use super::super::super::simd::{Isa, Kernel, LANES, Simd};
+use super::super::super::threads::ThreadPool;
+use super::super::{INPUTS, Line, Product, SCRATCH, for_panels, with_lines};
+use super::{CUT, Depth, TERMS, split, step_of, weights, weights_of};
+use half::bf16;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Outputs are multiplied in strips of sixteen, up to this many at a time.
+const MAX_STRIPS: usize = 4;
+
+/// Rows of weights longer than this, in bytes, the CPU follows by itself.
+const LONG_ROW: usize = 4096;
+
+pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: &[f32], n: usize, depth: Depth) {
+    let tiles = (TERMS * n).div_ceil(SIDE);
+    with_lines(&INPUTS, depth.steps() * tiles * SIDE, |lines| {
+        isa.run(Arrange { x, n, depth, tiles, lines });
+        let inputs = &*lines;
+        let outs: usize = products.iter().map(|product| product.w.rows).sum();
+        let panel = outs.div_ceil(4 * pool.threads()).next_multiple_of(MAX_STRIPS * SIDE);
+        for_panels(pool, products, panel, n, n, &|product, _, outs| {
+            with_lines(&SCRATCH, SCRATCH_LINES, |scratch| {
+                isa.run(Few::<T> { product, depth, n, tiles, inputs, outs, scratch, unit: PhantomData });
+            });
+        });
+    });
+}
+
+/// Lays out x [n, k]: [steps][tiles] of sixteen lines, each a pair along k of sixteen columns.
+struct Arrange<'a> {
+    x: &'a [f32],
+    n: usize,
+    depth: Depth,
+    tiles: usize,
+    lines: &'a mut [Line],
+}
+
+impl Kernel for Arrange<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Arrange { x, n, depth, tiles, lines } = self;
+        let mut columns = [Line::ZERO; TERMS * SIDE];
+        for (step, to) in lines.chunks_exact_mut(tiles * SIDE).enumerate() {
+            for row in 0..n {
+                let terms = split(step_of(&x[row * depth.k..][..depth.k], step, 0.0));
+                for (term, line) in terms.into_iter().enumerate() {
+                    columns[term * n + row] = line;
+                }
+            }
+            for (columns, to) in columns.as_chunks::<SIDE>().0.iter().zip(to.as_chunks_mut::<SIDE>().0) {
+                // SAFETY: sixteen lines on both sides; started by `Isa::run`.
+                unsafe { S::transpose(columns.as_ptr().cast(), LANES, to.as_mut_ptr().cast(), LANES) };
+            }
+        }
+    }
+}
+
+/// Lines of a copy of a strip's weights in a cut.
+const STRIP_LINES: usize = CUT * SIDE;
+
+/// Lines of a strip's sums: three for each output, whose columns they hold.
+const SUM_LINES: usize = SIDE * TERMS;
+
+const SCRATCH_LINES: usize = MAX_STRIPS * (STRIP_LINES + SUM_LINES);
+
+/// y[0..n, outs].
+struct Few<'a, T> {
+    product: &'a Product<'a>,
+    depth: Depth,
+    n: usize,
+    tiles: usize,
+    /// x, from [`Arrange`].
+    inputs: &'a [Line],
+    outs: Range<usize>,
+    /// [`SCRATCH_LINES`]
+    scratch: &'a mut [Line],
+    unit: PhantomData<T>,
+}
+
+impl<T: Tiles> Kernel for Few<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(mut self) {
+        // SAFETY: the caller has chosen a unit that the CPU has; started by `Isa::run`; `Product::new` has checked the sizes.
+        unsafe {
+            T::open();
+            match self.tiles {
+                1 => self.panel::<S, 1, 4>(),
+                2 => self.panel::<S, 2, 2>(),
+                _ => self.panel::<S, 3, 2>(),
+            }
+            T::close();
+        }
+    }
+}
+
+/// A strip's weights in a cut, as tiles.
+#[derive(Clone, Copy)]
+struct Source {
+    start: *const u8,
+    /// Bytes from row to row.
+    row: usize,
+    /// Bytes from step to step.
+    step: usize,
+}
+
+impl<T: Tiles> Few<'_, T> {
+    /// All outputs, STRIPS strips at a time.
+    ///
+    /// # Safety
+    /// As for [`Simd`] and [`Tiles`], which are open; the inputs are C tiles; no other thread writes these outputs.
+    #[inline(always)]
+    unsafe fn panel<S: Simd, const C: usize, const STRIPS: usize>(&mut self) {
+        const { assert!(C * STRIPS <= SUMS && STRIPS <= MAX_STRIPS) };
+        for first in self.outs.clone().step_by(STRIPS * SIDE) {
+            // where strips are missing, one stands in that is there anyway
+            let there = |out: usize| if out < self.outs.end { out } else { first };
+            let outs: [usize; STRIPS] = std::array::from_fn(|s| there(first + s * SIDE));
+            for cut in 0..self.depth.cuts() {
+                let sources = std::array::from_fn(|s| self.source(s, outs[s], cut));
+                // SAFETY: the caller's promise.
+                unsafe {
+                    self.sum_up::<S, C, STRIPS>(sources, cut);
+                    for (s, out) in outs.into_iter().enumerate().take_while(|(s, out)| *s == 0 || *out != first) {
+                        self.write::<S>(s, out, cut);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The weights of a strip: where they are, if they are whole tiles; else a copy.
+    #[inline(always)]
+    fn source(&mut self, strip: usize, out: usize, cut: usize) -> Source {
+        let (k, steps) = (self.depth.k, self.depth.cut(cut));
+        if out + SIDE <= self.product.w.rows && k.is_multiple_of(DEPTH) {
+            let w = &weights(self.product)[out * k..(out + SIDE) * k];
+            let start = w.as_ptr().wrapping_add(steps.start * DEPTH).cast();
+            return Source { start, row: k * size_of::<bf16>(), step: ROW };
+        }
+        let copy = &mut self.scratch[strip * STRIP_LINES..][..steps.len() * SIDE];
+        for (copy, step) in copy.as_chunks_mut::<SIDE>().0.iter_mut().zip(steps) {
+            *copy = weights_of(self.product, out, step).map(bytemuck::cast);
+        }
+        Source { start: copy.as_ptr().cast(), row: ROW, step: TILE }
+    }
+
+    /// The sums of the strips in one cut, to the scratch.
+    ///
+    /// # Safety
+    /// As for [`panel`](Self::panel), and the sources have the cut's steps.
+    #[inline(always)]
+    unsafe fn sum_up<S: Simd, const C: usize, const STRIPS: usize>(&mut self, sources: [Source; STRIPS], cut: usize) {
+        // SAFETY: the caller's promise; there are C tiles of inputs for every step; the scratch has room for the sums.
+        unsafe {
+            for sums in 0..C * STRIPS {
+                T::zero(sums);
+            }
+            for (i, step) in self.depth.cut(cut).enumerate() {
+                let inputs = self.inputs[step * C * SIDE..][..C * SIDE].as_ptr();
+                for (s, source) in sources.iter().enumerate() {
+                    self.ask::<S, STRIPS>(source, i, step);
+                    T::load_left(source.start.wrapping_add(i * source.step), source.row);
+                    for c in 0..C {
+                        if C > 1 || s == 0 {
+                            T::load_right(inputs.wrapping_add(c * SIDE).cast());
+                        }
+                        T::dot(s * C + c);
+                    }
+                }
+            }
+            let sums = self.scratch[MAX_STRIPS * STRIP_LINES..].as_mut_ptr();
+            for s in 0..STRIPS {
+                for c in 0..C {
+                    T::store(s * C + c, sums.add(s * SUM_LINES + c).cast(), TERMS * ROW);
+                }
+            }
+        }
+    }
+
+    /// Asks for a strip's weights of the next set of strips, in sequence: at step `step` of all, the `i`-th of the cut, as many
+    /// bytes as a step takes.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn ask<S: Simd, const STRIPS: usize>(&self, source: &Source, i: usize, step: usize) {
+        if source.step != ROW || source.row > LONG_ROW {
+            return;
+        }
+        let strip = source.start.wrapping_sub((step - i) * ROW);
+        let next = strip.wrapping_add(STRIPS * SIDE * source.row + step * TILE);
+        for line in 0..SIDE {
+            // SAFETY: the caller's promise.
+            unsafe { S::prefetch_later(next.wrapping_add(line * ROW)) };
+        }
+    }
+
+    /// Adds up the terms of a strip's sums, and adds that to y[0..n, out..].
+    ///
+    /// # Safety
+    /// As for [`panel`](Self::panel).
+    #[inline(always)]
+    unsafe fn write<S: Simd>(&self, strip: usize, out: usize, cut: usize) {
+        let sums = self.scratch[MAX_STRIPS * STRIP_LINES + strip * SUM_LINES..][..SUM_LINES].as_ptr().cast::<f32>();
+        let (mut added, mut turned) = ([Line::ZERO; SIDE], [Line::ZERO; SIDE]);
+        // SAFETY: an output's sums are three lines: the terms of n ≤ 16 rows one after another, so that sixteen numbers follow
+        // each first one; the caller's promise.
+        unsafe {
+            for (i, to) in added.iter_mut().enumerate() {
+                let first = sums.add(i * TERMS * LANES);
+                let rest = S::add(S::load(first.add(self.n)), S::load(first.add(2 * self.n)));
+                S::store(to.0.as_mut_ptr(), S::add(S::load(first), rest));
+            }
+            S::transpose(added.as_ptr().cast(), LANES, turned.as_mut_ptr().cast(), LANES);
+            let last = cut + 1 == self.depth.cuts();
+            for (row, sums) in turned.iter().enumerate().take(self.n) {
+                self.product.put::<S>(S::load(sums.0.as_ptr()), row, out, cut > 0, last);
+            }
+        }
+    }
+}

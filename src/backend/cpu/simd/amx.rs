@@ -1,0 +1,106 @@
+//! Intel's Advanced Matrix Extensions. Their intrinsics are not stable, so the instructions are assembly.
+//!
+//! Tiles 0 to 5 hold sums, 6 is the left one, 7 the right one. The compiler uses no tile of its own accord, so what they hold lasts from one
+//! block of assembly to the next.
+
+use super::tiles::{ROW, Tiles};
+use std::arch::asm;
+use std::arch::x86_64::{__cpuid_count, __get_cpuid_max};
+use std::sync::OnceLock;
+
+pub struct Amx;
+
+impl Amx {
+    /// Whether the CPU multiplies tiles of bf16 and Linux lets this process do so, for which it has to be asked.
+    pub fn available() -> bool {
+        const AMX_BF16: u32 = 1 << 22;
+        const AMX_TILE: u32 = 1 << 24;
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_long = 18;
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        *AVAILABLE.get_or_init(|| {
+            let has =
+                __get_cpuid_max(0).0 >= 7 && __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE;
+            // SAFETY: the call says which registers this process may use; a kernel that does not know it answers with an error.
+            has && unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) } == 0
+        })
+    }
+}
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Eight whole tiles.
+static CONFIG: Config = Config {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+/// Runs `$body` with the constant `$tile`, as instructions name tiles by constants.
+macro_rules! with_tile {
+    ($sums:expr, $tile:ident => $body:expr) => {
+        match $sums {
+            0 => with_tile!(@ 0, $tile => $body),
+            1 => with_tile!(@ 1, $tile => $body),
+            2 => with_tile!(@ 2, $tile => $body),
+            3 => with_tile!(@ 3, $tile => $body),
+            4 => with_tile!(@ 4, $tile => $body),
+            5 => with_tile!(@ 5, $tile => $body),
+            _ => unreachable!(),
+        }
+    };
+    (@ $number:literal, $tile:ident => $body:expr) => {{
+        const $tile: usize = $number;
+        $body
+    }};
+}
+
+// SAFETY (all): the trait's contract says that the instructions exist and that pointers are valid.
+impl Tiles for Amx {
+    #[inline(always)]
+    unsafe fn open() {
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, preserves_flags, readonly)) }
+    }
+    #[inline(always)]
+    unsafe fn close() {
+        unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) }
+    }
+    #[inline(always)]
+    unsafe fn zero(sums: usize) {
+        with_tile!(sums, T => unsafe { asm!("tilezero tmm{}", const T, options(nostack, preserves_flags, nomem)) })
+    }
+    #[inline(always)]
+    unsafe fn load_left(p: *const u8, stride: usize) {
+        unsafe {
+            asm!("tileloadd tmm6, [{} + {}]", in(reg) p, in(reg) stride, options(nostack, preserves_flags, readonly))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_right(p: *const u8) {
+        unsafe {
+            asm!("tileloadd tmm7, [{} + {}]", in(reg) p, in(reg) ROW, options(nostack, preserves_flags, readonly))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: usize) {
+        with_tile!(sums, T => unsafe {
+            asm!("tdpbf16ps tmm{}, tmm6, tmm7", const T, options(nostack, preserves_flags, nomem))
+        })
+    }
+    #[inline(always)]
+    unsafe fn store(sums: usize, p: *mut u8, stride: usize) {
+        with_tile!(sums, T => unsafe {
+            asm!("tilestored [{} + {}], tmm{}", in(reg) p, in(reg) stride, const T, options(nostack, preserves_flags))
+        })
+    }
+}
