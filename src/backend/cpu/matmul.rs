@@ -106,7 +106,7 @@ pub fn matmul_many(pool: &ThreadPool, isa: Isa, jobs: &mut [Job], x: &[f32], n: 
     }
     let products: Vec<Product> = jobs.iter_mut().map(|job| Product::new(job, n, k)).collect();
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if isa == Isa::Amx && tiled::can_multiply(&products) {
+    if isa.has_tiles() && tiled::can_multiply(&products) {
         return tiled::multiply::<Amx>(pool, isa, &products, x, n, k);
     }
     if n <= isa.run(narrow::MaxRows { products: &products }) {

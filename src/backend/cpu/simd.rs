@@ -77,6 +77,11 @@ impl Isa {
         }
     }
 
+    /// Whether products of bf16 weights are to use tiles.
+    pub fn has_tiles(self) -> bool {
+        self.name() == "amx"
+    }
+
     /// Runs `kernel` compiled for this instruction set.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {

@@ -102,10 +102,6 @@ fn term_of(x: f32, term: usize) -> u16 {
     if term == 0 { (x.to_bits() >> 16) as u16 } else { term_of(x - upper, term - 1) }
 }
 
-fn has_tiles(isa: Isa) -> bool {
-    isa.name() == "amx"
-}
-
 fn run(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
     let stride = w.rows + 3;
     let mut y = vec![7.0f32; n * stride];
@@ -153,7 +149,7 @@ fn every_element_is_as_defined_in_every_shape() {
                     })
                     .collect();
                 let by_tiles = matches!(owned, Owned::Bf16(_));
-                for isa in Isa::available().into_iter().filter(|&l| fused(l) && !(has_tiles(l) && by_tiles)) {
+                for isa in Isa::available().into_iter().filter(|&l| fused(l) && !(l.has_tiles() && by_tiles)) {
                     let pool = &pools[(n + rows) % 4];
                     let got = run(pool, isa, &owned.matrix(rows, k), &x, n, bias);
                     assert!(got == expected, "{isa:?} n {n} rows {rows} k {k} type {i}");
@@ -208,14 +204,14 @@ fn tiles_give_every_element_as_defined_in_every_shape() {
             for isa in Isa::available() {
                 let got = run_tiled::<Emulated>(pool, isa, &matrix, &x, n, bias);
                 assert!(got == expected, "emulated, {isa:?} n {n} rows {rows} k {k}");
-                if has_tiles(isa) {
+                if isa.has_tiles() {
                     let got = run(pool, isa, &matrix, &x, n, bias);
                     assert!(got == expected, "{isa:?} n {n} rows {rows} k {k}");
                 }
             }
         }
     }
-    if !Isa::available().into_iter().any(has_tiles) {
+    if !Isa::available().into_iter().any(Isa::has_tiles) {
         eprintln!("skipped beside the emulator: this CPU has no AMX");
     }
 }
@@ -254,7 +250,7 @@ fn error_is_within_the_bound() {
                     let products = (0..k).map(|i| owned.get(o * k + i) as f64 * x[r * k + i] as f64);
                     let (exact, size) = products.fold((0.0, 0.0), |(e, s), p| (e + p, s + p.abs()));
                     // The portable code rounds each product too, once more each: hence twice the steps.
-                    let roundings = if has_tiles(isa) && matches!(owned, Owned::Bf16(_)) {
+                    let roundings = if isa.has_tiles() && matches!(owned, Owned::Bf16(_)) {
                         (39 + k.div_ceil(640)) as f64
                     } else {
                         (k.div_ceil(LANES) * if fused(isa) { 1 } else { 2 } + 4) as f64
