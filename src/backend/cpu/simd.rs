@@ -37,13 +37,24 @@ impl Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
             let wanted = std::env::var("UQAC_SIMD").unwrap_or_default().to_lowercase();
-            let available = Isa::available();
-            available.iter().copied().find(|l| l.name() == wanted).unwrap_or(available[0])
+            let sets = if wanted.is_empty() { Isa::of_vectors() } else { Isa::available() };
+            sets.iter().copied().find(|set| set.name() == wanted).unwrap_or(sets[0])
         })
     }
 
-    /// All instruction sets of this machine, the one that is used unless another is chosen first.
+    /// All instruction sets of this machine, the one that is used unless another is chosen first. Linux is asked for tiles, after which
+    /// it wants larger stacks for signals: not done for a process that does not use them.
     pub fn available() -> Vec<Isa> {
+        let mut sets = Isa::of_vectors();
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if sets[0] == Isa::Avx512 && Amx::available() {
+            sets.insert(1, Isa::Amx);
+        }
+        sets
+    }
+
+    /// Those without tiles, best first.
+    fn of_vectors() -> Vec<Isa> {
         let mut sets = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
@@ -52,10 +63,6 @@ impl Isa {
                 && is_x86_feature_detected!("avx512vl")
             {
                 sets.push(Isa::Avx512);
-                #[cfg(target_os = "linux")]
-                if Amx::available() {
-                    sets.push(Isa::Amx);
-                }
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
                 sets.push(Isa::Avx2);
