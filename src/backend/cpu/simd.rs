@@ -45,10 +45,10 @@ impl Isa {
     /// All instruction sets of this machine, the one that is used unless another is chosen first. Linux is asked for tiles, after which
     /// it wants larger stacks for signals: not done for a process that does not use them.
     pub fn available() -> Vec<Isa> {
-        let mut sets = Isa::of_vectors();
+        let sets = Isa::of_vectors();
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         if sets[0] == Isa::Avx512 && Amx::available() {
-            sets.insert(1, Isa::Amx);
+            return [&[Isa::Avx512, Isa::Amx], &sets[1..]].concat();
         }
         sets
     }
