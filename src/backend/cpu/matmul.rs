@@ -214,6 +214,9 @@ impl<'a> Product<'a> {
     #[inline(always)]
     unsafe fn put<S: Simd>(&self, mut sums: S::V, row: usize, out: usize, add: bool, last: bool) {
         let outs = self.w.rows.saturating_sub(out).min(LANES);
+        if outs == 0 {
+            return;
+        }
         let start = row * self.y_stride + out;
         // SAFETY: the caller's promise; a bias is as long as y's row.
         unsafe {
@@ -223,8 +226,8 @@ impl<'a> Product<'a> {
             }
             let bias = match self.bias.filter(|_| last) {
                 Some(bias) if outs == LANES => S::load(bias[out..].as_ptr()),
-                Some(bias) if outs > 0 => S::load_part(bias[out..].as_ptr(), outs),
-                _ => S::splat(-0.0), // adds nothing, to the sign of a zero
+                Some(bias) => S::load_part(bias[out..].as_ptr(), outs),
+                None => S::splat(-0.0), // adds nothing, to the sign of a zero
             };
             sums = S::add(sums, bias);
             if outs == LANES {

@@ -179,8 +179,8 @@ fn run_tiled<T: Tiles>(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: us
 fn tiles_give_every_element_as_defined_in_every_shape() {
     let pools: Vec<ThreadPool> = (1..=3).map(ThreadPool::new).collect();
     let mut numbers = Random(5);
-    // outputs: less than a strip, strips, sets of strips and part of one; k: steps, cuts, and part of one
-    for (rows, k) in [(1, 1), (3, 31), (16, 32), (31, 64), (64, 65), (65, 160), (97, 640), (150, 641), (20, 1600)] {
+    // outputs: less than a strip, strips, sets of strips and part of one, a strip alone; k: steps, cuts, and part of one
+    for (rows, k) in [(1, 1), (3, 31), (16, 32), (31, 64), (64, 65), (65, 160), (97, 640), (150, 641), (20, 1600), (40, 1300)] {
         let mut values = numbers.take(rows * k);
         values[0] = 1e-39; // subnormal: a zero
         let owned = Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect());
