@@ -157,8 +157,7 @@ fn reconstruction(c: &mut Criterion) {
 }
 
 /// Multiply-adds of one core, all in registers: in f32, and of bf16 numbers in pairs (`vdpbf16ps`) and in tiles, where the CPU has
-/// them.
-/// What a product could reach with either.
+/// them. What a product could reach with each.
 #[cfg(target_arch = "x86_64")]
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;

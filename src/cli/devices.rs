@@ -147,7 +147,10 @@ fn lines(devices: &Value) -> String {
             Some(threads) => {
                 let sets = device["instruction_sets"].as_array().into_iter().flatten().filter_map(Value::as_str);
                 let others: Vec<&str> = sets.filter(|set| *set != word("name")).collect();
-                format!("cpu     {}, {threads} threads (UQAC_SIMD chooses {} instead)", word("name"), others.join(", "))
+                let others = others.join(", ");
+                let choice =
+                    if others.is_empty() { String::new() } else { format!(" (UQAC_SIMD chooses {others} instead)") };
+                format!("cpu     {}, {threads} threads{choice}", word("name"))
             }
             None => {
                 let capability = word("compute_capability");

@@ -1,9 +1,10 @@
 //! Products of activations with weight matrices: y = W x, for one row of activations up to hundreds.
 //!
 //! Every element of the output is computed in one way, whatever the number of rows, the threads, the tile that it falls
-//! into and (AVX-512, AVX2) the instruction set; with AMX, bf16 weights have another one (`tiled`). Sixteen partial sums, lane j over the k = j mod 16 in order, each step
+//! into and (AVX-512, AVX2) the instruction set: sixteen partial sums, lane j over the k = j mod 16 in order, each step
 //! one fused multiply-add; then the fixed tree of [`Simd::sum`]; then the bias. So a token gets the same bits alone, in
-//! a batch, and in a prefill. The last k mod 16 are a vector padded with zeros.
+//! a batch, and in a prefill. The last k mod 16 are a vector padded with zeros. With AMX, bf16 weights have another way
+//! (`tiled`).
 //!
 //! *Error.* A lane takes ⌈k/16⌉ roundings and the tree four, and each product passes through at most all of them, so
 //! |y - exact| ≤ γ(⌈k/16⌉ + 4) Σ|w||x| with γ(m) = m·2^-24 / (1 - m·2^-24), that is at most γ(k) for k ≥ 5: the usual

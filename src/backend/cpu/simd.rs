@@ -37,7 +37,7 @@ impl Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
             let wanted = std::env::var("UQAC_SIMD").unwrap_or_default().to_lowercase();
-            let sets = if wanted.is_empty() { Isa::of_vectors() } else { Isa::available() };
+            let sets = if wanted == "amx" { Isa::available() } else { Isa::of_vectors() };
             sets.iter().copied().find(|set| set.name() == wanted).unwrap_or(sets[0])
         })
     }

@@ -102,16 +102,30 @@ fn term_of(x: f32, term: usize) -> u16 {
     if term == 0 { (x.to_bits() >> 16) as u16 } else { term_of(x - upper, term - 1) }
 }
 
-fn run(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
+/// The bits of y, of which `multiply` writes rows with a gap after each.
+fn bits_of(w: &Matrix, n: usize, bias: Option<&[f32]>, multiply: impl FnOnce(Job)) -> Vec<u32> {
     let stride = w.rows + 3;
     let mut y = vec![7.0f32; n * stride];
-    matmul(pool, isa, w, x, n, &mut y, stride, bias);
+    multiply(Job { w: *w, bias, y: &mut y, y_stride: stride });
     let mut bits = Vec::new();
     for row in y.chunks(stride) {
         assert_eq!(row[w.rows..], [7.0; 3], "written beyond the row");
         bits.extend(row[..w.rows].iter().map(|v| v.to_bits()));
     }
     bits
+}
+
+fn run(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
+    bits_of(w, n, bias, |job| matmul(pool, isa, w, x, n, job.y, job.y_stride, bias))
+}
+
+/// [`run`] with tiles, whatever the instruction set.
+fn run_tiled<T: Tiles>(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
+    bits_of(w, n, bias, |mut job| {
+        let products = [Product::new(&mut job, n, w.k)];
+        assert!(tiled::can_multiply(&products));
+        tiled::multiply::<T>(pool, isa, &products, x, n, w.k);
+    })
 }
 
 fn fused(isa: Isa) -> bool {
@@ -159,28 +173,14 @@ fn every_element_is_as_defined_in_every_shape() {
     }
 }
 
-/// Products as the module's own code computes them for tiles.
-fn run_tiled<T: Tiles>(pool: &ThreadPool, isa: Isa, w: &Matrix, x: &[f32], n: usize, bias: Option<&[f32]>) -> Vec<u32> {
-    let stride = w.rows + 3;
-    let mut y = vec![7.0f32; n * stride];
-    let mut job = Job { w: *w, bias, y: &mut y, y_stride: stride };
-    let products = [Product::new(&mut job, n, w.k)];
-    assert!(tiled::can_multiply(&products));
-    tiled::multiply::<T>(pool, isa, &products, x, n, w.k);
-    y.chunks(stride)
-        .flat_map(|row| {
-            assert_eq!(row[w.rows..], [7.0; 3], "written beyond the row");
-            row[..w.rows].iter().map(|v| v.to_bits())
-        })
-        .collect()
-}
-
 #[test]
 fn tiles_give_every_element_as_defined_in_every_shape() {
     let pools: Vec<ThreadPool> = (1..=3).map(ThreadPool::new).collect();
     let mut numbers = Random(5);
     // outputs: less than a strip, strips, sets of strips and part of one, a strip alone; k: steps, cuts, and part of one
-    for (rows, k) in [(1, 1), (3, 31), (16, 32), (31, 64), (64, 65), (65, 160), (97, 640), (150, 641), (20, 1600), (40, 1300)] {
+    for (rows, k) in
+        [(1, 1), (3, 31), (16, 32), (31, 64), (64, 65), (65, 160), (97, 640), (150, 641), (20, 1600), (40, 1300)]
+    {
         let mut values = numbers.take(rows * k);
         values[0] = 1e-39; // subnormal: a zero
         let owned = Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect());

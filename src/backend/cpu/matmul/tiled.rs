@@ -25,8 +25,8 @@ use std::ops::Range;
 /// bf16 terms of an input.
 const TERMS: usize = 3;
 
-/// Max steps whose sums stay in tiles: the weights that [`many`] multiplies at a time, in so many, are most of the first-level
-/// cache, the inputs of its rows half of the second-level cache.
+/// Max steps whose sums stay in tiles. In a cut, the weights that [`many`] multiplies at a time are most of the first-level cache,
+/// the inputs of its rows half of the second-level cache.
 const CUT: usize = 20;
 
 /// Whether all products have weights for tiles.

@@ -1,7 +1,7 @@
 //! Intel's Advanced Matrix Extensions. Their intrinsics are not stable, so the instructions are assembly.
 //!
-//! Tiles 0 to 5 hold sums, 6 is the left one, 7 the right one. The compiler uses no tile of its own accord, so what they hold lasts from one
-//! block of assembly to the next.
+//! Tiles 0 to 5 hold sums, 6 is the left one, 7 the right one. The compiler uses no tile of its own accord, so what they hold
+//! lasts from one block of assembly to the next.
 
 use super::tiles::{ROW, Tiles};
 use std::arch::asm;

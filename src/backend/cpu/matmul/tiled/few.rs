@@ -121,15 +121,15 @@ impl<T: Tiles> Few<'_, T> {
     unsafe fn panel<S: Simd, const C: usize, const STRIPS: usize>(&mut self) {
         const { assert!(C * STRIPS <= SUMS && STRIPS <= MAX_STRIPS) };
         for first in self.outs.clone().step_by(STRIPS * SIDE) {
-            // where strips are missing, one stands in that is there anyway
-            let there = |out: usize| if out < self.outs.end { out } else { first };
-            let outs: [usize; STRIPS] = std::array::from_fn(|s| there(first + s * SIDE));
+            let there = STRIPS.min((self.outs.end - first).div_ceil(SIDE));
+            // for strips that are missing the first stands in
+            let outs: [usize; STRIPS] = std::array::from_fn(|s| if s < there { first + s * SIDE } else { first });
             for cut in 0..self.depth.cuts() {
                 let sources = std::array::from_fn(|s| self.source(s, outs[s], cut));
                 // SAFETY: the caller's promise.
                 unsafe {
                     self.sum_up::<S, C, STRIPS>(sources, cut);
-                    for (s, out) in outs.into_iter().enumerate().take_while(|(s, out)| *s == 0 || *out != first) {
+                    for (s, out) in outs.into_iter().enumerate().take(there) {
                         self.write::<S>(s, out, cut);
                     }
                 }
