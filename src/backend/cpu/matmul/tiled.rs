@@ -15,8 +15,8 @@
 mod few;
 mod many;
 
-use super::super::simd::Isa;
 use super::super::simd::tiles::{DEPTH, SIDE, Tiles};
+use super::super::simd::{Isa, LANES};
 use super::super::threads::ThreadPool;
 use super::{Elements, Line, Numbers, Product};
 use half::bf16;
@@ -44,7 +44,7 @@ fn weights<'a>(product: &Product<'a>) -> &'a [bf16] {
 
 /// The products, of x [n, k].
 pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: &[f32], n: usize, k: usize) {
-    let depth = Depth { k };
+    let depth = Depth::new(k);
     if n <= SIDE {
         few::multiply::<T>(pool, isa, products, x, n, depth);
     } else {
@@ -56,23 +56,24 @@ pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: 
 #[derive(Clone, Copy)]
 struct Depth {
     k: usize,
+    /// The last is padded with zeros.
+    steps: usize,
+    /// One where k is 0, too: there is an output.
+    cuts: usize,
+    /// Steps of a cut. The last may have fewer.
+    length: usize,
 }
 
 impl Depth {
-    /// The last is padded with zeros.
-    fn steps(self) -> usize {
-        self.k.div_ceil(DEPTH)
+    fn new(k: usize) -> Depth {
+        let steps = k.div_ceil(DEPTH);
+        let cuts = steps.div_ceil(CUT).max(1);
+        Depth { k, steps, cuts, length: steps.div_ceil(cuts) }
     }
 
-    /// One where k is 0, too: there is an output.
-    fn cuts(self) -> usize {
-        self.steps().div_ceil(CUT).max(1)
-    }
-
-    /// The steps of a cut. The last may have fewer.
+    /// The steps of a cut.
     fn cut(self, cut: usize) -> Range<usize> {
-        let length = self.steps().div_ceil(self.cuts());
-        cut * length..self.steps().min((cut + 1) * length)
+        cut * self.length..self.steps.min((cut + 1) * self.length)
     }
 }
 
@@ -92,16 +93,23 @@ fn step_of<N: Copy>(row: &[N], step: usize, zero: N) -> [N; DEPTH] {
 
 /// The terms of a step's inputs, in bf16. Each has the first eight bits of what those before it leave, so three have all 24.
 #[inline(always)]
-fn split(mut rest: [f32; DEPTH]) -> [Line; TERMS] {
-    let mut terms = [[0u16; DEPTH]; TERMS];
+fn split(x: [f32; DEPTH]) -> [Line; TERMS] {
+    const UPPER: u32 = 0xffff_0000;
+    let (mut even, mut odd): ([f32; LANES], [f32; LANES]) = ([0.0; LANES], [0.0; LANES]);
+    let mut terms = [[0; LANES]; TERMS];
+    // by index: iterators are not inlined here, and these loops are to become vectors
+    for i in 0..LANES {
+        (even[i], odd[i]) = (x[2 * i], x[2 * i + 1]);
+    }
     for term in &mut terms {
-        for (term, rest) in term.iter_mut().zip(&mut rest) {
-            let upper = rest.to_bits() & 0xffff_0000;
-            *term = (upper >> 16) as u16;
-            *rest -= f32::from_bits(upper);
+        for i in 0..LANES {
+            let (first, second) = (even[i].to_bits(), odd[i].to_bits());
+            term[i] = first >> 16 | second & UPPER;
+            even[i] -= f32::from_bits(first & UPPER);
+            odd[i] -= f32::from_bits(second & UPPER);
         }
     }
-    terms.map(bytemuck::cast)
+    bytemuck::cast(terms)
 }
 
 /// A step's weights of sixteen outputs from `first`; those that are missing, or end before, are zeros.

@@ -1,9 +1,8 @@
 //! Intel's Advanced Matrix Extensions. Their intrinsics are not stable, so the instructions are assembly.
 //!
-//! Tiles 0 to 5 hold sums, 6 is the left one, 7 the right one. The compiler uses no tile of its own accord, so what they hold
-//! lasts from one block of assembly to the next.
+//! The compiler uses no tile of its own accord, so what they hold lasts from one block of assembly to the next.
 
-use super::tiles::{ROW, Tiles};
+use super::tiles::Tiles;
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, __get_cpuid_max};
 use std::sync::OnceLock;
@@ -48,21 +47,31 @@ static CONFIG: Config = Config {
 
 /// Runs `$body` with the constant `$tile`, as instructions name tiles by constants.
 macro_rules! with_tile {
-    ($sums:expr, $tile:ident => $body:expr) => {
-        match $sums {
-            0 => with_tile!(@ 0, $tile => $body),
-            1 => with_tile!(@ 1, $tile => $body),
-            2 => with_tile!(@ 2, $tile => $body),
-            3 => with_tile!(@ 3, $tile => $body),
-            4 => with_tile!(@ 4, $tile => $body),
-            5 => with_tile!(@ 5, $tile => $body),
+    ($number:expr, $tile:ident => $body:expr) => {
+        with_tile!(@ $number, $tile => $body, 0 1 2 3 4 5 6 7)
+    };
+    (@ $number:expr, $tile:ident => $body:expr, $($constant:literal)+) => {
+        match $number {
+            $($constant => {
+                const $tile: usize = $constant;
+                $body
+            })+
             _ => unreachable!(),
         }
     };
-    (@ $number:literal, $tile:ident => $body:expr) => {{
-        const $tile: usize = $number;
-        $body
-    }};
+}
+
+/// The product of these tiles, of those listed.
+macro_rules! dot {
+    ($tiles:expr, $($sums:literal $left:literal $right:literal),+) => {
+        match $tiles {
+            $(($sums, $left, $right) => asm!(
+                "tdpbf16ps tmm{}, tmm{}, tmm{}", const $sums, const $left, const $right,
+                options(nostack, preserves_flags, nomem)
+            ),)+
+            _ => unreachable!(),
+        }
+    };
 }
 
 // SAFETY (all): the trait's contract says that the instructions exist and that pointers are valid.
@@ -76,30 +85,40 @@ impl Tiles for Amx {
         unsafe { asm!("tilerelease", options(nostack, preserves_flags, nomem)) }
     }
     #[inline(always)]
-    unsafe fn zero(sums: usize) {
-        with_tile!(sums, T => unsafe { asm!("tilezero tmm{}", const T, options(nostack, preserves_flags, nomem)) })
+    unsafe fn zero(tile: usize) {
+        with_tile!(tile, T => unsafe { asm!("tilezero tmm{}", const T, options(nostack, preserves_flags, nomem)) })
     }
     #[inline(always)]
-    unsafe fn load_left(p: *const u8, stride: usize) {
-        unsafe {
-            asm!("tileloadd tmm6, [{} + {}]", in(reg) p, in(reg) stride, options(nostack, preserves_flags, readonly))
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_right(p: *const u8) {
-        unsafe {
-            asm!("tileloadd tmm7, [{} + {}]", in(reg) p, in(reg) ROW, options(nostack, preserves_flags, readonly))
-        }
-    }
-    #[inline(always)]
-    unsafe fn dot(sums: usize) {
-        with_tile!(sums, T => unsafe {
-            asm!("tdpbf16ps tmm{}, tmm6, tmm7", const T, options(nostack, preserves_flags, nomem))
+    unsafe fn load(tile: usize, p: *const u8, stride: usize) {
+        with_tile!(tile, T => unsafe {
+            asm!(
+                "tileloadd tmm{}, [{} + {}]", const T, in(reg) p, in(reg) stride,
+                options(nostack, preserves_flags, readonly)
+            )
         })
     }
     #[inline(always)]
-    unsafe fn store(sums: usize, p: *mut u8, stride: usize) {
-        with_tile!(sums, T => unsafe {
+    unsafe fn load_passing(tile: usize, p: *const u8, stride: usize) {
+        with_tile!(tile, T => unsafe {
+            asm!(
+                "tileloaddt1 tmm{}, [{} + {}]", const T, in(reg) p, in(reg) stride,
+                options(nostack, preserves_flags, readonly)
+            )
+        })
+    }
+    #[inline(always)]
+    unsafe fn dot(sums: usize, left: usize, right: usize) {
+        unsafe {
+            dot!(
+                (sums, left, right),
+                0 6 7, 1 6 7, 2 6 7, 3 6 7, 4 6 7, 5 6 7,
+                0 4 6, 1 4 7, 2 5 6, 3 5 7
+            )
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(tile: usize, p: *mut u8, stride: usize) {
+        with_tile!(tile, T => unsafe {
             asm!("tilestored [{} + {}], tmm{}", in(reg) p, in(reg) stride, const T, options(nostack, preserves_flags))
         })
     }

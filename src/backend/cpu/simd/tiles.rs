@@ -12,11 +12,11 @@ pub const ROW: usize = 64;
 /// Bytes of a tile.
 pub const TILE: usize = SIDE * ROW;
 
-/// Tiles of sums that there are.
-pub const SUMS: usize = 6;
+/// Tile registers of a thread.
+pub const TILES: usize = 8;
 
-/// One thread's tile registers: [`SUMS`] tiles of sums, [16, 16] in f32; a left one, [16 rows, 32 along k] in bf16; a right one,
-/// [16 pairs along k, 16 columns, 2] in bf16.
+/// One thread's [`TILES`] tile registers. One holds sums, [16, 16] in f32; or is the left side of a product, [16 rows, 32 along k] in
+/// bf16; or the right side, [16 pairs along k, 16 columns, 2] in bf16.
 ///
 /// *Arithmetic* of [`dot`](Self::dot) (Intel's manual, TDPBF16PS), for each of the sums: products at even k are added up from
 /// zero in order, each step one fused multiply-add, those at odd k as well; the two sums are added, and then added to what
@@ -32,13 +32,14 @@ pub trait Tiles {
     unsafe fn open();
     /// Gives the registers up: a thread without them is cheaper to switch.
     unsafe fn close();
-    unsafe fn zero(sums: usize);
-    unsafe fn load_left(p: *const u8, stride: usize);
-    /// Sixteen rows without gaps.
-    unsafe fn load_right(p: *const u8);
-    /// sums += left · right
-    unsafe fn dot(sums: usize);
-    unsafe fn store(sums: usize, p: *mut u8, stride: usize);
+    unsafe fn zero(tile: usize);
+    unsafe fn load(tile: usize, p: *const u8, stride: usize);
+    /// The same of what takes no room in the first-level cache from what stays there.
+    unsafe fn load_passing(tile: usize, p: *const u8, stride: usize);
+    /// sums += left · right. An instruction names its tiles by constants, so left and right are 6 and 7 of sums 0 to 5, or 4 or 5 and
+    /// 6 or 7 of a square of sums 0 to 3, row by row.
+    unsafe fn dot(sums: usize, left: usize, right: usize);
+    unsafe fn store(tile: usize, p: *mut u8, stride: usize);
 }
 
 /// The unit in software, for tests where no CPU has it and beside those that have.
@@ -49,18 +50,19 @@ pub mod emulated {
 
     pub struct Emulated;
 
-    struct Registers {
-        sums: [[[f32; SIDE]; SIDE]; SUMS],
-        left: [[u16; DEPTH]; SIDE],
-        right: [[u16; DEPTH]; SIDE],
-    }
+    /// Rows of words: sums, or two numbers of 16 bits, the lower one first.
+    type Tile = [[u32; SIDE]; SIDE];
 
     thread_local! {
-        static REGISTERS: RefCell<Option<Registers>> = const { RefCell::new(None) };
+        static REGISTERS: RefCell<Option<[Tile; TILES]>> = const { RefCell::new(None) };
     }
 
-    fn with<R>(f: impl FnOnce(&mut Registers) -> R) -> R {
+    fn with<R>(f: impl FnOnce(&mut [Tile; TILES]) -> R) -> R {
         REGISTERS.with_borrow_mut(|registers| f(registers.as_mut().expect("tiles are open")))
+    }
+
+    fn halves(words: [u32; SIDE]) -> [u16; DEPTH] {
+        std::array::from_fn(|k| (words[k / 2] >> (k % 2 * 16)) as u16)
     }
 
     fn flushed(x: f32) -> f32 {
@@ -84,45 +86,40 @@ pub mod emulated {
 
     impl Tiles for Emulated {
         unsafe fn open() {
-            let registers = Registers {
-                // what nobody has set is seen
-                sums: [[[f32::NAN; SIDE]; SIDE]; SUMS],
-                left: [[0x7fc0; DEPTH]; SIDE],
-                right: [[0x7fc0; DEPTH]; SIDE],
-            };
-            REGISTERS.set(Some(registers));
+            // what nobody has set is seen: not a number, in f32 and in bf16
+            REGISTERS.set(Some([[[0x7fc0_7fc0; SIDE]; SIDE]; TILES]));
         }
         unsafe fn close() {
             REGISTERS.set(None);
         }
-        unsafe fn zero(sums: usize) {
-            with(|r| r.sums[sums] = [[0.0; SIDE]; SIDE]);
+        unsafe fn zero(tile: usize) {
+            with(|tiles| tiles[tile] = [[0; SIDE]; SIDE]);
         }
-        unsafe fn load_left(p: *const u8, stride: usize) {
-            // SAFETY: the trait's contract; so below.
-            with(|r| {
-                (0..SIDE)
-                    .for_each(|i| r.left[i] = unsafe { p.add(i * stride).cast::<[u16; DEPTH]>().read_unaligned() });
-            });
+        unsafe fn load(tile: usize, p: *const u8, stride: usize) {
+            // SAFETY: the trait's contract.
+            let row = |i| unsafe { p.add(i * stride).cast::<[u32; SIDE]>().read_unaligned() };
+            with(|tiles| tiles[tile] = std::array::from_fn(row));
         }
-        unsafe fn load_right(p: *const u8) {
-            with(|r| {
-                (0..SIDE).for_each(|i| r.right[i] = unsafe { p.add(i * ROW).cast::<[u16; DEPTH]>().read_unaligned() });
-            });
+        unsafe fn load_passing(tile: usize, p: *const u8, stride: usize) {
+            // SAFETY: the trait's contract.
+            unsafe { Emulated::load(tile, p, stride) };
         }
-        unsafe fn dot(sums: usize) {
-            with(|r| {
-                for (sums, left) in r.sums[sums].iter_mut().zip(&r.left) {
+        unsafe fn dot(sums: usize, left: usize, right: usize) {
+            with(|tiles| {
+                let (left, right) = (tiles[left].map(halves), tiles[right].map(halves));
+                for (sums, left) in tiles[sums].iter_mut().zip(left) {
                     for (column, sum) in sums.iter_mut().enumerate() {
-                        *sum = dot(*sum, left, |k| r.right[k / 2][2 * column + k % 2]);
+                        *sum = dot(f32::from_bits(*sum), &left, |k| right[k / 2][2 * column + k % 2]).to_bits();
                     }
                 }
             });
         }
-        unsafe fn store(sums: usize, p: *mut u8, stride: usize) {
-            with(|r| {
-                (0..SIDE)
-                    .for_each(|i| unsafe { p.add(i * stride).cast::<[f32; SIDE]>().write_unaligned(r.sums[sums][i]) });
+        unsafe fn store(tile: usize, p: *mut u8, stride: usize) {
+            with(|tiles| {
+                for (i, row) in tiles[tile].into_iter().enumerate() {
+                    // SAFETY: the trait's contract.
+                    unsafe { p.add(i * stride).cast::<[u32; SIDE]>().write_unaligned(row) };
+                }
             });
         }
     }

@@ -3,7 +3,7 @@
 //! Columns of a tile are terms of rows of x: all first terms, all second ones, all third ones, in as many tiles as they fill.
 //! So five rows take no more than one.
 
-use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, SUMS, TILE, Tiles};
+use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, TILE, Tiles};
 use super::super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::super::super::threads::ThreadPool;
 use super::super::{INPUTS, Line, Product, SCRATCH, for_panels, with_lines};
@@ -11,6 +11,11 @@ use super::{CUT, Depth, TERMS, split, step_of, weights, weights_of};
 use half::bf16;
 use std::marker::PhantomData;
 use std::ops::Range;
+
+/// Tiles of sums, before these two.
+const SUMS: usize = 6;
+const LEFT: usize = 6;
+const RIGHT: usize = 7;
 
 /// Outputs are multiplied in strips of sixteen, up to this many at a time.
 const MAX_STRIPS: usize = 4;
@@ -20,7 +25,7 @@ const LONG_ROW: usize = 4096;
 
 pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: &[f32], n: usize, depth: Depth) {
     let tiles = (TERMS * n).div_ceil(SIDE);
-    with_lines(&INPUTS, depth.steps() * tiles * SIDE, |lines| {
+    with_lines(&INPUTS, depth.steps * tiles * SIDE, |lines| {
         isa.run(Arrange { x, n, depth, tiles, lines });
         let inputs = &*lines;
         let outs: usize = products.iter().map(|product| product.w.rows).sum();
@@ -124,7 +129,7 @@ impl<T: Tiles> Few<'_, T> {
             let there = STRIPS.min((self.outs.end - first).div_ceil(SIDE));
             // for strips that are missing the first stands in
             let outs: [usize; STRIPS] = std::array::from_fn(|s| if s < there { first + s * SIDE } else { first });
-            for cut in 0..self.depth.cuts() {
+            for cut in 0..self.depth.cuts {
                 let sources = std::array::from_fn(|s| self.source(s, outs[s], cut));
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -168,12 +173,12 @@ impl<T: Tiles> Few<'_, T> {
                 let inputs = self.inputs[step * C * SIDE..][..C * SIDE].as_ptr();
                 for (s, source) in sources.iter().enumerate() {
                     self.ask::<S, STRIPS>(source, i, step);
-                    T::load_left(source.start.wrapping_add(i * source.step), source.row);
+                    T::load(LEFT, source.start.wrapping_add(i * source.step), source.row);
                     for c in 0..C {
                         if C > 1 || s == 0 {
-                            T::load_right(inputs.wrapping_add(c * SIDE).cast());
+                            T::load(RIGHT, inputs.wrapping_add(c * SIDE).cast(), ROW);
                         }
-                        T::dot(s * C + c);
+                        T::dot(s * C + c, LEFT, RIGHT);
                     }
                 }
             }
@@ -221,7 +226,7 @@ impl<T: Tiles> Few<'_, T> {
                 S::store(to.0.as_mut_ptr(), S::add(S::load(first), rest));
             }
             S::transpose(added.as_ptr().cast(), LANES, turned.as_mut_ptr().cast(), LANES);
-            let last = cut + 1 == self.depth.cuts();
+            let last = cut + 1 == self.depth.cuts;
             for (row, sums) in turned.iter().enumerate().take(self.n) {
                 self.product.put::<S>(S::load(sums.0.as_ptr()), row, out, cut > 0, last);
             }

@@ -1,9 +1,10 @@
 //! More than sixteen rows: weights are laid out once for a block of rows.
 //!
-//! Rows of a tile are one term of sixteen rows of x, a group; the three terms meet two strips of sixteen outputs at a time. What
-//! became of a group is written while the next one is multiplied: tiles take no part in that.
+//! Rows of a tile are one term of sixteen rows of x, a group. One term of two groups meets two strips of sixteen outputs at a time,
+//! so that each tile that is loaded takes part in two products. What became of two groups is written while the next ones are
+//! multiplied: tiles take no part in that.
 
-use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, SUMS, Tiles};
+use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, Tiles};
 use super::super::super::simd::{Isa, Kernel, LANES, Simd};
 use super::super::super::threads::{Disjoint, ThreadPool};
 use super::super::{INPUTS, Line, Product, SCRATCH, TASKS, for_panels, with_lines};
@@ -11,7 +12,8 @@ use super::{CUT, Depth, TERMS, split, step_of, weights, weights_of};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Strips of sixteen outputs that are multiplied together.
+/// Groups of sixteen rows, and strips of sixteen outputs, that are multiplied together.
+const GROUPS: usize = 2;
 const STRIPS: usize = 2;
 
 /// Outputs of them.
@@ -22,25 +24,25 @@ const MAX_BLOCK: usize = 256;
 
 pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: &[f32], n: usize, depth: Depth) {
     let groups = n.div_ceil(SIDE);
-    with_lines(&INPUTS, at(depth, groups, 0), |lines| {
+    with_lines(&INPUTS, at(depth, groups, 0, 0), |lines| {
         let to = Disjoint::new(&mut *lines);
         pool.run(groups, &|group| isa.run(Arrange { x, n, depth, group, to: &to }));
         let inputs = &*lines;
         let outs: usize = products.iter().map(|product| product.w.rows).sum();
         let blocks = n.div_ceil(MAX_BLOCK);
-        let block = groups.div_ceil(blocks) * SIDE;
+        let block = groups.div_ceil(blocks).next_multiple_of(GROUPS) * SIDE;
         let panel = outs.div_ceil((TASKS * pool.threads()).div_ceil(blocks)).next_multiple_of(WIDTH);
         for_panels(pool, products, panel, n, block, &|product, rows, outs| {
             with_lines(&SCRATCH, SCRATCH_LINES, |scratch| {
-                isa.run(Many::<T> { product, depth, n, inputs, rows, outs, scratch, unit: PhantomData });
+                isa.run(Many::<T> { product, depth, inputs, rows, outs, scratch, unit: PhantomData });
             });
         });
     });
 }
 
-/// The line where a step of a group's inputs begins: they are [steps][terms][16 rows].
-fn at(depth: Depth, group: usize, step: usize) -> usize {
-    (group * depth.steps() + step) * TERMS * SIDE
+/// The line where a step of one term of a group begins: inputs are [groups][terms][steps][16 rows].
+fn at(depth: Depth, group: usize, term: usize, step: usize) -> usize {
+    ((group * TERMS + term) * depth.steps + step) * SIDE
 }
 
 /// Lays out a group of x [n, k] in its part of `to`; rows that are missing are zeros.
@@ -58,15 +60,15 @@ impl Kernel for Arrange<'_> {
     fn run<S: Simd>(self) {
         let Arrange { x, n, depth, group, to } = self;
         // SAFETY: one task per group.
-        let to = unsafe { to.slice(at(depth, group, 0)..at(depth, group + 1, 0)) };
-        for (step, to) in to.as_chunks_mut::<{ TERMS * SIDE }>().0.iter_mut().enumerate() {
+        let to = unsafe { to.slice(at(depth, group, 0, 0)..at(depth, group + 1, 0, 0)) };
+        for step in 0..depth.steps {
             for row in 0..SIDE {
                 let terms = match group * SIDE + row {
                     row if row < n => split(step_of(&x[row * depth.k..][..depth.k], step, 0.0)),
                     _ => [Line::ZERO; TERMS],
                 };
                 for (term, line) in terms.into_iter().enumerate() {
-                    to[term * SIDE + row] = line;
+                    to[at(depth, 0, term, step) + row] = line;
                 }
             }
         }
@@ -76,17 +78,18 @@ impl Kernel for Arrange<'_> {
 /// Lines of the weights of a [`WIDTH`] in a cut.
 const WEIGHT_LINES: usize = CUT * WIDTH;
 
-/// Lines of the sums of a group: [strips][terms][16 rows].
-const SUM_LINES: usize = SUMS * SIDE;
+/// Lines of the sums of the groups: [terms][groups][strips][16 rows].
+const SUM_LINES: usize = TERMS * SUMS * SIDE;
 
-/// Sums of one group are written while those of the next are made.
-const SCRATCH_LINES: usize = WEIGHT_LINES + 2 * SUM_LINES;
+/// Tiles of sums of a term, before two of groups and two of strips.
+const SUMS: usize = GROUPS * STRIPS;
+
+const SCRATCH_LINES: usize = WEIGHT_LINES + SUM_LINES;
 
 /// y[rows, outs].
 struct Many<'a, T> {
     product: &'a Product<'a>,
     depth: Depth,
-    n: usize,
     /// All of x, from [`Arrange`].
     inputs: &'a [Line],
     /// Whole groups, or to the end.
@@ -110,14 +113,12 @@ impl<T: Tiles> Kernel for Many<'_, T> {
     }
 }
 
-/// Sums of a group that wait for being written.
+/// Sums of [`GROUPS`] groups by [`STRIPS`] strips in the scratch.
 #[derive(Clone, Copy)]
 struct Made {
     group: usize,
     out: usize,
     cut: usize,
-    /// Where they are in the scratch.
-    at: usize,
 }
 
 impl<T: Tiles> Many<'_, T> {
@@ -127,14 +128,12 @@ impl<T: Tiles> Many<'_, T> {
     /// As for [`Simd`] and [`Tiles`], which are open; no other thread writes these outputs.
     #[inline(always)]
     unsafe fn all<S: Simd>(&mut self) {
-        const { assert!(STRIPS * TERMS == SUMS) };
         let groups = self.rows.start / SIDE..self.rows.end.div_ceil(SIDE);
         let mut before: Option<Made> = None;
-        for cut in 0..self.depth.cuts() {
+        for cut in 0..self.depth.cuts {
             for out in self.outs.clone().step_by(WIDTH) {
-                for group in groups.clone() {
-                    let at = if before.is_some_and(|before| before.at == WEIGHT_LINES) { SUM_LINES } else { 0 };
-                    let made = Made { group, out, cut, at: WEIGHT_LINES + at };
+                for group in groups.clone().step_by(GROUPS) {
+                    let made = Made { group, out, cut };
                     // SAFETY: the caller's promise.
                     unsafe { self.sum_up::<S>(made, before, &groups) };
                     before = Some(made);
@@ -142,57 +141,56 @@ impl<T: Tiles> Many<'_, T> {
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.write::<S>(before, 0..SIDE) };
+        unsafe { self.write::<S>(before, 0..GROUPS * SIDE) };
     }
 
-    /// The sums of a group, to the scratch. The first group lays out the weights. Beside that, writes the sums from before, and
-    /// asks for the next weights.
+    /// The sums of groups, to the scratch, term by term. The first groups lay out the weights. Beside the first term, writes the sums
+    /// from before; beside the last, asks for the lines of y that these will go to, and for a part of the next weights.
     ///
     /// # Safety
     /// As for [`all`](Self::all).
     #[inline(always)]
     unsafe fn sum_up<S: Simd>(&mut self, made: Made, before: Option<Made>, groups: &Range<usize>) {
         let steps = self.depth.cut(made.cut);
-        let (part, parts) = (made.group - groups.start, groups.len());
+        let (part, parts) = ((made.group - groups.start) / GROUPS, groups.len().div_ceil(GROUPS));
         let next = made.out + WIDTH + part * WIDTH / parts..made.out + WIDTH + (part + 1) * WIDTH / parts;
         // rows that are written in a step
-        let each = SIDE.div_ceil(steps.len().max(1));
-        // SAFETY: the caller's promise; there are three tiles of inputs for every step; the scratch has room for the weights of a
-        // cut, and for sums.
-        unsafe {
-            for sums in 0..SUMS {
-                T::zero(sums);
-            }
-            for (i, step) in steps.enumerate() {
-                if made.group == groups.start {
-                    self.arrange::<S>(made.out, step, i);
-                }
-                self.ask::<S>(next.clone(), step);
-                let rows = i * each..SIDE.min((i + 1) * each);
-                for row in rows.clone() {
-                    // what this group's sums are going to be written to
-                    let y = (made.group * SIDE + row) * self.product.y_stride + made.out;
-                    for line in 0..STRIPS {
-                        S::prefetch(self.product.y.at(0..0).wrapping_add(y + line * LANES).cast());
+        let each = (GROUPS * SIDE).div_ceil(steps.len().max(1));
+        if steps.is_empty() {
+            // SAFETY: the caller's promise.
+            unsafe { self.write::<S>(before, 0..GROUPS * SIDE) };
+        }
+        for term in 0..TERMS {
+            // SAFETY: the caller's promise; there is a tile of inputs for every step of every group and term; the scratch has room for
+            // the weights of a cut, and for sums.
+            unsafe {
+                (0..SUMS).for_each(|sums| T::zero(sums));
+                for (i, step) in steps.clone().enumerate() {
+                    let rows = i * each..(GROUPS * SIDE).min((i + 1) * each);
+                    if term == 0 {
+                        if made.group == groups.start {
+                            self.arrange::<S>(made.out, step, i);
+                        }
+                        self.write::<S>(before, rows);
+                    } else if term == TERMS - 1 {
+                        self.ask_for_y::<S>(made, rows);
+                        self.ask_for_weights::<S>(next.clone(), step);
+                    }
+                    let inputs = |group| self.inputs[at(self.depth, group, term, step)..][..SIDE].as_ptr().cast();
+                    let weights = self.scratch[i * WIDTH..][..WIDTH].as_ptr();
+                    T::load_passing(4, inputs(made.group), ROW);
+                    T::load(6, weights.cast(), ROW);
+                    T::dot(0, 4, 6);
+                    T::load(7, weights.add(SIDE).cast(), ROW);
+                    T::dot(1, 4, 7);
+                    if made.group + 1 < groups.end {
+                        T::load_passing(5, inputs(made.group + 1), ROW);
+                        T::dot(2, 5, 6);
+                        T::dot(3, 5, 7);
                     }
                 }
-                self.write::<S>(before, rows);
-                let inputs = self.inputs[at(self.depth, made.group, step)..][..TERMS * SIDE].as_ptr();
-                let weights = self.scratch[i * WIDTH..][..WIDTH].as_ptr();
-                for s in 0..STRIPS {
-                    T::load_right(weights.add(s * SIDE).cast());
-                    for term in 0..TERMS {
-                        T::load_left(inputs.add(term * SIDE).cast(), ROW);
-                        T::dot(s * TERMS + term);
-                    }
-                }
-            }
-            if self.depth.k == 0 {
-                self.write::<S>(before, 0..SIDE);
-            }
-            let to = self.scratch[made.at..][..SUM_LINES].as_mut_ptr();
-            for sums in 0..SUMS {
-                T::store(sums, to.add(sums * SIDE).cast(), ROW);
+                let to = self.scratch[WEIGHT_LINES + term * SUMS * SIDE..][..SUMS * SIDE].as_mut_ptr();
+                (0..SUMS).for_each(|sums| T::store(sums, to.add(sums * SIDE).cast(), ROW));
             }
         }
     }
@@ -216,7 +214,7 @@ impl<T: Tiles> Many<'_, T> {
     /// # Safety
     /// As for [`Simd`].
     #[inline(always)]
-    unsafe fn ask<S: Simd>(&self, outs: Range<usize>, step: usize) {
+    unsafe fn ask_for_weights<S: Simd>(&self, outs: Range<usize>, step: usize) {
         let start = weights(self.product).as_ptr().wrapping_add(step * DEPTH);
         for out in outs {
             // SAFETY: the caller's promise.
@@ -224,21 +222,40 @@ impl<T: Tiles> Many<'_, T> {
         }
     }
 
-    /// Adds up the terms of rows of a group, and adds that to y.
+    /// Asks for the lines that rows of the groups are written to, which need not exist.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn ask_for_y<S: Simd>(&self, made: Made, rows: Range<usize>) {
+        let y = self.product.y.at(0..0).cast_const();
+        for row in rows {
+            let at = (made.group * SIDE + row) * self.product.y_stride + made.out;
+            for line in 0..STRIPS {
+                // SAFETY: the caller's promise.
+                unsafe { S::prefetch(y.wrapping_add(at + line * LANES).cast()) };
+            }
+        }
+    }
+
+    /// Adds up the terms of rows of the groups, and adds that to y.
     ///
     /// # Safety
     /// As for [`all`](Self::all).
     #[inline(always)]
     unsafe fn write<S: Simd>(&self, made: Option<Made>, rows: Range<usize>) {
-        let Some(Made { group, out, cut, at }) = made else { return };
-        let last = cut + 1 == self.depth.cuts();
-        for row in rows.start..rows.end.min(SIDE).min(self.n - group * SIDE) {
-            for s in 0..STRIPS {
-                let line = |term: usize| self.scratch[at + (s * TERMS + term) * SIDE + row].0.as_ptr();
+        let Some(Made { group, out, cut }) = made else { return };
+        let (first, last) = (group * SIDE, cut + 1 == self.depth.cuts);
+        for row in rows.start..rows.end.min(self.rows.end - first) {
+            for strip in 0..STRIPS {
+                let line = |term: usize| {
+                    let sums = (term * GROUPS + row / SIDE) * STRIPS + strip;
+                    self.scratch[WEIGHT_LINES + sums * SIDE + row % SIDE].0.as_ptr()
+                };
                 // SAFETY: lines have sixteen numbers; the caller's promise.
                 unsafe {
                     let all = S::add(S::load(line(0)), S::add(S::load(line(1)), S::load(line(2))));
-                    self.product.put::<S>(all, group * SIDE + row, out + s * SIDE, cut > 0, last);
+                    self.product.put::<S>(all, first + row, out + strip * SIDE, cut > 0, last);
                 }
             }
         }
