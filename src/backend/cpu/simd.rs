@@ -177,7 +177,7 @@ pub trait Simd: Copy + 'static {
         for i in 0..LANES {
             for j in 0..LANES {
                 // SAFETY: as the trait's contract, of every row.
-                unsafe { *to.add(j * to_stride + i) = *from.add(i * from_stride + j) };
+                unsafe { to.add(j * to_stride + i).write_unaligned(from.add(i * from_stride + j).read_unaligned()) };
             }
         }
     }
