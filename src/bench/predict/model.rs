@@ -354,7 +354,7 @@ impl Model<'_> {
         let mut time = Time::default();
         let rows: usize = replaced.iter().map(|at| last - at).sum();
         let attended: usize = replaced.iter().map(|at| (last - at) * (at + last) / 2).sum();
-        let wanted = replaced.len() * (replaced.len().saturating_sub(1) / 2 + answer);
+        let wanted = replaced.len() * replaced.len().saturating_sub(1) / 2 + replaced.len() * answer;
         let passes = rows.div_ceil(MAX_ROWS);
         for first in (0..rows).step_by(MAX_ROWS) {
             self.wide_pass(&mut time, MAX_ROWS.min(rows - first), attended / rows);
