@@ -5,7 +5,7 @@
 //! ```
 //!
 //! with the bytes and bandwidths of memory, of the second cache and of shared memory. Nodes are what a captured step launches,
-//! bytes what they must read, instructions those that were counted in the machine code, all else is assumed: [`model`] says
+//! bytes what they must read, instructions those that were counted in the machine code, all else is assumed: `model.rs` says
 //! each with how far it may be off. The range of a prediction has everything off the same way. No number here was measured on a GPU, and none of it is to be quoted as if it had been.
 
 pub mod accelerators;
