@@ -2,15 +2,12 @@
 
 use crate::measure::{Bench, StageError};
 use crate::report::{Row, median};
-use crate::roofline;
+use crate::roofline::{self, ANSWER};
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineError, GenerateOptions, HeadSelection, TracedSequence};
 use uqac::uq::{Link, Parameters, Profile, Response, Variant, chain, ensemble, similarity};
-
-/// Tokens of the answer at the response's end.
-const ANSWER: usize = 3;
 
 /// Seconds of the parts of one round.
 struct Round {
@@ -54,11 +51,9 @@ pub fn answered(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     ])
 }
 
-/// Positions of replaced tokens: evenly spread over the response before the answer, so that half of it is scored
-/// again on average. (A chain in random weights says nothing about where real ones lie.)
+/// Positions of replaced tokens, each once.
 fn replaced(prompt_len: usize, tokens: usize, variants: usize) -> Vec<usize> {
-    let before = tokens.saturating_sub(ANSWER);
-    let mut positions: Vec<usize> = (0..variants).map(|i| prompt_len + (2 * i + 1) * before / (2 * variants)).collect();
+    let mut positions = roofline::replaced(prompt_len, tokens, variants);
     positions.dedup();
     positions
 }
@@ -67,13 +62,7 @@ fn replaced(prompt_len: usize, tokens: usize, variants: usize) -> Vec<usize> {
 fn floor(bench: &Bench, prompt_len: usize, tokens: usize, variants: usize, bandwidth: f64) -> f64 {
     let last = prompt_len + tokens - 1;
     let positions = replaced(prompt_len, tokens, variants);
-    let operations: f64 = positions
-        .iter()
-        .map(|at| {
-            let later = positions.iter().filter(|other| *other > at).count() + ANSWER;
-            roofline::operations(&bench.engine, *at, last - at, later)
-        })
-        .sum();
+    let operations = roofline::ensemble_operations(&bench.engine, &positions, last);
     let computed = bench.matrix_rate.map_or(0.0, |rate| operations / rate);
     computed.max(bench.engine.weights().bytes_per_token() as f64 / bandwidth)
 }

@@ -7,9 +7,6 @@ use crate::engine::{Engine, GenerateOptions, Generation, HeadSelection, TracedSe
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Tokens of the answer at the response's end.
-pub const ANSWER: usize = 3;
-
 /// What prompts are made of; every model's tokenizer knows such text.
 const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \
                     A train leaves at 9 and runs 80 kilometres an hour; another follows an hour later at 100. \

@@ -1,11 +1,12 @@
 //! The rounds: in each, every stage once, so that a drift of the machine's clock meets all of them; of
 //! decodings with and without traces, which goes first changes.
 
-use super::decoding::{ANSWER, Decoding, prompt};
+use super::decoding::{Decoding, prompt};
 use super::interleave::added_percent;
 use super::report::{MedianRange, Report, Stage};
+use super::roofline::{self, ANSWER, replaced};
 use super::settings::Settings;
-use super::{BenchError, roofline, sweep};
+use super::{BenchError, sweep};
 use crate::bench::machine::Machine;
 use crate::engine::{Engine, HeadSelection, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
@@ -201,20 +202,15 @@ fn after(
     times.time(machine, "verbalized", || reply.greedy(traced, false))?;
 
     let (response, mut queries) = traced.parts();
-    let variants: Vec<Variant> =
-        replaced(prompt_len, settings).into_iter().map(|at| alternative(&response, at)).collect();
+    let variants: Vec<Variant> = replaced(prompt_len, settings.gen_tokens, settings.variants)
+        .into_iter()
+        .map(|at| alternative(&response, at))
+        .collect();
     let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
     times.time(machine, "ensemble", || {
         ensemble::score(&response, answer, &kept, &variants, &parameters, &mut queries)
     })?;
     Ok(links.len())
-}
-
-/// Positions of replaced tokens: evenly spread over the response before the answer, so that half of it is scored again
-/// on average.
-fn replaced(prompt_len: usize, settings: &Settings) -> Vec<usize> {
-    let (before, variants) = (settings.gen_tokens - ANSWER, settings.variants);
-    (0..variants).map(|i| prompt_len + (2 * i + 1) * before / (2 * variants)).collect()
 }
 
 /// The likeliest token that the response does not have at `position`.
@@ -254,14 +250,7 @@ fn stages(
         };
     let decoded = |batch: usize, first, steps| Some(steps as f64 * roofline::step_bytes(engine, batch, first, steps));
     let last = prompt_tokens + gen_tokens - 1;
-    let at = replaced(prompt_tokens, settings);
-    let ensemble: f64 = at
-        .iter()
-        .map(|position| {
-            let later = at.iter().filter(|other| *other > position).count() + ANSWER;
-            roofline::operations(engine, *position, last - position, later)
-        })
-        .sum();
+    let ensemble = roofline::ensemble_operations(engine, &replaced(prompt_tokens, gen_tokens, variants), last);
     let each = |n: usize, what: &str| if n == 1 { String::new() } else { format!(", {n} {what}") };
     let response = format!("{gen_tokens} tokens{}", each(batch, "sequences"));
     let operations = |tokens, predictions| Some(roofline::operations(engine, 0, tokens, predictions));

@@ -52,6 +52,26 @@ pub fn operations(engine: &Engine, first: usize, rows: usize, predictions: usize
     2.0 * layer_weights as f64 * rows as f64 + head as f64 + attention_operations(spec, first, rows)
 }
 
+/// Tokens of the answer at the response's end, where what follows an answer is measured.
+pub const ANSWER: usize = 3;
+
+/// Positions of replaced tokens there: evenly spread over the response before the answer, so that half of it is scored again on
+/// average. (A chain in random weights says nothing about where real ones lie.)
+pub fn replaced(prompt_len: usize, tokens: usize, variants: usize) -> Vec<usize> {
+    let before = tokens.saturating_sub(ANSWER);
+    (0..variants).map(|i| prompt_len + (2 * i + 1) * before / (2 * variants)).collect()
+}
+
+/// Operations of the ensemble's variants up to row `last`: of each the rows from its replaced position on, with the predictions of
+/// the answer and of positions that are replaced later.
+pub fn ensemble_operations(engine: &Engine, replaced: &[usize], last: usize) -> f64 {
+    let of_variant = |at: &usize| {
+        let later = replaced.iter().filter(|other| *other > at).count() + ANSWER;
+        operations(engine, *at, last - at, later)
+    };
+    replaced.iter().map(of_variant).sum()
+}
+
 /// q·k and α·v: four operations for each position, head and element.
 pub fn attention_operations(spec: &ModelSpec, first: usize, rows: usize) -> f64 {
     let per_position = (4 * spec.num_attention_heads * spec.head_dim) as f64;

@@ -1,9 +1,10 @@
 //! Decoding and scoring by the length of the context.
 
-use super::decoding::{ANSWER, Decoding, prompt, rate};
+use super::decoding::{Decoding, prompt, rate};
 use super::interleave::{added_percent, interleave};
 use super::report::{MedianRange, Scoring, SweepRow};
-use super::{BenchError, Settings, roofline};
+use super::roofline::{self, ANSWER};
+use super::{BenchError, Settings};
 use crate::bench::machine::Machine;
 use crate::engine::{Engine, HeadSelection};
 use crate::uq::{Parameters, Profile, chain, similarity};

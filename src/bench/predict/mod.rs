@@ -12,6 +12,7 @@ pub mod accelerators;
 mod counts;
 mod model;
 
+use super::roofline::replaced;
 use crate::model::ModelSpec;
 use accelerators::Accelerator;
 use model::{Model, Time};
@@ -22,8 +23,8 @@ const CONTEXT: usize = 768;
 const LONG: [usize; 2] = [4096, 32_768];
 const BATCHES: [usize; 4] = [1, 16, 64, 256];
 const PREFILLS: [usize; 2] = [512, 4096];
-/// Of the row about what follows an answer: the prompt, the response, its answer, and the replaced tokens.
-const ANSWERED: Answered = Answered { prompt: 512, tokens: 500, answer: 3, variants: 8 };
+/// What `benches/gpu/answered.rs` measures: a prompt, the response, and variants of it.
+const ANSWERED: (usize, usize, usize) = (512, 500, 8);
 
 /// One row of a prediction; its name and unit are those of the row of `benches/gpu.sh` that measures it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,7 +76,7 @@ pub fn predict(spec: &ModelSpec, shape: &str, device: &'static Accelerator) -> P
         rows.extend(decode_rows(models, names(1).map(|what| format!("{what}, one by one")), 1, CONTEXT));
     }
     rows.extend(PREFILLS.map(|tokens| prefill_row(spec, device, tokens)));
-    rows.push(ANSWERED.row(spec, device));
+    rows.push(answered_row(spec, device));
     let [note, name, source] = [NOTE, device.name, device.source].map(str::to_owned);
     Prediction { note, device: name, source, shape: shape.to_owned(), rows }
 }
@@ -110,16 +111,35 @@ fn decode_rows(models: [Model; 3], names: [String; 2], batch: usize, context: us
     [row(plain, false), row(traced, true)]
 }
 
+/// A share of a time, at the fast end of the assumptions, in the middle, and at the slow end.
+fn percent_row(what: String, mut shares: [f64; 3], falsified_by: &str) -> Row {
+    let predicted = shares[1];
+    shares.sort_by(f64::total_cmp);
+    let [low, _, high] = shares;
+    let (seconds, share_of_floor, gap_share) = (None, None, None);
+    let [unit, falsified_by] = ["%", falsified_by].map(str::to_owned);
+    Row { what, unit, predicted, low, high, seconds, share_of_floor, gap_share, falsified_by }
+}
+
 fn overhead(spec: &ModelSpec, device: &Accelerator, what: String, batch: usize, context: usize) -> Row {
-    let [low, predicted, high] = range(spec, device).map(|model| {
+    let shares = range(spec, device).map(|model| {
         let [plain, traced] = [false, true].map(|traced| model.decode(batch, context, traced).total());
         100.0 * (traced - plain) / plain
     });
-    let (low, high) = (low.min(high), low.max(high));
-    let falsified_by = "smsp__inst_executed.sum of attn_decode with and without the entropy: as counted".to_owned();
-    let (seconds, share_of_floor, gap_share) = (None, None, None);
-    let unit = "%".to_owned();
-    Row { what, unit, predicted, low, high, seconds, share_of_floor, gap_share, falsified_by }
+    percent_row(what, shares, "smsp__inst_executed.sum of attn_decode with and without the entropy: as counted")
+}
+
+/// What follows an answer, of the time that the answer took.
+fn answered_row(spec: &ModelSpec, device: &Accelerator) -> Row {
+    let (prompt, tokens, variants) = ANSWERED;
+    let replaced = replaced(prompt, tokens, variants);
+    let shares = range(spec, device).map(|model| {
+        let step = model.decode(1, prompt + tokens / 2, true).total();
+        let generation = model.prefill(prompt).total() + tokens as f64 * step;
+        100.0 * model.after_answer(&replaced, prompt + tokens - 1).total() / generation
+    });
+    let what = format!("chain + similarity + ensemble, {variants} variants, {tokens} tokens");
+    percent_row(what, shares, "sm__inst_executed_pipe_tensor.sum of gemm_*: as in a prefill of as many rows")
 }
 
 fn prefill_row(spec: &ModelSpec, device: &Accelerator, tokens: usize) -> Row {
@@ -129,41 +149,6 @@ fn prefill_row(spec: &ModelSpec, device: &Accelerator, tokens: usize) -> Row {
     let falsified_by = "sm__inst_executed_pipe_tensor.sum and sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active \
                         of gemm_*: instructions as counted, the pipe busy for the share of the floor";
     Row { falsified_by: falsified_by.to_owned(), ..row }
-}
-
-/// What `benches/gpu/answered.rs` measures.
-struct Answered {
-    prompt: usize,
-    tokens: usize,
-    answer: usize,
-    variants: usize,
-}
-
-impl Answered {
-    fn row(&self, spec: &ModelSpec, device: &Accelerator) -> Row {
-        let Answered { prompt, tokens, answer, variants } = *self;
-        // evenly spread, so that half of the response is behind each in the mean
-        let replaced: Vec<usize> =
-            (0..variants).map(|i| prompt + (2 * i + 1) * (tokens - answer) / (2 * variants)).collect();
-        let mut shares = range(spec, device).map(|model| {
-            let after = model.chain().total() + model.variants(&replaced, prompt + tokens - 1, answer).total();
-            let step = model.decode(1, prompt + tokens / 2, true).total();
-            100.0 * after / (model.prefill(prompt).total() + tokens as f64 * step)
-        });
-        let predicted = shares[1];
-        shares.sort_by(f64::total_cmp);
-        Row {
-            what: format!("chain + similarity + ensemble, {variants} variants, {tokens} tokens"),
-            unit: "%".to_owned(),
-            predicted,
-            low: shares[0],
-            high: shares[2],
-            seconds: None,
-            share_of_floor: None,
-            gap_share: None,
-            falsified_by: "sm__inst_executed_pipe_tensor.sum of gemm_*: as in a prefill of as many rows".to_owned(),
-        }
-    }
 }
 
 #[cfg(test)]

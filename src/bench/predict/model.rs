@@ -1,6 +1,6 @@
 //! Seconds of a step, of a prefill and of the ensemble on a device, from bytes, instructions and what is assumed.
 
-use super::super::roofline::{attention_operations, positions};
+use super::super::roofline::{ANSWER, attention_operations, positions};
 use super::accelerators::Accelerator;
 use super::counts;
 use crate::backend::cuda::{
@@ -112,7 +112,6 @@ impl Time {
 }
 
 /// A model on a device with every assumption at one end of its range: -1 the fast end, 1 the slow one.
-#[derive(Clone, Copy)]
 pub struct Model<'a> {
     pub spec: &'a ModelSpec,
     pub device: &'a Accelerator,
@@ -348,13 +347,13 @@ impl Model<'_> {
         }
     }
 
-    /// The ensemble's variants, whose rows share wide passes: each is a replaced position and what follows up to `last`, of whose
-    /// predictions the answer's `answer` are wanted, and those of the positions replaced later.
-    pub fn variants(&self, replaced: &[usize], last: usize, answer: usize) -> Time {
-        let mut time = Time::default();
+    /// What follows an answer: chain and similarities, and the ensemble's variants, whose rows share wide passes. Each is a replaced
+    /// position and what follows up to `last`, of whose predictions the answer's are wanted, and those of positions replaced later.
+    pub fn after_answer(&self, replaced: &[usize], last: usize) -> Time {
+        let mut time = Time { other: self.time(CHAIN), ..Time::default() };
         let rows: usize = replaced.iter().map(|at| last - at).sum();
         let attended: usize = replaced.iter().map(|at| (last - at) * (at + last) / 2).sum();
-        let wanted = replaced.len() * replaced.len().saturating_sub(1) / 2 + replaced.len() * answer;
+        let wanted = replaced.len() * replaced.len().saturating_sub(1) / 2 + replaced.len() * ANSWER;
         let passes = rows.div_ceil(MAX_ROWS);
         for first in (0..rows).step_by(MAX_ROWS) {
             self.wide_pass(&mut time, MAX_ROWS.min(rows - first), attended / rows);
@@ -363,11 +362,6 @@ impl Model<'_> {
             time.other += self.time(READ_LOGITS);
         }
         time
-    }
-
-    /// The chain and the similarities after an answer.
-    pub fn chain(&self) -> Time {
-        Time { other: self.time(CHAIN), ..Time::default() }
     }
 
     /// Seconds of a layer's attention of `rows` rows at `positions` positions.
