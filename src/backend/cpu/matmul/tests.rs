@@ -186,8 +186,8 @@ fn tiles_give_every_element_as_defined_in_every_shape() {
         let owned = Owned::Bf16(values.iter().map(|&v| bf16::from_f32(v)).collect());
         let Owned::Bf16(w) = &owned else { unreachable!() };
         let bias = numbers.take(rows);
-        // rows: one, those that fill one tile, two, three, and groups; a block and part of one
-        for n in [1, 2, 3, 5, 6, 10, 11, 16, 17, 33, 300] {
+        // rows: one, those that fill one tile to six, and groups; a block and part of one
+        for n in [1, 2, 3, 5, 6, 10, 11, 16, 17, 26, 32, 33, 300] {
             if n == 300 && k > 160 {
                 continue;
             }

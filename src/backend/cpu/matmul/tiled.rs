@@ -45,7 +45,7 @@ fn weights<'a>(product: &Product<'a>) -> &'a [bf16] {
 /// The products, of x [n, k].
 pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: &[f32], n: usize, k: usize) {
     let depth = Depth::new(k);
-    if n <= SIDE {
+    if n <= few::MAX_ROWS {
         few::multiply::<T>(pool, isa, products, x, n, depth);
     } else {
         many::multiply::<T>(pool, isa, products, x, n, depth);

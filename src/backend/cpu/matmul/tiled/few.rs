@@ -1,7 +1,7 @@
-//! Up to sixteen rows: a stream of weights from memory, which tiles take as it is.
+//! Up to [`MAX_ROWS`] rows: a stream of weights from memory, which tiles take as it is.
 //!
 //! Columns of a tile are terms of rows of x: all first terms, all second ones, all third ones, in as many tiles as they fill.
-//! So five rows take no more than one.
+//! So five rows take no more than one, and 32 take six, each with a tile of sums.
 
 use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, TILE, Tiles};
 use super::super::super::simd::{Isa, Kernel, LANES, Simd};
@@ -11,6 +11,9 @@ use super::{CUT, Depth, TERMS, split, step_of, weights, weights_of};
 use half::bf16;
 use std::marker::PhantomData;
 use std::ops::Range;
+
+/// Rows whose terms have tiles of sums.
+pub const MAX_ROWS: usize = SUMS * SIDE / TERMS;
 
 /// Tiles of sums, before these two.
 const SUMS: usize = 6;
@@ -52,7 +55,7 @@ impl Kernel for Arrange<'_> {
     #[inline(always)]
     fn run<S: Simd>(self) {
         let Arrange { x, n, depth, tiles, lines } = self;
-        let mut columns = [Line::ZERO; TERMS * SIDE];
+        let mut columns = [Line::ZERO; SUMS * SIDE];
         for (step, to) in lines.chunks_exact_mut(tiles * SIDE).enumerate() {
             for row in 0..n {
                 let terms = split(step_of(&x[row * depth.k..][..depth.k], step, 0.0));
@@ -71,8 +74,8 @@ impl Kernel for Arrange<'_> {
 /// Lines of a copy of a strip's weights in a cut.
 const STRIP_LINES: usize = CUT * SIDE;
 
-/// Lines of a strip's sums: three for each output, whose columns they hold.
-const SUM_LINES: usize = SIDE * TERMS;
+/// Lines of a strip's sums: for each output, as many as there are tiles of columns.
+const SUM_LINES: usize = SIDE * SUMS;
 
 const SCRATCH_LINES: usize = MAX_STRIPS * (STRIP_LINES + SUM_LINES);
 
@@ -100,7 +103,10 @@ impl<T: Tiles> Kernel for Few<'_, T> {
             match self.tiles {
                 1 => self.panel::<S, 1, 4>(),
                 2 => self.panel::<S, 2, 2>(),
-                _ => self.panel::<S, 3, 2>(),
+                3 => self.panel::<S, 3, 2>(),
+                4 => self.panel::<S, 4, 1>(),
+                5 => self.panel::<S, 5, 1>(),
+                _ => self.panel::<S, 6, 1>(),
             }
             T::close();
         }
@@ -176,7 +182,9 @@ impl<T: Tiles> Few<'_, T> {
                     T::load(LEFT, source.start.wrapping_add(i * source.step), source.row);
                     for c in 0..C {
                         if C > 1 || s == 0 {
-                            T::load(RIGHT, inputs.wrapping_add(c * SIDE).cast(), ROW);
+                            let tile = inputs.wrapping_add(c * SIDE).cast();
+                            // from the fourth on, the inputs of all steps are more than the first-level cache holds
+                            if C > 3 { T::load_passing(RIGHT, tile, ROW) } else { T::load(RIGHT, tile, ROW) }
                         }
                         T::dot(s * C + c, LEFT, RIGHT);
                     }
@@ -185,7 +193,7 @@ impl<T: Tiles> Few<'_, T> {
             let sums = self.scratch[MAX_STRIPS * STRIP_LINES..].as_mut_ptr();
             for s in 0..STRIPS {
                 for c in 0..C {
-                    T::store(s * C + c, sums.add(s * SUM_LINES + c).cast(), TERMS * ROW);
+                    T::store(s * C + c, sums.add(s * SUM_LINES + c).cast(), SUMS * ROW);
                 }
             }
         }
@@ -216,19 +224,21 @@ impl<T: Tiles> Few<'_, T> {
     #[inline(always)]
     unsafe fn write<S: Simd>(&self, strip: usize, out: usize, cut: usize) {
         let sums = self.scratch[MAX_STRIPS * STRIP_LINES + strip * SUM_LINES..][..SUM_LINES].as_ptr().cast::<f32>();
+        let last = cut + 1 == self.depth.cuts;
         let (mut added, mut turned) = ([Line::ZERO; SIDE], [Line::ZERO; SIDE]);
-        // SAFETY: an output's sums are three lines: the terms of n ≤ 16 rows one after another, so that sixteen numbers follow
-        // each first one; the caller's promise.
-        unsafe {
-            for (i, to) in added.iter_mut().enumerate() {
-                let first = sums.add(i * TERMS * LANES);
-                let rest = S::add(S::load(first.add(self.n)), S::load(first.add(2 * self.n)));
-                S::store(to.0.as_mut_ptr(), S::add(S::load(first), rest));
-            }
-            S::transpose(added.as_ptr().cast(), LANES, turned.as_mut_ptr().cast(), LANES);
-            let last = cut + 1 == self.depth.cuts;
-            for (row, sums) in turned.iter().enumerate().take(self.n) {
-                self.product.put::<S>(S::load(sums.0.as_ptr()), row, out, cut > 0, last);
+        for rows in (0..self.n).step_by(SIDE) {
+            // SAFETY: an output's sums are lines for 96 columns, the terms of n ≤ 32 rows one after another, so that sixteen numbers
+            // from column 2·n + rows on are there, rows at most 16; the caller's promise.
+            unsafe {
+                for (i, to) in added.iter_mut().enumerate() {
+                    let first = sums.add(i * SUMS * LANES + rows);
+                    let rest = S::add(S::load(first.add(self.n)), S::load(first.add(2 * self.n)));
+                    S::store(to.0.as_mut_ptr(), S::add(S::load(first), rest));
+                }
+                S::transpose(added.as_ptr().cast(), LANES, turned.as_mut_ptr().cast(), LANES);
+                for (row, sums) in turned.iter().enumerate().take(self.n - rows) {
+                    self.product.put::<S>(S::load(sums.0.as_ptr()), rows + row, out, cut > 0, last);
+                }
             }
         }
     }
