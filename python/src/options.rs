@@ -93,7 +93,7 @@ impl Default for Options {
             stop_below: None,
             running: None,
             window: WINDOW,
-            batch_size: 8,
+            batch_size: 16,
             stream: false,
             profile: Profile::Corrected,
             rules: BTreeMap::new(),

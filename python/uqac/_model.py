@@ -130,7 +130,7 @@ class Model:
         questions: Iterable[Conversation],
         *,
         system: str | None = None,
-        batch_size: int = 8,
+        batch_size: int = 16,
         progress: bool = True,
         **options: Unpack[Generating],
     ) -> list[Result]:

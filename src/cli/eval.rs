@@ -53,8 +53,8 @@ pub struct EvalArgs {
     /// With --shard auto: what a process has begun that is silent for so long is taken over by another
     #[arg(long, value_name = "SECONDS", value_parser = count(1..=86_400), default_value = "60")]
     lease: usize,
-    /// Responses generated at once; results do not depend on it
-    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value = "8")]
+    /// Responses generated at once: more are faster, and take more memory; results do not depend on it
+    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value = "16")]
     batch_size: usize,
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]

@@ -1,4 +1,4 @@
-//! More than sixteen rows: weights are laid out once for a block of rows.
+//! More rows than [`few`](super::few) takes: weights are laid out once for a block of rows.
 //!
 //! Rows of a tile are one term of sixteen rows of x, a group. One term of two groups meets two strips of sixteen outputs at a time,
 //! so that each tile that is loaded takes part in two products. What became of two groups is written while the next ones are
