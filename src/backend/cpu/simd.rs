@@ -32,7 +32,7 @@ pub trait Kernel {
 
 impl Isa {
     /// The best instruction set of this machine for most work. `UQAC_SIMD=portable|avx2|avx512|amx` chooses another one that the
-    /// CPU has: amx makes prefill, scoring and the ensemble faster, but decoding slower.
+    /// CPU has: amx makes prefill, scoring, the ensemble and large batches faster, but decoding of one sequence slower.
     pub fn detect() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
         *ISA.get_or_init(|| {
