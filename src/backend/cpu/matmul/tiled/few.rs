@@ -12,7 +12,7 @@ use half::bf16;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rows whose terms have tiles of sums.
+/// Rows whose terms fill all tiles of sums.
 pub const MAX_ROWS: usize = SUMS * SIDE / TERMS;
 
 /// Tiles of sums, before these two.
@@ -74,10 +74,10 @@ impl Kernel for Arrange<'_> {
 /// Lines of a copy of a strip's weights in a cut.
 const STRIP_LINES: usize = CUT * SIDE;
 
-/// Lines of a strip's sums: for each output, as many as there are tiles of columns.
+/// Lines of the sums of all strips: [16 outputs of a strip][tiles].
 const SUM_LINES: usize = SIDE * SUMS;
 
-const SCRATCH_LINES: usize = MAX_STRIPS * (STRIP_LINES + SUM_LINES);
+const SCRATCH_LINES: usize = MAX_STRIPS * STRIP_LINES + SUM_LINES;
 
 /// y[0..n, outs].
 struct Few<'a, T> {
@@ -141,7 +141,7 @@ impl<T: Tiles> Few<'_, T> {
                 unsafe {
                     self.sum_up::<S, C, STRIPS>(sources, cut);
                     for (s, out) in outs.into_iter().enumerate().take(there) {
-                        self.write::<S>(s, out, cut);
+                        self.write::<S>(s * C, out, cut);
                     }
                 }
             }
@@ -191,10 +191,8 @@ impl<T: Tiles> Few<'_, T> {
                 }
             }
             let sums = self.scratch[MAX_STRIPS * STRIP_LINES..].as_mut_ptr();
-            for s in 0..STRIPS {
-                for c in 0..C {
-                    T::store(s * C + c, sums.add(s * SUM_LINES + c).cast(), SUMS * ROW);
-                }
+            for tile in 0..C * STRIPS {
+                T::store(tile, sums.add(tile).cast(), SUMS * ROW);
             }
         }
     }
@@ -217,21 +215,22 @@ impl<T: Tiles> Few<'_, T> {
         }
     }
 
-    /// Adds up the terms of a strip's sums, and adds that to y[0..n, out..].
+    /// Adds up the terms of a strip's sums, whose first tile is `tile`, and adds that to y[0..n, out..].
     ///
     /// # Safety
     /// As for [`panel`](Self::panel).
     #[inline(always)]
-    unsafe fn write<S: Simd>(&self, strip: usize, out: usize, cut: usize) {
-        let sums = self.scratch[MAX_STRIPS * STRIP_LINES + strip * SUM_LINES..][..SUM_LINES].as_ptr().cast::<f32>();
+    unsafe fn write<S: Simd>(&self, tile: usize, out: usize, cut: usize) {
+        let sums = self.scratch[MAX_STRIPS * STRIP_LINES..][..SUM_LINES].as_ptr().cast::<f32>();
         let last = cut + 1 == self.depth.cuts;
         let (mut added, mut turned) = ([Line::ZERO; SIDE], [Line::ZERO; SIDE]);
         for rows in (0..self.n).step_by(SIDE) {
-            // SAFETY: an output's sums are lines for 96 columns, the terms of n ≤ 32 rows one after another, so that sixteen numbers
-            // from column 2·n + rows on are there, rows at most 16; the caller's promise.
+            // SAFETY: an output has 96 columns. A strip's are the terms of n rows one after another in C tiles from `tile` on, so the last
+            // column that is read, 16·tile + 2·n + rows + 15, is at most 95: 48 + 10 + 0 + 15 with C = 1 (n ≤ 5), 32 + 20 + 15 with
+            // 2 (n ≤ 10), 48 + 32 + 15 with 3 (n ≤ 16), and 0 + 64 + 16 + 15 with more (n ≤ 32). The caller's promise.
             unsafe {
                 for (i, to) in added.iter_mut().enumerate() {
-                    let first = sums.add(i * SUMS * LANES + rows);
+                    let first = sums.add((i * SUMS + tile) * LANES + rows);
                     let rest = S::add(S::load(first.add(self.n)), S::load(first.add(2 * self.n)));
                     S::store(to.0.as_mut_ptr(), S::add(S::load(first), rest));
                 }
