@@ -1,6 +1,6 @@
 //! What the machine itself does, without the engine: the rates of a roofline, and memory in use.
 
-use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
+use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -278,10 +278,10 @@ impl Kernel for ReadAll<'_> {
     fn run<S: Simd>(self) -> f32 {
         const STREAMS: usize = 4;
         const LINES: usize = 2;
-        const AHEAD: usize = 512;
         const PAGE: usize = 4096 / size_of::<f32>();
         let all = self.0.len() / STREAMS;
         let length = (all.saturating_sub(PAGE) / PAGE * PAGE + PAGE / STREAMS).min(all);
+        let ahead = bytes_ahead(STREAMS);
         // SAFETY: started by `Isa::run`; every load ends within a stream.
         unsafe {
             let mut sums = [[S::splat(0.0); LINES]; STREAMS];
@@ -289,7 +289,7 @@ impl Kernel for ReadAll<'_> {
                 for (stream, sums) in sums.iter_mut().enumerate() {
                     for (line, sum) in sums.iter_mut().enumerate() {
                         let p = self.0.as_ptr().add(stream * length + (i * LINES + line) * LANES);
-                        S::prefetch(p.wrapping_add(AHEAD).cast());
+                        S::prefetch(p.cast::<u8>().wrapping_add(ahead));
                         *sum = S::add(*sum, S::load(p));
                     }
                 }

@@ -326,11 +326,13 @@ impl Simd for Portable {
     }
 }
 
+mod ahead;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 pub mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+pub use ahead::bytes_ahead;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use amx::Amx;
 #[cfg(target_arch = "x86_64")]

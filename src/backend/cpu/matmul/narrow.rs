@@ -1,6 +1,6 @@
 //! Products with a few rows of activations: a stream of weights from memory, widened in registers and used at once.
 
-use super::super::simd::{Kernel, LANES, Simd};
+use super::super::simd::{Kernel, LANES, Simd, bytes_ahead};
 use super::{Elements, Line, Numbers, Product, Weight, with_weights};
 use std::ops::Range;
 
@@ -45,10 +45,6 @@ const fn tile_count<S: Simd>(n: usize) -> usize {
 pub fn panel(k: usize, outs: usize, threads: usize) -> usize {
     outs.div_ceil(8 * threads).min((1 << 17) / k.max(1)).max(1).next_multiple_of(24)
 }
-
-/// How far ahead of its use a weight is asked for, in bytes: what memory delivers to a core in the time that it takes to
-/// answer, over the streams of a tile.
-const AHEAD: usize = 2048;
 
 /// The rows of each tile.
 fn tiles<S: Simd>(n: usize) -> impl Iterator<Item = Range<usize>> {
@@ -164,21 +160,22 @@ impl Narrow<'_> {
     #[inline(always)]
     unsafe fn tiles<S: Simd, W: Weight, const R: usize, const C: usize>(&self, w: &[W], row: usize) {
         let Range { start, end } = self.outs;
-        let apart = (end - start) / C;
+        let (apart, ahead) = ((end - start) / C, bytes_ahead(C));
         // SAFETY: the caller's promise.
         unsafe {
             for out in start..start + apart {
-                let acc = self.tile::<S, W, R, C>(w, row, out, apart);
+                let acc = self.tile::<S, W, R, C>(w, row, out, apart, ahead);
                 self.write::<S, R, C>(&acc, row, out, apart);
             }
             for out in start + C * apart..end {
-                let acc = self.tile::<S, W, R, 1>(w, row, out, 1);
+                let acc = self.tile::<S, W, R, 1>(w, row, out, 1, ahead);
                 self.write::<S, R, 1>(&acc, row, out, 1);
             }
         }
     }
 
-    /// The accumulators of R rows and the C outputs from `out` that are `apart` from one another.
+    /// The accumulators of R rows and the C outputs from `out` that are `apart` from one another, with weights asked for `ahead` bytes before
+    /// their use.
     ///
     /// # Safety
     /// As for [`tiles`](Self::tiles), and there are these outputs.
@@ -189,6 +186,7 @@ impl Narrow<'_> {
         row: usize,
         out: usize,
         apart: usize,
+        ahead: usize,
     ) -> [[S::V; R]; C] {
         let (k, steps) = (self.product.w.k, self.product.w.k.div_ceil(LANES));
         // SAFETY: row out + c·apart of w has k elements: full vectors end at k, the last part has k mod 16. The tile of x
@@ -201,7 +199,7 @@ impl Narrow<'_> {
                 let mut weights = [S::splat(0.0); C];
                 for (c, weights) in weights.iter_mut().enumerate() {
                     let p = W::at(w, c * apart * k + i * LANES);
-                    S::prefetch(p.cast::<u8>().wrapping_add(AHEAD));
+                    S::prefetch(p.cast::<u8>().wrapping_add(ahead));
                     *weights = W::load::<S>(p);
                 }
                 step::<S, R, C>(&mut acc, x.add(i * R * LANES), weights);

@@ -1,0 +1,63 @@
+//! How far ahead of its use a stream from memory is asked for.
+
+use std::sync::OnceLock;
+
+/// Bytes of one stream that may be on their way, at most.
+const MAX_AHEAD: usize = 2048;
+
+/// A first-level cache of this size or less takes [`SMALL_CACHE_IN_FLIGHT`] bytes at a time.
+const SMALL_CACHE: usize = 32 << 10;
+
+/// Bytes of all streams together that may be on their way into a [`SMALL_CACHE`].
+const SMALL_CACHE_IN_FLIGHT: usize = 2048;
+
+/// Bytes between the place that a kernel reads in each of `streams` streams and the one that it asks for with [`prefetch`]: what memory
+/// delivers to a core in the time that it takes to answer. Measured, not derived (`benches/NOTES.md`, CPU entry 15).
+///
+/// [`prefetch`]: super::Simd::prefetch
+pub fn bytes_ahead(streams: usize) -> usize {
+    static SMALL: OnceLock<bool> = OnceLock::new();
+    match SMALL.get_or_init(|| first_level_cache().is_some_and(|bytes| bytes <= SMALL_CACHE)) {
+        true => (SMALL_CACHE_IN_FLIGHT / streams).min(MAX_AHEAD),
+        false => MAX_AHEAD,
+    }
+}
+
+/// Bytes of a core's first-level data cache, where Linux says them.
+fn first_level_cache() -> Option<usize> {
+    let caches = "/sys/devices/system/cpu/cpu0/cache";
+    let read = |index: u32, what: &str| std::fs::read_to_string(format!("{caches}/index{index}/{what}")).ok();
+    let index = (0..4).find(|i| {
+        let is = |what, value: &str| read(*i, what).is_some_and(|text| text.trim() == value);
+        is("level", "1") && (is("type", "Data") || is("type", "Unified"))
+    })?;
+    parse_size(&read(index, "size")?)
+}
+
+/// `"32K\n"`, as Linux writes sizes of caches, in bytes.
+fn parse_size(text: &str) -> Option<usize> {
+    let kib: usize = text.trim().strip_suffix('K')?.parse().ok()?;
+    kib.checked_mul(1 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_linux_writes_them() {
+        assert_eq!(parse_size("32K\n"), Some(32 << 10));
+        assert_eq!(parse_size("48K"), Some(48 << 10));
+        for bad in ["", "K", "32", "32M", "-1K", "99999999999999999999K"] {
+            assert_eq!(parse_size(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn more_streams_never_look_further_ahead() {
+        for streams in 1..9 {
+            assert!((1..=MAX_AHEAD).contains(&bytes_ahead(streams)));
+            assert!(bytes_ahead(streams + 1) <= bytes_ahead(streams));
+        }
+    }
+}
