@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use uqac::backend::entropy::Gamma;
 use uqac::backend::sampling::Sampling;
+use uqac::engine::BATCH_SIZE;
 use uqac::engine::running::{Measure, RunningConfidence, WINDOW};
 use uqac::uq::Reading;
 use uqac::{EngineOptions, GenerateOptions, Parameters, Profile};
@@ -93,7 +94,7 @@ impl Default for Options {
             stop_below: None,
             running: None,
             window: WINDOW,
-            batch_size: 16,
+            batch_size: BATCH_SIZE,
             stream: false,
             profile: Profile::Corrected,
             rules: BTreeMap::new(),

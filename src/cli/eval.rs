@@ -6,7 +6,7 @@ use super::error::CliError;
 use super::progress::{EvalProgress, Progress};
 use super::{ModelArgs, SOME_FAILED, count, manifest, print, signals};
 use crate::engine::encode::EncodeError;
-use crate::engine::{Engine, EngineOptions};
+use crate::engine::{BATCH_SIZE, Engine, EngineOptions};
 use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::claims::Claims;
 use crate::eval::run::controls::draw_number;
@@ -54,7 +54,7 @@ pub struct EvalArgs {
     #[arg(long, value_name = "SECONDS", value_parser = count(1..=86_400), default_value = "60")]
     lease: usize,
     /// Responses generated at once: more are faster, and take more memory; results do not depend on it
-    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value = "16")]
+    #[arg(long, value_name = "N", value_parser = count(1..=1024), default_value_t = BATCH_SIZE)]
     batch_size: usize,
     /// What is run besides the method and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]

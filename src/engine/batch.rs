@@ -11,6 +11,9 @@ use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, T
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+/// Responses of an evaluation or of a list of questions that are generated at once, unless another number is asked for.
+pub const BATCH_SIZE: usize = 16;
+
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
     engine: &'e mut Engine,

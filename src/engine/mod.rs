@@ -9,7 +9,7 @@ pub mod running;
 mod stop;
 mod trace;
 
-pub use batch::{Batch, Request};
+pub use batch::{BATCH_SIZE, Batch, Request};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use response::{Response, Variant};
 pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
