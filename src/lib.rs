@@ -55,9 +55,18 @@ pub mod uq;
 
 pub use backend::DeviceChoice;
 pub use engine::encode::{Encoding, encode, encode_prompt};
-pub use engine::{Engine, EngineOptions, GenerateOptions, Response, TracedSequence};
+pub use engine::running::{Measure, RunningConfidence};
+pub use engine::{
+    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, Response, TracedSequence,
+};
 pub use model::chat::{Conversation, Message};
 pub use model::hub::locate_model;
 pub use uq::answer::AnswerRule;
 pub use uq::pipeline::{Assessed, assess};
 pub use uq::{Outcome, Parameters, Profile, Scores};
+
+#[cfg(test)]
+extern crate self as uqac; // the tests below name the crate as its users do
+#[cfg(test)]
+#[path = "../tests/unit/mod.rs"]
+mod unit;

@@ -1,9 +1,9 @@
 //! `uqac bench` on a tiny model: that every stage is there with figures that hang together. No time is tested.
 
-use crate::common::tiny;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+use test_support::tiny;
 
 fn bench(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));

@@ -1,6 +1,6 @@
 //! `uqac calibrate` on made-up runs, and what `ask` makes of the file.
 
-use crate::common::runs::RunSpec;
+use crate::runs::RunSpec;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};

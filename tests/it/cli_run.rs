@@ -1,13 +1,11 @@
 //! The commands on a small random model: what they print and write, bad items, interruptions, closed pipes.
 
-use crate::common;
-
-use common::tiny;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use tempfile::TempDir;
+use test_support::tiny;
 
 /// A folder with a model in `model`.
 fn folder() -> TempDir {
@@ -84,7 +82,7 @@ fn score_writes_a_record_for_each_item_in_order() {
         assert_eq!(rows("trace"), rows("chain"));
         let row = &record["trace"][0];
         assert_eq!(row["heads"].as_array().unwrap().len(), 16);
-        let entropies = common::numbers(&row["entropies"]);
+        let entropies = test_support::numbers(&row["entropies"]);
         assert!(entropies.is_sorted() && row["gap"].as_f64().unwrap() >= 0.0);
     }
     assert_eq!(records[1]["answer"], json!({"text": "4", "tokens": [3 + RESPONSE.len() - 2, 3 + RESPONSE.len() - 1]}));
@@ -232,7 +230,7 @@ fn limits_gzip_and_pipes() {
     let gzip = ["score", "--no-chat-template", "--input", "in.jsonl", "--output", "out.jsonl.gz"];
     uqac(folder.path(), &[&gzip[..], &["--limit", "2"]].concat());
     assert_eq!(uqac(folder.path(), &[&gzip[..], &["--resume"]].concat()).status.code(), Some(0));
-    assert_eq!(common::read_lines(&folder.path().join("out.jsonl.gz")), records(&whole));
+    assert_eq!(test_support::read_lines(&folder.path().join("out.jsonl.gz")), records(&whole));
 }
 
 #[cfg(target_os = "linux")]

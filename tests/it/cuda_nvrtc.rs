@@ -1,12 +1,12 @@
 //! Kernels that NVRTC compiles at first use: where its headers are looked for, what is kept, and, where the real library
 //! is (`tests/cuda_host/nvrtc.sh` fetches it; it needs no GPU), that it takes every kernel file.
 
-use crate::common::{cuda_host, long_tests, tiny};
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use test_support::{cuda_host, long_tests, tiny};
 
 fn model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
 //! The power-on self-test, with kernels that are broken on purpose: the host-run driver leaves out those that
 //! `UQAC_HOST_CUDA_BREAK` names, and fails those of `UQAC_HOST_CUDA_FAULT`.
 
-use crate::common::cuda_host;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+use test_support::cuda_host;
 
 /// `uqac` on the host-run driver with a cache of its own; `None` where that cannot be built.
 fn uqac(cache: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> Option<Output> {

@@ -4,12 +4,13 @@ use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Output};
-use uqac::engine::running::{Measure, RunningConfidence};
-use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress};
-use uqac::{Conversation, encode_prompt};
+use uqac::{
+    Conversation, Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Measure, Progress,
+    RunningConfidence, encode_prompt,
+};
 
 fn engine() -> Engine {
-    Engine::load(&uqac::model::demo::folder().unwrap(), EngineOptions::default()).unwrap()
+    Engine::load(&uqac::locate_model("abacus").unwrap(), EngineOptions::default()).unwrap()
 }
 
 fn prompts(engine: &Engine) -> Vec<Vec<u32>> {

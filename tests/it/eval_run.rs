@@ -1,11 +1,11 @@
 //! `uqac eval` as a person runs it: a folder that fills, resumes after a kill, and refuses to mix.
 
-use crate::common::tiny;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
+use test_support::tiny;
 
 /// A model folder, and a task of its own beside it.
 struct Setup {

@@ -12,12 +12,12 @@ mod report;
 #[path = "../../benches/gpu/timeline.rs"]
 mod timeline;
 
-use crate::common::{cuda_host, long_tests, read_json};
 use cupti::KernelRun;
 use report::{Report, Row};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use test_support::{cuda_host, long_tests, read_json};
 
 fn script() -> Command {
     let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/gpu.sh"));

@@ -1,6 +1,6 @@
 //! `uqac report` and the analysis behind it, on made-up runs: known numbers, every format, damaged and partial folders.
 
-use crate::common::runs::{RunSpec, lines};
+use crate::runs::{RunSpec, lines};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

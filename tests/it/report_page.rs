@@ -1,6 +1,6 @@
 //! `report.html`: nothing that a response says becomes markup, and what the page's script reads is what was recorded.
 
-use crate::common::runs::RunSpec;
+use crate::runs::RunSpec;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! `uqac serve` with the model inside the program: its answers beside those of `ask` and `score`, and what it makes of clients
 //! that go away, come in crowds, or send what is no request.
 
-use crate::common;
-
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -338,7 +336,7 @@ fn a_text_scored_with_echo_has_the_bits_of_its_generation() {
     };
     let written = server.post("/v1/completions", &body(json!(prompt), json!({"max_tokens": 12}))).json();
     let written = &written["choices"][0];
-    let numbers = |choice: &Value| common::numbers(&choice["logprobs"]["token_logprobs"]);
+    let numbers = |choice: &Value| test_support::numbers(&choice["logprobs"]["token_logprobs"]);
     let text = format!("{prompt}{}", written["text"].as_str().unwrap());
     let echo = json!({"max_tokens": 0, "echo": true});
     let echoed = server.post("/v1/completions", &body(json!([text, prompt]), echo)).json();

@@ -1,13 +1,13 @@
 //! What must not happen to a person's files, and what hostile input must not do to the program: each test is a defect that
 //! was found by attack.
 
-use crate::common::tiny;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use test_support::tiny;
 
 /// A folder with a model, whose tokens are bytes and which has a chat template.
 struct Setup {

@@ -1,8 +1,8 @@
 //! Sequences that join and leave a batch, share a prefix, or are asked twice, give what they give alone, bit for bit.
 
-use crate::common::tiny;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
+use test_support::tiny;
 use uqac::backend::Step;
 use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection, Progress};

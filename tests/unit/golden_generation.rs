@@ -1,8 +1,8 @@
 //! Greedy generation from the golden prompts gives the golden text, all prompts in one batch.
 
-use crate::common::{golden, model, read_lines, token_ids};
 use serde_json::Value;
 use std::ops::ControlFlow;
+use test_support::{golden, model, read_lines, token_ids};
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, Generation};
 
 /// Where two responses part, and by how much the token taken there was ahead of the golden one.

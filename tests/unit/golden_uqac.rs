@@ -1,10 +1,8 @@
 //! The whole method, profile `reference`, on real models against the authors' own classes: answer, chain, similarity
 //! filter, ensemble and scores of every golden item.
 
-use crate::common;
-
-use common::{golden, model, read_lines, token_ids};
 use serde_json::Value;
+use test_support::{golden, model, read_lines, token_ids};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::uq::answer::AnswerRule;
 use uqac::uq::pipeline;
@@ -36,8 +34,10 @@ fn check(id: &Value, item: &Value, prompt_len: usize, outcome: &Outcome) {
     assert_eq!(chain, rows(&item["chain_src"]), "{id}: chain");
     let answer: Vec<i64> = outcome.answer.clone().map(|p| p as i64 - 1 - prompt_len as i64).collect();
     assert_eq!(answer, rows(&item["ans_src"]), "{id}: answer");
-    for (link, (score, similarity)) in
-        outcome.chain.iter().zip(common::numbers(&item["chain_scores"]).into_iter().zip(common::numbers(&item["sims"])))
+    for (link, (score, similarity)) in outcome
+        .chain
+        .iter()
+        .zip(test_support::numbers(&item["chain_scores"]).into_iter().zip(test_support::numbers(&item["sims"])))
     {
         assert!((link.score - score).abs() < 1e-3, "{id}: score of row {}: {} not {score}", link.row, link.score);
         assert!((link.similarity - similarity).abs() < 1e-4, "{id}: similarity of row {}", link.row);

@@ -1,13 +1,12 @@
 //! The whole path on the CUDA backend, its kernels run on the CPU by `tests/cuda_host`: generation, the method and the
 //! command line give what they give on the CPU backend with the same cache types.
 
-use crate::common::families::FAMILIES;
-use crate::common::{cuda_host, golden, long_tests, tiny};
+use super::families::FAMILIES;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::{Command, Output};
+use test_support::{cuda_host, golden, long_tests, tiny};
 use uqac::backend::DType::{F16, F32};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
@@ -46,14 +45,7 @@ fn model() -> tempfile::TempDir {
 
 /// The same with a context of `context` tokens, in this dtype.
 fn model_of(context: usize, dtype: Dtype) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let mut config = tiny::config();
-    config["max_position_embeddings"] = json!(context);
-    config["head_dim"] = json!(16);
-    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    tiny::write_weights_as(folder.path(), &config, dtype, |_, _| ());
-    tiny::write_tokenizer(folder.path());
-    folder
+    tiny::model_with(&[("max_position_embeddings", json!(context)), ("head_dim", json!(16))], dtype)
 }
 
 fn engine(folder: &Path, device: DeviceChoice) -> Engine {
@@ -279,81 +271,4 @@ fn cached_keys_are_f32_and_values_f16_unless_given() {
     assert_eq!(types(None, None), (F32, F16));
     assert_eq!(types(Some(F16), None), (F16, F16));
     assert_eq!(types(None, Some(F32)), (F32, F32));
-}
-
-/// Runs `uqac` with the host-run driver, or, without a folder, where there is none.
-fn uqac(libraries: Option<&Path>, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
-    let cache = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
-    command.env("UQAC_CACHE", cache.path()).env_remove("CUDA_HOME").env_remove("LD_LIBRARY_PATH");
-    if let Some(folder) = libraries {
-        command.env("LD_LIBRARY_PATH", folder);
-    }
-    command.envs(environment.iter().copied()).args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-#[test]
-fn the_command_line_takes_a_device() {
-    let Some(libraries) = cuda_host::library_folder() else { return };
-    let folder = model();
-    let path = folder.path().to_str().unwrap();
-    let ask = |device: &str| {
-        let options = ["--max-tokens", "20", "--k-cache", "f32", "--v-cache", "f16", "--json", "--no-chat-template"];
-        let output =
-            uqac(Some(libraries), &[], &[&["ask", "x=", "--model", path, "--device", device], &options[..]].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-        serde_json::from_slice::<Value>(&output.stdout).unwrap()
-    };
-    assert_eq!(ask("cuda")["response"], ask("cpu")["response"]);
-    let devices = uqac(Some(libraries), &[], &["devices"]);
-    let listed = text(&devices.stdout);
-    for part in ["cpu ", "cuda:0", "compute capability 9.0", "8.00 GiB", "kernels"] {
-        assert!(listed.contains(part), "{listed}");
-    }
-    let inspected = uqac(Some(libraries), &[], &["inspect", path, "--json"]);
-    let facts: Value = serde_json::from_slice(&inspected.stdout).unwrap();
-    assert!(facts["run"]["device"].as_str().unwrap().starts_with("cuda:0"), "{facts}");
-    assert_eq!((&facts["run"]["k_cache"], &facts["run"]["v_cache"]), (&json!("f32"), &json!("f16")));
-}
-
-#[test]
-fn devices_that_cannot_be_used_are_explained() {
-    let folder = model();
-    let path = folder.path().to_str().unwrap();
-    let says = |libraries, environment: &[(&str, &str)], device: &str, parts: &[&str]| {
-        let output = uqac(libraries, environment, &["inspect", path, "--device", device]);
-        let message = text(&output.stderr);
-        let code = if device == "auto" { 0 } else { 2 };
-        assert_eq!(output.status.code(), Some(code), "{message}");
-        parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
-        assert!(!message.contains("panicked"), "{message}");
-    };
-    says(None, &[], "gpu", &["auto, cpu, cuda, cuda:N or reference"]);
-    if !Path::new("/dev/nvidiactl").exists() {
-        says(None, &[], "cuda", &["install the NVIDIA driver", "--device cpu"]);
-        says(None, &[], "auto", &[]);
-    }
-    let Some(libraries) = cuda_host::library_folder() else { return };
-    says(Some(libraries), &[], "cuda:1", &["no CUDA device 1", "shows 1"]);
-    let old = [("UQAC_HOST_CUDA_CAPABILITY", "7.5")];
-    says(Some(libraries), &old, "cuda", &["compute capability 7.5", "8.0"]);
-    says(Some(libraries), &old, "auto", &["running on the CPU", "compute capability 7.5"]);
-    for memory in ["64K", "512K", "1M"] {
-        says(
-            Some(libraries),
-            &[("UQAC_HOST_CUDA_MEMORY", memory)],
-            "cuda",
-            &["out of device memory", "takes", "are free"],
-        );
-    }
-    let without_nvrtc = tempfile::tempdir().unwrap();
-    std::fs::copy(libraries.join("libcuda.so.1"), without_nvrtc.path().join("libcuda.so.1")).unwrap();
-    let output = uqac(Some(without_nvrtc.path()), &[], &["devices"]);
-    let listed = text(&output.stdout);
-    // where the crate was built with nvcc, NVRTC is not missed
-    assert!(listed.contains("install the CUDA toolkit") || listed.contains("kernels built in"), "{listed}");
 }

@@ -1,10 +1,10 @@
 //! What the CUDA backend asks of the driver: in a decode step, for a fork, for what is read of a response.
 
-use crate::common::families::trace;
-use crate::common::{cuda_host, tiny};
+use super::families::trace;
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use test_support::{cuda_host, tiny};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::forward::extend;
 use uqac::backend::sampling::Sampling;
@@ -27,7 +27,7 @@ fn backend(progress: &mut dyn FnMut(usize, usize)) -> CudaBackend {
 /// for several steps at once.
 #[test]
 fn a_decode_step_is_one_graph() {
-    if !cuda_host::alone("cuda_graph::a_decode_step_is_one_graph") {
+    if !cuda_host::alone("unit::cuda_graph::a_decode_step_is_one_graph") {
         return;
     }
     let mut copied = Vec::new();
@@ -65,7 +65,7 @@ fn a_decode_step_is_one_graph() {
 /// memory that is kept.
 #[test]
 fn a_fork_is_two_copies_and_queries_keep_their_memory() {
-    if !cuda_host::alone("cuda_graph::a_fork_is_two_copies_and_queries_keep_their_memory") {
+    if !cuda_host::alone("unit::cuda_graph::a_fork_is_two_copies_and_queries_keep_their_memory") {
         return;
     }
     let mut backend = backend(&mut |_, _| ());

@@ -1,7 +1,5 @@
 //! Grading on hand-judged responses, on arbitrary text, and against the authors' own labels.
 
-use crate::common;
-
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
@@ -108,10 +106,10 @@ fn an_options_words_stand_for_its_letter() {
 
 #[test]
 fn the_authors_labels_are_theirs() {
-    let Some(golden) = common::golden() else { return };
+    let Some(golden) = test_support::golden() else { return };
     let mut compared = 0;
     for model in ["gemma-3-270m", "qwen2.5-coder-0.5b", "smollm2-135m"] {
-        for item in common::read_lines(&golden.join(format!("uqac_{model}.jsonl.gz"))) {
+        for item in test_support::read_lines(&golden.join(format!("uqac_{model}.jsonl.gz"))) {
             let text = |field: &str| item[field].as_str().unwrap();
             let (task, grader) = if text("dataset") == "bbh" { ("bbh:x", Exact) } else { ("gsm8k", Number) };
             let label = item["label"].as_i64() == Some(1);
@@ -128,7 +126,7 @@ fn the_authors_labels_are_theirs() {
 /// Every published answer equals itself, and no number the next one.
 #[test]
 fn published_answers_are_read() {
-    let Some(data) = common::benchmarks() else { return };
+    let Some(data) = test_support::benchmarks() else { return };
     let options = TaskOptions { data: Some(data), ..TaskOptions::default() };
     let tasks = ["gsm8k", "bbh"].into_iter().flat_map(|spec| load(spec, &options).unwrap());
     let mut counted = 0;

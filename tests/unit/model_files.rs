@@ -1,13 +1,13 @@
 //! The forms that published checkpoints come in: shards, f32 and f16 beside bf16, an untied head. The same numbers give
 //! the same bits whatever file they come from.
 
-use crate::common::tiny;
 use half::{bf16, f16};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::json;
 use std::path::Path;
 use tempfile::TempDir;
+use test_support::tiny;
 use uqac::backend::Step;
 use uqac::engine::{Engine, EngineOptions, HeadSelection};
 

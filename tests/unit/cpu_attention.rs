@@ -1,7 +1,7 @@
 //! The fused attention kernel against two passes in float64: output, softmax state, reweighted entropy and the rows
 //! rebuilt from it, over odd lengths, group sizes, windows, softcaps and sinks; the same bits on any number of threads.
 
-use crate::common::tiny::noise;
+use test_support::tiny::noise;
 use uqac::backend::DType;
 use uqac::backend::cpu::attention::{
     AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, add_row, attend,

@@ -1,11 +1,11 @@
 //! Laws that hold for every response, over random small language models whose exact probabilities are known: the next
 //! token depends on the two before it, so copies of a response are re-scored exactly.
 
-use crate::common::tiny;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
+use test_support::tiny;
 use uqac::backend::DeviceChoice;
 use uqac::backend::entropy::Gamma;
 use uqac::engine::{Engine, EngineOptions, HeadSelection};

@@ -1,12 +1,10 @@
 //! Device memory, as the host-run driver counts it: what `uqac inspect` predicts is what a long sequence takes, and a
 //! cache that grows keeps what it holds.
 
-use crate::common::{cuda_host, long_tests, tiny};
-use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
+use test_support::{cuda_host, long_tests, tiny};
 use uqac::backend::DType::{F16, F32};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::entropy::EntropyRule;
@@ -15,30 +13,6 @@ use uqac::backend::sampling::Sampling;
 use uqac::backend::{Backend, BackendError, DecodeRow, DeviceChoice, HeadRecord, Row, SequenceId, Step, TraceOptions};
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
 use uqac::model::{ModelSpec, Weights};
-
-/// A model with room for long sequences whose attention looks back only a little: their time grows with their length,
-/// not with its square.
-fn model() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let mut config = tiny::config();
-    for (name, value) in [
-        ("hidden_size", json!(16)),
-        ("intermediate_size", json!(16)),
-        ("num_attention_heads", json!(2)),
-        ("num_key_value_heads", json!(2)),
-        ("head_dim", json!(64)),
-        ("num_hidden_layers", json!(1)),
-        ("layer_types", json!(["sliding_attention"])),
-        ("sliding_window", json!(32)),
-        ("max_position_embeddings", json!(32_768)),
-    ] {
-        config[name] = value;
-    }
-    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    tiny::write_weights(folder.path(), &config, |_, _| ());
-    tiny::write_tokenizer(folder.path());
-    folder
-}
 
 /// Tokens of a long response: in the long variant enough for a cache to grow twice, with the room ahead that it takes.
 fn long_response() -> usize {
@@ -62,10 +36,10 @@ fn predicted(engine: &Engine, tokens: usize) -> [usize; 4] {
 /// Scored: all of it a traced response, as `uqac inspect` has it.
 #[test]
 fn a_long_response_takes_the_memory_that_is_predicted() {
-    if !cuda_host::alone("cuda_memory::a_long_response_takes_the_memory_that_is_predicted") {
+    if !cuda_host::alone("unit::cuda_memory::a_long_response_takes_the_memory_that_is_predicted") {
         return;
     }
-    let (folder, len) = (model(), long_response());
+    let (folder, len) = (tiny::windowed_model(), long_response());
     cuda_host::peak_memory();
     let mut engine = engine(folder.path());
     let parts = predicted(&engine, len);
@@ -82,10 +56,10 @@ fn a_long_response_takes_the_memory_that_is_predicted() {
 /// Generated: the cache grows while the response is written, and never takes more than the limit asks for.
 #[test]
 fn a_growing_response_takes_what_its_limit_asks_for() {
-    if !cuda_host::alone("cuda_memory::a_growing_response_takes_what_its_limit_asks_for") {
+    if !cuda_host::alone("unit::cuda_memory::a_growing_response_takes_what_its_limit_asks_for") {
         return;
     }
-    let folder = model();
+    let folder = tiny::windowed_model();
     cuda_host::peak_memory();
     let mut engine = engine(folder.path());
     let (prompt, max_tokens) = if long_tests() { (text(4000), 600) } else { (text(400), 200) };
@@ -148,7 +122,7 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     if !cuda_host::load() {
         return;
     }
-    let folder = model();
+    let folder = tiny::windowed_model();
     let mut backend = backend(folder.path());
     let trace = TraceOptions::new(2, 3, EntropyRule::Exact);
     let mut decoded = |hint: usize| {
@@ -167,46 +141,14 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     assert_eq!(held, exact);
 }
 
-/// Where the driver cannot map memory, a grown cache is a new one and a copy. Nor does anything else change.
-#[test]
-fn a_device_that_cannot_map_memory_gives_the_same() {
-    let Some(libraries) = cuda_host::library_folder() else { return };
-    let folder = model();
-    let input = folder.path().join("in.jsonl");
-    // more than the room ahead of the first pass
-    std::fs::write(
-        &input,
-        json!({"id": 1, "input_ids": text(4500), "n_instr": 4450, "answer_span": [4497, 4499]}).to_string(),
-    )
-    .unwrap();
-    let score = |mapping: &str| {
-        let output = folder.path().join(format!("out{mapping}.jsonl"));
-        let run = Command::new(env!("CARGO_BIN_EXE_uqac"))
-            .env("LD_LIBRARY_PATH", libraries)
-            .env("UQAC_HOST_CUDA_MAPPING", mapping)
-            .env("UQAC_CACHE", folder.path())
-            .args(["score", "--device", "cuda", "--model"])
-            .arg(folder.path())
-            .args(["--input".as_ref(), input.as_os_str(), "--output".as_ref(), output.as_os_str()])
-            .output()
-            .unwrap();
-        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        let mut record: Value = serde_json::from_str(&std::fs::read_to_string(output).unwrap()).unwrap();
-        assert_eq!(record["status"], "ok", "{record}");
-        record.as_object_mut().unwrap().remove("timings");
-        record
-    };
-    assert_eq!(score("0"), score("1"));
-}
-
 /// Steps have as many rows as there is memory for: here 64, where 128 were asked for.
 #[test]
 fn a_step_has_fewer_rows_where_there_is_no_memory_for_more() {
-    let name = "cuda_memory::a_step_has_fewer_rows_where_there_is_no_memory_for_more";
+    let name = "unit::cuda_memory::a_step_has_fewer_rows_where_there_is_no_memory_for_more";
     if !cuda_host::alone_with(name, &[("UQAC_HOST_CUDA_MEMORY", "64M"), ("UQAC_HOST_CUDA_MAPPING", "0")]) {
         return;
     }
-    let folder = model();
+    let folder = tiny::windowed_model();
     let mut backend = backend(folder.path());
     let start = |backend: &mut CudaBackend, positions: usize| -> Result<SequenceId, BackendError> {
         let id = backend.open(None)?;

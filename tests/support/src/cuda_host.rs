@@ -17,7 +17,7 @@ const RTLD_NOW: c_int = 2;
 pub fn library_folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build = || {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda_host/build.py");
+        let script = crate::repository().join("tests/cuda_host/build.py");
         let available = |program: &str| Command::new(program).arg("--version").output().is_ok();
         let compiler = std::env::var("CXX").unwrap_or_else(|_| String::from("g++"));
         if !cfg!(target_os = "linux") || !available("python3") || !available(&compiler) {

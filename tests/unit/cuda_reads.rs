@@ -1,9 +1,9 @@
 //! What a decode step reads of device memory, as the host-run kernels' copies count it.
 
-use crate::common::families::trace;
-use crate::common::{cuda_host, tiny};
+use super::families::trace;
 use serde_json::json;
 use std::sync::Arc;
+use test_support::{cuda_host, tiny};
 use uqac::backend::DType::{F16, F32};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
 use uqac::backend::forward::{extend, forward};
@@ -22,7 +22,7 @@ const VOCAB: u64 = 288;
 /// fetched twice, and nothing that is not used.
 #[test]
 fn a_decode_step_reads_every_byte_once() {
-    if !cuda_host::alone("cuda_reads::a_decode_step_reads_every_byte_once") {
+    if !cuda_host::alone("unit::cuda_reads::a_decode_step_reads_every_byte_once") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

@@ -8,13 +8,11 @@
 //! twice the largest such change of its kind: once for the backend's errors, once for the reference's own activations,
 //! which are f32 too.
 
-use crate::common;
-
-use common::families::{FAMILIES, check};
-use common::random_models::{RANDOM_FAMILIES, RandomModel, Shapes, open};
-use common::{cuda_host, golden, read_json};
+use super::families::{FAMILIES, check};
+use super::random_models::{RANDOM_FAMILIES, RandomModel, Shapes, open};
 use std::ops::ControlFlow;
 use std::path::Path;
+use test_support::{cuda_host, golden, read_json};
 use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
@@ -335,7 +333,7 @@ impl Case {
 
 /// A number of [0, n) that depends on the test's parameters alone.
 fn pick(n: usize, family: usize, seed: u64, of: u64) -> usize {
-    let mut noise = common::tiny::noise(1 + of + 17 * (seed + 31 * family as u64));
+    let mut noise = test_support::tiny::noise(1 + of + 17 * (seed + 31 * family as u64));
     ((0..9).map(|_| noise()).last().unwrap() / 2.0 * n as f32 + n as f32 / 2.0) as usize
 }
 

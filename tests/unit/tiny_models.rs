@@ -1,10 +1,10 @@
 //! Six randomly initialised models, one per family, against Hugging Face in float64: logits, hidden states, entropies,
 //! selected heads and α*, prefilled in one pass, token by token, and in every cache type.
 
-use crate::common::families::{FAMILIES, check};
-use crate::common::{golden, read_json};
+use super::families::{FAMILIES, check};
 use std::path::Path;
 use std::sync::Arc;
+use test_support::{golden, read_json};
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::model::{ModelSpec, Weights};

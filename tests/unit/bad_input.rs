@@ -1,9 +1,9 @@
 //! Broken models and impossible requests: a typed error that names the file, the tensor, what was expected and found.
 
-use crate::common::tiny;
 use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
+use test_support::tiny;
 use uqac::engine::{Engine, EngineOptions, GenerateOptions, HeadSelection};
 
 fn folder() -> TempDir {

@@ -1,7 +1,7 @@
 //! The six randomly initialised models of the oracle, one per family, and how a backend is compared with it.
 
-use super::{numbers, token_ids};
 use serde_json::Value;
+use test_support::{numbers, token_ids};
 use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward::forward;
 use uqac::backend::{Backend, Next, Pass, Prediction, Row, SequenceId, Step, TraceOptions};

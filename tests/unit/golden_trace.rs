@@ -1,8 +1,8 @@
 //! Real models on the golden responses: log-probabilities, entropies, selected heads, the rows of α* and similarities
 //! against the authors' processing in float64.
 
-use crate::common::{golden, model, numbers, read_lines, token_ids};
 use serde_json::Value;
+use test_support::{golden, model, numbers, read_lines, token_ids};
 use uqac::engine::{Engine, EngineOptions};
 use uqac::uq::{Parameters, Profile};
 

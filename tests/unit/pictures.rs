@@ -153,7 +153,7 @@ fn text(node: Node) -> String {
 /// Leaves the pictures in `target/tmp/pictures`, to be looked at.
 #[test]
 fn every_picture_is_a_file() {
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("pictures");
+    let folder = test_support::repository().join("target/tmp/pictures");
     std::fs::create_dir_all(&folder).unwrap();
     for picture in ordinary().into_iter().chain(extreme()) {
         std::fs::write(folder.join(format!("{}.svg", picture.name)), picture.standalone()).unwrap();

@@ -1,12 +1,12 @@
 //! Small models of every family with random shapes and weights, made on the spot: what backends are compared on where
 //! there is no oracle.
 
-use super::tiny;
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
+use test_support::tiny;
 use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 

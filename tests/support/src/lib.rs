@@ -1,9 +1,6 @@
 //! What the tests share: where the oracle's data and the real models are, and how a test says that it was skipped.
 
 pub mod cuda_host;
-pub mod families;
-pub mod random_models;
-pub mod runs;
 pub mod tiny;
 
 use serde_json::Value;
@@ -21,8 +18,13 @@ pub fn benchmarks() -> Option<PathBuf> {
     shared("data", "UQAC_DATA")
 }
 
+/// The repository's root.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
 fn shared(folder: &str, variable: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(folder);
+    let beside = || repository().join("../shared").join(folder);
     let path = std::env::var_os(variable).map_or_else(beside, PathBuf::from);
     if path.is_dir() {
         return Some(path);

@@ -1,7 +1,5 @@
 //! Benchmarks read as their publishers wrote them: the shared data, and small files of every layout.
 
-use crate::common;
-
 use serde_json::{Value, json};
 use std::path::Path;
 use tempfile::TempDir;
@@ -43,7 +41,7 @@ fn prompt(task: &Task, doc_id: usize) -> &str {
 
 #[test]
 fn gsm8k_is_read() {
-    let Some(data) = common::benchmarks() else { return };
+    let Some(data) = test_support::benchmarks() else { return };
     let task = one("gsm8k", &options(&data));
     assert_eq!((task.name.as_str(), task.rule, task.items.len()), ("gsm8k", AnswerRule::Number, 660));
     assert!(task.items.iter().enumerate().all(|(i, item)| item.doc_id == i && item.grader == Grader::Number));
@@ -54,7 +52,7 @@ fn gsm8k_is_read() {
 
 #[test]
 fn bbh_is_read() {
-    let Some(data) = common::benchmarks() else { return };
+    let Some(data) = test_support::benchmarks() else { return };
     let tasks = load("bbh", &options(&data)).unwrap();
     let shown: Vec<(&str, Grader, usize)> =
         tasks.iter().map(|task| (task.name.as_str(), task.items[0].grader, task.items.len())).collect();
@@ -98,11 +96,11 @@ fn bbh_is_read() {
 
 #[test]
 fn prompts_are_the_papers() {
-    let (Some(data), Some(golden)) = (common::benchmarks(), common::golden()) else { return };
+    let (Some(data), Some(golden)) = (test_support::benchmarks(), test_support::golden()) else { return };
     let (gsm8k, bbh) = (one("gsm8k", &options(&data)), one("bbh:boolean_expressions", &options(&data)));
     let mut compared = 0;
     for model in ["gemma-3-270m", "qwen2.5-coder-0.5b", "smollm2-135m"] {
-        for item in common::read_lines(&golden.join(format!("uqac_{model}.jsonl.gz"))) {
+        for item in test_support::read_lines(&golden.join(format!("uqac_{model}.jsonl.gz"))) {
             let (dataset, number) = (item["dataset"].as_str().unwrap(), item["id"].as_str().unwrap());
             let number: usize = number.rsplit('.').next().unwrap().parse().unwrap();
             let task = if dataset == "bbh" { &bbh } else { &gsm8k };

@@ -159,3 +159,45 @@ pub fn write_model(folder: &Path) {
     write_weights(folder, &config, |_, _| ());
     write_tokenizer(folder);
 }
+
+/// A whole model folder with these settings over those of [`config`], its weights of this type.
+pub fn model_with(settings: &[(&str, Value)], dtype: Dtype) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config();
+    for (name, value) in settings {
+        config[*name] = value.clone();
+    }
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    write_weights_as(folder.path(), &config, dtype, |_, _| ());
+    write_tokenizer(folder.path());
+    folder
+}
+
+/// A model with room for long sequences whose attention sees a short window: time grows with length, not with its square.
+pub fn windowed_model() -> tempfile::TempDir {
+    let settings = [
+        ("hidden_size", json!(16)),
+        ("intermediate_size", json!(16)),
+        ("num_attention_heads", json!(2)),
+        ("num_key_value_heads", json!(2)),
+        ("head_dim", json!(64)),
+        ("num_hidden_layers", json!(1)),
+        ("layer_types", json!(["sliding_attention"])),
+        ("sliding_window", json!(32)),
+        ("max_position_embeddings", json!(32_768)),
+    ];
+    model_with(&settings, Dtype::BF16)
+}
+
+/// Two layers with matrices of four shapes: q and o, k and v, gate and up, down.
+pub fn four_shapes(dtype: Dtype) -> tempfile::TempDir {
+    let settings = [
+        ("head_dim", 16),
+        ("num_hidden_layers", 2),
+        ("hidden_size", 32),
+        ("intermediate_size", 48),
+        ("num_attention_heads", 2),
+        ("num_key_value_heads", 1),
+    ];
+    model_with(&settings.map(|(name, size)| (name, json!(size))), dtype)
+}

@@ -1,8 +1,8 @@
 //! The same input gives the same bits: whatever the batch, the thread count, the width of a pass, and whether a token
 //! was generated or only scored.
 
-use crate::common::{model, tiny};
 use std::ops::ControlFlow;
+use test_support::{model, tiny};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DType, Step, WeightFormat};
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection};

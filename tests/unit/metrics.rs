@@ -1,7 +1,7 @@
 //! Metrics against scikit-learn's, the authors' code's and pandas' (golden/metrics.json), and their properties.
 
-use crate::common::{golden, numbers, read_json};
 use serde_json::Value;
+use test_support::{golden, numbers, read_json};
 use uqac::eval::metrics::{Binning, Confidence, Metric, Ranking, auprc, auroc, balanced_subsample, brier, ece};
 
 const TOLERANCE: f64 = 1e-12;

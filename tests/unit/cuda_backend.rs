@@ -1,13 +1,13 @@
 //! The CUDA backend, its kernels run on the CPU by `tests/cuda_host`: against Hugging Face in float64 on one small model
 //! per family, against the CPU backend in every cache type, and against itself: batches, captured steps.
 
-use crate::common::families::{FAMILIES, check, run, trace};
-use crate::common::{cuda_host, golden, long_tests, read_json, tiny, token_ids};
+use super::families::{FAMILIES, check, run, trace};
 use safetensors::Dtype;
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use test_support::{cuda_host, golden, long_tests, read_json, tiny, token_ids};
 use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
 use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};

@@ -1,0 +1,171 @@
+//! The program on the host-run CUDA driver: choice of device, error messages, cuBLASLt, memory that cannot be mapped.
+
+use safetensors::Dtype;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use test_support::{cuda_host, tiny};
+
+/// A small bf16 model with a head_dim that the kernels support.
+fn model() -> tempfile::TempDir {
+    tiny::model_with(&[("head_dim", json!(16))], Dtype::BF16)
+}
+
+/// Runs `uqac` with the host-run driver, or, without a folder, where there is none.
+fn uqac(libraries: Option<&Path>, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
+    let cache = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_uqac"));
+    command.env("UQAC_CACHE", cache.path()).env_remove("CUDA_HOME").env_remove("LD_LIBRARY_PATH");
+    if let Some(folder) = libraries {
+        command.env("LD_LIBRARY_PATH", folder);
+    }
+    command.envs(environment.iter().copied()).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_command_line_takes_a_device() {
+    let Some(libraries) = cuda_host::library_folder() else { return };
+    let folder = model();
+    let path = folder.path().to_str().unwrap();
+    let ask = |device: &str| {
+        let options = ["--max-tokens", "20", "--k-cache", "f32", "--v-cache", "f16", "--json", "--no-chat-template"];
+        let output =
+            uqac(Some(libraries), &[], &[&["ask", "x=", "--model", path, "--device", device], &options[..]].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    assert_eq!(ask("cuda")["response"], ask("cpu")["response"]);
+    let devices = uqac(Some(libraries), &[], &["devices"]);
+    let listed = text(&devices.stdout);
+    for part in ["cpu ", "cuda:0", "compute capability 9.0", "8.00 GiB", "kernels"] {
+        assert!(listed.contains(part), "{listed}");
+    }
+    let inspected = uqac(Some(libraries), &[], &["inspect", path, "--json"]);
+    let facts: Value = serde_json::from_slice(&inspected.stdout).unwrap();
+    assert!(facts["run"]["device"].as_str().unwrap().starts_with("cuda:0"), "{facts}");
+    assert_eq!((&facts["run"]["k_cache"], &facts["run"]["v_cache"]), (&json!("f32"), &json!("f16")));
+}
+
+#[test]
+fn devices_that_cannot_be_used_are_explained() {
+    let folder = model();
+    let path = folder.path().to_str().unwrap();
+    let says = |libraries, environment: &[(&str, &str)], device: &str, parts: &[&str]| {
+        let output = uqac(libraries, environment, &["inspect", path, "--device", device]);
+        let message = text(&output.stderr);
+        let code = if device == "auto" { 0 } else { 2 };
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        parts.iter().for_each(|part| assert!(message.contains(part), "{message:?} does not say {part:?}"));
+        assert!(!message.contains("panicked"), "{message}");
+    };
+    says(None, &[], "gpu", &["auto, cpu, cuda, cuda:N or reference"]);
+    if !Path::new("/dev/nvidiactl").exists() {
+        says(None, &[], "cuda", &["install the NVIDIA driver", "--device cpu"]);
+        says(None, &[], "auto", &[]);
+    }
+    let Some(libraries) = cuda_host::library_folder() else { return };
+    says(Some(libraries), &[], "cuda:1", &["no CUDA device 1", "shows 1"]);
+    let old = [("UQAC_HOST_CUDA_CAPABILITY", "7.5")];
+    says(Some(libraries), &old, "cuda", &["compute capability 7.5", "8.0"]);
+    says(Some(libraries), &old, "auto", &["running on the CPU", "compute capability 7.5"]);
+    for memory in ["64K", "512K", "1M"] {
+        says(
+            Some(libraries),
+            &[("UQAC_HOST_CUDA_MEMORY", memory)],
+            "cuda",
+            &["out of device memory", "takes", "are free"],
+        );
+    }
+    let without_nvrtc = tempfile::tempdir().unwrap();
+    std::fs::copy(libraries.join("libcuda.so.1"), without_nvrtc.path().join("libcuda.so.1")).unwrap();
+    let output = uqac(Some(without_nvrtc.path()), &[], &["devices"]);
+    let listed = text(&output.stdout);
+    // where the crate was built with nvcc, NVRTC is not missed
+    assert!(listed.contains("install the CUDA toolkit") || listed.contains("kernels built in"), "{listed}");
+}
+
+/// What `uqac inspect --gemm` says of the device.
+fn device(libraries: &Path, environment: &[(&str, &str)], model: &Path, gemm: &str) -> Result<String, String> {
+    let path = model.to_str().unwrap();
+    let output = uqac(Some(libraries), environment, &["inspect", path, "--device", "cuda", "--gemm", gemm, "--json"]);
+    if !output.status.success() {
+        assert_eq!(output.status.code(), Some(2));
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    Ok(facts["run"]["device"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn what_is_faster_is_taken_and_reported() {
+    let Some(libraries) = cuda_host::library_folder() else { return };
+    let folder = tiny::four_shapes(Dtype::BF16);
+    let says = |environment: &[(&str, &str)], gemm: &str| device(libraries, environment, folder.path(), gemm).unwrap();
+    // the host-run kernels are far slower than a plain loop, and that than a pause
+    assert!(says(&[], "auto").contains("cuBLASLt 13.1 (faster) for 4 of 4 shapes"));
+    assert!(says(&[("UQAC_HOST_CUBLASLT_SLOW", "1")], "auto").contains("cuBLASLt 13.1 (faster) for 0 of 4 shapes"));
+    assert!(!says(&[], "own").contains("cuBLASLt"));
+    // no algorithm whose bits do not depend on the pass: never taken
+    let unsteady = [("UQAC_HOST_CUBLASLT_UNSTEADY", "1")];
+    assert!(says(&unsteady, "cublaslt").contains("cuBLASLt 13.1 (asked for) for 0 of 4 shapes"));
+    let devices = uqac(Some(libraries), &[], &["devices"]);
+    assert!(String::from_utf8_lossy(&devices.stdout).contains("cuBLASLt 13.1"));
+}
+
+#[test]
+fn a_machine_without_it_says_so() {
+    let Some(libraries) = cuda_host::library_folder() else { return };
+    let (folder, without) = (tiny::four_shapes(Dtype::BF16), tempfile::tempdir().unwrap());
+    for library in ["libcuda.so.1", "libnvrtc.so"] {
+        fs::copy(libraries.join(library), without.path().join(library)).unwrap();
+    }
+    if device(without.path(), &[], folder.path(), "cublaslt").is_ok() {
+        eprintln!("SKIPPED: this machine has a libcublasLt of its own");
+        return;
+    }
+    let refused = device(without.path(), &[], folder.path(), "cublaslt").unwrap_err();
+    assert!(refused.contains("libcublasLt could not be loaded") && refused.contains("--gemm own"), "{refused}");
+    let fallen_back = device(without.path(), &[], folder.path(), "auto").unwrap();
+    assert!(fallen_back.contains("own kernels: there is no libcublasLt"), "{fallen_back}");
+    let wrong = device(libraries, &[], folder.path(), "fast").unwrap_err();
+    assert!(wrong.contains("own, auto or cublaslt"), "{wrong}");
+}
+
+/// Where the driver cannot map memory, a grown cache is a new one and a copy. Nor does anything else change.
+#[test]
+fn a_device_that_cannot_map_memory_gives_the_same() {
+    let Some(libraries) = cuda_host::library_folder() else { return };
+    let folder = tiny::windowed_model();
+    let input = folder.path().join("in.jsonl");
+    // more than the room ahead of the first pass
+    let mut noise = tiny::noise(3);
+    let tokens: Vec<u32> = (0..4500).map(|_| (125.0 + 124.0 * noise()) as u32).collect();
+    std::fs::write(
+        &input,
+        json!({"id": 1, "input_ids": tokens, "n_instr": 4450, "answer_span": [4497, 4499]}).to_string(),
+    )
+    .unwrap();
+    let score = |mapping: &str| {
+        let output = folder.path().join(format!("out{mapping}.jsonl"));
+        let run = Command::new(env!("CARGO_BIN_EXE_uqac"))
+            .env("LD_LIBRARY_PATH", libraries)
+            .env("UQAC_HOST_CUDA_MAPPING", mapping)
+            .env("UQAC_CACHE", folder.path())
+            .args(["score", "--device", "cuda", "--model"])
+            .arg(folder.path())
+            .args(["--input".as_ref(), input.as_os_str(), "--output".as_ref(), output.as_os_str()])
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        let mut record: Value = serde_json::from_str(&std::fs::read_to_string(output).unwrap()).unwrap();
+        assert_eq!(record["status"], "ok", "{record}");
+        record.as_object_mut().unwrap().remove("timings");
+        record
+    };
+    assert_eq!(score("0"), score("1"));
+}

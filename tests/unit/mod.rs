@@ -1,0 +1,32 @@
+//! Tests of the crate's internals, compiled as a module of the library: `cargo test --lib NAME`.
+
+mod answer;
+mod bad_input;
+mod batch;
+mod chat_templates;
+mod cpu_attention;
+mod cuda_backend;
+mod cuda_cublaslt;
+mod cuda_engine;
+mod cuda_graph;
+mod cuda_memory;
+mod cuda_reads;
+mod determinism;
+mod families;
+mod golden_generation;
+mod golden_trace;
+mod golden_uqac;
+mod grading;
+mod hostile_models;
+mod metrics;
+mod model_files;
+mod pictures;
+mod random_models;
+mod records;
+mod reference;
+mod tasks;
+mod tiny_models;
+mod tokenizer;
+mod uq_golden;
+mod uq_profiles;
+mod uq_properties;
