@@ -1,6 +1,6 @@
-//! The engine on a GPU (or, to try the program out, on the CPU), each figure beside the floor that bytes and operations
-//! set. Makes its own random-weight checkpoints of published shapes. `benches/gpu.sh` runs it together with the tests
-//! and the rivals; alone: `cargo bench --bench gpu -- run --quick`.
+//! The engine on a GPU (or, as a trial, on the CPU), each figure beside the floor set by bytes and operations. It writes
+//! its own random-weight checkpoints of published shapes. `benches/gpu.sh` runs it beside the tests and the rivals; alone:
+//! `cargo bench --bench gpu -- run --quick`.
 
 #[path = "gpu/agreement.rs"]
 mod agreement;
@@ -14,6 +14,8 @@ mod cupti;
 mod log;
 #[path = "gpu/measure.rs"]
 mod measure;
+#[path = "gpu/rates.rs"]
+mod rates;
 #[path = "gpu/report.rs"]
 mod report;
 #[path = "gpu/session.rs"]
@@ -25,11 +27,10 @@ mod timeline;
 
 use clap::{Parser, Subcommand};
 use report::{Problem, Report};
-use shapes::SHAPES;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use uqac::backend::DeviceChoice;
-use uqac::bench::{checkpoint, device, machine, predict, roofline, shapes};
+use uqac::bench::{checkpoint, machine, roofline, shapes};
 
 #[derive(Parser)]
 #[command(name = "gpu", about = "Measures the engine on a GPU against its floors")]
@@ -42,7 +43,9 @@ struct Arguments {
 enum Command {
     /// Measure
     Run(session::RunArgs),
-    /// Say what the device is
+    /// The device's memory rates
+    Rates(rates::RatesArgs),
+    /// The device's name
     Device {
         /// auto, cpu, cuda, cuda:N or reference
         #[arg(long, default_value = "auto")]
@@ -50,7 +53,7 @@ enum Command {
     },
     /// Merge the JSON of several runs, and write it as JSON and as a Markdown table
     Report(ReportArgs),
-    /// Write every shape's config.json to FOLDER/SHAPE/, for other programs to run the same
+    /// Write each shape's config.json to FOLDER/SHAPE/, for the rivals
     Configs {
         folder: PathBuf,
         /// Shrunken shapes
@@ -61,12 +64,9 @@ enum Command {
 
 #[derive(clap::Args)]
 struct ReportArgs {
-    /// Results of `run`, or of a program that writes the same fields; one that is not there is left out
+    /// Results of `run`, or of a program that writes the same fields; missing files are skipped
     files: Vec<PathBuf>,
-    /// What `uqac bench --predict --json` has said: its numbers are set beside the rows of the same name
-    #[arg(long, value_name = "FILE")]
-    predictions: Vec<PathBuf>,
-    /// What is said of the run as a whole
+    /// A fact about the run as a whole
     #[arg(long, value_name = "KEY=VALUE")]
     about: Vec<String>,
     #[arg(long, value_name = "FILE")]
@@ -78,7 +78,7 @@ struct ReportArgs {
 /// Bytes of the buffers where nothing is measured.
 const SMALL_BUFFER: usize = 1 << 20;
 
-/// What stops the program; a measurement that fails does not, it is reported.
+/// An error that stops the program; a failed measurement is reported and does not.
 #[derive(Debug, thiserror::Error)]
 pub enum Fatal {
     #[error("{}: {source}", path.display())]
@@ -87,6 +87,8 @@ pub enum Fatal {
     Json { path: PathBuf, source: serde_json::Error },
     #[error(transparent)]
     Machine(#[from] machine::MachineError),
+    #[error(transparent)]
+    Stage(#[from] measure::StageError),
     #[error("--about {0:?}: expected KEY=VALUE")]
     About(String),
 }
@@ -97,7 +99,8 @@ fn main() -> ExitCode {
     let done = |()| true;
     let result = match arguments.command {
         Command::Run(arguments) => session::run(&arguments),
-        Command::Device { device } => say_device(device).map(done),
+        Command::Rates(arguments) => rates::run(&arguments),
+        Command::Device { device } => print_device(device).map(done),
         Command::Report(arguments) => merge(&arguments).map(done),
         Command::Configs { folder, quick } => configs(folder, quick).map(done),
     };
@@ -111,7 +114,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a file, its folder too; an interruption leaves the old file as it was.
+/// Writes a file and its folder; an interruption leaves the old file.
 pub fn write(path: PathBuf, text: &str) -> Result<(), Fatal> {
     let part = path.with_extension("part");
     let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
@@ -126,8 +129,8 @@ pub fn write_json(path: PathBuf, report: &Report) -> Result<(), Fatal> {
     }
 }
 
-fn say_device(choice: DeviceChoice) -> Result<(), Fatal> {
-    println!("{}", device::machine(choice, 0, SMALL_BUFFER)?.describe()?);
+fn print_device(choice: DeviceChoice) -> Result<(), Fatal> {
+    println!("{}", machine::Machine::open(choice, 0, SMALL_BUFFER)?.describe()?);
     Ok(())
 }
 
@@ -144,7 +147,7 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
         };
         match serde_json::from_str(&text) {
             Ok(report) => merged.merge(report),
-            // a program that was cut off; the others' results are still wanted
+            // a program was cut off; the others' results stay
             Err(error) => merged.problems.push(Problem {
                 shape: "results".to_owned(),
                 stage: path.display().to_string(),
@@ -153,10 +156,7 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
         }
     }
     merged.rows.extend(compare::comparisons(&merged.rows, merged.counts));
-    for path in &arguments.predictions {
-        set_beside(&mut merged, path)?;
-    }
-    // one section a shape, in the order in which shapes first came
+    // one section per shape, in order of appearance
     let mut order: Vec<String> = Vec::new();
     for row in &merged.rows {
         if !order.contains(&row.shape) {
@@ -168,27 +168,8 @@ fn merge(arguments: &ReportArgs) -> Result<(), Fatal> {
     write(arguments.markdown.clone(), &merged.markdown())
 }
 
-/// Adds predictions to the rows that measure the same.
-fn set_beside(report: &mut Report, path: &PathBuf) -> Result<(), Fatal> {
-    let read = std::fs::read_to_string(path).map_err(|source| Fatal::Io { path: path.clone(), source })?;
-    let json = |source| Fatal::Json { path: path.clone(), source };
-    let prediction: predict::Prediction = serde_json::from_str(&read).map_err(json)?;
-    report
-        .about
-        .insert(format!("predictions for {}", prediction.shape), format!("{}: {}", prediction.device, prediction.note));
-    for row in report.rows.iter_mut().filter(|row| row.shape == prediction.shape) {
-        if let Some(found) = prediction.rows.iter().find(|found| found.what == row.what && found.unit == row.unit) {
-            let numbers =
-                [("predicted", found.predicted), ("predicted at least", found.low), ("predicted at most", found.high)];
-            row.facts.extend(numbers.map(|(name, value)| (name.to_owned(), value)));
-        }
-    }
-    Ok(())
-}
-
 fn configs(folder: PathBuf, quick: bool) -> Result<(), Fatal> {
-    for shape in SHAPES {
-        let shape = if quick { shape.shrunken() } else { shape };
+    for shape in session::shapes(&[], quick)? {
         write(folder.join(shape.name).join("config.json"), &shape.config().to_string())?;
     }
     Ok(())

@@ -1,38 +1,50 @@
 #!/usr/bin/env bash
-# Everything there is to find out on a machine with a GPU, without a network: the kernels' self-test first, then the CUDA
-# tests on the installed driver and under compute-sanitizer, the measurements of benches/gpu.rs beside the same work through transformers, and a profile.
-# A step that fails is reported and the next goes on. Writes a dated JSON and a Markdown table.
-# Exit code: 0 if every step went well, 1 if one did not, 2 if nothing could be run.
+# A visit to a machine with a GPU, without a network: self-test and kernel tests, the measurements of benches/gpu.rs, the
+# same work through torch and transformers, a profile, the CUDA tests, compute-sanitizer. Each step has its own time limit;
+# a step that fails, hangs or faults is recorded and the next one starts. After every step OUT/DATE.json and .md hold all
+# results so far, and OUT/DATE.log has everything printed, so that a visit that is cut off keeps what it had.
+# Exit code: 0 if every step passed, 1 if one did not, 2 if nothing could run.
 #
 # usage: benches/gpu.sh [options]
-#   --device D        auto, cpu, cuda or cuda:N (default auto); cpu tries the script out without a GPU
-#   --stages S,..     of correct (tests, sanitizers, agreement with the CPU), figures (the measurements and the rivals),
-#                     profile (gaps, kernels, counters) and long (a response of 32k tokens, if there is time for it);
-#                     default: all, in this order
-#   --shapes S,..     the first is measured in full, the others decode only (default: all that benches/gpu.rs knows)
-#   --quick           shrunken shapes: whether everything runs, in about a minute
+#   --device D        auto, cpu, cuda or cuda:N (default auto); cpu is a trial without a GPU
+#   --stages S,..     in this order (default: all)
+#                       contact   self-test, kernel tests, golden answers, agreement with the CPU; if the self-test hangs
+#                                 nothing else runs
+#                       figures   rates of the machine, then the measurements
+#                       rivals    torch.compile with a CUDA graph, transformers
+#                       profile   kernels one by one, timelines, hardware counters
+#                       tests     the CUDA tests on the installed driver
+#                       sanitize  memcheck, racecheck and synccheck of every kernel test
+#                       long      a response of 32k tokens, if time is left
+#   --measure M,..    measurements of the first shape (default decode,answered,prefill,batch,deep,lengths; `gpu run --help`)
+#   --shapes S,..     the first is measured in full, the others decode only (default: all that benches/gpu.rs has)
+#   --rounds N        rounds of each comparison
+#   --quick           shrunken shapes: does everything run? about a minute
 #   --budget S        seconds for everything, the build included (default 600)
 #   --k-cache T       types of the cached keys and values: f32, f16 or bf16 (default: the engine's)
 #   --v-cache T
-#   --out FOLDER      where results go (default benches/results)
-#   --folder FOLDER   where checkpoints of random weights are written, 36 GB, and that of the first shape left (default:
-#                     a new folder in /dev/shm if that has room, else among the temporary files; removed at the end)
-#   --pack DIR        only build, and put everything into DIR that --binaries needs elsewhere
-#   --binaries DIR    use what is there instead of building (a machine without Rust)
-# Kernels: with nvcc ($NVCC, $CUDA_HOME or PATH) at build time they are built in; otherwise NVRTC compiles them there.
-# $CUPTI names libcupti where it is not found. The oracle's small models are taken from $UQAC_GOLDEN or ../shared/golden.
+#   --out FOLDER      results (default benches/results)
+#   --folder FOLDER   checkpoints of random weights, 36 GB (default: a new folder in /dev/shm or the temporary folder,
+#                     removed at the end)
+#   --pack FILE       only build, and write all programs to FILE (.tar.xz) for --binaries on a machine without Rust
+#   --arch A          the GPU architecture of a pack, such as 90a (default: all)
+#   --binaries PATH   a pack, or the folder that it unpacks to, instead of building
+# Kernels are built in where nvcc ($NVCC, $CUDA_HOME or PATH) is present at build time; otherwise NVRTC compiles them on
+# first use. $CUPTI names libcupti, $UQAC_GOLDEN the small test models (default ../shared/golden).
 set -uo pipefail
 from=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
 fail() { echo "error: $*" >&2; exit 2; }
 command_line="benches/gpu.sh $*"
-device=auto stages=correct,figures,profile,long shapes=llama-3.1-8b,llama-3.2-1b,qwen2.5-7b,gemma-2-9b quick="" budget=600
-out=benches/results folder="" binaries="" pack="" k_cache="" v_cache=""
+all_stages="contact figures rivals profile tests sanitize long"
+device=auto stages=${all_stages// /,} shapes=llama-3.1-8b,llama-3.2-1b,qwen2.5-7b,gemma-2-9b quick="" budget=600
+measure=decode,answered,prefill,batch,deep,lengths rounds="" out=benches/results folder="" binaries="" pack="" arch=""
+k_cache="" v_cache=""
 while (($#)); do
   case $1 in
     --quick) quick=--quick ;;
-    --device | --stages | --shapes | --budget | --k-cache | --v-cache | --out | --folder | --binaries | --pack)
+    --device | --stages | --measure | --shapes | --rounds | --budget | --k-cache | --v-cache | --out | --folder | --binaries | --pack | --arch)
       (($# >= 2)) || fail "$1 needs a value"
       option=${1#--} value=$2
       [[ ! $option =~ ^(out|folder|pack|binaries)$ || $value == /* ]] || value=$from/$value
@@ -45,23 +57,31 @@ while (($#)); do
 done
 [[ $budget =~ ^[0-9]+$ ]] || fail "--budget $budget: expected seconds"
 for name in ${stages//,/ }; do
-  [[ $name =~ ^(correct|figures|profile|long)$ ]] || fail "--stages: unknown stage $name (correct, figures, profile, long)"
+  [[ " $all_stages " == *" $name "* ]] || fail "--stages: unknown stage $name (${all_stages// /, })"
 done
 first_shape=${shapes%%,*} other_shapes=${shapes#"$first_shape"}
-caches=(${k_cache:+--k-cache "$k_cache"} ${v_cache:+--v-cache "$v_cache"})
+
+source benches/gpu/pack.sh
+if [[ -n $pack ]]; then
+  pack "$pack" "$arch"
+  exit
+fi
 
 started=$SECONDS
 work=$(mktemp -d)
 owned=()
 trap 'rm -rf "$work" "${owned[@]}"' EXIT
-about=() results=() failures=0
+stamp=$(date -u +%F_%H%M%S)_${device/:/}${quick:+_quick}
+about=() results=() failures=0 gpu=""
 left() { echo $((budget - (SECONDS - started))); }
 have() { command -v "$1" > /dev/null 2>&1; }
-wanted() { [[ ,$stages, == *,$1,* ]]; }
 note() { about+=(--about "$1=$2"); }
 skip() { printf '\n== %s: SKIPPED: %s\n' "$1" "$2"; note "step $1" "skipped: $2"; }
+record() {
+  [[ ! -x $gpu ]] || "$gpu" report --json "$out/$stamp.json" --markdown "$out/$stamp.md" "${about[@]}" "${results[@]}"
+}
 
-# step NAME SECONDS COMMAND...: runs it for at most so long, and no longer than what is left.
+# step NAME SECONDS COMMAND...: runs it for at most SECONDS, and no longer than the budget allows.
 step() {
   local name=$1 cap=$2 begun=$SECONDS code=0
   shift 2
@@ -82,22 +102,20 @@ step() {
     printf '== %s FAILED: %s\n' "$name" "$why"
     note "step $name" "FAILED, $why: $(grep -v '^ *$' "$work/last.log" | tail -n 1 | cut -c -160)"
   fi
+  record
   return "$code"
 }
 
-# ---- programs ----
-
-source benches/gpu/pack.sh
-
-if [[ -n $pack ]]; then
-  pack "$pack"
-  exit
-fi
+mkdir -p "$out" || exit 2
 if [[ -z $binaries ]]; then
   binaries=$work/bin
   mkdir -p "$binaries"
   # a step is a program of its own
-  step build 420 bash -c "source benches/gpu/pack.sh && build '$binaries' $(wanted correct && echo with-tests)"
+  step build 420 bash -c "source benches/gpu/pack.sh && build '$binaries' with-tests"
+elif [[ -f $binaries ]]; then
+  mkdir "$work/bin"
+  tar -xJf "$binaries" -C "$work/bin" || fail "$binaries does not unpack"
+  binaries=$work/bin
 fi
 gpu=$binaries/gpu
 [[ -x $gpu ]] || fail "there is no program $gpu"
@@ -106,18 +124,21 @@ gpu=$binaries/gpu
 
 card=$(nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem --format=csv,noheader 2> /dev/null)
 [[ $device != auto ]] || device=$([[ -n $card ]] && echo cuda || echo cpu)
+torch_device=$device
+[[ $device != cuda ]] || torch_device=cuda:0
 on_gpu() { [[ $device != cpu ]]; }
 named=$("$gpu" device --device "$device") || fail "no measurements without the device"
-echo "$named"
 if on_gpu; then
   # a libcuda that runs kernels on the CPU, for tests, is no device to measure
   if [[ -z $card ]]; then
-    [[ -n $quick ]] || fail "nvidia-smi lists no GPU: $named can be tried out with --quick only"
+    [[ -n $quick ]] || fail "nvidia-smi lists no GPU: $named can be tried with --quick only"
   elif ! grep -qF "${named%%, *}" <<< "$card"; then
     fail "libcuda drives $named, but nvidia-smi lists $card: is LD_LIBRARY_PATH set?"
   fi
   note card "${card:-none that nvidia-smi lists}"
 fi
+exec > >(tee -a "$out/$stamp.log") 2>&1
+echo "$named"
 note date "$(date -u +%FT%TZ)"
 note command "$command_line"
 note host "$(nproc) cores, $(awk '/MemTotal/ {printf "%.0f GiB", $2 / 1048576}' /proc/meminfo), $(uname -sr)"
@@ -127,10 +148,13 @@ if [[ -z $folder ]]; then
   if [[ -z $quick ]] && ((${free:-0} > 40 << 20)); then folder=$(mktemp -d /dev/shm/uqac.XXXXXX); else folder=$work/models; fi
   owned+=("$folder")
 fi
-torch=$(python3 benches/rivals_gpu.py --device "$device" --versions 2>&1) && has_torch=yes || has_torch=""
+torch=$(python3 benches/rivals_gpu.py --device "$torch_device" --versions 2>&1) && has_torch=yes || has_torch=""
+[[ -z $has_torch ]] || note "torch and transformers" "$torch"
+export PYTHONUNBUFFERED=1
 
-# measure NAME SECONDS OPTIONS...: benches/gpu.rs, which saves what it has after every stage of its own.
-matrix=()
+options=(--device "$device" $quick ${rounds:+--rounds "$rounds"})
+rates=()
+# measure NAME SECONDS OPTIONS...: benches/gpu.rs, which saves its results after each measurement.
 measure() {
   local name=$1 cap=$2 limit
   shift 2
@@ -138,90 +162,60 @@ measure() {
   limit=$(left)
   ((limit > cap)) && limit=$cap
   # it stops by itself before it is cut off
-  step "$name" "$cap" "$gpu" run --device "$device" $quick "${caches[@]}" --folder "$folder" --json "$work/$name.json" \
-    --budget "$((limit > 40 ? limit - 20 : 20))" "${matrix[@]}" "$@"
+  step "$name" "$cap" "$gpu" run "${options[@]}" ${k_cache:+--k-cache "$k_cache"} ${v_cache:+--v-cache "$v_cache"} \
+    --folder "$folder" --json "$work/$name.json" --budget "$((limit > 40 ? limit - 20 : 20))" "${rates[@]}" "$@"
 }
 
-# ---- first contact ----
+# ---- stages ----
 
-# Whether every kernel answers right, and what the figures should be: the report has the predictions beside them.
-predictions=()
-first_contact() {
-  local shape model=""
-  if ! on_gpu || [[ ! -x $binaries/uqac ]]; then
+contact() {
+  local code=0 kernels=("$binaries"/kernel_tests/*)
+  if on_gpu && [[ -x $binaries/uqac ]]; then
+    step self-test 60 "$binaries/uqac" devices --check || code=$?
+    if ((code == 124 || code == 137)); then
+      skip "all other steps" "the self-test hangs"
+      stages=""
+      return
+    fi
+  else
     skip self-test "no GPU, or no program uqac in $binaries"
-    return
   fi
-  step self-test 60 "$binaries/uqac" devices --check
-  case $card in *H100*) model=h100 ;; *H200*) model=h200 ;; *B200*) model=b200 ;; *4090*) model=4090 ;; esac
-  [[ -n $model && -z $quick ]] || return 0
-  for shape in ${shapes//,/ }; do
-    if "$binaries/uqac" bench --predict "$model" --shape "$shape" --json > "$work/prediction-$shape.json"; then
-      predictions+=(--predictions "$work/prediction-$shape.json")
-    fi
-  done
-}
-
-# ---- correct ----
-
-correct() {
+  if on_gpu && [[ -x ${kernels[0]} ]]; then
+    step kernel-tests 120 bash -c "source benches/gpu/pack.sh; run_kernel_tests '$binaries' '$work'"
+  else
+    skip kernel-tests "no GPU, or none in $binaries (g++ and nvcc build them)"
+  fi
+  [[ ! -x $binaries/uqac ]] || step golden 45 python3 benches/gpu/golden.py "$binaries/uqac" "$device"
   measure agreement 90 --shapes "$shapes" --stages agreement
-  if ! on_gpu; then
-    skip tests "no GPU"
-    return
-  fi
-  [[ ! -x $binaries/uqac ]] || step devices 30 "$binaries/uqac" devices
-  export UQAC_TEST_DRIVER=installed
-  [[ ! -d $binaries/golden ]] || export UQAC_GOLDEN=$binaries/golden
-  local module modules tests=$binaries/it kernels=("$binaries"/kernel_tests/*) tool cap=100
-  modules=$("$tests" --list 2> /dev/null | grep -o '^cuda_[a-z]*' | sort -u)
-  # both sanitizers end early if much else is to follow
-  ! wanted figures || cap=45
-  [[ -n $modules ]] || skip tests "no CUDA tests in $binaries"
-  for module in $modules; do step "$module" 90 "$tests" --test-threads 4 "$module::"; done
-  [[ -x ${kernels[0]} ]] || skip kernel-tests "none in $binaries (g++ and nvcc are needed to build them)"
-  [[ ! -x ${kernels[0]} ]] || step kernel-tests 120 bash -c \
-    'printf "%s\n" "${@:2}" | xargs -P "$(($(nproc) < 4 ? $(nproc) : 4))" -I {} env {} "$1"' _ "$binaries/fatbins" "${kernels[@]}"
-  for tool in memcheck racecheck; do
-    if ! have compute-sanitizer; then
-      skip "$tool" "compute-sanitizer is not installed"
-      continue
-    fi
-    local sanitizer=(compute-sanitizer --tool "$tool" --error-exitcode 9)
-    [[ -z $modules ]] || step "$tool-models" "$cap" "${sanitizer[@]}" "$tests" --test-threads 1 \
-      cuda_backend::every_family cuda_backend::batches
-    step "$tool-shapes" "$cap" "${sanitizer[@]}" "$gpu" run --device "$device" --quick --rounds 1 "${caches[@]}" \
-      --shapes "$shapes" --stages agreement,decode,answered,batch --json "$work/$tool.json" --budget "$((cap - 15))"
-  done
-}
-
-# ---- figures ----
-
-# rivals NAME SECONDS OPTIONS...: the first shape through transformers.
-rivals() {
-  local name=$1 cap=$2
-  shift 2
-  results+=("$work/$name.json")
-  step "$name" "$cap" python3 benches/rivals_gpu.py --device "$device" $quick --configs "$work/configs" \
-    --json "$work/$name.json" --shapes "$first_shape" "$@"
 }
 
 figures() {
-  if [[ -n $has_torch ]]; then
-    note "torch and transformers" "$torch"
-    step matrix-rate 40 python3 benches/rivals_gpu.py --device "$device" $quick --matrix-rate "$work/rate" &&
-      matrix=(--matrix-rate "$(< "$work/rate")")
-  else
-    skip rivals "${torch##*$'\n'}"
+  local read=()
+  [[ ! -f $binaries/read_rate.fatbin ]] || read=(--read-kernel "$binaries/read_rate.fatbin" --read-rate "$work/read")
+  if on_gpu; then
+    results+=("$work/rates.json")
+    step rates 30 "$gpu" rates --device "$device" $quick "${read[@]}" --json "$work/rates.json"
+    [[ ! -s $work/read ]] || rates+=(--read-rate "$(< "$work/read")")
   fi
-  "$gpu" configs "$work/configs" $quick
-  measure "$first_shape" 240 --shapes "$first_shape" --stages decode,answered,prefill,batch,deep,lengths --keep
-  [[ -z $has_torch ]] || rivals rivals-generation 90 --work sdpa
+  [[ -z $has_torch ]] || step matrix-rate 40 python3 benches/rivals_gpu.py --device "$torch_device" $quick --matrix-rate "$work/matrix"
+  [[ ! -s $work/matrix ]] || rates+=(--matrix-rate "$(< "$work/matrix")")
+  measure "$first_shape" 240 --shapes "$first_shape" --stages "$measure" --keep
   [[ -z $other_shapes ]] || measure other-shapes 120 --shapes "${other_shapes#,}" --stages decode
-  [[ -z $has_torch ]] || rivals rivals-attentions 60 --work attentions
 }
 
-# ---- profile ----
+rivals() {
+  if [[ -z $has_torch ]]; then
+    skip rivals "${torch##*$'\n'}"
+    return
+  fi
+  "$gpu" configs "$work/configs" $quick
+  local name shared=(--device "$torch_device" $quick --configs "$work/configs" --shapes "$first_shape")
+  results+=("$work"/rivals-{compiled,sdpa,attentions}.json)
+  step rivals-compiled 150 python3 benches/rivals_compiled.py "${shared[@]}" --json "$work/rivals-compiled.json"
+  for name in sdpa attentions; do
+    step "rivals-$name" 90 python3 benches/rivals_gpu.py "${shared[@]}" --work "$name" --json "$work/rivals-$name.json"
+  done
+}
 
 # Where libcupti may be: named, with the toolkit, with torch.
 cupti() {
@@ -247,44 +241,62 @@ profile() {
     skip timeline "libcupti is not found (CUPTI=FILE names it)"
   fi
   if have ncu; then
-    # two layers are enough: the kernels of the others are the same
+    # the layers are alike: two are enough
     counters=gpu__time_duration.sum,dram__bytes_read.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed
     counters+=,sm__throughput.avg.pct_of_peak_sustained_elapsed,sm__warps_active.avg.pct_of_peak_sustained_active
     counters+=,launch__registers_per_thread,launch__grid_size
-    mkdir -p "$out"
     step counters 120 ncu --clock-control none --csv --page raw --metrics "$counters" --log-file "$out/${stamp}_ncu.csv" \
-      "$gpu" run --device "$device" $quick "${caches[@]}" --shapes "$first_shape" --layers 2 --stages steps
+      "$gpu" run "${options[@]}" --shapes "$first_shape" --layers 2 --stages steps
+    gzip -f "$out/${stamp}_ncu.csv" 2> /dev/null
   else
     skip counters "ncu is not installed"
   fi
 }
 
-# ---- long ----
+tests() {
+  local module modules
+  if ! on_gpu; then
+    skip tests "no GPU"
+    return
+  fi
+  [[ ! -d $binaries/golden ]] || export UQAC_GOLDEN=$binaries/golden
+  modules=$("$binaries/it" --list 2> /dev/null | grep -o '^cuda_[a-z]*' | sort -u)
+  [[ -n $modules ]] || skip tests "no CUDA tests in $binaries"
+  for module in $modules; do
+    UQAC_TEST_DRIVER=installed step "$module" 90 "$binaries/it" --test-threads 4 "$module::"
+  done
+}
+
+sanitize() {
+  local tool kernel
+  if ! on_gpu || ! have compute-sanitizer; then
+    skip sanitize "no GPU, or compute-sanitizer is not installed"
+    return
+  fi
+  for tool in memcheck racecheck synccheck; do
+    for kernel in "$binaries"/kernel_tests/*; do
+      [[ ! -x $kernel ]] || step "$tool ${kernel##*/}" 60 compute-sanitizer --tool "$tool" --report-api-errors no \
+        --print-limit 20 --error-exitcode 9 "$kernel" "$binaries/fatbins"
+    done
+  done
+}
 
 long() {
   if (($(left) > 40)); then
-    # says itself that it is skipped where the time is too short for it
+    # skipped by the program itself where the time is too short
     measure whole-response "$(left)" --shapes "$first_shape" --stages whole --keep
   else
     skip whole-response "no time left"
   fi
 }
 
-stamp=$(date -u +%F_%H%M%S)_${device/:/}${quick:+_quick}
-first_contact
-for name in correct figures profile long; do
-  if wanted "$name"; then "$name"; fi
+for name in $all_stages; do
+  [[ ,$stages, != *,$name,* ]] || "$name"
 done
-
-# ---- the record ----
-
-if "$gpu" report --json "$out/$stamp.json" --markdown "$out/$stamp.md" "${about[@]}" "${predictions[@]}" "${results[@]}"; then
-  printf '\n'
-  cat "$out/$stamp.md"
-  printf '\n%d s of %d s; written to %s.json and .md\n' "$((SECONDS - started))" "$budget" "$out/$stamp"
-else
-  failures=$((failures + 1))
-fi
+record || failures=$((failures + 1))
+printf '\n'
+cat "$out/$stamp.md"
+printf '\n%d s of %d s; results in %s.json, .md and .log\n' "$((SECONDS - started))" "$budget" "$out/$stamp"
 if ((failures > 0)); then
   printf '%d steps failed or had no time\n' "$failures"
   exit 1

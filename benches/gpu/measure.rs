@@ -97,6 +97,12 @@ pub enum StageError {
     NoSteps { runs: usize },
     #[error("sequence {sequence} has {found} response tokens, expected {expected}")]
     Short { sequence: usize, found: usize, expected: usize },
+    #[error(transparent)]
+    Driver(#[from] cudarc::driver::DriverError),
+    #[error("the read kernel's sum is {found:#x}, expected {expected:#x}: its figure would be worthless")]
+    ReadSum { found: u32, expected: u32 },
+    #[error("the shape {0} does not make a model")]
+    Shape(String),
     #[error("ln p of response token {index} of sequence {sequence} is {logprob}")]
     NotFinite { sequence: usize, index: usize, logprob: f64 },
     #[error("skipped: it takes about {needed:.0} s and {left:.0} s are left")]
@@ -113,14 +119,26 @@ pub struct Bench<'a> {
     pub sizes: &'a Sizes,
     /// Figures at full size on a GPU are held against the project's targets.
     pub counts: bool,
-    /// Floating-point operations a second of a large bf16 product on this machine.
+    /// Floating-point operations per second of a large bf16 product on this machine.
     pub matrix_rate: Option<f64>,
+    /// Bytes per second that bulk copies read on this machine.
+    pub read_rate: Option<f64>,
     pub deadline: Deadline,
     /// Bytes in use before the model was loaded.
     pub before_load: u64,
 }
 
 impl Bench<'_> {
+    /// The floor of work bound by memory, in bytes per second: the read rate where it is known, else `copies`.
+    pub fn read_floor(&self, copies: f64) -> f64 {
+        self.read_rate.unwrap_or(copies)
+    }
+
+    /// Bytes that the trace adds to a step of one sequence.
+    pub fn trace_bytes(&self) -> f64 {
+        self.engine.expected_memory(1).trace_row as f64
+    }
+
     /// `count` prompts of pseudo-random ids, each another.
     pub fn prompts(&self, count: usize, tokens: usize) -> Vec<Vec<u32>> {
         let vocab = self.engine.spec().vocab_size as u64;

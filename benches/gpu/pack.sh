@@ -1,35 +1,35 @@
-# For benches/gpu.sh: builds the programs that it runs, and packs them for a machine without Rust. To be sourced in the
-# repository's root.
+# For benches/gpu.sh: builds its programs, and packs them for a machine without Rust. To be sourced in the repository's root.
 
-# The files that are in a JSON message of cargo under a name: values NAME FILE.
+# What a visit may carry, tree included, in MiB.
+most_carried=60
+
+# values NAME FILE: the files under a name in cargo's JSON messages.
 values() { grep -o "\"$1\":\"[^\"]*\"" "$2" | cut -d '"' -f 4; }
 
-# build FOLDER [with-tests]: the program gpu; with tests, the integration tests, the kernels' own, what these read, and
-# uqac itself.
+# build FOLDER [with-tests]: the program gpu; with tests, uqac, the integration tests, the kernel tests and their data.
 build() {
-  local into=$1 targets=(--bench gpu ${2:+--test it}) path name messages
+  local into=$1 targets=(--bench gpu ${2:+--test it}) path name messages made
   messages=$(mktemp)
-  # a bench target is built by `cargo test` as well, in the release profile
+  # cargo test builds a bench target too, in the release profile
   cargo test --release --locked --offline --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$messages" ||
     return 1
   mkdir -p "$into"
   rm -rf "$into"/{it,kernel_tests,fatbins,golden} # of an earlier build
   for path in $(values executable "$messages"); do
     name=$(basename "$path")
-    # without symbols and line tables: a quarter of the size to carry
+    # without symbols and line tables: a quarter of the size
     strip -o "$into/${name%-*}" "$path" 2> /dev/null || cp "$path" "$into/${name%-*}"
   done
   {
     git rev-parse --short HEAD
     git diff --quiet HEAD -- src kernels benches || echo ', changed'
   } 2> /dev/null | tr -d '\n' > "$into/commit"
-  local made
   made=$(values out_dir "$messages" | grep '/uqac-')
   rm -f "$messages"
   [[ -z ${2:-} ]] || test_data "$into" "$made"
 }
 
-# test_data FOLDER OUT_DIR: fatbins, the kernels' tests that launch them, the oracle's small models.
+# test_data FOLDER OUT_DIR: fatbins, the kernel tests that launch them, the small test models.
 test_data() {
   local into=$1 fatbins=("$2"/*.fatbin) golden=${UQAC_GOLDEN:-../shared/golden}
   if [[ -f ${fatbins[0]} ]]; then
@@ -37,26 +37,47 @@ test_data() {
     cp "${fatbins[@]}" "$into/fatbins"
     printf '%s\n' tests/cuda_kernels/*.cpp |
       xargs -P "$(nproc)" -I {} bash -c 'source benches/gpu/pack.sh; kernel_test "$@"' _ {} "$into" || return 1
+    "${NVCC:-nvcc}" -fatbin -gencode "arch=compute_90,code=[sm_90,compute_90]" -o "$into/read_rate.fatbin" benches/gpu/read_rate.cu ||
+      return 1
   else
-    echo "no nvcc: the kernels are left to NVRTC, and their own tests are left out"
+    echo "no nvcc: NVRTC compiles the kernels there, and their tests and the read rate are left out"
   fi
   if [[ -d $golden ]]; then
     mkdir -p "$into/golden"
     cp -r "$golden"/tiny_* "$into/golden"
   else
-    echo "no $golden: tests that need the oracle's models will say that they are skipped"
+    echo "no $golden: tests that need its models will be skipped"
   fi
 }
 
 # kernel_test FILE FOLDER: a test of tests/cuda_kernels as a program that launches on the device (see on_device.h).
 kernel_test() {
-  local flags=(-std=c++17 -O1 -fno-strict-aliasing -fno-extern-tls-init -pthread -w -Wno-psabi)
+  local flags=(-std=c++17 -O1 -mf16c -mfma -fno-strict-aliasing -fno-extern-tls-init -pthread -w -Wno-psabi)
   "${CXX:-g++}" "${flags[@]}" -include benches/gpu/on_device.h -I tests/cuda_host -I kernels -I tests/cuda_kernels \
     "$1" -o "$2/kernel_tests/$(basename "$1" .cpp)" -ldl
 }
 
-# pack FOLDER: everything for `gpu.sh --binaries FOLDER`.
+# run_kernel_tests FOLDER LOGS: each in a process with its own limit, four at a time; the names of failed ones come last.
+run_kernel_tests() {
+  local logs=$2
+  printf '%s\n' "$1"/kernel_tests/* | xargs -P 4 -I {} bash -c '
+    name=${1##*/} code=0
+    timeout -k 2 60 "$1" "$2" > "$3/$name.log" 2>&1 || code=$?
+    echo "-- $name: exit code $code"
+    tail -n 20 "$3/$name.log"
+    ((code == 0)) || echo "$name" >> "$3/failed-kernel-tests"' _ {} "$1/fatbins" "$logs"
+  [[ ! -s $logs/failed-kernel-tests ]] || { echo "failed: $(tr '\n' ' ' < "$logs/failed-kernel-tests")"; return 1; }
+}
+
+# pack FILE [ARCHITECTURE]: everything for `gpu.sh --binaries FILE`.
 pack() {
-  build "$1" with-tests || return 1
-  du -ah --apparent-size "$1" | sort -k 2 | grep -v 'golden/tiny_.*/'
+  local folder mib
+  folder=$(mktemp -d)
+  if [[ -n ${2:-} ]]; then export UQAC_CUDA_ARCHITECTURES=$2; fi
+  build "$folder" with-tests && tar -C "$folder" -c . | xz -6 -T 0 > "$1" || { rm -rf "$folder"; return 1; }
+  du -ah --apparent-size "$folder" | sort -k 2 | grep -v 'golden/tiny_.*/'
+  rm -rf "$folder"
+  mib=$((($(git ls-files -z | xargs -0 cat | wc -c) + $(stat -c %s "$1")) >> 20))
+  echo "$1: $(($(stat -c %s "$1") >> 20)) MiB, $mib MiB with the tree (at most $most_carried)"
+  ((mib <= most_carried))
 }

@@ -1,22 +1,22 @@
-//! Rows of results: as a table for people, as JSON for the record, and several runs merged into one.
+//! Rows of results as a Markdown table and as JSON, and the merging of several runs.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use uqac::bench::MedianRange;
 
-/// What a measurement could reach at best, in its own unit, and why.
+/// The best possible figure, in the row's unit, and its reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Floor {
     pub value: f64,
     pub because: String,
 }
 
-/// What the project asks of a figure.
+/// The project's requirement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
     pub text: String,
-    /// Only a run at full size on a GPU can say; `None` elsewhere.
+    /// `None` unless measured at full size on a GPU.
     pub met: Option<bool>,
 }
 
@@ -77,7 +77,7 @@ impl Row {
         [self.median, self.min, self.max].iter().all(|x| x.is_finite())
     }
 
-    /// Whether the target is met, where one is held against.
+    /// Whether the target is met; `None` without a target or off a GPU.
     pub fn met(&self) -> Option<bool> {
         self.target.as_ref().and_then(|target| target.met)
     }
@@ -89,8 +89,13 @@ impl Row {
         self
     }
 
-    /// Floor and figure as a share of one another: 1 is the floor itself, whether a rate or a time. Not of what is a
-    /// difference in percent: there the two stand side by side.
+    /// Requires this share of the floor.
+    pub fn share_target(self, share: f64, counts: bool) -> Row {
+        let text = format!("≥ {:.0} % of the floor", 100.0 * share);
+        self.target(&text, counts, |row| row.share().is_some_and(|found| found >= share))
+    }
+
+    /// Figure relative to its floor: 1 is the floor itself, for a rate as for a time. `None` for a difference in percent.
     pub fn share(&self) -> Option<f64> {
         if self.unit == "%" {
             return None;
@@ -106,7 +111,7 @@ pub fn median(values: &[f64]) -> f64 {
     MedianRange::of(values).median
 }
 
-/// A measurement that was not made.
+/// A measurement without a result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Problem {
     pub shape: String,
@@ -120,7 +125,7 @@ pub struct Report {
     /// Date, device, driver, command and so on.
     #[serde(default)]
     pub about: BTreeMap<String, String>,
-    /// Whether the figures are held against the project's targets: full size, on a GPU.
+    /// Whether targets apply: full size, on a GPU.
     #[serde(default)]
     pub counts: bool,
     #[serde(default)]
@@ -130,7 +135,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Adds another run's results; what both say about themselves stays this one's.
+    /// Adds another run's results; on conflict this run's facts stay.
     pub fn merge(&mut self, other: Report) {
         for (key, value) in other.about {
             self.about.entry(key).or_insert(value);
@@ -146,8 +151,8 @@ impl Report {
             let _ = writeln!(out, "- {key}: {}", value.replace('\n', " "));
         }
         let _ = writeln!(out, "\n{}", self.verdict());
-        out += "\nMedian (min–max of the rounds). Floor: the best that is possible, from bytes and operations; of the \
-                floor: 100 % is the floor itself.\n";
+        out += "\nMedian (min–max of the rounds). Floor: the best possible figure, from bytes and operations; \
+                100 % of the floor is the floor itself.\n";
         let mut shape = None;
         for row in &self.rows {
             if shape != Some(&row.shape) {
@@ -174,7 +179,7 @@ impl Report {
         out
     }
 
-    /// How many targets are met, and which are not.
+    /// The number of targets met, and the names of the others.
     fn verdict(&self) -> String {
         let held = |met: bool| self.rows.iter().filter(move |row| row.met() == Some(met));
         let (met, missed) = (held(true).count(), held(false).count());
@@ -183,7 +188,7 @@ impl Report {
         format!("Targets met: {met} of {}.{names}", met + missed)
     }
 
-    /// How each floor comes about.
+    /// The reason of each floor.
     fn reasons(&self) -> Vec<String> {
         let reason = |row: &Row| Some(format!("{} · {}: {}", row.shape, row.what, row.floor.as_ref()?.because));
         self.rows.iter().filter_map(reason).collect()

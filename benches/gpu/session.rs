@@ -1,13 +1,13 @@
 //! One run: shapes and stages in order, results saved after each, a failure reported and the next stage begun.
 
 use crate::cupti::Recorder;
-use crate::device;
-use crate::log::{Failure, Log, caught};
-use crate::machine::Machine;
+use crate::log::{Failure, FailureKind, Log, caught};
+use crate::machine::{Machine, resolve};
 use crate::measure::{Bench, Deadline, Sizes, StageError};
 use crate::report::{Report, Row};
-use crate::shapes::{ModelShape, SHAPES};
+use crate::shapes::{self, Shape};
 use crate::{Fatal, agreement, answered, checkpoint, stages, timeline};
+use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub struct RunArgs {
     #[arg(long, default_value = "auto")]
     device: DeviceChoice,
     /// Shapes to measure [default: all]
-    #[arg(long, value_delimiter = ',', value_parser = SHAPES.map(|shape| shape.name))]
+    #[arg(long, value_delimiter = ',', value_parser = shapes::NAMES)]
     shapes: Vec<String>,
     /// Stages, in this order
     #[arg(long, value_delimiter = ',', default_value = "agreement,decode,answered,prefill,batch,deep,lengths")]
@@ -32,7 +32,7 @@ pub struct RunArgs {
     /// Seconds after which no further stage begins; 0: no limit
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     budget: u64,
-    /// So many layers instead of the shape's own, for a look at single kernels
+    /// Layers instead of the shape's own, to look at single kernels
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     layers: Option<u16>,
     /// Rounds of each comparison [default: 5, quick: 2]
@@ -44,9 +44,12 @@ pub struct RunArgs {
     /// Leave the checkpoints there for another run
     #[arg(long)]
     keep: bool,
-    /// FLOP/s of a large bf16 matrix product, measured on this machine: the floor of what is bound by arithmetic
+    /// FLOP/s of a large bf16 matrix product on this machine: the floor of work bound by arithmetic
     #[arg(long, value_name = "RATE")]
     matrix_rate: Option<f64>,
+    /// Bytes per second that bulk copies read on this machine: the floor of work bound by memory [default: the copy rate]
+    #[arg(long, value_name = "RATE")]
+    read_rate: Option<f64>,
     /// Threads, for the CPU and for writing checkpoints; 0: one per core
     #[arg(long, default_value_t = 0)]
     threads: usize,
@@ -59,7 +62,7 @@ pub struct RunArgs {
     /// libcupti, for `timeline` [default: libcupti.so, as the loader finds it]
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
-    /// Goes behind what a row measures, where something about the runs is not as it is by default
+    /// Appended to the rows' names, for runs that deviate from the defaults
     #[arg(long, default_value = "", value_name = "TEXT")]
     suffix: String,
     /// Save the results here
@@ -67,7 +70,7 @@ pub struct RunArgs {
     json: Option<PathBuf>,
 }
 
-/// What is measured of a shape.
+/// A measurement of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Stage {
     /// Shrunken, against the CPU: same tokens, probabilities, heads, chain
@@ -87,7 +90,7 @@ enum Stage {
     Whole,
     /// The kernels of a decode step and the gaps between them, by CUPTI
     Timeline,
-    /// A short generation and nothing else, to be looked at by a profiler
+    /// A short generation and nothing else, for a profiler
     Steps,
 }
 
@@ -131,12 +134,13 @@ impl Task {
     }
 }
 
-/// What measurements are made with.
+/// The equipment of all measurements.
 struct Rig {
     machine: Machine,
     options: EngineOptions,
     sizes: Sizes,
     matrix_rate: Option<f64>,
+    read_rate: Option<f64>,
     deadline: Deadline,
     counts: bool,
 }
@@ -145,10 +149,10 @@ impl Rig {
     /// With a model loaded.
     fn load<'a>(&'a mut self, shape: &'a str, folder: &Path) -> Result<Bench<'a>, Failure> {
         let before_load = self.machine.in_use().map_err(StageError::from)?;
-        let Rig { machine, options, sizes, matrix_rate, deadline, counts } = self;
-        let (matrix_rate, deadline, counts) = (*matrix_rate, *deadline, *counts);
+        let Rig { machine, options, sizes, matrix_rate, read_rate, deadline, counts } = self;
+        let (matrix_rate, read_rate, deadline, counts) = (*matrix_rate, *read_rate, *deadline, *counts);
         let engine = Engine::load(folder, *options)?;
-        Ok(Bench { engine, machine, shape, sizes, counts, matrix_rate, deadline, before_load })
+        Ok(Bench { engine, machine, shape, sizes, counts, matrix_rate, read_rate, deadline, before_load })
     }
 }
 
@@ -165,21 +169,31 @@ pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let mut sizes = if arguments.quick { Sizes::quick() } else { Sizes::full() };
     sizes.rounds = arguments.rounds.map_or(sizes.rounds, usize::from);
     let deadline = Deadline::after(arguments.budget);
-    let machine = device::machine(arguments.device, arguments.threads, sizes.buffer)?;
+    let machine = Machine::open(arguments.device, arguments.threads, sizes.buffer)?;
     let temporary = tempfile::tempdir().map_err(|source| Fatal::Io { path: std::env::temp_dir(), source })?;
     let folder = arguments.folder.clone().unwrap_or_else(|| temporary.path().to_owned());
     let counts = !arguments.quick && arguments.layers.is_none() && matches!(machine, Machine::Cuda(_));
     let report = Report { counts, ..Report::default() };
     let (json, suffix) = (arguments.json.clone(), arguments.suffix.clone());
     let log = Log { report, json, suffix, failures: 0 };
-    let RunArgs { device, threads, k_cache, v_cache, matrix_rate, .. } = *arguments;
-    let options = EngineOptions { k_cache, v_cache, ..device::engine_options(device, threads) };
-    let rig = Rig { machine, options, sizes, matrix_rate, deadline, counts };
+    let RunArgs { device, threads, k_cache, v_cache, matrix_rate, read_rate, .. } = *arguments;
+    let options = EngineOptions { device: resolve(device), threads, k_cache, v_cache, ..EngineOptions::default() };
+    let rig = Rig { machine, options, sizes, matrix_rate, read_rate, deadline, counts };
     let mut session = Session { arguments, rig, folder, log };
     session.describe()?;
-    let wanted = |shape: &&ModelShape| arguments.shapes.is_empty() || arguments.shapes.iter().any(|n| n == shape.name);
-    SHAPES.iter().filter(wanted).try_for_each(|shape| session.measure(shape))?;
+    shapes(&arguments.shapes, false)?.iter().try_for_each(|shape| session.measure(shape))?;
     Ok(session.log.failures == 0)
+}
+
+/// The shapes with these names, all without names.
+pub fn shapes(names: &[String], shrunken: bool) -> Result<Vec<Shape>, StageError> {
+    let wanted = shapes::NAMES.iter().filter(|name| names.is_empty() || names.iter().any(|other| other == *name));
+    wanted
+        .map(|name| {
+            let shape = shapes::find(name).and_then(|shape| if shrunken { shape.shrunken() } else { Some(shape) });
+            shape.ok_or_else(|| StageError::Shape((*name).to_owned()))
+        })
+        .collect()
 }
 
 impl Session<'_> {
@@ -196,20 +210,19 @@ impl Session<'_> {
         }
         let giga = |rate: f64| rate / 1e9;
         let rates = (0..self.rig.sizes.rounds).map(|_| machine.bandwidth().map(giga)).collect::<Result<Vec<_>, _>>()?;
-        let mut rows = vec![Row::new("the machine", machine.bandwidth_kind(), "GB/s", &rates)];
-        let upload = machine.upload_rate()?;
-        rows.extend(upload.map(|rate| Row::new("the machine", "copy from pinned host memory", "GB/s", &[giga(rate)])));
+        let mut rows = vec![Row::new("the machine", "memory bandwidth by copies", "GB/s", &rates)];
         let matrix = self.rig.matrix_rate;
         rows.extend(matrix.map(|r| Row::new("the machine", "large bf16 matrix product", "TFLOP/s", &[r / 1e12])));
         self.log.add(rows)
     }
 
     /// All stages of one shape.
-    fn measure(&mut self, shape: &ModelShape) -> Result<(), Fatal> {
+    fn measure(&mut self, shape: &Shape) -> Result<(), Fatal> {
         println!("{}", shape.name);
         let mut tasks = Task::list(&self.arguments.stages, &self.rig.sizes);
+        let shrunken = || shape.shrunken().ok_or_else(|| StageError::Shape(shape.name.to_owned()));
         if take(&mut tasks, Stage::Agreement) {
-            let outcome = caught(|| self.agreement(&shape.shrunken()));
+            let outcome = caught(|| self.agreement(&shrunken()?));
             let unexplained = outcome.as_ref().ok().and_then(|rows| agreement::unexplained(rows));
             self.log.record(shape.name, "agreement", outcome)?;
             if let Some(failure) = unexplained {
@@ -220,8 +233,11 @@ impl Session<'_> {
         if tasks.is_empty() && !timeline {
             return Ok(());
         }
-        let mut shape = if self.arguments.quick { shape.shrunken() } else { shape.clone() };
-        shape.layers = self.arguments.layers.map_or(shape.layers, usize::from);
+        let mut shape = if self.arguments.quick { shrunken()? } else { shape.clone() };
+        if let Some(layers) = self.arguments.layers {
+            let fewer = shape.with(&json!({ "num_hidden_layers": layers }));
+            shape = fewer.ok_or_else(|| StageError::Shape(shape.name.to_owned()))?;
+        }
         let folder = self.folder.join(shape.name);
         let start = Instant::now();
         if let Err(error) = checkpoint::write(&folder, &shape, self.arguments.threads) {
@@ -242,7 +258,7 @@ impl Session<'_> {
     }
 
     /// Loads the model and works tasks off until one breaks the engine. False: it cannot even be loaded.
-    fn work_off(&mut self, shape: &ModelShape, folder: &Path, tasks: &mut VecDeque<Task>) -> Result<bool, Fatal> {
+    fn work_off(&mut self, shape: &Shape, folder: &Path, tasks: &mut VecDeque<Task>) -> Result<bool, Fatal> {
         let start = Instant::now();
         let mut bench = match caught(|| self.rig.load(shape.name, folder)) {
             Ok(bench) => bench,
@@ -252,10 +268,15 @@ impl Session<'_> {
         let (engine, (k, v)) = (&bench.engine, bench.engine.cache_types());
         let cache = format!("K {}, V {}", k.name(), v.name());
         println!("  {}, cache {cache}", engine.device());
-        let floor = bench.machine.upload_rate()?.map(|rate| engine.weights().byte_len() as f64 / rate);
-        let load = Row::new(shape.name, "time to load", "s", &[seconds]);
+        // a kernel replaced by its plain version: these figures are not the engine's
+        let warnings = engine.warnings().to_vec();
+        let gigabytes = engine.weights().byte_len() as f64 / 1e9;
+        let load = Row::new(shape.name, "time to load", "s", &[seconds]).fact("GB/s", gigabytes / seconds);
         self.log.report.about.insert(format!("cache, {}", shape.name), cache);
-        self.log.add(vec![load.floor(floor, "the weights at the rate of a copy from pinned memory")])?;
+        self.log.add(vec![load])?;
+        for message in warnings {
+            self.log.problem(shape.name, "self-test", Failure { message, kind: FailureKind::Wrong })?;
+        }
         while let Some(task) = tasks.pop_front() {
             let outcome = caught(|| Ok(task.run(&mut bench)?));
             if !self.log.record(shape.name, &task.name(), outcome)? {
@@ -265,7 +286,7 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// Decode steps timed as they are, then once more under CUPTI, which has to be there before a step is captured.
+    /// Decode steps timed alone, then under CUPTI, which has to be loaded before a step is captured.
     fn timeline(&mut self, shape: &str, folder: &Path) -> Result<Vec<Row>, Failure> {
         let rig = &mut self.rig;
         rig.deadline.need(0.0)?;
@@ -281,13 +302,14 @@ impl Session<'_> {
     }
 
     /// The shrunken shape on the device and on the CPU.
-    fn agreement(&mut self, shape: &ModelShape) -> Result<Vec<Row>, Failure> {
+    fn agreement(&mut self, shape: &Shape) -> Result<Vec<Row>, Failure> {
         self.rig.deadline.need(0.0)?;
         let folder = self.folder.join(format!("{}-shrunken", shape.name));
         checkpoint::write(&folder, shape, self.arguments.threads)?;
         let mut device = Engine::load(&folder, self.rig.options)?;
         let (k, v) = device.cache_types();
-        let on_cpu = device::engine_options(DeviceChoice::Cpu, self.arguments.threads);
+        let threads = self.arguments.threads;
+        let on_cpu = EngineOptions { device: DeviceChoice::Cpu, threads, ..EngineOptions::default() };
         let input_rounding = InputRounding::OneTerm;
         let rounded = EngineOptions { k_cache: Some(k), v_cache: Some(v), input_rounding, ..on_cpu };
         let mut cpu = Engine::load(&folder, rounded)?;

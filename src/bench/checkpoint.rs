@@ -1,97 +1,68 @@
-//! Random-weight checkpoints in Hugging Face layout: sharded safetensors in bf16, written by all cores at once, with a
-//! tokenizer that has a text for every id. No network, and no model that a machine might not have.
+//! Random-weight checkpoints in Hugging Face layout: sharded bf16 safetensors, written on all cores, and a tokenizer that
+//! has a text for every id.
 
-use super::shapes::{ModelShape, Tensor};
+use super::shapes::{Shape, Tensor};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// A shard takes whole tensors up to about this many bytes: small enough to keep every core busy to the end.
-const SHARD_BYTES: usize = 512 << 20;
-
-/// Numbers that are generated and written at a time: what fits into a core's cache.
+/// Numbers generated and written at a time; they fit a core's cache.
 const CHUNK: usize = 1 << 17;
 
-/// Marks a folder as ours: empty while it is written, then it holds the config.
+/// Marks a folder as written here: empty until the folder is complete, then a copy of the config.
 const MARKER: &str = "random-weights";
 
-/// Writes the whole folder, unless it is there already. `threads` 0: one per core.
-pub fn write(folder: &Path, shape: &ModelShape, threads: usize) -> io::Result<()> {
+/// Writes the folder unless it is already complete. `threads` 0: one per core.
+pub fn write(folder: &Path, shape: &Shape, threads: usize) -> io::Result<()> {
     let config = shape.config().to_string();
     let marker = folder.join(MARKER);
     match std::fs::read_to_string(&marker) {
         Ok(finished) if finished == config => return Ok(()),
         Ok(_) => std::fs::remove_dir_all(folder)?,
-        Err(_) if folder.exists() => return Err(io::Error::other("there is something else of that name")),
+        Err(_) if folder.exists() => return Err(io::Error::other("it exists and was not written by this program")),
         Err(_) => {}
     }
     std::fs::create_dir_all(folder)?;
     std::fs::write(&marker, "")?;
     std::fs::write(folder.join("config.json"), &config)?;
-    std::fs::write(folder.join("tokenizer.json"), tokenizer(shape.vocab).to_string())?;
+    std::fs::write(folder.join("tokenizer.json"), tokenizer(shape.spec.vocab_size).to_string())?;
     std::fs::write(folder.join("tokenizer_config.json"), "{}")?;
     write_weights(folder, &shape.tensors(), threads)?;
     std::fs::write(marker, config)
 }
 
+/// One file per tensor, so that the cores share the work.
 fn write_weights(folder: &Path, tensors: &[Tensor], threads: usize) -> io::Result<()> {
-    let shards = shards(tensors);
-    let file_name = |i: usize| format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
-    let mut weight_map = Map::new();
-    for (i, shard) in shards.iter().enumerate() {
-        weight_map.extend(shard.iter().map(|tensor| (tensor.name.clone(), json!(file_name(i)))));
-    }
+    let file_name = |i: usize| format!("model-{:05}-of-{:05}.safetensors", i + 1, tensors.len());
+    let names = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), json!(file_name(i))));
     let total: usize = tensors.iter().map(Tensor::byte_len).sum();
-    let index = json!({"metadata": {"total_size": total}, "weight_map": weight_map});
+    let index = json!({"metadata": {"total_size": total}, "weight_map": names.collect::<Map<_, _>>()});
     std::fs::write(folder.join("model.safetensors.index.json"), index.to_string())?;
 
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(io::Error::other)?;
-    let write = |(i, shard): (usize, &&[Tensor])| write_shard(&folder.join(file_name(i)), shard, i as u64);
-    pool.install(|| shards.par_iter().enumerate().try_for_each(write))
+    let write = |(i, tensor): (usize, &Tensor)| write_tensor(&folder.join(file_name(i)), tensor, i as u64);
+    pool.install(|| tensors.par_iter().enumerate().try_for_each(write))
 }
 
-/// The tensors in order, cut where a shard is full.
-fn shards(tensors: &[Tensor]) -> Vec<&[Tensor]> {
-    let (mut cuts, mut bytes) = (vec![0], 0);
-    for (i, tensor) in tensors.iter().enumerate() {
-        if bytes > 0 && bytes + tensor.byte_len() > SHARD_BYTES {
-            cuts.push(i);
-            bytes = 0;
-        }
-        bytes += tensor.byte_len();
-    }
-    cuts.push(tensors.len());
-    cuts.windows(2).map(|cut| &tensors[cut[0]..cut[1]]).collect()
-}
-
-/// One safetensors file: length of the header, the header, the tensors' bytes.
-fn write_shard(path: &Path, tensors: &[Tensor], seed: u64) -> io::Result<()> {
-    let (mut header, mut start) = (Map::new(), 0);
-    for tensor in tensors {
-        let end = start + tensor.byte_len();
-        header
-            .insert(tensor.name.clone(), json!({"dtype": "BF16", "shape": tensor.shape, "data_offsets": [start, end]}));
-        start = end;
-    }
-    let mut header = Value::Object(header).to_string();
-    // the data that follows stays aligned
+/// A safetensors file: header length, header, the tensor's bytes.
+fn write_tensor(path: &Path, tensor: &Tensor, seed: u64) -> io::Result<()> {
+    let entry = json!({"dtype": "BF16", "shape": tensor.shape, "data_offsets": [0, tensor.byte_len()]});
+    let mut header = json!({ &tensor.name: entry }).to_string();
+    // keeps the data aligned
     header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
     let mut file = File::create(path)?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;
     let mut chunk = vec![0u16; CHUNK];
-    let mut counter = seed << 40;
-    for tensor in tensors {
-        let mut left = tensor.byte_len() / 2;
-        while left > 0 {
-            let part = &mut chunk[..left.min(CHUNK)];
-            fill(part, counter, tensor);
-            counter += CHUNK as u64;
-            file.write_all(bytemuck::cast_slice(part))?;
-            left -= part.len();
-        }
+    let (mut counter, mut left) = (seed << 40, tensor.byte_len() / 2);
+    while left > 0 {
+        let part = &mut chunk[..left.min(CHUNK)];
+        fill(part, counter, tensor);
+        counter += CHUNK as u64;
+        file.write_all(bytemuck::cast_slice(part))?;
+        left -= part.len();
     }
     Ok(())
 }
@@ -110,9 +81,9 @@ fn fill(chunk: &mut [u16], counter: u64, tensor: &Tensor) {
     }
 }
 
-/// A byte-level tokenizer: the 256 bytes, then an invented word for every further id.
+/// A byte-level tokenizer: the 256 bytes, then an invented word for each further id.
 fn tokenizer(vocab_size: usize) -> Value {
-    // byte-level BPE writes bytes that print as themselves, and the others as characters from U+0100 on
+    // byte-level BPE writes printable bytes as themselves and the others as characters from U+0100 on
     let prints = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
     let mut stand_in = 256;
     let mut vocab = Map::new();

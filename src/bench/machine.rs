@@ -1,7 +1,8 @@
-//! What the machine itself does, without the engine: the rates of a roofline, and memory in use.
+//! The machine's own limits, measured without the engine: read bandwidth, arithmetic peak, memory in use.
 
+use crate::backend::DeviceChoice;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, bytes_ahead};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, sys};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, sys};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -13,32 +14,29 @@ pub enum Machine {
     Cuda(Cuda),
 }
 
-/// This many threads read together.
 pub struct Cpu {
+    /// That read together.
     threads: usize,
     buffer: Vec<f32>,
 }
 
-/// A context beside the engine's (the same one, as the driver sees it) with buffers to copy between.
+/// The device's primary context, as the engine's, with buffers to copy between.
 pub struct Cuda {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     from: CudaSlice<u8>,
     to: CudaSlice<u8>,
-    host: PinnedHostSlice<u8>,
 }
 
-/// Why the machine cannot be measured.
+/// Why a limit cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
     #[error("no CUDA driver is installed (libcuda.so.1 is not found)")]
     NoDriver,
-    #[error("the CUDA driver reports: {0}")]
+    #[error("CUDA driver: {0}")]
     Driver(#[from] DriverError),
     #[error("{path}: {source}")]
     Proc { path: &'static str, source: std::io::Error },
-    #[error("the thread that looks at the memory in use panicked")]
-    Watch,
 }
 
 /// Whether there is a CUDA driver with a device.
@@ -48,64 +46,62 @@ pub fn has_cuda() -> bool {
     present && CudaContext::device_count().is_ok_and(|count| count > 0)
 }
 
+/// Resolves `auto`, so that engine and machine are one device.
+pub fn resolve(choice: DeviceChoice) -> DeviceChoice {
+    match choice {
+        DeviceChoice::Auto if has_cuda() => DeviceChoice::Cuda(0),
+        DeviceChoice::Auto => DeviceChoice::Cpu,
+        other => other,
+    }
+}
+
 impl Machine {
-    /// `bytes`: of each buffer. They have to be many times the caches.
-    pub fn cpu(threads: usize, bytes: usize) -> Machine {
+    /// `threads`: of the CPU, 0: one per core; `bytes`: of each buffer, many times the caches.
+    pub fn open(choice: DeviceChoice, threads: usize, bytes: usize) -> Result<Machine, MachineError> {
+        if let DeviceChoice::Cuda(ordinal) = resolve(choice) {
+            return Machine::cuda(ordinal, bytes);
+        }
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if threads == 0 { cores } else { threads };
-        Machine::Cpu(Cpu { threads, buffer: (0..bytes / 4).map(|i| i as f32).collect() })
+        Ok(Machine::Cpu(Cpu { threads, buffer: (0..bytes / 4).map(|i| i as f32).collect() }))
     }
 
-    /// The device with this number.
-    pub fn cuda(ordinal: usize, bytes: usize) -> Result<Machine, MachineError> {
+    fn cuda(ordinal: usize, bytes: usize) -> Result<Machine, MachineError> {
         if !has_cuda() {
             return Err(MachineError::NoDriver);
         }
         let context = CudaContext::new(ordinal)?;
         let stream = context.new_stream()?;
-        // SAFETY: u8 has no invalid values, and the first copy fills all of it before anything reads it.
+        // SAFETY: u8 has no invalid values, and the copies below fill `from` before anything reads it.
         let (mut from, to) = unsafe { (stream.alloc::<u8>(bytes)?, stream.alloc::<u8>(bytes)?) };
-        // SAFETY: as above; filled in the next lines.
-        let mut host = unsafe { context.alloc_pinned_with_flags::<u8>(bytes.min(256 << 20), 0)? };
-        // random bytes: zeros are cheaper to move
-        let mut state = 1u64;
-        for word in host.as_mut_slice()?.chunks_mut(8) {
+        // random: zeros are cheaper to move
+        let (mut state, mut part) = (1u64, vec![0; bytes.min(64 << 20)]);
+        for word in part.chunks_mut(8) {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
         }
-        for start in (0..bytes).step_by(host.len()) {
-            let part = host.len().min(bytes - start);
-            stream.memcpy_htod(&host.as_slice()?[..part], &mut from.slice_mut(start..start + part))?;
+        for start in (0..bytes).step_by(part.len()) {
+            let len = part.len().min(bytes - start);
+            stream.memcpy_htod(&part[..len], &mut from.slice_mut(start..start + len))?;
         }
         stream.synchronize()?;
-        Ok(Machine::Cuda(Cuda { context, stream, from, to, host }))
+        Ok(Machine::Cuda(Cuda { context, stream, from, to }))
     }
 
-    /// Name, and what the driver says of it.
+    /// Name and size.
     pub fn describe(&self) -> Result<String, MachineError> {
         match self {
             Machine::Cpu(cpu) => Ok(format!("CPU, {} threads", cpu.threads)),
             Machine::Cuda(cuda) => {
-                let (_, total) = cuda.context.mem_get_info()?;
-                let processors =
-                    cuda.context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-                let name = cuda.context.name()?;
-                Ok(format!("{name}, {processors} multiprocessors, {:.0} GiB", total as f64 / (1u64 << 30) as f64))
+                let total = cuda.context.mem_get_info()?.1;
+                Ok(format!("{}, {:.0} GiB", cuda.context.name()?, total as f64 / (1u64 << 30) as f64))
             }
         }
     }
 
-    /// What [`Machine::bandwidth`] measures.
-    pub fn bandwidth_kind(&self) -> &'static str {
-        match self {
-            Machine::Cpu(_) => "memory read",
-            Machine::Cuda(_) => "device-to-device copy, bytes read plus written",
-        }
-    }
-
-    /// Bytes a second between the chip and its memory: the reference of everything bound by memory.
+    /// Bytes per second between the chip and its memory: a CPU's reads, a GPU's copy (read plus written).
     pub fn bandwidth(&mut self) -> Result<f64, MachineError> {
         match self {
             Machine::Cpu(cpu) => Ok(cpu.read_rate()),
@@ -113,15 +109,7 @@ impl Machine {
         }
     }
 
-    /// Bytes a second from the host's pinned memory to the device; none where they are the same.
-    pub fn upload_rate(&mut self) -> Result<Option<f64>, MachineError> {
-        match self {
-            Machine::Cpu(_) => Ok(None),
-            Machine::Cuda(cuda) => Ok(Some(cuda.upload_rate()?)),
-        }
-    }
-
-    /// Fused multiply-adds in f32, counted as two operations each, that the CPU's cores do a second; none for a device.
+    /// f32 operations per second, two in each multiply-add; `None` on a GPU.
     pub fn arithmetic_peak(&self) -> Option<f64> {
         match self {
             Machine::Cpu(cpu) => Some(cpu.arithmetic_peak()),
@@ -129,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// Bytes of this process that the measurements of the machine itself take.
+    /// Bytes of this process's memory that belong to the buffers of these measurements.
     pub fn own_bytes(&self) -> u64 {
         match self {
             Machine::Cpu(cpu) => size_of_val(&cpu.buffer[..]) as u64,
@@ -145,7 +133,7 @@ impl Machine {
         }
     }
 
-    /// Begins to watch for the maximum of memory in use.
+    /// Starts to watch the peak of memory in use.
     pub fn watch(&self) -> Result<Watch, MachineError> {
         match self {
             Machine::Cpu(_) => {
@@ -158,11 +146,11 @@ impl Machine {
     }
 }
 
-/// Watches for the maximum of memory in use.
+/// Watches the peak of memory in use.
 pub enum Watch {
     /// The kernel keeps this process's peak.
     Process,
-    /// A GPU's driver keeps none: a thread asks again and again. What lasts less than the pause escapes it.
+    /// A GPU's driver keeps none, so a thread polls it; shorter peaks than its pause are missed.
     Device { alive: Arc<()>, thread: JoinHandle<Result<u64, DriverError>> },
 }
 
@@ -183,20 +171,19 @@ impl Watch {
         Watch::Device { alive, thread }
     }
 
-    /// The maximum of bytes in use since it began.
+    /// The most bytes in use since the start.
     pub fn peak(self) -> Result<u64, MachineError> {
         match self {
             Watch::Process => status_bytes("VmHWM:"),
             Watch::Device { alive, thread } => {
                 drop(alive);
-                let peak = thread.join().map_err(|_| MachineError::Watch)?;
-                Ok(peak?)
+                Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
             }
         }
     }
 }
 
-/// Bytes of the device's memory that are in use, by any process.
+/// Bytes of the device's memory in use, by any process.
 fn in_use(context: &Arc<CudaContext>) -> Result<u64, DriverError> {
     let (free, total) = context.mem_get_info()?;
     Ok((total - free) as u64)
@@ -207,14 +194,14 @@ fn status_bytes(key: &str) -> Result<u64, MachineError> {
     let path = "/proc/self/status";
     let text = std::fs::read_to_string(path).map_err(|source| MachineError::Proc { path, source })?;
     let kib = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    let missing = || MachineError::Proc { path, source: std::io::Error::other(format!("there is no line {key}")) };
+    let missing = || MachineError::Proc { path, source: std::io::Error::other(format!("no line {key}")) };
     Ok(kib.ok_or_else(missing)? * 1024)
 }
 
-/// Times that [`MultiplyAdds`] goes round, some tens of milliseconds: beside them a thread's start is nothing.
+/// Iterations of [`MultiplyAdds`]: tens of milliseconds, long beside the start of a thread.
 const ITERATIONS: usize = 1 << 23;
 
-/// Multiply-adds that do not wait for one another, all in registers: how many there were.
+/// Independent multiply-adds in registers; returns their number.
 pub struct MultiplyAdds {
     pub x: f32,
     pub iterations: usize,
@@ -268,8 +255,8 @@ impl Cpu {
     }
 }
 
-/// Adds up numbers in the way that memory delivers them fastest to a core: four streams, asked for some way ahead, which never are
-/// at the same place of a page (their lines would meet in the same sets of the caches, and in the same banks of memory).
+/// Adds up numbers in the order that reads fastest: four prefetched streams at different offsets of a page, since equal
+/// offsets share cache sets and memory banks.
 struct ReadAll<'a>(&'a [f32]);
 
 impl Kernel for ReadAll<'_> {
@@ -300,33 +287,17 @@ impl Kernel for ReadAll<'_> {
 }
 
 impl Cuda {
-    /// Seconds of device time that `work` takes on the stream, once it runs without interruption.
-    fn time(
-        &mut self,
-        mut work: impl FnMut(&mut Cuda) -> Result<(), DriverError>,
-        times: usize,
-    ) -> Result<f64, DriverError> {
-        work(self)?;
+    /// Bytes read plus bytes written.
+    fn copy_rate(&mut self) -> Result<f64, DriverError> {
+        const TIMES: usize = 3;
         let timed = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        self.stream.memcpy_dtod(&self.from, &mut self.to)?;
         let start = self.stream.record_event(timed)?;
-        for _ in 0..times {
-            work(self)?;
+        for _ in 0..TIMES {
+            self.stream.memcpy_dtod(&self.from, &mut self.to)?;
         }
         let end = self.stream.record_event(timed)?;
-        Ok(f64::from(start.elapsed_ms(&end)?) / 1e3 / times as f64)
-    }
-
-    fn copy_rate(&mut self) -> Result<f64, DriverError> {
-        let bytes = 2.0 * self.from.len() as f64;
-        Ok(bytes / self.time(|cuda| cuda.stream.memcpy_dtod(&cuda.from, &mut cuda.to), 3)?)
-    }
-
-    fn upload_rate(&mut self) -> Result<f64, DriverError> {
-        let bytes = self.host.len() as f64;
-        let copy = |cuda: &mut Cuda| {
-            let len = cuda.host.len();
-            cuda.stream.memcpy_htod(&cuda.host, &mut cuda.to.slice_mut(..len))
-        };
-        Ok(bytes / self.time(copy, 3)?)
+        let seconds = f64::from(start.elapsed_ms(&end)?) / 1e3;
+        Ok((TIMES * 2 * self.from.len()) as f64 / seconds)
     }
 }

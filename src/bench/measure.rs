@@ -1,50 +1,53 @@
-//! The rounds: in each, every stage once, so that a drift of the machine's clock meets all of them; of
-//! decodings with and without traces, which goes first changes.
+//! The measurement: rounds that run each stage once, so that a drift of the machine's clock meets them all.
 
-use super::decoding::{Decoding, prompt};
-use super::interleave::added_percent;
-use super::report::{MedianRange, Report, Stage};
-use super::roofline::{self, ANSWER, replaced};
-use super::settings::Settings;
-use super::{BenchError, sweep};
-use crate::bench::machine::Machine;
-use crate::engine::{Engine, HeadSelection, TracedSequence};
+use super::BenchError;
+use super::machine::Machine;
+use super::report::{MedianRange, Report, Scoring, Stage, SweepRow};
+use super::roofline::{self, ANSWER};
+use crate::backend::sampling::Sampling;
+use crate::engine::{Engine, GenerateOptions, HeadSelection, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
+use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Tokens of the question how sure the model is, and of its reply.
+/// Sizes of the work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Settings {
+    /// The model's name in the report.
+    pub model: String,
+    /// At least 2.
+    pub prompt_tokens: usize,
+    /// Tokens of each response, at least 5; end tokens are ignored.
+    pub gen_tokens: usize,
+    /// Sequences decoded together.
+    pub batch: usize,
+    pub rounds: usize,
+    /// Variants of the ensemble, at least 1: tokens replaced, evenly spread over the response.
+    pub variants: usize,
+    /// Samples of self-consistency, at least 1.
+    pub samples: usize,
+    /// Contexts after which decoding is measured as well, of at least 16 tokens.
+    #[serde(skip)] // the report has their rows
+    pub sweep: Vec<usize>,
+}
+
+/// Prompts; every tokenizer knows such text.
+const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \
+                    A train leaves at 9 and runs 80 kilometres an hour; another follows an hour later at 100. \
+                    How many are left, and when do they meet? Think step by step. ";
+
+/// Tokens of the question for a verbalized confidence, and of its reply.
 const QUESTION: usize = 48;
 const REPLY: usize = 24;
 
-impl Settings {
-    /// Fails where something cannot be measured.
-    fn check(&self, engine: &Engine) -> Result<(), BenchError> {
-        let context = engine.spec().max_position_embeddings;
-        let longest = self.sweep.iter().copied().chain([self.prompt_tokens]).max().unwrap_or(0);
-        let needed = longest + self.gen_tokens + QUESTION + REPLY;
-        let fail = |what, found, expected: String| Err(BenchError::Setting { what, found, expected });
-        if needed > context {
-            return fail("the longest sequence", needed, format!("at most {context}, the model's context"));
-        }
-        let minimum = [
-            ("the prompt", self.prompt_tokens, 2),
-            ("the response", self.gen_tokens, ANSWER + 2),
-            ("the batch", self.batch, 1),
-            ("the number of rounds", self.rounds, 1),
-            ("the number of variants", self.variants, 1),
-            ("the number of samples", self.samples, 1),
-            ("a context of the sweep", self.sweep.iter().copied().min().unwrap_or(2), 2),
-        ];
-        match minimum.into_iter().find(|(_, found, min)| found < min) {
-            Some((what, found, min)) => fail(what, found, format!("at least {min}")),
-            None => Ok(()),
-        }
-    }
-}
+/// In the sweep: decode steps at each context, the prompt of a scored context, and its most repetitions.
+const STEPS: usize = 32;
+const SCORED_PROMPT: usize = 64;
+const SCORED: usize = 3;
 
-/// Stages that decode the same response, and with which trace. Which goes first changes from round to round, so that a drift
-/// of the clock favours none.
+/// Decoding by trace.
 const DECODINGS: [(&str, Option<HeadSelection>); 5] = {
     let usual = HeadSelection::PUBLISHED;
     [
@@ -56,10 +59,10 @@ const DECODINGS: [(&str, Option<HeadSelection>); 5] = {
     ]
 };
 
-/// Times and peaks, collected.
+/// Seconds and peak memory by stage.
 #[derive(Default)]
 struct Times {
-    /// Seconds by stage, a value a round.
+    /// One value per round.
     seconds: BTreeMap<&'static str, Vec<f64>>,
     peak: BTreeMap<&'static str, u64>,
 }
@@ -72,11 +75,10 @@ impl Times {
         stage: &'static str,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        // where the system does not say, there is no peak
         let watch = machine.watch().ok();
         let start = Instant::now();
         let done = work()?;
-        self.push(stage, start.elapsed().as_secs_f64());
+        self.seconds.entry(stage).or_default().push(start.elapsed().as_secs_f64());
         if let Some(bytes) = watch.and_then(|watch| watch.peak().ok()) {
             let max = self.peak.entry(stage).or_default();
             *max = bytes.saturating_sub(machine.own_bytes()).max(*max);
@@ -84,13 +86,9 @@ impl Times {
         Ok(done)
     }
 
-    fn push(&mut self, stage: &'static str, seconds: f64) {
-        self.seconds.entry(stage).or_default().push(seconds);
-    }
-
-    /// Replaces a stage's last time by one that was taken inside it.
+    /// Replaces the time of a decoding, prompts included, by that of its steps.
     fn correct(&mut self, stage: &'static str, seconds: f64) {
-        if let Some(last) = self.seconds.get_mut(stage).and_then(|values| values.last_mut()) {
+        if let Some(last) = self.seconds.entry(stage).or_default().last_mut() {
             *last = seconds;
         }
     }
@@ -98,36 +96,87 @@ impl Times {
     fn of(&self, stage: &str) -> &[f64] {
         self.seconds.get(stage).map_or(&[], Vec::as_slice)
     }
+
+    /// Time added to plain decoding, in percent, round by round.
+    fn added_percent(&self, stage: &str) -> MedianRange {
+        let pairs = self.of("decode").iter().zip(self.of(stage));
+        MedianRange::of(&pairs.map(|(plain, traced)| 100.0 * (traced - plain) / plain).collect::<Vec<_>>())
+    }
 }
 
-/// Measures everything. `progress` is called with what is being done.
+/// `tokens` tokens of text; each `stream` starts at another place.
+fn prompt(engine: &Engine, tokens: usize, stream: usize) -> Result<Vec<u32>, BenchError> {
+    let text = engine.tokenizer().encode(TEXT, false)?;
+    Ok(text.iter().copied().cycle().skip(stream * 7 % text.len().max(1)).take(tokens).collect())
+}
+
+/// Responses of `tokens` tokens to prompts that begin as `base` does, all sequences at once: the seconds of `tokens` steps,
+/// and the first sequence with its prompt.
+fn decode(
+    base: &mut TracedSequence,
+    prompts: &[Vec<u32>],
+    tokens: usize,
+    trace: Option<HeadSelection>,
+    temperature: f32,
+) -> Result<(f64, Vec<u32>), BenchError> {
+    let sampling = Sampling { temperature, ..Sampling::GREEDY };
+    let options =
+        GenerateOptions { max_tokens: tokens, sampling, trace, ignore_ends: true, ..GenerateOptions::default() };
+    // each sequence's first token comes from its prompt's pass
+    let (mut count, mut first, mut last) = (0, Instant::now(), Instant::now());
+    let mut generations = base.generate_sharing_with(prompts, &options, 0.., &mut |_| {
+        last = Instant::now();
+        count += 1;
+        if count == prompts.len() {
+            first = last;
+        }
+        ControlFlow::Continue(())
+    })?;
+    let steps = generations.iter().flat_map(|g| g.steps.iter().take(g.tokens.len() - g.prompt_len));
+    let logprob = steps.map(|step| step.logprob.unwrap_or(f64::NAN)).find(|logprob| !logprob.is_finite());
+    if let Some(logprob) = logprob {
+        return Err(BenchError::NotFinite { logprob });
+    }
+    let step = (last - first).as_secs_f64() / tokens.saturating_sub(1).max(1) as f64;
+    Ok((tokens as f64 * step, generations.swap_remove(0).tokens))
+}
+
+/// Measures all stages and the sweep. `progress` gets a line before each part.
 pub fn run(
     engine: &mut Engine,
     machine: &mut Machine,
     settings: &Settings,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Report, BenchError> {
-    settings.check(engine)?;
+    let context = engine.spec().max_position_embeddings;
+    let longest = settings.sweep.iter().copied().fold(settings.prompt_tokens, usize::max);
+    let needed = longest + settings.gen_tokens + QUESTION + REPLY;
+    if needed > context {
+        return Err(BenchError::Context { needed, context });
+    }
     progress("warming up");
     let warm = Settings { prompt_tokens: settings.prompt_tokens.min(16), gen_tokens: 5, ..settings.clone() };
     round(engine, machine, &warm, 0, &mut Times::default())?;
     let mut times = Times::default();
-    let (mut bandwidth, mut peak, mut links) = (Vec::new(), Vec::new(), 0);
+    let (mut bandwidth, mut peak, mut chain_links) = (Vec::new(), Vec::new(), 0);
     for i in 0..settings.rounds {
         progress(&format!("round {} of {}", i + 1, settings.rounds));
         bandwidth.push(machine.bandwidth()?);
         peak.extend(machine.arithmetic_peak());
-        links = round(engine, machine, settings, i, &mut times)?;
+        chain_links = round(engine, machine, settings, i, &mut times)?;
     }
-    let sweep = sweep::sweep(engine, machine, settings, progress)?;
+    let mut sweep = Vec::new();
+    for &context in &settings.sweep {
+        progress(&format!("context of {context} tokens"));
+        sweep.push(after_context(engine, machine, settings.rounds, context)?);
+    }
     let bandwidth = MedianRange::of(&bandwidth);
-    let peak = (!peak.is_empty()).then(|| MedianRange::of(&peak));
-    let overhead = |stage: &str| MedianRange::of(&added_percent(times.of("decode"), times.of(stage)));
+    let arithmetic_peak = (!peak.is_empty()).then(|| MedianRange::of(&peak));
     let (k_cache, v_cache) = engine.cache_types();
-    let mut types: Vec<&str> = engine.weights().matrices().iter().map(|w| w.dtype.name()).collect();
-    if !engine.options().weights.is_file() {
-        types = vec![engine.options().weights.name()];
-    }
+    let mut types = match engine.options().weights {
+        weights if !weights.is_file() => vec![weights.name()],
+        _ => engine.weights().matrices().iter().map(|w| w.dtype.name()).collect(),
+    };
     types.sort_unstable();
     types.dedup();
     Ok(Report {
@@ -138,18 +187,18 @@ pub fn run(
         weights: types.join(", "),
         weight_bytes_per_step: engine.weight_bytes_per_token(),
         bandwidth,
-        arithmetic_peak: peak,
-        stages: stages(engine, settings, &times, bandwidth, peak),
-        trace_overhead_percent: overhead("decode, traced"),
-        wide_trace_overhead_percent: overhead("decode, wide trace"),
-        head_trace_overhead_percent: overhead("decode, head trace"),
-        layer_trace_overhead_percent: overhead("decode, layer trace"),
-        chain_links: links,
+        arithmetic_peak,
+        stages: stages(engine, settings, &times, bandwidth, arithmetic_peak),
+        trace_overhead_percent: times.added_percent("decode, traced"),
+        wide_trace_overhead_percent: times.added_percent("decode, wide trace"),
+        head_trace_overhead_percent: times.added_percent("decode, head trace"),
+        layer_trace_overhead_percent: times.added_percent("decode, layer trace"),
+        chain_links,
         sweep,
     })
 }
 
-/// One round; returns the links of the chain.
+/// Runs each stage once; returns the links of the chain.
 fn round(
     engine: &mut Engine,
     machine: &Machine,
@@ -157,33 +206,24 @@ fn round(
     round: usize,
     times: &mut Times,
 ) -> Result<usize, BenchError> {
+    let Settings { gen_tokens, samples, variants, .. } = *settings;
     let tokens = prompt(engine, settings.prompt_tokens, 0)?;
+    let prompt_len = tokens.len();
+    let prompts = vec![tokens.clone(); settings.batch];
     let mut base =
-        times.time(machine, "prefill", || engine.trace(&tokens, tokens.len() - 1, HeadSelection::default()))?;
-    let decoding = Decoding { prompts: vec![tokens.clone(); settings.batch], tokens: settings.gen_tokens };
-    let steps = settings.gen_tokens as f64;
-    let mut whole = tokens.clone();
+        times.time(machine, "prefill", || engine.trace(&tokens, prompt_len - 1, HeadSelection::default()))?;
+    let mut whole = Vec::new();
+    // a drift within a round favours no kind of trace
     for i in 0..DECODINGS.len() {
         let (stage, trace) = DECODINGS[(i + round) % DECODINGS.len()];
-        let mut decoded = times.time(machine, stage, || decoding.run(&mut base, trace, 0.0))?;
-        times.correct(stage, steps * decoded.step);
-        whole = decoded.generations.remove(0).tokens; // every time the same
+        let decoded = times.time(machine, stage, || decode(&mut base, &prompts, gen_tokens, trace, 0.0))?;
+        times.correct(stage, decoded.0);
+        whole = decoded.1;
     }
     drop(base);
-    let prompt_len = tokens.len();
     let mut traced = times.time(machine, "score", || engine.trace(&whole, prompt_len, HeadSelection::default()))?;
-    after(&mut traced, machine, settings, times)
-}
 
-/// What comes after the last token of a response.
-fn after(
-    traced: &mut TracedSequence,
-    machine: &Machine,
-    settings: &Settings,
-    times: &mut Times,
-) -> Result<usize, BenchError> {
     let parameters = Parameters::published(Profile::Corrected);
-    let (whole, prompt_len) = (traced.tokens().0.to_vec(), traced.tokens().1);
     let answer = whole.len() - ANSWER..whole.len();
     let (response, mut queries) = traced.parts();
     let mut links = times
@@ -193,19 +233,14 @@ fn after(
         similarity::filter(&response, answer.clone(), &links, &parameters);
         Ok::<_, BenchError>(())
     })?;
-    let samples =
-        Decoding { prompts: vec![whole[..prompt_len].to_vec(); settings.samples], tokens: settings.gen_tokens };
-    times.time(machine, "self-consistency", || samples.run(traced, None, 0.5))?;
-    let mut question = whole.clone();
-    question.extend(prompt(traced.engine(), QUESTION, 1)?);
-    let reply = Decoding { prompts: vec![question], tokens: REPLY };
-    times.time(machine, "verbalized", || reply.greedy(traced, false))?;
+    let drawn = vec![tokens; samples];
+    times.time(machine, "self-consistency", || decode(&mut traced, &drawn, gen_tokens, None, 0.5))?;
+    let question = [whole.clone(), prompt(traced.engine(), QUESTION, 1)?].concat();
+    times.time(machine, "verbalized", || decode(&mut traced, &[question], REPLY, None, 0.0))?;
 
     let (response, mut queries) = traced.parts();
-    let variants: Vec<Variant> = replaced(prompt_len, settings.gen_tokens, settings.variants)
-        .into_iter()
-        .map(|at| alternative(&response, at))
-        .collect();
+    let positions = roofline::replaced(prompt_len, gen_tokens, variants);
+    let variants: Vec<Variant> = positions.into_iter().map(|at| alternative(&response, at)).collect();
     let kept: Vec<i64> = variants.iter().map(|variant| response.relative_row(variant.position)).collect();
     times.time(machine, "ensemble", || {
         ensemble::score(&response, answer, &kept, &variants, &parameters, &mut queries)
@@ -213,14 +248,73 @@ fn after(
     Ok(links.len())
 }
 
-/// The likeliest token that the response does not have at `position`.
+/// The likeliest token at `position` other than the response's own.
 fn alternative(response: &Response, position: usize) -> Variant {
     let own = response.tokens[position];
     let listed = response.step(position - 1).top.iter().find(|top| top.token != own);
     Variant { position, token: listed.map_or(u32::from(own == 0), |top| top.token) }
 }
 
-/// The stages in the order in which an answer meets them, with what they had to read or to compute.
+/// Decoding after `context` tokens, and scoring of those tokens as a response.
+fn after_context(
+    engine: &mut Engine,
+    machine: &mut Machine,
+    rounds: usize,
+    context: usize,
+) -> Result<SweepRow, BenchError> {
+    let tokens = prompt(engine, context, 0)?;
+    let (mut times, mut bandwidth) = (Times::default(), Vec::new());
+    let mut base = times.time(machine, "prefill", || engine.trace(&tokens, context - 1, HeadSelection::default()))?;
+    for round in 0..rounds {
+        bandwidth.push(machine.bandwidth()?);
+        for i in 0..2 {
+            let (stage, trace) = DECODINGS[(i + round) % 2];
+            let decoded = decode(&mut base, &[tokens.clone()], STEPS + 1, trace, 0.0)?;
+            times.seconds.entry(stage).or_default().push(decoded.0);
+        }
+    }
+    drop(base);
+    let before = machine.in_use()?.saturating_sub(machine.own_bytes());
+    for _ in 0..rounds.min(SCORED) {
+        times.time(machine, "score", || score(engine, &tokens))?;
+    }
+    let rate = |stage| MedianRange::of(&times.of(stage).iter().map(|s| (STEPS + 1) as f64 / s).collect::<Vec<_>>());
+    let plain = rate("decode");
+    let speed = roofline::step_bytes(engine, 1, context, STEPS) * plain.median;
+    Ok(SweepRow {
+        context,
+        prefill_tokens_per_second: context as f64 / MedianRange::of(times.of("prefill")).median,
+        plain_tokens_per_second: plain,
+        traced_tokens_per_second: rate("decode, traced"),
+        trace_overhead_percent: times.added_percent("decode, traced"),
+        gb_per_second: speed / 1e9,
+        share_of_bandwidth: speed / MedianRange::of(&bandwidth).median,
+        cache_bytes: roofline::cache_bytes(engine, context + STEPS) as u64,
+        score: Scoring {
+            seconds: MedianRange::of(times.of("score")),
+            extra_bytes: times.peak.get("score").map(|peak| peak.saturating_sub(before)),
+        },
+    })
+}
+
+/// Traced pass, chain and similarity of `tokens` as a prompt and its response.
+fn score(engine: &mut Engine, tokens: &[u32]) -> Result<(), BenchError> {
+    let parameters = Parameters::published(Profile::Corrected);
+    let (prompt_len, answer) = (SCORED_PROMPT.min(tokens.len() / 2), tokens.len() - ANSWER..tokens.len());
+    let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
+    let (response, mut queries) = traced.parts();
+    let mut links = chain::attention_chain(&response, answer.clone(), &parameters, &mut queries)?;
+    Ok(similarity::measure(&response, answer, &mut links, &mut queries)?)
+}
+
+/// The least that a stage has to do.
+enum Floor {
+    Bytes(f64),
+    Operations(f64),
+    Unknown,
+}
+
+/// The stages in the order of an answer.
 fn stages(
     engine: &Engine,
     settings: &Settings,
@@ -228,53 +322,51 @@ fn stages(
     bandwidth: MedianRange,
     peak: Option<MedianRange>,
 ) -> Vec<Stage> {
+    use Floor::{Bytes, Operations, Unknown};
     let Settings { prompt_tokens, gen_tokens, batch, samples, variants, .. } = *settings;
-    let generation = MedianRange::of(times.of("prefill")).median + MedianRange::of(times.of("decode")).median;
-    let stage =
-        |name: &'static str, what: String, tokens: Option<usize>, bytes: Option<f64>, operations: Option<f64>| {
-            let seconds = MedianRange::of(times.of(name));
-            let (read, done) = (bytes.map(|b| b / seconds.median), operations.map(|o| o / seconds.median));
-            Stage {
-                stage: name,
-                what,
-                seconds,
-                tokens,
-                tokens_per_second: tokens.map(|n| n as f64 / seconds.median),
-                gb_per_second: read.map(|x| x / 1e9),
-                share_of_bandwidth: read.map(|x| x / bandwidth.median),
-                gflop_per_second: done.map(|x| x / 1e9),
-                share_of_arithmetic: done.zip(peak).map(|(x, peak)| x / peak.median),
-                peak_bytes: times.peak.get(name).copied(),
-                relative_to_generation: seconds.median / generation,
-            }
-        };
-    let decoded = |batch: usize, first, steps| Some(steps as f64 * roofline::step_bytes(engine, batch, first, steps));
     let last = prompt_tokens + gen_tokens - 1;
-    let ensemble = roofline::ensemble_operations(engine, &replaced(prompt_tokens, gen_tokens, variants), last);
-    let each = |n: usize, what: &str| if n == 1 { String::new() } else { format!(", {n} {what}") };
-    let response = format!("{gen_tokens} tokens{}", each(batch, "sequences"));
-    let operations = |tokens, predictions| Some(roofline::operations(engine, 0, tokens, predictions));
-    let (decode, all) = (decoded(batch, prompt_tokens, gen_tokens), Some(batch * gen_tokens));
-    let (prefill, score) = (operations(prompt_tokens, 2), operations(last + 1, gen_tokens + 1));
-    let drawn = Some(samples * gen_tokens);
-    vec![
-        stage("prefill", format!("{prompt_tokens} tokens"), Some(prompt_tokens), None, prefill),
-        stage("decode", response.clone(), all, decode, None),
-        stage("decode, traced", response.clone(), all, decode, None),
-        stage("decode, wide trace", format!("{response}, --wide-trace"), all, decode, None),
-        stage("decode, head trace", format!("{response}, --head-trace too"), all, decode, None),
-        stage("decode, layer trace", format!("{response}, --layer-trace"), all, decode, None),
-        stage("score", format!("{} tokens", last + 1), Some(last + 1), None, score),
-        stage("chain", "backtracking".to_owned(), None, None, None),
-        stage("similarity", "filter".to_owned(), None, None, None),
-        stage("ensemble", format!("{variants} variants"), None, None, Some(ensemble)),
-        stage(
-            "self-consistency",
-            format!("{samples} samples"),
-            drawn,
-            decoded(samples, prompt_tokens, gen_tokens),
-            None,
-        ),
-        stage("verbalized", format!("{QUESTION} + {REPLY} tokens"), Some(REPLY), None, None),
-    ]
+    let steps = |batch| Bytes(gen_tokens as f64 * roofline::step_bytes(engine, batch, prompt_tokens, gen_tokens));
+    let pass = |tokens, predictions| Operations(roofline::operations(engine, 0, tokens, predictions));
+    let replaced = roofline::replaced(prompt_tokens, gen_tokens, variants);
+    let ensemble = Operations(roofline::ensemble_operations(engine, &replaced, last));
+    let sequences = if batch == 1 { String::new() } else { format!(", {batch} sequences") };
+    let decoded = |options: &str| format!("{gen_tokens} tokens{sequences}{options}");
+    let (whole, all) = (last + 1, Some(batch * gen_tokens));
+    let table: [(&str, String, Option<usize>, Floor); 12] = [
+        ("prefill", format!("{prompt_tokens} tokens"), Some(prompt_tokens), pass(prompt_tokens, 2)),
+        ("decode", decoded(""), all, steps(batch)),
+        ("decode, traced", decoded(""), all, steps(batch)),
+        ("decode, wide trace", decoded(", --wide-trace"), all, steps(batch)),
+        ("decode, head trace", decoded(", --head-trace too"), all, steps(batch)),
+        ("decode, layer trace", decoded(", --layer-trace"), all, steps(batch)),
+        ("score", format!("{whole} tokens"), Some(whole), pass(whole, gen_tokens + 1)),
+        ("chain", "backtracking".to_owned(), None, Unknown),
+        ("similarity", "filter".to_owned(), None, Unknown),
+        ("ensemble", format!("{variants} variants"), None, ensemble),
+        ("self-consistency", format!("{samples} samples"), Some(samples * gen_tokens), steps(samples)),
+        ("verbalized", format!("{QUESTION} + {REPLY} tokens"), Some(REPLY), Unknown),
+    ];
+    let generation = MedianRange::of(times.of("prefill")).median + MedianRange::of(times.of("decode")).median;
+    let stage = |(name, what, tokens, floor): (&'static str, String, Option<usize>, Floor)| {
+        let seconds = MedianRange::of(times.of(name));
+        let (read, done) = match floor {
+            Bytes(bytes) => (Some(bytes / seconds.median), None),
+            Operations(operations) => (None, Some(operations / seconds.median)),
+            Unknown => (None, None),
+        };
+        Stage {
+            stage: name,
+            what,
+            seconds,
+            tokens,
+            tokens_per_second: tokens.map(|n| n as f64 / seconds.median),
+            gb_per_second: read.map(|x| x / 1e9),
+            share_of_bandwidth: read.map(|x| x / bandwidth.median),
+            gflop_per_second: done.map(|x| x / 1e9),
+            share_of_arithmetic: done.zip(peak).map(|(x, peak)| x / peak.median),
+            peak_bytes: times.peak.get(name).copied(),
+            relative_to_generation: seconds.median / generation,
+        }
+    };
+    table.into_iter().map(stage).collect()
 }

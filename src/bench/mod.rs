@@ -1,35 +1,26 @@
-//! What the method costs, measured: the engine's stages beside the limits of the machine, which are measured in the
-//! same run.
+//! The cost of the method, measured: each stage of an answer beside the limits of the machine, taken in the same run.
 //!
 //! ```text
-//! machine ─ read bandwidth, arithmetic peak ────┐
-//! engine ── rounds of every stage, interleaved ──┴─ Report ─ table, JSON, picture   (uqac bench)
-//! shapes ── random checkpoints of published shapes
-//! predict ─ what a GPU would take, by counting: never a measurement
+//! machine  ─ read bandwidth, arithmetic peak, memory in use ─┐
+//! measure  ─ rounds of every stage, interleaved ─────────────┴─ Report: JSON, tables, picture   (uqac bench)
+//! roofline ─ bytes and operations that a stage needs at least
+//! shapes, checkpoint ─ random weights in published shapes
 //! ```
 
 pub mod checkpoint;
-mod decoding;
-pub mod device;
-mod interleave;
 pub mod machine;
 mod measure;
-pub mod predict;
 mod report;
 pub mod roofline;
-mod settings;
 pub mod shapes;
-mod sweep;
 
-pub use interleave::interleave;
-pub use measure::run;
+pub use measure::{Settings, run};
 pub use report::{MedianRange, Report, Stage, SweepRow};
-pub use settings::Settings;
 
 use crate::engine::EngineError;
 use crate::model::tokenizer::TokenizerError;
 
-/// Why there is no result.
+/// Why a benchmark has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error(transparent)]
@@ -38,8 +29,8 @@ pub enum BenchError {
     Machine(#[from] machine::MachineError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error("{what} is {found}: expected {expected}")]
-    Setting { what: &'static str, found: usize, expected: String },
-    #[error("ln p of response token {index} is {logprob}")]
-    NotFinite { index: usize, logprob: f64 },
+    #[error("{needed} tokens exceed the model's context of {context}: use a shorter prompt, response or sweep")]
+    Context { needed: usize, context: usize },
+    #[error("ln p of a response token is {logprob}: expected a finite number")]
+    NotFinite { logprob: f64 },
 }

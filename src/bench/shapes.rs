@@ -1,114 +1,28 @@
-//! The published shapes that are measured: our own table of the numbers in the models' `config.json`, and the tensors
-//! that follow from them. A shrunken shape keeps what makes a family different (head_dim, GQA ratio, biases, softcaps,
-//! windows), so that a quick run goes through the same code.
+//! Published shapes as checkpoints of random weights: no network, and no model that a machine might not have.
 
+use crate::model::ModelSpec;
 use serde_json::{Value, json};
 
-/// What differs between the families beyond sizes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Family {
-    /// `factor` of the llama3 rope scaling.
-    Llama { factor: f64 },
-    /// Biases on q, k and v.
-    Qwen2,
-    /// Softcaps, four norms a layer, a window in every other layer.
-    Gemma2 { window: usize },
-}
-
-/// One model's shape, in the terms of `config.json`.
-#[derive(Clone, Debug)]
-pub struct ModelShape {
-    /// How it is named on the command line and in the results.
-    pub name: &'static str,
-    pub family: Family,
-    /// `num_hidden_layers`
-    pub layers: usize,
-    /// `hidden_size`
-    pub hidden: usize,
-    /// `intermediate_size`
-    pub inner: usize,
-    /// `num_attention_heads`
-    pub heads: usize,
-    /// `num_key_value_heads`
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// `vocab_size`
-    pub vocab: usize,
-    /// `max_position_embeddings`
-    pub context: usize,
-    pub rope_theta: f64,
-    /// The head is the embedding.
-    pub tied: bool,
-}
-
-/// In the order in which they are measured.
-pub const SHAPES: [ModelShape; 4] = [
-    ModelShape {
-        name: "llama-3.1-8b",
-        family: Family::Llama { factor: 8.0 },
-        layers: 32,
-        hidden: 4096,
-        inner: 14336,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        vocab: 128_256,
-        context: 131_072,
-        rope_theta: 5e5,
-        tied: false,
-    },
-    ModelShape {
-        name: "llama-3.2-1b",
-        family: Family::Llama { factor: 32.0 },
-        layers: 16,
-        hidden: 2048,
-        inner: 8192,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 64,
-        vocab: 128_256,
-        context: 131_072,
-        rope_theta: 5e5,
-        tied: true,
-    },
-    ModelShape {
-        name: "qwen2.5-7b",
-        family: Family::Qwen2,
-        layers: 28,
-        hidden: 3584,
-        inner: 18944,
-        heads: 28,
-        kv_heads: 4,
-        head_dim: 128,
-        vocab: 152_064,
-        context: 32_768,
-        rope_theta: 1e6,
-        tied: false,
-    },
-    ModelShape {
-        name: "gemma-2-9b",
-        family: Family::Gemma2 { window: 4096 },
-        layers: 42,
-        hidden: 3584,
-        inner: 14336,
-        heads: 16,
-        kv_heads: 8,
-        head_dim: 256,
-        vocab: 256_000,
-        context: 8192,
-        rope_theta: 1e4,
-        tied: true,
-    },
+/// Names on the command line and in results, with the sizes in each model's published `config.json`.
+const PUBLISHED: [(&str, &str); 4] = [
+    ("llama-3.1-8b", include_str!("shapes/llama-3.1-8b.json")),
+    ("llama-3.2-1b", include_str!("shapes/llama-3.2-1b.json")),
+    ("qwen2.5-7b", include_str!("shapes/qwen2.5-7b.json")),
+    ("gemma-2-9b", include_str!("shapes/gemma-2-9b.json")),
 ];
 
-/// The shape of a name; `NAME/small` is it shrunken.
-pub fn find(name: &str) -> Option<ModelShape> {
-    let (name, small) = name.strip_suffix("/small").map_or((name, false), |name| (name, true));
-    let shape = SHAPES.into_iter().find(|shape| shape.name == name)?;
-    Some(if small { shape.shrunken() } else { shape })
+/// The shapes' names, in the order in which `benches/gpu.sh` measures them.
+pub const NAMES: [&str; 4] = [PUBLISHED[0].0, PUBLISHED[1].0, PUBLISHED[2].0, PUBLISHED[3].0];
+
+/// One model's shape.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub name: &'static str,
+    pub spec: ModelSpec,
+    config: Value,
 }
 
-/// One tensor of a checkpoint: uniform in `center ± half_width`.
+/// One tensor of a checkpoint, uniform in `center ± half_width`.
 #[derive(Clone, Debug)]
 pub struct Tensor {
     pub name: String,
@@ -118,113 +32,121 @@ pub struct Tensor {
     pub half_width: f32,
 }
 
+/// The shape with this name; `NAME/small` is its shrunken form.
+pub fn find(name: &str) -> Option<Shape> {
+    let (name, small) = name.strip_suffix("/small").map_or((name, false), |name| (name, true));
+    let (name, config) = PUBLISHED.into_iter().find(|(known, _)| *known == name)?;
+    let shape = Shape::new(name, serde_json::from_str(config).ok()?)?;
+    if small { shape.shrunken() } else { Some(shape) }
+}
+
 impl Tensor {
+    fn new(name: &str, shape: Vec<usize>, center: f32, half_width: f32) -> Tensor {
+        Tensor { name: name.to_owned(), shape, center, half_width }
+    }
+
     /// Bytes in bf16.
     pub fn byte_len(&self) -> usize {
         2 * self.shape.iter().product::<usize>()
     }
 }
 
-impl ModelShape {
-    /// The same family in a size that every device runs in a moment, kernels run on a CPU included.
-    pub fn shrunken(&self) -> ModelShape {
-        let family = match self.family {
-            Family::Gemma2 { .. } => Family::Gemma2 { window: 64 },
-            other => other,
-        };
-        let (heads, kv_heads) = (2 * self.heads / self.kv_heads, 2);
-        ModelShape { family, layers: 2, hidden: 256, inner: 512, heads, kv_heads, vocab: 512, ..self.clone() }
+impl Shape {
+    fn new(name: &'static str, mut config: Value) -> Option<Shape> {
+        // without an end token every response has the length that was requested
+        for (key, value) in [("torch_dtype", "bfloat16".into()), ("use_cache", true.into())] {
+            config[key] = value;
+        }
+        for key in ["bos_token_id", "eos_token_id", "pad_token_id"] {
+            config[key] = Value::Null;
+        }
+        let spec = ModelSpec::from_config(&config).ok()?;
+        Some(Shape { name, spec, config })
     }
 
-    /// `config.json`. No token ends a response: every one runs to the length that is asked for.
-    pub fn config(&self) -> Value {
-        let mut config = json!({
-            "hidden_size": self.hidden, "intermediate_size": self.inner, "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim,
-            "vocab_size": self.vocab, "max_position_embeddings": self.context, "rope_theta": self.rope_theta,
-            "tie_word_embeddings": self.tied, "torch_dtype": "bfloat16", "use_cache": true,
-            "bos_token_id": null, "eos_token_id": null, "pad_token_id": null
-        });
-        let own = match self.family {
-            Family::Llama { factor } => json!({
-                "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
-                "rope_scaling": {"rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
-                                 "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-            }),
-            Family::Qwen2 => json!({
-                "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu", "rms_norm_eps": 1e-6,
-                "use_sliding_window": false
-            }),
-            Family::Gemma2 { window } => json!({
-                "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "rms_norm_eps": 1e-6,
-                "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "sliding_window": window,
-                "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0
-            }),
-        };
-        if let (Some(config), Some(own)) = (config.as_object_mut(), own.as_object()) {
-            config.extend(own.clone());
-        }
-        config
+    /// This shape with some sizes replaced, under their names in `config.json`.
+    pub fn with(&self, sizes: &Value) -> Option<Shape> {
+        let mut config = self.config.clone();
+        config.as_object_mut()?.extend(sizes.as_object()?.clone());
+        Shape::new(self.name, config)
+    }
+
+    /// The same family, small enough to run anywhere in a moment; its head size, GQA ratio, biases, softcaps and windows
+    /// take the same code paths as the full shape.
+    pub fn shrunken(&self) -> Option<Shape> {
+        let heads = 2 * self.spec.num_attention_heads / self.spec.num_key_value_heads;
+        self.with(&json!({
+            "num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 512, "vocab_size": 512,
+            "num_attention_heads": heads, "num_key_value_heads": 2, "sliding_window": 64
+        }))
+    }
+
+    /// `config.json`
+    pub fn config(&self) -> &Value {
+        &self.config
     }
 
     /// Every tensor, in a range that keeps activations finite: after a norm a product has deviation `gain`.
     pub fn tensors(&self) -> Vec<Tensor> {
-        // the deviation of a uniform variable is its half width / √3
-        let product = |name: String, rows: usize, width: usize, gain: f32| {
-            let half_width = gain * (3.0 / width as f32).sqrt();
-            Tensor { name: format!("{name}.weight"), shape: vec![rows, width], center: 0.0, half_width }
+        let spec = &self.spec;
+        let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
+        // a uniform variable's deviation is its half width / √3
+        let product = |name: &str, rows: usize, width: usize, gain: f32| {
+            Tensor::new(&format!("{name}.weight"), vec![rows, width], 0.0, gain * (3.0 / width as f32).sqrt())
         };
-        let norm_center = if matches!(self.family, Family::Gemma2 { .. }) { 0.0 } else { 1.0 };
-        let norm = |name: String| Tensor {
-            name: format!("{name}.weight"),
-            shape: vec![self.hidden],
-            center: norm_center,
-            half_width: 0.1,
-        };
-        // logits of deviation 3: a token in a hundred thousand is likely, as in a language model, but not certain
-        let mut list = vec![product("model.embed_tokens".to_owned(), self.vocab, self.hidden, 3.0)];
-        list.push(norm("model.norm".to_owned()));
-        if !self.tied {
-            list.push(product("lm_head".to_owned(), self.vocab, self.hidden, 3.0));
+        let norm =
+            |name: &str| Tensor::new(&format!("{name}.weight"), vec![hidden], 1.0 - spec.norm_weight_offset, 0.1);
+        // logits with deviation 3: the likeliest token is likely, as in a language model, but not certain
+        let mut list = vec![product("model.embed_tokens", spec.vocab_size, hidden, 3.0), norm("model.norm")];
+        if !spec.tie_word_embeddings {
+            list.push(product("lm_head", spec.vocab_size, hidden, 3.0));
         }
-        for layer in 0..self.layers {
+        let (q, kv) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
+        let four_norms: &[&str] =
+            if spec.post_norms { &["pre_feedforward_layernorm", "post_feedforward_layernorm"] } else { &[] };
+        for layer in 0..spec.layers.len() {
             let name = |part: &str| format!("model.layers.{layer}.{part}");
-            list.extend(self.norms().iter().map(|part| norm(name(part))));
-            let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
-            // scores of deviation 3: heads of low and of high entropy
-            list.push(product(name("self_attn.q_proj"), q, self.hidden, 1.7));
-            list.push(product(name("self_attn.k_proj"), kv, self.hidden, 1.7));
-            list.push(product(name("self_attn.v_proj"), kv, self.hidden, 1.0));
-            list.push(product(name("self_attn.o_proj"), self.hidden, q, 1.0));
-            list.push(product(name("mlp.gate_proj"), self.inner, self.hidden, 1.0));
-            list.push(product(name("mlp.up_proj"), self.inner, self.hidden, 1.0));
-            list.push(product(name("mlp.down_proj"), self.hidden, self.inner, 1.0));
-            if self.family == Family::Qwen2 {
-                list.extend([("q", q), ("k", kv), ("v", kv)].map(|(part, rows)| Tensor {
-                    name: name(&format!("self_attn.{part}_proj.bias")),
-                    shape: vec![rows],
-                    center: 0.0,
-                    half_width: 0.5,
-                }));
+            let norms = ["input_layernorm", "post_attention_layernorm"].iter().chain(four_norms);
+            list.extend(norms.map(|part| norm(&name(part))));
+            // attention scores with deviation 3: heads of low and of high entropy
+            for (part, rows, width, gain) in [
+                ("self_attn.q_proj", q, hidden, 1.7),
+                ("self_attn.k_proj", kv, hidden, 1.7),
+                ("self_attn.v_proj", kv, hidden, 1.0),
+                ("self_attn.o_proj", hidden, q, 1.0),
+                ("mlp.gate_proj", inner, hidden, 1.0),
+                ("mlp.up_proj", inner, hidden, 1.0),
+                ("mlp.down_proj", hidden, inner, 1.0),
+            ] {
+                list.push(product(&name(part), rows, width, gain));
+            }
+            if spec.qkv_bias {
+                let bias =
+                    |part, rows| Tensor::new(&name(&format!("self_attn.{part}_proj.bias")), vec![rows], 0.0, 0.5);
+                list.extend([bias("q", q), bias("k", kv), bias("v", kv)]);
             }
         }
         list
     }
 
-    fn norms(&self) -> &'static [&'static str] {
-        match self.family {
-            Family::Gemma2 { .. } => &[
-                "input_layernorm",
-                "post_attention_layernorm",
-                "pre_feedforward_layernorm",
-                "post_feedforward_layernorm",
-            ],
-            Family::Llama { .. } | Family::Qwen2 => &["input_layernorm", "post_attention_layernorm"],
-        }
-    }
-
     /// Bytes of the checkpoint.
     pub fn byte_len(&self) -> usize {
         self.tensors().iter().map(Tensor::byte_len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_published_config_is_read_and_shrinks() {
+        for name in NAMES {
+            let shape = find(name).unwrap();
+            let small = find(&format!("{name}/small")).unwrap();
+            assert_eq!((small.spec.layers.len(), small.spec.head_dim), (2, shape.spec.head_dim));
+            assert!(small.byte_len() < 1 << 23 && shape.byte_len() > 1 << 31, "{name}");
+        }
+        assert!(find("gpt-5").is_none());
     }
 }

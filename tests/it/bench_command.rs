@@ -1,4 +1,4 @@
-//! `uqac bench` on a tiny model: that every stage is there with figures that hang together. No time is tested.
+//! `uqac bench` on a tiny model: every stage is present and its figures are consistent. No time is tested.
 
 use serde_json::Value;
 use std::path::Path;
@@ -97,31 +97,9 @@ fn what_cannot_be_measured_is_refused() {
     let with =
         |more: &[&'static str]| [&["--model", model.as_str(), "--buffer", "1", "--device", "cpu"], more].concat();
     fails(&with(&["--prompt-tokens", "5000"]), "the model's context");
-    fails(&with(&["--gen-tokens", "1"]), "the response is 1: expected at least 5");
+    fails(&with(&["--gen-tokens", "1"]), "1 is not in 5..=");
     fails(&with(&["--batch", "0"]), "0 is not in 1..=1024");
     fails(&with(&["--sweep", "4q"]), "512 or 4k");
+    fails(&with(&["--sweep", "9"]), "at least 16 tokens");
     fails(&["--random-weights", "gpt-5"], "llama-3.1-8b");
-}
-
-#[test]
-fn a_prediction_says_that_it_is_one_and_what_would_falsify_it() {
-    let table = bench(&["--predict", "h100", "--shape", "llama-3.2-1b"]);
-    assert!(table.status.success(), "{}", text(&table.stderr));
-    let said = text(&table.stdout);
-    assert!(said.contains("llama-3.2-1b on h100: predictions") && said.contains("not measured"), "{said}");
-    // a model's own shape
-    let folder = tempfile::tempdir().unwrap();
-    tiny::write_model(folder.path());
-    let output = bench(&["--predict", "4090", "--json", "--model", folder.path().to_str().unwrap()]);
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(found["note"].as_str().unwrap().contains("not measured"), "{found}");
-    let rows = found["rows"].as_array().unwrap();
-    assert!(rows.len() >= 10);
-    for row in rows {
-        let [low, predicted, high] = ["low", "predicted", "high"].map(|key| row[key].as_f64().unwrap());
-        assert!(low <= predicted && predicted <= high, "{row}");
-        assert!(row["falsified_by"].as_str().unwrap().contains("__"), "{row}");
-    }
-    let unknown = bench(&["--predict", "mi300"]);
-    assert!(!unknown.status.success() && text(&unknown.stderr).contains("h100, h200, 4090, b200"));
 }

@@ -1,5 +1,5 @@
-//! `benches/gpu.sh` where there is no GPU: everything on the host-run driver in shrunken shapes, and what it says when
-//! something goes wrong. What its figures are made of, from numbers known beforehand.
+//! `benches/gpu.sh` without a GPU: every figure on the host-run driver in shrunken shapes, its reports of failed steps, and
+//! its sums over known numbers.
 
 #[path = "../../benches/gpu/compare.rs"]
 mod compare;
@@ -37,7 +37,7 @@ fn result(folder: &Path, ending: &str) -> PathBuf {
     found[0].clone()
 }
 
-/// A libcupti that tells known times.
+/// A libcupti that reports known times.
 fn known_cupti(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gpu_bench/libcupti.cpp");
     let library = folder.join("libcupti.so");
@@ -48,9 +48,8 @@ fn known_cupti(folder: &Path) -> PathBuf {
     library
 }
 
-/// What is asked of the GPU, by the start of the row's name, for the shape that is measured in full.
-const ROWS: [&str; 17] = [
-    "time to load",
+/// Rows of the shape measured in full that have a floor, by the start of their names.
+const ROWS: [&str; 16] = [
     "decode, batch 1, plain",
     "decode, batch 1, with UQAC's trace",
     "UQAC on against off, batch 1, decode time",
@@ -98,12 +97,12 @@ fn every_figure_is_taken_on_the_host_run_driver() {
             assert!(number(&row[key]).is_finite(), "{row}");
         }
         assert!(!row["unit"].as_str().unwrap().ends_with("/s") || number(&row["least"]) > 0.0, "{row}");
-        // only a run at full size on a GPU is held against the targets
+        // targets apply to a run at full size on a GPU alone
         assert!(row["target"].is_null() || row["target"]["met"].is_null(), "{row}");
     }
     for what in ROWS {
         let row = find(what);
-        // without torch there is no matrix rate, and no floor for what is bound by arithmetic alone
+        // without torch there is no matrix rate, the floor of work bound by arithmetic
         let arithmetic = what.starts_with("prefill") || what.starts_with("traced pass");
         assert!(arithmetic || number(&row["floor"]["value"]).is_finite(), "{row}");
     }
@@ -120,7 +119,7 @@ fn every_figure_is_taken_on_the_host_run_driver() {
     assert!(json["problems"].as_array().unwrap().is_empty(), "{}", json["problems"]);
 }
 
-/// A program in place of `gpu` that does what `run` says.
+/// A program in place of `gpu`, with this `run`.
 fn stand_in(folder: &Path, run: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let binaries = folder.join("bin");
@@ -141,7 +140,7 @@ fn steps_that_fail_or_take_too_long_are_reported_and_the_next_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let out = folder.path().join("results");
         let output = script()
-            .args(["--device", "cpu", "--quick", "--stages", "correct,figures,long", "--budget", budget, "--binaries"])
+            .args(["--device", "cpu", "--quick", "--stages", "contact,figures,long", "--budget", budget, "--binaries"])
             .arg(stand_in(folder.path(), run))
             .arg("--out")
             .arg(&out)
@@ -157,11 +156,11 @@ fn steps_that_fail_or_take_too_long_are_reported_and_the_next_goes_on() {
     let late = tried("echo begun; sleep 60", "7");
     assert!(late.contains("step agreement=FAILED, cut off after"), "{late}");
     assert!(late.contains("step llama-3.1-8b=skipped: no time left"), "{late}");
-    assert!(late.contains("step tests=skipped: no GPU"), "{late}");
+    assert!(late.contains("step kernel-tests=skipped: no GPU"), "{late}");
 }
 
 #[test]
-fn what_cannot_be_run_is_said() {
+fn unusable_options_and_machines_are_refused() {
     let refused = |arguments: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let binaries = stand_in(folder.path(), "exit 0");
@@ -171,7 +170,7 @@ fn what_cannot_be_run_is_said() {
         assert_eq!(output.status.code(), Some(2), "{}", said(&output));
         said(&output)
     };
-    assert!(refused(&["--stages", "correct,fast"]).contains("unknown stage fast"));
+    assert!(refused(&["--stages", "contact,fast"]).contains("unknown stage fast"));
     assert!(refused(&["--budget", "soon"]).contains("expected seconds"));
     assert!(refused(&["--what"]).contains("unknown option --what"));
     let no_gpu = Command::new("/usr/bin/which").arg("nvidia-smi").output().is_ok_and(|found| !found.status.success());
