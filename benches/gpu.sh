@@ -254,16 +254,18 @@ profile() {
 }
 
 tests() {
-  local module modules
+  local program module modules
   if ! on_gpu; then
     skip tests "no GPU"
     return
   fi
   [[ ! -d $binaries/golden ]] || export UQAC_GOLDEN=$binaries/golden
-  modules=$("$binaries/it" --list 2> /dev/null | grep -o '^cuda_[a-z]*' | sort -u)
-  [[ -n $modules ]] || skip tests "no CUDA tests in $binaries"
-  for module in $modules; do
-    UQAC_TEST_DRIVER=installed step "$module" 90 "$binaries/it" --test-threads 4 "$module::"
+  for program in unit it; do
+    modules=$("$binaries/$program" --list 2> /dev/null | grep -oE '^(unit::)?cuda_[a-z]*' | sort -u)
+    [[ -n $modules ]] || skip "$program tests" "no CUDA tests in $binaries/$program"
+    for module in $modules; do
+      UQAC_TEST_DRIVER=installed step "$program $module" 90 "$binaries/$program" --test-threads 4 "$module::"
+    done
   done
 }
 

@@ -6,19 +6,21 @@ most_carried=60
 # values NAME FILE: the files under a name in cargo's JSON messages.
 values() { grep -o "\"$1\":\"[^\"]*\"" "$2" | cut -d '"' -f 4; }
 
-# build FOLDER [with-tests]: the program gpu; with tests, uqac, the integration tests, the kernel tests and their data.
+# build FOLDER [with-tests]: the program gpu; with tests, uqac, its unit and integration tests, the kernel tests and
+# their data.
 build() {
-  local into=$1 targets=(--bench gpu ${2:+--test it}) path name messages made
+  local into=$1 targets=(--bench gpu ${2:+--lib --test it}) path name messages made
   messages=$(mktemp)
   # cargo test builds a bench target too, in the release profile
   cargo test --release --locked --offline --no-run --message-format=json-render-diagnostics "${targets[@]}" > "$messages" ||
     return 1
   mkdir -p "$into"
-  rm -rf "$into"/{it,kernel_tests,fatbins,golden} # of an earlier build
+  rm -rf "$into"/{unit,it,kernel_tests,fatbins,golden} # of an earlier build
   for path in $(values executable "$messages"); do
     name=$(basename "$path")
+    case $name in uqac-*) name=unit ;; *) name=${name%-*} ;; esac # the library's own tests, next to the program uqac
     # without symbols and line tables: a quarter of the size
-    strip -o "$into/${name%-*}" "$path" 2> /dev/null || cp "$path" "$into/${name%-*}"
+    strip -o "$into/$name" "$path" 2> /dev/null || cp "$path" "$into/$name"
   done
   {
     git rev-parse --short HEAD

@@ -12,7 +12,7 @@ const SMALL_CACHE: usize = 32 << 10;
 const SMALL_CACHE_IN_FLIGHT: usize = 2048;
 
 /// Bytes between the place that a kernel reads in each of `streams` streams and the one that it asks for with [`prefetch`]: what memory
-/// delivers to a core in the time that it takes to answer. Measured, not derived (`benches/NOTES.md`, CPU entry 15).
+/// delivers to a core in the time that it takes to answer. Measured, not derived (`benches/NOTES.md`, "Reading weights").
 ///
 /// [`prefetch`]: super::Simd::prefetch
 pub fn bytes_ahead(streams: usize) -> usize {
