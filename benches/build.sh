@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What each crate costs to build: CPU seconds by crate, as a Markdown table, of a build into an empty target folder.
+# CPU seconds by crate of a build into an empty target folder, as a Markdown table.
 #
 # usage: benches/build.sh [cargo arguments]     default: build --release --locked
 set -euo pipefail

@@ -237,6 +237,7 @@ profile() {
   UQAC_EARLY_STARTS=0 measure one-by-one 60 --shapes "$first_shape" --stages decode --suffix ", one by one" --keep
   if [[ -n $found ]]; then
     measure timeline 60 --shapes "$first_shape" --stages timeline --cupti "$found" --keep
+    measure prefill-timeline 60 --shapes "$first_shape" --stages prefill-timeline --cupti "$found" --keep
   else
     skip timeline "libcupti is not found (CUPTI=FILE names it)"
   fi

@@ -1,5 +1,5 @@
-//! The CPU's kernels one by one: `cargo bench --bench kernels [-- FILTER]`. Shapes are those of Qwen2.5-0.5B. Throughput is
-//! bytes of weights or cache where memory bounds a kernel, multiply-adds (as elements) where arithmetic does.
+//! The CPU kernels one by one, in the shapes of Qwen2.5-0.5B: `cargo bench --bench kernels [-- FILTER]`. Throughput counts bytes
+//! of weights or cache where memory bounds a kernel, multiply-adds (as elements) where arithmetic does.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
@@ -31,8 +31,8 @@ fn pool() -> ThreadPool {
     ThreadPool::new(std::thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
-/// Products with 1 row of activations (GEMV), 8 (a batch) and 256 (GEMM). For one row, copies of the matrix are taken in
-/// turn, more than the caches hold.
+/// Products with 1 row of activations (GEMV), 8 (a batch) and 256 (GEMM). One row cycles through
+/// more copies of the matrix than the caches hold.
 fn products(c: &mut Criterion) {
     let (pool, isa) = (pool(), Isa::detect());
     for rows in [1, 8, 256] {
@@ -93,7 +93,7 @@ fn cache(positions: usize) -> KvCache {
     cache
 }
 
-/// One row of one layer, with the entropy and without: what the trace costs in the attention.
+/// One row of one layer, with and without the entropy: the trace's cost in attention.
 fn attention(c: &mut Criterion) {
     let (pool, isa, shape) = (pool(), Isa::detect(), shape());
     let queries: Vec<f32> = (0..HEADS * HEAD_DIM).map(noise).collect();
@@ -156,8 +156,8 @@ fn reconstruction(c: &mut Criterion) {
     group.finish();
 }
 
-/// Multiply-adds of one core, all in registers: in f32, and of bf16 numbers in pairs (`vdpbf16ps`) and in tiles, where the CPU has
-/// them. What a product could reach with each.
+/// Multiply-adds of one core in registers: in f32, of bf16 pairs (`vdpbf16ps`) and in tiles where present. The limits of a
+/// product.
 #[cfg(target_arch = "x86_64")]
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;

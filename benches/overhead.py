@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What the Python package and the server add to a decode step of the engine, interleaved in one run.
+"""Cost of the Python package and of the server per decode step, interleaved in one run.
 
     pip install . && benches/overhead.py MODEL_FOLDER [--rounds 9] [--tokens 128] [--json FILE]
 
-The same greedy response, traced, three times a round, in another order each round:
+The same greedy, traced response three ways per round, in rotating order:
 
-    engine  `uqac ask --json`, which says how fast the engine wrote, from its first token to its last, without writing them
-    python  `model.generate` in this process, from the first token that the iterator yields to the last
-    server  `uqac serve`, streaming, from the first piece of text that arrives to the last
+    engine  `uqac ask --json`, by its own rate from the first token to the last
+    python  `model.generate` in this process, from the iterator's first token to its last
+    server  `uqac serve`, streaming, from the first piece of text to the last
 
-The overhead is that of the same round's engine; the median of the rounds counts. The texts must be equal.
+The overhead is relative to the engine in the same round; the result is the median. The texts must be equal.
 """
 
 import argparse
@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests/peers"))
 from serving import Server  # noqa: E402
 
 QUESTION = "Write a long story about a train that crosses a continent, and describe every station."
-# At most so much of a step.
+# Limits, as a share of a step.
 TARGETS = {"python": 0.01, "server": 0.03}
 
 

@@ -1,8 +1,8 @@
-//! How many golden items keep exactly the float64 chain, and the mean Jaccard overlap of the chains, by cache type, by how
-//! products treat their inputs (in f32, or rounded to one or two 16-bit terms in wide passes, as CUDA's tensor cores do), and with
-//! weights in 8 bits. Beside it the changes against the first row: of ln p of the response's tokens, and of the confidence P.
+//! Golden items that keep exactly the float64 chain, and the chains' mean Jaccard overlap, by cache type, by the rounding of
+//! products' inputs (f32, or one or two 16-bit terms in wide passes, as on CUDA's tensor cores), and with 8-bit weights. Beside
+//! them the changes of ln p of the response's tokens and of P against the first row.
 //! `cargo bench --bench precision -- GOLDEN_FOLDER MODELS_FOLDER [ROW ...]`, where GOLDEN_FOLDER holds `uqac_*.jsonl.gz` and
-//! MODELS_FOLDER the model folders those files name. ROW is a row of the table, from 1; the first is always there.
+//! MODELS_FOLDER the model folders those files name. ROW is a row of the table, from 1; the first is always shown.
 
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().into_iter().flatten().filter_map(Value::as_u64).map(|id| id as u32).collect()
 }
 
-/// What this engine finds of an item.
+/// This engine's view of an item.
 struct Found {
     /// The rows of the chain.
     chain: BTreeSet<i64>,

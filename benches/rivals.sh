@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The engine beside llama.cpp, ik_llama.cpp, OpenVINO GenAI and transformers on this machine's CPU, in turns, in one run; prints the table with the
-# project's targets.
+# The engine beside llama.cpp, ik_llama.cpp, OpenVINO GenAI and transformers on this machine's CPU, interleaved in one run;
+# prints a table with the project's targets.
 #
 # usage: benches/rivals.sh [--rounds N] [--threads N] [--only decode,scoring,...] [--rivals RIVALS]
 #                          [--prompts 128,512,2048,4096] [--json FILE] MODEL_FOLDER...
 #        RIVALS: llama.cpp, ik_llama.cpp, openvino, torch (with transformers); by default all
 #
 # Installs them from PyPI into ~/.cache/uqac-rivals (llama.cpp is compiled there, some minutes), and converts the models to
-# GGUF there. Models of the Llama and Qwen2 architectures. UQAC_SIMD=avx2 holds our side to AVX2; the rivals take what the
-# CPU has, so only a CPU without AVX-512 compares both on AVX2.
+# GGUF there. Models of the Llama and Qwen2 architectures. UQAC_SIMD=avx2 limits our side alone to AVX2, so only a
+# CPU without AVX-512 compares both on AVX2.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 cache=${UQAC_RIVALS:-$HOME/.cache/uqac-rivals}

@@ -1,6 +1,6 @@
-//! Quantities as people read them.
+//! Quantities for people.
 
-/// Bytes, in the largest unit that they fill: `12 B`, `1.5 KiB`, `8.00 GiB`.
+/// Bytes in the largest fitting unit: `12 B`, `1.5 KiB`, `8.00 GiB`.
 pub fn bytes(bytes: usize) -> String {
     let size = bytes as f64;
     match bytes {
@@ -19,7 +19,7 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn bytes_have_the_largest_unit_that_they_fill() {
+    fn bytes_are_in_the_largest_fitting_unit() {
         let shown = [0, 1023, 1536, 5 << 20, 8 << 30].map(super::bytes);
         assert_eq!(shown, ["0 B", "1023 B", "1.5 KiB", "5.0 MiB", "8.00 GiB"]);
     }

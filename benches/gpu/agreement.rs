@@ -1,6 +1,5 @@
-//! Correct first: the device against the CPU backend on shrunken shapes, with the same cache types and with the inputs of
-//! products rounded as the device rounds them. How far they may differ is derived: numbers that differ by a little are
-//! rounded the other way now and then, which is less than what rounding all of them does.
+//! The device against the CPU backend on shrunken shapes, with equal cache types and inputs of products rounded alike. The
+//! allowed difference is the effect of rounding all inputs: small differences flip some roundings, never all.
 
 use crate::log::{Failure, FailureKind};
 use crate::measure::StageError;
@@ -13,10 +12,10 @@ use uqac::uq::{Parameters, Profile, chain};
 const PROMPT: usize = 75;
 const RESPONSE: usize = 70;
 
-/// What f32 sums in another order may move.
+/// The effect of another order of f32 sums.
 const ORDER: f64 = 2e-4;
 
-/// What one engine makes of a sequence.
+/// One engine's view of a sequence.
 struct Seen {
     logprobs: Vec<f64>,
     entropies: Vec<f64>,
@@ -33,7 +32,7 @@ impl Seen {
     }
 }
 
-/// Runs the same work on all three and compares: `cpu` rounds as the device does, `exact` nothing.
+/// Compares the same work on all three: `cpu` rounds as the device does, `exact` does not round.
 pub fn agreement(
     shape: &str,
     device: &mut Engine,
@@ -86,7 +85,7 @@ fn see(engine: &mut Engine, tokens: &[u32]) -> Result<Seen, StageError> {
     let mut heads = Vec::new();
     for row in rows {
         if let Some(record) = traced.head_record(row)? {
-            // a set: heads whose entropies are next to equal may stand in another order
+            // a set: heads with nearly equal entropies may swap
             heads.push((sorted(record.heads), record.gap));
         }
     }
@@ -106,7 +105,7 @@ fn sorted(mut heads: Vec<u32>) -> Vec<u32> {
     heads
 }
 
-/// Rows whose heads agree, and rows whose selection is clear enough to be compared.
+/// Rows with equal heads, and rows with a selection clear enough to compare.
 fn same_heads(a: &Seen, b: &Seen, gap: f32) -> (usize, usize) {
     let clear = a.heads.iter().zip(&b.heads).filter(|(a, b)| a.1 > gap && b.1 > gap);
     clear.fold((0, 0), |(same, all), (a, b)| (same + usize::from(a.0 == b.0), all + 1))

@@ -24,7 +24,7 @@ impl Round {
     }
 }
 
-/// Chain + similarity + ensemble as a share of the time that the response took.
+/// Chain, similarity and ensemble as a share of the generation's time.
 pub fn answered(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let (prompt, tokens, variants) = (bench.sizes.prompt, bench.sizes.answered, bench.sizes.variants);
     let prompt = bench.prompts(1, prompt).remove(0);
@@ -69,7 +69,7 @@ fn floor(bench: &Bench, prompt_len: usize, tokens: usize, variants: usize, bandw
 }
 
 fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, seed: u64) -> Result<Round, StageError> {
-    // drawn, not greedy: greedy text of random weights soon repeats itself
+    // sampled: greedy text of random weights soon repeats
     let sampling = Sampling { temperature: 1.0, top_p: 1.0, top_k: 0, seed };
     let options = GenerateOptions { max_tokens: tokens, sampling, ..GenerateOptions::default() };
     let start = Instant::now();
@@ -97,7 +97,7 @@ fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, se
     Ok(Round { generation, chain, similarity, ensemble: start.elapsed().as_secs_f64(), links: links.len() })
 }
 
-/// The likeliest token that the response does not have at `position`.
+/// The likeliest token at `position` other than the response's own.
 fn alternative(response: &Response, position: usize) -> Variant {
     let own = response.tokens[position];
     let listed = response.step(position - 1).top.iter().find(|top| top.token != own);
@@ -109,8 +109,7 @@ fn chain(traced: &mut TracedSequence, answer: Range<usize>, parameters: &Paramet
     chain::attention_chain(&response, answer, parameters, &mut queries)
 }
 
-/// Runs `tokens` through the model with a trace and follows the chain from their last ones: its length, and the bytes
-/// that the sequence holds.
+/// A traced pass over `tokens` and the chain from the last ones: its length, and the sequence's bytes.
 pub fn chain_of(engine: &mut Engine, tokens: &[u32], prompt_len: usize) -> Result<(usize, usize), EngineError> {
     let mut traced = engine.trace(tokens, prompt_len, HeadSelection::default())?;
     let answer = tokens.len() - ANSWER..tokens.len();

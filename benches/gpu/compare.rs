@@ -1,16 +1,22 @@
-//! Our figures beside those of transformers in the same run.
+//! Our figures beside the rivals' in the same run.
 
 use super::report::Row;
 
-/// What rivals' rows are called begins with this (`benches/rivals_gpu.py`).
-const RIVAL: &str = "transformers, ";
+/// Rivals' decode rows, by the start of their names (`benches/rivals_gpu.py`, `benches/rivals_compiled.py`).
+const DECODING: [&str; 4] = [
+    "transformers, SDPA decode",
+    "transformers, eager decode with attentions",
+    "torch, compiled, CUDA graph, static cache, decode",
+    "torch, CUDA graph, static cache, decode",
+];
+const PASS: &str = "transformers, eager pass with attentions";
+const PREFILL: &str = "torch, compiled, prefill";
 
-/// How many times as fast we are, for every rival's row that has one of ours beside it. Ours does the whole method's
-/// part of that work. `counts`: they are held against the target.
+/// Our speed relative to each rival with the same work; ours includes the trace. `counts`: the target applies.
 pub fn comparisons(rows: &[Row], counts: bool) -> Vec<Row> {
     rows.iter()
         .filter_map(|theirs| {
-            let (what, memory) = counterpart(theirs.what.strip_prefix(RIVAL)?)?;
+            let (what, memory) = counterpart(&theirs.what)?;
             let find = |what: &str| rows.iter().find(|row| row.shape == theirs.shape && row.what == what);
             let ours = find(&what)?;
             let rate = ours.unit.ends_with("/s");
@@ -27,19 +33,17 @@ pub fn comparisons(rows: &[Row], counts: bool) -> Vec<Row> {
         .collect()
 }
 
-/// The memory that a row reports, beside its own figure or as that.
+/// The memory of a row, a fact beside its figure or the figure itself.
 fn peak(row: &Row) -> Option<f64> {
     row.facts.get("peak MB").copied().or((row.unit == "MB").then_some(row.median))
 }
 
-/// The names of our rows for the same work: its time, and its memory.
+/// The names of our rows for a rival's work: its time, and its memory.
 fn counterpart(what: &str) -> Option<(String, String)> {
     let decode =
         |batch: &str| (format!("decode{batch}, with UQAC's trace"), format!("UQAC on against off{batch}, peak memory"));
-    let decoding = ["SDPA decode", "eager decode with attentions"];
     let pass = |tokens: &str| (format!("traced pass and chain{tokens}"), format!("peak memory{tokens}"));
-    decoding
-        .iter()
-        .find_map(|name| what.strip_prefix(name).map(decode))
-        .or_else(|| what.strip_prefix("eager pass with attentions").map(pass))
+    let prefill = |tokens: &str| (format!("prefill{tokens}"), String::new());
+    let decoding = DECODING.iter().find_map(|name| what.strip_prefix(name)).map(decode);
+    decoding.or_else(|| what.strip_prefix(PASS).map(pass)).or_else(|| what.strip_prefix(PREFILL).map(prefill))
 }

@@ -1,5 +1,5 @@
-//! The times at which kernels begin and end on the device, as CUPTI reports them. CUPTI comes with the CUDA toolkit and
-//! with torch, and is loaded only when it is asked for.
+//! Start and end of each kernel on the device, by CUPTI, which comes with the CUDA toolkit and with torch and is loaded on
+//! demand.
 
 use libloading::Library;
 use std::alloc::{Layout, alloc, dealloc};
@@ -28,7 +28,7 @@ pub enum CuptiError {
 /// `CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL`
 const KERNEL: u32 = 10;
 
-/// Where CUPTI writes its records at a time.
+/// One buffer of CUPTI's records.
 const BUFFER: Layout = match Layout::from_size_align(4 << 20, 8) {
     Ok(layout) => layout,
     Err(_) => panic!("8 is a power of two"),
@@ -53,7 +53,7 @@ type Requested = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 type Completed = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 type RegisterCallbacks = unsafe extern "C" fn(Requested, Completed) -> Status;
 
-/// What the callbacks need, which CUPTI hands nothing of our own to.
+/// State of the callbacks, which CUPTI passes no pointer of ours.
 struct Shared {
     next_record: Option<NextRecord>,
     runs: Vec<KernelRun>,
@@ -91,7 +91,7 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Everything that was recorded, in order of its start. To be called when the device has nothing left to do.
+    /// All records, ordered by start. Call it when the device is idle.
     pub fn finish(self) -> Result<Vec<KernelRun>, CuptiError> {
         // SAFETY: as in `start`; 1 is CUPTI_ACTIVITY_FLAG_FLUSH_FORCED.
         unsafe {
@@ -119,7 +119,7 @@ fn check(call: &'static str, code: Status) -> Result<(), CuptiError> {
     if code == 0 { Ok(()) } else { Err(CuptiError::Call { call, code }) }
 }
 
-/// CUPTI asks for a buffer.
+/// CUPTI's request for a buffer.
 unsafe extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most_records: *mut usize) {
     // SAFETY: CUPTI passes places for all three; a null buffer makes it drop records. 0 records: as many as fit.
     unsafe {
@@ -129,7 +129,7 @@ unsafe extern "C" fn requested(buffer: *mut *mut u8, size: *mut usize, most_reco
     }
 }
 
-/// CUPTI hands a buffer back.
+/// CUPTI's return of a buffer.
 unsafe extern "C" fn completed(_context: *mut c_void, _stream: u32, buffer: *mut u8, _size: usize, valid: usize) {
     if buffer.is_null() {
         return;

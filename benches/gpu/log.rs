@@ -1,4 +1,4 @@
-//! Results as they come: printed, kept, and saved after each, so that a run that is cut off leaves what it has.
+//! Results, printed and saved one by one, so that an interrupted run keeps them.
 
 use crate::measure::StageError;
 use crate::report::{Problem, Report, Row};
@@ -11,13 +11,13 @@ use uqac::engine::LoadError;
 pub struct Log {
     pub report: Report,
     pub json: Option<PathBuf>,
-    /// Goes behind what a stage's rows measure.
+    /// Appended to the names of a stage's rows.
     pub suffix: String,
-    /// Measurements that went wrong; those without the time or the context for them did not.
+    /// Failed measurements, skipped ones excluded.
     pub failures: usize,
 }
 
-/// Why a measurement was not made.
+/// The reason of a missing measurement.
 pub struct Failure {
     pub message: String,
     pub kind: FailureKind,
@@ -25,10 +25,10 @@ pub struct Failure {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// There is no time for it, or the model has no such context.
+    /// No time left, or a context beyond the model's.
     Skipped,
     Wrong,
-    /// The engine may be in any state: it is loaded again.
+    /// The engine may be in any state and is loaded again.
     Broken,
 }
 
@@ -55,7 +55,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Runs `work`; a panic in it is a failure like any other (its message has gone to standard error).
+/// Runs `work`; a panic becomes a failure (its message is on standard error).
 pub fn caught<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -84,7 +84,7 @@ impl Log {
         self.save()
     }
 
-    /// What a stage gave. False: it broke the engine.
+    /// Adds a stage's result. False if it broke the engine.
     pub fn record(&mut self, shape: &str, stage: &str, outcome: Result<Vec<Row>, Failure>) -> Result<bool, Fatal> {
         match outcome {
             Ok(mut rows) => {

@@ -1,4 +1,4 @@
-//! Timed generations, and what every stage needs to know.
+//! Timed generations, and the context of all stages.
 
 use crate::cupti::CuptiError;
 use crate::machine::{Machine, MachineError};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineError, GenerateOptions, Generation, HeadSelection};
 
-/// How much is measured.
+/// Sizes of the work.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     /// Tokens of the prompt and of the response in decode runs.
     pub prompt: usize,
     pub response: usize,
-    /// Sequences of the decode runs of several.
+    /// Sequences in batched decode runs.
     pub batches: Vec<usize>,
     /// Prompt of the prefill measurement.
     pub prefill: usize,
     /// Response and variants of the measurement after the answer.
     pub answered: usize,
     pub variants: usize,
-    /// Length of the long response, and the steps that are timed there.
+    /// Length of the long response, and steps timed there.
     pub long: usize,
     pub long_steps: usize,
     /// Lengths of scored sequences.
@@ -31,7 +31,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// What the project's figures are stated for.
+    /// The sizes of the published figures.
     pub fn full() -> Sizes {
         Sizes {
             prompt: 512,
@@ -48,7 +48,7 @@ impl Sizes {
         }
     }
 
-    /// Every stage, in moments.
+    /// Each stage in moments.
     pub fn quick() -> Sizes {
         Sizes {
             prompt: 16,
@@ -66,7 +66,7 @@ impl Sizes {
     }
 }
 
-/// When everything has to be over.
+/// The end of the run's time.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Option<Instant>);
 
@@ -76,7 +76,7 @@ impl Deadline {
         Deadline((seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds)))
     }
 
-    /// Fails where less than this many seconds are left.
+    /// Fails if fewer seconds are left.
     pub fn need(&self, seconds: f64) -> Result<(), StageError> {
         let Some(end) = self.0 else { return Ok(()) };
         let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
@@ -93,7 +93,7 @@ pub enum StageError {
     Machine(#[from] MachineError),
     #[error(transparent)]
     Cupti(#[from] CuptiError),
-    #[error("there are no two whole decode steps among the {runs} kernels that CUPTI recorded")]
+    #[error("CUPTI recorded {runs} kernels: expected at least two whole decode steps")]
     NoSteps { runs: usize },
     #[error("sequence {sequence} has {found} response tokens, expected {expected}")]
     Short { sequence: usize, found: usize, expected: usize },
@@ -105,19 +105,19 @@ pub enum StageError {
     Shape(String),
     #[error("ln p of response token {index} of sequence {sequence} is {logprob}")]
     NotFinite { sequence: usize, index: usize, logprob: f64 },
-    #[error("skipped: it takes about {needed:.0} s and {left:.0} s are left")]
+    #[error("skipped: needs about {needed:.0} s, {left:.0} s are left")]
     Budget { needed: f64, left: f64 },
     #[error("skipped: the model's context is {context}, the measurement needs {needed}")]
     Context { context: usize, needed: usize },
 }
 
-/// What the stages work on.
+/// The context of the stages.
 pub struct Bench<'a> {
     pub engine: Engine,
     pub machine: &'a mut Machine,
     pub shape: &'a str,
     pub sizes: &'a Sizes,
-    /// Figures at full size on a GPU are held against the project's targets.
+    /// Targets apply: full size, on a GPU.
     pub counts: bool,
     /// Floating-point operations per second of a large bf16 product on this machine.
     pub matrix_rate: Option<f64>,
@@ -139,7 +139,7 @@ impl Bench<'_> {
         self.engine.expected_memory(1).trace_row as f64
     }
 
-    /// `count` prompts of pseudo-random ids, each another.
+    /// `count` different prompts of pseudo-random ids.
     pub fn prompts(&self, count: usize, tokens: usize) -> Vec<Vec<u32>> {
         let vocab = self.engine.spec().vocab_size as u64;
         let id = |stream: usize, i: usize| {
@@ -149,13 +149,13 @@ impl Bench<'_> {
         (0..count).map(|stream| (0..tokens).map(|i| id(stream, i)).collect()).collect()
     }
 
-    /// Fails where the model's context is too short for a sequence of this many tokens.
+    /// Fails if the model's context is shorter than `needed` tokens.
     pub fn need_context(&self, needed: usize) -> Result<(), StageError> {
         let context = self.engine.spec().max_position_embeddings;
         if needed > context { Err(StageError::Context { context, needed }) } else { Ok(()) }
     }
 
-    /// Bytes of the model and what `work` does with it: at their peak, without what was in use before the model came.
+    /// The result of `work`, and the peak of memory in use above that before the model was loaded, in bytes.
     pub fn peak<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, StageError>) -> Result<(T, f64), StageError> {
         let watch = self.machine.watch()?;
         let done = work(self);
@@ -195,7 +195,7 @@ pub struct Timing {
     pub step: f64,
 }
 
-/// A fast run that went wrong is no result: every token must be there, with a finite probability.
+/// Every token must be present, with a finite probability.
 fn check(generations: &[Generation], expected: usize) -> Result<(), StageError> {
     for (sequence, generation) in generations.iter().enumerate() {
         let found = generation.tokens.len() - generation.prompt_len;

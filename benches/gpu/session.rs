@@ -1,4 +1,4 @@
-//! One run: shapes and stages in order, results saved after each, a failure reported and the next stage begun.
+//! One run: shapes and stages in order. Results are saved after each stage; a failure is reported, and the next stage runs.
 
 use crate::cupti::Recorder;
 use crate::log::{Failure, FailureKind, Log, caught};
@@ -26,7 +26,7 @@ pub struct RunArgs {
     /// Stages, in this order
     #[arg(long, value_delimiter = ',', default_value = "agreement,decode,answered,prefill,batch,deep,lengths")]
     stages: Vec<Stage>,
-    /// Shrunken shapes and short runs: whether everything works, not how fast
+    /// Shrunken shapes and short runs: does everything work?
     #[arg(long)]
     quick: bool,
     /// Seconds after which no further stage begins; 0: no limit
@@ -90,6 +90,8 @@ enum Stage {
     Whole,
     /// The kernels of a decode step and the gaps between them, by CUPTI
     Timeline,
+    /// The kernels of a prefill, by CUPTI
+    PrefillTimeline,
     /// A short generation and nothing else, for a profiler
     Steps,
 }
@@ -102,7 +104,7 @@ struct Task {
 }
 
 impl Task {
-    /// `stages` in order, those of several sizes as one task each.
+    /// `stages` in order, one task per size.
     fn list(stages: &[Stage], sizes: &Sizes) -> VecDeque<Task> {
         let sizes_of = |stage| match stage {
             Stage::Lengths => &sizes.lengths[..],
@@ -121,7 +123,7 @@ impl Task {
         bench.deadline.need(0.0)?;
         match self.stage {
             // these load models of their own
-            Stage::Agreement | Stage::Timeline => Ok(Vec::new()),
+            Stage::Agreement | Stage::Timeline | Stage::PrefillTimeline => Ok(Vec::new()),
             Stage::Decode => stages::decode(bench, 1),
             Stage::Batch => stages::decode(bench, self.size),
             Stage::Answered => answered::answered(bench),
@@ -164,7 +166,7 @@ struct Session<'a> {
     log: Log,
 }
 
-/// Measures; whether nothing went wrong.
+/// Measures; true without failures.
 pub fn run(arguments: &RunArgs) -> Result<bool, Fatal> {
     let mut sizes = if arguments.quick { Sizes::quick() } else { Sizes::full() };
     sizes.rounds = arguments.rounds.map_or(sizes.rounds, usize::from);
@@ -197,7 +199,7 @@ pub fn shapes(names: &[String], shrunken: bool) -> Result<Vec<Shape>, StageError
 }
 
 impl Session<'_> {
-    /// The machine, and its ceilings.
+    /// The machine and its rates.
     fn describe(&mut self) -> Result<(), Fatal> {
         let machine = &mut self.rig.machine;
         let device = machine.describe()?;
@@ -229,8 +231,8 @@ impl Session<'_> {
                 self.log.problem(shape.name, "agreement", failure)?;
             }
         }
-        let timeline = take(&mut tasks, Stage::Timeline);
-        if tasks.is_empty() && !timeline {
+        let [timeline, prefill] = [Stage::Timeline, Stage::PrefillTimeline].map(|stage| take(&mut tasks, stage));
+        if tasks.is_empty() && !timeline && !prefill {
             return Ok(());
         }
         let mut shape = if self.arguments.quick { shrunken()? } else { shape.clone() };
@@ -251,13 +253,17 @@ impl Session<'_> {
             let outcome = caught(|| self.timeline(shape.name, &folder));
             self.log.record(shape.name, "timeline", outcome)?;
         }
+        if prefill {
+            let outcome = caught(|| self.prefill_timeline(shape.name, &folder));
+            self.log.record(shape.name, "prefill timeline", outcome)?;
+        }
         if !self.arguments.keep {
             std::fs::remove_dir_all(&folder).map_err(|source| Fatal::Io { path: folder, source })?;
         }
         Ok(())
     }
 
-    /// Loads the model and works tasks off until one breaks the engine. False: it cannot even be loaded.
+    /// Loads the model and runs tasks until one breaks the engine. False if it does not load.
     fn work_off(&mut self, shape: &Shape, folder: &Path, tasks: &mut VecDeque<Task>) -> Result<bool, Fatal> {
         let start = Instant::now();
         let mut bench = match caught(|| self.rig.load(shape.name, folder)) {
@@ -301,6 +307,20 @@ impl Session<'_> {
         Ok(timeline::rows(shape, &steps, step, rig.counts))
     }
 
+    /// A prefill under CUPTI, after one to warm up.
+    fn prefill_timeline(&mut self, shape: &str, folder: &Path) -> Result<Vec<Row>, Failure> {
+        let rig = &mut self.rig;
+        rig.deadline.need(0.0)?;
+        let recorder = Recorder::start(self.arguments.cupti.as_deref()).map_err(StageError::from)?;
+        let mut bench = rig.load(shape, folder)?;
+        let prompts = bench.prompts(1, bench.sizes.prefill);
+        bench.generate(&prompts, 1, false)?;
+        let seconds = bench.generate(&prompts, 1, false)?.first;
+        drop(bench);
+        let runs = recorder.finish().map_err(StageError::from)?;
+        Ok(timeline::kernels(shape, "prefill kernel", &[timeline::last_pass(&runs, seconds)], seconds, "µs a prefill"))
+    }
+
     /// The shrunken shape on the device and on the CPU.
     fn agreement(&mut self, shape: &Shape) -> Result<Vec<Row>, Failure> {
         self.rig.deadline.need(0.0)?;
@@ -319,7 +339,7 @@ impl Session<'_> {
     }
 }
 
-/// Takes a stage out of the list; whether it was there.
+/// Removes a stage from the list; true if it was present.
 fn take(tasks: &mut VecDeque<Task>, stage: Stage) -> bool {
     let before = tasks.len();
     tasks.retain(|task| task.stage != stage);

@@ -16,10 +16,10 @@ struct Round {
     traced: f64,
 }
 
-/// Sequences above which a round takes tens of seconds: one has to do, and memory is not looked at.
+/// Larger batches take tens of seconds per round: they get one round and no memory figure.
 const MANY: usize = 64;
 
-/// Decode speed for `batch` sequences, plain and with UQAC's trace, and what the trace costs in time and memory.
+/// Decode speed for `batch` sequences, plain and with UQAC's trace, and the trace's cost in time and memory.
 pub fn decode(bench: &mut Bench, batch: usize) -> Result<Vec<Row>, StageError> {
     let (prompt, response) = (bench.sizes.prompt, bench.sizes.response);
     let rounds = if batch > MANY { 1 } else { bench.sizes.rounds };
@@ -54,7 +54,7 @@ pub fn decode(bench: &mut Bench, batch: usize) -> Result<Vec<Row>, StageError> {
     Ok(rows)
 }
 
-/// Rounds of plain and traced decoding in turns, after a warm-up of each.
+/// Rounds of alternating plain and traced decoding, after a warm-up of each.
 fn paired_rounds(
     bench: &mut Bench,
     batch: usize,
@@ -96,11 +96,11 @@ fn overhead(bench: &Bench, rounds: &[Round], what: &str, floor: f64) -> Row {
     )
 }
 
-/// What the trace adds to the peak of the memory in use.
+/// Peak memory added by the trace.
 fn trace_memory(bench: &mut Bench, batch: usize) -> Result<Row, StageError> {
     let prompts = bench.prompts(batch, bench.sizes.prompt);
     let mut peak = |traced| bench.peak(|bench| bench.generate(&prompts, bench.sizes.response, traced));
-    // plain first: memory that an allocator keeps then counts against the trace, never for it
+    // plain first: memory kept by an allocator then counts against the trace
     let ((_, plain), (_, traced)) = (peak(false)?, peak(true)?);
     let positions = (batch * (bench.sizes.response + 1)) as f64;
     let floor = percent(positions * bench.trace_bytes(), plain);
@@ -112,7 +112,7 @@ fn trace_memory(bench: &mut Bench, batch: usize) -> Result<Row, StageError> {
         .target("≤ 0.2 %", bench.counts && batch == 1, |row| row.median <= 0.2))
 }
 
-/// Speed of a prompt's pass, as useful operations a second.
+/// Prefill speed.
 pub fn prefill(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let tokens = bench.sizes.prefill;
     bench.need_context(tokens + 1)?;
@@ -135,8 +135,8 @@ pub fn prefill(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     Ok(vec![row.share_target(0.6, counts)])
 }
 
-/// Time and memory of a traced pass over a whole sequence and its attention chain, by length: what others do with an
-/// attention tensor of layers × heads × T × T.
+/// Time and memory of a traced pass over a whole sequence and its attention chain; others need an attention tensor of
+/// layers × heads × T × T.
 pub fn length(bench: &mut Bench, tokens: usize) -> Result<Vec<Row>, StageError> {
     bench.need_context(tokens)?;
     let ids = bench.prompts(1, tokens).remove(0);
@@ -164,7 +164,7 @@ pub fn length(bench: &mut Bench, tokens: usize) -> Result<Vec<Row>, StageError> 
     Ok(vec![time, memory])
 }
 
-/// What the trace costs per step at the end of a long sequence: decode steps after a prompt of that length.
+/// The trace's cost per step at the end of a long sequence.
 pub fn deep(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let (long, steps) = (bench.sizes.long, bench.sizes.long_steps);
     bench.need_context(long)?;
@@ -189,7 +189,7 @@ pub fn whole(bench: &mut Bench) -> Result<Vec<Row>, StageError> {
     let copies = bench.machine.bandwidth()?;
     let bandwidth = bench.read_floor(copies);
     let bytes = roofline::step_bytes(&bench.engine, 1, bench.sizes.prompt, tokens - 1);
-    // a plan on the generous side: half the bandwidth
+    // generous: half the bandwidth
     bench.deadline.need(2.0 * tokens as f64 * bytes / bandwidth)?;
     let prompts = bench.prompts(1, bench.sizes.prompt);
     let (timing, peak) = bench.peak(|bench| bench.generate(&prompts, tokens, true))?;

@@ -1,17 +1,17 @@
-//! What a decode step's time goes into: its kernels one by one, and the gaps between them.
+//! A decode step's time by kernel, and the gaps between kernels.
 
 use super::cupti::KernelRun;
 use super::report::{Row, median};
 use std::collections::HashMap;
 
-/// The kernel that every pass begins with, by the start of its name.
+/// The start of the name of each pass's first kernel.
 const FIRST_KERNEL: &str = "embed";
 
-/// Kernels that are listed one by one.
+/// Kernels in the list.
 const LISTED: usize = 12;
 
-/// The last `count` whole decode steps in runs that are in order: each from one embedding to the next. (The very last
-/// stretch has no end, the prompt's passes come first.)
+/// The last `count` whole decode steps in ordered runs, each from one embedding to the next. The last stretch has no end;
+/// the prompt's passes come first.
 pub fn steps(runs: &[KernelRun], count: usize) -> Vec<&[KernelRun]> {
     let starts: Vec<usize> = (0..runs.len()).filter(|i| runs[*i].name.starts_with(FIRST_KERNEL)).collect();
     let mut steps: Vec<&[KernelRun]> = starts.windows(2).map(|pair| &runs[pair[0]..pair[1]]).collect();
@@ -30,9 +30,8 @@ pub fn busy(runs: &[KernelRun]) -> u64 {
     covered
 }
 
-/// The gaps' share of a step that takes `step` seconds when nobody looks, and the kernels that take longest. Recording
-/// slows the launches down, but the kernels themselves next to nothing: so their time is compared with a step that was
-/// not recorded.
+/// The gaps' share of an unrecorded step of `step` seconds, and the longest kernels. Recording slows launches, but hardly the
+/// kernels.
 pub fn rows(shape: &str, steps: &[&[KernelRun]], step: f64, counts: bool) -> Vec<Row> {
     let micros = |nanos: f64| nanos / 1e3;
     let busy_times: Vec<f64> = steps.iter().map(|step| busy(step) as f64).collect();
@@ -48,20 +47,33 @@ pub fn rows(shape: &str, steps: &[&[KernelRun]], step: f64, counts: bool) -> Vec
             .fact("% while recorded", 100.0 * (1.0 - median(&busy_times) / median(&recorded)))
             .target("≤ 3 %", counts, |row| row.median <= 3.0),
     ];
+    rows.extend(kernels(shape, "kernel", steps, step, "µs a step"));
+    rows
+}
+
+/// The kernels of the pass that ended last and took `seconds`.
+pub fn last_pass(runs: &[KernelRun], seconds: f64) -> &[KernelRun] {
+    let end = runs.iter().map(|run| run.end).max().unwrap_or(0);
+    let begin = end.saturating_sub((seconds * 1e9) as u64);
+    &runs[runs.partition_point(|run| run.start < begin)..]
+}
+
+/// The longest kernels of `passes`, each of which takes `seconds`; rows are named `prefix` and the kernel.
+pub fn kernels(shape: &str, prefix: &str, passes: &[&[KernelRun]], seconds: f64, unit: &str) -> Vec<Row> {
     let mut by_name: HashMap<&str, (u64, usize)> = HashMap::new();
-    for run in steps.iter().copied().flatten() {
+    for run in passes.iter().copied().flatten() {
         let (time, runs) = by_name.entry(&run.name).or_default();
         *time += run.end.saturating_sub(run.start);
         *runs += 1;
     }
     let mut by_name: Vec<_> = by_name.into_iter().collect();
     by_name.sort_by_key(|(name, (time, _))| (std::cmp::Reverse(*time), *name));
-    let per_step = |total: f64| total / steps.len() as f64;
-    rows.extend(by_name.into_iter().take(LISTED).map(|(name, (time, runs))| {
-        let time = per_step(time as f64);
-        Row::new(shape, format!("kernel {name}"), "µs a step", &[micros(time)])
-            .fact("runs a step", per_step(runs as f64))
-            .fact("% of the step", 100.0 * time * 1e-9 / step)
-    }));
-    rows
+    let per_pass = |total: f64| total / passes.len() as f64;
+    let row = |(name, (time, runs)): (&str, (u64, usize))| {
+        let time = per_pass(time as f64);
+        Row::new(shape, format!("{prefix} {name}"), unit, &[time / 1e3])
+            .fact("runs", per_pass(runs as f64))
+            .fact("% of the time", 100.0 * time * 1e-9 / seconds)
+    };
+    by_name.into_iter().take(LISTED).map(row).collect()
 }

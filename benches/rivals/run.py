@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs uqac, llama.cpp, ik_llama.cpp, OpenVINO and transformers in turns and prints the table with the project's targets; see ../rivals.sh.
+"""Interleaves uqac, llama.cpp, ik_llama.cpp, OpenVINO and transformers and prints a table with the project's targets; see ../rivals.sh.
 
 Within a round everybody does the same work once, one after the other, so that what else the machine does meets all of
 them. Rates are medians of the rounds; what is held against a target is the median of the rounds' ratios.
@@ -77,7 +77,7 @@ def say(text):
 
 
 def row(model, what, unit, ours, rivals, target, ratio=None, met=None):
-    """`ratio`: what is held against the target, a value a round."""
+    """`ratio`: the figure of the target, one value per round."""
     median = statistics.median
     value = median(ratio) if ratio else median(ours)
     spread = f"{min(ratio or ours):.3g} to {max(ratio or ours):.3g}"
@@ -121,7 +121,7 @@ def start_rivals(model):
 
 
 def decode(model):
-    """Decoding and prefill, against everybody."""
+    """Decoding and prefill against all rivals."""
     rivals = start_rivals(model)
     for rival, worker in rivals.items():
         say(f"{rival}: {worker.about}")
@@ -185,7 +185,7 @@ def answer(model):
 
 
 def scoring(model):
-    """The traced pass over a response that exists, its chain and similarity; the model is loaded already, on both sides."""
+    """Traced pass, chain and similarity of an existing response, with the model loaded on both sides."""
     common = ["--prompt-tokens", 64, "--gen-tokens", 8, "--samples", 1, "--variants", 1]
     for tokens in options.scoring_lengths:
         ours, theirs, our_memory, their_memory = [], [], [], []

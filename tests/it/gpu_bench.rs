@@ -203,6 +203,8 @@ fn gaps_are_what_no_kernel_covers() {
     let rows = timeline::rows("s", &steps, 96e-9, true);
     assert!((rows[0].median - 6.25).abs() < 1e-9 && rows[0].met() == Some(false));
     assert_eq!((rows[1].what.as_str(), rows[1].median), ("kernel gemv", 0.08));
+    // 100 ns before the last kernel's end
+    assert_eq!(timeline::last_pass(&recorded, 100e-9), &recorded[5..]);
 }
 
 #[test]
@@ -217,16 +219,18 @@ fn comparisons_find_the_same_work() {
         fact(Row::new("s", "transformers, eager pass with attentions, 1024 tokens", "s", &[0.25]), 50.0),
         Row::new("another", "transformers, SDPA decode, batch 16", "tokens/s", &[500.0]),
         Row::new("s", "transformers, eager decode with attentions, batch 1", "tokens/s", &[20.0]),
+        Row::new("s", "torch, compiled, CUDA graph, static cache, decode, batch 16", "tokens/s", &[2500.0]),
+        Row::new("s", "torch, CUDA graph, static cache, decode, batch 1", "tokens/s", &[90.0]),
     ];
     let found = compare::comparisons(&rows, true);
     let told: Vec<_> = found.iter().map(|row| (row.median, row.met())).collect();
-    assert_eq!(told, [(5.0, Some(true)), (0.5, Some(false))]);
+    assert_eq!(told, [(5.0, Some(true)), (0.5, Some(false)), (1.0, Some(false))]);
     let peaks = |row: &Row| (row.facts["our peak MB"], row.facts["their peak MB"]);
     assert_eq!((peaks(&found[0]), peaks(&found[1])), ((21.0, 40.0), (17.0, 50.0)));
     rows.extend(found);
     let table = Report { rows, ..Report::default() }.markdown();
     assert!(
-        table.contains("Targets met: 1 of 2. Missed: s · traced pass and chain, 1024 tokens: times as fast"),
+        table.contains("Targets met: 1 of 3. Missed: s · traced pass and chain, 1024 tokens: times as fast"),
         "{table}"
     );
 }
