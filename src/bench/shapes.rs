@@ -3,7 +3,8 @@
 use crate::model::ModelSpec;
 use serde_json::{Value, json};
 
-/// Names on the command line and in results, with the sizes in each model's published `config.json`.
+/// Names on the command line and in results, with the sizes in each model's published `config.json`. Without an end token
+/// every response has the requested length.
 const PUBLISHED: [(&str, &str); 4] = [
     ("llama-3.1-8b", include_str!("shapes/llama-3.1-8b.json")),
     ("llama-3.2-1b", include_str!("shapes/llama-3.2-1b.json")),
@@ -52,16 +53,8 @@ impl Tensor {
 }
 
 impl Shape {
-    fn new(name: &'static str, mut config: Value) -> Option<Shape> {
-        // without an end token every response has the length that was requested
-        for (key, value) in [("torch_dtype", "bfloat16".into()), ("use_cache", true.into())] {
-            config[key] = value;
-        }
-        for key in ["bos_token_id", "eos_token_id", "pad_token_id"] {
-            config[key] = Value::Null;
-        }
-        let spec = ModelSpec::from_config(&config).ok()?;
-        Some(Shape { name, spec, config })
+    fn new(name: &'static str, config: Value) -> Option<Shape> {
+        Some(Shape { name, spec: ModelSpec::from_config(&config).ok()?, config })
     }
 
     /// This shape with some sizes replaced, under their names in `config.json`.

@@ -160,6 +160,22 @@ fn steps_that_fail_or_take_too_long_are_reported_and_the_next_goes_on() {
 }
 
 #[test]
+fn nothing_runs_after_a_self_test_that_hangs() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (binaries, out) = (stand_in(folder.path(), "exit 0"), folder.path().join("results"));
+    std::fs::write(binaries.join("uqac"), "#!/bin/bash\nsleep 60\n").unwrap();
+    std::fs::set_permissions(binaries.join("uqac"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let arguments = ["--device", "cuda", "--quick", "--stages", "contact,figures", "--budget", "7", "--binaries"];
+    let output = script().args(arguments).arg(binaries).arg("--out").arg(&out).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let record = std::fs::read_to_string(result(&out, ".json")).unwrap();
+    assert!(record.contains("step self-test=FAILED, cut off after"), "{record}");
+    assert!(record.contains("step all other steps=skipped: the self-test hangs"), "{record}");
+    assert!(!record.contains("step agreement"), "{record}");
+}
+
+#[test]
 fn unusable_options_and_machines_are_refused() {
     let refused = |arguments: &[&str]| {
         let folder = tempfile::tempdir().unwrap();

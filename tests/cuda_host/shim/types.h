@@ -104,6 +104,7 @@ inline uint16_t float_to_half(float value) {  // to nearest, ties to even
   const uint16_t sign = uint16_t(bits_as<uint32_t>(value) >> 31 << 15);
   const float size = fabsf(value);
   if (size >= 65520.0f) return sign | 0x7C00;
+  if (size == 0.0f) return sign;  // frexpf's exponent of 0 is no exponent
   int exponent;
   frexpf(size, &exponent);                                // size = [0.5, 1) 2^exponent
   const int ulp = (exponent < -13 ? -13 : exponent) - 11;  // of the result; subnormals share the smallest
