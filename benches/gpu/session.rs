@@ -318,7 +318,7 @@ impl Session<'_> {
         let seconds = bench.generate(&prompts, 1, false)?.first;
         drop(bench);
         let runs = recorder.finish().map_err(StageError::from)?;
-        Ok(timeline::kernels(shape, "prefill kernel", &[timeline::last_pass(&runs, seconds)], seconds, "µs a prefill"))
+        Ok(timeline::longest(shape, "prefill kernel", &[timeline::last_pass(&runs, seconds)], seconds, "µs a prefill"))
     }
 
     /// The shrunken shape on the device and on the CPU.

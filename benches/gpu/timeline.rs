@@ -47,7 +47,7 @@ pub fn rows(shape: &str, steps: &[&[KernelRun]], step: f64, counts: bool) -> Vec
             .fact("% while recorded", 100.0 * (1.0 - median(&busy_times) / median(&recorded)))
             .target("≤ 3 %", counts, |row| row.median <= 3.0),
     ];
-    rows.extend(kernels(shape, "kernel", steps, step, "µs a step"));
+    rows.extend(longest(shape, "kernel", steps, step, "µs a step"));
     rows
 }
 
@@ -59,7 +59,7 @@ pub fn last_pass(runs: &[KernelRun], seconds: f64) -> &[KernelRun] {
 }
 
 /// The longest kernels of `passes`, each of which takes `seconds`; rows are named `prefix` and the kernel.
-pub fn kernels(shape: &str, prefix: &str, passes: &[&[KernelRun]], seconds: f64, unit: &str) -> Vec<Row> {
+pub fn longest(shape: &str, prefix: &str, passes: &[&[KernelRun]], seconds: f64, unit: &str) -> Vec<Row> {
     let mut by_name: HashMap<&str, (u64, usize)> = HashMap::new();
     for run in passes.iter().copied().flatten() {
         let (time, runs) = by_name.entry(&run.name).or_default();
