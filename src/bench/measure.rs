@@ -2,36 +2,14 @@
 
 use super::BenchError;
 use super::machine::Machine;
-use super::report::{MedianRange, Report, Scoring, Stage, SweepRow};
+use super::report::{MedianRange, Report, Scoring, Settings, Stage, SweepRow};
 use super::roofline::{self, ANSWER};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Engine, GenerateOptions, HeadSelection, TracedSequence};
 use crate::uq::{Parameters, Profile, Response, Variant, chain, ensemble, similarity};
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
-
-/// Sizes of the work.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Settings {
-    /// The model's name in the report.
-    pub model: String,
-    /// At least 2.
-    pub prompt_tokens: usize,
-    /// Tokens of each response, at least 5; end tokens are ignored.
-    pub gen_tokens: usize,
-    /// Sequences decoded together.
-    pub batch: usize,
-    pub rounds: usize,
-    /// Variants of the ensemble, at least 1: tokens replaced, evenly spread over the response.
-    pub variants: usize,
-    /// Samples of self-consistency, at least 1.
-    pub samples: usize,
-    /// Contexts after which decoding is measured as well, of at least 16 tokens.
-    #[serde(skip)] // the report has their rows
-    pub sweep: Vec<usize>,
-}
 
 /// Prompts; every tokenizer knows such text.
 const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \

@@ -14,8 +14,8 @@ mod report;
 pub mod roofline;
 pub mod shapes;
 
-pub use measure::{Settings, run};
-pub use report::{MedianRange, Report, Stage, SweepRow};
+pub use measure::run;
+pub use report::{MedianRange, Report, Settings, Stage, SweepRow};
 
 use crate::engine::EngineError;
 use crate::model::tokenizer::TokenizerError;

@@ -1,8 +1,28 @@
-//! The results of a benchmark.
+//! The settings and results of a benchmark.
 
-use super::Settings;
 use crate::report::svg::{Bar, Picture, overhead};
 use serde::Serialize;
+
+/// Sizes of the work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Settings {
+    /// The model's name in the report.
+    pub model: String,
+    /// At least 2.
+    pub prompt_tokens: usize,
+    /// Tokens of each response, at least 5; end tokens are ignored.
+    pub gen_tokens: usize,
+    /// Sequences decoded together.
+    pub batch: usize,
+    pub rounds: usize,
+    /// Variants of the ensemble, at least 1: tokens replaced, evenly spread over the response.
+    pub variants: usize,
+    /// Samples of self-consistency, at least 1.
+    pub samples: usize,
+    /// Contexts after which decoding is measured as well, of at least 16 tokens.
+    #[serde(skip)] // the report has their rows
+    pub sweep: Vec<usize>,
+}
 
 /// Median and range over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
