@@ -247,6 +247,9 @@ impl RunArgs {
 
 /// Parses the command line, runs the command and reports its error.
 pub fn main() -> ExitCode {
+    if let Some(code) = crate::backend::cuda::run_if_child() {
+        return code;
+    }
     signals::prepare();
     match run() {
         Ok(code) => code,

@@ -1,5 +1,5 @@
-//! The power-on self-test, with kernels that are broken on purpose: the host-run driver leaves out those that
-//! `UQAC_HOST_CUDA_BREAK` names, and fails those of `UQAC_HOST_CUDA_FAULT`.
+//! The power-on self-test with kernels that are broken on purpose: in the host-run driver those of `UQAC_HOST_CUDA_BREAK` do
+//! nothing, those of `UQAC_HOST_CUDA_FAULT` fault, and those of `UQAC_HOST_CUDA_HANG` never end.
 
 use serde_json::Value;
 use std::path::Path;
@@ -44,13 +44,15 @@ fn broken_kernels_are_replaced_and_the_answer_stays_right() {
     let replaced = ask(broken.path(), &environment, "cuda").unwrap();
     let said = text(&replaced.stderr);
     for kernel in REPLACEABLE.split(',') {
-        assert!(said.contains(&format!("warning: the CUDA kernel {kernel} answers wrongly")), "{kernel}: {said}");
+        assert!(said.contains(&format!("warning: the CUDA kernel {kernel} fails its self-test")), "{kernel}: {said}");
     }
     assert!(said.contains("please report this"), "{said}");
+    // case, index, expected and found
+    assert!(said.contains("y of matrix ") && said.contains("]: expected ") && said.contains(", found "), "{said}");
     assert_eq!((answer(&replaced), answer(&right)), ("42".to_owned(), "42".to_owned()));
     // kept: kernels that have failed are replaced without a test, and those that have passed are not tested again
     let again = ask(broken.path(), &[], "cuda").unwrap();
-    assert!(text(&again.stderr).contains("gemv_f16_r8 answers wrongly"), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("gemv_f16_r8 fails its self-test"), "{}", text(&again.stderr));
     assert_eq!(answer(&again), "42");
     let late = uqac(whole.path(), &environment, &["inspect", "--device", "cuda", "abacus"]).unwrap();
     assert!(late.status.success() && !text(&late.stderr).contains("warning"), "{}", text(&late.stderr));
@@ -77,17 +79,41 @@ fn a_kernel_without_a_replacement_stops_the_model() {
     }
 }
 
+/// A fault or a hang takes a child process with it: the tests go on without the kernel, and so does the model.
 #[test]
-fn a_kernel_that_faults_is_left_out_from_the_next_start_on() {
+fn kernels_that_fault_or_hang_are_named_and_replaced() {
     let cache = tempfile::tempdir().unwrap();
-    let environment = [("UQAC_HOST_CUDA_FAULT", "gemv_gated_f16_r8")];
+    let environment = [
+        ("UQAC_HOST_CUDA_FAULT", "gemv_gated_f16_r8"),
+        ("UQAC_HOST_CUDA_HANG", "gemv_f16_r16,attn_decode_kf32_vf16_d64"),
+        ("UQAC_SELF_TEST_SECONDS", "15"),
+    ];
     let Some(first) = ask(cache.path(), &environment, "cuda") else { return };
     let said = text(&first.stderr);
-    assert!(!first.status.success() && said.contains("gemv_gated_f16_r8 fails its self-test"), "{said}");
-    assert!(said.contains("the next start leaves it out"), "{said}");
+    let warned = |kernel: &str, why: &str| said.lines().any(|line| line.contains(kernel) && line.contains(why));
+    assert!(warned("the CUDA kernel gemv_gated_f16_r8 fails its self-test", "LAUNCH_FAILED"), "{said}");
+    assert!(warned("the CUDA kernel gemv_f16_r16 fails its self-test", "no result within 15 s"), "{said}");
+    assert!(warned("the CUDA kernel attn_decode_kf32_vf16_d64 fails its self-test", "no result within 15 s"), "{said}");
+    assert_eq!(said.matches("fails its self-test").count(), 3, "{said}");
+    assert_eq!(answer(&first), "42");
     let second = ask(cache.path(), &environment, "cuda").unwrap();
-    assert!(text(&second.stderr).contains("gemv_gated_f16_r8 answers wrongly"), "{}", text(&second.stderr));
-    assert!(second.status.success());
+    assert_eq!(text(&second.stderr).matches("as in its earlier test").count(), 3, "{}", text(&second.stderr));
+    assert_eq!(answer(&second), "42");
+}
+
+#[test]
+fn the_check_of_a_device_goes_on_after_a_fault_and_a_hang() {
+    let cache = tempfile::tempdir().unwrap();
+    let environment =
+        [("UQAC_HOST_CUDA_FAULT", "rms_norm"), ("UQAC_HOST_CUDA_HANG", "head_mass"), ("UQAC_SELF_TEST_SECONDS", "15")];
+    let Some(output) = uqac(cache.path(), &environment, &["devices", "--check", "--json"]) else { return };
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kernels = found["checked"][0]["kernels"].as_array().unwrap();
+    let faults: Vec<&str> =
+        kernels.iter().filter(|k| k["fault"].is_string()).filter_map(|k| k["kernel"].as_str()).collect();
+    // head_finish is tested with the masses of head_mass
+    assert_eq!(faults, ["rms_norm", "head_mass", "head_finish"], "{found}");
+    assert!(kernels.len() > 90, "{} kernels", kernels.len());
 }
 
 /// What multiplies in wide passes on a device of this compute capability, and what is answered.
@@ -130,7 +156,7 @@ fn kernels_fit_the_shared_memory() {
     let environment = [("UQAC_HOST_CUDA_SHARED", "99K"), ("UQAC_HOST_CUDA_BREAK", "gemv_f16_r64,gemv_f16_r64s")];
     let Some(found) = ask(cache.path(), &environment, "cuda") else { return };
     let said = text(&found.stderr);
-    assert!(said.contains("gemv_f16_r64s answers wrongly") && !said.contains("gemv_f16_r64 answers"), "{said}");
+    assert!(said.contains("gemv_f16_r64s fails its self-test") && !said.contains("gemv_f16_r64 fails"), "{said}");
     assert_eq!(answer(&found), "42");
 }
 
@@ -144,7 +170,7 @@ fn early_starts_that_do_not_wait_are_found_and_left_out() {
     assert!(early(&right), "no kernel started early");
     let found = ask(broken.path(), &[("UQAC_HOST_CUDA_EARLY", "broken")], "cuda").unwrap();
     let said = text(&found.stderr);
-    assert!(said.contains("kernels that start before the one before them has ended answer wrongly"), "{said}");
+    assert!(said.contains("kernels that start before the previous one has ended fail their self-test"), "{said}");
     assert_eq!((answer(&found), answer(&right)), ("42".to_owned(), "42".to_owned()));
     // kept, as what is found of a kernel
     let again = ask(broken.path(), &[], "cuda").unwrap();
@@ -166,6 +192,8 @@ fn the_check_of_a_device_finds_the_broken_kernel_and_no_other() {
     let wrong: Vec<&str> = kernels.iter().filter(|k| k["ok"] == false).filter_map(|k| k["kernel"].as_str()).collect();
     assert_eq!(wrong, ["cosines", "attn_prefill_kf16_vf16_d64_t2"], "{found}");
     assert!(kernels.len() > 90, "{} kernels", kernels.len());
+    let worst = &kernels.iter().find(|k| k["kernel"] == "cosines").unwrap()["worst"];
+    assert!(worst["case"] == "cosines" && worst["index"].is_u64() && worst["expected"].is_f64(), "{worst}");
     // the least that a bound allows would not hide a lost 16-bit term
     let wide = |kernel: &&Value| kernel["bound"].as_f64().is_none_or(|bound| bound > 1.0 / 512.0);
     assert_eq!(kernels.iter().filter(wide).count(), 0, "{found}");

@@ -11,6 +11,7 @@ use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
 use crate::model::ModelSpec;
 use crate::model::weights::DType;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (4096 outputs: 128 large blocks), few enough to bound
@@ -107,13 +108,18 @@ impl GemmDevice {
     }
 }
 
-/// What of a model's shape its kernels depend on.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
+/// What a model's kernels depend on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Variants {
     pub head_dim: usize,
     pub layers: usize,
-    /// Query heads of a layer.
+    /// Query heads per layer.
     pub heads: usize,
+    /// Types of weights on the device.
+    pub types: Vec<DType>,
+    pub embedding: DType,
+    /// Types of cached keys and values.
+    pub cache: (DType, DType),
 }
 
 /// Layers and heads of the cases of the self-test.
@@ -220,18 +226,11 @@ pub struct HopperKernels {
 }
 
 impl KernelSet {
-    /// For weights of `types` (as the device has them) and an embedding of type `embedding`, with (keys, values) cached in the types of `cache`.
-    ///
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
-    pub fn load(
-        files: &KernelFiles,
-        shape: Shape,
-        types: &[DType],
-        cache: (DType, DType),
-        embedding: DType,
-    ) -> Result<KernelSet, CudaError> {
-        let (k, v, head_dim) = (cache.0.name(), cache.1.name(), shape.head_dim);
+    pub fn load(files: &KernelFiles, variants: &Variants) -> Result<KernelSet, CudaError> {
+        let Variants { head_dim, types, embedding, cache, .. } = variants;
+        let (k, v) = (cache.0.name(), cache.1.name());
         let decode_name = format!("attn_decode_k{k}_v{v}_d{head_dim}");
         let prefill_name = format!("k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}");
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
@@ -247,7 +246,7 @@ impl KernelSet {
             decode_plain: files.find("attn_decode", &format!("{decode_name}_plain"))?,
             prefill: files.get("attn_prefill", &format!("attn_prefill_{prefill_name}"))?,
             prefill_hopper: load_prefill_hopper(files, &format!("attn_prefill_hopper_{prefill_name}"))?,
-            select: load_select(files, shape)?,
+            select: load_select(files, variants)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
             sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
             layer_sums: files.get("layer_sums", "layer_sums")?,
@@ -267,7 +266,7 @@ fn load_prefill_hopper(files: &KernelFiles, name: &str) -> Result<Option<Kernel<
 }
 
 /// With shared memory for all layers at once (a narrow pass) and for one layer beside the queries that were kept before.
-fn load_select(files: &KernelFiles, shape: Shape) -> Result<Kernel<AttnSelect>, CudaError> {
+fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>, CudaError> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
     let narrow = head * (shape.layers * shape.heads).max(TESTED_LAYERS * TESTED_HEADS);

@@ -41,13 +41,13 @@ pub use kernel_set::{
     DECODE_CHUNK, DECODE_GROUP, DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS,
     WIDE_OUTS, decode_splits, hopper_grid,
 };
-use kernel_set::{KernelSet, MAX_HEADS, NARROW_ROWS, Shape};
+use kernel_set::{KernelSet, MAX_HEADS, NARROW_ROWS, Variants};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
 use pass::{PassState, prefill_parts, shared_trace};
 use scratch::Scratch;
-pub use selftest::{Check, check_all};
+pub use selftest::{Check, check_all, run_if_child};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use trace::Queries;
@@ -144,11 +144,16 @@ impl CudaBackend {
         let mut types: Vec<_> = weights.matrices().iter().map(|w| dtype_on_device(w.dtype)).collect();
         types.sort_unstable_by_key(|t| t.name());
         types.dedup();
-        let (head_dim, layers, heads) = (spec.head_dim, spec.layers.len(), spec.num_attention_heads);
-        let shape = Shape { head_dim, layers, heads };
-        let embedding = dtype_on_device(weights.embedding.dtype);
-        let mut kernels = KernelSet::load(&files, shape, &types, cache, embedding)?;
-        let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, head_dim, cache, embedding)?;
+        let variants = Variants {
+            head_dim: spec.head_dim,
+            layers: spec.layers.len(),
+            heads: spec.num_attention_heads,
+            types,
+            embedding: dtype_on_device(weights.embedding.dtype),
+            cache,
+        };
+        let mut kernels = KernelSet::load(&files, &variants)?;
+        let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;
         let device_weights =
             DeviceWeights::upload(&device, &weights, spec.norm_weight_offset, &kernels.narrow_weights, progress)?;
         let splits = decode_splits(&spec, info.multiprocessors);

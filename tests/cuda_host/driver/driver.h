@@ -14,8 +14,9 @@
 //              UQAC_HOST_CUDA_CAPABILITY  default 9.0
 //              UQAC_HOST_CUDA_SHARED   shared memory that a block can ask for (default 227K)
 //              UQAC_HOST_CUDA_MAPPING=0   a device that cannot map memory
-//              UQAC_HOST_CUDA_BREAK    kernels that do nothing, and
-//              UQAC_HOST_CUDA_FAULT    kernels that fail when they run: names, with commas between
+//              UQAC_HOST_CUDA_BREAK    kernels that do nothing,
+//              UQAC_HOST_CUDA_FAULT    kernels that fail when they run, and
+//              UQAC_HOST_CUDA_HANG     kernels that never end: names, with commas between
 //              UQAC_HOST_CUDA_EARLY=broken  kernels that start early do not wait for those before them
 //              UQAC_HOST_CUDA_TRACE=1  every launch on standard error
 //              UQAC_HOST_CUDA_TENSOR   how tensor cores add: ampere (default), hopper (both in blocks that are cut off, see

@@ -43,7 +43,7 @@ class Launch {
 
   // Runs its first blocks up to where they wait; null if there is nothing to run.
   ch_early* begin() const {
-    if (is_broken() || is_faulty()) return nullptr;
+    if (is_broken() || is_faulty() || hangs()) return nullptr;
     configure();
     return ch_begin_early(kernel, grid, block, shared, params().data());
   }
@@ -51,6 +51,7 @@ class Launch {
     static const bool trace = number_from_environment("UQAC_HOST_CUDA_TRACE", 0) != 0;
     if (is_broken()) return SUCCESS;
     if (is_faulty()) return LAUNCH_FAILED;
+    while (hangs()) std::this_thread::sleep_for(std::chrono::seconds(1));
     const auto start = std::chrono::steady_clock::now();
     if (!early) configure();
     const int code = early ? ch_finish(early) : ch_launch(kernel, grid, block, shared, params().data());
@@ -67,6 +68,7 @@ class Launch {
  private:
   bool is_broken() const { return is_named("UQAC_HOST_CUDA_BREAK", kernel->name); }
   bool is_faulty() const { return is_named("UQAC_HOST_CUDA_FAULT", kernel->name); }
+  bool hangs() const { return is_named("UQAC_HOST_CUDA_HANG", kernel->name); }
   std::vector<void*> params() const {
     std::vector<void*> places;
     for (const auto& value : values) places.push_back(const_cast<char*>(value.data()));

@@ -1,20 +1,18 @@
-//! Cases of `rope.cu`, `attn_decode.cu`, `attn_prefill.cu`, `attn_places.cu`, `attn_rows.cu`, and of the plain attention: one
-//! sequence with a cache, in slot 1 of two, and layer 1 of two.
+//! Cases of `rope.cu`, `attn_decode.cu`, `attn_prefill.cu`, `attn_places.cu`, `attn_rows.cu` and the plain attention: layer 1
+//! of 2 of one sequence, in slot 1 of 2.
 
 use super::super::abi::{
     AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget, RoundedRows,
     RowState, SHARING, SequenceView, TraceView, type_number,
 };
-use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::kernel_set::{DECODE_GROUP, SUMMED, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
-use super::super::memory::Buffer;
+use super::super::memory::DevicePtr;
 use super::super::noise::Noise;
 use super::super::pass::prefill_parts;
-use super::attended::Attended;
-use super::data::{Outcome, Rounded, U, Values, bound, decode, decode_keys, unwritten, upload};
-use super::elementwise::{EPS, OFFSET, norm};
+use super::data::{Bench, U, Want, bound, exact, near, rounding, wide};
+use super::rows::{EPS, OFFSET, norm};
 use crate::backend::entropy::reweighting;
 use crate::backend::{Row, SequenceId};
 use crate::model::weights::DType;
@@ -26,53 +24,99 @@ const LAYER: usize = 1;
 const SLOT: i32 = 1;
 /// Rows before it have no entropy.
 const FIRST_TRACED: usize = 40;
+/// The row of the cases of one row.
+const ROW: usize = 150;
 const SPLITS: usize = 4;
-/// (window, softcap): without, and with both.
-const VARIANTS: [(usize, f32); 2] = [(0, 0.0), (100, 20.0)];
 
-/// A state without positions: two maxima of -∞.
+/// Window (0: none) and softcap (0: none).
+#[derive(Clone, Copy)]
+struct Mask {
+    window: usize,
+    softcap: f32,
+}
+const PLAIN: Mask = Mask { window: 0, softcap: 0.0 };
+const MASKED: Mask = Mask { window: 100, softcap: 20.0 };
+
+/// The state of no positions.
 const EMPTY: HeadState = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, 0.0, 0.0];
 
-/// A sequence's cache on the device and here.
-pub struct Fixture<'a> {
-    device: &'a Device,
-    head_dim: usize,
-    cache: (DType, DType),
-    k: Values,
-    v: Values,
-    views: Buffer<SequenceView>,
+/// The variant of the attention kernels.
+pub struct Attention {
+    pub head_dim: usize,
+    pub cache: (DType, DType),
 }
 
-impl<'a> Fixture<'a> {
-    pub fn new(device: &'a Device, head_dim: usize, cache: (DType, DType)) -> Result<Fixture<'a>, CudaError> {
-        let mut noise = Noise(31);
-        let count = LAYERS * KV_HEADS * CAPACITY * head_dim;
-        let (k, v) = (
-            Values::keys(device, &noise.floats(count, 1.0), cache.0, head_dim)?,
-            Values::new(device, &noise.floats(count, 1.0), cache.1)?,
-        );
-        let views = views(device, &k, &v, TraceView::default())?;
-        Ok(Fixture { device, head_dim, cache, k, v, views })
+/// A sequence's cache as stored, and queries.
+struct Fixture<'b> {
+    bench: &'b Bench<'b>,
+    head_dim: usize,
+    queries: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    on_device: SequenceView,
+}
+
+/// The reference of one row and head.
+struct Attended {
+    /// Values, and Σ α |v|.
+    out: Vec<(f64, f64)>,
+    scores: Vec<f64>,
+    /// The first position in the window.
+    first: usize,
+    row: usize,
+    /// Error of a score: three products of terms per 16 dimensions, and 2^-22 for the product of two second terms, which is
+    /// left out; the same again for the query's terms.
+    lost: f64,
+}
+
+impl Attended {
+    fn log_sum(&self, weight: impl Fn(usize) -> f64) -> f64 {
+        let positions = || self.scores.iter().enumerate().map(|(i, s)| (*s, weight(self.first + i)));
+        let max = positions().filter(|(_, w)| *w > 0.0).map(|(s, _)| s).fold(f64::NEG_INFINITY, f64::max);
+        max + positions().map(|(s, w)| w * (s - max).exp()).sum::<f64>().ln()
     }
 
-    /// What the names of the attention kernels say.
-    pub fn plain_arguments(&self) -> [Int; 3] {
-        [Int(type_number(self.cache.0)), Int(type_number(self.cache.1)), self.head_dim.into()]
+    /// ln Σ e^s
+    fn lse(&self) -> f64 {
+        self.log_sum(|_| 1.0)
     }
 
-    /// Queries for scores of deviation 2.
-    fn queries(&self, rows: usize) -> Vec<f32> {
-        Noise(32).floats(rows * HEADS * self.head_dim, 6.0 / (self.head_dim as f32).sqrt())
+    /// ln Σ w e^s
+    fn weighted_lse(&self) -> f64 {
+        self.log_sum(|t| f64::from(reweighting(self.row, t)))
     }
 
-    fn attend(&self, queries: &[f32], index: usize, row: usize, head: usize, variant: (usize, f32)) -> Attended {
-        let (d, (window, cap)) = (self.head_dim, (variant.0, f64::from(variant.1)));
-        let query = &queries[(index * HEADS + head) * d..][..d];
+    /// α_t; `None` outside the window.
+    fn alpha(&self, t: usize) -> Option<f64> {
+        Some((self.scores.get(t.checked_sub(self.first)?)? - self.lse()).exp())
+    }
+
+    /// α'_t; 0 outside the window.
+    fn reweighted(&self, t: usize) -> f64 {
+        let to = self.lse() - self.weighted_lse();
+        self.alpha(t).map_or(0.0, |alpha| f64::from(reweighting(self.row, t)) * alpha * to.exp())
+    }
+
+    fn entropy(&self) -> f64 {
+        let alpha = (self.first..=self.row).map(|t| self.reweighted(t)).filter(|a| *a > 0.0);
+        -alpha.map(|a| a * a.ln()).sum::<f64>()
+    }
+
+    /// As attention kernels leave it, with other maxima.
+    fn state(&self) -> HeadState {
+        let m = self.lse().floor();
+        let (z, zw) = ((self.lse() - m).exp(), (self.weighted_lse() - m).exp());
+        [m, z, m, zw, zw * (zw.ln() - self.entropy())].map(|x| x as f32)
+    }
+}
+
+impl Fixture<'_> {
+    fn attend(&self, index: usize, row: usize, head: usize, mask: Mask) -> Attended {
+        let (d, cap) = (self.head_dim, f64::from(mask.softcap));
+        let query = &self.queries[(index * HEADS + head) * d..][..d];
         let plane = (LAYER * KV_HEADS + head / GROUP) * CAPACITY;
-        let first = if window > 0 { (row + 1).saturating_sub(window) } else { 0 };
-        let line = |values: &Values, t: usize| -> Vec<f64> {
-            values.values[(plane + t) * d..][..d].iter().map(|x| f64::from(*x)).collect()
-        };
+        let first = if mask.window > 0 { (row + 1).saturating_sub(mask.window) } else { 0 };
+        let line = |values: &[f32], t: usize| wide(&values[(plane + t) * d..][..d]);
         let mut products = 0f64;
         let mut score = |t| {
             let terms: Vec<f64> = line(&self.k, t).iter().zip(query).map(|(k, q)| k * f64::from(*q)).collect();
@@ -80,170 +124,177 @@ impl<'a> Fixture<'a> {
             let sum: f64 = terms.iter().sum();
             if cap > 0.0 { cap * (sum / cap).tanh() } else { sum }
         };
-        let scores: Vec<f64> = (first..=row).map(&mut score).collect();
-        let (out, magnitudes) = (vec![0.0; d], vec![0.0; d]);
-        let mut attended = Attended { out, magnitudes, scores, first, row, products };
+        let scores = (first..=row).map(&mut score).collect();
+        let lost = products * (bound(3 * d.div_ceil(16), d / 8 + 8) + 8.0 * U);
+        let mut attended = Attended { out: vec![(0.0, 0.0); d], scores, first, row, lost };
         let lse = attended.lse();
         for t in first..=row {
             let alpha = (attended.scores[t - first] - lse).exp();
-            for (i, v) in line(&self.v, t).into_iter().enumerate() {
-                attended.out[i] += alpha * v;
-                attended.magnitudes[i] += alpha * v.abs();
+            for (out, v) in attended.out.iter_mut().zip(line(&self.v, t)) {
+                *out = (out.0 + alpha * v, out.1 + alpha * v.abs());
             }
         }
         attended
     }
 
-    fn rows(positions: &[usize]) -> Vec<RowState> {
-        positions.iter().map(|p| RowState { slot: SLOT, position: *p as i32, ..RowState::default() }).collect()
+    /// All heads of the first query's row.
+    fn heads(&self, mask: Mask) -> Vec<Attended> {
+        (0..HEADS).map(|head| self.attend(0, ROW, head, mask)).collect()
     }
 
-    /// Outputs and states `[positions, HEADS]` of the rows at `positions`.
+    /// This sequence, with a trace, after one that has nothing.
+    fn sequences(&self, trace: TraceView) -> Result<DevicePtr<SequenceView>, CudaError> {
+        self.bench.put(&[SequenceView::default(), SequenceView { trace, ..self.on_device }])
+    }
+
+    fn rows(&self, positions: &[usize]) -> Result<DevicePtr<RowState>, CudaError> {
+        let row = |p: &usize| RowState { slot: SLOT, position: *p as i32, ..RowState::default() };
+        self.bench.put(&positions.iter().map(row).collect::<Vec<_>>())
+    }
+
+    /// Compares `out` `[positions, HEADS, head_dim]` and states `[positions, HEADS]`.
     fn compare(
         &self,
-        outcome: &mut Outcome,
-        (queries, positions, variant): (&[f32], &[usize], (usize, f32)),
-        (out, states): (&[f32], &[HeadState]),
+        (positions, mask): (&[usize], Mask),
+        (out, states): (DevicePtr<f32>, DevicePtr<HeadState>),
         entropy: bool,
-    ) {
-        for (index, row) in positions.iter().enumerate() {
-            for head in 0..HEADS {
-                let want = self.attend(queries, index, *row, head, variant);
-                let lost = want.score_bound(self.head_dim);
-                let at = index * HEADS + head;
-                // the weights' terms over the values of all positions, two products for each 16
-                let weights = bound(2 * want.scores.len().div_ceil(16), 64) + 16.0 * U;
-                for (i, got) in out[at * self.head_dim..][..self.head_dim].iter().enumerate() {
-                    outcome.compare(*got, want.out[i], want.magnitudes[i], 2.0 * lost + weights);
-                }
-                let [m, z, mw, zw, sw] = states[at].map(f64::from);
-                let sums = lost + 256.0 * U;
-                outcome.compare((m + z.ln()) as f32, want.lse(), 1.0 + want.lse().abs(), sums);
-                if !entropy || *row < FIRST_TRACED {
-                    outcome.same(zw, 0.0);
-                    continue;
-                }
-                let weight = |t| f64::from(reweighting(*row, t));
-                let log_sum = want.log_sum(weight);
-                outcome.compare((mw + zw.ln()) as f32, log_sum, 1.0 + log_sum.abs(), sums);
-                // dH/ds_t = -α' (ln α' + H), and |ln α' + H| ≤ 20 here; S'/Z' is at most 20, with a rounding a position
-                outcome.compare((zw.ln() - sw / zw) as f32, want.entropy(), 1.0, 20.0 * (lost + 256.0 * U));
+    ) -> Result<(), CudaError> {
+        let states = self.bench.get(states, positions.len() * HEADS)?;
+        for (at, state) in states.iter().enumerate() {
+            let (row, head) = (positions[at / HEADS], at % HEADS);
+            let want = self.attend(at / HEADS, row, head, mask);
+            // the weights' terms times the values of all positions, two products per 16
+            let lost = 2.0 * want.lost + bound(2 * want.scores.len().div_ceil(16), 64) + 16.0 * U;
+            let case = |what| format!("{what} of row {row}, head {head}, window {}", mask.window);
+            let outs = want.out.iter().map(|(x, scale)| near(*x, *scale, lost));
+            self.bench.compare(&case("out"), out.add(at * self.head_dim), outs)?;
+            let [m, z, mw, zw, sw] = state.map(f64::from);
+            let log_sum = |want: f64, lost: f64| near(want, 1.0 + want.abs(), lost + 256.0 * U);
+            self.bench.check(&case("ln Z"), [m + z.ln()], [log_sum(want.lse(), want.lost)]);
+            if entropy && row >= FIRST_TRACED {
+                self.bench.check(&case("ln Z'"), [mw + zw.ln()], [log_sum(want.weighted_lse(), want.lost)]);
+                // dH/ds_t = -α' (ln α' + H), |ln α' + H| ≤ 20; S'/Z' ≤ 20, with one rounding per position
+                let near = near(want.entropy(), 1.0, 20.0 * (want.lost + 256.0 * U));
+                self.bench.check(&case("entropy"), [zw.ln() - sw / zw], [near]);
+            } else {
+                self.bench.check(&case("Z'"), [zw], [exact(0.0)]);
             }
         }
+        Ok(())
+    }
+}
+
+impl Attention {
+    /// The types and the size in the kernels' names.
+    pub fn plain_arguments(&self) -> [Int; 3] {
+        [Int(type_number(self.cache.0)), Int(type_number(self.cache.1)), self.head_dim.into()]
     }
 
-    /// Rows before and after the trace begins, of one split and of several, and one that is not in use.
-    pub fn decode(&self, kernel: &Kernel<AttnDecode>, entropy: bool) -> Result<Outcome, CudaError> {
-        let (device, positions) = (self.device, [37, 200]);
-        let (n, used) = (positions.len() + 1, positions.len() * HEADS);
-        let queries = self.queries(n);
-        let mut rows = Fixture::rows(&positions);
-        rows.push(RowState { position: -1, ..rows[0] });
-        let (q, rows, heads) = (upload(device, &queries)?, upload(device, &rows)?, n * HEADS);
+    fn fixture<'b>(&self, bench: &'b Bench<'b>, rows: usize) -> Result<Fixture<'b>, CudaError> {
+        let (mut noise, d) = (Noise(31), self.head_dim);
+        let count = LAYERS * KV_HEADS * CAPACITY * d;
+        let (keys, k) = bench.put_keys(&noise.floats(count, 1.0), self.cache.0, d)?;
+        let (values, v) = bench.put_as(&noise.floats(count, 1.0), self.cache.1)?;
+        let (capacity, first_traced_row) = (CAPACITY as u32, FIRST_TRACED as i32);
+        let on_device = SequenceView { k: keys, v: values, capacity, first_traced_row, trace: TraceView::default() };
+        // scores of standard deviation 2
+        let queries = Noise(32).floats(rows * HEADS * d, 6.0 / (d as f32).sqrt());
+        Ok(Fixture { bench, head_dim: d, queries, k, v, on_device })
+    }
+
+    /// A row before the trace and one in it, one split and several, and an unused row.
+    pub fn decode(&self, kernel: &Kernel<AttnDecode>, bench: &Bench, entropy: bool) -> Result<(), CudaError> {
+        let (positions, n, d) = ([37, 200], 3, self.head_dim);
+        let (fixture, used) = (self.fixture(bench, n)?, positions.len() * HEADS);
+        let rows = fixture.rows(&[positions[0], positions[1], usize::MAX])?; // position -1: unused
         let grid = [SPLITS, KV_HEADS * GROUP.div_ceil(DECODE_GROUP), n];
-        let arrivals = upload(device, &vec![0u32; grid[1] * n])?; // zeros again after each launch
-        let mut outcome = Outcome::default();
-        for variant in VARIANTS {
-            let partial_out = unwritten::<f32>(device, heads * SPLITS * self.head_dim)?;
-            let partial_states = unwritten::<HeadState>(device, heads * SPLITS)?;
-            let (out, states) = (unwritten::<f32>(device, heads * self.head_dim)?, unwritten(device, heads)?);
-            let (window, softcap): (Int, f32) = (variant.0.into(), variant.1);
+        let arrivals = bench.put(&vec![0u32; grid[1] * n])?; // a launch leaves zeros
+        for mask in [PLAIN, MASKED] {
+            let (out, states) = (bench.room(n * HEADS * d)?, bench.room(n * HEADS)?);
             let parameters = AttnDecode {
-                queries: q.ptr(),
-                rows: rows.ptr(),
-                sequences: self.views.ptr(),
+                queries: bench.put(&fixture.queries)?,
+                rows,
+                sequences: fixture.sequences(TraceView::default())?,
                 layer: LAYER.into(),
                 heads: HEADS.into(),
                 kv_heads: KV_HEADS.into(),
-                window,
-                softcap,
-                partial_out: partial_out.ptr(),
-                partial_states: partial_states.ptr(),
-                arrivals: arrivals.ptr(),
-                out: out.ptr(),
-                states: states.ptr(),
+                window: mask.window.into(),
+                softcap: mask.softcap,
+                partial_out: bench.room(n * HEADS * SPLITS * d)?,
+                partial_states: bench.room(n * HEADS * SPLITS)?,
+                arrivals,
+                out,
+                states,
             };
-            device.launch(kernel, grid, &parameters)?;
-            let (out, states) = (device.read(&out, 0, heads * self.head_dim)?, device.read(&states, 0, heads)?);
-            self.compare(&mut outcome, (&queries, &positions, variant), (&out, &states), entropy);
-            outcome.same(out[used * self.head_dim..].iter().all(|x| *x == 0.0), true);
-            outcome.same(states[used..].iter().all(|state| *state == EMPTY), true);
+            bench.device.launch(kernel, grid, &parameters)?;
+            fixture.compare((&positions, mask), (out, states), entropy)?;
+            bench.compare("out of an unused row", out.add(used * d), vec![exact(0.0); HEADS * d])?;
+            let unused = bench.get(states.add(used), HEADS)?.into_iter().flatten();
+            bench.check("states of an unused row", unused, [EMPTY; HEADS].concat().into_iter().map(exact));
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    /// Two runs of consecutive rows, the first of more than fill a block with their heads, over the beginning of the trace;
-    /// then the same, rounded.
-    pub fn prefill(&self, kernel: &Kernel<AttnPrefill>) -> Result<Outcome, CudaError> {
-        let (device, positions) = (self.device, (30..55).chain([60]).collect::<Vec<usize>>());
-        let n = positions.len();
-        let in_pass = |position: &usize| Row { sequence: SequenceId(SLOT as usize), position: *position, token: 0 };
-        let runs = prefill_parts(&positions.iter().map(in_pass).collect::<Vec<_>>(), GROUP);
-        let (queries, parts) = (self.queries(n), upload(device, &runs)?);
-        let (q, rows) = (upload(device, &queries)?, Fixture::rows(&positions));
-        let rows = upload(device, &rows)?;
-        let mut outcome = Outcome::default();
-        for (window, softcap) in VARIANTS.map(|(window, softcap)| (window / 3, softcap)) {
-            let (out, states) = (unwritten::<f32>(device, n * HEADS * self.head_dim)?, unwritten(device, n * HEADS)?);
+    /// Two runs of consecutive rows, the first longer than a block with its heads, across the trace's first row; then the
+    /// same, rounded.
+    pub fn prefill(&self, kernel: &Kernel<AttnPrefill>, bench: &Bench) -> Result<(), CudaError> {
+        let positions: Vec<usize> = (30..55).chain([60]).collect();
+        let (n, width) = (positions.len(), HEADS * self.head_dim);
+        let fixture = self.fixture(bench, n)?;
+        let row = |position: &usize| Row { sequence: SequenceId(SLOT as usize), position: *position, token: 0 };
+        let parts = prefill_parts(&positions.iter().map(row).collect::<Vec<_>>(), GROUP);
+        let grid = [parts.len(), KV_HEADS, 1];
+        for mask in [PLAIN, Mask { window: MASKED.window / 3, ..MASKED }] {
+            let (out, states) = (bench.room(n * width)?, bench.room(n * HEADS)?);
             let mut parameters = AttnPrefill {
-                queries: q.ptr(),
-                rows: rows.ptr(),
-                parts: parts.ptr(),
-                sequences: self.views.ptr(),
+                queries: bench.put(&fixture.queries)?,
+                rows: fixture.rows(&positions)?,
+                parts: bench.put(&parts)?,
+                sequences: fixture.sequences(TraceView::default())?,
                 layer: LAYER.into(),
                 heads: HEADS.into(),
                 kv_heads: KV_HEADS.into(),
-                window: window.into(),
-                softcap,
-                out: out.ptr(),
-                states: states.ptr(),
+                window: mask.window.into(),
+                softcap: mask.softcap,
+                out,
+                states,
                 rounded: RoundedRows::default(),
             };
-            device.launch(kernel, [runs.len(), KV_HEADS, 1], &parameters)?;
-            let got = (device.read(&out, 0, n * HEADS * self.head_dim)?, device.read(&states, 0, n * HEADS)?);
-            self.compare(&mut outcome, (&queries, &positions, (window, softcap)), (&got.0, &got.1), true);
+            bench.device.launch(kernel, grid, &parameters)?;
+            fixture.compare((&positions, mask), (out, states), true)?;
             if self.head_dim.is_multiple_of(SHARING) {
-                let to = Rounded::unwritten(device, n, HEADS * self.head_dim)?;
-                parameters.rounded = to.rows();
-                device.launch(kernel, [runs.len(), KV_HEADS, 1], &parameters)?;
-                let want: Vec<f64> = got.0.iter().map(|x| f64::from(*x)).collect();
-                to.compare(device, &mut outcome, &want, SHARING, 0.0)?;
+                parameters.rounded = bench.rounded_room(n, width)?;
+                bench.device.launch(kernel, grid, &parameters)?;
+                let want = wide(&bench.get(out, n * width)?);
+                bench.compare_rounded("rounded out", (parameters.rounded, width), &want, SHARING, 0.0)?;
             }
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    /// Queries and keys normed and rotated, keys and values cached, of rows at two positions.
-    pub fn rope_cache(&self, kernel: &Kernel<RopeCache>) -> Result<Outcome, CudaError> {
-        let (device, d, positions) = (self.device, self.head_dim, [3, 70]);
-        let (n, half, scale) = (positions.len(), d / 2, 0.25f32);
-        let mut noise = Noise(33);
-        let [q, k, v] = [HEADS, KV_HEADS, KV_HEADS].map(|heads| noise.floats(n * heads * d, 2.0));
+    /// Norm and rotation of queries and keys, and the cache.
+    pub fn rope_cache(&self, kernel: &Kernel<RopeCache>, bench: &Bench) -> Result<(), CudaError> {
+        let (d, positions, scale) = (self.head_dim, [3, 70], 0.25f32);
+        let (half, n, mut noise) = (d / 2, positions.len(), Noise(33));
+        let fixture = self.fixture(bench, 0)?;
+        let [queries, keys, values] = [HEADS, KV_HEADS, KV_HEADS].map(|heads| noise.floats(n * heads * d, 2.0));
         let [q_norm, k_norm] = [(), ()].map(|()| noise.floats(d, 1.0));
-        let angle = |position: usize, i: usize| position as f64 * 0.9f64.powi(i as i32);
-        let table = |f: fn(f64) -> f64| -> Vec<f32> {
-            (0..CAPACITY * half).map(|i| f(angle(i / half, i % half)) as f32).collect()
-        };
-        let (cos, sin) = (table(f64::cos), table(f64::sin));
-        let (keys, values) = (self.empty_cache(self.cache.0)?, self.empty_cache(self.cache.1)?);
-        let views = views(device, &keys, &values, TraceView::default())?;
-        let rows = upload(device, &Fixture::rows(&positions))?;
-        let upload = |values: &[f32]| upload(device, values);
-        let buffers =
-            [upload(&q)?, upload(&k)?, upload(&v)?, upload(&q_norm)?, upload(&k_norm)?, upload(&cos)?, upload(&sin)?];
+        let angle = |i: usize| (i / half) as f64 * 0.9f64.powi((i % half) as i32);
+        let table = |f: fn(f64) -> f64| (0..CAPACITY * half).map(|i| f(angle(i)) as f32).collect::<Vec<f32>>();
+        let (cos, sin, q) = (table(f64::cos), table(f64::sin), bench.put(&queries)?);
         let parameters = RopeCache {
-            q: buffers[0].ptr(),
-            k: buffers[1].ptr(),
-            v: buffers[2].ptr(),
-            q_norm: buffers[3].ptr(),
-            k_norm: buffers[4].ptr(),
+            q,
+            k: bench.put(&keys)?,
+            v: bench.put(&values)?,
+            q_norm: bench.put(&q_norm)?,
+            k_norm: bench.put(&k_norm)?,
             norm_offset: OFFSET,
             eps: EPS,
             to: RopeTarget {
-                cos: buffers[5].ptr(),
-                sin: buffers[6].ptr(),
-                rows: rows.ptr(),
-                sequences: views.ptr(),
+                cos: bench.put(&cos)?,
+                sin: bench.put(&sin)?,
+                rows: fixture.rows(&positions)?,
+                sequences: fixture.sequences(TraceView::default())?,
                 layer: LAYER as i32,
                 kv_heads: KV_HEADS as i32,
                 head_dim: d as i32,
@@ -253,195 +304,142 @@ impl<'a> Fixture<'a> {
             },
             heads: HEADS.into(),
         };
-        device.launch(kernel, [(HEADS + 2 * KV_HEADS).div_ceil(4), n, 1], &parameters)?;
+        bench.device.launch(kernel, [(HEADS + 2 * KV_HEADS).div_ceil(4), n, 1], &parameters)?;
 
-        let rotated = |head: &[f32], weight: &[f32], position: usize, scale: f64| -> Vec<(f64, f64)> {
-            let x: Vec<f64> = norm(head, weight).into_iter().map(|x| x * scale).collect();
+        let rotated = |x: &[f32], weight: &[f32], position: usize, by: f32, least: f64, bound: f64| -> Vec<Want> {
+            let x: Vec<f64> = norm(x, weight).into_iter().map(|x| x * f64::from(by)).collect();
             let turned = |i: usize| {
-                let (c, s) = (f64::from(cos[position * half + i % half]), f64::from(sin[position * half + i % half]));
-                let (a, b) = if i < half { (x[i] * c, -x[i + half] * s) } else { (x[i] * c, x[i - half] * s) };
-                (a + b, a.abs() + b.abs())
+                let at = position * half + i % half;
+                let other = if i < half { -x[i + half] } else { x[i - half] };
+                let (a, b) = (x[i] * f64::from(cos[at]), other * f64::from(sin[at]));
+                near(a + b, (a.abs() + b.abs()).max(least), bound)
             };
             (0..d).map(turned).collect()
         };
-        let mut outcome = Outcome::default();
-        let got_q: Vec<f32> = device.read(&buffers[0], 0, q.len())?;
-        let read = |values: &Values| device.read(&values.buffer, 0, values.buffer.bytes());
-        let (got_k, rounded) = decode_keys(&read(&keys)?, self.cache.0, d);
-        let got_v = decode(&read(&values)?, self.cache.1);
-        for (row, position) in positions.into_iter().enumerate() {
-            for head in 0..HEADS {
-                let at = (row * HEADS + head) * d;
-                let want = rotated(&q[at..at + d], &q_norm, position, scale.into());
-                want.iter().zip(&got_q[at..]).for_each(|((w, m), got)| outcome.compare(*got, *w, *m, 32.0 * U));
-            }
-            for head in 0..KV_HEADS {
-                let (at, cached) = ((row * KV_HEADS + head) * d, ((LAYER * KV_HEADS + head) * CAPACITY + position) * d);
-                let want = rotated(&k[at..at + d], &k_norm, position, 1.0);
-                let lost = 32.0 * U + rounded;
-                for ((want, magnitude), got) in want.iter().zip(&got_k[cached..]) {
-                    // the lower half of an f32 key is held to 2^-25, half a U: less than `lost` of 1/16
-                    outcome.compare(*got, *want, magnitude.max(1.0 / 16.0), lost);
+        let rows = queries.chunks(d).enumerate();
+        let want = rows.flat_map(|(i, x)| rotated(x, &q_norm, positions[i / HEADS], scale, 0.0, 32.0 * U));
+        bench.compare("rotated queries", q, want)?;
+        let halves = self.cache.0 == DType::F32;
+        let key_bound = 32.0 * U + if halves { 8.0 * U } else { rounding(self.cache.0) };
+        for (i, (key, value)) in keys.chunks(d).zip(values.chunks(d)).enumerate() {
+            let position = positions[i / KV_HEADS];
+            let cached = ((LAYER * KV_HEADS + i % KV_HEADS) * CAPACITY + position) * d;
+            let SequenceView { k, v, .. } = fixture.on_device;
+            let bytes = |dtype: DType, at: usize| at * dtype.size();
+            let k = k.cast::<u8>().add(bytes(self.cache.0, cached)).cast();
+            let found = match halves {
+                true => {
+                    let parts = bench.get_as(k, DType::F16, 2 * d)?;
+                    (0..d).map(|i| parts[i] + parts[i + d]).collect()
                 }
-                for (v, got) in v[at..at + d].iter().zip(&got_v[cached..]) {
-                    outcome.same(*got, self.cache.1.round(*v));
-                }
-            }
+                false => bench.get_as(k, self.cache.0, d)?,
+            };
+            // the lower half of an f32 key is held to 2^-25, half a U: less than the bound of 1/16
+            bench.check("cached keys", found, rotated(key, &k_norm, position, 1.0, 1.0 / 16.0, key_bound));
+            let v = v.cast::<u8>().add(bytes(self.cache.1, cached)).cast();
+            let found = bench.get_as(v, self.cache.1, d)?;
+            bench.check("cached values", found, value.iter().map(|x| exact(self.cache.1.round(*x))));
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    /// A cache of zeros.
-    fn empty_cache(&self, dtype: DType) -> Result<Values, CudaError> {
-        Values::new(self.device, &vec![0.0; LAYERS * KV_HEADS * CAPACITY * self.head_dim], dtype)
-    }
-
-    /// Where the heads of one row attend.
-    pub fn places(&self, kernel: &Kernel<AttnPlaces>) -> Result<Outcome, CudaError> {
-        let (device, row, variant) = (self.device, 150, VARIANTS[0]);
-        let queries = self.queries(1);
-        let attended: Vec<Attended> = (0..HEADS).map(|head| self.attend(&queries, 0, row, head, variant)).collect();
-        let states: Vec<HeadState> = attended.iter().map(state_of).collect();
-        let traced = row - FIRST_TRACED + 1;
-        let places = unwritten::<HeadPlaces>(device, traced * LAYERS * HEADS)?;
-        let views = views(device, &self.k, &self.v, TraceView { places: places.ptr(), ..TraceView::default() })?;
-        let (q, states) = (upload(device, &queries)?, upload(device, &states)?);
-        let rows = upload(device, &Fixture::rows(&[row]))?;
+    /// Where the heads of a row attend.
+    pub fn places(&self, kernel: &Kernel<AttnPlaces>, bench: &Bench) -> Result<(), CudaError> {
+        let fixture = self.fixture(bench, 1)?;
+        let (attended, traced) = (fixture.heads(PLAIN), ROW - FIRST_TRACED + 1);
+        let places = bench.room::<HeadPlaces>(traced * LAYERS * HEADS)?;
         let parameters = AttnPlaces {
-            states: states.ptr(),
-            queries: q.ptr(),
-            rows: rows.ptr(),
-            sequences: views.ptr(),
+            states: bench.put(&attended.iter().map(Attended::state).collect::<Vec<_>>())?,
+            queries: bench.put(&fixture.queries)?,
+            rows: fixture.rows(&[ROW])?,
+            sequences: fixture.sequences(TraceView { places, ..TraceView::default() })?,
             layer: LAYER.into(),
             layers: LAYERS.into(),
             heads: HEADS.into(),
             kv_heads: KV_HEADS.into(),
             head_dim: self.head_dim.into(),
-            window: variant.0.into(),
-            softcap: variant.1,
+            window: PLAIN.window.into(),
+            softcap: PLAIN.softcap,
             regularized: false.into(),
         };
-        device.launch(kernel, [HEADS, 1, 1], &parameters)?;
-        let got: Vec<HeadPlaces> = device.read(&places, ((traced - 1) * LAYERS + LAYER) * HEADS, HEADS)?;
-        let mut outcome = Outcome::default();
-        for (want, got) in attended.iter().zip(got) {
-            let alpha = |t: usize| (want.scores[t] - want.lse()).exp();
-            let prompt: f64 = (0..=FIRST_TRACED).map(alpha).sum();
-            // a maximum of f32 is right to a few U of its size, which is at most 32
-            let lost = want.score_bound(self.head_dim) + 512.0 * U;
-            outcome.compare(got[0], want.entropy(), 8.0, 64.0 * U);
-            for (got, alpha) in got[1..].iter().zip([alpha(row), alpha(row - 1), alpha(0), prompt]) {
-                outcome.compare(*got, alpha, alpha, 2.0 * lost);
-            }
-        }
-        Ok(outcome)
+        bench.device.launch(kernel, [HEADS, 1, 1], &parameters)?;
+        let found = bench.get(places.add(((traced - 1) * LAYERS + LAYER) * HEADS), HEADS)?;
+        let want = attended.iter().flat_map(|want| {
+            let alpha = |t| want.alpha(t).unwrap_or(0.0);
+            let prompt = (0..=FIRST_TRACED).map(alpha).sum();
+            // an f32 maximum is within a few U of its size, at most 32
+            let bound = 2.0 * (want.lost + 512.0 * U);
+            let weights = [alpha(ROW), alpha(ROW - 1), alpha(0), prompt].map(|alpha| near(alpha, alpha, bound));
+            [near(want.entropy(), 8.0, 64.0 * U)].into_iter().chain(weights)
+        });
+        bench.check("places", found.into_iter().flatten(), want);
+        Ok(())
     }
 
-    /// The weights of a row's heads together, with a window and a softcap.
-    pub fn sum(&self, kernel: &Kernel<AttnSum>) -> Result<Outcome, CudaError> {
-        let (device, row, variant) = (self.device, 150, VARIANTS[1]);
-        let queries = self.queries(1);
-        let attended: Vec<Attended> = (0..HEADS).map(|head| self.attend(&queries, 0, row, head, variant)).collect();
-        let states: Vec<HeadState> = attended.iter().map(state_of).collect();
-        let (q, states) = (upload(device, &queries)?, upload(device, &states)?);
-        let (rows, count) = (upload(device, &Fixture::rows(&[row]))?, row + 1);
-        let out = unwritten::<f32>(device, count)?;
+    /// The summed weights of a row's heads.
+    pub fn sum(&self, kernel: &Kernel<AttnSum>, bench: &Bench) -> Result<(), CudaError> {
+        let fixture = self.fixture(bench, 1)?;
+        let (attended, count) = (fixture.heads(MASKED), ROW + 1);
+        let out = bench.room::<f32>(count)?;
         let parameters = AttnSum {
-            states: states.ptr(),
-            queries: q.ptr(),
-            rows: rows.ptr(),
-            sequences: self.views.ptr(),
+            states: bench.put(&attended.iter().map(Attended::state).collect::<Vec<_>>())?,
+            queries: bench.put(&fixture.queries)?,
+            rows: fixture.rows(&[ROW])?,
+            sequences: fixture.sequences(TraceView::default())?,
             layer: LAYER.into(),
             heads: HEADS.into(),
             kv_heads: KV_HEADS.into(),
             head_dim: self.head_dim.into(),
-            window: variant.0.into(),
-            softcap: variant.1,
+            window: MASKED.window.into(),
+            softcap: MASKED.softcap,
             count: count.into(),
-            out: out.ptr(),
+            out,
         };
-        device.launch(kernel, [count.div_ceil(SUMMED), 1, 1], &parameters)?;
-        let mut outcome = Outcome::default();
-        let lost = attended.iter().map(|want| want.score_bound(self.head_dim)).fold(0.0, f64::max) + 512.0 * U;
-        for (t, got) in device.read::<f32>(&out, 0, count)?.into_iter().enumerate() {
-            let weight = |want: &Attended| Some((want.scores.get(t.checked_sub(want.first)?)? - want.lse()).exp());
-            match attended.iter().map(weight).sum::<Option<f64>>() {
-                Some(want) => outcome.compare(got, want, want, 2.0 * lost + bound(HEADS, 0)),
-                None => outcome.same(got, 0.0),
-            }
-        }
-        Ok(outcome)
+        bench.device.launch(kernel, [count.div_ceil(SUMMED), 1, 1], &parameters)?;
+        let lost = attended.iter().map(|want| want.lost).fold(0.0, f64::max) + 512.0 * U;
+        let want = (0..count).map(|t| {
+            let sum: f64 = attended.iter().filter_map(|want| want.alpha(t)).sum();
+            near(sum, sum, 2.0 * lost + bound(HEADS, 0))
+        });
+        bench.compare("weights", out, want)
     }
 
-    /// α* of a row whose trace has two heads, and of one that is not traced.
-    pub fn rows_of_attention(&self, kernel: &Kernel<AttnRows>) -> Result<Outcome, CudaError> {
-        let (device, row, d, kept) = (self.device, 150, self.head_dim, [1, 4]);
-        let queries = self.queries(1);
-        let attended = kept.map(|head| self.attend(&queries, 0, row, head, VARIANTS[1]));
-        let traced = row - FIRST_TRACED + 1;
-        // the trace's last row is the one that is read
-        let last = |values: &[f32]| [vec![f32::NAN; (traced - 1) * values.len()], values.to_vec()].concat();
-        let heads: Vec<i32> = (0..traced).flat_map(|_| kept).map(|head| (LAYER * HEADS + head) as i32).collect();
-        let sums = attended.each_ref().map(|want| want.log_sum(|t| f64::from(reweighting(row, t))));
-        let maxima = sums.map(|sum| sum.ceil() as f32);
-        let z: Vec<f32> = sums.iter().zip(maxima).map(|(sum, m)| (sum - f64::from(m)).exp() as f32).collect();
-        let kept_queries: Vec<f32> = kept.iter().flat_map(|head| queries[head * d..][..d].to_vec()).collect();
-        let heads = upload(device, &heads)?;
-        let floats = [last(&maxima), last(&z), last(&kept_queries)];
-        let floats = [0, 1, 2].map(|i| upload(device, &floats[i]));
-        let [maxima, z, kept_queries] = floats;
-        let (maxima, z, kept_queries) = (maxima?, z?, kept_queries?);
+    /// α* of a row whose trace has two heads, and of a row that is not traced.
+    pub fn rows_of_attention(&self, kernel: &Kernel<AttnRows>, bench: &Bench) -> Result<(), CudaError> {
+        let (fixture, d, kept) = (self.fixture(bench, 1)?, self.head_dim, [1, 4]);
+        let attended = kept.map(|head| fixture.attend(0, ROW, head, MASKED));
+        let traced = ROW - FIRST_TRACED + 1;
+        // only the trace's last row is read
+        let last = |values: &[f32]| bench.put(&[vec![f32::NAN; (traced - 1) * values.len()], values.to_vec()].concat());
+        let sums = attended.each_ref().map(Attended::weighted_lse);
+        let z: Vec<f32> = sums.iter().map(|sum| (sum - sum.ceil()).exp() as f32).collect();
         let trace = TraceView {
-            heads: heads.ptr(),
-            maxima: maxima.ptr(),
-            sums: z.ptr(),
-            queries: kept_queries.ptr(),
+            heads: bench.put(&vec![kept.map(|head| (LAYER * HEADS + head) as i32); traced])?.cast(),
+            maxima: last(&sums.map(|sum| sum.ceil() as f32))?,
+            sums: last(&z)?,
+            queries: last(&kept.map(|head| &fixture.queries[head * d..][..d]).concat())?,
             ..TraceView::default()
         };
-        let views = views(device, &self.k, &self.v, trace)?;
-        let (asked, stride) = ([row as i32, FIRST_TRACED as i32 - 1], row + 1);
-        let windows = upload(device, &[0, VARIANTS[1].0 as i32])?;
-        let (asked, out) = (upload(device, &asked)?, unwritten::<f32>(device, 2 * stride)?);
+        let stride = ROW + 1;
+        let out = bench.room::<f32>(2 * stride)?;
         let parameters = AttnRows {
-            sequences: views.ptr(),
+            sequences: fixture.sequences(trace)?,
             slot: Int(SLOT),
-            asked: asked.ptr(),
-            windows: windows.ptr(),
-            softcap: VARIANTS[1].1,
+            asked: bench.put(&[ROW as i32, FIRST_TRACED as i32 - 1])?,
+            windows: bench.put(&[0, MASKED.window as i32])?,
+            softcap: MASKED.softcap,
             heads: HEADS.into(),
             kv_heads: KV_HEADS.into(),
             keep: kept.len().into(),
             stride: stride.into(),
-            out: out.ptr(),
+            out,
         };
-        device.launch(kernel, [stride.div_ceil(32), 2, 1], &parameters)?;
-        let got: Vec<f32> = device.read(&out, 0, 2 * stride)?;
-        let mut outcome = Outcome::default();
-        let lost = attended.iter().map(|want| want.score_bound(d)).fold(0.0, f64::max) + 512.0 * U;
-        for (t, got) in got.iter().enumerate() {
-            match t < stride {
-                true => {
-                    let want = attended.iter().map(|want| want.reweighted(t)).fold(0.0, f64::max);
-                    outcome.compare(*got, want, want, 2.0 * lost);
-                }
-                false => outcome.same(*got, 0.0),
-            }
-        }
-        Ok(outcome)
+        bench.device.launch(kernel, [stride.div_ceil(32), 2, 1], &parameters)?;
+        let lost = attended.iter().map(|want| want.lost).fold(0.0, f64::max) + 512.0 * U;
+        let want = (0..2 * stride).map(|t| match t < stride {
+            true => attended.iter().map(|want| want.reweighted(t)).fold(0.0, f64::max),
+            false => 0.0,
+        });
+        bench.compare("α*", out, want.map(|alpha| near(alpha, alpha, 2.0 * lost)))
     }
-}
-
-/// What the attention kernels leave of a head; any maximum will do.
-fn state_of(want: &Attended) -> HeadState {
-    let sum = want.log_sum(|t| f64::from(reweighting(want.row, t)));
-    let (m, entropy) = (want.lse().floor(), want.entropy());
-    let (z, zw) = ((want.lse() - m).exp(), (sum - m).exp());
-    [m as f32, z as f32, m as f32, zw as f32, (zw * (zw.ln() - entropy)) as f32]
-}
-
-/// Two sequences, of which the first has nothing.
-fn views(device: &Device, k: &Values, v: &Values, trace: TraceView) -> Result<Buffer<SequenceView>, CudaError> {
-    let (k, v, capacity, first_traced_row) = (k.ptr(), v.ptr(), CAPACITY as u32, FIRST_TRACED as i32);
-    let view = SequenceView { k, v, capacity, first_traced_row, trace };
-    upload(device, &[SequenceView::default(), view])
 }

@@ -1,116 +1,49 @@
-//! Numbers for the cases, the same every time, and the comparison of answers.
+//! A case's memory on the device, and the comparison of a kernel's numbers with their references.
 
 use super::super::abi::{RoundedRows, SHARING, Stored, row_scales};
 use super::super::context::Device;
 use super::super::error::CudaError;
 use super::super::memory::{Buffer, DevicePtr};
+use super::{Check, Worst};
 use crate::model::weights::DType;
 use bytemuck::Pod;
 use half::{bf16, f16};
+use std::cell::RefCell;
 
-/// What memory of the cases is called in errors.
-const WHAT: &str = "the self-test";
-
-/// Rounding of an f32, relative.
+/// Relative rounding error of f32.
 pub const U: f64 = 1.0 / (1u32 << 24) as f64;
 
-/// What sums of products may lose, relative to Σ |products|: `chained` products of the tensor cores after each other, each of
-/// which aligns its 16 products and the accumulator to the largest and cuts off what is below 2^-23 of that; and `sums`
-/// additions in f32. The accumulator is cut towards zero each time. The products have either sign, so that what is cut off
-/// them adds up as a random walk: six of its deviations, a cut being uniform, of deviation 2^-23 / √12.
+/// Relative error bound of a sum of products, as a share of Σ |products|. Each of `chained` tensor-core steps aligns its 16
+/// products and the accumulator to the largest of them and truncates below 2^-23 of it. Truncation of the accumulator is
+/// biased; that of the products, which have either sign, is a random walk: six standard deviations of 2^-23 / √12 each.
+/// `sums` f32 additions follow.
 pub fn bound(chained: usize, sums: usize) -> f64 {
     let walk = 6.0 * (17.0 * chained as f64 / 12.0).sqrt();
     (2.0 * (chained as f64 + walk) + sums as f64) * U
 }
 
-/// The worst of the numbers that were compared.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
-    pub numbers: usize,
-    pub error: f64,
+/// A reference value. The error bound is `bound * scale`, where scale is Σ |terms|.
+#[derive(Clone, Copy)]
+pub struct Want {
+    pub value: f64,
+    pub scale: f64,
     pub bound: f64,
 }
 
-impl Outcome {
-    /// `magnitude`: what the error and its bound are relative to.
-    pub fn compare(&mut self, got: f32, want: f64, magnitude: f64, bound: f64) {
-        let difference = (f64::from(got) - want).abs();
-        let error = if f64::from(got) == want { 0.0 } else { difference / magnitude.max(f64::MIN_POSITIVE) };
-        self.add(if error.is_nan() { f64::INFINITY } else { error }, bound);
-    }
-
-    /// What must not differ at all.
-    pub fn same<T: PartialEq>(&mut self, got: T, want: T) {
-        self.add(if got == want { 0.0 } else { f64::INFINITY }, U);
-    }
-
-    fn add(&mut self, error: f64, bound: f64) {
-        self.numbers += 1;
-        if self.numbers == 1 || error * self.bound > self.error * bound {
-            (self.error, self.bound) = (error, bound);
-        }
-    }
+pub fn near(value: f64, scale: f64, bound: f64) -> Want {
+    Want { value, scale, bound }
 }
 
-/// Values on the device in a dtype, and what they are then.
-pub struct Values {
-    pub buffer: Buffer<u8>,
-    pub values: Vec<f32>,
+/// A value that must be bit-exact (NaN: any NaN).
+pub fn exact(value: impl Into<f64>) -> Want {
+    near(value.into(), 0.0, U)
 }
 
-impl Values {
-    pub fn new(device: &Device, values: &[f32], dtype: DType) -> Result<Values, CudaError> {
-        let buffer = upload(device, &encode(values, dtype))?;
-        Ok(Values { buffer, values: values.iter().map(|x| dtype.round(*x)).collect() })
-    }
-
-    /// Keys `[.., head_dim]` as a cache of this dtype has them: f32 as `Halves` of `kernels/common.cuh`.
-    pub fn keys(device: &Device, values: &[f32], dtype: DType, head_dim: usize) -> Result<Values, CudaError> {
-        if dtype != DType::F32 {
-            return Values::new(device, values, dtype);
-        }
-        let high = |x: &f32| f16::from_f32(*x).to_f32();
-        let low = |x: &f32| f16::from_f32(x - high(x)).to_f32();
-        let parts = values.chunks(head_dim).flat_map(|key| key.iter().map(high).chain(key.iter().map(low)));
-        let buffer = upload(device, &encode(&parts.collect::<Vec<f32>>(), DType::F16))?;
-        Ok(Values { buffer, values: values.iter().map(|x| high(x) + low(x)).collect() })
-    }
-
-    pub fn ptr(&self) -> DevicePtr<Stored> {
-        self.buffer.ptr().cast()
-    }
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|x| f64::from(*x)).collect()
 }
 
-/// The keys that [`Values::keys`] describes, from their bytes; and what they may have lost, relative.
-pub fn decode_keys(bytes: &[u8], dtype: DType, head_dim: usize) -> (Vec<f32>, f64) {
-    if dtype != DType::F32 {
-        return (decode(bytes, dtype), rounding(dtype));
-    }
-    let halves = decode(bytes, DType::F16);
-    let add = |key: &[f32]| -> Vec<f32> { (0..head_dim).map(|i| key[i] + key[i + head_dim]).collect() };
-    (halves.chunks_exact(2 * head_dim).flat_map(add).collect(), 8.0 * U)
-}
-
-fn encode(values: &[f32], dtype: DType) -> Vec<u8> {
-    match dtype {
-        DType::F32 => bytemuck::cast_slice(values).to_vec(),
-        DType::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_ne_bytes()).collect(),
-        DType::Bf16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_ne_bytes()).collect(),
-    }
-}
-
-/// The reverse of what a device holds in a dtype.
-pub fn decode(bytes: &[u8], dtype: DType) -> Vec<f32> {
-    let value = |bytes: &[u8]| match *bytes {
-        [a, b] if dtype == DType::F16 => f16::from_ne_bytes([a, b]).to_f32(),
-        [a, b] => bf16::from_ne_bytes([a, b]).to_f32(),
-        [a, b, c, d] => f32::from_ne_bytes([a, b, c, d]),
-        _ => f32::NAN,
-    };
-    bytes.chunks_exact(dtype.size()).map(value).collect()
-}
-
-/// Rounding to a dtype, relative; twice that of its definition, for what is rounded from a number that is off by a little.
+/// Rounding to a dtype, relative; doubled, because the rounded number has an error itself.
 pub fn rounding(dtype: DType) -> f64 {
     match dtype {
         DType::F32 => 2.0 * U,
@@ -119,92 +52,170 @@ pub fn rounding(dtype: DType) -> f64 {
     }
 }
 
-/// Powers of two as rows have them, and the same on the device.
-pub struct Scales {
-    pub values: Vec<f64>,
-    pub buffer: Buffer<f32>,
+/// A power of two for row `i`.
+pub fn power(i: usize) -> f32 {
+    2f32.powi(i as i32 * 7 % 23 - 11)
 }
 
-impl Scales {
-    pub fn new(device: &Device, count: usize) -> Result<Scales, CudaError> {
-        let powers: Vec<f32> = (0..count).map(|i| 2f32.powi(i as i32 * 7 % 23 - 11)).collect();
-        Ok(Scales { values: powers.iter().map(|x| f64::from(*x)).collect(), buffer: upload(device, &powers)? })
-    }
-
-    /// The numbers of rows of this width, multiplied by their rows' powers.
-    pub fn restore(&self, values: &[f32], width: usize) -> Vec<f64> {
-        let rows = values.chunks(width).zip(&self.values);
-        rows.flat_map(|(row, scale)| row.iter().map(move |x| f64::from(*x) * scale)).collect()
-    }
+/// The device memory of one case and the result of its comparisons.
+pub struct Bench<'d> {
+    pub device: &'d Device,
+    buffers: RefCell<Vec<Buffer<u8>>>,
+    check: RefCell<Check>,
 }
 
-/// Rounded rows on the device.
-pub struct Rounded {
-    rows: usize,
-    width: usize,
-    values: Buffer<u16>,
-    scales: Buffer<f32>,
-}
-
-impl Rounded {
-    /// For a kernel that writes them.
-    pub fn unwritten(device: &Device, rows: usize, width: usize) -> Result<Rounded, CudaError> {
-        let (values, scales) = (unwritten(device, rows * width)?, unwritten(device, rows * row_scales(width))?);
-        Ok(Rounded { rows, width, values, scales })
+impl<'d> Bench<'d> {
+    pub fn new(device: &'d Device, kernel: &str) -> Bench<'d> {
+        let check = Check { kernel: kernel.to_owned(), ..Check::default() };
+        Bench { device, buffers: RefCell::default(), check: RefCell::new(check) }
     }
 
-    /// For a kernel that reads them: these numbers in f16, times powers of two, which follow; those beyond a row are no numbers.
-    pub fn new(device: &Device, values: &[f32], width: usize) -> Result<(Rounded, Vec<f64>), CudaError> {
-        let (rows, used) = (values.len() / width, width.div_ceil(SHARING));
-        let power = |i: usize| 2f32.powi(i as i32 * 7 % 23 - 11);
-        let scale = |row: usize, i: usize| if i < used { power(row * used + i) } else { f32::NAN };
-        let scales: Vec<f32> = (0..rows).flat_map(|row| (0..row_scales(width)).map(move |i| scale(row, i))).collect();
-        let halves: Vec<f16> = values.iter().map(|x| f16::from_f32(*x)).collect();
-        let restored = halves.iter().enumerate();
-        let restored = restored.map(|(i, x)| x.to_f64() * f64::from(scale(i / width, i % width / SHARING))).collect();
-        let bits: Vec<u16> = halves.into_iter().map(f16::to_bits).collect();
-        Ok((Rounded { rows, width, values: upload(device, &bits)?, scales: upload(device, &scales)? }, restored))
+    pub fn finish(self) -> Check {
+        self.check.into_inner()
     }
 
-    pub fn rows(&self) -> RoundedRows {
-        RoundedRows { values: self.values.ptr(), scales: self.scales.ptr() }
+    /// Uninitialised memory for `count` values: NaN until a kernel writes them.
+    pub fn room<T>(&self, count: usize) -> Result<DevicePtr<T>, CudaError> {
+        let buffer = self.device.allocate::<u8>("the self-test", count * size_of::<T>())?;
+        self.device.fill(&buffer, 0xff)?;
+        let ptr = buffer.ptr().cast();
+        self.buffers.borrow_mut().push(buffer);
+        Ok(ptr)
     }
 
-    /// Compares what a kernel has written with what it should hold: a number to 2^-11 of itself or 2^-39 of the largest of the
-    /// `sharing` that share its power of two, and `lost` of itself before that.
-    pub fn compare(
+    pub fn put<T: Pod>(&self, values: &[T]) -> Result<DevicePtr<T>, CudaError> {
+        let ptr = self.room(values.len())?;
+        self.write(ptr, values)?;
+        Ok(ptr)
+    }
+
+    pub fn write<T: Pod>(&self, to: DevicePtr<T>, values: &[T]) -> Result<(), CudaError> {
+        self.at(to, |buffer, offset| self.device.write(buffer, offset, bytemuck::cast_slice(values)))
+    }
+
+    pub fn get<T: Pod>(&self, from: DevicePtr<T>, count: usize) -> Result<Vec<T>, CudaError> {
+        self.at(from, |buffer, offset| self.device.read_at(buffer, offset, count))
+    }
+
+    fn at<T, R>(
         &self,
-        device: &Device,
-        outcome: &mut Outcome,
+        ptr: DevicePtr<T>,
+        f: impl FnOnce(&Buffer<u8>, usize) -> Result<R, CudaError>,
+    ) -> Result<R, CudaError> {
+        let (buffers, address) = (self.buffers.borrow(), ptr.address());
+        let holds = |b: &&Buffer<u8>| (b.ptr().address()..b.ptr().address() + b.bytes() as u64).contains(&address);
+        let unknown = || CudaError::Unsupported(format!("self-test: {address:#x} is outside the case's memory"));
+        let buffer = buffers.iter().find(holds).ok_or_else(unknown)?;
+        f(buffer, (address - buffer.ptr().address()) as usize)
+    }
+
+    /// Values stored as `dtype`, and what they round to.
+    pub fn put_as(&self, values: &[f32], dtype: DType) -> Result<(DevicePtr<Stored>, Vec<f32>), CudaError> {
+        let halves = |bits: fn(f32) -> u16| values.iter().map(|x| bits(*x)).collect::<Vec<u16>>();
+        let ptr = match dtype {
+            DType::F32 => self.put(values)?.cast(),
+            DType::F16 => self.put(&halves(|x| f16::from_f32(x).to_bits()))?.cast(),
+            DType::Bf16 => self.put(&halves(|x| bf16::from_f32(x).to_bits()))?.cast(),
+        };
+        Ok((ptr, values.iter().map(|x| dtype.round(*x)).collect()))
+    }
+
+    pub fn get_as(&self, from: DevicePtr<Stored>, dtype: DType, count: usize) -> Result<Vec<f32>, CudaError> {
+        let halves = |value: fn(u16) -> f32| Ok(self.get(from.cast(), count)?.into_iter().map(value).collect());
+        match dtype {
+            DType::F32 => self.get(from.cast(), count),
+            DType::F16 => halves(|bits| f16::from_bits(bits).to_f32()),
+            DType::Bf16 => halves(|bits| bf16::from_bits(bits).to_f32()),
+        }
+    }
+
+    /// Keys `[.., head_dim]` as the cache stores them: f32 as `Halves` of `kernels/common.cuh`.
+    pub fn put_keys(
+        &self,
+        values: &[f32],
+        dtype: DType,
+        head_dim: usize,
+    ) -> Result<(DevicePtr<Stored>, Vec<f32>), CudaError> {
+        if dtype != DType::F32 {
+            return self.put_as(values, dtype);
+        }
+        let high = |x: &f32| DType::F16.round(*x);
+        let low = |x: &f32| DType::F16.round(x - high(x));
+        let parts = values.chunks(head_dim).flat_map(|key| key.iter().map(high).chain(key.iter().map(low)));
+        let (ptr, _) = self.put_as(&parts.collect::<Vec<f32>>(), DType::F16)?;
+        Ok((ptr, values.iter().map(|x| high(x) + low(x)).collect()))
+    }
+
+    /// `rows` rounded rows for a kernel to write.
+    pub fn rounded_room(&self, rows: usize, width: usize) -> Result<RoundedRows, CudaError> {
+        Ok(RoundedRows { values: self.room(rows * width)?, scales: self.room(rows * row_scales(width))? })
+    }
+
+    /// These values in f16, times powers of two, and the products. Scales beyond a row's end are NaN.
+    pub fn put_rounded(&self, values: &[f32], width: usize) -> Result<(RoundedRows, Vec<f64>), CudaError> {
+        let (used, room) = (width.div_ceil(SHARING), row_scales(width));
+        let scale = |i: usize| if i % room < used { power(i / room * used + i % room) } else { f32::NAN };
+        let scales: Vec<f32> = (0..values.len() / width * room).map(scale).collect();
+        let of = |i: usize| f64::from(scales[i / width * room + i % width / SHARING]);
+        let (ptr, rounded) = self.put_as(values, DType::F16)?;
+        let restored = rounded.iter().enumerate().map(|(i, x)| f64::from(*x) * of(i)).collect();
+        Ok((RoundedRows { values: ptr.cast(), scales: self.put(&scales)? }, restored))
+    }
+
+    /// Compares rounded rows with `want`: each within 2^-11 of itself or 2^-39 of the largest of the `sharing` numbers that
+    /// share its scale, and `lost` of itself.
+    pub fn compare_rounded(
+        &self,
+        case: &str,
+        (rows, width): (RoundedRows, usize),
         want: &[f64],
         sharing: usize,
         lost: f64,
     ) -> Result<(), CudaError> {
-        let (width, stride, bound) = (self.width, row_scales(self.width), 1.0 / 2048.0 + lost + 2.0 * U);
-        let values = device.read(&self.values, 0, self.rows * width)?;
-        let scales: Vec<f32> = device.read(&self.scales, 0, self.rows * stride)?;
-        for (row, want) in want.chunks(width).enumerate() {
-            for (part, want) in want.chunks(sharing).enumerate() {
-                let max = want.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
-                for (i, want) in (part * sharing..).zip(want) {
-                    let got = f16::from_bits(values[row * width + i]).to_f64();
-                    let got = (got * f64::from(scales[row * stride + i / SHARING])) as f32;
-                    outcome.compare(got, *want, want.abs() + max / f64::from(1 << 28), bound);
-                }
-            }
-        }
+        let (room, bound) = (row_scales(width), 1.0 / 2048.0 + lost + 2.0 * U);
+        let scales = self.get(rows.scales, want.len() / width * room)?;
+        let halves = self.get_as(rows.values.cast(), DType::F16, want.len())?;
+        let restored = |(i, x): (usize, &f32)| x * scales[i / width * room + i % width / SHARING];
+        let wants = want.chunks(width).flat_map(|row| row.chunks(sharing)).flat_map(|part| {
+            let max = part.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+            part.iter().map(move |x| near(*x, x.abs() + max / f64::from(1 << 28), bound))
+        });
+        self.check(case, halves.iter().enumerate().map(restored), wants);
         Ok(())
     }
-}
 
-/// What a case gives to a kernel.
-pub fn upload<T: Pod>(device: &Device, values: &[T]) -> Result<Buffer<T>, CudaError> {
-    device.upload(WHAT, values)
-}
+    /// Compares what a kernel wrote with `want`.
+    pub fn compare<T: Pod + Into<f64>>(
+        &self,
+        case: &str,
+        from: DevicePtr<T>,
+        want: impl IntoIterator<Item = Want>,
+    ) -> Result<(), CudaError> {
+        let want: Vec<Want> = want.into_iter().collect();
+        self.check(case, self.get(from, want.len())?, want);
+        Ok(())
+    }
 
-/// A buffer of values that are not numbers until a kernel writes them.
-pub fn unwritten<T>(device: &Device, count: usize) -> Result<Buffer<T>, CudaError> {
-    let buffer = device.allocate(WHAT, count)?;
-    device.fill(&buffer, 0xff)?;
-    Ok(buffer)
+    /// The comparison of all cases. Keeps the number whose error is the largest share of its bound.
+    pub fn check<T: Into<f64>>(
+        &self,
+        case: &str,
+        found: impl IntoIterator<Item = T>,
+        want: impl IntoIterator<Item = Want>,
+    ) {
+        let mut found = found.into_iter();
+        let check = &mut *self.check.borrow_mut();
+        for (index, want) in want.into_iter().enumerate() {
+            let found = found.next().map_or(f64::NAN, T::into);
+            let same = found == want.value || found.is_nan() && want.value.is_nan();
+            let error = (found - want.value).abs() / want.scale.max(f64::MIN_POSITIVE);
+            let error = if same { 0.0 } else { error };
+            let worse = error.is_nan() || error * check.bound > check.error * want.bound;
+            if check.numbers == 0 || worse && !check.error.is_nan() {
+                (check.error, check.bound) = (error, want.bound);
+                check.worst = Some(Worst { case: case.to_owned(), index, expected: want.value, found });
+            }
+            check.numbers += 1;
+        }
+    }
 }

@@ -1,51 +1,66 @@
-//! The power-on self-test: at the first use of a device every kernel that is about to be used answers small cases, which are
-//! compared with plain sums in f64 on the CPU. One that fails is replaced by its like in `kernels/plain.cu`, with a warning;
-//! where there is none, the model is not loaded. What was found is kept on disk for the device, its driver and the kernels.
+//! The power-on self-test. Before a device is first used, every kernel of the model computes small cases, which are compared
+//! with f64 sums on the CPU. A kernel that fails is replaced by its fallback in `kernels/plain.cu`, with a warning; without a
+//! fallback the model is not loaded. Verdicts are kept on disk.
 //!
-//! An error is given as a share of what was added up, Σ |terms|, and its bound is derived where the case is.
+//! Errors and bounds are relative to Σ |terms|.
 
-mod attended;
 mod attention;
+mod child;
 mod data;
-mod early;
-mod elementwise;
 mod head;
 mod products;
 mod record;
-mod selection;
-mod wide_products;
+mod rows;
+mod trace;
 
 use super::abi::type_number;
 use super::context::{Device, DeviceInfo};
 use super::error::{CudaError, PLEASE_REPORT};
-use super::kernel_set::{
-    GEMM_ROWS, HopperKernels, KernelSet, ManyKernels, MatmulKernels, NarrowKernels, Shape, TESTED_HEADS, TESTED_LAYERS,
-    WideKernels,
-};
+use super::kernel_set::{GEMM_ROWS, KernelSet, MatmulKernels, NarrowKernels, TESTED_HEADS, TESTED_LAYERS, Variants};
 use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
-use attention::Fixture;
-use data::Outcome;
-use record::Record;
-use serde::Serialize;
+use attention::Attention;
+pub use child::run_if_child;
+use child::{Message, Request};
+use data::Bench;
+use record::{Record, Verdict};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// Rows of the case of a plain product, which takes any number.
+/// Rows of the cases of plain products, which take any number.
 const PLAIN_ROWS: usize = 13;
 
 const WEIGHTS: [DType; 2] = [DType::F32, DType::F16];
 
-/// What one kernel answered.
-#[derive(Clone, Debug, Serialize)]
+/// Verdict on one kernel. `error` and `bound` are those of the number whose error is the largest share of its bound.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Check {
     pub kernel: String,
     /// Numbers that were compared.
     pub numbers: usize,
-    /// Of the worst of them: its error, relative to what was added up, and the bound.
+    #[serde(deserialize_with = "number")]
     pub error: f64,
     pub bound: f64,
-    /// Why there is no answer.
+    /// The number itself.
+    pub worst: Option<Worst>,
+    /// Why there are no numbers: a fault or a hang.
     pub fault: Option<String>,
+}
+
+/// A compared number.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Worst {
+    pub case: String,
+    pub index: usize,
+    #[serde(deserialize_with = "number")]
+    pub expected: f64,
+    #[serde(deserialize_with = "number")]
+    pub found: f64,
+}
+
+/// JSON has null for NaN and infinity.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 impl Check {
@@ -53,11 +68,13 @@ impl Check {
         self.fault.is_none() && self.error <= self.bound
     }
 
-    fn describe(&self) -> String {
-        match &self.fault {
-            Some(fault) => fault.clone(),
-            None => format!("error {:.1e}, bound {:.1e}", self.error, self.bound),
-        }
+    /// Why the kernel fails.
+    pub fn describe(&self) -> String {
+        let worst = self.worst.as_ref().map_or(String::new(), |Worst { case, index, expected, found }| {
+            format!("{case}[{index}]: expected {expected:.7e}, found {found:.7e}, ")
+        });
+        let wrong = || format!("{worst}error {:.1e}, bound {:.1e}", self.error, self.bound);
+        self.fault.clone().unwrap_or_else(wrong)
     }
 }
 
@@ -67,63 +84,93 @@ struct SelfTest<'a> {
     files: &'a KernelFiles,
     device_name: &'a str,
     record: Record,
-    /// Goes on after a kernel without a replacement has failed.
+    /// For child processes; taken by the first kernel without a verdict.
+    request: Option<Request>,
+    /// Whether this is such a process.
+    is_child: bool,
+    /// Whether failures only end up in the table.
     complete: bool,
     checks: Vec<Check>,
     warnings: Vec<String>,
 }
 
-/// Tests the kernels of a model that have not been tested on this device, and replaces those that fail. Returns the device, on
-/// which kernels start early if they pass that test, and what a person should know.
+/// Tests a model's kernels that have no verdict on this device yet and replaces those that fail. Returns the device, with
+/// early starts if they pass their test, and warnings for the user.
 ///
 /// # Errors
-/// [`CudaError::SelfTest`] of a kernel that fails and has no replacement.
+/// [`CudaError::SelfTest`]: a kernel without a fallback fails.
 pub fn settle(
     device: Device,
     info: &DeviceInfo,
     files: &KernelFiles,
     kernels: &mut KernelSet,
-    head_dim: usize,
-    cache: (DType, DType),
-    embedding: DType,
+    variants: &Variants,
 ) -> Result<(Device, Vec<String>), CudaError> {
-    let record = Record::open(&device, info, files);
-    let mut test = SelfTest::new(&device, info, files, record, false);
-    let tested = test.kernels(kernels, head_dim, cache, embedding);
-    let early = tested.and_then(|()| test.early_starts(kernels));
-    test.record.save();
-    let (early, warnings) = (early?, test.warnings);
+    let mut test = SelfTest::new(&device, info, files);
+    test.record = Record::open(&device, info, files);
+    test.request.as_mut().iter_mut().for_each(|request| request.variants = Some(variants.clone()));
+    test.kernels(kernels, variants)?;
+    let (early, warnings) = (test.early_starts(kernels)?, test.warnings);
     Ok((early.unwrap_or(device), warnings))
 }
 
-/// Tests every kernel on a device, whatever was found before, the plain ones too.
+/// Tests all kernels on a device, whatever their earlier verdicts.
 ///
 /// # Errors
-/// A device that cannot be opened, or kernels that cannot be loaded. A kernel that fails is no error.
+/// The device cannot be opened, or kernels cannot be loaded. A kernel that fails is no error.
 pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
     let device = Device::open(ordinal)?;
     let info = device.info()?;
     let files = KernelFiles::new(&device, &info)?;
-    let mut test = SelfTest::new(&device, &info, &files, Record::empty(&device, &info, &files), true);
-    let done = test.everything();
-    test.record.save();
-    match done {
-        // the device takes no more work after a fault: the table ends with it
+    let mut test = SelfTest::new(&device, &info, &files);
+    (test.complete, test.record) = (true, Record::open(&device, &info, &files));
+    test.record.verdicts.clear();
+    match test.everything() {
+        // after a fault in this process the device takes no more work: the table ends with it
         Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.checks),
         Err(error) => Err(error),
     }
 }
 
+/// Runs the tests of a request in this process, reporting on standard output.
+fn answer(request: Request) -> Result<(), CudaError> {
+    let device = Device::open(request.ordinal)?;
+    let info = device.info()?;
+    let files = KernelFiles::new(&device, &info)?;
+    let mut test = SelfTest::new(&device, &info, &files);
+    (test.request, test.is_child, test.record.verdicts) = (None, true, request.known);
+    test.complete = request.variants.is_none();
+    Message::Started(files.fingerprint()).send();
+    let tested = match &request.variants {
+        None => test.everything(),
+        Some(variants) => {
+            let mut kernels = KernelSet::load(&files, variants)?;
+            test.kernels(&mut kernels, variants).and_then(|()| test.early_starts(&kernels).map(|_| ()))
+        }
+    };
+    match tested {
+        Err(CudaError::SelfTest { .. }) if test.checks.last().is_some_and(|check| check.fault.is_some()) => {
+            std::process::exit(1)
+        }
+        Err(CudaError::SelfTest { .. }) => Ok(()),
+        tested => tested,
+    }
+}
+
 impl<'a> SelfTest<'a> {
-    fn new(
-        device: &'a Device,
-        info: &'a DeviceInfo,
-        files: &'a KernelFiles,
-        record: Record,
-        complete: bool,
-    ) -> SelfTest<'a> {
-        let (checks, warnings) = (Vec::new(), Vec::new());
-        SelfTest { device, files, device_name: &info.name, record, complete, checks, warnings }
+    fn new(device: &'a Device, info: &'a DeviceInfo, files: &'a KernelFiles) -> SelfTest<'a> {
+        let request = Request { ordinal: info.ordinal, variants: None, known: Default::default() };
+        SelfTest {
+            device,
+            files,
+            device_name: &info.name,
+            record: Record::default(),
+            request: Some(request),
+            is_child: false,
+            complete: false,
+            checks: Vec::new(),
+            warnings: Vec::new(),
+        }
     }
 
     fn everything(&mut self) -> Result<(), CudaError> {
@@ -131,239 +178,250 @@ impl<'a> SelfTest<'a> {
         self.plain()?;
         for head_dim in [16, 32, 64, 96, 128, 256] {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
-                let shape = Shape { head_dim, layers: TESTED_LAYERS, heads: TESTED_HEADS };
-                let mut kernels = KernelSet::load(self.files, shape, &WEIGHTS, cache, F32)?;
-                self.kernels(&mut kernels, head_dim, cache, F32)?;
+                let (layers, heads, types) = (TESTED_LAYERS, TESTED_HEADS, WEIGHTS.to_vec());
+                let variants = Variants { head_dim, layers, heads, types, cache, embedding: F32 };
+                let mut kernels = KernelSet::load(self.files, &variants)?;
+                self.kernels(&mut kernels, &variants)?;
                 self.early_starts(&kernels)?;
             }
         }
-        let (embed, device) = (self.files.get("embed", "embed_f16")?, self.device);
-        self.required(&embed, |kernel| elementwise::embed(device, kernel, F16))
+        self.required(&self.files.get("embed", "embed_f16")?, |k, bench| rows::embed(k, bench, F16))
     }
 
-    /// All kernels of a set, those first that others are tested with.
-    fn kernels(
-        &mut self,
-        set: &mut KernelSet,
-        head_dim: usize,
-        cache: (DType, DType),
-        embedding: DType,
-    ) -> Result<(), CudaError> {
-        let device = self.device;
-        self.required(&set.narrow_weights, |kernel| elementwise::narrow_weights(device, kernel))?;
+    /// The table of cases: the kernels of a set, their test, and their fallback.
+    fn kernels(&mut self, set: &mut KernelSet, variants: &Variants) -> Result<(), CudaError> {
+        self.required(&set.narrow_weights, rows::narrow_weights)?;
         for dtype in WEIGHTS {
             if let Some(matmul) = set.matmul.get_mut(&dtype) {
                 self.products(matmul, dtype)?;
             }
         }
-        self.required(&set.embed, |kernel| elementwise::embed(device, kernel, embedding))?;
-        self.required(&set.rms_norm, |kernel| elementwise::rms_norm(device, kernel))?;
-        self.required(&set.add_rms_norm, |kernel| elementwise::add_rms_norm(device, kernel))?;
-        self.required(&set.gated_act, |kernel| elementwise::gated_act(device, kernel))?;
-        let fixture = Fixture::new(device, head_dim, cache)?;
-        self.required(&set.rope_cache, |kernel| fixture.rope_cache(kernel))?;
-        self.attention(set, &fixture)?;
-        self.required(&set.select, |kernel| selection::select(device, kernel, head_dim))?;
-        self.required(&set.places, |kernel| fixture.places(kernel))?;
-        self.required(&set.sum, |kernel| fixture.sum(kernel))?;
-        self.required(&set.rows, |kernel| fixture.rows_of_attention(kernel))?;
-        self.required(&set.layer_sums, |kernel| selection::layer_sums(device, kernel))?;
-        self.required(&set.cosines, |kernel| selection::cosines(device, kernel))?;
-        self.required(&set.head_partial, |kernel| head::partial(device, kernel))?;
-        self.required(&set.head_mass, |kernel| head::mass(device, &set.head_partial, kernel))?;
-        self.required(&set.head_finish, |kernel| head::finish(device, &set.head_partial, &set.head_mass, kernel))
+        self.required(&set.embed, |k, bench| rows::embed(k, bench, variants.embedding))?;
+        self.required(&set.rms_norm, rows::rms_norm)?;
+        self.required(&set.add_rms_norm, rows::add_rms_norm)?;
+        self.required(&set.gated_act, rows::gated_act)?;
+        let attention = Attention { head_dim: variants.head_dim, cache: variants.cache };
+        let ints = attention.plain_arguments();
+        self.required(&set.rope_cache, |k, bench| attention.rope_cache(k, bench))?;
+        self.replaceable(&mut set.decode, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, true))?;
+        if let Some(kernel) = &mut set.decode_plain {
+            self.replaceable(kernel, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, false))?;
+        }
+        self.replaceable(&mut set.prefill, "plain_attn_prefill", &ints, |k, b| attention.prefill(k, b))?;
+        if let Some(kernel) = &set.prefill_hopper {
+            let tests: &[Test] = &[(kernel.full_name(), &|b| attention.prefill(kernel, b))];
+            if !self.group(tests, "that of attn_prefill.cu, which is slower")? {
+                set.prefill_hopper = None;
+            }
+        }
+        self.required(&set.select, |k, bench| trace::select(k, bench, variants.head_dim))?;
+        self.required(&set.places, |k, bench| attention.places(k, bench))?;
+        self.required(&set.sum, |k, bench| attention.sum(k, bench))?;
+        self.required(&set.rows, |k, bench| attention.rows_of_attention(k, bench))?;
+        self.required(&set.layer_sums, trace::layer_sums)?;
+        self.required(&set.cosines, trace::cosines)?;
+        self.required(&set.head_partial, head::partial)?;
+        self.required(&set.head_mass, |k, bench| head::mass(&set.head_partial, k, bench))?;
+        self.required(&set.head_finish, |k, bench| head::finish(&set.head_partial, &set.head_mass, k, bench))
     }
 
-    /// The device with kernels that start early, if they can and do as they should.
+    fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
+        let ints = [Int(type_number(dtype))];
+        for NarrowKernels { variant, gemv, qkv, gated } in &mut matmul.narrow {
+            let (rows, outs, gates) = (variant.rows - 3, variant.outs, variant.gates);
+            self.replaceable(gemv, "plain_gemv", &ints, |k, b| products::gemv(k, b, dtype, rows, outs))?;
+            self.replaceable(qkv, "plain_gemv_qkv", &ints, |k, b| products::gemv_qkv(k, b, dtype, rows, outs))?;
+            self.replaceable(gated, "plain_gemv_gated", &ints, |k, b| products::gemv_gated(k, b, dtype, rows, gates))?;
+        }
+        if let Some(many) = &matmul.many {
+            let (split, m64, m128) = (&many.split, &many.m64, &many.m128);
+            let tests: &[Test] = &[
+                (m64.gemv.full_name(), &|b| products::gemv_wide(split, &m64.gemv, b, false)),
+                (m64.gated.full_name(), &|b| products::gemv_wide(split, &m64.gated, b, true)),
+                (m128.gemv.full_name(), &|b| products::gemv_wide(split, &m128.gemv, b, false)),
+                (m128.gated.full_name(), &|b| products::gemv_wide(split, &m128.gated, b, true)),
+            ];
+            if !self.group(tests, "those of gemv.cu, for fewer rows at once")? {
+                matmul.many = None;
+            }
+        }
+        let Some(wide) = &mut matmul.wide else { return Ok(()) };
+        for (kernel, block) in wide.gemm.iter_mut().zip(GEMM_ROWS) {
+            self.replaceable(kernel, "plain_gemm", &[], |k, bench| products::gemm(k, bench, block))?;
+        }
+        for (kernel, block) in wide.gated.iter_mut().zip(GEMM_ROWS) {
+            self.replaceable(kernel, "plain_gemm_gated", &[], |k, bench| products::gemm_gated(k, bench, block))?;
+        }
+        if let Some(hopper) = &wide.hopper {
+            let tests: &[Test] = &[
+                (hopper.gemm.full_name(), &|bench| products::gemm_hopper(&hopper.gemm, bench, false)),
+                (hopper.gated.full_name(), &|bench| products::gemm_hopper(&hopper.gated, bench, true)),
+            ];
+            // both or neither: a row's bits are the same in all passes
+            if !self.group(tests, "those of gemm.cu, which are slower")? {
+                wide.hopper = None;
+            }
+        }
+        self.required(&wide.scale, products::scale)?;
+        self.required(&wide.round, rows::round_rows)?;
+        self.required(&wide.rms_norm, rows::rms_norm_f16)
+    }
+
+    /// The fallbacks, for all types.
+    fn plain(&mut self) -> Result<(), CudaError> {
+        let files = self.files;
+        for dtype in WEIGHTS {
+            let (ints, rows) = ([Int(type_number(dtype))], PLAIN_ROWS);
+            self.required(&files.plain("plain_gemv", &ints)?, |k, b| products::gemv(k, b, dtype, rows, 16))?;
+            self.required(&files.plain("plain_gemv_qkv", &ints)?, |k, b| products::gemv_qkv(k, b, dtype, rows, 16))?;
+            let gated = files.plain("plain_gemv_gated", &ints)?;
+            self.required(&gated, |k, bench| products::gemv_gated(k, bench, dtype, rows, 16))?;
+        }
+        self.required(&files.plain("plain_gemm", &[])?, |k, bench| products::gemm(k, bench, GEMM_ROWS[1]))?;
+        self.required(&files.plain("plain_gemm_gated", &[])?, |k, b| products::gemm_gated(k, b, GEMM_ROWS[1]))?;
+        for cache in [DType::F32, DType::F16, DType::Bf16] {
+            let attention = Attention { head_dim: 96, cache: (cache, cache) };
+            let ints = attention.plain_arguments();
+            self.required(&files.plain("plain_attn_decode", &ints)?, |k, b| attention.decode(k, b, true))?;
+            self.required(&files.plain("plain_attn_prefill", &ints)?, |k, b| attention.prefill(k, b))?;
+        }
+        Ok(())
+    }
+
+    /// The device with early starts, if it has them and they pass their test.
     fn early_starts(&mut self, set: &KernelSet) -> Result<Option<Device>, CudaError> {
-        let found =
-            WEIGHTS.into_iter().rev().find_map(|dtype| Some((dtype, &set.matmul.get(&dtype)?.narrow.first()?.gemv)));
+        let found = WEIGHTS.into_iter().rev().find_map(|t| Some((t, &set.matmul.get(&t)?.narrow.first()?.gemv)));
         let (Some((dtype, kernel)), Some(early)) = (found, self.device.with_early_starts()) else { return Ok(None) };
-        let (device, name) = (self.device, early::name(kernel));
         if !kernel.starts_early() {
             return Ok(None);
         }
-        if self.passes(&name, &|| early::chain(device, &early, kernel, dtype))? {
+        let name = format!("early_starts({})", kernel.full_name());
+        if self.passes(&name, &|bench| products::chain(kernel, bench, &early, dtype))? {
             return Ok(Some(early));
         }
         self.warnings.push(format!(
-            "kernels that start before the one before them has ended answer wrongly on {} ({}) and run one after the other, \
-             which is slower; {PLEASE_REPORT}",
+            "kernels that start before the previous one has ended fail their self-test on {} ({}) and run one after the \
+             other, which is slower; {PLEASE_REPORT}",
             self.device_name,
             self.reason(&name)
         ));
         Ok(None)
     }
 
-    fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
-        let (device, bound) = (self.device, [Int(type_number(dtype))]);
-        for NarrowKernels { variant, gemv, qkv, gated } in &mut matmul.narrow {
-            let (rows, outs, gates) = (variant.rows - 3, variant.outs, variant.gates);
-            self.replaceable(gemv, "plain_gemv", &bound, |k| products::gemv(device, k, dtype, rows, outs))?;
-            self.replaceable(qkv, "plain_gemv_qkv", &bound, |k| products::gemv_qkv(device, k, dtype, rows, outs))?;
-            self.replaceable(gated, "plain_gemv_gated", &bound, |kernel| {
-                products::gemv_gated(device, kernel, dtype, rows, gates)
-            })?;
+    /// Whether a kernel passes its test: by an earlier verdict, or by the test.
+    fn passes(&mut self, name: &str, test: &dyn Fn(&Bench) -> Result<(), CudaError>) -> Result<bool, CudaError> {
+        if self.record.passed(name).is_none()
+            && let Some(request) = self.request.take()
+        {
+            self.record.lock();
+            if self.complete {
+                self.record.verdicts.clear();
+            }
+            self.test_in_children(request);
         }
-        self.many(matmul)?;
-        let Some(wide) = &mut matmul.wide else { return Ok(()) };
-        for (kernel, block) in wide.gemm.iter_mut().zip(GEMM_ROWS) {
-            self.replaceable(kernel, "plain_gemm", &[], |kernel| wide_products::gemm(device, kernel, block))?;
+        if let Some(passed) = self.record.passed(name) {
+            return Ok(passed);
         }
-        for (kernel, block) in wide.gated.iter_mut().zip(GEMM_ROWS) {
-            self.replaceable(kernel, "plain_gemm_gated", &[], |kernel| {
-                wide_products::gemm_gated(device, kernel, block)
-            })?;
+        if self.is_child {
+            Message::Running(name.to_owned()).send();
         }
-        self.hopper(wide)?;
-        self.required(&wide.scale, |kernel| wide_products::scale(device, kernel))?;
-        self.required(&wide.round, |kernel| elementwise::round_rows(device, kernel))?;
-        self.required(&wide.rms_norm, |kernel| elementwise::rms_norm_f16(device, kernel))
+        self.record.note(name, Some(Verdict::Running));
+        let bench = Bench::new(self.device, name);
+        let tested = test(&bench);
+        let mut check = bench.finish();
+        match tested {
+            Ok(()) => {}
+            Err(CudaError::Driver { call, cause }) => check.fault = Some(format!("{call}: {cause}")),
+            Err(error) => {
+                self.record.note(name, None);
+                return Err(error);
+            }
+        }
+        let (ok, fault) = (check.ok(), check.fault.clone());
+        self.end(check);
+        match fault {
+            None => Ok(ok),
+            Some(fault) => Err(self.failure(
+                name,
+                format!(
+                    "{fault}, after which the device takes no more work; the next start leaves the kernel out if it can"
+                ),
+            )),
+        }
     }
 
-    /// Leaves `gemv_wide.cu` to `gemv.cu`, which takes fewer rows at once, if one of its kernels fails.
-    fn many(&mut self, matmul: &mut MatmulKernels) -> Result<(), CudaError> {
-        let (device, Some(ManyKernels { split, m64, m128 })) = (self.device, &matmul.many) else { return Ok(()) };
-        let names = [m64.gemv.full_name(), m64.gated.full_name(), m128.gemv.full_name(), m128.gated.full_name()];
-        let ok = [
-            self.passes(&names[0], &|| products::gemv_wide(device, split, &m64.gemv))?,
-            self.passes(&names[1], &|| products::gemv_wide_gated(device, split, &m64.gated))?,
-            self.passes(&names[2], &|| products::gemv_wide(device, split, &m128.gemv))?,
-            self.passes(&names[3], &|| products::gemv_wide_gated(device, split, &m128.gated))?,
-        ];
-        let Some(failed) = ok.iter().position(|ok| !ok).filter(|_| !self.complete) else { return Ok(()) };
-        self.warnings.push(self.replaced(&names[failed], "those of gemv.cu, for fewer rows at once"));
-        matmul.many = None;
-        Ok(())
-    }
-
-    /// Leaves `gemm_hopper.cu` to `gemm.cu` if one of its two kernels fails: a row's bits are then the same in all passes.
-    fn hopper(&mut self, wide: &mut WideKernels) -> Result<(), CudaError> {
-        let (device, Some(HopperKernels { gemm, gated })) = (self.device, &wide.hopper) else { return Ok(()) };
-        let names = [gemm.full_name(), gated.full_name()];
-        let ok = [
-            self.passes(&names[0], &|| wide_products::gemm_hopper(device, gemm))?,
-            self.passes(&names[1], &|| wide_products::gemm_gated_hopper(device, gated))?,
-        ];
-        let Some(failed) = ok.iter().position(|ok| !ok).filter(|_| !self.complete) else { return Ok(()) };
-        self.warnings.push(self.replaced(&names[failed], "those of gemm.cu, which are slower"));
-        wide.hopper = None;
-        Ok(())
-    }
-
-    fn attention(&mut self, set: &mut KernelSet, fixture: &Fixture) -> Result<(), CudaError> {
-        let bound = fixture.plain_arguments();
-        self.replaceable(&mut set.decode, "plain_attn_decode", &bound, |kernel| fixture.decode(kernel, true))?;
-        if let Some(plain) = &mut set.decode_plain {
-            self.replaceable(plain, "plain_attn_decode", &bound, |kernel| fixture.decode(kernel, false))?;
+    /// Notes the verdict.
+    fn end(&mut self, check: Check) {
+        let verdict = if check.ok() { Verdict::Passed } else { Verdict::Failed };
+        self.record.note(&check.kernel, Some(verdict));
+        self.checks.push(check.clone());
+        if self.is_child {
+            Message::Checked(check).send();
         }
-        self.replaceable(&mut set.prefill, "plain_attn_prefill", &bound, |kernel| fixture.prefill(kernel))?;
-        let Some(hopper) = &set.prefill_hopper else { return Ok(()) };
-        let name = hopper.full_name();
-        if !self.passes(&name, &|| fixture.prefill(hopper))? && !self.complete {
-            self.warnings.push(self.replaced(&name, "that of attn_prefill.cu, which is slower"));
-            set.prefill_hopper = None;
-        }
-        Ok(())
-    }
-
-    /// The plain kernels by themselves, with every type.
-    fn plain(&mut self) -> Result<(), CudaError> {
-        let (device, files) = (self.device, self.files);
-        for dtype in WEIGHTS {
-            let ints = [Int(type_number(dtype))];
-            self.required(&files.plain("plain_gemv", &ints)?, |k| products::gemv(device, k, dtype, PLAIN_ROWS, 16))?;
-            self.required(&files.plain("plain_gemv_qkv", &ints)?, |kernel| {
-                products::gemv_qkv(device, kernel, dtype, PLAIN_ROWS, 16)
-            })?;
-            self.required(&files.plain("plain_gemv_gated", &ints)?, |kernel| {
-                products::gemv_gated(device, kernel, dtype, PLAIN_ROWS, 16)
-            })?;
-        }
-        self.required(&files.plain("plain_gemm", &[])?, |kernel| wide_products::gemm(device, kernel, GEMM_ROWS[1]))?;
-        let gated = files.plain("plain_gemm_gated", &[])?;
-        self.required(&gated, |kernel| wide_products::gemm_gated(device, kernel, GEMM_ROWS[1]))?;
-        for cache in [DType::F32, DType::F16, DType::Bf16] {
-            let fixture = Fixture::new(device, 96, (cache, cache))?;
-            let ints = fixture.plain_arguments();
-            self.required(&files.plain("plain_attn_decode", &ints)?, |kernel| fixture.decode(kernel, true))?;
-            self.required(&files.plain("plain_attn_prefill", &ints)?, |kernel| fixture.prefill(kernel))?;
-        }
-        Ok(())
-    }
-
-    /// Whether a kernel answers as it should: as it was found before, or by its test.
-    fn passes(&mut self, name: &str, test: &dyn Fn() -> Result<Outcome, CudaError>) -> Result<bool, CudaError> {
-        if let Some(ok) = self.record.get(name) {
-            return Ok(ok);
-        }
-        let (outcome, fault) = match test() {
-            Ok(outcome) => (outcome, None),
-            // known from now on, so that the next start does without it
-            Err(CudaError::Driver { call, cause }) => (Outcome::default(), Some(format!("{call}: {cause}"))),
-            Err(error) => return Err(error),
-        };
-        let Outcome { numbers, error, bound } = outcome;
-        let check = Check { kernel: name.to_owned(), numbers, error, bound, fault };
-        self.record.note(name, check.ok());
-        let (ok, faulty, reason) = (check.ok(), check.fault.is_some(), check.describe());
-        self.checks.push(check);
-        if faulty {
-            let reason =
-                format!("{reason}, after which the device takes no more work; the next start leaves it out if it can");
-            return Err(self.failure(name, reason));
-        }
-        Ok(ok)
     }
 
     fn failure(&self, kernel: &str, reason: String) -> CudaError {
         CudaError::SelfTest { kernel: kernel.to_owned(), device: self.device_name.to_owned(), reason }
     }
 
-    /// Why a kernel is known to fail.
     fn reason(&self, kernel: &str) -> String {
         let check = self.checks.iter().find(|check| check.kernel == kernel);
-        check.map_or_else(|| "as it did when it was tested".to_owned(), Check::describe)
+        check.map_or_else(|| "as in its earlier test".to_owned(), Check::describe)
     }
 
-    /// Tests a kernel that nothing replaces.
+    /// Tests a kernel without a fallback.
     fn required<P: Parameters>(
         &mut self,
         kernel: &Kernel<P>,
-        test: impl Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
+        test: impl Fn(&Kernel<P>, &Bench) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         let name = kernel.full_name();
-        if self.passes(&name, &|| test(kernel))? || self.complete {
+        if self.passes(&name, &|bench| test(kernel, bench))? || self.complete {
             return Ok(());
         }
         Err(self.failure(&name, self.reason(&name)))
     }
 
-    /// Tests a kernel and, if it fails, puts the plain one in its place, which has to pass the same test.
+    /// Tests a kernel; if it fails, puts the plain one in its place, which must pass the same test.
     fn replaceable<P: Parameters>(
         &mut self,
         kernel: &mut Kernel<P>,
         plain: &str,
-        bound: &[Int],
-        test: impl Fn(&Kernel<P>) -> Result<Outcome, CudaError>,
+        ints: &[Int],
+        test: impl Fn(&Kernel<P>, &Bench) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         let name = kernel.full_name();
-        if self.passes(&name, &|| test(kernel))? || self.complete {
+        if self.passes(&name, &|bench| test(kernel, bench))? || self.complete {
             return Ok(());
         }
-        let plain = self.files.plain(plain, bound)?;
+        let plain = self.files.plain(plain, ints)?;
         self.required(&plain, test)?;
-        self.warnings.push(self.replaced(&name, "a slow one"));
+        self.warn_replaced(&name, "a slow one");
         *kernel = plain;
         Ok(())
     }
 
-    /// The warning about a kernel that fails.
-    fn replaced(&self, name: &str, by: &str) -> String {
-        format!(
-            "the CUDA kernel {name} answers wrongly on {} ({}) and is replaced by {by}; {PLEASE_REPORT}",
+    /// Tests kernels that are used together or not at all. False: not at all.
+    fn group(&mut self, tests: &[Test], replacement: &str) -> Result<bool, CudaError> {
+        let mut failed = None;
+        for (name, test) in tests {
+            if !self.passes(name, test)? {
+                failed = failed.or(Some(name));
+            }
+        }
+        let Some(name) = failed.filter(|_| !self.complete) else { return Ok(true) };
+        self.warn_replaced(name, replacement);
+        Ok(false)
+    }
+
+    fn warn_replaced(&mut self, name: &str, replacement: &str) {
+        self.warnings.push(format!(
+            "the CUDA kernel {name} fails its self-test on {} ({}) and is replaced by {replacement}; {PLEASE_REPORT}",
             self.device_name,
             self.reason(name)
-        )
+        ));
     }
 }
+
+/// A kernel's name and its test.
+type Test<'t> = (String, &'t dyn Fn(&Bench) -> Result<(), CudaError>);

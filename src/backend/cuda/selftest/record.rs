@@ -1,57 +1,82 @@
-//! What self-tests have found, on disk: a file for each device, driver and set of kernels, with a line for each kernel.
+//! The verdicts of self-tests on disk: a file per device, driver and set of kernels.
 
 use super::super::context::{Device, DeviceInfo};
 use super::super::loader::KernelFiles;
 use crate::cache;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
-const PASSED: &str = "passed";
-const FAILED: &str = "failed";
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The test has begun. Left in the file by a process that hung or died in it.
+    Running,
+    Passed,
+    Failed,
+}
 
+/// Verdicts by kernel.
+pub type Verdicts = BTreeMap<String, Verdict>;
+
+#[derive(Default)]
 pub struct Record {
-    /// `None` where there is no folder that only this user can write to.
+    /// `None` without a cache folder that only this user can write to.
     path: Option<PathBuf>,
-    found: BTreeMap<String, bool>,
-    changed: bool,
+    pub verdicts: Verdicts,
+    /// Held while tests run, so that of several processes one tests and the others wait for its verdicts.
+    lock: Option<File>,
 }
 
 impl Record {
-    /// What is known of this device.
     pub fn open(device: &Device, info: &DeviceInfo, files: &KernelFiles) -> Record {
-        let record = Record::empty(device, info, files);
-        let text = record.path.as_deref().and_then(cache::read_sealed).unwrap_or_default();
-        let line = |line: &str| line.split_once(' ').map(|(kernel, found)| (kernel.to_owned(), found == PASSED));
-        let found = String::from_utf8_lossy(&text).lines().filter_map(line).collect();
-        Record { found, ..record }
-    }
-
-    /// Nothing, for this device.
-    pub fn empty(device: &Device, info: &DeviceInfo, files: &KernelFiles) -> Record {
         let mut hasher = DefaultHasher::new();
         (&info.name, info.capability, device.identity(), files.fingerprint()).hash(&mut hasher);
         (env!("CARGO_PKG_VERSION"), option_env!("UQAC_COMMIT")).hash(&mut hasher);
-        let name = format!("{:016x}", hasher.finish());
         let folder = cache::folder().and_then(|folder| cache::private(&folder, "selftest").ok());
-        Record { path: folder.map(|folder| folder.join(name)), found: BTreeMap::new(), changed: false }
+        let path = folder.map(|folder| folder.join(format!("{:016x}", hasher.finish())));
+        let mut record = Record { path, ..Record::default() };
+        record.read();
+        record
     }
 
-    /// Whether a kernel has passed; `None`: it was not tested.
-    pub fn get(&self, kernel: &str) -> Option<bool> {
-        self.found.get(kernel).copied()
+    fn read(&mut self) {
+        let text = self.path.as_deref().and_then(cache::read_sealed);
+        self.verdicts = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     }
 
-    pub fn note(&mut self, kernel: &str, passed: bool) {
-        self.found.insert(kernel.to_owned(), passed);
-        self.changed = true;
+    /// Waits for other processes' tests and reads their verdicts.
+    pub fn lock(&mut self) {
+        let Some(path) = &self.path else { return };
+        self.lock = File::create(path.with_extension("lock")).ok().filter(|file| file.lock().is_ok());
+        self.read();
+        if self.lock.is_none() {
+            // perhaps of a process that runs
+            self.verdicts = self.ended();
+        }
     }
 
-    pub fn save(&self) {
-        let Some(path) = self.path.as_deref().filter(|_| self.changed) else { return };
-        let line = |(kernel, ok): (&String, &bool)| format!("{kernel} {}\n", if *ok { PASSED } else { FAILED });
-        let text: String = self.found.iter().map(line).collect();
-        // one that cannot be written costs a test at the next start, nothing else
-        let _ = cache::write_sealed(path, text.as_bytes());
+    /// The verdicts of tests that have ended.
+    pub fn ended(&self) -> Verdicts {
+        let ended = self.verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::Running);
+        ended.map(|(kernel, verdict)| (kernel.clone(), *verdict)).collect()
+    }
+
+    /// `None`: not tested. A test that did not end has failed.
+    pub fn passed(&self, kernel: &str) -> Option<bool> {
+        self.verdicts.get(kernel).map(|verdict| *verdict == Verdict::Passed)
+    }
+
+    pub fn note(&mut self, kernel: &str, verdict: Option<Verdict>) {
+        match verdict {
+            Some(verdict) => self.verdicts.insert(kernel.to_owned(), verdict),
+            None => self.verdicts.remove(kernel),
+        };
+        if let (Some(path), Ok(text)) = (&self.path, serde_json::to_vec(&self.verdicts)) {
+            // a record that cannot be written only costs a test at the next start
+            let _ = cache::write_sealed(path, &text);
+        }
     }
 }
