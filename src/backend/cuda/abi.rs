@@ -243,295 +243,118 @@ fn argument<T: Argument>(value: &T) -> *mut c_void {
 kernels! {
     /// `embed.cu`: `embed_{w}`
     Embed(256) {
-        embedding: DevicePtr<Stored>,
-        scales: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        x: DevicePtr<f32>,
-        width: Int,
-        vocab: Int,
-        scale: f32,
+        embedding: DevicePtr<Stored>, scales: DevicePtr<f32>, rows: DevicePtr<RowState>, x: DevicePtr<f32>, width: Int,
+        vocab: Int, scale: f32,
     }
     /// `gemv.cu`: `gemv_{w}_{r8,r16,r64,r64s}`
-    Gemv(256) {
-        x: DevicePtr<f32>,
-        jobs: MatrixJobs,
-        k: Int,
-        rows: Int,
-        accumulate: Int,
-    }
+    Gemv(256) { x: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, accumulate: Int }
     /// `gemv.cu`: `gemv_qkv_{w}_{r8,r16,r64,r64s}`
     GemvQkv(256) {
-        x: DevicePtr<f32>,
-        norm_weight: DevicePtr<f32>,
-        norm_offset: f32,
-        eps: f32,
-        jobs: MatrixJobs,
-        k: Int,
-        rows: Int,
+        x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, jobs: MatrixJobs, k: Int, rows: Int,
         to: RopeTarget,
     }
     /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`
     GemvGated(256) {
-        x: DevicePtr<f32>,
-        norm_weight: DevicePtr<f32>,
-        norm_offset: f32,
-        eps: f32,
-        jobs: MatrixJobs,
-        k: Int,
-        rows: Int,
+        x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, jobs: MatrixJobs, k: Int, rows: Int,
         activation: Int,
     }
     /// `gemv_wide.cu`: `split_rows`
     SplitRows(256) {
-        x: DevicePtr<f32>,
-        norm_weight: DevicePtr<f32>,
-        norm_offset: f32,
-        eps: f32,
-        terms: DevicePtr<u16>,
-        factors: DevicePtr<f32>,
-        width: Int,
+        x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, terms: DevicePtr<u16>,
+        factors: DevicePtr<f32>, width: Int,
     }
     /// `gemm.cu`: `gemm_m{rows}`
-    Gemm(128) {
-        x: RoundedRows,
-        jobs: MatrixJobs,
-        n: Int,
-        k: Int,
-        accumulate: Int,
-    }
+    Gemm(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, accumulate: Int }
     /// `gemm.cu`: `gemm_gated_m{rows}`
-    GemmGated(128) {
-        x: RoundedRows,
-        jobs: MatrixJobs,
-        n: Int,
-        k: Int,
-        activation: Int,
-    }
+    GemmGated(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, activation: Int }
     /// `gemm_hopper.cu`: `gemm_hopper`, whose mode is to accumulate, and `gemm_gated_hopper`, whose mode is the activation
     GemmHopper(384) {
-        x_map: TensorMap,
-        w_maps: [TensorMap; 3],
-        x_scales: DevicePtr<f32>,
-        jobs: MatrixJobs,
-        n: Int,
-        k: Int,
-        mode: Int,
+        x_map: TensorMap, w_maps: [TensorMap; 3], x_scales: DevicePtr<f32>, jobs: MatrixJobs, n: Int, k: Int, mode: Int,
     }
     /// `gemm.cu`: `round_rows`
-    RoundRows(1024) {
-        x: DevicePtr<f32>,
-        width: Int,
-        to: RoundedRows,
-    }
+    RoundRows(1024) { x: DevicePtr<f32>, width: Int, to: RoundedRows }
     /// `gemm.cu`: `scale_products`
     ScaleProducts(256) {
-        products: DevicePtr<f32>,
-        x_scales: DevicePtr<f32>,
-        x_stride: Int,
-        scales: DevicePtr<f32>,
-        y: DevicePtr<f32>,
-        count: Int,
-        outs: Int,
-        accumulate: Int,
+        products: DevicePtr<f32>, x_scales: DevicePtr<f32>, x_stride: Int, scales: DevicePtr<f32>, y: DevicePtr<f32>,
+        count: Int, outs: Int, accumulate: Int,
     }
     /// `weights.cu`: `narrow_weights`
-    NarrowWeights(256) {
-        w: DevicePtr<Stored>,
-        scales: DevicePtr<f32>,
-        k: Int,
-    }
+    NarrowWeights(256) { w: DevicePtr<Stored>, scales: DevicePtr<f32>, k: Int }
     /// `norm.cu`: `rms_norm`
     RmsNorm(256) {
-        x: DevicePtr<f32>,
-        weight: DevicePtr<f32>,
-        offset: f32,
-        eps: f32,
-        width: Int,
-        y: DevicePtr<f32>,
+        x: DevicePtr<f32>, weight: DevicePtr<f32>, offset: f32, eps: f32, width: Int, y: DevicePtr<f32>,
         not_finite: DevicePtr<i32>,
     }
     /// `norm.cu`: `rms_norm_f16`
-    RmsNormF16(256) {
-        x: DevicePtr<f32>,
-        weight: DevicePtr<f32>,
-        offset: f32,
-        eps: f32,
-        width: Int,
-        to: RoundedRows,
-    }
+    RmsNormF16(256) { x: DevicePtr<f32>, weight: DevicePtr<f32>, offset: f32, eps: f32, width: Int, to: RoundedRows }
     /// `norm.cu`: `add_rms_norm`
-    AddRmsNorm(256) {
-        x: DevicePtr<f32>,
-        h: DevicePtr<f32>,
-        weight: DevicePtr<f32>,
-        offset: f32,
-        eps: f32,
-        width: Int,
-    }
+    AddRmsNorm(256) { x: DevicePtr<f32>, h: DevicePtr<f32>, weight: DevicePtr<f32>, offset: f32, eps: f32, width: Int }
     /// `norm.cu`: `gated_act`
-    GatedAct(256) {
-        gate: DevicePtr<f32>,
-        up: DevicePtr<f32>,
-        y: DevicePtr<f32>,
-        count: Int,
-        activation: Int,
-    }
+    GatedAct(256) { gate: DevicePtr<f32>, up: DevicePtr<f32>, y: DevicePtr<f32>, count: Int, activation: Int }
     /// `rope.cu`: `rope_cache`
     RopeCache(128) {
-        q: DevicePtr<f32>,
-        k: DevicePtr<f32>,
-        v: DevicePtr<f32>,
-        q_norm: DevicePtr<f32>,
-        k_norm: DevicePtr<f32>,
-        norm_offset: f32,
-        eps: f32,
-        to: RopeTarget,
-        heads: Int,
+        q: DevicePtr<f32>, k: DevicePtr<f32>, v: DevicePtr<f32>, q_norm: DevicePtr<f32>, k_norm: DevicePtr<f32>,
+        norm_offset: f32, eps: f32, to: RopeTarget, heads: Int,
     }
     /// `layer_sums.cu`: `layer_sums`
     LayerSum(256) {
-        x: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        n: Int,
-        sequences: DevicePtr<SequenceView>,
-        place: Int,
-        kept: Int,
+        x: DevicePtr<f32>, rows: DevicePtr<RowState>, n: Int, sequences: DevicePtr<SequenceView>, place: Int, kept: Int,
         width: Int,
     }
     /// `attn_decode.cu`: `attn_decode_k{k}_v{v}_d{head_dim}[_plain]`
     AttnDecode(128) {
-        queries: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
-        layer: Int,
-        heads: Int,
-        kv_heads: Int,
-        window: Int,
-        softcap: f32,
-        partial_out: DevicePtr<f32>,
-        partial_states: DevicePtr<HeadState>,
-        arrivals: DevicePtr<u32>,
-        out: DevicePtr<f32>,
-        states: DevicePtr<HeadState>,
+        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, sequences: DevicePtr<SequenceView>, layer: Int, heads: Int,
+        kv_heads: Int, window: Int, softcap: f32, partial_out: DevicePtr<f32>, partial_states: DevicePtr<HeadState>,
+        arrivals: DevicePtr<u32>, out: DevicePtr<f32>, states: DevicePtr<HeadState>,
     }
     /// `attn_prefill.cu`: `attn_prefill_k{k}_v{v}_d{head_dim}_t{terms}`
     AttnPrefill(128) {
-        queries: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        parts: DevicePtr<PrefillPart>,
-        sequences: DevicePtr<SequenceView>,
-        layer: Int,
-        heads: Int,
-        kv_heads: Int,
-        window: Int,
-        softcap: f32,
-        out: DevicePtr<f32>,
-        states: DevicePtr<HeadState>,
-        rounded: RoundedRows,
+        queries: DevicePtr<f32>, rows: DevicePtr<RowState>, parts: DevicePtr<PrefillPart>,
+        sequences: DevicePtr<SequenceView>, layer: Int, heads: Int, kv_heads: Int, window: Int, softcap: f32,
+        out: DevicePtr<f32>, states: DevicePtr<HeadState>, rounded: RoundedRows,
     }
     /// `attn_select.cu`: `attn_select`
     AttnSelect(256) {
-        states: DevicePtr<HeadState>,
-        queries: DevicePtr<f32>,
-        hidden: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
-        first_layer: Int,
-        layers: Int,
-        heads: Int,
-        head_dim: Int,
-        hidden_size: Int,
-        hidden_scale: f32,
-        keep: Int,
-        regularized: Int,
-        begin: Int,
-        finish: Int,
+        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, hidden: DevicePtr<f32>, rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>, first_layer: Int, layers: Int, heads: Int, head_dim: Int, hidden_size: Int,
+        hidden_scale: f32, keep: Int, regularized: Int, begin: Int, finish: Int,
     }
     /// `attn_places.cu`: `attn_places_k{k}`
     AttnPlaces(128) {
-        states: DevicePtr<HeadState>,
-        queries: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
-        layer: Int,
-        layers: Int,
-        heads: Int,
-        kv_heads: Int,
-        head_dim: Int,
-        window: Int,
-        softcap: f32,
-        regularized: Int,
+        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>, layer: Int, layers: Int, heads: Int, kv_heads: Int, head_dim: Int,
+        window: Int, softcap: f32, regularized: Int,
     }
     /// `attn_places.cu`: `attn_sum_k{k}`
     AttnSum(128) {
-        states: DevicePtr<HeadState>,
-        queries: DevicePtr<f32>,
-        rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>,
-        layer: Int,
-        heads: Int,
-        kv_heads: Int,
-        head_dim: Int,
-        window: Int,
-        softcap: f32,
-        count: Int,
-        out: DevicePtr<f32>,
+        states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>,
+        sequences: DevicePtr<SequenceView>, layer: Int, heads: Int, kv_heads: Int, head_dim: Int, window: Int,
+        softcap: f32, count: Int, out: DevicePtr<f32>,
     }
     /// `attn_rows.cu`: `attn_rows_k{k}_d{head_dim}`
     AttnRows(512) {
-        sequences: DevicePtr<SequenceView>,
-        slot: Int,
-        asked: DevicePtr<i32>,
-        windows: DevicePtr<i32>,
-        softcap: f32,
-        heads: Int,
-        kv_heads: Int,
-        keep: Int,
-        stride: Int,
-        out: DevicePtr<f32>,
+        sequences: DevicePtr<SequenceView>, slot: Int, asked: DevicePtr<i32>, windows: DevicePtr<i32>, softcap: f32,
+        heads: Int, kv_heads: Int, keep: Int, stride: Int, out: DevicePtr<f32>,
     }
     /// `cosines.cu`: `cosines`
     Cosines(128) {
-        sequences: DevicePtr<SequenceView>,
-        slot: Int,
-        traced: Int,
-        hidden_size: Int,
-        positions: DevicePtr<i32>,
-        answer: DevicePtr<i32>,
-        out: DevicePtr<f32>,
+        sequences: DevicePtr<SequenceView>, slot: Int, traced: Int, hidden_size: Int, positions: DevicePtr<i32>,
+        answer: DevicePtr<i32>, out: DevicePtr<f32>,
     }
     /// `head.cu`: `head_partial`
     HeadPartial(512) {
-        logits: DevicePtr<f32>,
-        vocab: Int,
-        softcap: f32,
-        partials: DevicePtr<LogitPart>,
-        wide: DevicePtr<WidePart>,
+        logits: DevicePtr<f32>, vocab: Int, softcap: f32, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,
         lists: DevicePtr<u64>,
     }
     /// `head.cu`: `head_mass`
     HeadMass(512) {
-        logits: DevicePtr<f32>,
-        vocab: Int,
-        blocks: Int,
-        partials: DevicePtr<LogitPart>,
-        samplers: DevicePtr<Sampler>,
+        logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, samplers: DevicePtr<Sampler>,
         masses: DevicePtr<u64>,
     }
     /// `head.cu`: `head_finish`
     HeadFinish(512) {
-        logits: DevicePtr<f32>,
-        vocab: Int,
-        blocks: Int,
-        partials: DevicePtr<LogitPart>,
-        wide: DevicePtr<WidePart>,
-        lists: DevicePtr<u64>,
-        masses: DevicePtr<u64>,
-        rows: DevicePtr<RowState>,
-        samplers: DevicePtr<Sampler>,
-        given: DevicePtr<i32>,
-        next_rows: DevicePtr<RowState>,
-        log: HeadLog,
-        not_finite: DevicePtr<i32>,
+        logits: DevicePtr<f32>, vocab: Int, blocks: Int, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,
+        lists: DevicePtr<u64>, masses: DevicePtr<u64>, rows: DevicePtr<RowState>, samplers: DevicePtr<Sampler>,
+        given: DevicePtr<i32>, next_rows: DevicePtr<RowState>, log: HeadLog, not_finite: DevicePtr<i32>,
     }
 }

@@ -27,9 +27,6 @@ use data::Bench;
 use record::{Record, Verdict};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Rows of the cases of plain products, which take any number.
-const PLAIN_ROWS: usize = 13;
-
 const WEIGHTS: [DType; 2] = [DType::F32, DType::F16];
 
 /// Verdict on one kernel. `error` and `bound` are those of the number whose error is the largest share of its bound.
@@ -175,7 +172,6 @@ impl<'a> SelfTest<'a> {
 
     fn everything(&mut self) -> Result<(), CudaError> {
         use DType::{Bf16, F16, F32};
-        self.plain()?;
         for head_dim in [16, 32, 64, 96, 128, 256] {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
                 let (layers, heads, types) = (TESTED_LAYERS, TESTED_HEADS, WEIGHTS.to_vec());
@@ -265,27 +261,6 @@ impl<'a> SelfTest<'a> {
         self.required(&wide.scale, products::scale)?;
         self.required(&wide.round, rows::round_rows)?;
         self.required(&wide.rms_norm, rows::rms_norm_f16)
-    }
-
-    /// The fallbacks, for all types.
-    fn plain(&mut self) -> Result<(), CudaError> {
-        let files = self.files;
-        for dtype in WEIGHTS {
-            let (ints, rows) = ([Int(type_number(dtype))], PLAIN_ROWS);
-            self.required(&files.plain("plain_gemv", &ints)?, |k, b| products::gemv(k, b, dtype, rows, 16))?;
-            self.required(&files.plain("plain_gemv_qkv", &ints)?, |k, b| products::gemv_qkv(k, b, dtype, rows, 16))?;
-            let gated = files.plain("plain_gemv_gated", &ints)?;
-            self.required(&gated, |k, bench| products::gemv_gated(k, bench, dtype, rows, 16))?;
-        }
-        self.required(&files.plain("plain_gemm", &[])?, |k, bench| products::gemm(k, bench, GEMM_ROWS[1]))?;
-        self.required(&files.plain("plain_gemm_gated", &[])?, |k, b| products::gemm_gated(k, b, GEMM_ROWS[1]))?;
-        for cache in [DType::F32, DType::F16, DType::Bf16] {
-            let attention = Attention { head_dim: 96, cache: (cache, cache) };
-            let ints = attention.plain_arguments();
-            self.required(&files.plain("plain_attn_decode", &ints)?, |k, b| attention.decode(k, b, true))?;
-            self.required(&files.plain("plain_attn_prefill", &ints)?, |k, b| attention.prefill(k, b))?;
-        }
-        Ok(())
     }
 
     /// The device with early starts, if it has them and they pass their test.
@@ -391,11 +366,14 @@ impl<'a> SelfTest<'a> {
         test: impl Fn(&Kernel<P>, &Bench) -> Result<(), CudaError>,
     ) -> Result<(), CudaError> {
         let name = kernel.full_name();
-        if self.passes(&name, &|bench| test(kernel, bench))? || self.complete {
+        if self.passes(&name, &|bench| test(kernel, bench))? && !self.complete {
             return Ok(());
         }
         let plain = self.files.plain(plain, ints)?;
         self.required(&plain, test)?;
+        if self.complete {
+            return Ok(());
+        }
         self.warn_replaced(&name, "a slow one");
         *kernel = plain;
         Ok(())
