@@ -1,4 +1,4 @@
-//! `uqac serve`: an OpenAI-compatible server whose answers carry their confidences.
+//! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
 use super::assess::{ReadingArgs, examples_and_rules};
 use super::error::CliError;
@@ -10,26 +10,26 @@ use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 
-/// Answer requests of OpenAI's API, with the confidence of every answer
+/// Serve OpenAI's API with a confidence for each answer
 ///
-/// /v1/chat/completions, /v1/completions, /v1/models, and /v1/score for responses that exist; /health and /metrics; a page at /.
-/// Ctrl-C ends it once everything that was accepted is answered; a second one at once.
+/// Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /v1/score for existing responses, /health, /metrics, and a page
+/// at /. Ctrl-C stops the server after the accepted requests; a second one stops it at once.
 #[derive(Args)]
 #[command(after_help = examples_and_rules(EXAMPLES))]
 pub struct ServeArgs {
-    /// Address to listen on; anything but this machine's own should have an --api-key
+    /// Address to listen on; beyond loopback, set --api-key
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
-    /// 0: any that is free
+    /// Port to listen on; 0: any free port
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// What clients must send as their key [default: $UQAC_API_KEY, which other users of the machine cannot see]
+    /// API key that clients must send [default: $UQAC_API_KEY, which the process list does not show]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// Responses that are generated at once
+    /// Maximum number of concurrent responses
     #[arg(long, value_name = "N", default_value = "16", value_parser = count(1..=1024))]
     max_batch: usize,
-    /// Requests that may wait for a place; more are refused with status 429
+    /// Maximum number of waiting requests; further ones get status 429
     #[arg(long, value_name = "N", default_value = "256", value_parser = count(1..=65536))]
     queue: usize,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub struct ServeArgs {
     reading: ReadingArgs,
 }
 
-/// Bytes of a request's body.
+/// Maximum size of a request body in bytes.
 const MAX_BODY: usize = 8 << 20;
 
 const EXAMPLES: &str = "\
@@ -57,7 +57,7 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let calibration = calibration(&folder, &engine, None, &parameters.reading)?;
     let api_key = args.api_key.clone().or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
     if !address.ip().is_loopback() && api_key.is_none() {
-        note("note: anybody who reaches this address can use it: there is no --api-key");
+        note("note: no --api-key: anyone who can reach this address can use the server");
     }
     let settings = Settings {
         model: model_name(&named, &folder),

@@ -1,57 +1,82 @@
-//! Errors in the form that OpenAI's clients read.
+//! Errors as OpenAI's clients expect them.
 
 use crate::engine::EngineError;
 use crate::engine::encode::EncodeError;
 use crate::model::tokenizer::TokenizerError;
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-/// Why a request is not answered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError {
     pub status: u16,
-    /// `type` in JSON.
-    pub kind: &'static str,
     pub code: Option<&'static str>,
-    /// The field at fault.
+    /// The offending field.
     pub param: Option<String>,
     pub message: String,
-    /// Seconds after which to try again.
+    /// Seconds until a retry.
     pub retry_after: Option<u64>,
 }
 
 impl ApiError {
-    pub fn new(status: u16, kind: &'static str, code: Option<&'static str>, message: impl Into<String>) -> ApiError {
-        ApiError { status, kind, code, param: None, message: message.into(), retry_after: None }
+    pub fn new(status: u16, code: Option<&'static str>, message: impl Into<String>) -> ApiError {
+        const MAX_CHARS: usize = 2000; // a message may quote the request
+        let message = message.into().chars().take(MAX_CHARS).collect();
+        ApiError { status, code, param: None, message, retry_after: None }
     }
 
-    /// A request that cannot be understood, or asks for what there is not.
-    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> ApiError {
-        let param = Some(param.into()).filter(|param| !param.is_empty());
-        ApiError { param, ..ApiError::new(400, "invalid_request_error", None, message) }
+    /// Malformed or unsupported content of a field.
+    pub fn invalid(param: &str, problem: impl std::fmt::Display) -> ApiError {
+        let name = if param.is_empty() { "the body" } else { param };
+        let param = Some(param.to_owned()).filter(|param| !param.is_empty());
+        ApiError { param, ..ApiError::new(400, None, format!("{name}: {problem}")) }
     }
 
-    /// A prompt that does not fit.
     pub fn context(tokens: usize, context: usize) -> ApiError {
         let message = format!(
-            "the model's context is {context} tokens (max_position_embeddings), and the prompt has {tokens}, which leaves \
-             no room for a response"
+            "the prompt has {tokens} tokens and leaves no room for a response in the model's context of {context} \
+             (max_position_embeddings)"
         );
-        ApiError::new(400, "invalid_request_error", Some("context_length_exceeded"), message)
+        ApiError::new(400, Some("context_length_exceeded"), message)
     }
 
     pub fn stopping() -> ApiError {
-        let message = "the server is shutting down";
-        ApiError { retry_after: Some(5), ..ApiError::new(503, "server_error", Some("shutting_down"), message) }
+        let error = ApiError::new(503, Some("shutting_down"), "the server is shutting down");
+        ApiError { retry_after: Some(5), ..error }
     }
 
-    /// Something that is not the request's fault.
     pub fn internal(message: impl Into<String>) -> ApiError {
-        ApiError::new(500, "server_error", None, message)
+        ApiError::new(500, None, message)
     }
 
     pub fn json(&self) -> Value {
-        let ApiError { kind, code, param, message, .. } = self;
+        let ApiError { status, code, param, message, .. } = self;
+        let kind = match status {
+            401 => "authentication_error",
+            429 => "rate_limit_error",
+            500.. => "server_error",
+            _ => "invalid_request_error",
+        };
         json!({"error": {"message": message, "type": kind, "param": param, "code": code}})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(self.json())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        match self.status {
+            401 => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            // the rest of the body stays unread
+            408 | 413 => drop(headers.insert(header::CONNECTION, HeaderValue::from_static("close"))),
+            _ => (),
+        }
+        response
     }
 }
 
@@ -59,8 +84,9 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         match &error {
             EngineError::ContextLength { tokens, context } => ApiError::context(tokens.saturating_sub(1), *context),
-            EngineError::EmptyPrompt | EngineError::NoResponse { .. } => ApiError::invalid("", error.to_string()),
-            EngineError::Tokenizer(TokenizerError::UnknownId { .. }) => ApiError::invalid("", error.to_string()),
+            EngineError::EmptyPrompt
+            | EngineError::NoResponse { .. }
+            | EngineError::Tokenizer(TokenizerError::UnknownId { .. }) => ApiError::new(400, None, error.to_string()),
             EngineError::Backend(_) | EngineError::Tokenizer(_) => ApiError::internal(error.to_string()),
         }
     }
@@ -70,12 +96,10 @@ impl From<EncodeError> for ApiError {
     fn from(error: EncodeError) -> ApiError {
         let code = matches!(error, EncodeError::TooLong { .. }).then_some("context_length_exceeded");
         let message = match error {
-            EncodeError::NoChatTemplate => {
-                "the model has no chat template; for a base model, use /v1/completions".to_owned()
-            }
+            EncodeError::NoChatTemplate => "the model has no chat template; use /v1/completions".to_owned(),
             other => other.to_string(),
         };
-        ApiError::new(400, "invalid_request_error", code, message)
+        ApiError::new(400, code, message)
     }
 }
 

@@ -1,54 +1,53 @@
-//! An OpenAI-compatible server over one engine, whose answers carry their confidences.
+//! An OpenAI-compatible server over one engine. Every answer carries its confidence.
 //!
 //! ```text
-//! connections ─ http ─ request ─ queue ─ worker: the engine's one batch ─ events ─ answer ─ http
-//! (a thread)                     (bounded)  (the thread that has the engine)       (JSON or SSE)
+//! connections ─ http ─ routes ─ request ─ queue ─ worker: the engine's batch ─ answer ─ routes ─ http
+//! (one thread)                        (bounded)   (the thread that owns the engine)   (JSON or SSE)
 //! ```
 //!
-//! Requests join the running batch as soon as there is a place, and leave it when they end; the tokens and confidences of each
-//! are the same bits whatever else runs. Everything that is computed is computed by the code that `ask` and `score` use.
+//! Requests join the running batch as soon as there is room and leave it when they end. Their tokens and confidences are
+//! bit-exact whatever else runs. `ask` and `score` share the code that computes them.
 
 mod answer;
-mod body;
 mod error;
 mod http;
-mod log;
 mod metrics;
 mod page;
-mod queue;
 mod request;
+mod routes;
 mod text;
 mod worker;
 
 use crate::engine::Engine;
 use crate::eval::calibration::Calibration;
 use crate::uq::Parameters;
+use answer::Reply;
+use error::ApiError;
 use metrics::Metrics;
 use page::Page;
-use queue::Queue;
+use request::Task;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot};
 
-/// What a server is started with.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The model's name in requests and answers.
     pub model: String,
-    /// Where there is one, `/v1/…` and `/metrics` ask for it.
+    /// Key required by `/v1/…` and `/metrics`, if any.
     pub api_key: Option<String>,
-    /// Responses that are generated at once.
+    /// Maximum number of concurrently generated responses.
     pub max_batch: usize,
-    /// Requests that may wait.
+    /// Maximum number of queued requests.
     pub max_queue: usize,
-    /// Bytes of a request's body.
+    /// Maximum size of a request body in bytes.
     pub max_body: usize,
-    /// Whether every request is a line on standard error.
+    /// Whether each request is logged to standard error.
     pub log: bool,
 }
 
-/// The server could not go on.
+/// The server cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("{address}: {source}")]
 pub struct ServeError {
@@ -56,23 +55,46 @@ pub struct ServeError {
     pub source: std::io::Error,
 }
 
-/// What all threads share.
+/// A parsed request in the queue.
+struct Job {
+    task: Task,
+    reply: Reply,
+}
+
+/// State shared by all threads.
 struct Shared {
     settings: Settings,
-    queue: Queue,
+    /// The queue's sending side; `None` once the server is shutting down.
+    queue: Mutex<Option<mpsc::Sender<Job>>>,
     metrics: Metrics,
     page: Page,
     started: u64,
-    stopping: AtomicBool,
-    /// The engine has answered all that it ever will.
-    done: AtomicBool,
 }
 
-/// Serves until `stop` says so, then answers what was accepted and returns. `parameters` and `calibration` are those of every
-/// confidence.
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Option<mpsc::Sender<Job>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queued(&self) -> usize {
+        self.queue().as_ref().map_or(0, |queue| queue.max_capacity() - queue.capacity())
+    }
+
+    fn submit(&self, job: Job) -> Result<(), ApiError> {
+        let queue = self.queue();
+        queue.as_ref().ok_or_else(ApiError::stopping)?.try_send(job).map_err(|_| {
+            let message = format!("the queue is full: {} requests are waiting", self.settings.max_queue);
+            let error = ApiError::new(429, Some("queue_full"), message);
+            ApiError { retry_after: Some(self.metrics.retry_after()), ..error }
+        })
+    }
+}
+
+/// Serves until `stop` returns true, answers every accepted request, and returns. `parameters` and `calibration` apply to
+/// every confidence.
 ///
 /// # Errors
-/// The address cannot be listened on.
+/// The server cannot listen on the address.
 pub fn serve(
     engine: &mut Engine,
     (parameters, calibration): (&Parameters, Option<&Calibration>),
@@ -82,28 +104,28 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let address = listener.local_addr().unwrap_or(([0, 0, 0, 0], 0).into());
     let failed = |source| ServeError { address, source };
+    let (sender, mut queue) = mpsc::channel(settings.max_queue.max(1));
     let shared = Arc::new(Shared {
-        queue: Queue::new(settings.max_queue),
+        queue: Mutex::new(Some(sender)),
         metrics: Metrics::default(),
         page: page::render(&settings.model, settings.api_key.is_some()),
         started: unix_seconds(),
-        stopping: AtomicBool::new(false),
-        done: AtomicBool::new(false),
         settings,
     });
     listener.set_nonblocking(true).map_err(failed)?;
-    let front = std::thread::Builder::new().name("http".to_owned());
-    let front = front.spawn({
+    let (done, engine_done) = oneshot::channel();
+    let front = std::thread::Builder::new().name("http".to_owned()).spawn({
         let shared = shared.clone();
         move || {
-            let ended = http::run(listener, &shared, &stop);
-            shared.queue.close();
+            let ended = http::run(listener, &shared, &stop, engine_done);
+            shared.queue().take(); // also where listening failed: the worker ends with the queue
             ended
         }
     });
     let front = front.map_err(failed)?;
-    worker::run(engine, parameters, calibration, &shared);
-    shared.done.store(true, Ordering::Release);
+    worker::run(engine, (parameters, calibration), &mut queue, &shared);
+    drop(queue);
+    let _ = done.send(());
     match front.join() {
         Ok(ended) => ended.map_err(failed),
         Err(panic) => std::panic::resume_unwind(panic),

@@ -1,5 +1,5 @@
-//! What a request asks for, read from its JSON. A field that is `null` is as if it were not there; one that is not known is
-//! ignored; one that would change the answer and is not supported is an error.
+//! Request bodies: OpenAI's JSON into a [`Task`]. `null` counts as absent, unknown fields are ignored, and those of
+//! [`UNSUPPORTED`] are errors unless their value turns them off.
 
 use super::error::ApiError;
 use crate::backend::sampling::Sampling;
@@ -8,430 +8,400 @@ use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::io::item::Item;
 use crate::model::chat::{Conversation, Message};
 use crate::uq::scores;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// Alternatives that can be listed: those that the engine lists of every prediction.
+/// Alternatives that the engine keeps per step.
 const MAX_TOP_LOGPROBS: u64 = 5;
 
-/// Choices of one request.
-const MAX_CHOICES: usize = 128;
+const MAX_CHOICES: u64 = 128;
 
 const MAX_STOP: usize = 16;
 
-/// What OpenAI's `/v1/completions` takes where nothing is said.
+/// OpenAI's default for `/v1/completions`.
 const COMPLETION_TOKENS: u64 = 16;
 
-/// What the engine does for a request.
+/// Fields that would change the answer but are not supported, each with a test for values that turn it off.
+const UNSUPPORTED: [(&str, fn(&Value) -> bool); 10] = [
+    ("audio", is_off),
+    ("frequency_penalty", is_off),
+    ("functions", is_off),
+    ("logit_bias", is_off),
+    ("prediction", is_off),
+    ("presence_penalty", is_off),
+    ("response_format", |value| value["type"] == "text"),
+    ("suffix", is_off),
+    ("tools", is_off),
+    ("web_search_options", is_off),
+];
+
+fn is_off(value: &Value) -> bool {
+    *value == json!([]) || *value == json!({}) || value.as_f64() == Some(0.0)
+}
+
+/// The engine's work for a request.
 pub enum Task {
     Generate(Box<Generate>),
     Score(Box<Score>),
 }
 
-/// A response that exists.
+/// An existing response.
 pub struct Score {
     pub item: Item,
     pub explain: bool,
 }
 
-/// Responses to be generated.
+/// Responses to generate.
 pub struct Generate {
     pub chat: bool,
     pub prompts: Vec<Prompt>,
-    /// Responses to each prompt.
+    /// Responses per prompt.
     pub n: usize,
     pub max_tokens: usize,
     pub stop: Vec<String>,
     pub sampling: Sampling,
-    /// Alternatives listed beside each token's log-probability; `None`: neither.
+    /// Number of alternatives per token; `None`: no logprobs.
     pub logprobs: Option<usize>,
-    /// The prompt is part of the answer.
+    /// Whether the answer repeats the prompt.
     pub echo: bool,
     pub stream: bool,
     pub include_usage: bool,
-    /// `None`: no confidence is wanted, and nothing is traced for it.
-    pub uqac: Option<Wish>,
+    /// `None`: no confidence, and no trace for it.
+    pub uqac: Option<UqacOptions>,
 }
 
+#[derive(Deserialize)]
+#[serde(untagged)]
 pub enum Prompt {
+    #[serde(skip)]
     Chat(Conversation),
     Text(String),
     Tokens(Vec<u32>),
 }
 
-/// What the `uqac` object is to have.
+/// Content of the `uqac` object.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Wish {
-    /// Keys of scores beside the confidence itself.
+pub struct UqacOptions {
+    /// Keys of scores besides the confidence.
     pub scores: Vec<&'static str>,
-    /// The ensemble, the tokens, and how the rows of the chain attend.
+    /// Whether to add the ensemble, the tokens, and a trace of the chain's rows.
     pub explain: bool,
-    /// The running confidence, and where a response ends by it.
     pub running: Option<RunningConfidence>,
 }
 
+/// Fields of all endpoints.
+#[derive(Deserialize)]
+struct Target {
+    model: Option<String>,
+    uqac: Option<Value>,
+}
+
+/// Fields of both endpoints that generate.
+#[derive(Deserialize)]
+struct Common {
+    n: Option<u64>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    top_k: Option<u64>,
+    seed: Option<i128>,
+    stop: Option<Strings>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+enum Strings {
+    One(String),
+    Many(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct Chat {
+    messages: Vec<ChatMessage>,
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct ChatMessage {
+    role: String,
+    content: Content,
+    tool_calls: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string or a list of texts")]
+enum Content {
+    Text(String),
+    Parts(Vec<Value>),
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    prompt: Prompts,
+    max_tokens: Option<u64>,
+    logprobs: Option<u64>,
+    echo: Option<bool>,
+    best_of: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string, token ids, or a list of these")]
+enum Prompts {
+    One(Prompt),
+    Many(Vec<Prompt>),
+}
+
+#[derive(Deserialize)]
+struct UqacFields {
+    scores: Option<Strings>,
+    explain: Option<bool>,
+    stop_below: Option<f64>,
+    running: Option<Measure>,
+    window: Option<u64>,
+}
+
 impl Task {
-    /// Reads the body of `/v1/chat/completions` for the model that is called `served`.
-    pub fn chat(body: &[u8], served: &str) -> Result<Task, ApiError> {
-        let body = object(body)?;
-        let fields = Fields { path: "", map: &body };
-        fields.refuse(&["tools", "functions", "audio", "prediction", "web_search_options"])?;
-        fields.model(served)?;
-        let messages = fields.get("messages").ok_or_else(|| missing("messages"))?;
-        let prompt = Prompt::Chat(Conversation::Messages(messages_of(messages)?));
-        let default = GenerateOptions::default().max_tokens as u64;
-        let limits =
-            [fields.integer("max_completion_tokens", 1..=u64::MAX)?, fields.integer("max_tokens", 1..=u64::MAX)?];
-        let [own, old] = limits;
-        let alternatives = fields.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)?;
-        let logprobs = match (fields.boolean("logprobs")?, alternatives) {
-            (true, alternatives) => Some(alternatives.unwrap_or(0) as usize),
-            (false, None) => None,
-            (false, Some(_)) => return Err(ApiError::invalid("top_logprobs", "top_logprobs needs logprobs: true")),
-        };
-        let generate = Generate {
-            max_tokens: own.or(old).unwrap_or(default) as usize,
-            logprobs,
-            ..fields.generate(vec![prompt], true)?
-        };
-        Ok(Task::Generate(Box::new(generate)))
+    /// Parses the body of `/v1/chat/completions`; `served` is the model's name.
+    pub fn chat(body: &Value, served: &str) -> Result<Task, ApiError> {
+        let generate = generate(body, served)?;
+        let chat: Chat = read("", body)?;
+        if chat.messages.is_empty() {
+            return Err(ApiError::invalid("messages", "expected at least one message"));
+        }
+        let messages = chat.messages.into_iter().enumerate().map(|(i, found)| message(i, found));
+        let max_tokens = within("max_tokens", chat.max_tokens, 1..=u64::MAX)?;
+        let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=u64::MAX)?.or(max_tokens);
+        let top = within("top_logprobs", chat.top_logprobs, 0..=MAX_TOP_LOGPROBS)?;
+        let logprobs = chat.logprobs.unwrap_or(false);
+        if top.is_some() && !logprobs {
+            return Err(ApiError::invalid("top_logprobs", "requires logprobs: true"));
+        }
+        Ok(Task::Generate(Box::new(Generate {
+            chat: true,
+            prompts: vec![Prompt::Chat(Conversation::Messages(messages.collect::<Result<_, _>>()?))],
+            max_tokens: max_tokens.map_or(GenerateOptions::default().max_tokens, |max| max as usize),
+            logprobs: logprobs.then_some(top.unwrap_or(0) as usize),
+            ..generate
+        })))
     }
 
-    /// Reads the body of `/v1/completions`.
-    pub fn completion(body: &[u8], served: &str) -> Result<Task, ApiError> {
-        let body = object(body)?;
-        let fields = Fields { path: "", map: &body };
-        fields.refuse(&["suffix"])?;
-        fields.model(served)?;
-        let prompts = prompts(fields.get("prompt").ok_or_else(|| missing("prompt"))?)?;
-        let generate = fields.generate(prompts, false)?;
-        if let Some(best_of) = fields.integer("best_of", 1..=MAX_CHOICES as u64)?
-            && best_of as usize != generate.n
-        {
-            return Err(ApiError::invalid("best_of", "best_of: not supported, unless it is equal to n"));
+    /// Parses the body of `/v1/completions`.
+    pub fn completion(body: &Value, served: &str) -> Result<Task, ApiError> {
+        let generate = generate(body, served)?;
+        let completion: Completion = read("", body)?;
+        let prompts = match completion.prompt {
+            Prompts::One(prompt) => vec![prompt],
+            Prompts::Many(prompts) => prompts,
+        };
+        within("n", Some((generate.n * prompts.len()) as u64), 1..=MAX_CHOICES)?;
+        if completion.best_of.is_some_and(|best_of| best_of != generate.n as u64) {
+            return Err(ApiError::invalid("best_of", "not supported unless equal to n"));
         }
-        let max_tokens = fields.integer("max_tokens", 0..=u64::MAX)?.unwrap_or(COMPLETION_TOKENS) as usize;
-        let logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|n| n as usize);
-        let echo = fields.boolean("echo")?;
+        let echo = completion.echo.unwrap_or(false);
         if echo && generate.stream {
-            return Err(ApiError::invalid("echo", "echo: not supported with stream"));
+            return Err(ApiError::invalid("echo", "not supported with stream"));
         }
-        Ok(Task::Generate(Box::new(Generate { max_tokens, logprobs, echo, ..generate })))
+        let max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS) as usize;
+        let logprobs = within("logprobs", completion.logprobs, 0..=MAX_TOP_LOGPROBS)?.map(|top| top as usize);
+        Ok(Task::Generate(Box::new(Generate { prompts, max_tokens, logprobs, echo, ..generate })))
     }
 
-    /// Reads the body of `/v1/score`: a line of the input of `uqac score`.
-    pub fn score(body: &[u8], served: &str) -> Result<Task, ApiError> {
-        let map = object(body)?;
-        let fields = Fields { path: "", map: &map };
-        fields.model(served)?;
-        let Wish { explain, running, .. } = fields.wish()?.unwrap_or_default();
+    /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
+    pub fn score(body: &Value, served: &str) -> Result<Task, ApiError> {
+        let UqacOptions { explain, running, .. } = target(body, served)?.unwrap_or_default();
         if running.is_some() {
-            let message = "uqac.stop_below, uqac.running: only of a response that is generated";
-            return Err(ApiError::invalid("uqac.running", message));
+            return Err(ApiError::invalid("uqac.running", "only for generated responses"));
         }
-        let item = Item::parse(body, 1).map_err(|bad| ApiError::invalid("", bad.problem.to_string()))?;
+        let item = Item::parse(body.to_string().as_bytes(), 1);
+        let item = item.map_err(|bad| ApiError::new(400, None, bad.problem.to_string()))?;
         Ok(Task::Score(Box::new(Score { item, explain })))
     }
-
-    #[cfg(test)]
-    pub fn tokens(prompt: Prompt) -> Task {
-        let map = Map::new();
-        Task::Generate(Box::new(Fields { path: "", map: &map }.generate(vec![prompt], false).unwrap()))
-    }
 }
 
-/// The fields of an object, and where it stands in the body.
-struct Fields<'a> {
-    path: &'static str,
-    map: &'a Map<String, Value>,
-}
-
-impl Fields<'_> {
-    fn get(&self, name: &str) -> Option<&Value> {
-        self.map.get(name).filter(|value| !value.is_null())
+/// Deserializes an object. Errors name the field by its path in the body; `parent` is the object's own path and a dot.
+fn read<'de, T: Deserialize<'de>>(parent: &str, value: &'de Value) -> Result<T, ApiError> {
+    const WORDS: [(&str, &str); 5] = [
+        ("expected u64", "expected a non-negative integer"),
+        ("expected i128", "expected an integer"),
+        ("expected f64", "expected a number"),
+        ("expected a sequence", "expected a list"),
+        ("expected string or map", "expected a string"),
+    ];
+    if !value.is_object() {
+        return Err(ApiError::invalid(parent.trim_end_matches('.'), "expected an object"));
     }
-
-    fn wrong(&self, name: &str, expected: &str) -> ApiError {
-        wrong(format!("{}{name}", self.path), expected, self.get(name).unwrap_or(&Value::Null))
-    }
-
-    fn boolean(&self, name: &str) -> Result<bool, ApiError> {
-        match self.get(name) {
-            None => Ok(false),
-            Some(value) => value.as_bool().ok_or_else(|| self.wrong(name, "true or false")),
-        }
-    }
-
-    fn integer(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>, ApiError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let whole = value.as_u64().filter(|n| range.contains(n));
-        let to = if *range.end() == u64::MAX { String::new() } else { format!(" and at most {}", range.end()) };
-        whole.map(Some).ok_or_else(|| self.wrong(name, &format!("a whole number, at least {}{to}", range.start())))
-    }
-
-    fn number(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f64>, ApiError> {
-        let Some(value) = self.get(name) else { return Ok(None) };
-        let number = value.as_f64().filter(|x| range.contains(x));
-        let expected = format!("a number from {} to {}", range.start(), range.end());
-        number.map(Some).ok_or_else(|| self.wrong(name, &expected))
-    }
-
-    fn model(&self, served: &str) -> Result<(), ApiError> {
-        match self.get("model") {
-            None => Ok(()),
-            Some(Value::String(name)) if name == served => Ok(()),
-            Some(Value::String(name)) => Err(no_model(name, served)),
-            Some(_) => Err(self.wrong("model", "a string")),
-        }
-    }
-
-    /// Errors where one of these asks for something.
-    fn refuse(&self, names: &[&str]) -> Result<(), ApiError> {
-        let asked = |value: &Value| match value {
-            Value::Array(list) => !list.is_empty(),
-            Value::Object(map) => !map.is_empty(),
-            Value::Number(number) => number.as_f64() != Some(0.0),
-            _ => true,
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let problem = error.inner().to_string();
+        // serde reports a missing field at its parent
+        let missing = problem.strip_prefix("missing field `").and_then(|name| name.strip_suffix('`'));
+        let path = match (error.path().to_string().as_str(), missing) {
+            (".", Some(name)) => format!("{parent}{name}"),
+            (path, Some(name)) => format!("{parent}{path}.{name}"),
+            (path, None) => format!("{parent}{path}"),
         };
-        match names.iter().find(|name| self.get(name).is_some_and(asked)) {
-            Some(name) => Err(ApiError::invalid(*name, format!("{name}: not supported"))),
-            None => Ok(()),
-        }
-    }
-
-    /// What both ways of generating have in common.
-    fn generate(&self, prompts: Vec<Prompt>, chat: bool) -> Result<Generate, ApiError> {
-        self.refuse(&["logit_bias", "presence_penalty", "frequency_penalty"])?;
-        let format = self.get("response_format").and_then(|format| format.get("type"));
-        if self.get("response_format").is_some() && format.and_then(Value::as_str) != Some("text") {
-            return Err(self.wrong("response_format", "{\"type\": \"text\"}"));
-        }
-        let n = self.integer("n", 1..=MAX_CHOICES as u64)?.unwrap_or(1) as usize;
-        if n * prompts.len() > MAX_CHOICES {
-            let message = format!("expected at most {MAX_CHOICES} choices, found {}", n * prompts.len());
-            return Err(ApiError::invalid("n", message));
-        }
-        let sampling = Sampling {
-            temperature: self.number("temperature", 0.0..=2.0)?.unwrap_or(1.0) as f32,
-            top_p: self.number("top_p", 0.0..=1.0)?.unwrap_or(1.0) as f32,
-            top_k: self.integer("top_k", 0..=u64::from(u32::MAX))?.unwrap_or(0) as usize,
-            seed: self.seed()?,
-        };
-        let stream = self.boolean("stream")?;
-        let include_usage = match self.get("stream_options") {
-            None => false,
-            Some(Value::Object(map)) if stream => Fields { path: "stream_options.", map }.boolean("include_usage")?,
-            Some(Value::Object(_)) => {
-                return Err(ApiError::invalid("stream_options", "stream_options: only with stream: true"));
-            }
-            Some(_) => return Err(self.wrong("stream_options", "an object")),
-        };
-        Ok(Generate {
-            chat,
-            prompts,
-            n,
-            max_tokens: 0,
-            stop: self.stop()?,
-            sampling,
-            logprobs: None,
-            echo: false,
-            stream,
-            include_usage,
-            uqac: self.wish()?,
-        })
-    }
-
-    /// The seed; without one, another for every request, so that equal requests are samples.
-    fn seed(&self) -> Result<u64, ApiError> {
-        match self.get("seed") {
-            None => Ok(fresh_seed()),
-            Some(value) => {
-                let signed = value.as_i64().map(|seed| seed as u64);
-                value.as_u64().or(signed).ok_or_else(|| self.wrong("seed", "a whole number of at most 64 bits"))
-            }
-        }
-    }
-
-    fn stop(&self) -> Result<Vec<String>, ApiError> {
-        let wrong = || self.wrong("stop", &format!("a string or a list of at most {MAX_STOP} strings"));
-        match self.get("stop") {
-            None => Ok(Vec::new()),
-            Some(Value::String(stop)) => Ok(vec![stop.clone()]),
-            Some(Value::Array(list)) if list.len() <= MAX_STOP => {
-                list.iter().map(|stop| stop.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
-            }
-            Some(_) => Err(wrong()),
-        }
-    }
-
-    /// `uqac`: an object, or `false`.
-    fn wish(&self) -> Result<Option<Wish>, ApiError> {
-        let map = match self.get("uqac") {
-            None | Some(Value::Bool(true)) => return Ok(Some(Wish::default())),
-            Some(Value::Bool(false)) => return Ok(None),
-            Some(Value::Object(map)) => map,
-            Some(_) => return Err(self.wrong("uqac", "an object or false")),
-        };
-        let fields = Fields { path: "uqac.", map };
-        let scores = match fields.get("scores") {
-            None => Vec::new(),
-            Some(Value::String(all)) if all == "all" => scores::all().map(|score| score.key).collect(),
-            Some(Value::Array(keys)) => keys.iter().map(score_key).collect::<Result<_, _>>()?,
-            Some(_) => return Err(fields.wrong("scores", "a list of keys or \"all\"")),
-        };
-        Ok(Some(Wish { scores, explain: fields.boolean("explain")?, running: fields.running()? }))
-    }
-
-    /// `stop_below`, `running` and `window` of `uqac`, as the options of `ask` are called.
-    fn running(&self) -> Result<Option<RunningConfidence>, ApiError> {
-        let number = |value: &Value| value.as_f64().ok_or_else(|| self.wrong("stop_below", "a number"));
-        let stop_below = self.get("stop_below").map(number).transpose()?;
-        let named = |value: &Value| Measure::ALL.into_iter().find(|measure| value.as_str() == Some(measure.name()));
-        let names = || self.wrong("running", &Measure::ALL.map(|measure| format!("{:?}", measure.name())).join(" or "));
-        let measure = self.get("running").map(|value| named(value).ok_or_else(names)).transpose()?;
-        let window = self.integer("window", 1..=MAX_WINDOW as u64)?;
-        if measure.is_none() && stop_below.is_none() {
-            let alone =
-                window.map(|_| ApiError::invalid("uqac.window", "uqac.window: only with stop_below or running"));
-            return alone.map_or(Ok(None), Err);
-        }
-        let window = window.map_or(WINDOW, |window| window as usize);
-        Ok(Some(RunningConfidence { measure: measure.unwrap_or_default(), window, stop_below }))
-    }
-}
-
-/// A number that no earlier request had.
-fn fresh_seed() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0) >> 11 // whole in JSON's double precision, so that it can be sent back
-}
-
-fn score_key(value: &Value) -> Result<&'static str, ApiError> {
-    let known = value.as_str().and_then(|key| scores::all().find(|score| score.key == key));
-    known.map(|score| score.key).ok_or_else(|| {
-        let names: Vec<&str> = scores::all().map(|score| score.key).collect();
-        wrong("uqac.scores".to_owned(), &format!("one of {}", names.join(", ")), value)
+        ApiError::invalid(&path, WORDS.iter().fold(problem, |problem, (serde, words)| problem.replace(serde, words)))
     })
 }
 
-/// A body that is an object.
-fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|error| ApiError::invalid("", format!("the body is not valid JSON: {error}")))?;
+fn within<T: PartialOrd + Display>(
+    param: &str,
+    value: Option<T>,
+    range: RangeInclusive<T>,
+) -> Result<Option<T>, ApiError> {
     match value {
-        Value::Object(map) => Ok(map),
-        other => Err(wrong("the body".to_owned(), "an object", &other)),
+        Some(found) if !range.contains(&found) => {
+            Err(ApiError::invalid(param, format!("expected {} to {}, found {found}", range.start(), range.end())))
+        }
+        value => Ok(value),
     }
+}
+
+/// Checks the model's name and reads `uqac`, an object or a boolean.
+fn target(body: &Value, served: &str) -> Result<Option<UqacOptions>, ApiError> {
+    let Target { model, uqac } = read("", body)?;
+    if let Some(name) = model.filter(|name| name != served) {
+        return Err(no_model(&name, served));
+    }
+    let fields: UqacFields = match uqac {
+        None | Some(Value::Bool(true)) => return Ok(Some(UqacOptions::default())),
+        Some(Value::Bool(false)) => return Ok(None),
+        Some(value) => read("uqac.", &value)?,
+    };
+    let scores = match fields.scores.map(Strings::list) {
+        None => Vec::new(),
+        Some(keys) if keys == ["all"] => scores::all().map(|score| score.key).collect(),
+        Some(keys) => keys.iter().map(|key| score_key(key)).collect::<Result<_, _>>()?,
+    };
+    let window = within("uqac.window", fields.window, 1..=MAX_WINDOW as u64)?;
+    let running = match (fields.running, fields.stop_below) {
+        (None, None) if window.is_some() => {
+            return Err(ApiError::invalid("uqac.window", "only with stop_below or running"));
+        }
+        (None, None) => None,
+        (measure, stop_below) => {
+            let window = window.map_or(WINDOW, |window| window as usize);
+            Some(RunningConfidence { measure: measure.unwrap_or_default(), window, stop_below })
+        }
+    };
+    Ok(Some(UqacOptions { scores, explain: fields.explain.unwrap_or(false), running }))
 }
 
 pub fn no_model(name: &str, served: &str) -> ApiError {
-    let message = format!("there is no model {}; this server has {served}", shortened(&Value::from(name)));
-    let error = ApiError::new(404, "invalid_request_error", Some("model_not_found"), message);
-    ApiError { param: Some("model".to_owned()), ..error }
+    let message = format!("unknown model {name:?}; this server has {served}");
+    ApiError { param: Some("model".to_owned()), ..ApiError::new(404, Some("model_not_found"), message) }
 }
 
-fn missing(name: &str) -> ApiError {
-    ApiError::invalid(name, format!("missing required {name}"))
+fn score_key(key: &str) -> Result<&'static str, ApiError> {
+    scores::all().map(|score| score.key).find(|known| *known == key).ok_or_else(|| {
+        let keys: Vec<&str> = scores::all().map(|score| score.key).collect();
+        ApiError::invalid("uqac.scores", format!("unknown score {key:?}; expected all, {}", keys.join(", ")))
+    })
 }
 
-fn wrong(name: String, expected: &str, found: &Value) -> ApiError {
-    let message = format!("{name}: expected {expected}, found {}", shortened(found));
-    ApiError::invalid(name, message)
-}
-
-/// A value as JSON, cut to what fits a message.
-fn shortened(value: &Value) -> String {
-    const MAX_CHARS: usize = 60;
-    let text = match value {
-        Value::Array(list) => format!("a list of {}", list.len()),
-        Value::Object(_) => "an object".to_owned(),
-        other => other.to_string(),
-    };
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
+/// Reads the fields of both endpoints that generate.
+fn generate(body: &Value, served: &str) -> Result<Generate, ApiError> {
+    let uqac = target(body, served)?;
+    let is_set = |(name, is_off): &&(&str, fn(&Value) -> bool)| !body[name].is_null() && !is_off(&body[name]);
+    if let Some((name, _)) = UNSUPPORTED.iter().find(is_set) {
+        return Err(ApiError::invalid(name, "not supported"));
     }
-}
-
-fn messages_of(value: &Value) -> Result<Vec<Message>, ApiError> {
-    const LIST: &str = "a list of at least one message";
-    let list = value.as_array().filter(|list| !list.is_empty());
-    let list = list.ok_or_else(|| wrong("messages".to_owned(), LIST, value))?;
-    list.iter().enumerate().map(|(i, message)| message_of(i, message)).collect()
-}
-
-fn message_of(index: usize, value: &Value) -> Result<Message, ApiError> {
-    let at = |name: &str| format!("messages[{index}]{name}");
-    let map = value.as_object().ok_or_else(|| wrong(at(""), "an object with role and content", value))?;
-    let role = match map.get("role").and_then(Value::as_str) {
-        Some("developer") => "system",
-        Some(role) => role,
-        None => return Err(wrong(at(".role"), "a string", map.get("role").unwrap_or(&Value::Null))),
-    };
-    if map.get("tool_calls").is_some_and(|calls| !calls.is_null()) {
-        return Err(ApiError::invalid(at(".tool_calls"), format!("{}: not supported", at(".tool_calls"))));
+    let common: Common = read("", body)?;
+    let stop = common.stop.map(Strings::list).unwrap_or_default();
+    if stop.len() > MAX_STOP {
+        return Err(ApiError::invalid("stop", format!("expected at most {MAX_STOP} strings, found {}", stop.len())));
     }
-    let content = match map.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => {
-            let mut content = String::new();
-            for (i, part) in parts.iter().enumerate() {
-                let is_text = part.get("type").and_then(Value::as_str) == Some("text");
-                let Some(text) = part.get("text").and_then(Value::as_str).filter(|_| is_text) else {
-                    let expected = "{\"type\": \"text\", \"text\": …}";
-                    return Err(wrong(at(&format!(".content[{i}]")), expected, part));
-                };
-                content += text;
-            }
-            content
+    let stream = common.stream.unwrap_or(false);
+    if common.stream_options.is_some() && !stream {
+        return Err(ApiError::invalid("stream_options", "requires stream: true"));
+    }
+    Ok(Generate {
+        chat: false,
+        prompts: Vec::new(),
+        n: within("n", common.n, 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
+        max_tokens: 0,
+        stop,
+        sampling: Sampling {
+            temperature: within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32,
+            top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
+            top_k: within("top_k", common.top_k, 0..=u64::from(u32::MAX))?.unwrap_or(0) as usize,
+            seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
+        },
+        logprobs: None,
+        echo: false,
+        stream,
+        include_usage: common.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+        uqac,
+    })
+}
+
+impl Strings {
+    fn list(self) -> Vec<String> {
+        match self {
+            Strings::One(text) => vec![text],
+            Strings::Many(list) => list,
         }
-        other => return Err(wrong(at(".content"), "a string or a list of texts", other.unwrap_or(&Value::Null))),
-    };
-    Ok(Message::new(role, content))
+    }
 }
 
-/// A string, a list of strings, token ids, or a list of lists of token ids.
-fn prompts(value: &Value) -> Result<Vec<Prompt>, ApiError> {
-    let expected = "a string, token ids, or a list of these";
-    let bad = || wrong("prompt".to_owned(), expected, value);
-    let text = |value: &Value| value.as_str().map(|text| Prompt::Text(text.to_owned()));
-    let tokens = |value: &Value| {
-        let ids = value.as_array()?.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
-        Some(Prompt::Tokens(ids.collect::<Option<_>>()?))
-    };
-    match value {
-        Value::String(_) => Ok(text(value).into_iter().collect()),
-        Value::Array(list) if list.is_empty() => Err(bad()),
-        Value::Array(list) if list.iter().all(Value::is_number) => Ok(vec![tokens(value).ok_or_else(bad)?]),
-        Value::Array(list) => list.iter().map(|one| text(one).or_else(|| tokens(one)).ok_or_else(bad)).collect(),
-        _ => Err(bad()),
+/// A random seed of 53 bits, which JSON's doubles hold exactly.
+fn fresh_seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0) >> 11
+}
+
+fn message(index: usize, ChatMessage { role, content, tool_calls }: ChatMessage) -> Result<Message, ApiError> {
+    if tool_calls.is_some() {
+        return Err(ApiError::invalid(&format!("messages[{index}].tool_calls"), "not supported"));
     }
+    let role = if role == "developer" { "system" } else { &role };
+    let parts = match content {
+        Content::Text(text) => return Ok(Message::new(role, text)),
+        Content::Parts(parts) => parts,
+    };
+    let text = |(i, part): (usize, &Value)| match (part["type"].as_str(), part["text"].as_str()) {
+        (Some("text"), Some(text)) => Ok(text.to_owned()),
+        _ => {
+            let param = format!("messages[{index}].content[{i}]");
+            Err(ApiError::invalid(&param, "expected {\"type\": \"text\", \"text\": \"…\"}"))
+        }
+    };
+    Ok(Message::new(role, parts.iter().enumerate().map(text).collect::<Result<String, _>>()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn chat(more: Value) -> Result<Generate, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        match Task::chat(body.to_string().as_bytes(), "abacus")? {
+        match Task::chat(&body, "abacus")? {
             Task::Generate(generate) => Ok(*generate),
             Task::Score(_) => unreachable!(),
         }
     }
 
     #[test]
-    fn what_is_not_said_is_as_openai_has_it() {
+    fn defaults_are_openais() {
         let generate =
             chat(json!({"stop": null, "model": "abacus", "tools": [], "logit_bias": {}, "user": 7})).unwrap();
         assert_eq!((generate.n, generate.max_tokens, generate.logprobs), (1, 1024, None));
         assert_eq!((generate.sampling.temperature, generate.sampling.top_p), (1.0, 1.0));
-        assert_eq!(generate.uqac, Some(Wish::default()));
+        assert_eq!(generate.uqac, Some(UqacOptions::default()));
         assert_ne!(generate.sampling.seed, chat(json!({})).unwrap().sampling.seed);
-        let wish = chat(json!({"uqac": {"scores": ["answer_prob"], "explain": true}})).unwrap().uqac;
-        assert_eq!(wish, Some(Wish { scores: vec!["answer_prob"], explain: true, running: None }));
+        let options = chat(json!({"uqac": {"scores": ["answer_prob"], "explain": true}})).unwrap().uqac;
+        assert_eq!(options, Some(UqacOptions { scores: vec!["answer_prob"], explain: true, running: None }));
         let running = |uqac: Value| chat(json!({"uqac": uqac})).unwrap().uqac.unwrap().running;
         let group = RunningConfidence { measure: Measure::Group, window: WINDOW, stop_below: Some(-1.0) };
         assert_eq!(running(json!({"stop_below": -1})), Some(group));
@@ -442,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_names_its_field() {
+    fn errors_name_the_field() {
         for (more, param, status) in [
             (json!({"model": "other"}), "model", 404),
             (json!({"messages": "x"}), "messages", 400),
@@ -484,12 +454,15 @@ mod tests {
 
     #[test]
     fn prompts_have_four_forms() {
-        let count = |prompt: Value| prompts(&prompt).map(|prompts| prompts.len()).ok();
+        let count = |prompt: Value| match Task::completion(&json!({"prompt": prompt}), "abacus") {
+            Ok(Task::Generate(generate)) => Some(generate.prompts.len()),
+            _ => None,
+        };
         assert_eq!(count(json!("x")), Some(1));
         assert_eq!(count(json!(["x", "y"])), Some(2));
         assert_eq!(count(json!([1, 2, 3])), Some(1));
         assert_eq!(count(json!([[1, 2], [3]])), Some(2));
-        for bad in [json!(1), json!([]), json!([1, -2]), json!([[1], 2]), json!([1.5]), json!({}), json!([null])] {
+        for bad in [json!(1), json!([1, -2]), json!([[1], 2]), json!([1.5]), json!({}), json!([null])] {
             assert_eq!(count(bad), None);
         }
     }

@@ -1,26 +1,26 @@
-//! A choice's text on its way to the client, which must not see what a stop string may yet cut off.
+//! A choice's text as it is streamed, withholding what may become part of a stop string.
 
-use super::queue::TokenInfo;
+use super::answer::TokenInfo;
 use crate::engine::Progress;
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use std::sync::Arc;
 
-/// Where `text` ends before the first of these stop strings; an empty one is none.
+/// Length of `text` before the first stop string. Empty stop strings are ignored.
 pub fn cut(text: &str, stop: &[String]) -> usize {
     let found = stop.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str()));
     found.min().unwrap_or(text.len())
 }
 
-/// How much of `text` can be shown, though more may follow: what no stop string has, or has begun with.
+/// Length of the prefix of `text` that no later text can make part of a stop string.
 fn settled(text: &str, stop: &[String]) -> usize {
-    let begun = |stop: &String| {
+    let partial = |stop: &String| {
         let ends = (1..stop.len()).rev().filter(|n| stop.is_char_boundary(*n));
         ends.filter(|n| text.ends_with(&stop[..*n])).max().unwrap_or(0)
     };
-    cut(text, stop).min(text.len() - stop.iter().map(begun).max().unwrap_or(0))
+    cut(text, stop).min(text.len() - stop.iter().map(partial).max().unwrap_or(0))
 }
 
-/// A token's log-probabilities; `top`: alternatives to list.
+/// A token's log-probabilities with `top` alternatives.
 ///
 /// # Errors
 /// An id outside the vocabulary.
@@ -35,17 +35,18 @@ pub fn token_info(
     Ok(TokenInfo { text: tokenizer.decode_token(token)?, offset, logprob, top })
 }
 
-/// A choice that is streamed.
+/// A streamed choice.
 pub struct Streamed {
     tokenizer: Arc<Tokenizer>,
     stream: TextStream<Arc<Tokenizer>>,
-    /// What has not been sent, and how many bytes have.
+    /// Text not yet sent.
     held: String,
+    /// Bytes sent.
     sent: usize,
     stop: Vec<String>,
-    /// Alternatives that are listed, where log-probabilities are.
-    logprobs: Option<usize>,
-    /// Tokens that have not been sent, each with where its text ends.
+    /// Number of alternatives per token; `None`: no logprobs.
+    pub logprobs: Option<usize>,
+    /// Tokens not yet sent, each with the end of its text.
     tokens: Vec<(TokenInfo, usize)>,
     sent_tokens: usize,
 }
@@ -64,7 +65,7 @@ impl Streamed {
         }
     }
 
-    /// Adds a token; what can be sent now, if anything.
+    /// Adds a token; returns text and tokens that can be sent.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -86,9 +87,10 @@ impl Streamed {
         Ok(if text.is_empty() && tokens.is_empty() { None } else { Some((text, tokens)) })
     }
 
-    /// Of a choice that has ended, what was not sent.
-    pub fn rest<'t>(&self, text: &'t str, tokens: &'t [TokenInfo]) -> (&'t str, &'t [TokenInfo]) {
-        (text.get(self.sent..).unwrap_or_default(), tokens.get(self.sent_tokens..).unwrap_or_default())
+    /// The unsent part of a finished choice, if any.
+    pub fn rest<'t>(&self, text: &'t str, tokens: &'t [TokenInfo]) -> Option<(&'t str, &'t [TokenInfo])> {
+        let (text, tokens) = (text.get(self.sent..)?, tokens.get(self.sent_tokens..)?);
+        (!text.is_empty() || !tokens.is_empty()).then_some((text, tokens))
     }
 }
 
@@ -97,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_become_a_stop_string_is_held_back() {
+    fn partial_stop_strings_are_withheld() {
         let stop = ["\n\n".to_owned(), "END.".to_owned(), String::new(), "é!".to_owned()];
         for (text, shown, before_stop) in [
             ("", 0, 0),

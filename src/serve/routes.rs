@@ -1,0 +1,292 @@
+//! Routes, the checks before them, and each request's log line and metrics.
+
+use super::answer::{Event, Reply};
+use super::error::ApiError;
+use super::request::{Task, no_model};
+use super::{Job, Shared, unix_seconds};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::sse::{self, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Json, Router};
+use futures_util::{StreamExt, stream};
+use hyper::body::{Frame, SizeHint};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::convert::Infallible;
+use std::io::Write;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::timeout;
+
+/// Time for a client to send a request's body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub fn router(shared: &Arc<Shared>, loopback: bool) -> Router {
+    let not_found = || async { ApiError::new(404, Some("unknown_url"), "no such path") };
+    let wrong_method = || async { ApiError::new(405, None, "method not allowed") };
+    let mut router = Router::new()
+        .route("/", get(page))
+        .route("/health", get(health))
+        .route("/metrics", get(metrics))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*model}", get(model))
+        .route("/v1/chat/completions", engine(Task::chat))
+        .route("/v1/completions", engine(Task::completion))
+        .route("/v1/score", engine(Task::score))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(shared.settings.max_body));
+    if loopback {
+        router = router.layer(from_fn(require_local_host));
+    }
+    router.layer(from_fn_with_state(shared.clone(), track)).with_state(shared.clone())
+}
+
+async fn page(State(shared): State<Arc<Shared>>) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, shared.page.policy.as_str()),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+    ];
+    (headers, shared.page.text.clone()).into_response()
+}
+
+async fn health(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
+    match shared.queue().is_some() {
+        true => Ok(Json(json!({"status": "ok"}))),
+        false => Err(ApiError::stopping()),
+    }
+}
+
+async fn metrics(_: Authorized, State(shared): State<Arc<Shared>>) -> Response {
+    let text = shared.metrics.render(shared.queued());
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+}
+
+async fn models(_: Authorized, State(shared): State<Arc<Shared>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [description(&shared)]}))
+}
+
+async fn model(
+    _: Authorized,
+    State(shared): State<Arc<Shared>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path(name) = name.map_err(|error| ApiError::invalid("model", error))?;
+    match name == shared.settings.model {
+        true => Ok(Json(description(&shared))),
+        false => Err(no_model(&name, &shared.settings.model)),
+    }
+}
+
+fn description(shared: &Shared) -> Value {
+    json!({"id": shared.settings.model, "object": "model", "created": shared.started, "owned_by": "uqac"})
+}
+
+/// A route to the engine; `parse` takes the body and the served model's name.
+fn engine(parse: fn(&Value, &str) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
+    post(
+        move |_: Authorized,
+              State(shared): State<Arc<Shared>>,
+              Extension(id): Extension<RequestId>,
+              JsonBody(body): JsonBody| async move {
+            submit(&shared, id, parse(&body, &shared.settings.model)?).await
+        },
+    )
+}
+
+/// Queues a task and waits for its answer, or for a stream's first chunk.
+async fn submit(shared: &Shared, RequestId(id): RequestId, task: Task) -> Result<Response, ApiError> {
+    let (events, mut receiver) = unbounded_channel();
+    let chat = matches!(&task, Task::Generate(generate) if generate.chat);
+    let reply = Reply {
+        id: format!("{}-{:x}-{id:x}", if chat { "chatcmpl" } else { "cmpl" }, shared.started),
+        chat,
+        created: unix_seconds(),
+        model: shared.settings.model.clone(),
+        events,
+    };
+    shared.submit(Job { task, reply })?;
+    let mut first = match receiver.recv().await {
+        None => return Err(ApiError::internal("the engine has stopped")),
+        Some(Event::Failed(error)) => return Err(error),
+        Some(Event::Whole(body)) => return Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response()),
+        Some(event) => Some(event),
+    };
+    let events = stream::poll_fn(move |context| match first.take() {
+        Some(event) => Poll::Ready(Some(event)),
+        None => receiver.poll_recv(context),
+    });
+    let data = |event: Event| match event {
+        Event::Chunk(json) | Event::Whole(json) => sse::Event::default().data(json),
+        Event::Done => sse::Event::default().data("[DONE]"),
+        Event::Failed(error) => sse::Event::default().data(error.json().to_string()),
+    };
+    let sse = Sse::new(events.map(move |event| Ok::<_, Infallible>(data(event))));
+    Ok(([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], sse).into_response())
+}
+
+/// A JSON body. Pages of other sites cannot send its content type without CORS.
+struct JsonBody(Value);
+
+impl FromRequest<Arc<Shared>> for JsonBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, ApiError> {
+        match timeout(BODY_TIMEOUT, Json::from_request(request, shared)).await {
+            Ok(Ok(Json(body))) => Ok(JsonBody(body)),
+            Ok(Err(rejection)) => {
+                let status = rejection.status();
+                let code = (status == StatusCode::PAYLOAD_TOO_LARGE).then_some("request_too_large");
+                Err(ApiError::new(status.as_u16(), code, rejection.body_text()))
+            }
+            Err(_) => Err(ApiError::new(408, None, "timeout while reading the body")),
+        }
+    }
+}
+
+/// The client sent the API key, or the server has none.
+struct Authorized;
+
+impl FromRequestParts<Arc<Shared>> for Authorized {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut request::Parts, shared: &Arc<Shared>) -> Result<Self, ApiError> {
+        let Some(key) = &shared.settings.api_key else { return Ok(Authorized) };
+        let sent = parts.headers.get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
+        let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
+        // digests, so that the time of the comparison tells nothing about the key
+        match Sha256::digest(key) == Sha256::digest(sent) {
+            true => Ok(Authorized),
+            false => {
+                let message = "invalid API key; expected the header Authorization: Bearer KEY";
+                Err(ApiError::new(401, Some("invalid_api_key"), message))
+            }
+        }
+    }
+}
+
+/// Against DNS rebinding: a page whose host name resolves to this machine sends that name as `Host`.
+async fn require_local_host(request: Request, next: Next) -> Response {
+    match is_local(request.headers()) {
+        true => next.run(request).await,
+        false => ApiError::new(403, None, "the Host header names another machine").into_response(),
+    }
+}
+
+fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else { return true };
+    let authority = Authority::try_from(host.as_bytes()).ok();
+    let name = authority.as_ref().map_or("", Authority::host).trim_matches(['[', ']']);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[derive(Clone, Copy)]
+struct RequestId(u64);
+
+/// Gives each request its id and its [`Access`].
+async fn track(
+    State(shared): State<Arc<Shared>>,
+    path: Option<MatchedPath>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    request.extensions_mut().insert(RequestId(id));
+    let path = path.as_ref().map_or("other", MatchedPath::as_str).to_owned();
+    // 499: the client disconnected before the answer
+    let mut access = Access { shared, id, path, begun: Instant::now(), status: 499, complete: false };
+    let mut response = next.run(request).await;
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    access.status = response.status().as_u16();
+    access.complete = response.body().is_end_stream();
+    response.map(|body| Body::new(Tracked { body, access }))
+}
+
+/// A request in flight, logged and counted when dropped.
+struct Access {
+    shared: Arc<Shared>,
+    id: u64,
+    /// The route, so that clients cannot create metric labels.
+    path: String,
+    begun: Instant,
+    status: u16,
+    /// Whether the whole answer was sent.
+    complete: bool,
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        let Access { shared, id, path, begun, status, complete } = self;
+        let took = begun.elapsed();
+        shared.metrics.answered(path, *status, took, *complete);
+        if shared.settings.log {
+            let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+            let seconds = (took.as_secs_f64() * 1e4).round() / 1e4;
+            let line = json!({
+                "time": time, "event": "request", "request": id, "path": path, "status": status, "seconds": seconds,
+                "complete": complete
+            });
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+}
+
+/// A response body that owns its request's [`Access`].
+struct Tracked {
+    body: Body,
+    access: Access,
+}
+
+impl HttpBody for Tracked {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        self.access.complete = frame.is_none() || self.body.is_end_stream();
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_must_be_loopback() {
+        let host = |name: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, name.parse().unwrap());
+            is_local(&headers)
+        };
+        for name in ["localhost", "LOCALHOST:8080", "127.0.0.1:80", "127.0.0.2", "[::1]:8080"] {
+            assert!(host(name), "{name}");
+        }
+        for name in ["example.org", "localhost.example.org:8080", "10.0.0.1", "", "a b"] {
+            assert!(!host(name), "{name}");
+        }
+        assert!(is_local(&HeaderMap::new()));
+    }
+}
