@@ -1,14 +1,13 @@
-//! Expressions in a form that equal ones share.
+//! Normal forms of expressions.
 //!
-//! Numbers are equal by value: exactly as fractions where they are ones, else to eleven digits. With letters in them,
-//! expressions are equal up to the order of terms and factors, numbers multiplied out and like terms collected; sums are
-//! not multiplied with sums, so that a factored polynomial differs from the expanded one that it was asked from.
+//! Numbers are equal by value: fractions exactly, others to eleven digits. Expressions with letters are equal up to the
+//! order of terms and factors, with numbers multiplied out and like terms collected. A product of sums is not expanded: a
+//! question that wants a polynomial factored must tell the two apart.
 
 use super::rational::Rational;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
-/// A number: a fraction, or a value in floating point that is none.
+/// A fraction, or a floating-point value that is none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Constant {
     Exact(Rational),
@@ -18,7 +17,7 @@ enum Constant {
 use Constant::{Exact, Rounded};
 
 impl Constant {
-    /// Of a computed value, which may be a fraction but for rounding.
+    /// A computed value: the fraction that it is up to rounding, if there is one.
     fn computed(value: f64) -> Option<Self> {
         const MAX_DENOMINATOR: i128 = 1000;
         value.is_finite().then(|| Rational::near(value, MAX_DENOMINATOR).map_or(Rounded(value), Exact))
@@ -47,6 +46,10 @@ impl Constant {
             (Exact(a), Exact(b)) => a.mul(b).map(Exact),
             (a, b) => Self::computed(a.value() * b.value()),
         }
+    }
+
+    fn inverse(self) -> Option<Self> {
+        self.power(Exact(Rational::integer(-1)))
     }
 
     fn power(self, exponent: Self) -> Option<Self> {
@@ -80,7 +83,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// More terms than an answer has.
+    /// Limit on the work for hostile answers.
     const MAX_TERMS: usize = 200;
 
     /// The constant form.
@@ -88,12 +91,12 @@ impl Form {
         Self::constant(Exact(value))
     }
 
-    /// Of a computed value.
+    /// The constant form of a computed value.
     pub fn rounded(value: f64) -> Option<Self> {
         Constant::computed(value).map(Self::constant)
     }
 
-    /// A letter, or what else is not looked into.
+    /// A letter, or an expression without inner structure.
     pub fn symbol(name: impl Into<String>) -> Self {
         Self::term(Monomial::from([(name.into(), Rational::ONE)]), Exact(Rational::ONE))
     }
@@ -122,6 +125,11 @@ impl Form {
         }
     }
 
+    /// Its value, if it is a whole number.
+    pub fn as_whole(&self) -> Option<i128> {
+        self.as_rational()?.whole()
+    }
+
     /// Its value, if it is a number.
     pub fn as_f64(&self) -> Option<f64> {
         self.as_constant().map(Constant::value)
@@ -129,16 +137,10 @@ impl Form {
 
     /// Whether it is a letter and nothing else.
     pub fn is_symbol(&self) -> bool {
-        let mut terms = self.terms.iter();
-        let single = terms.next().filter(|_| terms.next().is_none());
-        single.is_some_and(|(monomial, coefficient)| {
-            *coefficient == Exact(Rational::ONE)
-                && monomial.len() == 1
-                && monomial.values().all(|e| *e == Rational::ONE)
-        })
+        self.symbol_factor() == Some(Rational::ONE)
     }
 
-    /// Of a multiple of a single letter: the factor.
+    /// Factor of a multiple of a single letter.
     pub fn symbol_factor(&self) -> Option<Rational> {
         let (monomial, coefficient) = self.terms.first_key_value().filter(|_| self.terms.len() == 1)?;
         let single = monomial.len() == 1 && monomial.values().all(|e| *e == Rational::ONE);
@@ -219,20 +221,19 @@ impl Form {
         Some(Self::term(factors, coefficient.power(Exact(rational))?))
     }
 
-    /// As a number times factors; a sum becomes a factor whose first term has the coefficient 1.
+    /// A number times factors; a sum becomes one factor whose first term has the coefficient 1.
     fn factored(self) -> Option<(Constant, Monomial)> {
         if self.terms.len() == 1 {
             return self.terms.into_iter().next().map(|(monomial, coefficient)| (coefficient, monomial));
         }
         let first = *self.terms.values().next()?;
-        let monic = self.scaled(first.power(Exact(Rational::integer(-1)))?)?;
-        Some((first, Monomial::from([(format!("({})", monic.key()), Rational::ONE)])))
+        Some((first, Monomial::from([(format!("({})", self.monic()?.key()), Rational::ONE)])))
     }
 
-    /// With the coefficient 1 in its first term: the same for all multiples of an equation.
+    /// Divided by the coefficient of its first term: the same for all multiples of an equation.
     pub fn monic(self) -> Option<Self> {
         match self.terms.values().next().copied() {
-            Some(first) => self.scaled(first.power(Exact(Rational::integer(-1)))?),
+            Some(first) => self.scaled(first.inverse()?),
             None => Some(self),
         }
     }
@@ -247,18 +248,13 @@ impl Form {
             if !key.is_empty() {
                 key.push('+');
             }
-            if *coefficient != Exact(Rational::ONE) || monomial.is_empty() {
-                key.push_str(&coefficient.key());
-            }
-            for (i, (factor, exponent)) in monomial.iter().enumerate() {
-                if i > 0 || *coefficient != Exact(Rational::ONE) {
-                    key.push('*');
-                }
-                key.push_str(factor);
-                if *exponent != Rational::ONE {
-                    let _ = write!(key, "^{exponent}"); // writing to a String does not fail
-                }
-            }
+            let coefficient = Some(coefficient).filter(|value| **value != Exact(Rational::ONE) || monomial.is_empty());
+            let powers = monomial.iter().map(|(factor, exponent)| match *exponent {
+                Rational::ONE => factor.clone(),
+                exponent => format!("{factor}^{exponent}"),
+            });
+            let factors: Vec<String> = coefficient.map(|value| value.key()).into_iter().chain(powers).collect();
+            key.push_str(&factors.join("*"));
         }
         key
     }

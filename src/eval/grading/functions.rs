@@ -1,13 +1,7 @@
-//! Functions of numbers, computed; of anything else, symbols.
+//! Functions of numbers, computed; of other forms, symbols.
 
 use super::form::Form;
 use super::rational::Rational;
-
-/// Functions that are written before their argument.
-pub(super) const FUNCTIONS: &[&str] = &[
-    "sin", "cos", "tan", "sec", "csc", "cot", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg",
-    "exp",
-];
 
 /// A function of a number, or a symbol for it.
 pub(super) fn rounded(argument: &Form, name: &str, function: fn(f64) -> f64) -> Option<Form> {
@@ -17,6 +11,7 @@ pub(super) fn rounded(argument: &Form, name: &str, function: fn(f64) -> f64) -> 
     }
 }
 
+/// One of the [`FUNCTIONS`](super::vocabulary::FUNCTIONS); `base` is that of a logarithm.
 pub(super) fn apply(name: &str, base: Option<Form>, argument: Form) -> Option<Form> {
     if name == "log"
         && let Some(base) = &base
@@ -41,23 +36,23 @@ pub(super) fn apply(name: &str, base: Option<Form>, argument: Form) -> Option<Fo
         "tanh" => f64::tanh,
         "ln" => f64::ln,
         "exp" => f64::exp,
-        // "log" means the natural logarithm or that to the base 10, as the question will have it.
+        // The base of "log" without one depends on the question.
         _ => return Some(Form::symbol(format!("{name}({})", argument.key()))),
     };
     rounded(&argument, name, function)
 }
 
+/// n! up to 33!, the largest that fits 127 bits; else a symbol.
 pub(super) fn factorial(of: &Form) -> Option<Form> {
-    const MAX_N: i128 = 33; // 34! has more than 127 bits
-    match of.as_rational().and_then(Rational::whole) {
-        Some(n @ 0..=MAX_N) => Some(Form::number(Rational::integer((1..=n).product()))),
+    match of.as_whole() {
+        Some(n @ 0..=33) => Some(Form::number(Rational::integer((1..=n).product()))),
         _ => Some(Form::symbol(format!("({})!", of.key()))),
     }
 }
 
+/// n choose k; a symbol unless both are whole numbers.
 pub(super) fn binomial(of: &Form, chosen: &Form) -> Option<Form> {
-    let whole = |form: &Form| form.as_rational().and_then(Rational::whole);
-    match (whole(of), whole(chosen)) {
+    match (of.as_whole(), chosen.as_whole()) {
         (Some(n), Some(k)) if (0..=n).contains(&k) && n <= 10_000 => {
             // Each step's product is a binomial coefficient times the next factor, so that the division is exact.
             let value = (1..=k.min(n - k)).try_fold(1_i128, |value, i| Some(value.checked_mul(n - i + 1)? / i));

@@ -1,42 +1,104 @@
-//! LaTeX without what only changes its looks: one spelling for everything that the readers after it look at.
+//! LaTeX without what only changes its looks: one spelling for everything that the parsers look at.
 
-use super::functions::FUNCTIONS;
+use super::text::{digits, group};
+use super::vocabulary::{FUNCTIONS, PERCENT, Words};
+use crate::uq::answer::pattern;
 
 /// A cleaned answer.
 pub(super) struct Clean {
-    /// With `≤ ≥ ≠ ≈ ≡ * ± ∓ ∪ ∩ ∖ ∈ ∞ π ∅ ℝ ⟨ ⟩ ⌊ ⌋ ⌈ ⌉ ° …` for their commands, `\text{…}` for all words, single spaces;
-    /// without dollar and percent signs, sizes, fonts, separators of thousands that are more than a comma.
+    /// The first column of [`SPELLINGS`] for every other spelling, `\text{…}` for all words, single spaces; without
+    /// dollar and percent signs, sizes and fonts. A thousands separator is a comma or nothing.
     pub text: String,
-    /// A percent sign or the word was there.
+    /// The answer has a percent sign or the word.
     pub percent: bool,
 }
 
-/// Longer answers are not read as formulas.
+/// Max bytes of an answer that is read as a formula.
 const MAX_LENGTH: usize = 2000;
 
-/// Words for the percent sign.
-const PERCENT: [&str; 3] = ["percent", "pct", "percentage"];
+/// What an answer is rewritten to, and the spellings that are. A command is matched as a whole.
+const SPELLINGS: &[(&str, &str)] = &[
+    ("°", r"^{\circ} ^\circ ^\degree ^{\degree} ^{\text{o}} ^\text{o} ^{o} º ˚ \degree"),
+    ("≤", r"<= ⩽ ≦ \le \leq \leqslant"),
+    ("≥", r">= ⩾ ≧ \ge \geq \geqslant"),
+    ("≠", r"\not= \ne \neq"),
+    ("≈", r"\approx \simeq \doteq"),
+    ("≡", r"\equiv"),
+    ("<", r"\lt"),
+    (">", r"\gt"),
+    ("", r#"** $ £ € ¥ ` " “ ” \$ \( \) \[ \] \#"#),
+    ("", r"\displaystyle \textstyle \rm \bf \it \mathbf \boldsymbol \bm \mathcal \mathsf"),
+    ("", r"\limits \nolimits \boxed \fbox"),
+    ("*", r"× · ⋅ ∗ \cdot \times \ast"),
+    ("/", r"÷ \div"),
+    ("-", "− –"),
+    (",", "，"),
+    ("±", r"\pm"),
+    ("∓", r"\mp"),
+    ("∪", r"\cup"),
+    ("∩", r"\cap"),
+    ("∖", r"\setminus"),
+    ("∈", r"\in"),
+    ("∞", r"\infty"),
+    ("π", r"\pi"),
+    ("ℝ", r"\R"),
+    ("∅", r"\emptyset \varnothing"),
+    ("\\{", r"\lbrace"),
+    ("\\}", r"\rbrace"),
+    ("[", r"\lbrack"),
+    ("]", r"\rbrack"),
+    ("⟨", r"\langle"),
+    ("⟩", r"\rangle"),
+    ("⌊", r"\lfloor"),
+    ("⌋", r"\rfloor"),
+    ("⌈", r"\lceil"),
+    ("⌉", r"\rceil"),
+    ("|", r"\| \mid \vert \lvert \rvert"),
+    (":", r"\colon"),
+    ("'", r"’ ′ \prime"),
+    ("…", r"\ldots \dots \cdots"),
+    ("&", r"\&"),
+    ("\\sqrt ", "√"),
+    ("\\frac ", r"\dfrac \tfrac \cfrac"),
+    ("\\frac{1}{2}", "½"),
+    ("\\frac{1}{4}", "¼"),
+    ("\\frac{3}{4}", "¾"),
+    (" or ", r"∨ \lor \vee"),
+    (" and ", r"∧ \land \wedge"),
+    (" mod ", r"\pmod \bmod \mod"),
+    (" ", r"~ \quad \qquad \space \enspace \thinspace"),
+];
 
-/// `None` for what is too long to be an answer.
+/// Thousands separators, and what they are elsewhere.
+const THOUSANDS: [(&str, &str); 5] =
+    [("{,}", ","), ("\\,", " "), ("\u{202f}", " "), ("\u{2009}", " "), ("\u{a0}", " ")];
+
+/// Commands for the size of the bracket after them.
+const SIZES: Words = Words("left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr");
+
+/// Commands whose argument is words.
+const FONTS: Words =
+    Words("text textrm textnormal textbf textit textsf texttt textup mathrm mathit mbox hbox operatorname");
+
+/// `None` for a text too long to be an answer.
 pub(super) fn clean(source: &str) -> Option<Clean> {
     if source.len() > MAX_LENGTH {
         return None;
     }
     // Outside of a matrix two backslashes are one that was escaped.
     let single = if source.contains("\\begin") { source.to_owned() } else { source.replace("\\\\", "\\") };
+    let single = single.replace("^{ \\circ }", "°").replace("\\not =", "≠");
     let mut cleaner = Cleaner { rest: &single, text: String::new(), percent: false };
-    while cleaner.step() {}
+    while cleaner.step().is_some() {}
     let words: Vec<&str> = cleaner.text.split_whitespace().collect();
     let text = without_spaces_in_numbers(&words.join(" ")).replace(")or(", ") or (").replace(")and(", ") and (");
-    let percent = text.split(|c: char| !c.is_alphabetic()).any(|word| PERCENT.contains(&word));
+    let percent = text.split(|c: char| !c.is_alphabetic()).any(|word| PERCENT.contains(word));
     let text = text.trim_end_matches(['.', ',', ';', ':', ' ']).trim_start_matches([',', ';', ':', ' ']);
     Some(Clean { text: text.to_owned(), percent: cleaner.percent || percent })
 }
 
-/// Without the spaces between groups of three digits where these cannot be numbers of their own: `1 000`, `12 345 678`,
-/// not `100 200 300`.
+/// Joins groups of three digits that cannot be numbers of their own: `1 000`, `12 345 678`, not `100 200 300`.
 fn without_spaces_in_numbers(text: &str) -> String {
-    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let (mut joined, mut rest) = (String::new(), text);
     while let Some(c) = rest.chars().next() {
         let first = digits(rest);
@@ -60,216 +122,128 @@ fn without_spaces_in_numbers(text: &str) -> String {
     joined
 }
 
+/// Replacement of the spelling at the start of a text, and the text after it.
+fn replacement(text: &str) -> Option<(&'static str, &str)> {
+    if text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == ' ') {
+        return None;
+    }
+    let starts_with_letter = |text: &str| text.starts_with(|c: char| c.is_ascii_alphabetic());
+    let after = |spelling: &str| {
+        let rest = text.strip_prefix(spelling)?;
+        let is_command = spelling.strip_prefix('\\').is_some_and(starts_with_letter) && !spelling.ends_with('=');
+        (!(is_command && starts_with_letter(rest))).then_some(rest)
+    };
+    SPELLINGS.iter().find_map(|(to, from)| Some((*to, from.split_whitespace().find_map(after)?)))
+}
+
 struct Cleaner<'a> {
     rest: &'a str,
     text: String,
     percent: bool,
 }
 
-impl<'a> Cleaner<'a> {
-    /// Reads one character or command; false at the end.
-    fn step(&mut self) -> bool {
-        const DEGREES: [&str; 8] =
-            ["^{\\circ}", "^\\circ", "^{ \\circ }", "^\\degree", "^{\\degree}", "^{\\text{o}}", "^\\text{o}", "^{o}"];
-        const RELATIONS: [(&str, &str); 4] = [("<=", "≤"), (">=", "≥"), ("\\not=", "≠"), ("\\not =", "≠")];
-        if let Some(sign) = DEGREES.iter().find(|sign| self.rest.starts_with(**sign)) {
-            self.rest = &self.rest[sign.len()..];
-            self.text.push('°');
-            return true;
-        }
-        if let Some((sign, character)) = RELATIONS.iter().find(|(sign, _)| self.rest.starts_with(sign)) {
-            self.rest = &self.rest[sign.len()..];
-            self.text.push_str(character);
-            return true;
-        }
-        // But `5!=120` is a factorial's value.
-        if self.rest.starts_with("!=") && !self.text.ends_with(|c: char| c.is_ascii_digit() || c == ')') {
-            self.rest = &self.rest[2..];
-            self.text.push('≠');
-            return true;
-        }
-        if let Some(rest) = self.rest.strip_prefix("{,}") {
-            self.rest = rest;
-            self.thousands(",");
-            return true;
-        }
-        if let Some(rest) = self.rest.strip_prefix("**") {
-            self.rest = rest; // bold in Markdown
-            return true;
-        }
-        let Some(c) = self.rest.chars().next() else { return false };
+impl Cleaner<'_> {
+    fn next(&mut self) -> Option<char> {
+        let c = self.rest.chars().next()?;
         self.rest = &self.rest[c.len_utf8()..];
-        match c {
+        Some(c)
+    }
+
+    /// Reads one character or command; `None` at the end.
+    fn step(&mut self) -> Option<()> {
+        if let Some((text, rest)) = replacement(self.rest) {
+            self.rest = rest;
+            self.text.push_str(text);
+            return Some(());
+        }
+        let separator = |(spelling, otherwise): &(&str, _)| Some((self.rest.strip_prefix(spelling)?, *otherwise));
+        if let Some((rest, otherwise)) = THOUSANDS.iter().find_map(separator) {
+            self.rest = rest;
+            if !(self.after_digit() && digits(rest) == 3) {
+                self.text.push_str(otherwise);
+            }
+            return Some(());
+        }
+        match self.next()? {
             '\\' => self.command(),
             '%' | '％' => self.percent = true,
-            '$' | '£' | '€' | '¥' | '`' | '"' | '“' | '”' => {}
-            '°' | 'º' | '˚' => self.text.push('°'),
-            '⩽' | '≦' => self.text.push('≤'),
-            '⩾' | '≧' => self.text.push('≥'),
-            '∨' => self.text.push_str(" or "),
-            '∧' => self.text.push_str(" and "),
-            '−' | '–' => self.text.push('-'),
-            '×' | '·' | '⋅' | '∗' => self.text.push('*'),
-            '÷' => self.text.push('/'),
-            '√' => self.text.push_str("\\sqrt "),
-            _ if superscript(c).is_some() => self.superscripts(c),
-            '½' => self.text.push_str("\\frac{1}{2}"),
-            '¼' => self.text.push_str("\\frac{1}{4}"),
-            '¾' => self.text.push_str("\\frac{3}{4}"),
-            '，' => self.text.push(','),
-            '’' | '′' => self.text.push('\''),
-            '\u{202f}' | '\u{2009}' | '\u{a0}' => self.thousands(" "),
-            '~' => self.text.push(' '),
-            _ => self.text.push(c),
+            // `5!=120` is the value of a factorial.
+            '!' if self.rest.starts_with('=') && !self.after_digit() && !self.text.ends_with(')') => {
+                self.rest = &self.rest[1..];
+                self.text.push('≠');
+            }
+            c if superscript(c).is_some() => self.superscripts(c),
+            c => self.text.push(c),
         }
-        true
+        Some(())
     }
 
-    /// A separator of thousands, if digits stand before it and three after it; else what it looks like.
-    fn thousands(&mut self, otherwise: &str) {
-        let digits = self.rest.bytes().take_while(u8::is_ascii_digit).count();
-        if !(self.text.ends_with(|c: char| c.is_ascii_digit()) && digits == 3) {
-            self.text.push_str(otherwise);
-        }
+    fn after_digit(&self) -> bool {
+        self.text.ends_with(|c: char| c.is_ascii_digit())
     }
 
-    /// Small raised digits, which start with `first`.
+    /// Raised digits, of which `first` is already read.
     fn superscripts(&mut self, first: char) {
-        let length: usize = self.rest.chars().take_while(|c| superscript(*c).is_some()).map(char::len_utf8).sum();
-        let (raised, rest) = self.rest.split_at(length);
-        self.rest = rest;
+        let rest = self.rest.trim_start_matches(|c| superscript(c).is_some());
+        let raised = &self.rest[..self.rest.len() - rest.len()];
         let exponent: String = std::iter::once(first).chain(raised.chars()).filter_map(superscript).collect();
+        self.rest = rest;
         self.text.push_str(&format!("^{{{exponent}}}"));
     }
 
-    /// What comes after a backslash.
+    /// The command after a backslash.
     fn command(&mut self) {
         let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
-        if length == 0 {
-            return self.control_symbol();
-        }
         let (name, rest) = self.rest.split_at(length);
         self.rest = rest;
         match name {
-            "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl" | "Bigr" | "biggl"
-            | "biggr" | "Biggl" | "Biggr" | "middle" => self.rest = rest.strip_prefix('.').unwrap_or(rest),
-            "displaystyle" | "textstyle" | "rm" | "bf" | "it" | "limits" | "nolimits" | "mathbf" | "boldsymbol"
-            | "bm" | "mathcal" | "mathsf" | "boxed" | "fbox" => {}
+            "" => self.control_symbol(),
             "mathbb" | "Bbb" => self.number_set(),
-            "text" | "textrm" | "textnormal" | "textbf" | "textit" | "textsf" | "texttt" | "textup" | "mathrm"
-            | "mathit" | "mbox" | "hbox" | "operatorname" => self.words(),
-            "pmod" | "bmod" | "mod" => self.text.push_str(" mod "),
-            "lor" | "vee" => self.text.push_str(" or "),
-            "land" | "wedge" => self.text.push_str(" and "),
-            "quad" | "qquad" | "space" | "enspace" | "thinspace" => self.text.push(' '),
-            "dfrac" | "tfrac" | "cfrac" => self.text.push_str("\\frac "),
-            _ => match symbol(name) {
-                Some(symbol) => self.text.push_str(symbol),
-                None => {
-                    self.text.push('\\');
-                    self.text.push_str(name);
-                    self.text.push(' ');
-                }
-            },
+            _ if SIZES.contains(name) => self.rest = rest.strip_prefix('.').unwrap_or(rest),
+            _ if FONTS.contains(name) => self.words(),
+            _ => self.text.push_str(&format!("\\{name} ")),
         }
     }
 
-    /// A backslash before what is no letter.
+    /// A backslash before a character that is no letter.
     fn control_symbol(&mut self) {
-        let Some(c) = self.rest.chars().next() else { return };
-        self.rest = &self.rest[c.len_utf8()..];
-        match c {
-            '\\' => self.text.push_str("\\\\"),
-            '{' => self.text.push_str("\\{"),
-            '}' => self.text.push_str("\\}"),
-            '|' => self.text.push('|'),
-            ',' => self.thousands(" "),
-            '!' if self.text.ends_with(',') => self.rest = self.rest.trim_start(),
-            '!' | '$' | '(' | ')' | '[' | ']' | '#' => {}
-            '%' => self.percent = true,
-            '&' => self.text.push('&'),
-            _ => self.text.push(' '),
+        match self.next() {
+            None => {}
+            Some(c @ ('\\' | '{' | '}')) => self.text.extend(['\\', c]),
+            Some('!') if self.text.ends_with(',') => self.rest = self.rest.trim_start(),
+            Some('!') => {}
+            Some('%') => self.percent = true,
+            Some(_) => self.text.push(' '),
         }
     }
 
-    /// The argument of `\mathbb`: ℝ and the like.
+    /// The argument of `\mathbb`.
     fn number_set(&mut self) {
-        let inside = self.rest.trim_start();
-        let letter = inside.strip_prefix('{').unwrap_or(inside).trim_start();
-        let set = letter.chars().next().and_then(|c| "RZNQC".find(c)).and_then(|at| "ℝℤℕℚℂ".chars().nth(at));
-        if let Some(set) = set {
-            self.text.push(set);
-            let rest = &letter[1..];
-            self.rest =
-                if inside.starts_with('{') { rest.trim_start().strip_prefix('}').unwrap_or(rest) } else { rest };
-        }
+        let found = pattern!(r"^\s*(?:\{\s*([RZNQC])(?:\s*\})?|([RZNQC]))").captures(self.rest);
+        let Some(found) = found else { return };
+        let letter = found.iter().skip(1).flatten().next().and_then(|letter| "RZNQC".find(letter.as_str()));
+        self.text.extend(letter.and_then(|at| "ℝℤℕℚℂ".chars().nth(at)));
+        self.rest = &self.rest[found[0].len()..];
     }
 
     /// The argument of a command for words.
     fn words(&mut self) {
-        let Some(inside) = self.rest.trim_start().strip_prefix('{') else { return };
-        let mut depth = 0_usize;
-        let end = inside.find(|c| {
-            depth = if c == '{' { depth + 1 } else { depth };
-            let closes = c == '}' && depth == 0;
-            depth = if c == '}' { depth.saturating_sub(1) } else { depth };
-            closes
-        });
-        let end = end.unwrap_or(inside.len());
-        let words = inside[..end].replace(['{', '}', '$', '\\', '~'], " ");
+        let argument = self.rest.trim_start();
+        let Some(open) = argument.strip_prefix('{') else { return };
+        let (inside, rest) = group(argument).unwrap_or((open, ""));
+        self.rest = rest;
+        let words = inside.replace(['{', '}', '$', '\\', '~'], " ");
         let words = words.trim();
         match words {
-            _ if FUNCTIONS.contains(&words) => self.text.push_str(&format!("\\{words} ")),
+            _ if FUNCTIONS.contains(words) => self.text.push_str(&format!("\\{words} ")),
             "mod" => self.text.push_str(" mod "),
-            "i" | "e" => self.text.push_str(&format!(" {words} ")), // numbers, whatever their font
+            "i" | "e" => self.text.push_str(&format!(" {words} ")), // constants in any font
             _ => self.text.push_str(&format!("\\text{{{words}}}")),
         }
-        self.rest = inside.get(end + 1..).unwrap_or_default();
     }
 }
 
-/// The digit or sign that a raised one is.
+/// Plain form of a raised digit or sign.
 fn superscript(c: char) -> Option<char> {
     "⁰¹²³⁴⁵⁶⁷⁸⁹⁻".chars().zip("0123456789-".chars()).find(|(raised, _)| *raised == c).map(|(_, plain)| plain)
-}
-
-/// A command's character.
-fn symbol(name: &str) -> Option<&'static str> {
-    Some(match name {
-        "le" | "leq" | "leqslant" => "≤",
-        "ge" | "geq" | "geqslant" => "≥",
-        "ne" | "neq" => "≠",
-        "approx" | "simeq" | "doteq" => "≈",
-        "equiv" => "≡",
-        "lt" => "<",
-        "gt" => ">",
-        "cdot" | "times" | "ast" => "*",
-        "div" => "/",
-        "pm" => "±",
-        "mp" => "∓",
-        "cup" => "∪",
-        "cap" => "∩",
-        "setminus" => "∖",
-        "in" => "∈",
-        "infty" => "∞",
-        "pi" => "π",
-        "degree" => "°",
-        "R" => "ℝ",
-        "emptyset" | "varnothing" => "∅",
-        "lbrace" => "\\{",
-        "rbrace" => "\\}",
-        "lbrack" => "[",
-        "rbrack" => "]",
-        "langle" => "⟨",
-        "rangle" => "⟩",
-        "lfloor" => "⌊",
-        "rfloor" => "⌋",
-        "lceil" => "⌈",
-        "rceil" => "⌉",
-        "mid" | "vert" | "lvert" | "rvert" => "|",
-        "colon" => ":",
-        "prime" => "'",
-        "ldots" | "dots" | "cdots" => "…",
-        _ => return None,
-    })
 }

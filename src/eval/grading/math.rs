@@ -2,23 +2,24 @@
 
 use super::expression::parse;
 use super::form::Form;
-use super::groups::group;
 use super::latex::clean;
 use super::rational::Rational;
 use super::reference::hendrycks_form;
-use super::vocabulary::multiplier;
+use super::text::{group, nesting, split};
+use super::vocabulary::{Words, multiplier};
 use super::words;
-use regex::Regex;
-use std::sync::LazyLock;
+use crate::uq::answer::pattern;
+use std::collections::BTreeSet;
 
-/// What an answer can be read as.
+/// The meanings of an answer.
+#[derive(Default)]
 struct Readings {
     normal: String,
-    /// Other readings that count if the other answer's normal one is among them.
+    /// Further readings: equal to an answer whose normal form is among them.
     others: Vec<String>,
-    /// The values of a list or tuple as they are written, and whether they have names: `x=1, y=2` is `(1,2)`.
+    /// Values of a list or tuple in their order, and whether they have names: `x=1, y=2` equals `(1,2)`.
     sequence: Option<(String, bool)>,
-    /// Whether the normal form is more than the text without its spaces.
+    /// Whether the answer could be parsed; else `normal` is its text without spaces.
     understood: bool,
     percent: bool,
 }
@@ -35,15 +36,14 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
         || (!(a.understood && b.understood) && equal_as_text(answer, target))
 }
 
-/// As the dataset's authors compare, for what we cannot read. Their rule drops what follows a `\text{ `, which is wrong where that says more than a
-/// unit does.
+/// The comparison of the dataset's authors, for answers that cannot be parsed. It ignores the text after a `\text{ `,
+/// which is wrong where that is more than a unit.
 fn equal_as_text(answer: &str, target: &str) -> bool {
-    const WORDS: [&str; 14] =
-        ["and", "or", "AM", "PM", "a.m.", "p.m.", "to", "if", "for", "when", "more", "less", "plus", "minus"];
+    const MORE: Words = Words("and or AM PM a.m. p.m. to if for when more less plus minus");
     let says_more = |text: &str| {
         let after = text.split("\\text{ ").skip(1);
         let mut first = after.filter_map(|words| words.split([' ', '}']).find(|word| !word.is_empty()));
-        first.any(|word| WORDS.contains(&word) || multiplier(word).is_some())
+        first.any(|word| MORE.contains(word) || multiplier(word).is_some())
     };
     let (a, b) = (hendrycks_form(answer), hendrycks_form(target));
     !says_more(answer) && !says_more(target) && a.is_some_and(|a| !a.is_empty() && Some(a) == b)
@@ -56,48 +56,43 @@ pub(super) fn normal_form(answer: &str) -> String {
 
 fn readings(answer: &str) -> Readings {
     let fallback = || answer.split_whitespace().collect::<String>();
-    let Some(clean) = clean(answer) else {
-        return Readings { normal: fallback(), others: Vec::new(), sequence: None, understood: false, percent: false };
-    };
-    let reader = Reader { thousands: true };
-    let read = reader.read(&clean.text, 0);
+    let Some(clean) = clean(answer) else { return Readings { normal: fallback(), ..Readings::default() } };
+    let (text, reader) = (&clean.text, Reader { thousands: true });
+    let read = reader.read(text, 0);
     let understood = read.is_some();
     let normal = read.unwrap_or_else(fallback);
-    let sequence = reader.sequence(&clean.text);
-    let mut others = Vec::new();
-    if clean.percent {
-        others.extend(
-            parse(&clean.text).and_then(|form| form.mul(Form::number(Rational::new(1, 100)?))).map(|f| f.key()),
-        );
-    }
-    others.extend(Reader { thousands: false }.read(&clean.text, 0)); // "100,200" as two numbers
-    others.extend(whole_equation(&clean.text));
-    others.extend(without_base(&clean.text));
-    others.extend(residue(&clean.text).map(|(residue, _)| residue.to_string()));
-    if let [_, .., last] = split(&clean.text, &['≈']).as_slice() {
-        others.extend(reader.read(last, 0)); // 70/9 ≈ 7.78
-    }
-    others.retain(|other| *other != normal);
-    Readings { normal, others, sequence, understood, percent: clean.percent }
+    let hundredth = || parse(text)?.mul(Form::number(Rational::new(1, 100)?));
+    let approximation = || match split(text, &['≈']).as_slice() {
+        [_, .., last] => reader.read(last, 0), // 70/9 ≈ 7.78
+        _ => None,
+    };
+    let others = [
+        clean.percent.then(hundredth).flatten().map(|form| form.key()),
+        Reader { thousands: false }.read(text, 0), // "100,200" as two numbers
+        whole_equation(text),
+        without_base(text),
+        residue(text).map(|(residue, _)| residue.to_string()),
+        approximation(),
+    ];
+    let others = others.into_iter().flatten().filter(|other| *other != normal).collect();
+    Readings { normal, others, sequence: reader.sequence(text), understood, percent: clean.percent }
 }
 
 /// `1011_2` as `1011`.
 fn without_base(text: &str) -> Option<String> {
-    let (digits, base) = text.split_once('_')?;
-    let base = base.trim_matches(['{', '}', ' ']);
-    let known = !base.is_empty() && base.bytes().all(|byte| byte.is_ascii_digit());
-    let digits = digits.trim();
-    (known && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| parse(digits)).flatten().map(|form| form.key())
+    let found = pattern!(r"^\s*([0-9]+)\s*_[{} ]*[0-9]+[{} ]*$").captures(text)?;
+    parse(found.get(1)?.as_str()).map(|form| form.key())
 }
 
-/// `y = 2x` as the equation that it also is, whatever side its letters are on.
+/// `y = 2x` as an equation, with letters on either side.
 fn whole_equation(text: &str) -> Option<String> {
-    let parts = split(text, &['=']);
-    let [left, right] = parts.as_slice() else { return None };
-    equation(left, right)
+    match split(text, &['=']).as_slice() {
+        [left, right] => equation(left, right),
+        _ => None,
+    }
 }
 
-/// Of `x ≡ 10 (mod 7)` and `10 mod 7`: the residue, 3, and the modulus.
+/// Residue and modulus of `x ≡ 10 (mod 7)` and `10 mod 7`: 3 and 7.
 fn residue(text: &str) -> Option<(i128, i128)> {
     let (value, modulus) = text.split_once("mod ").filter(|(value, _)| !value.ends_with(char::is_alphabetic))?;
     let modulus = modulus.trim_matches(|c| matches!(c, '{' | '}' | '(' | ')' | ' '));
@@ -168,8 +163,7 @@ impl Reader {
                 ('{', items) if items.iter().all(|item| item.trim().is_empty()) => return Some(String::from("∅")),
                 ('{', items) => return self.list(&items, depth),
                 (_, items) if items.len() > 1 => {
-                    let items = items.iter().map(|item| self.read(item, depth + 1)).collect::<Option<Vec<_>>>()?;
-                    return Some(format!("{open}{}{close}", items.join(",")));
+                    return Some(format!("{open}{}{close}", self.read_all(&items, depth)?.join(",")));
                 }
                 _ => {}
             }
@@ -179,17 +173,22 @@ impl Reader {
         }
         let parts = split(&text, &['∪']);
         if parts.len() > 1 {
-            return Some(format!("∪{}", self.sorted(&parts, depth)?.join("∪")));
+            let mut parts = self.read_all(&parts, depth)?;
+            parts.sort();
+            return Some(format!("∪{}", parts.join("∪")));
         }
         let parts = split(&text, &[':']);
         if parts.len() > 1 {
-            let parts = parts.iter().map(|part| self.read(part, depth + 1)).collect::<Option<Vec<_>>>()?;
-            return Some(parts.join(":"));
+            return Some(self.read_all(&parts, depth)?.join(":"));
         }
         relation(&text).or_else(|| self.value(&text, depth))
     }
 
-    /// An expression, or what an equation says of a letter.
+    fn read_all(&self, parts: &[&str], depth: usize) -> Option<Vec<String>> {
+        parts.iter().map(|part| self.read(part, depth + 1)).collect()
+    }
+
+    /// An expression, or the value that an equation gives to a letter.
     fn value(&self, text: &str, depth: usize) -> Option<String> {
         let parts = split(text, &['=']);
         let [first, .., last] = parts.as_slice() else { return parse(text).map(|form| form.key()) };
@@ -209,28 +208,21 @@ impl Reader {
     /// Items in any order, each once. Names stay where there is more than one: `x=1,y=2`.
     fn list(&self, items: &[&str], depth: usize) -> Option<String> {
         let items: Vec<String> = items.iter().flat_map(|item| both_signs(item)).collect();
-        let items: Vec<&str> = items.iter().map(String::as_str).collect();
-        let name =
-            |item: &&str| split(item, &['=']).first().filter(|_| item.contains('=')).map(|name| name.trim().to_owned());
-        let mut names: Vec<String> = items.iter().filter_map(name).collect();
-        names.sort();
-        names.dedup();
-        let mut read = if names.len() > 1 {
-            let named =
-                |item: &&str| Some(format!("{}={}", name(item).unwrap_or_default(), self.read(item, depth + 1)?));
-            items.iter().map(named).collect::<Option<Vec<_>>>()?
-        } else {
-            items.iter().map(|item| self.read(item, depth + 1)).collect::<Option<Vec<_>>>()?
+        let name = |item: &str| split(item, &['=']).first().map(|name| name.trim().to_owned());
+        let names: BTreeSet<_> = items.iter().filter(|item| item.contains('=')).filter_map(|item| name(item)).collect();
+        let read = |item: &String| {
+            let value = self.read(item, depth + 1)?;
+            let name = name(item).filter(|_| item.contains('=')).unwrap_or_default();
+            Some(if names.len() > 1 { format!("{name}={value}") } else { value })
         };
-        read.sort();
-        read.dedup();
+        let read: Vec<String> = items.iter().map(read).collect::<Option<BTreeSet<_>>>()?.into_iter().collect();
         match read.as_slice() {
             [only] => Some(only.clone()),
             _ => Some(format!("{{{}}}", read.join(";"))),
         }
     }
 
-    /// The values of a list or tuple in the order in which they stand, and whether they have names, in the alphabet's order.
+    /// Values of a list or tuple in their order, and whether they have names, which must be in alphabetical order.
     fn sequence(&self, text: &str) -> Option<(String, bool)> {
         let items = match enclosed(text) {
             Some(('(', inside, ')')) => list_items(inside),
@@ -249,15 +241,9 @@ impl Reader {
         let values = items.iter().zip(&parts).map(|(item, part)| self.read(part.map_or(item, |(_, value)| value), 1));
         Some((values.collect::<Option<Vec<_>>>()?.join(","), named))
     }
-
-    fn sorted(&self, parts: &[&str], depth: usize) -> Option<Vec<String>> {
-        let mut read = parts.iter().map(|part| self.read(part, depth + 1)).collect::<Option<Vec<_>>>()?;
-        read.sort();
-        Some(read)
-    }
 }
 
-/// An item with each of the signs that `±` leaves open.
+/// An item with the upper and with the lower signs of `±`.
 fn both_signs(item: &str) -> Vec<String> {
     if !item.contains(['±', '∓']) {
         return vec![item.to_owned()];
@@ -265,14 +251,12 @@ fn both_signs(item: &str) -> Vec<String> {
     vec![item.replace('±', "+").replace('∓', "-"), item.replace('±', "-").replace('∓', "+")]
 }
 
-/// Whether the left side of an equation only names the right: a letter, `f(x)`, `(x,y)`, `AB`, `\angle ABC`, words.
+/// Whether the left side of an equation is only a name of the right: a letter, `f(x)`, `(x,y)`, `AB`, `\angle ABC`, words.
 fn is_name(text: &str) -> bool {
-    static GEOMETRY: LazyLock<Regex> = LazyLock::new(|| {
-        let points = r"(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})";
-        let marks = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
-        let patterns = format!(r"^(?:(?:{marks})?{points}|{marks}\{{?[A-Z]\}}?|\|{points}\|)(?:_(?:\w|\{{\w+\}}))?$");
-        Regex::new(&patterns).expect("the pattern is a constant")
-    });
+    const POINTS: &str = r"(?:[A-Z]{2,4}|\{[A-Z]{2,4}\})";
+    const MARKS: &str = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
+    let geometry =
+        pattern!(r"^(?:(?:", MARKS, ")?", POINTS, "|", MARKS, r"\{?[A-Z]\}?|\|", POINTS, r"\|)(?:_(?:\w|\{\w+\}))?$");
     let text = text.trim();
     let function = text.split_once('(').is_some_and(|(name, rest)| {
         name.trim_end_matches('\'').chars().count() == 1
@@ -282,28 +266,24 @@ fn is_name(text: &str) -> bool {
         |inside: &str| split(inside, &[',']).iter().all(|item| parse(item).is_some_and(|form| form.is_symbol()));
     function
         || text.is_empty()
-        || GEOMETRY.is_match(text)
+        || geometry.is_match(text)
         || enclosed(text).is_some_and(|(_, inside, _)| tuple(inside))
         || as_words(text).is_some()
         || parse(text).is_some_and(|form| form.is_symbol())
 }
 
-/// Whether the left side of an equation is a ratio of what it names: `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`.
+/// Whether the left side of an equation is a ratio of names: `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`.
 fn is_ratio(text: &str) -> bool {
-    static RATIO: LazyLock<Regex> = LazyLock::new(|| {
-        let name = r"[A-Z]{1,4}(?:_(?:\w|\{\w+\}))?";
-        let patterns = format!(r"^(?:{name}\s*[:/]\s*{name}|\\frac ?\{{{name}\}}\{{{name}\}})$");
-        Regex::new(&patterns).expect("the pattern is a constant")
-    });
-    RATIO.is_match(text.trim())
+    const NAME: &str = r"[A-Z]{1,4}(?:_(?:\w|\{\w+\}))?";
+    let ratio = pattern!("^(?:", NAME, r"\s*[:/]\s*", NAME, r"|\\frac ?\{", NAME, r"\}\{", NAME, r"\})$");
+    ratio.is_match(text.trim())
 }
 
 /// Whether a text names all real numbers.
 fn is_real_line(text: &str) -> bool {
     let plain = text.replace("\\text{", " ").replace('}', " ").to_lowercase();
-    let words: Vec<&str> =
-        plain.split_whitespace().filter(|word| !matches!(*word, "the" | "set" | "of" | "all")).collect();
-    matches!(words.as_slice(), ["ℝ"] | ["reals"] | ["real", "numbers"] | ["real", "values"])
+    let words = plain.split_whitespace().filter(|word| !matches!(*word, "the" | "set" | "of" | "all"));
+    matches!(words.collect::<Vec<_>>().join(" ").as_str(), "ℝ" | "reals" | "real numbers" | "real values")
 }
 
 /// Two inequalities as one set: those between `or` as a union, those between `and` as one interval.
@@ -339,27 +319,6 @@ fn as_words(text: &str) -> Option<String> {
     is_words.then(|| format!("\"{}\"", words::normal_form(&plain)))
 }
 
-/// Parts of a text between separators that stand in no brackets.
-fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
-    let mut parts = Vec::new();
-    let (mut depth, mut start, mut environments) = (0_i32, 0, 0_i32);
-    for (at, c) in text.char_indices() {
-        match c {
-            '(' | '[' | '{' | '⟨' => depth += 1,
-            ')' | ']' | '}' | '⟩' => depth -= 1,
-            '\\' if text[at..].starts_with("\\begin") => environments += 1,
-            '\\' if text[at..].starts_with("\\end") => environments -= 1,
-            _ if depth == 0 && environments == 0 && separators.contains(&c) => {
-                parts.push(&text[start..at]);
-                start = at + c.len_utf8();
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts
-}
-
 /// Items of a list: between commas, semicolons, "and", "or".
 fn list_items(text: &str) -> Vec<&str> {
     const WORDS: [&str; 6] = ["\\text{and}", "\\text{or}", "\\text{, and}", "\\text{, or}", " and ", " or "];
@@ -367,16 +326,16 @@ fn list_items(text: &str) -> Vec<&str> {
     for word in WORDS {
         items = items.into_iter().flat_map(|item| item.split(word)).collect();
     }
-    let items: Vec<&str> = items.iter().map(|item| item.trim()).map(|i| i.strip_prefix("and ").unwrap_or(i)).collect();
-    let filled: Vec<&str> = items.iter().copied().filter(|item| !item.is_empty()).collect();
+    let items = items.iter().map(|item| item.trim()).map(|item| item.strip_prefix("and ").unwrap_or(item));
+    let filled: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
     if filled.len() > 1 { filled } else { vec![text] }
 }
 
-/// A text without the commas before groups of three digits. In brackets a comma separates.
+/// Removes the commas before groups of three digits. In brackets a comma separates.
 fn without_thousands(text: &str) -> String {
-    let (mut joined, mut depth, mut rest) = (String::new(), 0_i32, text);
+    let (mut joined, mut depth, mut rest) = (String::new(), 0, text);
     while let Some(c) = rest.chars().next() {
-        depth += i32::from(matches!(c, '(' | '[' | '{' | '⟨')) - i32::from(matches!(c, ')' | ']' | '}' | '⟩'));
+        depth += nesting(c);
         let length = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b',').count();
         let number = rest[..length].trim_end_matches(',');
         if depth == 0 && has_thousands(number) && !joined.ends_with('.') {
@@ -391,16 +350,10 @@ fn without_thousands(text: &str) -> String {
 
 /// `1,234` and `12,345,678`, not `1234,567`, `0,123` or `1,23`.
 fn has_thousands(number: &str) -> bool {
-    let mut groups = number.split(',');
-    let first = groups.next().unwrap_or_default();
-    let groups: Vec<&str> = groups.collect();
-    (1..=3).contains(&first.len())
-        && !first.starts_with('0')
-        && !groups.is_empty()
-        && groups.iter().all(|g| g.len() == 3)
+    pattern!(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})+$").is_match(number)
 }
 
-/// The brackets around a whole text, and what is inside: `(a,b]`, `\{a\}`, `⟨a,b⟩` (as parentheses).
+/// The brackets around a text and their content: `(a,b]`, `\{a\}`, `⟨a,b⟩` (as parentheses).
 fn enclosed(text: &str) -> Option<(char, &str, char)> {
     if let Some(inside) = text.strip_prefix("\\{").and_then(|rest| rest.strip_suffix("\\}")) {
         return (!inside.contains("\\{")).then_some(('{', inside, '}'));
@@ -408,27 +361,20 @@ fn enclosed(text: &str) -> Option<(char, &str, char)> {
     if let Some((inside, "")) = group(text) {
         return inside.contains([',', ';']).then_some(('{', inside, '}'));
     }
-    let (open, close) = (text.chars().next()?, text.chars().next_back()?);
-    if !matches!(open, '(' | '[' | '⟨') || !matches!(close, ')' | ']' | '⟩') || text.chars().count() < 2 {
-        return None;
-    }
-    let inside = &text[open.len_utf8()..text.len() - close.len_utf8()];
-    let mut depth = 0_i32;
-    for c in inside.chars() {
-        depth += i32::from(matches!(c, '(' | '[' | '⟨' | '{')) - i32::from(matches!(c, ')' | ']' | '⟩' | '}'));
-        if depth < 0 {
-            return None;
-        }
-    }
-    let plain = |c| match c {
-        '⟨' => '(',
-        '⟩' => ')',
-        c => c,
-    };
-    Some((plain(open), inside, plain(close)))
+    let mut inside = text.chars();
+    let open = Some(inside.next()?).filter(|c| matches!(c, '(' | '[' | '⟨'))?;
+    let close = Some(inside.next_back()?).filter(|c| matches!(c, ')' | ']' | '⟩'))?;
+    let inside = inside.as_str();
+    let mut depth = 0;
+    let closes_early = inside.chars().any(|c| {
+        depth += nesting(c);
+        depth < 0
+    });
+    let (open, close) = (if open == '⟨' { '(' } else { open }, if close == '⟩' { ')' } else { close });
+    (!closes_early).then_some((open, inside, close))
 }
 
-/// Inequalities, the smaller side first; of a letter between numbers, the interval: `x>2` as `(2,∞)`.
+/// Inequalities with the smaller side first; a letter between numbers as an interval: `x>2` as `(2,∞)`.
 fn relation(text: &str) -> Option<String> {
     const SIGNS: [char; 5] = ['<', '>', '≤', '≥', '≠'];
     let sides = split(text, &SIGNS);
@@ -438,7 +384,7 @@ fn relation(text: &str) -> Option<String> {
     let mut sides = sides.iter().map(|side| parse(side)).collect::<Option<Vec<_>>>()?;
     let mut signs: Vec<char> = text.chars().filter(|c| SIGNS.contains(c)).collect();
     if signs.len() + 1 != sides.len() {
-        return None; // one inside of brackets
+        return None; // a sign inside of brackets
     }
     if signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
         sides.reverse();
@@ -456,17 +402,13 @@ fn relation(text: &str) -> Option<String> {
             Some(format!("{}{},{}{}", below(*s), a.key(), b.key(), above(*t)))
         }
         _ => {
-            let mut key = String::new();
-            for (i, side) in sides.iter().enumerate() {
-                key.extend(i.checked_sub(1).and_then(|before| signs.get(before)));
-                key.push_str(&side.key());
-            }
-            Some(key)
+            let signs = std::iter::once(String::new()).chain(signs.iter().map(char::to_string));
+            Some(signs.zip(sides).map(|(sign, side)| sign + &side.key()).collect())
         }
     }
 }
 
-/// `-2x < 6` as `-3 < x`: one side is a multiple of a symbol, and the others are numbers.
+/// `-2x < 6` as `-3 < x`, where one side is a multiple of a letter and the others are numbers.
 fn divided_by_coefficient(sides: &[Form], signs: &[char]) -> Option<(Vec<Form>, Vec<char>)> {
     let mut symbolic = sides.iter().filter(|side| side.as_f64().is_none());
     let factor = symbolic.next().and_then(Form::symbol_factor).filter(|_| symbolic.next().is_none())?;

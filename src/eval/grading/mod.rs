@@ -9,17 +9,16 @@
 
 use super::tasks::{Grader, Question};
 
-mod choice;
 mod expression;
 mod form;
 mod functions;
-mod groups;
 mod latex;
 mod math;
 mod named;
 mod number;
 mod rational;
 mod reference;
+mod text;
 mod vocabulary;
 mod words;
 
@@ -41,7 +40,7 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
     match grader {
         Grader::Number => number::normal_form(answer),
         Grader::Math => math::normal_form(answer),
-        Grader::Choice => choice::normal_form(answer),
+        Grader::Choice => words::choice(answer),
         Grader::Exact => exact(answer),
     }
 }
@@ -63,9 +62,9 @@ pub fn correct_for(item: &Question, answer: &str) -> bool {
 /// [`normal_form`] for a question, whose options' words stand for their letters.
 #[must_use]
 pub fn normal_form_for(item: &Question, answer: &str) -> String {
-    if item.grader == Grader::Choice && choice::letter(answer).is_none() {
+    if item.grader == Grader::Choice && words::letter(answer).is_none() {
         let question = ["input", "question", "problem"].iter().find_map(|field| item.doc.get(field)?.as_str());
-        if let Some(letter) = question.and_then(|question| choice::letter_of_text(answer, question)) {
+        if let Some(letter) = question.and_then(|question| words::letter_of_text(answer, question)) {
             return letter.to_string();
         }
     }

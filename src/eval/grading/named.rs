@@ -1,16 +1,24 @@
-//! What has a name in a formula: commands, symbols with their indices and arguments, functions, matrices.
+//! Named parts of a formula: commands, symbols with their indices and arguments, functions, matrices.
 
 use super::expression::Parser;
 use super::form::Form;
-use super::functions::{FUNCTIONS, apply, binomial};
-use super::groups::group;
+use super::functions::{apply, binomial};
 use super::rational::Rational;
-use super::vocabulary::{MARKS, SYMBOLS, is_half_of_day};
+use super::text::group;
+use super::vocabulary::{FUNCTIONS, MARKS, SYMBOLS, is_half_of_day};
 
 impl Parser<'_> {
-    /// What a command stands for.
+    /// Value of the command at the start.
     pub(super) fn command_value(&mut self) -> Option<Form> {
         let name = self.command()?;
+        if let Some((words, rest)) = self.words() {
+            self.rest = rest;
+            if is_half_of_day(words) {
+                return Some(Form::symbol(words.trim().to_lowercase().replace('.', "")));
+            }
+            let symbol = words.trim().trim_matches(['(', ')', '.']);
+            return (symbol.chars().count() == 1).then(|| Form::symbol(symbol));
+        }
         self.rest = &self.rest[1 + name.len()..];
         match name {
             "frac" => {
@@ -18,64 +26,44 @@ impl Parser<'_> {
                 above.divided_by(self.tex_argument()?)
             }
             "sqrt" => {
-                let degree = if self.eat("[") {
-                    let (degree, rest) = self.rest.split_once(']')?;
+                let mut degree = Rational::integer(2);
+                if self.eat("[") {
+                    let (inside, rest) = self.rest.split_once(']')?;
+                    degree = Rational::decimal(inside.trim())?;
                     self.rest = rest;
-                    Form::number(Rational::decimal(degree.trim())?)
-                } else {
-                    Form::number(Rational::integer(2))
-                };
-                let radicand = self.tex_argument()?;
-                radicand.power(Form::number(Rational::ONE).divided_by(degree)?)
+                }
+                self.tex_argument()?.power(Form::number(degree.power(-1)?))
             }
             "binom" | "dbinom" | "tbinom" => {
                 let (of, chosen) = (self.tex_argument()?, self.tex_argument()?);
                 binomial(&of, &chosen)
             }
             "begin" => self.matrix(),
-            "text" => {
-                let (words, rest) = self.rest.strip_prefix('{')?.split_once('}')?;
-                let symbol = words.trim().trim_matches(['(', ')', '.']);
-                self.rest = rest;
-                if is_half_of_day(words) {
-                    return Some(Form::symbol(words.trim().to_lowercase().replace('.', "")));
-                }
-                (symbol.chars().count() == 1).then(|| Form::symbol(symbol))
-            }
-            _ if FUNCTIONS.contains(&name) => self.function(name),
-            _ if SYMBOLS.contains(&name) || MARKS.contains(&name) => self.symbol(name),
+            _ if FUNCTIONS.contains(name) => self.function(name),
+            _ if SYMBOLS.contains(name) || MARKS.contains(name) => self.symbol(name),
             _ => None,
         }
     }
 
-    /// A letter with its index, or a known name written without a backslash.
+    /// A letter with its index, or a known name without a backslash.
     pub(super) fn name(&mut self) -> Option<Form> {
         let run = self.letters();
-        if FUNCTIONS.contains(&run) {
-            self.rest = &self.rest[run.len()..];
-            return self.function(run);
-        }
+        let start = self.rest;
+        self.rest = &self.rest[run.len()..];
         match run {
-            "sqrt" => {
-                self.rest = &self.rest[run.len()..];
-                return self.primary()?.power(Form::number(Rational::new(1, 2)?));
+            _ if FUNCTIONS.contains(run) => self.function(run),
+            "sqrt" => self.primary()?.power(Form::number(Rational::new(1, 2)?)),
+            "pi" | "Pi" => Form::rounded(std::f64::consts::PI),
+            "inf" | "infinity" | "infty" | "oo" => Some(Form::symbol('∞')),
+            _ => {
+                self.rest = start;
+                let letter = self.next()?;
+                self.symbol(letter.encode_utf8(&mut [0; 4]))
             }
-            "pi" | "Pi" => {
-                self.rest = &self.rest[run.len()..];
-                return Form::rounded(std::f64::consts::PI);
-            }
-            "inf" | "infinity" | "infty" | "oo" => {
-                self.rest = &self.rest[run.len()..];
-                return Some(Form::symbol('∞'));
-            }
-            _ => {}
         }
-        let letter = self.peek()?;
-        self.rest = &self.rest[letter.len_utf8()..];
-        self.symbol(letter.encode_utf8(&mut [0; 4]))
     }
 
-    /// A symbol with what belongs to its name: arguments in braces, an index, primes; of a function, its arguments.
+    /// A symbol with the parts of its name: arguments in braces, an index, primes; the arguments of a function.
     fn symbol(&mut self, name: &str) -> Option<Form> {
         let mut name = name.to_owned();
         if name.len() > 1 {
@@ -86,13 +74,13 @@ impl Parser<'_> {
             }
         }
         if self.eat("_") {
-            name.extend(["_", &self.argument_text()?]);
+            name.extend(["_", &self.index()?]);
         }
         while self.eat("'") {
             name.push('\'');
         }
         if is_applied(&name, self.rest) {
-            self.rest = &self.rest[1..];
+            self.next();
             let mut arguments = vec![self.within(Self::sum)?.key()];
             while self.eat(",") {
                 arguments.push(self.within(Self::sum)?.key());
@@ -103,17 +91,15 @@ impl Parser<'_> {
         Some(Form::symbol(name))
     }
 
-    /// An index as it is written.
-    fn argument_text(&mut self) -> Option<String> {
+    /// The text of an index.
+    fn index(&mut self) -> Option<String> {
         self.skip_spaces();
-        if self.rest.starts_with('{') {
-            let (inside, rest) = group(self.rest)?;
-            self.rest = rest;
-            return Some(inside.replace(' ', ""));
+        if !self.rest.starts_with('{') {
+            return self.next().map(String::from);
         }
-        let c = self.peek()?;
-        self.rest = &self.rest[c.len_utf8()..];
-        Some(c.to_string())
+        let (inside, rest) = group(self.rest)?;
+        self.rest = rest;
+        Some(inside.replace(' ', ""))
     }
 
     /// A function with its base or power and its argument.
@@ -122,20 +108,7 @@ impl Parser<'_> {
         let power = if self.eat("^") { Some(self.argument()?) } else { None };
         self.skip_spaces();
         let outside = std::mem::replace(&mut self.in_angle, true);
-        let argument = if matches!(self.peek()?, '(' | '[' | '{') {
-            self.primary()?
-        } else {
-            let mut argument = self.power()?;
-            while {
-                self.skip_spaces();
-                self.starts_factor()
-            } && !self.rest.starts_with(['(', '['])
-                && !self.at_function()
-            {
-                argument = argument.mul(self.power()?)?;
-            }
-            argument
-        };
+        let argument = if matches!(self.peek()?, '(' | '[' | '{') { self.primary()? } else { self.bare_argument()? };
         self.in_angle = outside;
         let value = apply(name, base, argument)?;
         match power {
@@ -144,8 +117,18 @@ impl Parser<'_> {
         }
     }
 
-    fn at_function(&self) -> bool {
-        FUNCTIONS.contains(&self.command().unwrap_or_else(|| self.letters())) || self.command() == Some("text")
+    /// The argument of a function without brackets: the factors up to brackets, words or the next function.
+    fn bare_argument(&mut self) -> Option<Form> {
+        let mut argument = self.power()?;
+        loop {
+            self.skip_spaces();
+            let name = self.command().unwrap_or_else(|| self.letters());
+            let ends = self.rest.starts_with(['(', '[']) || FUNCTIONS.contains(name) || self.command() == Some("text");
+            if ends || !self.starts_factor() {
+                return Some(argument);
+            }
+            argument = argument.mul(self.power()?)?;
+        }
     }
 
     /// The rows of a matrix, as a symbol.
@@ -157,29 +140,25 @@ impl Parser<'_> {
             _ => return None,
         };
         let rest = if environment == "array" { group(rest.trim_start())?.1 } else { rest };
-        let end = rest.find("\\end")?;
-        let (_, after) = group(rest[end + "\\end".len()..].trim_start())?;
-        self.rest = after;
-        let rows = rest[..end].split("\\\\").map(str::trim).filter(|row| !row.is_empty());
-        let row = |row: &str| -> Option<String> {
-            let cells = row.split('&').map(|cell| {
-                let mut cell = Parser::of(cell, self.depth + 1);
-                let form = cell.sum()?;
-                cell.rest.trim().is_empty().then(|| form.key())
-            });
-            Some(cells.collect::<Option<Vec<_>>>()?.join(","))
+        let (rows, end) = rest.split_once("\\end")?;
+        (_, self.rest) = group(end.trim_start())?;
+        let cell = |cell: &str| {
+            let mut cell = Parser::new(cell, self.depth + 1);
+            let form = cell.sum()?;
+            cell.rest.trim().is_empty().then(|| form.key())
         };
+        let row = |row: &str| Some(row.split('&').map(cell).collect::<Option<Vec<_>>>()?.join(","));
+        let rows = rows.split("\\\\").map(str::trim).filter(|row| !row.is_empty());
         let rows = rows.map(row).collect::<Option<Vec<_>>>()?;
         Some(Form::symbol(format!("{kind}[{}]", rows.join(";"))))
     }
 }
 
-/// Whether parentheses that follow a symbol hold its arguments, and no factor: those of f, g and h, and of any letter a
-/// number alone, as in `P(2)`.
+/// Whether the parentheses after a symbol hold its arguments and no factor: those of f, g and h, and a number alone, as in
+/// `P(2)`.
 fn is_applied(name: &str, rest: &str) -> bool {
     let Some(inside) = rest.strip_prefix('(') else { return false };
-    let number = inside
-        .find(|c: char| !(c.is_ascii_digit() || c == '-'))
-        .is_some_and(|at| at > 0 && inside[at..].starts_with(')'));
-    number || matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H")
+    let after_number = inside.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-');
+    (after_number.len() < inside.len() && after_number.starts_with(')'))
+        || matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H")
 }

@@ -3,13 +3,12 @@
 use super::expression::parse;
 use super::latex::clean;
 use super::rational::Rational;
-use super::vocabulary::{is_unit_letter, multiplier};
+use super::text::digits;
+use super::vocabulary::{FRACTIONS, SMALL_NUMBERS, TENS, is_unit_letter, multiplier};
 use super::words;
+use crate::uq::answer::pattern;
 
-/// Words for parts of one.
-const FRACTIONS: [&str; 6] = ["half", "halves", "third", "thirds", "quarter", "quarters"];
-
-/// A number, and whether a percent sign was there.
+/// A number with or without a percent sign.
 struct Number {
     value: Rational,
     percent: bool,
@@ -28,7 +27,7 @@ pub(super) fn equal(answer: &str, target: &str) -> bool {
     }
 }
 
-/// The value as a fraction in lowest terms; of what is no number, its words.
+/// The value as a fraction in lowest terms; the words of an answer that is no number.
 pub(super) fn normal_form(answer: &str) -> String {
     number(answer).map_or_else(|| words::normal_form(answer), |number| number.value.to_string())
 }
@@ -47,7 +46,7 @@ fn number(answer: &str) -> Option<Number> {
     Some(Number { value, percent: clean.percent })
 }
 
-/// What the words after a number multiply it with: 1, or a million; `None` where they say more: `i`, `and a half`.
+/// Factor of the words after a number: 1, or a million; `None` where they change it: `i`, `and a half`.
 fn multiplied_by(words: &str) -> Option<Rational> {
     let plain = words.replace("\\text{", " ").replace('}', " ");
     let words: Vec<&str> = plain.split_whitespace().collect();
@@ -61,14 +60,13 @@ fn multiplied_by(words: &str) -> Option<Rational> {
     (!variable && !fraction && !formula).then(|| multiplier(first).unwrap_or(Rational::ONE))
 }
 
-/// The part of a text that is its number, without the words before it, and the words after it, if they hold no other
-/// number.
+/// The number of a text and the words after it; `None` if these have another number.
 fn numeral(text: &str) -> Option<(&str, &str)> {
     let starts = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '+' | '(' | '[' | '\\' | '⌊' | '|');
     let first_word = text.find(char::is_alphabetic).unwrap_or(text.len());
     let start = match text.find(starts) {
         Some(start) if start < first_word && !text[start..].starts_with("\\text") => start,
-        _ => text.find(|c: char| c.is_ascii_digit()).map(|digit| sign_before(text, digit))?,
+        _ => pattern!(r"[-+]*\.?[0-9]").find(text)?.start(),
     };
     let text = &text[start..];
     let end = word_start(text).unwrap_or(text.len());
@@ -78,83 +76,37 @@ fn numeral(text: &str) -> Option<(&str, &str)> {
     (!more).then(|| (text[..end].trim_end_matches([' ', '.', '/', '-']), &text[end..]))
 }
 
-/// Where the sign or the point before a digit is.
-fn sign_before(text: &str, digit: usize) -> usize {
-    let before = text[..digit].strip_suffix('.').unwrap_or(&text[..digit]);
-    before.trim_end_matches(['-', '+']).len()
-}
-
-/// Where the words after a number start; commands for fractions, roots and powers of ten are no words.
+/// Where the words after a number start. Commands (`\frac`) and the `e` of `1e5` are no words.
 fn word_start(text: &str) -> Option<usize> {
-    let mut letters = text.char_indices().filter(|(_, c)| c.is_alphabetic()).map(|(at, _)| at);
-    letters.find_map(|at| {
-        let before = &text[..at];
-        let command = before.rfind('\\').filter(|start| before[start + 1..].chars().all(|c| c.is_ascii_alphabetic()));
-        let name =
-            |start: usize| text[start + 1..].split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
-        match command {
-            Some(start) if name(start) == "text" => Some(start),
-            Some(_) => None,
-            None if is_exponent(text, at) => None,
-            None => Some(at),
-        }
-    })
+    let exponent_or_word = pattern!(r"\\text\b|\\[A-Za-z]+|[0-9][eE][-+]?[0-9]|\p{Alphabetic}");
+    let found = exponent_or_word
+        .find_iter(text)
+        .find(|found| found.as_str() == "\\text" || found.as_str().starts_with(char::is_alphabetic))?;
+    Some(found.start())
 }
 
-/// Whether the letter is the `e` of `1e5`.
-fn is_exponent(text: &str, at: usize) -> bool {
-    let after = text[at..].strip_prefix(['e', 'E']).map(|rest| rest.strip_prefix(['-', '+']).unwrap_or(rest));
-    text[..at].ends_with(|c: char| c.is_ascii_digit())
-        && after.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-}
-
-/// A text without the commas that stand between a digit and three more.
+/// A text without the commas between a digit and three more.
 fn without_commas(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let separates = |at: usize| at > 0 && bytes[at - 1].is_ascii_digit() && digits(at + 1) == 3;
+    let separates = |at: usize| text[..at].ends_with(|c: char| c.is_ascii_digit()) && digits(&text[at + 1..]) == 3;
     text.char_indices().filter(|(at, c)| *c != ',' || !separates(*at)).map(|(_, c)| c).collect()
 }
 
-/// Of a number in words, up to ninety-nine.
+/// Value of a number in words, up to ninety-nine.
 fn in_words(text: &str) -> Option<Rational> {
-    const SMALL: [&str; 20] = [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "thirteen",
-        "fourteen",
-        "fifteen",
-        "sixteen",
-        "seventeen",
-        "eighteen",
-        "nineteen",
-    ];
-    const TENS: [&str; 8] = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"];
     if text.contains(|c: char| c.is_ascii_digit()) {
         return None;
     }
     let text = words::normal_form(text);
     let words: Vec<&str> = text.split([' ', '-']).collect();
-    let place = |list: &[&str], word: &str| list.iter().position(|known| *known == word);
     let first = words.first()?;
-    let (value, length) = match (place(&TENS, first), words.get(1).and_then(|word| place(&SMALL[1..10], word))) {
-        (Some(tens), Some(ones)) => (20 + 10 * tens + ones + 1, 2),
+    let ones = words.get(1).and_then(|word| SMALL_NUMBERS.position(word)).filter(|ones| (1..10).contains(ones));
+    let (value, length) = match (TENS.position(first), ones) {
+        (Some(tens), Some(ones)) => (20 + 10 * tens + ones, 2),
         (Some(tens), None) => (20 + 10 * tens, 1),
-        (None, _) => (place(&SMALL, first)?, 1),
+        (None, _) => (SMALL_NUMBERS.position(first)?, 1),
     };
-    // "one hundred", "two thirds", "five or six" say more than this reads.
-    let larger = |word: &str| multiplier(word).is_some() || word == "dozen" || FRACTIONS.contains(&word);
-    let more = |word: &&str| place(&SMALL, word).is_some() || place(&TENS, word).is_some() || larger(word);
+    // "one hundred", "two thirds", "five or six" are more than this number.
+    let larger = |word: &str| multiplier(word).is_some() || word == "dozen" || FRACTIONS.contains(word);
+    let more = |word: &&str| SMALL_NUMBERS.contains(word) || TENS.contains(word) || larger(word);
     (!words[length..].iter().any(more)).then(|| i128::try_from(value).ok().map(Rational::integer))?
 }

@@ -1,10 +1,9 @@
-//! Fractions, exact as long as they fit.
+//! Exact fractions of 128-bit integers.
 
-use std::cmp::Ordering;
 use std::fmt;
 
-/// A fraction in lowest terms with a positive denominator. Operations give `None` where a part would not fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A fraction in lowest terms with a positive denominator. Operations give `None` on overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)] // the order is that of the fields: it only sorts
 pub(super) struct Rational {
     numerator: i128,
     denominator: i128,
@@ -32,7 +31,7 @@ impl Rational {
         Some(Self { numerator, denominator: (denominator / divisor).checked_mul(sign)? })
     }
 
-    /// Of digits with at most one point: `12`, `0.25`, `.5`, `5.`.
+    /// Parses digits with at most one point: `12`, `0.25`, `.5`, `5.`.
     pub fn decimal(text: &str) -> Option<Self> {
         let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
         if whole.is_empty() && decimals.is_empty() {
@@ -47,7 +46,7 @@ impl Rational {
         Self::new(numerator, power_of_ten(decimals.len())?)
     }
 
-    /// Of a decimal whose last `repeated` digits go on for ever: `0.\overline{3}`.
+    /// The decimal `whole` with the digits `repeated` after it for ever: `0.\overline{3}`.
     pub fn repeating(whole: &str, repeated: &str) -> Option<Self> {
         let decimals = whole.split_once('.').map_or("", |(_, decimals)| decimals).len();
         let period = power_of_ten(repeated.len())?.checked_sub(1)?;
@@ -65,12 +64,12 @@ impl Rational {
         (self.denominator == 1).then_some(self.numerator)
     }
 
-    /// Of an exponent: the degree of the root that it stands for.
+    /// Degree of the root that it is as an exponent.
     pub fn root_degree(self) -> i128 {
         self.denominator
     }
 
-    /// The nearest double, up to the rounding of numerator and denominator.
+    /// The value, up to the rounding of numerator and denominator.
     pub fn to_f64(self) -> f64 {
         self.numerator as f64 / self.denominator as f64
     }
@@ -84,7 +83,7 @@ impl Rational {
 
     /// The product; `None` where a number overflows.
     pub fn mul(self, other: Self) -> Option<Self> {
-        // Crosswise in lowest terms first, so that what fits is not lost on the way.
+        // Reduced crosswise first, so that a result that fits does not overflow on the way.
         let (a, b) = (Self::new(self.numerator, other.denominator)?, Self::new(other.numerator, self.denominator)?);
         Self::new(a.numerator.checked_mul(b.numerator)?, a.denominator.checked_mul(b.denominator)?)
     }
@@ -110,7 +109,7 @@ impl Rational {
         Self::new(if negative { -numerator } else { numerator }, root(self.denominator)?)
     }
 
-    /// The fraction with a denominator of at most `max_denominator` that a value is but for rounding.
+    /// The fraction, with a denominator of at most `max_denominator`, that a value is up to rounding.
     pub fn near(value: f64, max_denominator: i128) -> Option<Self> {
         let tolerance = 1e-12 * value.abs().max(1.0);
         if !value.is_finite() || value.abs() > 1e9 {
@@ -139,19 +138,6 @@ impl fmt::Display for Rational {
             1 => write!(f, "{}", self.numerator),
             denominator => write!(f, "{}/{denominator}", self.numerator),
         }
-    }
-}
-
-impl PartialOrd for Rational {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// Any total order that agrees with equality: it only sorts.
-impl Ord for Rational {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.numerator, self.denominator).cmp(&(other.numerator, other.denominator))
     }
 }
 

@@ -1,183 +1,77 @@
-//! The words, letters and commands that are known in an answer.
+//! Known words, letters and commands.
 
 use super::rational::Rational;
 
-/// Words that measure: they say nothing against a number without them.
-pub(super) const UNITS: &[&str] = &[
-    "cm",
-    "mm",
-    "km",
-    "ft",
-    "kg",
-    "mg",
-    "ml",
-    "lb",
-    "lbs",
-    "oz",
-    "mph",
-    "kph",
-    "hr",
-    "hrs",
-    "min",
-    "mins",
-    "sec",
-    "secs",
-    "inch",
-    "inches",
-    "foot",
-    "feet",
-    "yard",
-    "yards",
-    "mile",
-    "miles",
-    "meter",
-    "meters",
-    "metre",
-    "metres",
-    "unit",
-    "units",
-    "square",
-    "cubic",
-    "sq",
-    "cu",
-    "per",
-    "degree",
-    "degrees",
-    "deg",
-    "radian",
-    "radians",
-    "rad",
-    "dollar",
-    "dollars",
-    "cent",
-    "cents",
-    "pound",
-    "pounds",
-    "ounce",
-    "ounces",
-    "gram",
-    "grams",
-    "liter",
-    "liters",
-    "second",
-    "seconds",
-    "minute",
-    "minutes",
-    "hour",
-    "hours",
-    "day",
-    "days",
-    "week",
-    "weeks",
-    "month",
-    "months",
-    "year",
-    "years",
-    "people",
-    "percent",
-    "pct",
-    "percentage",
-    "ways",
-    "way",
-    "points",
-    "times",
-    "gallon",
-    "gallons",
-    "cup",
-    "cups",
-    "students",
-    "apples",
-];
+/// Words separated by spaces.
+pub(super) struct Words(pub &'static str);
 
-/// Letters that measure where `\text` marks them as no variable.
-const UNIT_LETTERS: &str = "msghlLJNWVKCFAΩ";
+impl Words {
+    /// Whether a word is in the list; case counts.
+    pub fn contains(&self, word: &str) -> bool {
+        self.position(word).is_some()
+    }
 
-/// Commands that stand for themselves. Any other that is not listed makes an answer unreadable: it is neither a symbol nor
-/// a unit.
-pub(super) const SYMBOLS: &[&str] = &[
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "varepsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "vartheta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "rho",
-    "varrho",
-    "sigma",
-    "varsigma",
-    "tau",
-    "upsilon",
-    "phi",
-    "varphi",
-    "chi",
-    "psi",
-    "omega",
-    "Gamma",
-    "Delta",
-    "Theta",
-    "Lambda",
-    "Xi",
-    "Pi",
-    "Sigma",
-    "Upsilon",
-    "Phi",
-    "Psi",
-    "Omega",
-    "ell",
-    "hbar",
-    "partial",
-    "nabla",
-    "angle",
-    "measuredangle",
-    "triangle",
-];
-
-/// Commands that, with their argument, make a symbol of it: `\vec{v}`.
-pub(super) const MARKS: &[&str] = &[
-    "overline",
-    "bar",
-    "vec",
-    "hat",
-    "widehat",
-    "tilde",
-    "widetilde",
-    "overrightarrow",
-    "overleftrightarrow",
-    "overarc",
-    "underline",
-    "dot",
-    "ddot",
-];
-
-/// What a word multiplies the number before it with.
-pub(super) fn multiplier(word: &str) -> Option<Rational> {
-    let power = match word.to_lowercase().as_str() {
-        "hundred" => 2,
-        "thousand" => 3,
-        "million" => 6,
-        "billion" => 9,
-        "trillion" => 12,
-        _ => return None,
-    };
-    Rational::integer(10).power(power)
+    /// Index of a word in the list.
+    pub fn position(&self, word: &str) -> Option<usize> {
+        self.0.split_whitespace().position(|known| known == word)
+    }
 }
 
-/// Whether a single letter measures, rather than stands for a number.
+/// Units of measure, in lower case. A number with a unit equals the number without it.
+pub(super) const UNITS: Words = Words(
+    "cm mm km ft kg mg ml lb lbs oz mph kph hr hrs min mins sec secs inch inches foot feet yard yards mile miles \
+     meter meters metre metres unit units square cubic sq cu per degree degrees deg radian radians rad dollar dollars \
+     cent cents pound pounds ounce ounces gram grams liter liters second seconds minute minutes hour hours day days \
+     week weeks month months year years people percent pct percentage ways way points times gallon gallons cup cups \
+     students apples",
+);
+
+/// Single letters that are units inside `\text{…}`, where no variable stands.
+const UNIT_LETTERS: &str = "msghlLJNWVKCFAΩ";
+
+/// Words for the percent sign.
+pub(super) const PERCENT: Words = Words("percent pct percentage");
+
+/// Functions written before their argument, with or without a backslash.
+pub(super) const FUNCTIONS: Words = Words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log lg exp");
+
+/// Commands that stand for themselves. An answer with a command from no list is not read as a formula.
+pub(super) const SYMBOLS: Words = Words(
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma \
+     varsigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell hbar \
+     partial nabla angle measuredangle triangle",
+);
+
+/// Commands that form a symbol together with their argument: `\vec{v}`.
+pub(super) const MARKS: Words =
+    Words("overline bar vec hat widehat tilde widetilde overrightarrow overleftrightarrow overarc underline dot ddot");
+
+/// Zero to nineteen.
+pub(super) const SMALL_NUMBERS: Words = Words(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen \
+     eighteen nineteen",
+);
+
+/// Twenty to ninety.
+pub(super) const TENS: Words = Words("twenty thirty forty fifty sixty seventy eighty ninety");
+
+/// Parts of one.
+pub(super) const FRACTIONS: Words = Words("half halves third thirds quarter quarters");
+
+/// Factor of a word after a number: `million`.
+pub(super) fn multiplier(word: &str) -> Option<Rational> {
+    const POWERS_OF_TEN: [(&str, i128); 5] =
+        [("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12)];
+    let (_, power) = POWERS_OF_TEN.iter().find(|(name, _)| *name == word.to_lowercase())?;
+    Rational::integer(10).power(*power)
+}
+
+/// Whether a letter inside `\text{…}` is a unit.
 pub(super) fn is_unit_letter(letter: char) -> bool {
     UNIT_LETTERS.contains(letter)
 }
 
-/// Morning or afternoon, which no number says.
+/// `am`, `P.M.`: part of a time, no unit.
 pub(super) fn is_half_of_day(words: &str) -> bool {
     matches!(words.trim().to_lowercase().replace('.', "").as_str(), "am" | "pm")
 }

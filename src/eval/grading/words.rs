@@ -1,7 +1,9 @@
-//! Answers in words.
+//! Answers in words, and answers that name an option of the question.
+
+use crate::uq::answer::pattern;
 
 /// Words in lower case with single spaces, without the quotes, punctuation and formatting around them; brackets alone
-/// (as the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
+/// (the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
 pub(super) fn normal_form(answer: &str) -> String {
     let mut text = answer.trim().to_owned();
     for command in ["\\text", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\boxed"] {
@@ -11,14 +13,10 @@ pub(super) fn normal_form(answer: &str) -> String {
         return brackets;
     }
     let text = text.replace(['{', '}', '$', '*', '`', '"', '“', '”', '\\', '~'], " ").replace(['’', '‘'], "'");
+    let loose = |c: char| matches!(c, '.' | '!' | '?' | ':' | '\'' | '(' | ')' | '[' | ']');
     let words = text.split([' ', '\t', '\n', '\r', ',', ';', '\u{a0}']).map(|word| word.trim_matches(loose));
     let words: Vec<String> = words.filter(|word| !word.is_empty()).map(str::to_lowercase).collect();
     words.join(" ")
-}
-
-/// What belongs to no word at its ends.
-fn loose(c: char) -> bool {
-    matches!(c, '.' | '!' | '?' | ':' | '\'' | '(' | ')' | '[' | ']')
 }
 
 /// An answer of nothing but brackets.
@@ -27,4 +25,31 @@ fn brackets(text: &str) -> Option<String> {
     let plain: String = plain.split_whitespace().collect();
     let found = !plain.is_empty() && plain.chars().all(|c| "()[]{}<>".contains(c));
     found.then_some(plain)
+}
+
+/// The option's letter, else the words of the answer.
+pub(super) fn choice(answer: &str) -> String {
+    letter(answer).map_or_else(|| normal_form(answer), |letter| letter.to_string())
+}
+
+/// The letter of an answer like `B`, `(b)`, `B) the cat`, `option B`, `\text{(B)}`, but not of `a cat`.
+pub(super) fn letter(answer: &str) -> Option<char> {
+    let plain = pattern!(r"\\[A-Za-z]+").replace_all(answer, " ");
+    let plain = plain.replace(['{', '}', '$', '*', '`', '"', '\\', '_'], " ");
+    let found = pattern!(
+        r"^(?i:(?:the\s+)?(?:correct\s+)?(?:answer|option|choice)(?:\s+is)?:?\s+)?",
+        r"(?:[(\[]\s*([A-Za-z])\s*[)\]]|([A-Za-z])(?:[).:]|\s*$|\s+[-–—]))"
+    )
+    .captures(plain.trim())?;
+    let letter = found.get(1).or_else(|| found.get(2))?.as_str().chars().next()?;
+    Some(letter.to_ascii_uppercase())
+}
+
+/// The letter of the option whose words an answer repeats; `question` lists them as `(A) …`, one a line.
+pub(super) fn letter_of_text(answer: &str, question: &str) -> Option<char> {
+    let wanted = normal_form(answer);
+    let options = pattern!(r"(?m)^[ \t]*\(?([A-Z])[).:][ \t]+(.+?)[ \t]*$").captures_iter(question);
+    let mut fitting = options.filter(|option| normal_form(&option[2]) == wanted).map(|option| option[1].to_owned());
+    let letter = fitting.next().filter(|_| !wanted.is_empty())?;
+    if fitting.any(|other| other != letter) { None } else { letter.chars().next() }
 }

@@ -27,6 +27,16 @@
 
 use std::ops::Range;
 
+/// A constant regular expression, its parts joined, compiled on first use.
+macro_rules! pattern {
+    ($($part:expr),+ $(,)?) => {{
+        static PATTERN: std::sync::LazyLock<regex::Regex> =
+            std::sync::LazyLock::new(|| regex::Regex::new(&[$($part),+].concat()).expect("a constant pattern"));
+        &*PATTERN
+    }};
+}
+pub(crate) use pattern;
+
 mod boxed;
 mod number;
 mod phrase;

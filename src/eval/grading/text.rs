@@ -1,0 +1,88 @@
+//! Pieces of a formula: digits, groups in braces, repeating decimals, fractions.
+
+use super::rational::Rational;
+use crate::uq::answer::pattern;
+
+/// An argument of digits, or of a single digit without braces.
+const DIGITS: &str = r"\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))";
+
+/// Number of ASCII digits at the start of a text.
+pub(super) fn digits(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+/// Content of the braces at the start of a text, and the text after them.
+pub(super) fn group(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0_usize;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 0 {
+                    return Some((&text[1..at], &text[at + 1..]));
+                }
+            }
+            _ if depth == 0 => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`, `(3)`.
+pub(super) fn period(text: &str) -> Option<(String, &str)> {
+    let pattern = pattern!(
+        r"^(?:\\(?:overline|bar)",
+        DIGITS,
+        r"|\(([0-9]+)\)|\\dot",
+        DIGITS,
+        "(?P<between>[0-9]*)",
+        r"(?P<last>\\dot",
+        DIGITS,
+        ")?)"
+    );
+    let found = pattern.captures(text)?;
+    let rest = &text[found[0].len()..];
+    let open = found.name("last").is_none();
+    if open && (found.name("between").is_some_and(|digits| !digits.is_empty()) || rest.starts_with("\\dot")) {
+        return None;
+    }
+    let digits = found.iter().skip(1).flatten().map(|part| part.as_str()).filter(|part| !part.starts_with('\\'));
+    Some((digits.collect(), rest))
+}
+
+/// Proper fraction after a whole number (`\frac{1}{2}`, ` 1/2`), and the text after it.
+pub(super) fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
+    let pattern = pattern!(r"^(?:\s*\\frac", DIGITS, DIGITS, r"|\s+([0-9]+)/([0-9]+))");
+    let found = pattern.captures(text)?;
+    let mut parts = found.iter().skip(1).flatten().map(|part| part.as_str().parse::<u32>());
+    let (above, below) = (parts.next()?.ok()?, parts.next()?.ok()?);
+    let rest = &text[found[0].len()..];
+    let proper = 0 < above && above < below && !rest.starts_with(|c: char| c.is_ascii_digit() || c == '/' || c == '.');
+    proper.then_some((Rational::new(above.into(), below.into())?, rest))
+}
+
+/// Parts between separators outside of brackets and LaTeX environments.
+pub(super) fn split<'a>(text: &'a str, separators: &[char]) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    let (mut depth, mut start) = (0_i32, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '\\' if text[at..].starts_with("\\begin") => depth += 1,
+            '\\' if text[at..].starts_with("\\end") => depth -= 1,
+            _ if depth == 0 && separators.contains(&c) => {
+                parts.push(&text[start..at]);
+                start = at + c.len_utf8();
+            }
+            _ => depth += nesting(c),
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// Change of the bracket depth at a character.
+pub(super) fn nesting(c: char) -> i32 {
+    i32::from(matches!(c, '(' | '[' | '{' | '⟨')) - i32::from(matches!(c, ')' | ']' | '}' | '⟩'))
+}
