@@ -18,7 +18,6 @@ use crate::model::hub::LocateError;
 use crate::model::hub::download::DownloadError;
 use crate::model::tokenizer::TokenizerError;
 use crate::report::html::HtmlError;
-use crate::report::png::PngError;
 use crate::serve::ServeError;
 use crate::uq::RuleError;
 use std::io;
@@ -76,8 +75,6 @@ pub enum CliError {
     Csv(#[from] csv::Error),
     #[error("the report as JSON: {0}")]
     Json(#[from] serde_json::Error),
-    #[error(transparent)]
-    Png(#[from] PngError),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{}: {why}", path.display())]

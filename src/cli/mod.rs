@@ -89,7 +89,7 @@ impl Messages {
 fn long_version() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
-        let features = [("download", cfg!(feature = "download")), ("png", cfg!(feature = "png"))];
+        let features = [("download", cfg!(feature = "download"))];
         let built: Vec<&str> = features.into_iter().filter(|(_, built)| *built).map(|(name, _)| name).collect();
         let features = if built.is_empty() { "none".to_owned() } else { built.join(", ") };
         let commit = option_env!("UQAC_COMMIT").unwrap_or("not recorded");

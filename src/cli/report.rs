@@ -1,4 +1,4 @@
-//! `uqac report`: an evaluation's tables and pictures, recomputed from its samples.
+//! `uqac report`: tables and pictures of evaluations, recomputed from their samples.
 
 use super::error::CliError;
 use super::{count, note, print};
@@ -6,7 +6,6 @@ use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
 use crate::files;
 use crate::report::html;
 use crate::report::pictures::galleries;
-use crate::report::png::pngs;
 use crate::report::svg::Picture;
 use crate::report::tables::{build::tables, csv::csv, latex::latex, markdown::markdown, text::text};
 use crate::report::term::colour::TermStyle;
@@ -15,52 +14,48 @@ use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Tables and pictures of what evaluations found
+/// Tables and pictures of evaluations
 ///
-/// Reads the folders that `uqac eval --output` has written; no model is needed. Shards of a run, in one folder or in
-/// several given together, are merged.
+/// Reads folders written by `uqac eval --output`; needs no model. Merges the shards of a run, in one folder or several.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReportArgs {
     /// Folders of runs
     #[arg(required = true, value_name = "DIR")]
     folders: Vec<PathBuf>,
-    /// How it is written; json holds every number, html is one page with tables, pictures and every item
+    /// Output format; json holds every number, html is one page with tables, pictures and all items
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// A file instead of standard output; with html a folder, which gets report.html and the pictures (or a file, if it
-    /// ends in .html)
+    /// Output file [default: standard output]; with html a folder for report.html and the pictures, or a file named *.html
     #[arg(short, long, value_name = "FILE|FOLDER")]
     output: Option<PathBuf>,
-    /// Replace a file that is there already (report.html in a folder always is)
+    /// Replace an existing file (report.html in a folder is always replaced)
     #[arg(long)]
     overwrite: bool,
-    /// Also write the pictures into this folder, as SVG
+    /// Also write the pictures to this folder, as SVG
     #[arg(long, value_name = "FOLDER")]
     pictures: Option<PathBuf>,
-    /// The pictures as PNG, too (in builds with the feature png)
-    #[arg(long)]
-    png: bool,
-    /// Only these methods, by their keys in the samples' uq.scores
+    /// Methods to report, by their keys in uq.scores [default: all]
     #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
     methods: Vec<String>,
-    /// The method that the others are compared with
+    /// Baseline for differences
     #[arg(long, value_name = "METHOD", default_value = "p")]
     against: String,
-    /// Resamples of the bootstrap; 0: no intervals
+    /// Bootstrap resamples; 0: no intervals
     #[arg(long, value_name = "N", default_value = "1000", value_parser = count(0..=100_000))]
     resamples: usize,
-    /// Find the threshold above which at most this share of the answers is wrong, by an exact bound (Clopper-Pearson over 20
-    /// thresholds) on a random half of the items, and show what comes of it on the other half
+    /// Choose the threshold that bounds the share of wrong answers, on a random half of the items, and test it on the other
+    ///
+    /// Exact Clopper-Pearson bounds over 20 thresholds.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     target_risk: Option<f64>,
-    /// With what probability --target-risk is to hold
+    /// Confidence level of --target-risk
     #[arg(long, value_name = "SHARE", value_parser = share, default_value = "0.95")]
     risk_confidence: f64,
-    /// Fit Platt's sigmoid and isotonic regression on a random half of the items, and show the errors on the other half
+    /// Fit Platt scaling and isotonic regression on a random half of the items and show the errors on the other
     #[arg(long)]
     calibrate: bool,
-    /// Seed of the bootstrap and of the halves
+    /// Seed of the bootstrap and the halves
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
 }
@@ -106,10 +101,8 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
             run.notes.iter().for_each(|what| note(&format!("note: {}: {what}", run.name)));
         }
     }
-    match args.pictures.clone().or(folder.map(|folder| folder.join("pictures"))) {
-        Some(folder) => draw(&analysis, &folder, args.png)?,
-        None if args.png => return Err(CliError::Missing("--pictures FOLDER")),
-        None => (),
+    if let Some(folder) = args.pictures.clone().or(folder.map(|folder| folder.join("pictures"))) {
+        draw(&analysis, &folder)?;
     }
     let text = written(&analysis, args)?;
     match file {
@@ -122,7 +115,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file that is there is replaced only if that is asked for, and what a run consists of never.
+/// An existing file is replaced only with --overwrite, a run's own files never.
 fn refuse_existing(file: &Path, overwrite: bool, runs: &[PathBuf]) -> Result<(), CliError> {
     let Ok(metadata) = file.metadata() else { return Ok(()) };
     let of_a_run = |name: &str| name == "manifest.json" || name.starts_with("samples_") || name.starts_with("sweep_");
@@ -138,7 +131,7 @@ fn refuse_existing(file: &Path, overwrite: bool, runs: &[PathBuf]) -> Result<(),
     }
 }
 
-/// The file that the report goes to, and the folder that is its own, if it has one: a page's.
+/// The output file, and a page's own folder.
 fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
     let named_html = |path: &Path| path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("html"));
     match args.output.as_deref() {
@@ -150,7 +143,7 @@ fn places(args: &ReportArgs) -> (Option<PathBuf>, Option<&Path>) {
 }
 
 fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
-    /// Columns of a table in a file.
+    /// Columns of a text table in a file.
     const FILE_WIDTH: usize = 120;
     let style = match args.output {
         Some(_) => TermStyle { colour: false, width: FILE_WIDTH },
@@ -166,21 +159,17 @@ fn written(analysis: &Analysis, args: &ReportArgs) -> Result<String, CliError> {
     })
 }
 
-/// Writes every picture into the folder.
-fn draw(analysis: &Analysis, folder: &Path, png: bool) -> Result<(), CliError> {
-    let write = |name: String, bytes: &[u8]| {
-        let file = folder.join(name);
-        std::fs::write(&file, bytes).map_err(|source| CliError::File { path: file, source })
+/// Writes every picture to the folder.
+fn draw(analysis: &Analysis, folder: &Path) -> Result<(), CliError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| CliError::File { path, source }
     };
-    std::fs::create_dir_all(folder).map_err(|source| CliError::File { path: folder.to_owned(), source })?;
+    std::fs::create_dir_all(folder).map_err(failed(folder))?;
     let pictures: Vec<Picture> = galleries(analysis).into_iter().flat_map(|gallery| gallery.pictures).collect();
     for picture in &pictures {
-        write(format!("{}.svg", picture.name), picture.standalone().as_bytes())?;
-    }
-    if png {
-        for (picture, bytes) in pictures.iter().zip(pngs(&pictures)?) {
-            write(format!("{}.png", picture.name), &bytes)?;
-        }
+        let file = folder.join(format!("{}.svg", picture.name));
+        std::fs::write(&file, picture.standalone()).map_err(failed(&file))?;
     }
     note(&format!("{} pictures in {}", pictures.len(), folder.display()));
     Ok(())

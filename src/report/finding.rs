@@ -1,36 +1,33 @@
-//! What a report leads with: what was run, which method won on each task, and how UQAC stands to it and to the controls.
+//! The lead of a report: what was run, the best method on each task, and UQAC beside it and beside the controls.
 
-use super::tables::columns::{percent, with_interval};
+use super::tables::format::Format::{Difference, Interval, Percent};
 use crate::eval::analysis::{Analysis, Estimate, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::Metric;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Scores that any confidence has to beat, by their keys: they know nothing but a response's length.
+/// Keys of scores that any confidence has to beat: they know only a response's length.
 pub const CONTROLS: [&str; 1] = ["trace_length"];
 
-/// The finding of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     pub model: String,
-    /// What was run: names and values.
+    /// The run's settings: names and values.
     pub facts: Vec<(&'static str, String)>,
     pub verdicts: Vec<Verdict>,
 }
 
-/// Which method won on a task.
+/// The methods on a task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     pub task: String,
-    /// Share of right answers, and of how many items.
     pub accuracy: String,
-    /// The method of the highest AUROC, and its value; none where there are no two classes.
+    /// The method of the highest AUROC and its value; `None` without two classes.
     pub best: Option<(String, String)>,
-    /// How UQAC stands to the best and to the controls, those of its chain included, and which is calibrated best.
     pub sentences: Vec<String>,
 }
 
-/// A finding for each run.
+/// A finding per run.
 pub fn findings(analysis: &Analysis) -> Vec<Finding> {
     let of_run = |run: &RunAnalysis| Finding {
         model: run.name.clone(),
@@ -64,7 +61,7 @@ fn facts(analysis: &Analysis, run: &RunAnalysis) -> Vec<(&'static str, String)> 
     facts.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// A method on a task: its AUROC, and by how much it is above UQAC's where both are of the same items.
+/// A method's AUROC, and its paired difference to UQAC's where both are on the same items.
 struct Standing<'a> {
     key: &'a str,
     name: &'a str,
@@ -73,8 +70,8 @@ struct Standing<'a> {
     ece: Option<f64>,
 }
 
-/// Methods that have an AUROC, the best first: on the items that all methods have a score of, where these are nearly all;
-/// else the methods that score nearly all items, each on its own.
+/// Methods with an AUROC, the best first: on the common items of all methods if these are nearly all items; else each method
+/// that scores nearly all items on its own.
 fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalysis) -> Vec<Standing<'a>> {
     let items = task.methods.iter().map(|method| method.answered.items).max().unwrap_or(0);
     let nearly_all = |n: usize| 10 * n >= 9 * items;
@@ -90,8 +87,7 @@ fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalys
         let (measures, above) = measured(key)?;
         Some(Standing { key, name, auroc: measures.get(Metric::Auroc)?, above, ece: measures.value(run.ece()) })
     };
-    let mut standings: Vec<_> =
-        analysis.methods.iter().filter_map(|method| standing(&method.key, &method.name)).collect();
+    let mut standings: Vec<_> = analysis.rows().filter_map(|method| standing(&method.key, &method.name)).collect();
     standings.sort_by(|a, b| b.auroc.value.total_cmp(&a.auroc.value));
     standings
 }
@@ -105,7 +101,7 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
             sentences.extend(standings.get(1).map(|next| compared(uqac, next, "the next best")));
         } else {
             let versus = compared(uqac, best, "the best");
-            sentences.push(format!("{} has {}. {versus}", uqac.name, with_interval(Some(uqac.auroc))));
+            sentences.push(format!("{} has {}. {versus}", uqac.name, Interval.show(Some(uqac.auroc))));
         }
         let controls = standings.iter().filter(|standing| CONTROLS.contains(&standing.key) && standing.key != best.key);
         sentences.extend(controls.map(|control| compared(uqac, control, "a control")));
@@ -119,38 +115,33 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
     }
     Verdict {
         task: task.task.clone(),
-        accuracy: format!("{} of {} items right", percent(task.summary.accuracy), task.summary.graded),
-        best: standings.first().map(|best| (best.name.to_owned(), with_interval(Some(best.auroc)))),
+        accuracy: format!("{} of {} items right", Percent.show(task.summary.accuracy), task.summary.graded),
+        best: standings.first().map(|best| (best.name.to_owned(), Interval.show(Some(best.auroc)))),
         sentences,
     }
 }
 
-/// How the chain stands to as many tokens that attention has no part in, by the method that the report is about, or by P_attn
-/// where the controls have no score of it.
+/// The chain against its controls, by the report's main method or, if they have no score of it, by P_attn.
 fn beside_controls(analysis: &Analysis, task: &TaskAnalysis) -> Option<String> {
     let of = |key: &str| {
         let pairs = task.controls.iter().filter_map(|control| {
             let method = control.methods.iter().find(|method| method.method == key)?;
             Some((control.chain.as_str(), method.difference.get(&Metric::Auroc).copied().flatten()?))
         });
-        let name = &analysis.methods.iter().find(|method| method.key == key)?.name;
-        beside(name, &pairs.collect::<Vec<_>>())
+        beside(analysis.name_of(key), &pairs.collect::<Vec<_>>())
     };
     of(&analysis.options.against).or_else(|| of("p_attn"))
 }
 
-/// The sentence of some controls and the differences to them.
 fn beside(name: &str, controls: &[(&str, Estimate)]) -> Option<String> {
     let each = |(chain, above): &(&str, Estimate)| {
-        let interval = above.interval.map_or(String::new(), |[low, high]| format!(" [{low:+.3}, {high:+.3}]"));
-        format!("{chain} {:+.3}{interval}{}", above.value, clear(above.interval))
+        format!("{chain} {}{}", Difference.show(Some(*above)), significance(above.interval))
     };
     let all = controls.iter().map(each).collect::<Vec<_>>().join("; ");
     (!all.is_empty()).then(|| format!("{name} over the chain against the same over other tokens: {all}."))
 }
 
-/// Whether a difference with this interval is more than chance.
-fn clear(interval: Option<[f64; 2]>) -> &'static str {
+fn significance(interval: Option<[f64; 2]>) -> &'static str {
     match interval {
         Some([low, _]) if low > 0.0 => ", better",
         Some([_, high]) if high < 0.0 => ", worse",
@@ -159,18 +150,18 @@ fn clear(interval: Option<[f64; 2]>) -> &'static str {
     }
 }
 
-/// How far UQAC is above or below another method, and whether that is more than chance: by the interval of the paired
-/// difference, or, where the two are not of the same items, by whether their intervals overlap.
+/// UQAC against another method: significant by the interval of the paired difference or, on different items, if the two
+/// intervals do not overlap.
 fn compared(uqac: &Standing<'_>, other: &Standing<'_>, role: &str) -> String {
-    let by = other.above.map_or(uqac.auroc.value - other.auroc.value, |above| -above.value);
-    let paired = other.above.and_then(|above| above.interval).map(|[low, high]| [-high, -low]);
+    let value = other.above.map_or(uqac.auroc.value - other.auroc.value, |above| -above.value);
+    let interval = other.above.and_then(|above| above.interval).map(|[low, high]| [-high, -low]);
     let apart = || {
         let ([low, high], [other_low, other_high]) = (uqac.auroc.interval?, other.auroc.interval?);
         Some([low - other_high, high - other_low])
     };
-    let clear = clear(paired.or_else(apart));
-    let interval = paired.map_or(String::new(), |[low, high]| format!(" [{low:+.3}, {high:+.3}]"));
-    format!("Against {}, {role} ({:.3}): {by:+.3}{interval}{clear}.", other.name, other.auroc.value)
+    let by = Difference.show(Some(Estimate { value, interval }));
+    let significance = significance(interval.or_else(apart));
+    format!("Against {}, {role} ({:.3}): {by}{significance}.", other.name, other.auroc.value)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Outcomes for people: one response in a terminal, an evaluation as tables, pictures and a page.
+//! Results for people: one response in a terminal or notebook, an evaluation as tables, pictures and a page.
 //!
 //! ```text
-//! response, outcome ─ term (drawn with layout, colour and sanitize)
+//! response, outcome ─ term (layout, colour, sanitize)
 //! run folders ─ crate::eval::analysis ─┬─ tables (terminal, Markdown, LaTeX, CSV)
 //!                                      ├─ pictures (drawn by svg)
 //!                                      └─ html (a finding, both, and every item)
@@ -10,7 +10,6 @@
 pub mod finding;
 pub mod html;
 pub mod pictures;
-pub mod png;
 pub mod svg;
 pub mod tables;
 pub mod term;

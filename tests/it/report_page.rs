@@ -11,7 +11,7 @@ use uqac::report::finding::{Finding, Verdict, findings};
 use uqac::report::html::{Items, Page, Run};
 use uqac::report::pictures::{Gallery, galleries};
 use uqac::report::svg::{Curve, risk_coverage};
-use uqac::report::tables::{Align, Field, Section, Table};
+use uqac::report::tables::{Cell, Section, Table};
 
 const HOSTILE: &str =
     "</script><!--<script>alert(1)</script> <img src=x onerror=alert(2)> &amp; \"'` \u{0}\u{202e}\u{2028}\\ud800";
@@ -87,10 +87,10 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
         Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2, highlighted: true };
     let table = Table {
         title: HOSTILE.to_owned(),
-        columns: vec![("method".into(), Align::Left), ("AUROC".into(), Align::Right)],
+        columns: vec!["method".into(), "AUROC".into()],
         sections: vec![Section {
             label: Some(HOSTILE.to_owned()),
-            rows: vec![vec![HOSTILE.into(), Field { text: "0.5".to_owned(), best: true }]],
+            rows: vec![vec![HOSTILE.into(), Cell { text: "0.5".to_owned(), best: true }]],
         }],
         notes: vec![HOSTILE.to_owned()],
     };

@@ -1,7 +1,6 @@
 //! The pictures: well-formed, escaped, the same each time, and drawn for every input that can come.
 
 use roxmltree::{Document, Node};
-use uqac::report::png::pngs;
 use uqac::report::svg::{
     Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, ece_auroc,
     gamma, overhead, reliability, risk_coverage, theme,
@@ -259,23 +258,4 @@ fn points_on_a_line_are_correlated() {
     let picture = ece_auroc("r", "p", &[0.6, 0.7, 0.9].map(point)).standalone();
     assert!(picture.contains("Pearson r = -1.00 over 3 points"), "{picture}");
     assert!(!ece_accuracy("r", "p", &[0.6, 0.7, 0.9].map(point)).standalone().contains("Pearson"), "accuracy is one");
-}
-
-#[test]
-fn png_pictures_are_drawn_or_said_to_be_missing() {
-    match pngs(&ordinary()) {
-        Ok(files) => {
-            for (picture, file) in ordinary().iter().zip(files) {
-                assert_eq!(&file[..8], b"\x89PNG\r\n\x1a\n", "{}", picture.name);
-                // Width and height lie at the start of the first chunk.
-                let size = |at: usize| u32::from_be_bytes(file[at..at + 4].try_into().unwrap());
-                assert_eq!(size(16), 840, "twice the width of the SVG");
-                assert!(file.len() > 5_000, "{}: {} bytes, for {} rows", picture.name, file.len(), size(20));
-            }
-        }
-        Err(error) => {
-            let missing = if cfg!(feature = "png") { "no fonts" } else { "--features png" };
-            assert!(error.to_string().contains(missing), "{error}");
-        }
-    }
 }

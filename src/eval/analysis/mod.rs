@@ -88,6 +88,19 @@ pub struct Analysis {
     pub runs: Vec<RunAnalysis>,
 }
 
+impl Analysis {
+    /// Methods with a row of their own: a logarithm ranks like its probability and shares that row.
+    pub fn rows(&self) -> impl Iterator<Item = &Method> {
+        let has_twin = |method: &Method| self.methods.iter().any(|other| other.log == Some(method.key.as_str()));
+        self.methods.iter().filter(move |method| method.key == self.options.against || !has_twin(method))
+    }
+
+    /// A method's name for people.
+    pub fn name_of<'a>(&'a self, key: &'a str) -> &'a str {
+        self.methods.iter().find(|method| method.key == key).map_or(key, |method| &method.name)
+    }
+}
+
 /// One evaluation of a model: a folder, or the folders of its shards.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunAnalysis {
@@ -304,6 +317,10 @@ pub struct SweepSetting {
 }
 
 impl SweepSetting {
+    pub fn method(&self, key: &str) -> Option<&SweepMethod> {
+        self.methods.iter().find(|method| method.method == key)
+    }
+
     /// `k=8, theta=0.5`
     pub fn name(&self) -> String {
         let pair = |(key, value): (&String, &Value)| match value {

@@ -1,380 +1,460 @@
-//! What is in each table.
+//! The tables of a report: columns over facts.
 
-use super::columns::{
-    MethodColumn, method_table, number, percent, percent_with_interval, plain, ranked, title, with_interval,
-    with_method,
+use super::Table;
+use super::columns::{Column, method_table, table};
+use super::facts::{self, Facts, Number, find};
+use super::format::Format;
+use super::format::Format::{
+    Count, Decimals, Difference, Interval, Items, OneDecimal, Percent, PercentInterval, Spread, Threshold,
 };
-use super::{Align, Field, NONE, Section, Table, early, holdout};
 use crate::eval::analysis::controls::{Control, ControlMethod};
+use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
 use crate::eval::analysis::methods::TASK_IDENTITY;
-use crate::eval::analysis::{
-    Analysis, Common, CommonMethod, Estimate, Method, MethodAnalysis, MethodMeans, RunAnalysis, Summary, SweepSetting,
-    TaskAnalysis, Votes,
-};
+use crate::eval::analysis::{Analysis, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
 use crate::eval::sample::Similarity;
-use Align::{Left, Right};
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 /// Every table of a report, in its order.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
-    let mut tables = vec![summary(analysis)];
+    let mut tables = Vec::new();
     for run in &analysis.runs {
-        for task in run.benchmarks() {
-            tables.extend(methods(analysis, run, task));
-            tables.extend(task.common.as_ref().map(|common| compared(analysis, run, task, common)));
-            tables.extend(controls(analysis, run, task));
-            tables.extend(holdout::tables(analysis, run, task));
+        let scope = |task| Scope { analysis, run, task, ece: run.ece().key(), facts: facts::of_task(task) };
+        let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
+        for scope in &scopes {
+            tables.extend([scope.methods(), scope.compared(), scope.controls()]);
+            tables.extend([scope.abstention(), scope.calibration()]);
         }
-        tables.extend(over_tasks(analysis, run));
-        tables.extend(means(analysis, run));
-        tables.extend(run.benchmarks().filter_map(|task| sweep(analysis, run, task)));
-        tables.extend(run.benchmarks().flat_map(|task| early::tables(analysis, run, task)));
-        tables.extend(run.benchmarks().filter_map(|task| overhead(run, task)));
+        tables.extend([over_tasks(analysis, run), means(analysis, run)]);
+        tables.extend(scopes.iter().map(Scope::sweep));
+        tables.extend(scopes.iter().flat_map(|scope| scope.task.early.iter().map(|early| scope.early(early))));
+        tables.extend(scopes.iter().map(Scope::overhead));
     }
-    tables.extend(over_models(analysis));
-    tables.extend(similarity(analysis));
-    tables
+    tables.extend([over_models(analysis), similarity(analysis)]);
+    let with_rows = |mut table: Table| {
+        table.sections.retain(|section| !section.rows.is_empty());
+        (!table.sections.is_empty()).then_some(table)
+    };
+    let tables = tables.into_iter().flatten().filter_map(with_rows);
+    std::iter::once(summary(analysis)).chain(tables).collect()
 }
 
-fn heads(columns: &[(&'static str, Align)]) -> Vec<(Cow<'static, str>, Align)> {
-    columns.iter().map(|(head, align)| (Cow::Borrowed(*head), *align)).collect()
+/// A benchmark of a run with its facts.
+struct Scope<'a> {
+    analysis: &'a Analysis,
+    run: &'a RunAnalysis,
+    task: &'a TaskAnalysis,
+    /// Key of the calibration error that the run's profile means.
+    ece: &'static str,
+    facts: Vec<Facts<'a>>,
 }
 
-/// `+0.021 [-0.004, +0.050]`
-fn difference(estimate: Option<Estimate>) -> String {
-    match estimate {
-        Some(Estimate { value, interval: Some([low, high]) }) => format!("{value:+.3} [{low:+.3}, {high:+.3}]"),
-        other => other.map_or(NONE.to_owned(), |estimate| format!("{:+.3}", estimate.value)),
+impl<'a> Scope<'a> {
+    fn title(&self, what: &str) -> String {
+        format!("{} on {}: {what}", self.run.name, self.task.task)
     }
-}
 
-fn mean_sd(value: Option<MeanSd>) -> String {
-    value.map_or(NONE.to_owned(), |MeanSd { mean, sd }| format!("{mean:.3} ± {sd:.3}"))
-}
+    /// Methods that have facts of a view.
+    fn methods_of(&self, views: &[&str]) -> Vec<&'a Method> {
+        let has = |method: &&Method| self.facts.iter().any(|of| of.method == method.key && views.contains(&of.view));
+        self.analysis.rows().filter(has).collect()
+    }
 
-/// Items, accuracy and what went wrong, by run and task.
-fn summary(analysis: &Analysis) -> Table {
-    let columns = [
-        ("Task", Left),
-        ("Items", Right),
-        ("Accuracy [95 %]", Right),
-        ("Majority", Right),
-        ("No answer", Right),
-        ("Truncated", Right),
-        ("Errors", Right),
-        ("Labels differ", Right),
-        ("Accuracy ref.", Right),
-        ("Tokens", Right),
-        ("Chain", Right),
-        ("Ensemble", Right),
-    ];
-    let row = |task: &TaskAnalysis| -> Vec<Field> {
-        let Summary { items, graded_twice, disagreements, .. } = task.summary;
-        let s = &task.summary;
-        let mean = |value: Option<f64>| value.map_or(NONE.to_owned(), |value| format!("{value:.1}"));
-        let differ = if graded_twice > 0 { disagreements.to_string() } else { NONE.to_owned() };
-        let counts = [s.no_answer, s.truncated, s.errors].map(|n| n.to_string());
-        let [no_answer, truncated, errors] = counts;
-        let texts = [
-            task.task.clone(),
-            items.to_string(),
-            percent_with_interval(s.accuracy, s.accuracy_interval),
-            percent(s.majority_accuracy),
-            no_answer,
-            truncated,
-            errors,
-            differ,
-            percent(s.accuracy_reference),
-            mean(s.mean_response_tokens),
-            mean(s.mean_chain),
-            mean(s.mean_ensemble),
+    /// Name of the method that the others are compared with.
+    fn against(&self) -> &'a str {
+        self.analysis.name_of(&self.analysis.options.against)
+    }
+
+    fn plain(
+        &self,
+        head: &'static str,
+        format: Format,
+        view: &'static str,
+        metric: &'static str,
+    ) -> Column<'_, &'a Method> {
+        Column::new(head, format, move |method: &&Method| find(&self.facts, view, "", &method.key, metric))
+    }
+
+    fn ranked(
+        &self,
+        head: &'static str,
+        format: Format,
+        view: &'static str,
+        metric: &'static str,
+    ) -> Column<'_, &'a Method> {
+        let lower = metric.starts_with("ece") || metric.starts_with("brier") || metric == "aurc";
+        self.plain(head, format, view, metric).ranked(!lower)
+    }
+
+    fn methods(&self) -> Option<Table> {
+        let columns = [
+            self.plain("n", Items, "answered", "auroc"),
+            self.ranked("AUROC [95 %]", Interval, "answered", "auroc"),
+            self.ranked("ECE", Decimals, "answered", self.ece),
+            self.ranked("Brier", Decimals, "answered", "brier"),
+            self.ranked("AUPRC", Decimals, "answered", "auprc"),
+            self.ranked("AURC", Decimals, "answered", "aurc"),
+            self.ranked("PRR", Decimals, "answered", "prr"),
+            self.ranked("AUROC, balanced", Spread, "balanced", "auroc"),
+            self.ranked("ECE, balanced", Spread, "balanced", self.ece),
+            self.ranked("by length", Decimals, "answered", "length_controlled_auroc"),
+            self.ranked("AUROC, all", Decimals, "all", "auroc"),
         ];
-        texts.map(Field::new).into()
+        Some(method_table(self.title("methods"), &self.methods_of(&["answered"]), &columns, self.method_notes()))
+    }
+
+    fn method_notes(&self) -> Vec<String> {
+        let (run, task) = (self.run, self.task);
+        let answered = task.items.iter().filter(|i| i.answered() && i.correct.is_some()).count();
+        let ends = if run.ece() == Metric::Ece { "[a, b)" } else { "(a, b]" };
+        let balanced = per_class(task).map_or("undefined, one class only".to_owned(), |n| {
+            format!("mean ± sd over 5 subsamples of {n} right and {n} wrong items")
+        });
+        let mut notes = vec![
+            format!(
+                "n: answered items with a score, of {answered}. All: with the {} unanswered items, ranked lowest.",
+                task.summary.graded - answered
+            ),
+            format!("ECE: 20 bins {ends}, probabilities only. Balanced: {balanced}."),
+            "By length: AUROC within fifths of response length. Best: *.".to_owned(),
+        ];
+        if self.analysis.methods.iter().any(|method| method.log.is_some()) {
+            notes.push(
+                "Products of probabilities rank by their logarithms, which have no rows of their own.".to_owned(),
+            );
+        }
+        if task.controls.is_empty() {
+            notes.push("No control chains: the chain's gain over random tokens is unknown.".to_owned());
+        }
+        if task.method(TASK_IDENTITY).is_some() {
+            notes.push("Task identity: accuracy of the item's subtask, the gain of telling subtasks apart.".to_owned());
+        }
+        if let Some(most) = task.methods.iter().max_by_key(|method| method.missing).filter(|method| method.missing > 0)
+        {
+            notes.push(format!("{} has no score for {} answered items.", most.method, most.missing));
+        }
+        notes
+    }
+
+    /// Methods on the same items as one of them, and the differences to it.
+    fn compared(&self) -> Option<Table> {
+        let common = self.task.common.as_ref()?;
+        let against = self.analysis.name_of(&common.against);
+        let columns = [
+            self.plain("n", Items, "common", "auroc"),
+            self.ranked("AUROC [95 %]", Interval, "common", "auroc"),
+            self.plain("Difference [95 %]", Difference, "difference", "auroc"),
+            self.ranked("ECE [95 %]", Interval, "common", self.ece),
+            self.plain("Difference [95 %]", Difference, "difference", self.ece),
+        ];
+        let notes = vec![format!(
+            "n: items with scores of the method and of {against} ({} items). Difference: to {against} on these items, paired \
+             bootstrap.",
+            common.items
+        )];
+        let mut table = method_table(self.title("methods compared"), &self.methods_of(&["common"]), &columns, notes);
+        let rows = table.sections.iter_mut().flat_map(|section| &mut section.rows);
+        for row in rows.filter(|row| row[0].text == against) {
+            (row[3], row[5]) = Default::default();
+        }
+        Some(table)
+    }
+
+    /// The run's chain beside control chains.
+    fn controls(&self) -> Option<Table> {
+        type Of<'c> = (&'c Control, &'c ControlMethod);
+        let column = |head, format, view, metric| {
+            Column::new(head, format, move |(control, found): &Of| {
+                find(&self.facts, view, &format!("chain={}", control.chain), &found.method, metric)
+            })
+        };
+        let columns = [
+            column("n", Items, "control", "auroc"),
+            Column::new("Draws", Count, |(control, _): &Of| Some(control.draws as f64)),
+            column("AUROC, chain's", Decimals, "control_own", "auroc"),
+            column("Control's [95 %]", Interval, "control", "auroc"),
+            column("Chain's - control's [95 %]", Difference, "control_difference", "auroc"),
+            column("ECE, chain's", Decimals, "control_own", self.ece),
+            column("Control's [95 %]", Interval, "control", self.ece),
+            column("Chain's - control's [95 %]", Difference, "control_difference", self.ece),
+        ];
+        let shown = |found: &&ControlMethod| self.analysis.rows().any(|method| method.key == found.method);
+        let section = |control: &'a Control| {
+            let row = |found: &'a ControlMethod| (self.analysis.name_of(&found.method).to_owned(), (control, found));
+            (Some(control.chain.clone()), control.methods.iter().filter(shown).map(row).collect())
+        };
+        let notes = vec![
+            "The same scores of the same responses over equally many tokens that attention did not choose (random: any; \
+             random-digits: with a digit; random-content: no stop words; similarity: most similar to the answer) or over all \
+             tokens (none). Means over draws, each measured by itself. Paired bootstrap over items; an interval that contains \
+             0 shows no gain from attention."
+                .to_owned(),
+        ];
+        let sections = self.task.controls.iter().map(section).collect();
+        Some(table(self.title("the chain beside its controls"), "Score", &columns, sections, notes))
+    }
+
+    /// Thresholds chosen on one half of the items and tried on the other.
+    fn abstention(&self) -> Option<Table> {
+        let (options, holdout) = (&self.analysis.options, self.task.holdout.as_ref()?);
+        let risk = options.target_risk?;
+        let bound = |method: &&Method| {
+            let found = holdout.methods.iter().find(|found| found.method == method.key);
+            found.and_then(|found| found.abstention.as_ref()?.bound)
+        };
+        let columns = [
+            self.plain("Threshold", Threshold, "fitted", "threshold"),
+            self.plain("Coverage, chosen on", Percent, "fitted", "coverage"),
+            self.plain("Risk", Percent, "fitted", "risk"),
+            Column::new("Bound", Percent, bound),
+            self.ranked("Coverage, held out", Percent, "held_out", "coverage"),
+            self.plain("Risk, held out [95 %]", PercentInterval, "held_out", "risk"),
+        ];
+        let percent = |share: f64| format!("{} %", (share * 1e6).round() / 1e4);
+        let notes = vec![
+            format!(
+                "The lowest threshold with at most {} wrong answers at confidence {}, by Clopper-Pearson bounds on one half (20 \
+                 thresholds, Bonferroni), tried on the other ({} items to choose on, {} held out).",
+                percent(risk),
+                percent(options.risk_confidence),
+                holdout.fitted,
+                holdout.held_out
+            ),
+            "Coverage: answered share of all questions of the half. Best: highest on the held-out half.".to_owned(),
+        ];
+        Some(method_table(self.title("when to answer"), &self.methods_of(&["fitted"]), &columns, notes))
+    }
+
+    fn calibration(&self) -> Option<Table> {
+        let holdout = self.task.holdout.as_ref().filter(|_| self.analysis.options.calibrate)?;
+        let columns = [
+            self.plain("n", Items, "held_out", "ece"),
+            self.ranked("ECE, as is", Decimals, "held_out", "ece"),
+            self.ranked("ECE, Platt", Decimals, "held_out", "ece_platt"),
+            self.ranked("ECE, isotonic", Decimals, "held_out", "ece_isotonic"),
+            self.ranked("Brier, as is", Decimals, "held_out", "brier"),
+            self.ranked("Brier, Platt", Decimals, "held_out", "brier_platt"),
+            self.ranked("Brier, isotonic", Decimals, "held_out", "brier_isotonic"),
+        ];
+        let notes = vec![format!(
+            "Fitted on one half, measured on the other ({} items to fit on, {} held out). Platt: a sigmoid, of log-odds where the \
+             score is a probability.",
+            holdout.fitted, holdout.held_out
+        )];
+        let known = self.analysis.rows().filter(|m| holdout.methods.iter().any(|found| found.method == m.key));
+        Some(method_table(self.title("calibrated"), &known.collect::<Vec<_>>(), &columns, notes))
+    }
+
+    fn sweep(&self) -> Option<Table> {
+        let has = |key: &str| self.task.sweep.iter().any(|setting| setting.method(key).is_some());
+        let against = self.analysis.rows().find(|m| m.key == self.analysis.options.against && has(&m.key));
+        let shown = against.or_else(|| self.analysis.rows().find(|method| has(&method.key)))?;
+        let of = |head, format, method: &'a str, metric| {
+            let number = move |setting: &&SweepSetting| find(&self.facts, "sweep", &setting.name(), method, metric);
+            Column::new(head, format, number)
+        };
+        let columns = [
+            of("Items", Items, "", "same_chain"),
+            Column::new("Chain", OneDecimal, |setting: &&SweepSetting| setting.mean_chain),
+            of("Overlap", Decimals, "", "chain_overlap"),
+            of("Same chain", Percent, "", "same_chain"),
+            of("AUROC", Decimals, &shown.key, "auroc"),
+            of("ECE", Decimals, &shown.key, self.ece),
+            of("Mean change", Decimals, &shown.key, "mean_change"),
+            of("Largest", Decimals, &shown.key, "largest_change"),
+        ];
+        let notes = vec![format!(
+            "Of {}, over the same responses. Overlap: mean Jaccard index of the chains with the run's own, without answer \
+             tokens. Change: |score - the run's own|.",
+            shown.name
+        )];
+        let name = |setting: &SweepSetting| if setting.setting.is_empty() { OWN.to_owned() } else { setting.name() };
+        let rows = self.task.sweep.iter().map(|setting| (name(setting), setting)).collect();
+        Some(table(self.title("other parameters"), "Setting", &columns, vec![(None, rows)], notes))
+    }
+
+    fn early(&self, early: &EarlyStopping) -> Option<Table> {
+        type Of<'p> = &'p EarlyPoint;
+        let accuracy = |point: &Of| Number::new(Some(point.accuracy), point.accuracy_interval);
+        let columns = [
+            Column::new("Stopped", Count, |point: &Of| Some(point.stopped as f64)),
+            Column::new("Of them right", Count, |point: &Of| Some(point.right_stopped as f64)),
+            Column::new("Tokens saved", Percent, |point: &Of| Some(point.tokens_saved)),
+            Column::new("Accuracy [95 %]", PercentInterval, accuracy),
+            Column::new("By a coin", Percent, |point: &Of| Some(point.accuracy_by_chance)),
+            Column::new("AUROC of the rest [95 %]", Interval, |point: &Of| point.auroc),
+        ];
+        let notes = vec![format!(
+            "Effect of --stop-below with --running {} --window {} on {} items: a response ends without an answer when its \
+             running confidence falls below the threshold. By a coin: accuracy if equally many responses ended at random. \
+             AUROC: of {}, over the other responses.",
+            early.measure,
+            early.window,
+            early.items,
+            self.against()
+        )];
+        let rows = early.points.iter().map(|point| (Decimals.show(point.threshold), point)).collect();
+        let title = self.title(&format!("stopping early ({})", early.measure));
+        Some(table(title, "Threshold", &columns, vec![(None, rows)], notes))
+    }
+
+    fn overhead(&self) -> Option<Table> {
+        let columns = [
+            Column::new("Items", Count, |stage: &&Stage| Some(stage.items as f64)),
+            Column::new("Seconds", OneDecimal, |stage: &&Stage| Some(stage.seconds)),
+            Column::new("Per item", Decimals, |stage: &&Stage| Some(stage.seconds_per_item)),
+            Column::new("Of generation", Percent, |stage: &&Stage| stage.relative_to_generate),
+        ];
+        let rows = self.task.overhead.iter().map(|stage| (stage.stage.clone(), stage)).collect();
+        let notes = vec!["Of generation: relative to the time for generating the same responses.".to_owned()];
+        Some(table(self.title("time by stage"), "Stage", &columns, vec![(None, rows)], notes))
+    }
+}
+
+/// The run's parameters among those of a sweep.
+const OWN: &str = "the run's own";
+
+/// Items, accuracy and failures, by run and task.
+fn summary(analysis: &Analysis) -> Table {
+    type Of<'f> = Vec<Facts<'f>>;
+    let column = |head, format, metric| Column::new(head, format, move |of: &Of| find(of, "summary", "", "", metric));
+    let differ = |of: &Of| match find(of, "summary", "", "", "accuracy_reference").value {
+        Some(_) => find(of, "summary", "", "", "disagreements"),
+        None => Number::default(),
     };
-    let section = |run: &RunAnalysis| {
-        let by = run.profile.as_ref().map_or(String::new(), |profile| format!(", {profile}"));
-        Section { label: Some(format!("{}{by}", run.name)), rows: run.tasks.iter().map(row).collect() }
-    };
+    let columns = [
+        column("Items", Count, "items"),
+        column("Accuracy [95 %]", PercentInterval, "accuracy"),
+        column("Majority", Percent, "majority_accuracy"),
+        column("No answer", Count, "no_answer"),
+        column("Truncated", Count, "truncated"),
+        column("Errors", Count, "errors"),
+        Column::new("Labels differ", Count, differ),
+        column("Accuracy ref.", Percent, "accuracy_reference"),
+        column("Tokens", OneDecimal, "mean_response_tokens"),
+        column("Chain", OneDecimal, "mean_chain"),
+        column("Ensemble", OneDecimal, "mean_ensemble"),
+    ];
     let mut notes = vec![
-        "Items without an answer, or with an error, are wrong in the accuracy. Labels differ: our grading against the authors'. \
-         Tokens, chain and ensemble: means over answered items."
+        "Unanswered and failed items count as wrong. Labels differ: our grading against the authors'. Tokens, chain and \
+         ensemble: means over answered items."
             .to_owned(),
     ];
     for run in &analysis.runs {
         for task in run.benchmarks() {
             if let Some(Votes { samples, drawn, tokens, tokens_saved }) = task.summary.votes {
                 notes.push(format!(
-                    "{}, {}: {drawn} of {samples} samples were drawn ({tokens} tokens), after which the others could not have \
-                     changed the majority; about {tokens_saved:.0} tokens saved, at the drawn samples' length.",
+                    "{}, {}: {drawn} of {samples} samples were drawn ({tokens} tokens); the others could not have changed the \
+                     majority. About {tokens_saved:.0} tokens saved, at the mean length of the drawn samples.",
                     run.name, task.task
                 ));
             }
         }
         notes.extend(run.notes.iter().map(|note| format!("{}: {note}", run.name)));
     }
-    Table {
-        title: "Runs".to_owned(),
-        columns: heads(&columns),
-        sections: analysis.runs.iter().map(section).collect(),
-        notes,
-    }
-}
-
-fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
-    let rows = with_method(analysis, &task.methods, |method| &method.method);
-    let metric = |head, metric: Metric| {
-        ranked(
-            head,
-            metric,
-            move |m: &MethodAnalysis| number(m.answered.value(metric)),
-            move |m| m.answered.value(metric),
-        )
-    };
-    let balanced = |head, metric: Metric| {
-        let of = move |m: &MethodAnalysis| m.balanced.as_ref()?.get(metric);
-        ranked(head, metric, move |m| mean_sd(of(m)), move |m| of(m).map(|value| value.mean))
-    };
-    let auroc = |m: &MethodAnalysis| m.answered.get(Metric::Auroc);
-    let columns = [
-        plain("n", |m: &MethodAnalysis| m.answered.items.to_string()),
-        ranked("AUROC [95 %]", Metric::Auroc, move |m| with_interval(auroc(m)), move |m| Some(auroc(m)?.value)),
-        metric("ECE", run.ece()),
-        metric("Brier", Metric::Brier),
-        metric("AUPRC", Metric::Auprc),
-        metric("AURC", Metric::Aurc),
-        metric("PRR", Metric::Prr),
-        balanced("AUROC, balanced", Metric::Auroc),
-        balanced("ECE, balanced", run.ece()),
-        ranked(
-            "by length",
-            Metric::Auroc,
-            |m: &MethodAnalysis| number(m.length_controlled_auroc),
-            |m| m.length_controlled_auroc,
-        ),
-        ranked(
-            "AUROC, all",
-            Metric::Auroc,
-            |m: &MethodAnalysis| number(m.all.value(Metric::Auroc)),
-            |m| m.all.value(Metric::Auroc),
-        ),
-    ];
-    (!rows.is_empty()).then(|| method_table(title(run, task, "methods"), &rows, &columns, method_notes(run, task)))
-}
-
-fn method_notes(run: &RunAnalysis, task: &TaskAnalysis) -> Vec<String> {
-    let (graded, answered) =
-        (task.summary.graded, task.items.iter().filter(|i| i.answered() && i.correct.is_some()).count());
-    let ends = if run.ece() == Metric::Ece { "[a, b)" } else { "(a, b]" };
-    let per_class = task.methods.iter().filter_map(|m| m.balanced.as_ref()).map(|b| b.per_class).max();
-    let balanced = per_class.map_or("not defined: one class only".to_owned(), |n| {
-        format!("mean ± sd over 5 subsamples of {n} right and {n} wrong items")
+    let sections = analysis.runs.iter().map(|run| {
+        let by = run.profile.as_ref().map_or(String::new(), |profile| format!(", {profile}"));
+        let rows = run.tasks.iter().map(|task| (task.task.clone(), vec![facts::summary(&task.summary)]));
+        (Some(format!("{}{by}", run.name)), rows.collect())
     });
-    let mut notes = vec![
-        format!(
-            "n: answered items with a score, of {answered}. All: also the {} without an answer, ranked lowest.",
-            graded - answered
-        ),
-        format!("ECE: 20 bins {ends}, only of probabilities. Balanced: {balanced}."),
-        "By length: AUROC among responses of like length (fifths). Best: *.".to_owned(),
-    ];
-    if task.controls.is_empty() {
-        notes.push(
-            "No control chains were drawn: what the chain adds to as many random tokens is not known.".to_owned(),
-        );
-    }
-    if task.method(TASK_IDENTITY).is_some() {
-        notes.push(
-            "Task identity: the accuracy of the item's subtask, all that a method can gain from telling these apart."
-                .to_owned(),
-        );
-    }
-    if let Some(method) = task.methods.iter().max_by_key(|method| method.missing).filter(|method| method.missing > 0) {
-        notes.push(format!("{} has no score of {} answered items.", method.method, method.missing));
-    }
-    notes
+    table("Runs".to_owned(), "Task", &columns, sections.collect(), notes)
 }
 
-/// Methods on the same items, and how much they differ from one of them.
-fn compared(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, common: &Common) -> Table {
-    let rows = with_method(analysis, &common.methods, |method| &method.method);
-    let against = analysis.methods.iter().find(|method| method.key == common.against);
-    let against = against.map_or(common.against.as_str(), |method| &method.name);
-    let ece = run.ece();
-    let change = |metric: Metric| {
-        move |m: &CommonMethod| {
-            let itself = m.method == common.against;
-            if itself { String::new() } else { difference(m.difference.get(&metric).copied().flatten()) }
-        }
-    };
-    let value = |metric: Metric| move |m: &CommonMethod| m.measures.value(metric);
-    let columns = [
-        plain("n", |m: &CommonMethod| m.measures.items.to_string()),
-        ranked(
-            "AUROC [95 %]",
-            Metric::Auroc,
-            |m: &CommonMethod| with_interval(m.measures.get(Metric::Auroc)),
-            value(Metric::Auroc),
-        ),
-        plain("Difference [95 %]", change(Metric::Auroc)),
-        ranked("ECE [95 %]", ece, move |m: &CommonMethod| with_interval(m.measures.get(ece)), value(ece)),
-        plain("Difference [95 %]", change(ece)),
-    ];
-    let notes = vec![format!(
-        "n: items of which the method and {against} (which has {}) have a score. Difference: to {against} on these, paired \
-         bootstrap.",
-        common.items
-    )];
-    method_table(title(run, task, "methods compared"), &rows, &columns, notes)
+/// Balanced subsamples' items of each class.
+fn per_class(task: &TaskAnalysis) -> Option<usize> {
+    task.methods.iter().filter_map(|method| method.balanced.as_ref()).map(|balanced| balanced.per_class).max()
 }
 
-/// The run's chain beside chains that attention has no part in.
-fn controls(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
-    let columns = [
-        ("Score", Left),
-        ("n", Right),
-        ("Draws", Right),
-        ("AUROC, chain's", Right),
-        ("Control's [95 %]", Right),
-        ("Chain's - control's [95 %]", Right),
-        ("ECE, chain's", Right),
-        ("Control's [95 %]", Right),
-        ("Chain's - control's [95 %]", Right),
-    ];
-    let ece = run.ece();
-    let section = |control: &Control| {
-        let row = |found: &ControlMethod| -> Vec<Field> {
-            let name = analysis.methods.iter().find(|method| method.key == found.method);
-            let name = name.map_or(found.method.as_str(), |method| &method.name);
-            let get = |of: &BTreeMap<Metric, Option<Estimate>>, metric| of.get(&metric).copied().flatten();
-            let mut texts = vec![name.to_owned(), found.items.to_string(), control.draws.to_string()];
-            for metric in [Metric::Auroc, ece] {
-                texts.push(number(get(&found.own, metric).map(|estimate| estimate.value)));
-                texts.push(with_interval(get(&found.control, metric)));
-                texts.push(difference(get(&found.difference, metric)));
-            }
-            texts.into_iter().map(Field::new).collect()
-        };
-        Section { label: Some(control.chain.clone()), rows: control.methods.iter().map(row).collect() }
-    };
-    let notes = vec![
-        "The same scores of the same responses over other tokens than the chain's, as many (random: any; random-digits: with a \
-         digit; random-content: no stop words; similarity: those most like the answer; none: all). Of several draws each is \
-         measured by itself, and the mean is shown. Paired bootstrap over items; an interval that holds 0 shows no use of the \
-         attention."
-            .to_owned(),
-    ];
-    (!task.controls.is_empty()).then(|| Table {
-        title: title(run, task, "the chain beside its controls"),
-        columns: heads(&columns),
-        sections: task.controls.iter().map(section).collect(),
-        notes,
-    })
+/// A method's mean over a task's balanced subsamples.
+fn balanced(task: &TaskAnalysis, method: &Method, metric: Metric) -> Option<MeanSd> {
+    task.method(&method.key)?.balanced.as_ref()?.get(metric)
 }
 
-/// The paper's main table: every method on every task, AUROC and ECE on the balanced subsamples.
+/// The paper's main table: every method on every task, on the balanced subsamples.
 fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     let tasks: Vec<&TaskAnalysis> = run.benchmarks().collect();
     if tasks.len() < 2 {
         return None;
     }
-    let rows: Vec<(&Method, &Method)> = analysis.methods.iter().map(|method| (method, method)).collect();
-    fn column<'a>(task: &'a TaskAnalysis, metric: Metric) -> MethodColumn<'a, Method> {
-        let of = move |method: &Method| task.method(&method.key)?.balanced.as_ref()?.get(metric);
-        let head = format!("{}: {}", task.task, metric.name());
-        ranked(head, metric, move |m: &Method| mean_sd(of(m)), move |m| of(m).map(|value| value.mean))
+    let mut columns = Vec::new();
+    for metric in [Metric::Auroc, run.ece()] {
+        columns.extend(tasks.iter().map(|task| {
+            let head = format!("{}: {}", task.task, metric.name());
+            let column = Column::new(head, Spread, move |method: &&Method| balanced(task, method, metric));
+            column.ranked(metric.higher_is_better())
+        }));
     }
-    let columns: Vec<_> =
-        [Metric::Auroc, run.ece()].iter().flat_map(|metric| tasks.iter().map(|task| column(task, *metric))).collect();
-    let classes = |task: &&TaskAnalysis| {
-        let per_class = task.methods.iter().filter_map(|m| m.balanced.as_ref()).map(|b| b.per_class).max();
-        format!("{} {}", task.task, per_class.unwrap_or(0))
-    };
-    let classes: Vec<String> = tasks.iter().map(classes).collect();
-    let notes = vec![format!(
-        "Mean ± sd over 5 balanced subsamples, items of each class at most: {}. Best: *.",
-        classes.join(", ")
-    )];
+    let classes: Vec<String> =
+        tasks.iter().map(|task| format!("{} {}", task.task, per_class(task).unwrap_or(0))).collect();
+    let notes =
+        vec![format!("Mean ± sd over 5 balanced subsamples; items per class: {}. Best: *.", classes.join(", "))];
+    let rows: Vec<&Method> = analysis.rows().collect();
     Some(method_table(format!("{}: methods over tasks", run.name), &rows, &columns, notes))
 }
 
-/// The paper's table of means over models: every method on every task that several runs have, each run counting the same.
+/// The paper's table of means over models: every method on every task that several runs have, all runs with the same weight.
 fn over_models(analysis: &Analysis) -> Option<Table> {
-    type Found<'a> = [(&'a RunAnalysis, &'a TaskAnalysis)];
     let mut tasks: Vec<(&str, Vec<(&RunAnalysis, &TaskAnalysis)>)> = Vec::new();
-    for run in &analysis.runs {
-        for task in run.benchmarks() {
-            match tasks.iter_mut().find(|(name, _)| *name == task.task) {
-                Some((_, found)) => found.push((run, task)),
-                None => tasks.push((&task.task, vec![(run, task)])),
-            }
+    for (run, task) in analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task))) {
+        match tasks.iter_mut().find(|(name, _)| *name == task.task) {
+            Some((_, found)) => found.push((run, task)),
+            None => tasks.push((&task.task, vec![(run, task)])),
         }
     }
     tasks.retain(|(_, found)| found.len() > 1);
-    fn column<'a>(name: &str, found: &'a Found<'a>, ece: bool) -> MethodColumn<'a, Method> {
-        let of = move |method: &Method| {
-            let value = |(run, task): &(&RunAnalysis, &TaskAnalysis)| {
-                let metric = if ece { run.ece() } else { Metric::Auroc };
-                Some(task.method(&method.key)?.balanced.as_ref()?.get(metric)?.mean)
-            };
-            let values: Option<Vec<f64>> = found.iter().map(value).collect();
-            MeanSd::of(&values?)
-        };
-        let kind = if ece { Metric::Ece } else { Metric::Auroc };
-        ranked(
-            format!("{name}: {}", kind.name()),
-            kind,
-            move |m| mean_sd(of(m)),
-            move |m| of(m).map(|value| value.mean),
-        )
+    if tasks.is_empty() {
+        return None;
     }
-    let both = [false, true].into_iter();
-    let columns: Vec<_> =
-        both.flat_map(|ece| tasks.iter().map(move |(name, found)| column(name, found, ece))).collect();
-    let rows: Vec<(&Method, &Method)> = analysis.methods.iter().map(|method| (method, method)).collect();
+    let mut columns = Vec::new();
+    for metric in [Metric::Auroc, Metric::Ece] {
+        columns.extend(tasks.iter().map(|(name, found)| {
+            let number = move |method: &&Method| {
+                let of_run = |(run, task): &(&RunAnalysis, &TaskAnalysis)| {
+                    let metric = if metric == Metric::Ece { run.ece() } else { metric };
+                    balanced(task, method, metric).map(|spread| spread.mean)
+                };
+                MeanSd::of(&found.iter().map(of_run).collect::<Option<Vec<f64>>>()?)
+            };
+            let head = format!("{name}: {}", metric.name());
+            Column::new(head, Spread, number).ranked(metric.higher_is_better())
+        }));
+    }
     let runs: Vec<String> = tasks.iter().map(|(name, found)| format!("{name} {}", found.len())).collect();
     let notes = vec![format!(
-        "Mean ± sd over runs of the means over balanced subsamples, of methods that every run has. Runs: {}. Best: *.",
+        "Mean ± sd over runs of the means over balanced subsamples, of methods in every run. Runs: {}. Best: *.",
         runs.join(", ")
     )];
-    (!tasks.is_empty()).then(|| method_table("Means over models".to_owned(), &rows, &columns, notes))
+    let rows: Vec<&Method> = analysis.rows().collect();
+    Some(method_table("Means over models".to_owned(), &rows, &columns, notes))
 }
 
-/// How near the chain's hidden states are to the answer's, and those of the whole response before it.
+/// Similarity of hidden states to the answer's: of the chain, and of the whole response before the answer.
 fn similarity(analysis: &Analysis) -> Option<Table> {
-    let columns = [("Task", Left), ("Similarity, chain", Right), ("Similarity, response", Right)];
-    let row = |task: &TaskAnalysis| {
-        let Similarity { chain, response } = task.summary.mean_similarity?;
-        Some([task.task.clone(), format!("{chain:.3}"), format!("{response:.3}")].map(Field::new).into())
-    };
-    let section =
-        |run: &RunAnalysis| Section { label: Some(run.name.clone()), rows: run.tasks.iter().filter_map(row).collect() };
-    let mut sections: Vec<Section> = analysis.runs.iter().map(section).collect();
-    sections.retain(|section| !section.rows.is_empty());
+    let columns = [
+        Column::new("Similarity, chain", Decimals, |found: &Similarity| Some(found.chain)),
+        Column::new("Similarity, response", Decimals, |found: &Similarity| Some(found.response)),
+    ];
+    let row = |task: &TaskAnalysis| Some((task.task.clone(), task.summary.mean_similarity?));
+    let section = |run: &RunAnalysis| (Some(run.name.clone()), run.tasks.iter().filter_map(row).collect());
     let notes = vec![
-        "Mean cosine with the answer's tokens of final hidden states: of the chain's tokens, and of all that the \
-                      response has before the answer; means over items."
+        "Mean cosine of final hidden states with the answer's tokens: of the chain's tokens, and of all response tokens before \
+         the answer; means over items."
             .to_owned(),
     ];
-    (!sections.is_empty()).then(|| Table {
-        title: "Similarity to the answer".to_owned(),
-        columns: heads(&columns),
-        sections,
-        notes,
-    })
+    let sections = analysis.runs.iter().map(section).collect();
+    Some(table("Similarity to the answer".to_owned(), "Task", &columns, sections, notes))
 }
 
 fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
-    let rows = with_method(analysis, &run.means, |mean| &mean.method);
+    type Of<'m> = &'m Method;
+    let find = |method: &Of| run.means.iter().find(|mean| mean.method == method.key);
     let answered = |head, metric: Metric| {
-        let of = move |m: &MethodMeans| m.answered.get(&metric).copied().flatten();
-        ranked(head, metric, move |m| number(of(m)), of)
+        let number = move |method: &Of| find(method)?.answered.get(&metric).copied().flatten();
+        Column::new(head, Decimals, number).ranked(metric.higher_is_better())
     };
     let balanced = |head, metric: Metric| {
-        let of = move |m: &MethodMeans| m.balanced.get(&metric).copied().flatten();
-        ranked(head, metric, move |m| number(of(m)), of)
+        let number = move |method: &Of| find(method)?.balanced.get(&metric).copied().flatten();
+        Column::new(head, Decimals, number).ranked(metric.higher_is_better())
     };
     let columns = [
         answered("AUROC", Metric::Auroc),
@@ -385,81 +465,10 @@ fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
         answered("PRR", Metric::Prr),
         balanced("AUROC, balanced", Metric::Auroc),
         balanced("ECE, balanced", run.ece()),
-        ranked(
-            "by length",
-            Metric::Auroc,
-            |m: &MethodMeans| number(m.length_controlled_auroc),
-            |m| m.length_controlled_auroc,
-        ),
+        Column::new("by length", Decimals, |method: &Of| find(method)?.length_controlled_auroc).ranked(true),
     ];
     let tasks: Vec<&str> = run.benchmarks().map(|task| task.task.as_str()).collect();
-    let notes = vec![format!("Every task counts the same: {}. Best: *.", tasks.join(", "))];
-    (!rows.is_empty()).then(|| method_table(format!("{}: means over tasks", run.name), &rows, &columns, notes))
-}
-
-fn sweep(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
-    let has = |key: &str| task.sweep.iter().any(|setting| setting.methods.iter().any(|method| method.method == key));
-    let shown = analysis.methods.iter().find(|method| method.key == analysis.options.against && has(&method.key));
-    let shown = shown.or_else(|| analysis.methods.iter().find(|method| has(&method.key)))?;
-    let columns = [
-        ("Setting", Left),
-        ("Items", Right),
-        ("Chain", Right),
-        ("Overlap", Right),
-        ("Same chain", Right),
-        ("AUROC", Right),
-        ("ECE", Right),
-        ("Mean change", Right),
-        ("Largest", Right),
-    ];
-    let row = |setting: &SweepSetting| -> Vec<Field> {
-        let method = setting.methods.iter().find(|method| method.method == shown.key);
-        let metric = |metric: Metric| number(method.and_then(|method| method.metrics.get(&metric).copied().flatten()));
-        let name = if setting.setting.is_empty() { "the run's own".to_owned() } else { setting.name() };
-        let texts = [
-            name,
-            setting.items.to_string(),
-            setting.mean_chain.map_or(NONE.to_owned(), |mean| format!("{mean:.1}")),
-            number(setting.chain_overlap),
-            percent(setting.same_chain),
-            metric(Metric::Auroc),
-            metric(run.ece()),
-            number(method.and_then(|method| method.mean_change)),
-            number(method.and_then(|method| method.largest_change)),
-        ];
-        texts.map(Field::new).into()
-    };
-    let notes = vec![format!(
-        "Of {}, over the same responses. Overlap: mean Jaccard of the chains with the run's own, answer tokens not counted. \
-         Change: |score - the run's own|.",
-        shown.name
-    )];
-    let sections = vec![Section { label: None, rows: task.sweep.iter().map(row).collect() }];
-    Some(Table { title: title(run, task, "other parameters"), columns: heads(&columns), sections, notes })
-}
-
-fn overhead(run: &RunAnalysis, task: &TaskAnalysis) -> Option<Table> {
-    let columns =
-        [("Stage", Left), ("Items", Right), ("Seconds", Right), ("Per item", Right), ("Of generation", Right)];
-    let rows: Vec<Vec<Field>> = task
-        .overhead
-        .iter()
-        .map(|stage| {
-            let texts = [
-                stage.stage.clone(),
-                stage.items.to_string(),
-                format!("{:.1}", stage.seconds),
-                format!("{:.3}", stage.seconds_per_item),
-                percent(stage.relative_to_generate),
-            ];
-            texts.map(Field::new).into()
-        })
-        .collect();
-    let notes = vec!["Of generation: over the seconds that writing the same items' responses took.".to_owned()];
-    (!rows.is_empty()).then(|| Table {
-        title: title(run, task, "time by stage"),
-        columns: heads(&columns),
-        sections: vec![Section { label: None, rows }],
-        notes,
-    })
+    let notes = vec![format!("All tasks with the same weight: {}. Best: *.", tasks.join(", "))];
+    let rows: Vec<&Method> = analysis.rows().filter(|method| find(method).is_some()).collect();
+    Some(method_table(format!("{}: means over tasks", run.name), &rows, &columns, notes))
 }

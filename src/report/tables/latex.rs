@@ -1,8 +1,7 @@
 //! Tables for LaTeX with booktabs.
 
-use super::{Align, Field, Table};
+use super::{Cell, Table};
 use crate::report::term::sanitize::visible;
-use std::borrow::Cow;
 
 /// Every table as a `table` with its title and notes as the caption; the best of a column is bold.
 pub fn latex(tables: &[Table]) -> String {
@@ -12,34 +11,33 @@ pub fn latex(tables: &[Table]) -> String {
 
 fn one(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("  {} \\\\\n", cells.join(" & "));
-    let align = |(_, align): &(Cow<str>, Align)| if *align == Align::Right { 'r' } else { 'l' };
-    let columns: String = table.columns.iter().map(align).collect();
+    let columns = format!("l{}", "r".repeat(table.columns.len().saturating_sub(1)));
     let caption: Vec<String> = std::iter::once(format!("{}.", table.title))
         .chain(table.notes.iter().cloned())
         .map(|text| escape(&text))
         .collect();
     let mut text = format!("\\begin{{table}}\n  \\centering\\small\n  \\caption{{{}}}\n", caption.join(" "));
     text += &format!("  \\begin{{tabular}}{{{columns}}}\n  \\toprule\n");
-    text += &row(table.columns.iter().map(|(name, _)| escape(name)).collect());
+    text += &row(table.columns.iter().map(|head| escape(head)).collect());
     for section in &table.sections {
         text += "  \\midrule\n";
         if let Some(label) = &section.label {
             let width = table.columns.len();
             text += &row(vec![format!("\\multicolumn{{{width}}}{{l}}{{\\textit{{{}}}}}", escape(label))]);
         }
-        for fields in &section.rows {
-            text += &row(fields.iter().map(cell).collect());
+        for cells in &section.rows {
+            text += &row(cells.iter().map(cell).collect());
         }
     }
     text + "  \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
 }
 
-fn cell(field: &Field) -> String {
-    let text = escape(&field.text);
-    if field.best { format!("\\textbf{{{text}}}") } else { text }
+fn cell(cell: &Cell) -> String {
+    let text = escape(&cell.text);
+    if cell.best { format!("\\textbf{{{text}}}") } else { text }
 }
 
-/// Nothing of a text is a command. A `[` at the start of a row would be an argument of the line break before it.
+/// Text without commands. A `[` at the start of a row would be an argument of the line break before it.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for c in visible(text).chars() {

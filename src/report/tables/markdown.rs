@@ -1,6 +1,6 @@
 //! Tables in GitHub's Markdown.
 
-use super::{Align, Field, Table};
+use super::{Cell, Table};
 use crate::report::term::sanitize::visible;
 
 /// Every table under a heading; the best of a column is bold.
@@ -11,17 +11,16 @@ pub fn markdown(tables: &[Table]) -> String {
 fn one(table: &Table) -> String {
     let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut text = format!("## {}\n\n", escape(&table.title));
-    text += &row(table.columns.iter().map(|(name, _)| escape(name)).collect());
-    let rule = |align: &Align| if *align == Align::Right { "--:" } else { ":--" }.to_owned();
-    text += &row(table.columns.iter().map(|(_, align)| rule(align)).collect());
+    text += &row(table.columns.iter().map(|head| escape(head)).collect());
+    text += &row((0..table.columns.len()).map(|i| if i == 0 { ":--" } else { "--:" }.to_owned()).collect());
     for section in &table.sections {
         if let Some(label) = &section.label {
             let mut cells = vec![format!("*{}*", escape(label))];
             cells.resize(table.columns.len(), String::new());
             text += &row(cells);
         }
-        for fields in &section.rows {
-            text += &row(fields.iter().map(cell).collect());
+        for cells in &section.rows {
+            text += &row(cells.iter().map(cell).collect());
         }
     }
     for note in &table.notes {
@@ -30,12 +29,12 @@ fn one(table: &Table) -> String {
     text
 }
 
-fn cell(field: &Field) -> String {
-    let text = escape(&field.text);
-    if field.best { format!("**{text}**") } else { text }
+fn cell(cell: &Cell) -> String {
+    let text = escape(&cell.text);
+    if cell.best { format!("**{text}**") } else { text }
 }
 
-/// Nothing of a text is markup, nor ends its cell.
+/// Text without markup that stays in its cell.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for c in visible(text).chars() {

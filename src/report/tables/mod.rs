@@ -1,65 +1,48 @@
-//! An evaluation's numbers as tables: for a terminal, Markdown, LaTeX, and tidy CSV.
+//! An evaluation's numbers as tables.
 //!
 //! ```text
-//! Analysis ─┬─ tables: what is in each table ─┬─ text (terminal)
-//!           │                                 ├─ markdown
-//!           │                                 └─ latex
-//!           └─ csv: one row a number
+//! Analysis ─ facts: every number with its keys ─┬─ csv: one row per number
+//!                                               └─ build: tables as columns over facts ─ text, markdown, latex, page
 //! ```
 
 pub mod build;
-pub(super) mod columns;
+mod columns;
 pub mod csv;
-pub mod early;
-pub mod holdout;
+pub mod facts;
+pub mod format;
 pub mod latex;
 pub mod markdown;
 pub mod text;
 
-pub use super::term::layout::Align;
-
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// A table, whatever it is written as.
+/// A table in any output format. The first column names its rows, the others hold numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
     pub title: String,
-    /// Head and alignment.
-    pub columns: Vec<(Cow<'static, str>, Align)>,
+    pub columns: Vec<Cow<'static, str>>,
     pub sections: Vec<Section>,
-    /// What the reader must know to read it.
     pub notes: Vec<String>,
 }
 
-/// Rows that belong together.
+/// Rows under a common label.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Section {
     pub label: Option<String>,
-    /// As many fields as there are columns.
-    pub rows: Vec<Vec<Field>>,
+    /// One cell per column.
+    pub rows: Vec<Vec<Cell>>,
 }
 
-/// A cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Field {
+pub struct Cell {
     pub text: String,
     /// The best of its column.
     pub best: bool,
 }
 
-impl Field {
-    /// A cell that is not the best.
-    pub fn new(text: impl Into<String>) -> Field {
-        Field { text: text.into(), best: false }
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell { text: text.into(), best: false }
     }
 }
-
-impl From<&str> for Field {
-    fn from(text: &str) -> Field {
-        Field::new(text)
-    }
-}
-
-/// Shown where there is no number.
-pub const NONE: &str = "—";

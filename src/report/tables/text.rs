@@ -1,23 +1,30 @@
 //! Tables for a terminal.
 
-use super::{Field, Table};
+use super::{Cell, Table};
 use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::{Cell, TextTable, paint, wrap};
+use crate::report::term::layout::{self, Align, TextTable, paint, wrap};
 use crate::report::term::sanitize::{one_line, text_width, visible};
 
-/// Every table; columns that do not fit beside each other follow below, each time after the first column. The best of a
-/// column has a star and, with colours, is bold.
+/// Every table. Columns that do not fit side by side follow in further blocks, each after the first column. The best of a
+/// column has a star and is bold.
 pub fn text(tables: &[Table], style: TermStyle) -> String {
     tables.iter().map(|table| one(table, style)).collect::<Vec<_>>().join("\n")
 }
 
 fn one(table: &Table, style: TermStyle) -> String {
     let mut text = style.paint(Style::BOLD, &one_line(&table.title)) + "\n";
-    for columns in blocks(table, style.width) {
-        text += &block(table, &columns, style);
+    let rows = rows(table);
+    for columns in blocks(table, &rows, style.width) {
+        let align = |column: usize| if column == 0 { Align::Left } else { Align::Right };
+        let mut block = TextTable::new(columns.iter().map(|&column| (table.columns[column].clone(), align(column))));
+        for row in &rows {
+            block.row(columns.iter().map(|&column| row[column].clone()).collect::<Vec<_>>());
+        }
+        text.extend(block.render(style).lines().map(|line| line.trim_end().to_owned() + "\n"));
     }
     for note in &table.notes {
-        let cells: Vec<Cell> = visible(note).chars().map(|c| Cell { c, style: Style::DIM, marked: false }).collect();
+        let cells: Vec<_> =
+            visible(note).chars().map(|c| layout::Cell { c, style: Style::DIM, marked: false }).collect();
         for line in wrap(&cells, style.width.saturating_sub(2)) {
             text += &format!("  {}\n", paint(&line, style));
         }
@@ -25,35 +32,38 @@ fn one(table: &Table, style: TermStyle) -> String {
     text
 }
 
-/// What a field shows: in a column with a best one, room for the star after the others.
-fn shown(field: &Field, starred: bool) -> String {
-    let mark = match (field.best, starred) {
-        (true, _) => "*",
-        (false, true) => " ",
-        (false, false) => "",
+/// Labels and rows. In a column with a star, the other cells leave room for one.
+fn rows(table: &Table) -> Vec<Vec<(String, Style)>> {
+    let all = || table.sections.iter().flat_map(|section| &section.rows);
+    let starred: Vec<bool> = (0..table.columns.len()).map(|column| all().any(|row| row[column].best)).collect();
+    let shown = |(cell, starred): (&Cell, &bool)| match (cell.best, starred) {
+        (true, _) => (one_line(&cell.text) + "*", Style::BOLD),
+        (false, true) => (one_line(&cell.text) + " ", Style::PLAIN),
+        (false, false) => (one_line(&cell.text), Style::PLAIN),
     };
-    one_line(&field.text) + mark
+    let mut rows = Vec::new();
+    for section in &table.sections {
+        if let Some(label) = &section.label {
+            let mut cells = vec![(one_line(label), Style::DIM)];
+            cells.resize(table.columns.len(), (String::new(), Style::PLAIN));
+            rows.push(cells);
+        }
+        rows.extend(section.rows.iter().map(|row| row.iter().zip(&starred).map(shown).collect()));
+    }
+    rows
 }
 
-/// Whether a column has a best one.
-fn starred(table: &Table, column: usize) -> bool {
-    table.sections.iter().flat_map(|section| &section.rows).any(|row| row[column].best)
-}
-
-/// The columns that are shown beside each other, the first in each.
-fn blocks(table: &Table, width: usize) -> Vec<Vec<usize>> {
-    let rows = || table.sections.iter().flat_map(|section| &section.rows);
-    let labels = table.sections.iter().filter_map(|section| section.label.as_deref());
+/// Columns side by side, with the first in every block.
+fn blocks(table: &Table, rows: &[Vec<(String, Style)>], width: usize) -> Vec<Vec<usize>> {
     let width_of = |column: usize| {
-        let star = starred(table, column);
-        let widest = rows().map(|row| text_width(&shown(&row[column], star))).max().unwrap_or(0);
-        widest.max(text_width(&one_line(&table.columns[column].0)) + usize::from(star))
+        let head = text_width(&one_line(&table.columns[column]));
+        2 + rows.iter().map(|row| text_width(&row[column].0)).fold(head, usize::max)
     };
-    let first = width_of(0).max(labels.map(|label| text_width(&one_line(label))).max().unwrap_or(0)) + 2;
+    let first = width_of(0);
     let mut blocks = vec![vec![0]];
     let mut used = first;
     for column in 1..table.columns.len() {
-        let needed = width_of(column) + 2;
+        let needed = width_of(column);
         let last = blocks.len() - 1;
         if used + needed > width && blocks[last].len() > 1 {
             blocks.push(vec![0, column]);
@@ -64,24 +74,4 @@ fn blocks(table: &Table, width: usize) -> Vec<Vec<usize>> {
         }
     }
     blocks
-}
-
-fn block(table: &Table, columns: &[usize], style: TermStyle) -> String {
-    let stars: Vec<bool> = columns.iter().map(|&column| starred(table, column)).collect();
-    let mut lines = TextTable::new(columns.iter().map(|&column| table.columns[column].clone()));
-    for section in &table.sections {
-        if let Some(label) = &section.label {
-            let mut cells = vec![(one_line(label), Style::DIM)];
-            cells.resize(columns.len(), (String::new(), Style::PLAIN));
-            lines.row(cells);
-        }
-        for row in &section.rows {
-            let cell = |(&column, &star): (&usize, &bool)| {
-                let style = if row[column].best { Style::BOLD } else { Style::PLAIN };
-                (shown(&row[column], star), style)
-            };
-            lines.row(columns.iter().zip(&stars).map(cell).collect::<Vec<_>>());
-        }
-    }
-    lines.render(style).lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
