@@ -51,16 +51,15 @@ pub fn examples_and_rules(examples: &str) -> String {
 
 /// Reads a [`Profile`] by its name; help lists them.
 pub fn profile() -> impl TypedValueParser<Value = Profile> {
-    named(Profile::meaning)
+    named()
 }
 
 /// Reads a [`ChainRule`] by its name; help lists them.
 pub fn chain_rule() -> impl TypedValueParser<Value = ChainRule> {
-    named(ChainRule::meaning)
+    named()
 }
 
-fn named<T: Named + Send + Sync>(meaning: fn(T) -> &'static str) -> impl TypedValueParser<Value = T> {
-    let possible = |(value, name): &(T, &'static str)| PossibleValue::new(*name).help(meaning(*value));
-    let names = PossibleValuesParser::new(T::VALUES.iter().map(possible));
-    names.try_map(|name| T::named(&name).ok_or("not one of the possible values"))
+fn named<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let possible = |(_, name, meaning): &(T, &'static str, &'static str)| PossibleValue::new(*name).help(*meaning);
+    PossibleValuesParser::new(T::VALUES.iter().map(possible)).try_map(|name| T::named(&name))
 }

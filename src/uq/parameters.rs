@@ -1,6 +1,6 @@
-//! What can be chosen about the method: a profile, single rules of it, and the published parameters.
+//! The method's options: a profile, single rules, and the published parameters.
 
-use super::rules::{self, Named, RULES, Rules, one_of};
+use super::rules::{self, Named, RULES, Rules, UnknownName, named, one_of};
 use crate::backend::entropy::EntropyRule;
 use crate::engine::{HeadSelection, SELECTED_HEADS};
 use serde::{Deserialize, Serialize};
@@ -8,35 +8,21 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Which reading of the method is computed (the authors' code differs from their paper, and both have defects).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Profile {
-    /// What the authors' published code does, defects included: for comparison with published numbers.
-    Reference,
-    /// The paper's text.
-    Paper,
-    /// The paper's intent without the defects of either.
-    Corrected,
-}
-
-impl Named for Profile {
-    const VALUES: &'static [(Self, &'static str)] =
-        &[(Profile::Reference, "reference"), (Profile::Paper, "paper"), (Profile::Corrected, "corrected")];
+named! {
+    /// A reading of the method: the authors' code differs from their paper, and both have defects.
+    #[derive(Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    Profile {
+        /// The authors' published code, defects included: for comparison with published numbers
+        Reference = "reference",
+        /// The paper's text
+        Paper = "paper",
+        /// The paper's intent, without the defects of either
+        Corrected = "corrected",
+    }
 }
 
 impl Profile {
-    /// What it is, for people.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Profile::Reference => {
-                "What the authors' published code does, defects included: for comparison with published numbers"
-            }
-            Profile::Paper => "The paper's text",
-            Profile::Corrected => "The paper's intent without the defects of either",
-        }
-    }
-
     pub fn rules(self) -> Rules {
         match self {
             Profile::Reference => rules::REFERENCE,
@@ -46,61 +32,31 @@ impl Profile {
     }
 }
 
-/// Where the chain comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ChainRule {
-    /// Backtracking along the attention.
-    #[default]
-    Attention,
-    /// [Controls](super::control): as many tokens of the response, at random,
-    Random,
-    /// among those with a digit,
-    RandomDigits,
-    /// among those that are no stop words,
-    RandomContent,
-    /// or the most similar to the answer.
-    Similarity,
-    /// An ablation: every token of the response is in the chain.
-    None,
-}
-
-impl Named for ChainRule {
-    const VALUES: &'static [(Self, &'static str)] = &[
-        (ChainRule::Attention, "attention"),
-        (ChainRule::Random, "random"),
-        (ChainRule::RandomDigits, "random-digits"),
-        (ChainRule::RandomContent, "random-content"),
-        (ChainRule::Similarity, "similarity"),
-        (ChainRule::None, "none"),
-    ];
+named! {
+    /// Where the chain comes from. All but `Attention` are [controls](super::control).
+    #[derive(Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    ChainRule {
+        /// Backtracking along the attention
+        Attention = "attention",
+        /// A control: the same number of response tokens, at random
+        Random = "random",
+        /// A control: the same number of tokens with a digit, at random
+        RandomDigits = "random-digits",
+        /// A control: the same number of tokens that are not stop words, at random
+        RandomContent = "random-content",
+        /// A control: the same number of tokens, those most similar to the answer
+        Similarity = "similarity",
+        /// An ablation: every token of the response
+        None = "none",
+    }
 }
 
 impl ChainRule {
-    /// What it is, for people.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            ChainRule::Attention => "Backtracking along the attention",
-            ChainRule::Random => "A control: as many tokens of the response, at random",
-            ChainRule::RandomDigits => "A control: as many tokens with a digit, at random",
-            ChainRule::RandomContent => "A control: as many tokens that are no stop words, at random",
-            ChainRule::Similarity => "A control: as many tokens, those most similar to the answer",
-            ChainRule::None => "An ablation: every token of the response is in the chain",
-        }
-    }
-
-    /// Whether it is drawn, so that one draw says little.
+    /// Whether it is random, so that a single draw is not representative.
     pub fn is_random(self) -> bool {
         matches!(self, ChainRule::Random | ChainRule::RandomDigits | ChainRule::RandomContent)
     }
-}
-
-/// A name that is not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}, found \"{found}\"")]
-pub struct UnknownName {
-    pub found: String,
-    pub expected: String,
 }
 
 /// [`FromStr`] and [`Display`](fmt::Display) by the names of [`Named`].
@@ -110,8 +66,7 @@ macro_rules! by_name {
             type Err = UnknownName;
 
             fn from_str(name: &str) -> Result<Self, UnknownName> {
-                let names: Vec<&str> = Self::VALUES.iter().map(|(_, name)| *name).collect();
-                Named::named(name).ok_or_else(|| UnknownName { found: name.to_owned(), expected: one_of(&names) })
+                Named::named(name)
             }
         }
 
@@ -125,18 +80,18 @@ macro_rules! by_name {
 
 by_name!(Profile, ChainRule);
 
-/// A rule cannot be set.
+/// A rule setting that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     #[error("\"{0}\": expected NAME=VALUE, such as threshold=above")]
     Shape(String),
-    #[error("there is no rule \"{0}\"; valid names: {names}", names = RULES.map(|rule| rule.name).join(", "))]
+    #[error("there is no rule \"{0}\"; valid names: {names}", names = RULES.iter().map(|rule| rule.name).collect::<Vec<_>>().join(", "))]
     Name(String),
     #[error("rule {rule}: expected {}, found \"{found}\"", one_of(valid))]
     Value { rule: &'static str, valid: Vec<&'static str>, found: String },
 }
 
-/// A rule and its value by name, `threshold=above`.
+/// A rule and a value by name: `threshold=above`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct RuleSetting {
@@ -162,9 +117,9 @@ impl TryFrom<String> for RuleSetting {
     }
 }
 
-/// A profile, and its rules with those that were set alone.
+/// A profile with single rules changed.
 ///
-/// As JSON: the profile's name, and `rules`, those that differ from the profile's, if any do.
+/// In JSON: the profile's name, and `rules` with those that differ from the profile's, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "WrittenReading", try_from = "WrittenReading")]
 pub struct Reading {
@@ -173,10 +128,10 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// A profile with some rules set alone, by the names of rules and values.
+    /// A profile with some rules changed, by the names of rules and values.
     ///
     /// # Errors
-    /// A rule or a value that does not exist.
+    /// An unknown rule or value.
     pub fn new<S: AsRef<str>>(profile: Profile, settings: impl IntoIterator<Item = (S, S)>) -> Result<Self, RuleError> {
         let mut reading = Reading::from(profile);
         settings.into_iter().try_for_each(|(name, value)| reading.set(name.as_ref(), value.as_ref()))?;
@@ -236,39 +191,39 @@ impl TryFrom<WrittenReading> for Reading {
     }
 }
 
-/// The method's parameters; the symbols are the paper's.
+/// The method's parameters, with the paper's symbols.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     #[serde(flatten)]
     pub reading: Reading,
     pub chain: ChainRule,
-    /// Which draw it is, of a chain that is drawn: a seed.
+    /// Seed of a random chain.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub draw: u64,
-    /// L_tgt: the max number of targets chosen in one backtracking step.
+    /// L_tgt: maximum number of targets per backtracking step.
     pub targets_per_step: usize,
-    /// θ: a target needs this score, once the chain is long enough.
+    /// θ: minimum score of a target, once the chain is long enough.
     pub score_threshold: f64,
-    /// The length (answer tokens not counted) from which θ applies.
+    /// Chain length (without answer tokens) from which θ applies.
     pub min_chain_length: usize,
-    /// L': the max number of tokens of the chain that the similarity filter keeps.
+    /// L': maximum number of chain tokens that the similarity filter keeps.
     pub max_kept: usize,
-    /// The similarity filter keeps tokens from this cosine on.
+    /// Minimum cosine of a token that the similarity filter keeps.
     pub min_similarity: f64,
-    /// τ: an alternative token joins the ensemble when its probability is above this.
+    /// τ: an alternative token joins the ensemble if its probability is above this.
     pub min_alternative: f64,
-    /// [`Candidates::MostProbable`](super::rules::Candidates) only: the ensemble is drawn from this many candidates plus
-    /// one per kept token.
+    /// [`Candidates::MostProbable`](super::rules::Candidates) only: the ensemble comes from this many candidates plus one per
+    /// kept token.
     pub max_alternatives: usize,
-    /// K: heads that are kept per row.
+    /// K: heads kept per row.
     pub selected_heads: usize,
-    /// Whether the trace is wide, for the scores that need whole distributions.
+    /// Record [`Step::distribution`](super::Step), for the scores that need whole distributions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub wide_trace: bool,
-    /// Whether where every head attends is recorded, for the scores that need it.
+    /// Record [`Step::heads`](super::Step), for the scores that need every head's attention.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub head_trace: bool,
-    /// Whether the mean hidden state of every layer is recorded, for the scores that need it.
+    /// Record [`Response::layer_means`](super::Response), for the chain-of-embeddings scores.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub layer_trace: bool,
 }
@@ -302,7 +257,7 @@ impl Parameters {
         &self.reading.rules
     }
 
-    /// What the engine has to record for this method.
+    /// What the engine must record.
     pub fn head_selection(&self) -> HeadSelection {
         let entropy: EntropyRule = self.rules().head_entropy;
         let (heads, wide) = (self.selected_heads, self.wide_trace);
@@ -316,11 +271,11 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        for (profile, name) in Profile::VALUES {
+        for (profile, name, _) in Profile::VALUES {
             assert_eq!((name.parse(), profile.to_string()), (Ok(*profile), (*name).to_owned()));
             assert_eq!(serde_json::to_value(profile).unwrap(), *name);
         }
-        for (chain, name) in ChainRule::VALUES {
+        for (chain, name, _) in ChainRule::VALUES {
             assert_eq!((name.parse(), serde_json::to_value(chain).unwrap()), (Ok(*chain), (*name).into()));
         }
         assert_eq!(

@@ -1,23 +1,36 @@
-//! The named rules in which the paper, the authors' published code and this program differ. A profile is a value for each;
-//! each can be set alone ([`Reading::set`]), which makes an ablation of that one difference.
+//! The rules on which the paper, the authors' published code and this program differ. A profile sets all of them; setting a
+//! single one ([`Reading::set`]) is an ablation of that difference.
 //!
 //! [`Reading::set`]: super::Reading::set
 
 use crate::backend::entropy::EntropyRule;
 use crate::engine::encode::Encoding;
 
-/// A type with few values, each of which has a name on the command line and in JSON.
+/// An enum whose values have names in options and in JSON. See [`named!`].
 pub trait Named: Copy + PartialEq + 'static {
-    /// Every value with its name.
-    const VALUES: &'static [(Self, &'static str)];
+    /// Every value with its name and its meaning.
+    const VALUES: &'static [(Self, &'static str, &'static str)];
 
     fn name(self) -> &'static str {
-        Self::VALUES.iter().find(|(value, _)| *value == self).map_or("", |(_, name)| name)
+        Self::VALUES.iter().find(|(value, ..)| *value == self).map_or("", |(_, name, _)| name)
     }
 
-    fn named(name: &str) -> Option<Self> {
-        Self::VALUES.iter().find(|(_, known)| *known == name).map(|(value, _)| *value)
+    fn named(name: &str) -> Result<Self, UnknownName> {
+        let found = Self::VALUES.iter().find(|(_, known, _)| *known == name).map(|(value, ..)| *value);
+        found.ok_or_else(|| UnknownName { found: name.to_owned(), expected: one_of(&Self::names()) })
     }
+
+    fn names() -> Vec<&'static str> {
+        Self::VALUES.iter().map(|(_, name, _)| *name).collect()
+    }
+}
+
+/// A name that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found \"{found}\"")]
+pub struct UnknownName {
+    pub found: String,
+    pub expected: String,
 }
 
 /// Names joined for a message: `a, b or c`.
@@ -28,115 +41,121 @@ pub(super) fn one_of(names: &[&str]) -> String {
     }
 }
 
-/// Declares the enum of a rule and the names of its values.
-macro_rules! rule {
-    ($(#[$doc:meta])* $type:ident { $($(#[$value_doc:meta])* $value:ident = $name:literal,)+ }) => {
-        $(#[$doc])*
+/// Declares a [`Named`] enum; the doc comment of a value is its meaning.
+macro_rules! named {
+    ($(#[$attribute:meta])* $type:ident { $($(#[doc = $meaning:literal])* $value:ident = $name:literal,)+ }) => {
+        $(#[$attribute])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type { $($(#[$value_doc])* $value,)+ }
+        pub enum $type { $($(#[doc = $meaning])* $value,)+ }
 
-        impl Named for $type {
-            const VALUES: &'static [(Self, &'static str)] = &[$(($type::$value, $name),)+];
+        impl $crate::uq::rules::Named for $type {
+            const VALUES: &'static [(Self, &'static str, &'static str)] =
+                &[$(($type::$value, $name, concat!($($meaning),*).trim_ascii_start()),)+];
         }
     };
 }
+pub(super) use named;
 
 impl Named for EntropyRule {
-    const VALUES: &'static [(Self, &'static str)] =
-        &[(EntropyRule::Exact, "exact"), (EntropyRule::Regularized, "regularized")];
+    const VALUES: &'static [(Self, &'static str, &'static str)] = &[
+        (EntropyRule::Exact, "exact", "H = ln Z' - S'/Z'"),
+        (EntropyRule::Regularized, "regularized", "Division by Σ w α + 1e-12, as in the authors' code"),
+    ];
 }
 
 impl Named for Encoding {
-    const VALUES: &'static [(Self, &'static str)] = &[(Encoding::Separate, "separate"), (Encoding::Joint, "joint")];
+    const VALUES: &'static [(Self, &'static str, &'static str)] = &[
+        (Encoding::Separate, "separate", "Prompt and response each on their own, as in a generation"),
+        (Encoding::Joint, "joint", "The rendered conversation as one text, as in the authors' code"),
+    ];
 }
 
-rule! {
+named! {
     /// How the answer is found in the text.
     Extraction {
-        /// By the table of [`answer`](super::answer), before the first end token.
+        /// By the rules of [`answer`](super::answer), before the first end token.
         Full = "full",
-        /// As the authors do, in the whole text, which is tokenized again.
+        /// As the authors' code: in the whole text, tokenized again.
         Published = "published",
     }
 }
 
-rule! {
-    /// Over which tokens a prediction is known.
+named! {
+    /// The tokens of a prediction whose probabilities are known.
     Vocabulary {
         /// All of them.
         Full = "full",
-        /// The five most probable; a token outside them gets the probability of the first.
+        /// The five most probable; any other token gets the probability of the first.
         Top5 = "top5",
     }
 }
 
-rule! {
-    /// Which rows the entropies of a response belong to.
+named! {
+    /// The rows of a response's entropies.
     EntropyRows {
-        /// Those that predict its tokens.
+        /// The rows that predict its tokens.
         Predicting = "predicting",
-        /// Those of its own tokens, the last included.
+        /// The rows of its own tokens, including the last.
         Own = "own",
     }
 }
 
-rule! {
-    /// What stands for row −1, relative to the response: the one that predicts its first token.
+named! {
+    /// Row −1 relative to the response, which predicts its first token.
     FirstRow {
         /// The prompt's last row.
         Prompt = "prompt",
-        /// An array's index −1: its prediction is looked up in the response's last row; its attention is padded with zeros.
+        /// Array index −1: the prediction of the response's last row; zeros as attention.
         Wrapped = "wrapped",
     }
 }
 
-rule! {
+named! {
     /// Whether P(response) counts the response's first token.
     FirstToken { Counted = "counted", Skipped = "skipped", }
 }
 
-rule! {
-    /// Where the response ends for scores over all of it.
+named! {
+    /// End of the response for scores over all of it.
     ResponseEnd {
-        /// With the answer's last token.
+        /// The answer's last token.
         Answer = "answer",
-        /// With the sequence, the template's end tokens included.
+        /// The end of the sequence, including the template's end tokens.
         Sequence = "sequence",
     }
 }
 
-rule! {
-    /// Which tokens are stop words.
+named! {
+    /// Stop words.
     StopWords {
-        /// Those of the list, but not the answer's own form: with the answer `(A)`, ` a` is content.
+        /// The list, except the answer itself: with the answer `(A)`, ` a` is content.
         AnswerAware = "answer-aware",
-        /// Those of the list.
+        /// The list.
         List = "list",
     }
 }
 
-rule! {
-    /// How much of a source's row of α* adds to φ.
+named! {
+    /// Weights of a source's row of α* that add to φ.
     Positions {
-        /// All of it.
+        /// All.
         All = "all",
-        /// The five highest weights, counted before the filters; more only while nothing has been found in this step
-        /// and the chain is short.
+        /// The five highest, counted before filtering; more only while this step has found nothing and the chain is short.
         Top5 = "top5",
     }
 }
 
-rule! {
-    /// When stop words are dropped from the targets of a step.
+named! {
+    /// When stop words are dropped from a step's targets.
     StopFilter {
-        /// Before the best L_tgt are taken.
+        /// Before the top L_tgt are taken.
         BeforeTop = "before-top",
-        /// After.
+        /// After the top L_tgt are taken.
         AfterTop = "after-top",
     }
 }
 
-rule! {
+named! {
     /// Which targets pass θ.
     Threshold {
         /// φ ≥ θ
@@ -146,24 +165,24 @@ rule! {
     }
 }
 
-rule! {
-    /// How the targets picked in this step count towards the chain length from which θ applies.
+named! {
+    /// How this step's targets count towards the chain length from which θ applies.
     LengthCount { Once = "once", Twice = "twice", }
 }
 
-rule! {
-    /// Which alternatives make the ensemble.
+named! {
+    /// Alternatives that form the ensemble.
     Candidates {
-        /// Every one with p > τ at each filtered position.
+        /// All with p > τ at each filtered position.
         AboveTau = "above-tau",
-        /// Of the top five at every filtered position, the 10 + n most probable with p > τ over all n positions together,
-        /// originals included, then originals removed.
+        /// The 10 + n most probable with p > τ among the top five at all n filtered positions, including the original tokens,
+        /// which are then removed.
         MostProbable = "most-probable",
     }
 }
 
-rule! {
-    /// The least probability that a token of an ensemble member is taken to have.
+named! {
+    /// Minimum probability of a token of an ensemble member.
     MemberFloor { None = "none", Published = "1e-12", }
 }
 
@@ -177,123 +196,75 @@ impl MemberFloor {
     }
 }
 
-/// Every difference between the paper, the published code and this program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
-    pub encoding: Encoding,
-    pub extraction: Extraction,
-    pub head_entropy: EntropyRule,
-    pub first_row: FirstRow,
-    pub positions: Positions,
-    pub stop_words: StopWords,
-    pub stop_filter: StopFilter,
-    pub threshold: Threshold,
-    pub length_count: LengthCount,
-    pub candidates: Candidates,
-    pub member_floor: MemberFloor,
-    pub probabilities: Vocabulary,
-    pub entropies: Vocabulary,
-    pub entropy_rows: EntropyRows,
-    pub first_token: FirstToken,
-    pub response_end: ResponseEnd,
-}
-
-/// The paper's intent without the defects of text or code.
-pub const CORRECTED: Rules = Rules {
-    encoding: Encoding::Separate,
-    extraction: Extraction::Full,
-    head_entropy: EntropyRule::Exact,
-    first_row: FirstRow::Prompt,
-    positions: Positions::All,
-    stop_words: StopWords::AnswerAware,
-    stop_filter: StopFilter::BeforeTop,
-    threshold: Threshold::AtLeast,
-    length_count: LengthCount::Once,
-    candidates: Candidates::AboveTau,
-    member_floor: MemberFloor::None,
-    probabilities: Vocabulary::Full,
-    entropies: Vocabulary::Full,
-    entropy_rows: EntropyRows::Predicting,
-    first_token: FirstToken::Counted,
-    response_end: ResponseEnd::Answer,
-};
-
-/// The paper's text.
-pub const PAPER: Rules =
-    Rules { stop_words: StopWords::List, stop_filter: StopFilter::AfterTop, threshold: Threshold::Above, ..CORRECTED };
-
-/// The authors' published code.
-pub const REFERENCE: Rules = Rules {
-    encoding: Encoding::Joint,
-    extraction: Extraction::Published,
-    head_entropy: EntropyRule::Regularized,
-    first_row: FirstRow::Wrapped,
-    positions: Positions::Top5,
-    stop_words: StopWords::List,
-    stop_filter: StopFilter::BeforeTop,
-    threshold: Threshold::AtLeast,
-    length_count: LengthCount::Twice,
-    candidates: Candidates::MostProbable,
-    member_floor: MemberFloor::Published,
-    probabilities: Vocabulary::Top5,
-    entropies: Vocabulary::Top5,
-    entropy_rows: EntropyRows::Own,
-    first_token: FirstToken::Skipped,
-    response_end: ResponseEnd::Sequence,
-};
-
-/// A rule by its name.
+/// One rule: a row of [`RULES`].
 pub struct Rule {
+    /// Its name in options and in JSON.
     pub name: &'static str,
-    /// What it decides.
     pub meaning: &'static str,
     /// The names of its values.
     pub values: fn() -> Vec<&'static str>,
     /// The name of its value.
     pub get: fn(&Rules) -> &'static str,
-    /// Sets it to a value by its name; `None` if there is none of that name.
+    /// Sets it by the name of a value; `None` if there is no such value.
     pub set: fn(&mut Rules, &str) -> Option<()>,
 }
 
-/// The row of [`RULES`] for a field of [`Rules`].
-macro_rules! row {
-    ($field:ident, $name:literal, $meaning:literal) => {
-        Rule {
+/// Declares [`Rules`], the three profiles' values and [`RULES`] from one table.
+macro_rules! rules {
+    ($($field:ident: $type:ident, $name:literal, [$corrected:ident, $paper:ident, $reference:ident], $meaning:literal;)+) => {
+        /// A value for every rule.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct Rules {
+            $(#[doc = $meaning] pub $field: $type,)+
+        }
+
+        /// The paper's intent, without the defects of its text or code.
+        pub const CORRECTED: Rules = Rules { $($field: $type::$corrected,)+ };
+
+        /// The paper's text.
+        pub const PAPER: Rules = Rules { $($field: $type::$paper,)+ };
+
+        /// The authors' published code.
+        pub const REFERENCE: Rules = Rules { $($field: $type::$reference,)+ };
+
+        /// All rules, in the order of the pipeline.
+        pub const RULES: &[Rule] = &[$(Rule {
             name: $name,
             meaning: $meaning,
-            values: || names_of(|rules| rules.$field),
+            values: $type::names,
             get: |rules| rules.$field.name(),
-            set: |rules, name| Named::named(name).map(|value| rules.$field = value),
-        }
+            set: |rules, name| Named::named(name).ok().map(|value| rules.$field = value),
+        },)+];
     };
 }
 
-/// Names of the values of a field's type.
-fn names_of<T: Named>(_field: fn(&Rules) -> T) -> Vec<&'static str> {
-    T::VALUES.iter().map(|(_, name)| *name).collect()
+rules! {
+    // field: type, name, [corrected, paper, reference], meaning
+    encoding: Encoding, "encoding", [Separate, Separate, Joint],
+        "score: whether prompt and response are tokenized separately or as one text";
+    extraction: Extraction, "extraction", [Full, Full, Published], "how the answer is found in the text";
+    head_entropy: EntropyRule, "head-entropy", [Exact, Exact, Regularized],
+        "how attention is normalized for the entropy that selects heads";
+    first_row: FirstRow, "first-row", [Prompt, Prompt, Wrapped], "the row that predicts the first response token";
+    positions: Positions, "positions", [All, All, Top5], "which weights of a source's attention row add to φ";
+    stop_words: StopWords, "stop-words", [AnswerAware, List, List], "whether the answer itself can be a stop word";
+    stop_filter: StopFilter, "stop-filter", [BeforeTop, AfterTop, BeforeTop],
+        "whether stop words are dropped before or after the top L_tgt are taken";
+    threshold: Threshold, "threshold", [AtLeast, Above, AtLeast], "which targets pass θ: φ ≥ θ or φ > θ";
+    length_count: LengthCount, "length-count", [Once, Once, Twice],
+        "how this step's targets count towards the length from which θ applies";
+    candidates: Candidates, "candidates", [AboveTau, AboveTau, MostProbable], "which alternatives form the ensemble";
+    member_floor: MemberFloor, "member-floor", [None, None, Published],
+        "minimum probability of a token of an ensemble member";
+    probabilities: Vocabulary, "probabilities", [Full, Full, Top5], "tokens with known probabilities";
+    entropies: Vocabulary, "entropies", [Full, Full, Top5], "tokens that entropies are summed over";
+    entropy_rows: EntropyRows, "entropy-rows", [Predicting, Predicting, Own], "the rows of a response's entropies";
+    first_token: FirstToken, "first-token", [Counted, Counted, Skipped], "whether P(response) counts the first token";
+    response_end: ResponseEnd, "response-end", [Answer, Answer, Sequence],
+        "end of the response for scores over all of it";
 }
 
-/// All rules, in the order in which a response meets them.
-pub const RULES: [Rule; 16] = [
-    row!(encoding, "encoding", "score: prompt and response become tokens separately, or as one text"),
-    row!(extraction, "extraction", "how the answer is found in the text"),
-    row!(head_entropy, "head-entropy", "how the attention is normalized whose entropy selects heads"),
-    row!(first_row, "first-row", "what stands for the row that predicts the first response token"),
-    row!(positions, "positions", "how much of a source's row of attention adds to φ"),
-    row!(stop_words, "stop-words", "whether the answer's own form can be a stop word"),
-    row!(stop_filter, "stop-filter", "when stop words are dropped: before the top L_tgt are taken, or after"),
-    row!(threshold, "threshold", "which targets pass θ: φ ≥ θ, or φ > θ"),
-    row!(length_count, "length-count", "how this step's targets count towards the length from which θ applies"),
-    row!(candidates, "candidates", "which alternatives make the ensemble"),
-    row!(member_floor, "member-floor", "the least probability of a token of an ensemble member"),
-    row!(probabilities, "probabilities", "over which tokens the scores' probabilities are known"),
-    row!(entropies, "entropies", "over which tokens entropies are summed"),
-    row!(entropy_rows, "entropy-rows", "which rows a response's entropies belong to"),
-    row!(first_token, "first-token", "whether P(response) counts the first token"),
-    row!(response_end, "response-end", "where the response ends for scores over all of it"),
-];
-
-/// The rules as lines for a person: `name=value|value`, and what each decides.
+/// Help text: a line `name=value|value  meaning` per rule.
 pub fn help() -> String {
     let line =
         |rule: &Rule| format!("  {:<38} {}\n", format!("{}={}", rule.name, (rule.values)().join("|")), rule.meaning);
@@ -306,7 +277,7 @@ mod tests {
 
     #[test]
     fn every_rule_can_be_set_to_each_of_its_values_and_nothing_else() {
-        for rule in &RULES {
+        for rule in RULES {
             let values = (rule.values)();
             assert!(values.len() >= 2 && values.contains(&(rule.get)(&PAPER)), "{}", rule.name);
             for value in values {
@@ -329,7 +300,7 @@ mod tests {
     fn the_table_holds_every_field() {
         for target in [PAPER, REFERENCE] {
             let mut rules = CORRECTED;
-            for rule in &RULES {
+            for rule in RULES {
                 (rule.set)(&mut rules, (rule.get)(&target)).unwrap();
             }
             assert_eq!(rules, target);

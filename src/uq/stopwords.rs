@@ -1,149 +1,40 @@
-//! Tokens that carry no reasoning of their own and are no targets of the attention chain.
+//! Stop words: tokens without reasoning content, never targets of the attention chain.
 
 use super::rules::StopWords;
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// The stop words by kind, in lower case; contractions have the typographic apostrophe (U+2019) only.
-const WORDS: &[&[&str]] = &[
-    // articles and demonstratives
-    &["a", "an", "the", "this", "that", "these", "those"],
-    // pronouns
-    &[
-        "i",
-        "me",
-        "my",
-        "myself",
-        "we",
-        "our",
-        "ours",
-        "ourselves",
-        "you",
-        "your",
-        "yours",
-        "yourself",
-        "yourselves",
-        "he",
-        "him",
-        "his",
-        "himself",
-        "she",
-        "her",
-        "hers",
-        "herself",
-        "it",
-        "its",
-        "itself",
-        "they",
-        "them",
-        "their",
-        "theirs",
-        "themselves",
-    ],
-    // question words
-    &["what", "when", "where", "which", "who", "whom", "why", "how"],
-    // auxiliaries
-    &[
-        "am", "is", "are", "was", "were", "be", "been", "being", "have", "has", "had", "having", "do", "does", "did",
-        "doing", "could", "should", "would", "ought", "cannot",
-    ],
-    // contractions of pronouns and adverbs
-    &[
-        "he’d",
-        "he’ll",
-        "he’s",
-        "here’s",
-        "how’s",
-        "i’d",
-        "i’ll",
-        "i’m",
-        "i’ve",
-        "it’s",
-        "let’s",
-        "she’d",
-        "she’ll",
-        "she’s",
-        "that’s",
-        "there’s",
-        "they’d",
-        "they’ll",
-        "they’re",
-        "they’ve",
-        "we’d",
-        "we’ll",
-        "we’re",
-        "we’ve",
-        "what’s",
-        "when’s",
-        "where’s",
-        "who’s",
-        "why’s",
-        "you’d",
-        "you’ll",
-        "you’re",
-        "you’ve",
-    ],
-    // contractions of negations
-    &[
-        "aren’t",
-        "can’t",
-        "couldn’t",
-        "didn’t",
-        "doesn’t",
-        "don’t",
-        "hadn’t",
-        "hasn’t",
-        "haven’t",
-        "isn’t",
-        "mustn’t",
-        "shan’t",
-        "shouldn’t",
-        "wasn’t",
-        "weren’t",
-        "won’t",
-        "wouldn’t",
-    ],
-    // prepositions of place and time
-    &[
-        "about", "above", "after", "against", "at", "before", "below", "between", "by", "down", "during", "for",
-        "from", "in", "into", "of", "off", "on", "out", "over", "through", "to", "under", "until", "up", "with",
-    ],
-    // conjunctions and negations
-    &["and", "as", "because", "but", "if", "no", "nor", "not", "or", "than", "while"],
-    // quantities
-    &[
-        "all", "any", "both", "each", "few", "more", "most", "only", "other", "own", "same", "some", "such", "too",
-        "very",
-    ],
-    // adverbs
-    &["again", "further", "here", "once", "so", "then", "there"],
-];
+/// The stop words, lower case; contractions have the typographic apostrophe (U+2019) only. Lines with `#` are headings.
+const WORDS: &str = include_str!("stopwords.txt");
+
+fn words() -> impl Iterator<Item = &'static str> {
+    WORDS.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace)
+}
 
 /// The stop characters: punctuation that is no operator.
 const CHARACTERS: &str = ".,!?;:'\"“”‘’()[]{}_…\\@~`";
 
 /// All of them, and the empty string.
 static STOP: LazyLock<HashSet<String>> = LazyLock::new(|| {
-    let words = WORDS.iter().copied().flatten().map(|word| (*word).to_owned());
-    words.chain(CHARACTERS.chars().map(String::from)).chain([String::new()]).collect()
+    words().map(str::to_owned).chain(CHARACTERS.chars().map(String::from)).chain([String::new()]).collect()
 });
 
-/// Whether a token's text, without any whitespace and in lower case, is a stop word, a stop character or nothing.
+/// Whether a token's text, whitespace removed and in lower case, is a stop word, a stop character or empty.
 pub fn is_stop_word(token_text: &str) -> bool {
     STOP.contains(&folded(token_text))
 }
 
-/// The same for the `corrected` profile, where a letter or word that is the answer's own form is content: with the
-/// answer `(A)`, the token ` a` is no article but the option the reasoning is about.
+/// As [`is_stop_word`], but a letter or word that is the answer itself counts as content (`corrected` profile): with the
+/// answer `(A)`, the token ` a` is the option, not an article.
 ///
-/// The answer's own form is its text without brackets, quotes, punctuation and a `\text{…}` around it, or the letter
-/// that marks it as an option (`(A) the cat`).
+/// The answer itself: its text without surrounding brackets, quotes, punctuation and `\text{…}`, or its option letter
+/// (`(A) the cat`).
 pub fn is_stop_word_for_answer(token_text: &str, answer_text: &str) -> bool {
     let token = folded(token_text);
     STOP.contains(&token) && !(is_word(&token) && is_own_form(&token, answer_text))
 }
 
-/// Either of them, as the rule has it.
+/// [`is_stop_word`] or [`is_stop_word_for_answer`], by `rule`.
 pub fn is_stop_word_under(rule: StopWords, token_text: &str, answer_text: &str) -> bool {
     match rule {
         StopWords::List => is_stop_word(token_text),
@@ -151,18 +42,18 @@ pub fn is_stop_word_under(rule: StopWords, token_text: &str, answer_text: &str) 
     }
 }
 
-/// A text without whitespace, as Python sees it (also the four separators of ASCII), in lower case.
+/// Lower case without whitespace; as in Python, the four ASCII separators count as whitespace.
 fn folded(text: &str) -> String {
     let is_space = |c: char| c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}');
     text.chars().filter(|c| !is_space(*c)).collect::<String>().to_lowercase()
 }
 
-/// Whether a stop word is one of letters, not punctuation and not empty.
+/// Whether a stop word has letters (is not punctuation or empty).
 fn is_word(folded: &str) -> bool {
     folded.contains(char::is_alphabetic)
 }
 
-/// Whether a word is what an answer says.
+/// Whether a word is the answer itself.
 fn is_own_form(word: &str, answer_text: &str) -> bool {
     let answer = without_command(answer_text);
     let mut parts = answer.split(|c: char| c.is_whitespace()).filter(|part| is_word(part));
@@ -175,7 +66,7 @@ fn is_own_form(word: &str, answer_text: &str) -> bool {
     (alone || marks_option) && folded(name) == word
 }
 
-/// What stands around an answer and does not belong to it.
+/// Markup and punctuation around an answer.
 fn is_mark(c: char) -> bool {
     CHARACTERS.contains(c) || matches!(c, '*' | '$')
 }
@@ -194,11 +85,11 @@ mod tests {
 
     #[test]
     fn the_list_is_complete_and_has_no_doubles() {
-        let words: Vec<&str> = WORDS.iter().copied().flatten().copied().collect();
+        let words: Vec<&str> = words().collect();
         assert_eq!(words.len(), 174);
         assert_eq!(CHARACTERS.chars().count(), 24);
         assert_eq!(STOP.len(), 174 + 24 + 1);
-        assert!(words.iter().all(|word| folded(word) == **word && !word.contains('\'')));
+        assert!(words.iter().all(|word| folded(word) == *word && !word.contains('\'')));
         assert_eq!(words.iter().filter(|word| word.contains('’')).count(), 50);
     }
 

@@ -205,7 +205,7 @@ proptest! {
 
     #[test]
     fn every_rule_alone_computes_something_for_everything(world in world()) {
-        for rule in &RULES {
+        for rule in RULES {
             for value in (rule.values)() {
                 let outcome = world.assess(Reading::new(Profile::Corrected, [(rule.name, value)]).unwrap());
                 for (score, value) in outcome.scores.iter() {

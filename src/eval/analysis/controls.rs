@@ -43,7 +43,7 @@ pub(super) fn is_control(point: &SweepItem) -> bool {
 /// Every control that any item has, in the order of [`ChainRule`](crate::uq::ChainRule).
 pub(super) fn controls(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Vec<Control> {
     use crate::uq::{ChainRule, rules::Named};
-    let of_chain = |(_, chain): &(ChainRule, &'static str)| {
+    let of_chain = |(_, chain, _): &(ChainRule, &'static str, &'static str)| {
         let draws: std::collections::BTreeSet<u64> = items
             .iter()
             .flat_map(|item| &item.sweep)

@@ -1,8 +1,7 @@
 //! From where every head attends. α_t(l, h) is the weight that head h of layer l gives, in the row which predicts the response's
 //! token t, to the token before it: the row's own. Tokens t = 0..n. Inputs: log-probabilities and a wide trace.
 
-use super::Group::SinglePass;
-use super::{Found, Score, mean};
+use super::{Found, SINGLE_PASS, Score, mean};
 use crate::backend::HeadAttention;
 
 pub(super) const SCORES: &[Score] = &[
@@ -12,22 +11,18 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "rauq",
         name: "RAUQ",
-        meaning: "token probabilities, passed on along the attention to the token before",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "token probabilities propagated along the attention to the previous token",
         compute: rauq,
+        ..SINGLE_PASS
     },
     // The attention score of LLM-Check (Sriramanan et al. 2024, section 3.2), generated tokens alone: mean over the heads of layer
     // ⌊L/2⌋ of Σ_{1 ≤ t < n} ln α_t. LM-Polygraph's AttentionScore with gen_only, with its sign turned.
     Score {
         key: "attention_score",
         name: "Attention score",
-        meaning: "log of the attention of tokens to themselves, in the middle layer",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "log of each token's attention to itself, middle layer",
         compute: attention_score,
+        ..SINGLE_PASS
     },
     // The lookback ratio of Lookback Lens (Chuang et al. 2024, arXiv 2407.07071, equations 1 to 3): A(context) / (A(context) +
     // A(new)), the mean weights of a prompt's and of a response's token; here its mean over heads, layers and tokens, where they
@@ -35,11 +30,9 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "lookback_ratio",
         name: "Lookback ratio",
-        meaning: "share of the attention that goes to the prompt, per token",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "share of the attention on the prompt, per token",
         compute: lookback_ratio,
+        ..SINGLE_PASS
     },
 ];
 

@@ -1,8 +1,7 @@
 //! Over content tokens alone: those that are no stop word, punctuation or whitespace (the chain's own list,
 //! `uq/stopwords.rs`), the answer's own form counting as content.
 
-use super::Group::SinglePass;
-use super::{Found, Score, mean};
+use super::{Found, SINGLE_PASS, Score, mean};
 use crate::uq::predictions::step_of;
 use crate::uq::stopwords::is_stop_word_for_answer;
 
@@ -12,40 +11,33 @@ pub(super) const SCORES: &[Score] = &[
         key: "content_logprob",
         name: "ln P(content)",
         meaning: "log-probability of the content tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
         compute: |found| Some(0.0 + logprobs(found).iter().sum::<f64>()),
+        ..SINGLE_PASS
     },
     // (1/n) Σ ln p.
     Score {
         key: "content_mean_logprob",
         name: "ln P(content), mean",
-        meaning: "mean log-probability of a content token",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "mean log-probability of the content tokens",
         compute: |found| Some(mean(&logprobs(found))),
+        ..SINGLE_PASS
     },
     // min p; 1 of no content.
     Score {
         key: "content_min_prob",
         name: "Least content p",
-        meaning: "the least probable content token",
-        group: SinglePass,
-        place: 2,
+        meaning: "minimum probability of a content token",
         is_probability: true,
         compute: |found| Some(logprobs(found).into_iter().fold(0.0, f64::min).exp()),
+        ..SINGLE_PASS
     },
     // −(1/n) Σ H of the predictions of content tokens, full vocabulary.
     Score {
         key: "content_entropy",
         name: "Content entropy, mean",
-        meaning: "minus the mean entropy where content is predicted, nats",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "minus the mean entropy at content tokens, nats",
         compute: |found| Some(0.0 - mean(&entropies(found))),
+        ..SINGLE_PASS
     },
 ];
 

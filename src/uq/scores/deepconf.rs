@@ -4,8 +4,7 @@
 //! authors use; nearly every response is shorter, so w = 64 is here too. They round C_t and means to three digits, and their
 //! engine lists the token drawn beside the 20 where it is not among them: neither is done here. Inputs: a wide trace.
 
-use super::Group::SinglePass;
-use super::{Found, Score, mean};
+use super::{Found, SINGLE_PASS, Score, mean};
 use std::ops::Range;
 
 /// The authors' group size, and one for responses of usual length.
@@ -18,80 +17,64 @@ pub(super) const SCORES: &[Score] = &[
         key: "deepconf",
         name: "DeepConf",
         meaning: "minus the mean log-probability of the top 20 tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
         compute: |found| Some(mean(&confidences(found, found.span())?)),
+        ..SINGLE_PASS
     },
     // The mean over the answer.
     Score {
         key: "deepconf_answer",
         name: "DeepConf, answer",
-        meaning: "the same over the answer's tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "DeepConf over the answer's tokens",
         compute: |found| Some(mean(&confidences(found, found.answer.clone())?)),
+        ..SINGLE_PASS
     },
     // The mean over the last w tokens (eq. 7).
     Score {
         key: "deepconf_tail",
         name: "DeepConf, tail",
-        meaning: "of the last 2,048 tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "DeepConf over the last 2,048 tokens",
         compute: |found| Some(tail(&confidences(found, found.span())?, LONG)),
+        ..SINGLE_PASS
     },
     // The mean over the ⌊m/10⌋, at least 1, of m groups with the lowest mean (eq. 5).
     Score {
         key: "deepconf_bottom",
         name: "DeepConf, bottom 10 %",
-        meaning: "of the least confident tenth of groups of 2,048 tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "DeepConf over the least confident tenth of 2,048-token groups",
         compute: |found| Some(bottom(&confidences(found, found.span())?, LONG)),
+        ..SINGLE_PASS
     },
     // The lowest mean of a group (eq. 6).
     Score {
         key: "deepconf_lowest",
         name: "DeepConf, lowest",
-        meaning: "of the least confident of groups of 2,048 tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "DeepConf of the least confident 2,048-token group",
         compute: |found| groups(&confidences(found, found.span())?, LONG).into_iter().reduce(f64::min),
+        ..SINGLE_PASS
     },
     // The same with w = 64.
     Score {
         key: "deepconf_tail_64",
         name: "DeepConf, tail (64)",
-        meaning: "of the last 64 tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "DeepConf over the last 64 tokens",
         compute: |found| Some(tail(&confidences(found, found.span())?, SHORT)),
+        ..SINGLE_PASS
     },
     // The same with w = 64.
     Score {
         key: "deepconf_bottom_64",
         name: "DeepConf, bottom 10 % (64)",
-        meaning: "of the least confident tenth of groups of 64 tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "DeepConf over the least confident tenth of 64-token groups",
         compute: |found| Some(bottom(&confidences(found, found.span())?, SHORT)),
+        ..SINGLE_PASS
     },
     // The same with w = 64.
     Score {
         key: "deepconf_lowest_64",
         name: "DeepConf, lowest (64)",
-        meaning: "of the least confident of groups of 64 tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "DeepConf of the least confident 64-token group",
         compute: |found| groups(&confidences(found, found.span())?, SHORT).into_iter().reduce(f64::min),
+        ..SINGLE_PASS
     },
 ];
 

@@ -1,8 +1,7 @@
 //! Means over the response, or the answer, of what each whole prediction p over V tokens says. Inputs: a wide trace
 //! ([`Distribution`]).
 
-use super::Group::SinglePass;
-use super::{Found, Score, mean};
+use super::{Found, SINGLE_PASS, Score, mean};
 use crate::backend::Distribution;
 use std::f64::consts::FRAC_2_PI;
 use std::ops::Range;
@@ -13,21 +12,17 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "self_certainty",
         name: "Self-certainty",
-        meaning: "how far predictions are from uniform, as KL(U ‖ p), nats",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "mean distance of predictions from uniform, KL(U ‖ p), nats",
         compute: |found| over(found, found.span(), self_certainty),
+        ..SINGLE_PASS
     },
     // The same over the answer.
     Score {
         key: "self_certainty_answer",
         name: "Self-certainty, answer",
-        meaning: "the same over the answer's tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "self-certainty over the answer's tokens",
         compute: |found| over(found, found.answer.clone(), self_certainty),
+        ..SINGLE_PASS
     },
     // D_½(q ‖ U) = −2 ln Σ_j √(q_j / V), q the softmax at temperature 2, mean over tokens (Darrin, Piantanida and Colombo 2023,
     // "RainProof", arXiv 2212.09171, with α = ½). LM-Polygraph's RenyiNeg is this less 2 ln V, as an uncertainty: both
@@ -35,62 +30,52 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "renyi",
         name: "Rényi",
-        meaning: "how far predictions are from uniform, as Rényi divergence, nats",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "mean distance of predictions from uniform, Rényi divergence, nats",
         compute: |found| over(found, found.span(), renyi),
+        ..SINGLE_PASS
     },
     // The same over the answer.
     Score {
         key: "renyi_answer",
         name: "Rényi, answer",
-        meaning: "the same over the answer's tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "Rényi divergence over the answer's tokens",
         compute: |found| over(found, found.answer.clone(), renyi),
+        ..SINGLE_PASS
     },
     // (2/π) arccos Σ_j √(q_j / V), q as above, mean over tokens (the same paper). LM-Polygraph's FisherRao: as above.
     Score {
         key: "fisher_rao",
         name: "Fisher–Rao",
-        meaning: "how far predictions are from uniform, as Fisher–Rao distance",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "mean distance of predictions from uniform, Fisher–Rao distance",
         compute: |found| over(found, found.span(), fisher_rao),
+        ..SINGLE_PASS
     },
     // The same over the answer.
     Score {
         key: "fisher_rao_answer",
         name: "Fisher–Rao, answer",
-        meaning: "the same over the answer's tokens",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "Fisher–Rao distance over the answer's tokens",
         compute: |found| over(found, found.answer.clone(), fisher_rao),
+        ..SINGLE_PASS
     },
     // b_t = Σ p of the dominant tokens if the token written is one of them, else its own p; mean over tokens (Dinh and Niehues
     // 2025, "Are Generative Models Underconfident?", arXiv 2502.11115). Dominant: see [`Distribution::dominant`].
     Score {
         key: "boosted_prob",
         name: "BoostedProb",
-        meaning: "mean token probability, where a dominant token has that of all of them",
-        group: SinglePass,
-        place: 2,
+        meaning: "mean token probability, dominant tokens counted together",
         is_probability: true,
         compute: |found| over(found, found.span(), boosted),
+        ..SINGLE_PASS
     },
     // The same over the answer.
     Score {
         key: "boosted_prob_answer",
         name: "BoostedProb, answer",
-        meaning: "the same over the answer's tokens",
-        group: SinglePass,
-        place: 2,
+        meaning: "BoostedProb over the answer's tokens",
         is_probability: true,
         compute: |found| over(found, found.answer.clone(), boosted),
+        ..SINGLE_PASS
     },
 ];
 

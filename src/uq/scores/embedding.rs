@@ -3,36 +3,31 @@
 //! ∠(h_{l+1}, h_l) / ∠(h_L, h_0) = A_l, l < L, as in the authors' code, but for the first row: theirs takes the prompt's first token there.
 //! Of the whole response, whatever the rules. Input: `--layer-trace`.
 
-use super::Group::SinglePass;
-use super::{Found, Score, mean};
+use super::{Found, SINGLE_PASS, Score, mean};
 
 pub(super) const SCORES: &[Score] = &[
     // CoE-R: (1/L) Σ M_l − (1/L) Σ A_l
     Score {
         key: "coe_r",
         name: "Chain of embeddings, real",
-        meaning: "how far the mean hidden state moves from layer to layer, less how much it turns",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "layer-to-layer movement of the mean hidden state, minus its turning",
         compute: |found| {
             let (magnitudes, angles) = chain(found)?;
             Some(mean(&magnitudes) - mean(&angles))
         },
+        ..SINGLE_PASS
     },
     // CoE-C: |(1/L) Σ M_l e^{i A_l}|
     Score {
         key: "coe_c",
         name: "Chain of embeddings, complex",
-        meaning: "the same, with moves and turns as complex numbers",
-        group: SinglePass,
-        place: 2,
-        is_probability: false,
+        meaning: "layer-to-layer movement and turning of the mean hidden state, as complex numbers",
         compute: |found| {
             let (magnitudes, angles) = chain(found)?;
             let part = |f: fn(f64) -> f64| magnitudes.iter().zip(&angles).map(|(m, a)| m * f(*a)).collect::<Vec<_>>();
             Some(mean(&part(f64::cos)).hypot(mean(&part(f64::sin))))
         },
+        ..SINGLE_PASS
     },
 ];
 

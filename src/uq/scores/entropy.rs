@@ -1,8 +1,7 @@
 //! Predictive entropy as a confidence, −Σ H, and its length-normalized form, 1 − mean H (0 and 1 of no rows), whose
 //! calibration the paper measures as that of a probability, though it may be below 0.
 
-use super::Group::SinglePass;
-use super::{Found, Score};
+use super::{Found, SINGLE_PASS, Score};
 use crate::uq::predictions::{entropies, response_entropies};
 
 pub(super) const SCORES: &[Score] = &[
@@ -10,37 +9,35 @@ pub(super) const SCORES: &[Score] = &[
         key: "predictive_entropy",
         name: "Entropy",
         meaning: "minus the summed entropy, nats",
-        group: SinglePass,
         place: 0,
-        is_probability: false,
         compute: |found| Some(negative_sum(&of_response(found))),
+        ..SINGLE_PASS
     },
     Score {
         key: "ln_predictive_entropy",
         name: "Entropy, mean",
         meaning: "1 - mean entropy",
-        group: SinglePass,
         place: 0,
         is_probability: true,
         compute: |found| Some(one_minus_mean(&of_response(found))),
+        ..SINGLE_PASS
     },
     Score {
         key: "answer_entropy",
         name: "Answer entropy",
         meaning: "minus the summed entropy of the answer's tokens",
-        group: SinglePass,
         place: 0,
-        is_probability: false,
         compute: |found| Some(negative_sum(&of_answer(found))),
+        ..SINGLE_PASS
     },
     Score {
         key: "ln_answer_entropy",
         name: "Answer entropy, mean",
-        meaning: "1 - their mean entropy",
-        group: SinglePass,
+        meaning: "1 - mean entropy of the answer's tokens",
         place: 0,
         is_probability: true,
         compute: |found| Some(one_minus_mean(&of_answer(found))),
+        ..SINGLE_PASS
     },
 ];
 

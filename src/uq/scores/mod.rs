@@ -1,5 +1,5 @@
-//! The scores of a response: one entry each, in the file of its family. An entry is all there is to a score: its key in
-//! JSON, what people read of it, and the function that computes it from what the method found.
+//! The registry of scores: one entry per score, in the file of its family. An entry holds the score's key in JSON, its name
+//! and definition in reports, and the function that computes it.
 
 mod attention;
 mod content;
@@ -48,20 +48,34 @@ impl Group {
 
 /// A score of a response. Higher is more confident.
 pub struct Score {
-    /// In JSON.
+    /// Its name in JSON and in options.
     pub key: &'static str,
-    /// For people, in tables and pictures.
+    /// Its name in tables and figures.
     pub name: &'static str,
-    /// For people, what it is.
+    /// A one-line definition.
     pub meaning: &'static str,
     pub group: Group,
-    /// Where reports show it within its group; of equal ones the registry's order.
+    /// Rank within its group in reports; ties keep the registry's order.
     pub place: u8,
-    /// Whether it claims to be a probability, so that calibration can be measured.
+    /// Whether it is meant as a probability, so that calibration can be measured.
     pub is_probability: bool,
-    /// `None` where its inputs were not recorded: those of some are in a wide trace only.
+    /// `None` if its inputs were not recorded; some need an extended trace.
     pub compute: fn(&Found) -> Option<f64>,
 }
+
+/// Defaults of the single-pass scores, listed after the paper's own baselines.
+const SINGLE_PASS: Score = Score {
+    key: "",
+    name: "",
+    meaning: "",
+    group: Group::SinglePass,
+    place: 2,
+    is_probability: false,
+    compute: |_| None,
+};
+
+/// Defaults of UQAC's scores.
+const UQAC: Score = Score { group: Group::Uqac, is_probability: true, ..SINGLE_PASS };
 
 /// The registry: the entries of every family, in the order in which JSON has them.
 const FAMILIES: [&[Score]; 10] = [

@@ -1,7 +1,6 @@
 //! Cheap rivals from the same pass. They are not the authors': they read exact probabilities under every profile.
 
-use super::Group::SinglePass;
-use super::{Found, Score};
+use super::{Found, SINGLE_PASS, Score};
 
 /// Length in tokens of a window of [`lowest_window`].
 const WINDOW: usize = 64;
@@ -11,28 +10,27 @@ pub(super) const SCORES: &[Score] = &[
         key: "trace_length",
         name: "Length",
         meaning: "minus the number of tokens",
-        group: SinglePass,
         place: 1,
-        is_probability: false,
         compute: |found| Some(-(exact_logprobs(found).len() as f64)),
+        ..SINGLE_PASS
     },
     Score {
         key: "min_token_prob",
         name: "Least token p",
-        meaning: "the least probable token",
-        group: SinglePass,
+        meaning: "minimum token probability",
         place: 0,
         is_probability: true,
         compute: |found| Some(exact_logprobs(found).into_iter().fold(0.0, f64::min).exp()), // 1 of no tokens
+        ..SINGLE_PASS
     },
     Score {
         key: "lowest_window",
         name: "Lowest window",
-        meaning: "the least confident stretch of tokens",
-        group: SinglePass,
+        meaning: "minimum over 64-token windows of the geometric mean probability",
         place: 0,
         is_probability: true,
         compute: |found| Some(lowest_window(&exact_logprobs(found))),
+        ..SINGLE_PASS
     },
 ];
 

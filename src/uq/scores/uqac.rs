@@ -1,8 +1,7 @@
 //! UQAC's own: P_attn = ∏ p(chain) ∏ p(answer), P_sim the same over the filtered chain, the mean of p over both, and P, the
 //! marginal over the ensemble; and the logarithms of the products.
 
-use super::Group::Uqac;
-use super::{Found, Score};
+use super::{Found, Score, UQAC};
 use crate::uq::Member;
 use crate::uq::ensemble::marginal;
 use crate::uq::predictions::{product_and_mean, token_logprob};
@@ -11,77 +10,72 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "p_attn",
         name: "P_attn",
-        meaning: "the same over the whole chain",
-        group: Uqac,
+        meaning: "probability of the whole chain and the answer",
         place: 2,
-        is_probability: true,
         compute: |found| Some(over(found, chain_rows(found)).0),
+        ..UQAC
     },
     Score {
         key: "attn_mean",
         name: "P_attn, mean",
-        meaning: "the same over the whole chain",
-        group: Uqac,
+        meaning: "mean token probability, whole chain and answer",
         place: 4,
-        is_probability: true,
         compute: |found| Some(over(found, chain_rows(found)).1),
+        ..UQAC
     },
     Score {
         key: "p_sim",
         name: "P_sim",
         meaning: "probability of the kept chain and the answer",
-        group: Uqac,
         place: 1,
-        is_probability: true,
         compute: |found| Some(over(found, found.kept.iter().copied()).0),
+        ..UQAC
     },
     Score {
         key: "sim_mean",
         name: "P_sim, mean",
         meaning: "mean token probability, kept chain and answer",
-        group: Uqac,
         place: 3,
-        is_probability: true,
         compute: |found| Some(over(found, found.kept.iter().copied()).1),
+        ..UQAC
     },
     Score {
         key: "p",
         name: "UQAC P",
-        meaning: "probability of the answer over all ways to it in the ensemble: the confidence",
-        group: Uqac,
+        meaning: "the confidence: probability of the answer, summed over the ensemble",
         place: 0,
-        is_probability: true,
         compute: |found| Some(marginal(found.ensemble)),
+        ..UQAC
     },
     // P_attn where that underflows.
     Score {
         key: "attn_logprob",
         name: "ln P_attn",
-        meaning: "P_attn, as a logarithm",
-        group: Uqac,
+        meaning: "logarithm of P_attn",
         place: 7,
         is_probability: false,
         compute: |found| Some(logprobs(found, chain_rows(found)).iter().sum()),
+        ..UQAC
     },
     // P_sim where that underflows.
     Score {
         key: "sim_logprob",
         name: "ln P_sim",
-        meaning: "P_sim, as a logarithm",
-        group: Uqac,
+        meaning: "logarithm of P_sim",
         place: 6,
         is_probability: false,
         compute: |found| Some(logprobs(found, found.kept.iter().copied()).iter().sum()),
+        ..UQAC
     },
     // ln Σ e^{ln P of a member}: P where that underflows.
     Score {
         key: "p_logprob",
         name: "ln UQAC P",
-        meaning: "P, as a logarithm",
-        group: Uqac,
+        meaning: "logarithm of UQAC P",
         place: 5,
         is_probability: false,
         compute: |found| Some(log_marginal(found.ensemble)),
+        ..UQAC
     },
 ];
 
