@@ -6,8 +6,9 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, Location, PanicHookInfo};
 use std::sync::Once;
 
-/// Bytes of the stack of [`on_known_stack`]; only what is used takes memory.
-const STACK: usize = 64 << 20;
+/// Bytes of the stack of [`on_known_stack`]: enough to drop a list nested as deeply as a chat template's fuel allows. Only
+/// the pages in use take memory.
+const STACK: usize = 256 << 20;
 
 thread_local! {
     /// How many [`caught`] calls this thread is in.

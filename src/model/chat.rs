@@ -2,14 +2,17 @@
 
 mod clock;
 mod jinja;
+mod json;
+mod python;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
 
-use jinja::{Fault, Input, Parsed, SyntaxError, Value};
+use jinja::Fault;
 
 use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
@@ -94,14 +97,14 @@ pub enum ChatError {
 
 /// A model's chat template, ready to render.
 pub struct ChatTemplate {
-    parsed: Parsed,
+    template: jinja::Template,
     source: String,
     /// `bos_token`, `eos_token` ... as the template sees them; those the model lacks are undefined in it.
     special_tokens: BTreeMap<String, String>,
 }
 
-/// What a template is called in messages, before its line: "(in chat template:12)".
-const NAME: &str = "chat template";
+/// Bytes of a template; published ones have up to 40 thousand.
+const MAX_SOURCE: usize = 512 << 10;
 
 impl ChatTemplate {
     /// The template of a model folder: `chat_template.jinja`, else `chat_template` of `tokenizer_config.json` (of a
@@ -132,16 +135,17 @@ impl ChatTemplate {
         let tokens = [("bos_token", bos), ("eos_token", eos)];
         let tokens =
             tokens.into_iter().filter_map(|(name, text)| Some((name.to_string(), text?.to_string()))).collect();
-        Self::build(source.to_string(), NAME.to_string(), tokens)
+        Self::build(source.to_string(), "chat template".to_string(), tokens)
     }
 
     fn build(source: String, origin: String, special_tokens: BTreeMap<String, String>) -> Result<Self, ChatError> {
-        let parsed = on_known_stack(|| jinja::parse(&source)).map_err(ChatError::Thread)?;
-        let parsed = parsed.map_err(|SyntaxError { message, line }| {
-            let message = format!("{message} (in {NAME}:{line})");
-            ChatError::Syntax { origin, message }
-        })?;
-        Ok(Self { parsed, source, special_tokens })
+        if source.len() > MAX_SOURCE {
+            let message = format!("expected at most {MAX_SOURCE} bytes, found {}", source.len());
+            return Err(ChatError::Syntax { origin, message });
+        }
+        let template = on_known_stack(|| jinja::Template::parse(&source)).map_err(ChatError::Thread)?;
+        let template = template.map_err(|message| ChatError::Syntax { origin, message })?;
+        Ok(Self { template, source, special_tokens })
     }
 
     /// The text of `messages`; with `add_generation_prompt`, also what comes before the assistant's next answer.
@@ -153,22 +157,31 @@ impl ChatTemplate {
     /// tools, [`ChatError::Limit`] if it takes too much time, memory or stack, [`ChatError::Render`] if it fails
     /// otherwise.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
-        let run = |tools: Value| {
-            let texts = self.special_tokens.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-            let messages = messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect();
-            jinja::render(&self.parsed, Input { texts, messages, add_generation_prompt, tools })
-        };
+        let mut variables = json!({"messages": messages, "add_generation_prompt": add_generation_prompt,
+                                   "tools": null, "documents": null});
+        let texts = self.special_tokens.iter().map(|(name, text)| {
+            variables[name] = json!(text);
+            text.len()
+        });
+        let input_len = texts.sum::<usize>() + messages.iter().map(|m| m.role.len() + m.content.len()).sum::<usize>();
         let rendered = on_known_stack(|| {
-            run(Value::None).map_err(|(fault, line)| match fault {
-                Fault::Limit(message) => ChatError::Limit { message: format!("{message} (in {NAME}:{line})") },
-                Fault::Error(message) | Fault::Raised(message) if jinja::a_tool().is_ok_and(|t| run(t).is_ok()) => {
+            self.template.render(&variables, input_len).map_err(|fault| match fault {
+                Fault::Limit(message) => ChatError::Limit { message },
+                Fault::Error(message) | Fault::Raised(message) if self.needs_tools(&mut variables, input_len) => {
                     ChatError::NeedsTools { message }
                 }
                 Fault::Raised(message) => ChatError::Template { message },
-                Fault::Error(message) => ChatError::Render { message: format!("{message} (in {NAME}:{line})") },
+                Fault::Error(message) => ChatError::Render { message },
             })
         });
         rendered.map_err(ChatError::Thread)?
+    }
+
+    /// Whether a conversation that fails without tools renders with a function without parameters.
+    fn needs_tools(&self, variables: &mut Json, input_len: usize) -> bool {
+        let function = json!({"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}});
+        variables["tools"] = json!([{"type": "function", "function": function}]);
+        self.template.render(variables, input_len).is_ok()
     }
 
     /// The template's text as published.
@@ -210,7 +223,7 @@ pub fn encode_plain(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Token
 /// `chat_template.jinja` and its path, if the folder has it.
 fn read_jinja(folder: &Path) -> Result<Option<(String, PathBuf)>, ChatError> {
     let path = folder.join("chat_template.jinja");
-    match files::read_to_string(&path, jinja::MAX_SOURCE as u64) {
+    match files::read_to_string(&path, MAX_SOURCE as u64) {
         Ok(source) => Ok(Some((source, path))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(source) => Err(ChatError::Read { path, source }),
@@ -218,7 +231,7 @@ fn read_jinja(folder: &Path) -> Result<Option<(String, PathBuf)>, ChatError> {
 }
 
 /// The template in `chat_template` of `tokenizer_config.json`.
-fn default_template(field: &serde_json::Value, path: &Path) -> Result<String, ChatError> {
+fn default_template(field: &Json, path: &Path) -> Result<String, ChatError> {
     if let Some(source) = field.as_str() {
         return Ok(source.to_string());
     }

@@ -1,0 +1,190 @@
+//! Chat templates on minijinja, set up as transformers sets up Jinja2 3.1: `trim_blocks`, `lstrip_blocks`, loop controls,
+//! `tojson`, `raise_exception`, `strftime_now`, `{% generation %}` and Python's methods.
+//!
+//! # Differences from Jinja2
+//!
+//! An error here, text in Jinja2:
+//!
+//! - bare tuples (`{{ a, b }}`), unary `+`, and `%` as string formatting (the filter `format` works);
+//! - the string methods `zfill`, `center`, `ljust`, `rjust`, `expandtabs`, `swapcase` and `casefold`,
+//!   and `rsplit` without a separator;
+//! - the filters `attr`, `center`, `striptags`, `truncate`, `urlencode` and `wordcount`, the test `callable`, and
+//!   arguments that minijinja's filters lack.
+//!
+//! Text here, an error in Jinja2:
+//!
+//! - a loop over `none` is empty, so two published templates that require tools render without them;
+//! - undefined values and values of different types compare; generators can be indexed and have a length.
+//!
+//! Other text:
+//!
+//! - `range` objects, dict views, undefined values and rare floats inside printed lists look as in minijinja;
+//! - `escape` writes `&quot;` for `&#34;`;
+//! - a macro's default cannot name another argument, and in `{% with a = 1, b = a %}` the second `a` is the new one;
+//! - `{% generation %}` is replaced in the source, even in `{% raw %}` and string literals.
+//!
+//! # Limits
+//!
+//! A template comes with a model, from anyone. It gets fuel in proportion to the conversation: one unit pays for one
+//! instruction or 64 bytes. minijinja 3.1 neither charges for these nor lets a program intervene, so they are not contained:
+//!
+//! - a list doubled by `x = x + x`: the sum is lazy, and each look at it walks all of its parts;
+//! - a namespace that contains itself, compared or used as a dict's key: this recurses until the stack overflows.
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
+use serde_json::Value as Json;
+
+use super::{clock, json, python};
+use crate::model::boundary::caught;
+
+/// Published templates need up to 750 units for four short messages.
+const FUEL: u64 = 10_000;
+/// Some templates walk through all messages at each message.
+const FUEL_PER_MESSAGE: u64 = 5_000;
+/// Templates copy, strip, split and search what they are given.
+const FUEL_PER_BYTE: u64 = 1;
+/// Depth of nested lists and dicts that can be printed.
+pub(super) const MAX_DEPTH: usize = 100;
+
+/// The template's name in error messages, before the line: "(in chat template:12)".
+const NAME: &str = "chat template";
+
+/// Why a template was not rendered.
+pub(super) enum Fault {
+    /// The template called `raise_exception` with this message.
+    Raised(String),
+    /// The template used up its fuel.
+    Limit(String),
+    /// Anything else, with the line.
+    Error(String),
+}
+
+/// Carries the message of `raise_exception` through minijinja's errors.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+/// A compiled template.
+pub(super) struct Template(Environment<'static>);
+
+impl Template {
+    /// Compiles a template, or describes its first syntax error.
+    pub(super) fn parse(source: &str) -> Result<Self, String> {
+        let mut env = environment();
+        let added = caught(|| env.add_template_owned(NAME, prepared(source)))?;
+        added.map_err(|error| error.to_string())?;
+        Ok(Self(env))
+    }
+
+    /// Renders the template. `variables` has `messages`, a list; `input_len` is the number of bytes in all strings.
+    pub(super) fn render(&self, variables: &Json, input_len: usize) -> Result<String, Fault> {
+        let message_count = variables["messages"].as_array().map_or(0, Vec::len);
+        let mut env = self.0.clone();
+        env.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * message_count as u64 + FUEL_PER_BYTE * input_len as u64));
+        let rendered = caught(|| env.get_template(NAME)?.render(Value::from(Serde(variables))));
+        rendered.map_err(Fault::Error)?.map_err(|error| fault(&error))
+    }
+}
+
+fn fault(error: &Error) -> Fault {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    for cause in causes {
+        if let Some(Raised(message)) = cause.downcast_ref() {
+            return Fault::Raised(message.clone());
+        }
+        if let Some(error) = cause.downcast_ref::<Error>()
+            && error.kind() == ErrorKind::OutOfFuel
+        {
+            let message = error.detail().unwrap_or("it takes too many steps or makes too much text");
+            return Fault::Limit(format!("{message} (in {NAME}:{})", error.line().unwrap_or(1)));
+        }
+    }
+    Fault::Error(error.to_string())
+}
+
+/// The source with Jinja2's line ends, and with `{% generation %}` as `{% with %}`, which has the same scope.
+fn prepared(source: &str) -> String {
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let (mut out, mut rest) = (String::with_capacity(source.len()), source.as_str());
+    while let Some(start) = rest.find("{%")
+        && let Some(len) = rest[start..].find("%}")
+    {
+        let (text, tag) = (&rest[..start], &rest[start..start + len]);
+        out.push_str(text);
+        match tag["{%".len()..].trim_matches(['-', '+', ' ', '\t', '\n']) {
+            "generation" | "endgeneration" => out.push_str(&tag.replace("generation", "with")),
+            _ => out.push_str(tag),
+        }
+        rest = &rest[start + len..];
+    }
+    out + rest
+}
+
+fn environment() -> Environment<'static> {
+    let mut env = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    env.set_syntax(syntax.expect("Jinja's own delimiters are valid"));
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_formatter(print);
+    env.set_unknown_method_callback(python::method);
+    env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message.to_string())))
+    });
+    env.add_function("strftime_now", |format: &str| clock::strftime_now(format));
+    env.add_filter("tojson", json::tojson);
+    env.add_filter("trim", |text: &str, chars: Option<&str>| python::strip(text, chars, "strip").to_owned());
+    env.add_filter("indent", python::indent);
+    env.add_filter("string", |state: &State, value: Value| match value.as_str() {
+        Some(_) => Ok(value),
+        None => printed(state, &value).map(Value::from),
+    });
+    env.remove_filter("attr"); // it would find a dict's items, which Jinja2's does not
+    env.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+    });
+    env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    env
+}
+
+/// Writes `{{ value }}`.
+fn print(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    match value.as_str() {
+        Some(text) => out.write_str(text)?,
+        None if value.is_undefined() => {}
+        None => out.write_str(&printed(state, value)?)?,
+    }
+    Ok(())
+}
+
+/// Python's `str(value)`.
+fn printed(state: &State, value: &Value) -> Result<String, Error> {
+    charge(state, value, 0)?;
+    Ok(if value.is_number() && !value.is_integer() { json::number(value) } else { value.to_string() })
+}
+
+/// Charges for printing a value, whose parts may be shared, nested deeply, or the value itself.
+fn charge(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
+    let len = value.as_str().map_or(0, str::len);
+    state.consume_fuel(1 + len as u64 / 64)?;
+    check_depth(depth)?;
+    if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
+        for item in value.try_iter()?.checked() {
+            let item = item?;
+            charge(state, &item, depth + 1)?;
+            if value.kind() == ValueKind::Map {
+                charge(state, &value.get_item(&item)?, depth + 1)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An error where a value to be printed is nested deeper than [`MAX_DEPTH`].
+pub(super) fn check_depth(depth: usize) -> Result<(), Error> {
+    match depth > MAX_DEPTH {
+        true => Err(Error::new(ErrorKind::OutOfFuel, "it prints a list or dict nested too deeply")),
+        false => Ok(()),
+    }
+}
