@@ -5,8 +5,8 @@
 
 Renders the snippets of tests/data/template_snippets.txt, every *.jinja file below each FOLDER, and with --packages every
 *.jinja file of the Python packages that are installed here. Needs the package jinja2. Both render one user message
-"Hello", with a generation prompt. An error of both is agreement: their messages differ. Exits with 1 where they disagree
-on a snippet.
+"Hello", with a generation prompt. An error of both is agreement: their messages differ. Exits with 1 if they disagree on a
+snippet, or agree on one that is marked as a known difference.
 """
 
 import argparse
@@ -136,11 +136,12 @@ def snippets():
     for line in (HERE / "data/template_snippets.txt").read_text().splitlines():
         if not line or line.startswith("# "):
             continue
-        if line.startswith("= "):
-            yield line, "{{ " + line[2:] + " }}"
+        template = line.removeprefix("! ")
+        if template.startswith("= "):
+            yield line, "{{ " + template[2:] + " }}"
         else:
             # a line break; in an expression \n is Jinja's own escape
-            yield line, line.replace("\\r", "\r").replace("\\n", "\n") if "{{ 'a\\" not in line else line
+            yield line, template.replace("\\r", "\r").replace("\\n", "\n") if "{{ 'a\\" not in template else template
 
 
 def main():
@@ -170,13 +171,14 @@ def main():
             agree = 0
             for (name, source), (found, error) in zip(templates, ours):
                 expected, refused = by_jinja2(env, source)
-                if found == (None if expected is None else quoted(expected)):
+                agrees = found == (None if expected is None else quoted(expected))
+                if agrees != (suite == "snippets" and name.startswith("! ")):
                     agree += 1
                     continue
                 failed |= suite == "snippets"
                 print(f"{name}\n  jinja2: {refused if expected is None else repr(expected)}")
                 print(f"  uqac:   {error if found is None else repr(found)}")
-            print(f"{suite}: {agree} of {len(templates)} agree")
+            print(f"{suite}: {agree} of {len(templates)} as expected")
     return int(failed)
 
 

@@ -10,6 +10,9 @@ mod metrics;
 mod model;
 mod options;
 
+use std::ffi::OsString;
+use std::process::ExitCode;
+
 use pyo3::prelude::*;
 
 pyo3::create_exception!(
@@ -18,6 +21,21 @@ pyo3::create_exception!(
     pyo3::exceptions::PyRuntimeError,
     "What the engine cannot do, and what to do about it."
 );
+
+/// Runs the command line with these arguments, the program's name first, and returns its exit code.
+#[pyfunction]
+fn main(python: Python, arguments: Vec<OsString>) -> u8 {
+    let code = python.detach(|| uqac::cli::main_with(arguments));
+    (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(u8::MAX)
+}
+
+/// The repository and revision of a model on the Hugging Face hub that is not on this machine, and the error of loading it.
+#[pyfunction]
+fn downloadable(name: &str) -> Option<(String, String, String)> {
+    let error = uqac::locate_model(name).err()?;
+    let (repository, revision) = error.downloadable()?;
+    Some((repository.to_owned(), revision.to_owned(), error.to_string()))
+}
 
 /// The native part of uqac; see the package.
 #[pymodule]
@@ -32,4 +50,12 @@ mod _uqac {
     use super::metrics::{bootstrap, length_controlled_auroc, metric, reliability, risk_coverage};
     #[pymodule_export]
     use super::model::Model;
+    #[pymodule_export]
+    use super::{downloadable, main};
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
 }

@@ -2,8 +2,13 @@
 
 import doctest
 import inspect
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
 
 import pytest
@@ -33,6 +38,56 @@ def test_types_and_stubs():
     for command in (["mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "uqac"], ["mypy.stubtest", "uqac._uqac"]):
         done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_load_downloads_a_model_that_is_not_here(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(uqac.Error, match=r"hf download org/tiny --revision v1; or pip install uqac\[hub\]"):
+        uqac.load("org/tiny@v1")
+    downloads = []
+
+    def snapshot_download(repository, *, revision, allow_patterns, ignore_patterns):
+        downloads.append((repository, revision))
+        assert "*.safetensors" in allow_patterns and ignore_patterns == ["*/*"]
+        folder = tmp_path / "models--org--tiny"
+        (folder / "refs").mkdir(parents=True)
+        (folder / "refs" / revision).write_text("0123abcd")
+        shutil.copytree(ROOT / "models" / "abacus", folder / "snapshots" / "0123abcd", ignore=shutil.ignore_patterns("*.jsonl", "train"))
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=snapshot_download))
+    for _ in range(2):
+        model = uqac.load("org/tiny@v1", device="cpu")
+        assert model.info["name"] == "org/tiny@v1" and model.ask("What is 17 + 25?").answer == "42"
+    assert downloads == [("org/tiny", "v1")]
+
+
+def command(*arguments, **options):
+    """The installed command, run as its script runs it."""
+    script = "import sys; from uqac._cli import main; sys.argv[0] = 'uqac'; sys.exit(main())"
+    return subprocess.Popen([sys.executable, "-c", script, *arguments], stdout=-1, stderr=-1, text=True, **options)
+
+
+def test_the_command_is_the_programs(program):
+    process = command("inspect", "abacus", "--json", "--device", "cpu")
+    assert process.communicate()[0] == program("inspect", "abacus", "--json", "--device", "cpu")
+    assert process.returncode == 0
+    process = command("ask", "--model", "/no/such/folder", "1 + 1?")
+    assert process.communicate()[1] == "error: no such folder: /no/such/folder\n"
+    assert process.returncode == 2
+    process = command("--version")
+    assert process.communicate()[0].startswith(f"uqac {uqac.__version__}\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: signals are tested on Linux")
+def test_the_command_ends_by_the_signal(tmp_path):
+    os.mkfifo(tmp_path / "items.jsonl")
+    process = command("score", "-m", "abacus", "--device", "cpu", "--input", str(tmp_path / "items.jsonl"), "--output", str(tmp_path / "out.jsonl"))
+    with open(tmp_path / "items.jsonl", "w"):  # opened once the command reads it
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+    process.communicate()
 
 
 def test_the_notebook_runs(tmp_path):

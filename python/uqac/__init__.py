@@ -14,7 +14,7 @@ confidence is higher for more confident. The engine runs without the interpreter
 from . import metrics
 from ._model import Generating, Generation, Message, Method, Model, load
 from ._result import Result, Token, Trace
-from ._uqac import Error
+from ._uqac import Error, __version__
 
 __all__ = [
     "Error",
@@ -26,6 +26,7 @@ __all__ = [
     "Result",
     "Token",
     "Trace",
+    "__version__",
     "load",
     "metrics",
 ]

@@ -91,20 +91,35 @@ def load(
     weights: Literal["file", "q8"] = "file",
     gamma: Sequence[float] | None = None,
 ) -> Model:
-    """Loads a model: a folder in Hugging Face layout, a hub name that has been downloaded, or `"abacus"`, the small model that
-    is inside the package.
+    """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
+    the small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub`, which
+    `pip install uqac[hub]` installs.
 
     `device` is `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`;
     `k_cache` and `v_cache` are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 is one per core;
     `gamma` discounts the nearest positions.
 
-    Raises Error where there is no such model, or it cannot run; ValueError for an option that is not as expected.
+    Raises Error if there is no such model or it cannot run, ValueError for an invalid option, and what `huggingface_hub`
+    raises.
     """
+    missing = _uqac.downloadable(str(model))
+    if missing is not None:
+        _download(*missing)
     options: dict[str, Any] = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, gemm=gemm, weights=weights)
     if gamma is not None:
         options["gamma"] = list(gamma)
     native, events = _uqac.Model.load(str(model), json.dumps(options))
     return Model(native, json.loads(_only(events)))
+
+
+def _download(repository: str, revision: str, error: str) -> None:
+    """Downloads a model into the hub's cache, without the files that the engine does not read."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise _uqac.Error(f"{error}; or pip install uqac[hub], and uqac.load downloads it") from None
+    files = ["*.json", "*.jinja", "*.safetensors"]
+    snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*"])
 
 
 class Model:

@@ -9,11 +9,18 @@ __all__ = [
     "Model",
     "Response",
     "bootstrap",
+    "downloadable",
     "length_controlled_auroc",
+    "main",
     "metric",
     "reliability",
     "risk_coverage",
 ]
+
+__version__: str
+
+def downloadable(name: str) -> tuple[str, str, str] | None: ...
+def main(arguments: list[str]) -> int: ...
 
 class Error(RuntimeError):
     """What the engine cannot do, and what to do about it."""

@@ -15,7 +15,6 @@ use crate::io::jsonl::ReadError;
 use crate::io::jsonl::append::AppendError;
 use crate::io::record::OutputError;
 use crate::model::hub::LocateError;
-use crate::model::hub::download::DownloadError;
 use crate::model::tokenizer::TokenizerError;
 use crate::report::html::HtmlError;
 use crate::report::png::PngError;
@@ -32,14 +31,12 @@ pub enum CliError {
         "no model given: use --model FOLDER|NAME or set UQAC_MODEL\n\
          any Llama, Qwen2/2.5/3, Gemma-2 or Gemma-3 model in Hugging Face layout will do, or abacus, the small model \
          inside this program; to get one:\n  \
-         uqac download Qwen/Qwen2.5-0.5B-Instruct    (or hf download)\n  \
+         hf download Qwen/Qwen2.5-0.5B-Instruct\n  \
          uqac ask --model Qwen/Qwen2.5-0.5B-Instruct \"What is 17 * 23?\""
     )]
     NoModel,
     #[error(transparent)]
     Locate(#[from] LocateError),
-    #[error(transparent)]
-    Download(#[from] DownloadError),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]

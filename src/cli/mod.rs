@@ -7,7 +7,6 @@ mod calibrate;
 mod completions;
 mod config;
 mod devices;
-mod download;
 mod early;
 mod error;
 mod eval;
@@ -34,6 +33,7 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use error::CliError;
 use say::{Level, detail, note, print};
+use std::ffi::OsString;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -89,9 +89,7 @@ impl Messages {
 fn long_version() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
-        let features = [("download", cfg!(feature = "download")), ("png", cfg!(feature = "png"))];
-        let built: Vec<&str> = features.into_iter().filter(|(_, built)| *built).map(|(name, _)| name).collect();
-        let features = if built.is_empty() { "none".to_owned() } else { built.join(", ") };
+        let features = if cfg!(feature = "png") { "png" } else { "none" };
         let commit = option_env!("UQAC_COMMIT").unwrap_or("not recorded");
         format!("{}\ncommit: {commit}\nfeatures: {features}", env!("CARGO_PKG_VERSION"))
     })
@@ -124,7 +122,6 @@ enum Command {
     Eval(eval::EvalArgs),
     Calibrate(calibrate::CalibrateArgs),
     FitGamma(fit_gamma::FitGammaArgs),
-    Download(download::DownloadArgs),
     Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
     Bench(bench::BenchArgs),
@@ -218,11 +215,10 @@ impl RunArgs {
     }
 
     fn load(&self, folder: &Path) -> Result<Engine, CliError> {
-        let mut upload = progress::Transfer::new("to the device");
+        let mut upload = progress::Upload::default();
         signals::on_truncation(folder);
         let begun = Instant::now();
-        let engine =
-            Engine::load_with(folder, self.options(), &mut |done, total| upload.show("", done as u64, total as u64))?;
+        let engine = Engine::load_with(folder, self.options(), &mut |done, total| upload.show(done, total))?;
         let (k_cache, v_cache) = engine.cache_types();
         detail(&format!(
             "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
@@ -247,11 +243,17 @@ impl RunArgs {
 
 /// Parses the command line, runs the command and reports its error.
 pub fn main() -> ExitCode {
+    signals::restore_stack_size();
+    main_with(std::env::args_os().collect())
+}
+
+/// [`main`] with these arguments, the program's name first, for a process whose own arguments are an interpreter's.
+pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     if let Some(code) = crate::backend::cuda::run_if_child() {
         return code;
     }
     signals::prepare();
-    match run() {
+    match run(ARGUMENTS.get_or_init(|| arguments).clone()) {
         Ok(code) => code,
         // Whoever reads our output may stop when they have enough.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
@@ -262,8 +264,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<ExitCode, CliError> {
-    let arguments = config::expanded(&Cli::command(), std::env::args_os().collect())?;
+/// The arguments of this process, for the manifest.
+static ARGUMENTS: OnceLock<Vec<OsString>> = OnceLock::new();
+
+fn run(arguments: Vec<OsString>) -> Result<ExitCode, CliError> {
+    let arguments = config::expanded(&Cli::command(), arguments)?;
     let Cli { messages, command } = Cli::parse_from(arguments);
     messages.apply();
     match command {
@@ -273,7 +278,6 @@ fn run() -> Result<ExitCode, CliError> {
         Command::Eval(args) => eval::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::FitGamma(args) => fit_gamma::run(&args),
-        Command::Download(args) => download::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(&args),
@@ -332,6 +336,6 @@ fn command_line() -> String {
         true => word,
         false => format!("'{}'", word.replace('\'', "'\\''")),
     };
-    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
+    let words = ARGUMENTS.get().into_iter().flatten().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
     std::iter::once("uqac".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }

@@ -4,7 +4,6 @@ use super::say::{Level, counted, note, says};
 use crate::eval::run::Event;
 use crate::io::record::Status;
 use crate::report::term::sanitize::one_line;
-use crate::units::bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -199,56 +198,28 @@ fn parts(seconds: &BTreeMap<String, f64>) -> String {
     if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) }
 }
 
-/// Bytes on their way, to a device or from the hub: a bar in a terminal, else a line for each file.
-pub struct Transfer {
-    what: &'static str,
-    bar: Option<ProgressBar>,
-    file: String,
-}
+/// Weights on their way to a device: a bar in a terminal.
+#[derive(Default)]
+pub struct Upload(Option<ProgressBar>);
 
-impl Transfer {
-    /// `what` stands after the numbers: `to the device`.
-    pub fn new(what: &'static str) -> Transfer {
-        Transfer { what, bar: None, file: String::new() }
-    }
-
-    /// `done` of `total` bytes have been copied; `file` has no name where it does not matter.
-    pub fn show(&mut self, file: &str, done: u64, total: u64) {
-        if !shows_bars() {
-            if self.file != file {
-                note(&format!(
-                    "{} ({} of {} {})",
-                    one_line(file),
-                    bytes(done as usize),
-                    bytes(total as usize),
-                    self.what
-                ));
-            }
-        } else {
-            let what = self.what;
-            let bar = self.bar.get_or_insert_with(|| transfer_bar(what, total));
-            bar.set_message(one_line(file));
-            bar.set_position(done);
+impl Upload {
+    /// Shows that `done` of `total` bytes have been copied.
+    pub fn show(&mut self, done: usize, total: usize) {
+        if shows_bars() {
+            let bar = self.0.get_or_insert_with(|| upload_bar(total as u64));
+            bar.set_position(done as u64);
             if done >= total {
                 bar.finish_and_clear();
             }
         }
-        file.clone_into(&mut self.file);
-    }
-
-    /// Takes the bar away.
-    pub fn finish(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
-        }
     }
 }
 
-fn transfer_bar(what: &str, total: u64) -> ProgressBar {
+fn upload_bar(total: u64) -> ProgressBar {
     let bar = ProgressBar::new(total);
     bar.set_draw_target(ProgressDrawTarget::stderr());
-    let template = format!("{{bar:32}} {{bytes}}/{{total_bytes}} {what}, {{bytes_per_sec}}, {{eta}} left  {{msg}}");
-    if let Ok(style) = ProgressStyle::with_template(&template) {
+    let template = "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
     bar

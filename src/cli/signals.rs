@@ -14,12 +14,16 @@ static TRUNCATED: OnceLock<String> = OnceLock::new();
 const MIN_STACK: usize = 2 << 20;
 
 /// To be called first in `main`, while there is one thread.
-pub fn prepare() {
+pub fn restore_stack_size() {
     let stack = std::env::var("RUST_MIN_STACK").ok().map(|stack| stack.parse::<usize>());
     if stack.is_some_and(|stack| stack.is_ok_and(|stack| stack < MIN_STACK)) {
         // SAFETY: no other thread runs yet that could read the environment.
         unsafe { std::env::remove_var("RUST_MIN_STACK") };
     }
+}
+
+/// Sets the signal handlers of the program.
+pub fn prepare() {
     #[cfg(target_os = "linux")]
     handlers::handle();
 }

@@ -1,9 +1,7 @@
-//! From what a person types (a folder, `abacus`, or a name on the Hugging Face hub) to a model folder on this machine.
+//! From a model's name (a folder, `abacus`, or a name on the Hugging Face hub) to its folder on this machine.
 //!
-//! Looking up downloads nothing: an error says how to ([`download`]). By hand: `hf-hub` looks up files, not folders, and knows
-//! neither folders of one's own nor what to say where a revision is missing.
-
-pub mod download;
+//! Nothing is downloaded: an error names the command that does. The crate `hf-hub` looks up files, not folders, and knows no
+//! local folders.
 
 use super::demo::{self, DemoError};
 use crate::files;
@@ -16,51 +14,57 @@ pub enum LocateError {
     /// Written like a path, but nothing is there.
     #[error("no such folder: {}", path.display())]
     NoSuchFolder { path: PathBuf },
-    /// A file (a checkpoint, say) where the folder around it is meant.
+    /// A file, a checkpoint say, instead of its folder.
     #[error("{} is a file; give the model's folder, the one with config.json", path.display())]
     NotAFolder { path: PathBuf },
     /// A folder, but not a model's.
     #[error("{} is no model folder: {missing} is missing", folder.display())]
     Incomplete { folder: PathBuf, missing: &'static str },
-    /// The model that comes with the program.
+    /// The embedded model cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
-    /// Neither a folder nor possible on the hub.
+    /// Neither a folder nor a valid name.
     #[error(
         "\"{name}\" is neither a folder nor a model name; give a folder with config.json, org/name, or org/name@revision"
     )]
     BadName { name: String },
-    /// No environment variable says where the cache is.
+    /// No environment variable locates the cache.
     #[error(
         "\"{name}\" is not a folder, and the Hugging Face cache cannot be found: \
          set HF_HUB_CACHE, HF_HOME or HOME, or give the model's folder"
     )]
     NoCache { name: String },
-    /// The hub cache does not have the model.
+    /// The hub cache lacks the model, or this revision of it.
     #[error(
-        "\"{name}\" is neither a folder nor in the Hugging Face cache ({} does not exist); download it with: \
-         uqac download {name} (or hf download {name})", looked.display()
-    )]
-    NotInCache { name: String, looked: PathBuf },
-    /// The cache has the model, but not in this revision.
-    #[error(
-        "{name} is in the Hugging Face cache, but not its revision \"{revision}\" ({} has {}); download it with: \
-         uqac download {name} --revision {revision} (or hf download, which takes the same)",
+        "\"{name}\" is neither a folder nor in the Hugging Face cache ({}{}); download it with: hf download {name}{}",
         looked.display(),
-        if available.is_empty() { "no snapshots".to_string() } else { available.join(", ") }
+        if available.is_empty() { " does not exist".to_owned() } else { format!(" has {}", available.join(", ")) },
+        if revision == MAIN { String::new() } else { format!(" --revision {revision}") }
     )]
-    NoRevision { name: String, revision: String, looked: PathBuf, available: Vec<String> },
+    NotInCache { name: String, revision: String, looked: PathBuf, available: Vec<String> },
 }
+
+impl LocateError {
+    /// Repository and revision of a model that a download would provide.
+    pub fn downloadable(&self) -> Option<(&str, &str)> {
+        match self {
+            LocateError::NotInCache { name, revision, .. } => Some((name, revision)),
+            _ => None,
+        }
+    }
+}
+
+const MAIN: &str = "main";
 
 /// The folder of a model.
 ///
-/// [`demo::NAME`] is always the model that comes with the program (a folder of that name is `./abacus`). Another existing
-/// folder is taken as it is. Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch,
-/// a tag or a commit; `main` if not given), looked up in the local cache:
-/// `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else `~/.cache/huggingface/hub`.
+/// [`demo::NAME`] is the embedded model (a folder of that name is `./abacus`). Any other existing folder is taken as it is.
+/// Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch, a tag or a commit; `main` by
+/// default), looked up in the local cache: `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
+/// `~/.cache/huggingface/hub`.
 ///
 /// # Errors
-/// Says where it looked and which command downloads the model; a folder without `config.json` is an error too.
+/// Names the place searched and the command that downloads the model. A folder without `config.json` is an error too.
 pub fn locate_model(name: &str) -> Result<PathBuf, LocateError> {
     locate_with(name, |variable| std::env::var_os(variable))
 }
@@ -80,34 +84,20 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     if looks_like_a_path(name) {
         return Err(LocateError::NoSuchFolder { path: path.to_path_buf() });
     }
-    let (repository, revision) = repository_and_revision(name)?;
-    let cache = hub_cache(environment).ok_or_else(|| LocateError::NoCache { name: name.to_string() })?;
-    let folder = cache.join(folder_name(repository));
-    if !folder.is_dir() {
-        return Err(LocateError::NotInCache { name: repository.to_string(), looked: folder });
+    let (repository, revision) = name.split_once('@').unwrap_or((name, MAIN));
+    if !is_hub_name(repository) || !is_revision(revision) {
+        return Err(LocateError::BadName { name: name.to_owned() });
     }
+    let cache = hub_cache(environment).ok_or_else(|| LocateError::NoCache { name: name.to_owned() })?;
+    let folder = cache.join(format!("models--{}", repository.replace('/', "--")));
     match snapshot(&folder, revision) {
         Some(snapshot) => with_config(snapshot),
         None => {
-            let (name, revision) = (repository.to_string(), revision.to_string());
             let looked = folder.join("snapshots");
-            Err(LocateError::NoRevision { name, revision, available: entries(&looked), looked })
+            let (name, revision) = (repository.to_owned(), revision.to_owned());
+            Err(LocateError::NotInCache { name, revision, available: entries(&looked), looked })
         }
     }
-}
-
-/// `org/name@revision` in its two parts; the revision is `main` if there is none.
-fn repository_and_revision(name: &str) -> Result<(&str, &str), LocateError> {
-    let (repository, revision) = name.split_once('@').unwrap_or((name, "main"));
-    match is_hub_name(repository) && is_revision(revision) {
-        true => Ok((repository, revision)),
-        false => Err(LocateError::BadName { name: name.to_string() }),
-    }
-}
-
-/// What a model's folder in the cache is called.
-fn folder_name(repository: &str) -> String {
-    format!("models--{}", repository.replace('/', "--"))
 }
 
 /// Folders of a dataset's downloaded revisions in the hub cache, that of `main` first.
@@ -118,7 +108,7 @@ pub(crate) fn dataset_snapshots(name: &str) -> Vec<PathBuf> {
 fn dataset_snapshots_in(cache: &Path, name: &str) -> Vec<PathBuf> {
     let folder = cache.join(format!("datasets--{}", name.replace('/', "--")));
     let snapshots = folder.join("snapshots");
-    let main = snapshot(&folder, "main");
+    let main = snapshot(&folder, MAIN);
     let others = entries(&snapshots).into_iter().map(|commit| snapshots.join(commit));
     let others: Vec<PathBuf> = others.filter(|path| main.as_ref() != Some(path)).collect();
     main.into_iter().chain(others).collect()
@@ -136,21 +126,15 @@ fn snapshot(folder: &Path, revision: &str) -> Option<PathBuf> {
     (!commit.is_empty() && snapshot.is_dir()).then_some(snapshot)
 }
 
-/// Where the hub's own library keeps downloads.
+/// The cache folder of the hub's own library.
 fn hub_cache(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    variable(&environment, "HF_HUB_CACHE").or_else(|| Some(hub_home(&environment)?.join("hub")))
-}
-
-/// Where the hub's own library keeps everything.
-fn hub_home(environment: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    variable(environment, "HF_HOME")
-        .or_else(|| variable(environment, "XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
-        .or_else(|| variable(environment, "HOME").map(|home| home.join(".cache/huggingface")))
-}
-
-/// Variables that are set but empty count as not set.
-fn variable(environment: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<PathBuf> {
-    environment(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+    let variable = |name| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || {
+        variable("HF_HOME")
+            .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("huggingface")))
+            .or_else(|| variable("HOME").map(|home| home.join(".cache/huggingface")))
+    };
+    variable("HF_HUB_CACHE").or_else(|| Some(home()?.join("hub")))
 }
 
 fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
@@ -277,9 +261,9 @@ mod tests {
         let cache = cache();
         let variables = [("HF_HUB_CACHE", cache.path())];
         let absent = message("org/other", &variables);
-        assert!(absent.contains("uqac download org/other") && absent.contains("models--org--other"), "{absent}");
+        assert!(absent.contains("hf download org/other") && absent.contains("models--org--other"), "{absent}");
         let revision = message("org/name@v2", &variables);
-        assert!(revision.contains("uqac download org/name --revision v2") && revision.contains(COMMIT), "{revision}");
+        assert!(revision.contains("hf download org/name --revision v2") && revision.contains(COMMIT), "{revision}");
         assert!(message("org/name@gone", &variables).contains("--revision gone"));
         std::fs::remove_file(cache.path().join("models--org--name/snapshots").join(COMMIT).join("config.json"))
             .unwrap();

@@ -29,7 +29,7 @@ for kind in "${kinds[@]}"; do
   echo "== $kind sanitizer"
   # not optimized: what instrumentation makes of unrolled kernels takes the optimizer ten minutes
   TSAN_OPTIONS="suppressions=$PWD/tests/attack/tsan.supp" RUSTC_BOOTSTRAP=1 RUSTFLAGS=$flags NVCC='' \
-    cargo test --lib --features download --config profile.dev.opt-level=0 --target "$triple" --target-dir "target/$library" -- "${tests[@]}"
+    cargo test --lib --config profile.dev.opt-level=0 --target "$triple" --target-dir "target/$library" -- "${tests[@]}"
 done
 
 # Disjoint and the portable level under Miri, which a nightly toolchain has

@@ -53,10 +53,10 @@ fn help_names_commands_options_and_exit_codes() {
 fn no_model_and_missing_models_say_how_to_get_one() {
     // ask has a model of its own, but no folder here to unpack it into
     fails(&["ask", "1+1?"], &["abacus", "UQAC_CACHE", "--model"]);
-    fails(&["ask", "--model", "org/name", "1+1?"], &["org/name", "uqac download org/name"]);
+    fails(&["ask", "--model", "org/name", "1+1?"], &["org/name", "hf download org/name"]);
     fails(&["inspect", "org/name"], &["hf download org/name"]);
     fails(&["inspect", "/no/such/model"], &["no such folder: /no/such/model"]);
-    fails(&["score", "--input", "x", "--output", "y"], &["--model", "UQAC_MODEL", "uqac download"]);
+    fails(&["score", "--input", "x", "--output", "y"], &["--model", "UQAC_MODEL", "hf download"]);
 }
 
 #[test]

@@ -264,6 +264,40 @@ fn jinja_is_jinja2s() {
     }
 }
 
+/// Suites of templates that Jinja2 3.1.6 has rendered as transformers sets it up: how many results agree at least, and in
+/// how many both render, but different text, at most. See the documentation of `model::chat::jinja` for the differences.
+const SUITES: [(&str, usize, usize, usize); 5] = [
+    ("golden", 36, 36, 0),
+    ("rust_table", 25, 25, 0),
+    ("real", 784, 768, 0),
+    ("elements", 633, 551, 12),
+    ("snippets", 311, 181, 4),
+];
+
+#[test]
+fn templates_render_as_in_jinja2() {
+    let Some(folder) = test_support::templates() else { return };
+    let cases = test_support::read_lines(&folder.join("template_cases.jsonl.gz"));
+    for (suite, total, min_agreeing, max_differing) in SUITES {
+        let cases: Vec<&Value> = cases.iter().filter(|case| case["suite"] == suite).collect();
+        assert_eq!(cases.len(), total, "{suite}");
+        let (mut agreeing, mut differing) = (0, Vec::new());
+        for case in cases {
+            let source = case["source"].as_str().unwrap();
+            let turns: Vec<Message> = serde_json::from_value(case["messages"].clone()).unwrap();
+            let rendered = ChatTemplate::new(source, case["bos_token"].as_str(), case["eos_token"].as_str())
+                .and_then(|template| template.render(&turns, case["add_generation_prompt"].as_bool().unwrap()));
+            match (rendered.ok(), case["expected"].as_str()) {
+                (found, expected) if found.as_deref() == expected => agreeing += 1,
+                (Some(_), Some(_)) => differing.push(case["name"].as_str().unwrap()),
+                _ => {}
+            }
+        }
+        assert!(agreeing >= min_agreeing, "{suite}: {agreeing} of {total} agree, expected {min_agreeing}");
+        assert!(differing.len() <= max_differing, "{suite}: different text: {differing:?}");
+    }
+}
+
 /// transformers renders the body of these tags and nothing for the tags; what is set inside stays inside.
 #[test]
 fn generation_tags_leave_only_their_body() {

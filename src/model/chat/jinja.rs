@@ -6,6 +6,7 @@
 //! An error here, text in Jinja2:
 //!
 //! - bare tuples (`{{ a, b }}`), unary `+`, and `%` as string formatting (the filter `format` works);
+//! - `{% block %}`, `joiner`, `cycler`, `varargs` and methods as values;
 //! - the string methods `zfill`, `center`, `ljust`, `rjust`, `expandtabs`, `swapcase` and `casefold`,
 //!   and `rsplit` without a separator;
 //! - the filters `attr`, `center`, `striptags`, `truncate`, `urlencode` and `wordcount`, the test `callable`, and

@@ -18,6 +18,12 @@ pub fn benchmarks() -> Option<PathBuf> {
     shared("data", "UQAC_DATA")
 }
 
+/// Chat templates with Jinja2's results, in $UQAC_LEAN or beside the repository; `None` (said plainly) where they are not
+/// there.
+pub fn templates() -> Option<PathBuf> {
+    shared("lean", "UQAC_LEAN")
+}
+
 /// The repository's root.
 pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
