@@ -215,27 +215,6 @@ macro_rules! kernels {
     )*};
 }
 
-/// `gemv_wide.cu`: `gemv_wide_m{M}`, whose mode is to accumulate, and `gemv_wide_gated_m{M}`, whose mode is the activation
-#[derive(Clone, Copy)]
-pub struct GemvWide<const M: usize> {
-    pub terms: DevicePtr<u16>,
-    pub factors: DevicePtr<f32>,
-    pub jobs: MatrixJobs,
-    pub k: Int,
-    pub rows: Int,
-    pub mode: Int,
-}
-
-impl<const M: usize> Parameters for GemvWide<M> {
-    const BLOCK: u32 = 2 * M as u32;
-    const SIZES: &'static [usize] = &[8, 8, size_of::<MatrixJobs>(), 4, 4, 4];
-
-    fn pointers(&self) -> Vec<*mut c_void> {
-        let GemvWide { terms, factors, jobs, k, rows, mode } = self;
-        vec![argument(terms), argument(factors), argument(jobs), argument(k), argument(rows), argument(mode)]
-    }
-}
-
 fn argument<T: Argument>(value: &T) -> *mut c_void {
     std::ptr::from_ref(value).cast_mut().cast()
 }
@@ -262,6 +241,10 @@ kernels! {
     SplitRows(256) {
         x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, terms: DevicePtr<u16>,
         factors: DevicePtr<f32>, width: Int,
+    }
+    /// `gemv_wide.cu`: `gemv_wide_m64` (mode: accumulate) and `gemv_wide_gated_m64` (mode: activation); twice the threads for m128
+    GemvWide(128) {
+        terms: DevicePtr<u16>, factors: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, mode: Int,
     }
     /// `gemm.cu`: `gemm_m{rows}`
     Gemm(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, accumulate: Int }

@@ -10,8 +10,7 @@ use super::abi::{
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
 use super::kernel_set::{
-    GEMM_ROWS, GemmDevice, GemvWideKernels, HOPPER_BLOCK, MAX_ROWS, ManyKernels, MatmulKernels, WIDE_OUTS, WideKernels,
-    hopper_grid,
+    GEMM_ROWS, GemmDevice, HOPPER_BLOCK, MAX_ROWS, ManyKernels, MatmulKernels, WIDE_OUTS, WideKernels, hopper_grid,
 };
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
@@ -179,21 +178,8 @@ impl CudaBackend {
         mode: Int,
     ) -> Result<(), CudaError> {
         let outs = jobs.iter().map(|job| job.w.out_features).sum();
-        match self.gemm_device().wide_variant(rows, outs) {
-            0 => self.gemv_wide_in_blocks(&kernels.m64, jobs, rows, gated, mode),
-            _ => self.gemv_wide_in_blocks(&kernels.m128, jobs, rows, gated, mode),
-        }
-    }
-
-    fn gemv_wide_in_blocks<const M: usize>(
-        &self,
-        kernels: &GemvWideKernels<M>,
-        jobs: &[Job],
-        rows: usize,
-        gated: bool,
-        mode: Int,
-    ) -> Result<(), CudaError> {
-        let parameters = GemvWide::<M> {
+        let variant = self.gemm_device().wide_variant(rows, outs);
+        let parameters = GemvWide {
             terms: self.scratch.rounded.ptr(),
             factors: self.scratch.rounded_scales.ptr(),
             jobs: Job::table(jobs, 0),
@@ -201,12 +187,12 @@ impl CudaBackend {
             rows: rows.into(),
             mode,
         };
-        let (kernel, blocks) = if gated {
+        let (kernels, blocks) = if gated {
             (&kernels.gated, blocks(&jobs[..1], WIDE_OUTS / 2))
         } else {
             (&kernels.gemv, blocks(jobs, WIDE_OUTS))
         };
-        self.device.launch(kernel, [blocks, rows.div_ceil(M), 1], &parameters)
+        self.device.launch(&kernels[variant], [blocks, rows.div_ceil(GEMM_ROWS[variant]), 1], &parameters)
     }
 
     /// Whether [`Self::qkv`] rotates and caches, too: if one launch of `gemv.cu` has all three.
@@ -488,7 +474,8 @@ impl CudaBackend {
     }
 
     fn choose_for(&self, library: &mut CublasLt, gemm: cublaslt::Gemm, w: &Matrix) -> Result<(), CudaError> {
-        let numbers: Vec<u16> = noise().take(MAX_ROWS * w.in_features).map(|x| f16::from_f32(x).to_bits()).collect();
+        let numbers = Noise(0x9E37_79B9_7F4A_7C15).floats(MAX_ROWS * w.in_features, 1.0);
+        let numbers: Vec<u16> = numbers.into_iter().map(|x| f16::from_f32(x).to_bits()).collect();
         self.device.write(&self.scratch.rounded, 0, &numbers)?;
         self.device.write(&self.scratch.rounded_scales, 0, &vec![1.0; MAX_ROWS * row_scales(w.in_features)])?;
         if library.choose(w, self.scratch.rounded.ptr(), MAX_ROWS)? && gemm == cublaslt::Gemm::Auto {
@@ -520,10 +507,4 @@ impl CudaBackend {
         }
         Ok(best)
     }
-}
-
-/// Numbers between -1 and 1.
-fn noise() -> impl Iterator<Item = f32> {
-    let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
-    std::iter::repeat_with(move || noise.next())
 }

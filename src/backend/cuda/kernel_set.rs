@@ -192,17 +192,11 @@ pub struct NarrowKernels {
     pub gated: Kernel<GemvGated>,
 }
 
-/// `gemv_wide.cu`, in the same bits by both variants.
+/// `gemv_wide.cu`, of [`GEMM_ROWS`] rows a block; both variants give the same bits.
 pub struct ManyKernels {
     pub split: Kernel<SplitRows>,
-    pub m64: GemvWideKernels<64>,
-    pub m128: GemvWideKernels<128>,
-}
-
-/// Its products, of M rows a block.
-pub struct GemvWideKernels<const M: usize> {
-    pub gemv: Kernel<GemvWide<M>>,
-    pub gated: Kernel<GemvWide<M>>,
+    pub gemv: [Kernel<GemvWide>; 2],
+    pub gated: [Kernel<GemvWide>; 2],
 }
 
 /// Products of wide passes, whose input comes in f16 with a power of two for each row.
@@ -341,15 +335,15 @@ impl ManyKernels {
         if !files.fits("gemv_wide", "gemv_wide_m128")? {
             return Ok(None);
         }
-        let split = files.get("gemv_wide", "split_rows")?;
-        Ok(Some(ManyKernels { split, m64: GemvWideKernels::load(files)?, m128: GemvWideKernels::load(files)? }))
-    }
-}
-
-impl<const M: usize> GemvWideKernels<M> {
-    fn load(files: &KernelFiles) -> Result<GemvWideKernels<M>, CudaError> {
-        let get = |product: &str| files.get("gemv_wide", &format!("gemv_wide{product}_m{M}"));
-        Ok(GemvWideKernels { gemv: get("")?, gated: get("_gated")? })
+        let [few, many] = GEMM_ROWS;
+        let get = |product: &str, rows: usize| -> Result<Kernel<GemvWide>, CudaError> {
+            Ok(files.get("gemv_wide", &format!("gemv_wide{product}_m{rows}"))?.with_block(2 * rows))
+        };
+        Ok(Some(ManyKernels {
+            split: files.get("gemv_wide", "split_rows")?,
+            gemv: [get("", few)?, get("", many)?],
+            gated: [get("_gated", few)?, get("_gated", many)?],
+        }))
     }
 }
 

@@ -81,7 +81,7 @@ impl Module {
         let parameters = PhantomData;
         let starts_early = self.exported(&format!("{name}_starts_early"))?.is_some();
         let (module, name) = (self.clone(), name.to_owned());
-        let mut kernel = Kernel { module, function, name, shared: 0, starts_early, bound, parameters };
+        let mut kernel = Kernel { module, function, name, block: P::BLOCK, shared: 0, starts_early, bound, parameters };
         kernel.check()?;
         kernel.reserve_shared(self.shared_bytes(&kernel.name)?)?;
         Ok(Some(kernel))
@@ -128,6 +128,8 @@ pub struct Kernel<P> {
     module: Rc<Module>,
     function: sys::CUfunction,
     name: String,
+    /// Threads of a block.
+    block: u32,
     /// Dynamic shared memory of a block, in bytes.
     shared: usize,
     /// Whether it waits for the kernels before it by itself (`STARTS_EARLY` in `kernels/common.cuh`).
@@ -146,6 +148,11 @@ impl<P: Parameters> Kernel<P> {
 
     pub fn starts_early(&self) -> bool {
         self.starts_early
+    }
+
+    /// The same kernel with another block size than its parameters declare.
+    pub fn with_block(self, block: usize) -> Kernel<P> {
+        Kernel { block: block as u32, ..self }
     }
 
     /// What the kernel's file exports as `SHARED_BYTES(<kernel>_<part>, ..)`.
@@ -203,7 +210,7 @@ impl Device {
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,
-            blockDimX: P::BLOCK,
+            blockDimX: kernel.block,
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: shared as u32,
@@ -218,7 +225,7 @@ impl Device {
             if self.starts_early() && kernel.starts_early {
                 sys::cuLaunchKernelEx(&early, kernel.function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
             } else {
-                let (grid, block) = ((x, y, z), (P::BLOCK, 1, 1));
+                let (grid, block) = ((x, y, z), (kernel.block, 1, 1));
                 result::launch_kernel(kernel.function, grid, block, shared as u32, stream, &mut pointers)
             }
         };
