@@ -242,6 +242,12 @@ impl RunArgs {
 
 /// Parses the command line, runs the command and reports its error.
 pub fn main() -> ExitCode {
+    signals::restore_stack_size();
+    main_with(std::env::args_os().collect())
+}
+
+/// [`main`] with these arguments, the program's name first, for a process whose own arguments are an interpreter's.
+pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     if let Some(code) = crate::backend::cuda::run_if_child() {
         return code;
     }

@@ -1,4 +1,4 @@
-//! What host and kernels share: the structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
+//! The interface of host and kernels: structs in device memory, as `kernels/common.cuh`, `gemv.cu`, `head.cu` and
 //! `sample.cuh` define them, and the parameters of every kernel, each declared here once, in the kernel's order.
 
 use super::launch::{Argument, Int, Parameters};
@@ -19,7 +19,7 @@ pub struct RowState {
     pub stream: i32,
 }
 
-/// What a block of `attn_prefill` computes: 64 lines of a run of consecutive rows.
+/// Work of a block of `attn_prefill`: 64 lines of a run of consecutive rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct PrefillPart {
@@ -31,22 +31,22 @@ pub struct PrefillPart {
     pub padding: i32,
 }
 
-/// Where a head attends, in the order of [`HeadAttention`](crate::backend::HeadAttention)'s fields.
+/// Attention targets of a head, in the order of [`HeadAttention`](crate::backend::HeadAttention)'s fields.
 pub type HeadPlaces = [f32; 5];
 
-/// Where a sequence's sums of hidden states are; null: not recorded.
+/// Addresses of a sequence's sums of hidden states; null: not recorded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct LayersView {
     /// `[places, hidden_size]`
     pub sums: DevicePtr<f64>,
-    /// The latest, which are in no sum: `[places, kept, hidden_size]`, row r at r % kept
+    /// The latest rows, which are in no sum: `[places, kept, hidden_size]`, row r at r % kept
     pub rows: DevicePtr<f32>,
     /// `[places, blocks of columns]`
     pub counts: DevicePtr<i32>,
 }
 
-/// Where a sequence's trace is; null: there is none.
+/// Addresses of a sequence's trace; null: none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct TraceView {
@@ -66,7 +66,7 @@ pub struct TraceView {
     pub layers: LayersView,
 }
 
-/// Where a sequence's cache and trace are.
+/// Addresses of a sequence's cache and trace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct SequenceView {
@@ -82,16 +82,16 @@ pub struct SequenceView {
 /// The state of one head of one row: softmax maximum and sum, and m', Z', S' of the reweighted attention.
 pub type HeadState = [f32; 5];
 
-/// Of a part of the logits: the maximum, the sum of e = exp(x - m), and the sum of e (x - m).
+/// A chunk of logits: the maximum, the sum of e = exp(x - m), and the sum of e (x - m).
 pub type LogitPart = [f32; 3];
 
-/// Of the same part: the sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
+/// The same chunk: the sums of x - m, exp((x - m) / 2) and exp((x - m) / 4).
 pub type WidePart = [f32; 3];
 
-/// What a wide trace keeps of a prediction, in the order of [`Distribution`](crate::backend::Distribution)'s fields.
+/// A prediction in a wide trace, in the order of [`Distribution`](crate::backend::Distribution)'s fields.
 pub type WideResult = [f32; 5];
 
-/// How a row's next token is chosen.
+/// Sampling of a row's next token.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct Sampler {
@@ -100,14 +100,14 @@ pub struct Sampler {
     pub temperature: f32,
     pub top_p: f32,
     pub top_k: i32,
-    /// The draw's number is the row's position less this.
+    /// Position of the first sampled token: the counter of the random numbers.
     pub first_position: i32,
-    /// Only ids below are chosen.
+    /// Only ids below this are sampled.
     pub choosable: i32,
     pub padding: i32,
 }
 
-/// Rows of f16 with powers of two (`rounded.cuh`); null: there are none.
+/// Rows of f16 with power-of-two scales (`rounded.cuh`); null: none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct RoundedRows {
@@ -117,10 +117,10 @@ pub struct RoundedRows {
     pub scales: DevicePtr<f32>,
 }
 
-/// Neighbours of a rounded row that share a power of two.
+/// Consecutive values of a rounded row that share a scale.
 pub const SHARING: usize = 32;
 
-/// Powers of two that a rounded row of this width has room for.
+/// Scales per rounded row of this width.
 pub const fn row_scales(width: usize) -> usize {
     2 * width.div_ceil(2 * SHARING)
 }
@@ -137,14 +137,14 @@ pub struct MatrixJob {
     pub y: DevicePtr<f32>,
     pub outs: i32,
     pub padding: i32,
-    /// Of a gate in a wide product: where its results go instead of y.
+    /// Output of a gate in a wide product, in place of y.
     pub rounded: RoundedRows,
 }
 
 /// Up to three matrices over the same input; unused ones have no outputs.
 pub type MatrixJobs = [MatrixJob; 3];
 
-/// Where the results of `head_finish` go.
+/// Outputs of `head_finish`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct HeadLog {
@@ -155,12 +155,12 @@ pub struct HeadLog {
     pub top_ids: DevicePtr<i32>,
     pub top_logprobs: DevicePtr<f32>,
     pub wide: DevicePtr<WideResult>,
-    /// Entries of a slot; 0: an entry a row.
+    /// Entries per slot; 0: one entry per row.
     pub ring: i32,
     pub padding: i32,
 }
 
-/// Where a layer's queries, keys and values go, and how they are rotated on the way (`rope.cuh`).
+/// Rotation and destination of a layer's queries, keys and values (`rope.cuh`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct RopeTarget {
@@ -177,10 +177,10 @@ pub struct RopeTarget {
     pub v_type: i32,
 }
 
-/// An element in its stored dtype, which the name of the kernel says: f32 or f16, in the cache bf16, too.
+/// An element in its stored dtype, given by the kernel's name: f32, f16, or in the cache bf16.
 pub enum Stored {}
 
-/// A dtype as kernels take it (`CacheType` of `rope.cuh`, `Type` of `plain.cu`).
+/// A dtype's number in kernels (`CacheType` of `rope.cuh`, `Type` of `plain.cu`).
 pub fn type_number(dtype: DType) -> i32 {
     match dtype {
         DType::F32 => 0,
@@ -215,27 +215,6 @@ macro_rules! kernels {
     )*};
 }
 
-/// `gemv_wide.cu`: `gemv_wide_m{M}`, whose mode is to accumulate, and `gemv_wide_gated_m{M}`, whose mode is the activation
-#[derive(Clone, Copy)]
-pub struct GemvWide<const M: usize> {
-    pub terms: DevicePtr<u16>,
-    pub factors: DevicePtr<f32>,
-    pub jobs: MatrixJobs,
-    pub k: Int,
-    pub rows: Int,
-    pub mode: Int,
-}
-
-impl<const M: usize> Parameters for GemvWide<M> {
-    const BLOCK: u32 = 2 * M as u32;
-    const SIZES: &'static [usize] = &[8, 8, size_of::<MatrixJobs>(), 4, 4, 4];
-
-    fn pointers(&self) -> Vec<*mut c_void> {
-        let GemvWide { terms, factors, jobs, k, rows, mode } = self;
-        vec![argument(terms), argument(factors), argument(jobs), argument(k), argument(rows), argument(mode)]
-    }
-}
-
 fn argument<T: Argument>(value: &T) -> *mut c_void {
     std::ptr::from_ref(value).cast_mut().cast()
 }
@@ -263,11 +242,15 @@ kernels! {
         x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, terms: DevicePtr<u16>,
         factors: DevicePtr<f32>, width: Int,
     }
+    /// `gemv_wide.cu`: `gemv_wide_m64` (mode: accumulate) and `gemv_wide_gated_m64` (mode: activation); twice the threads for m128
+    GemvWide(128) {
+        terms: DevicePtr<u16>, factors: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, mode: Int,
+    }
     /// `gemm.cu`: `gemm_m{rows}`
     Gemm(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, accumulate: Int }
     /// `gemm.cu`: `gemm_gated_m{rows}`
     GemmGated(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, activation: Int }
-    /// `gemm_hopper.cu`: `gemm_hopper`, whose mode is to accumulate, and `gemm_gated_hopper`, whose mode is the activation
+    /// `gemm_hopper.cu`: `gemm_hopper` (mode: accumulate) and `gemm_gated_hopper` (mode: activation)
     GemmHopper(384) {
         x_map: TensorMap, w_maps: [TensorMap; 3], x_scales: DevicePtr<f32>, jobs: MatrixJobs, n: Int, k: Int, mode: Int,
     }

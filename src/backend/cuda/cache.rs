@@ -1,5 +1,5 @@
 //! The sequences on the device: each one's KV cache and trace, contiguous, with room for `capacity` positions. They grow
-//! where they are (`memory.rs`), and what they hold is spread over the new room. Kernels find them through an array of
+//! in place (`memory.rs`); their contents are spread over the new room. Kernels find them through an array of
 //! `SequenceView`s, so that a captured decode step stays valid.
 
 use super::abi::{HeadPlaces, SequenceView, TraceView};
@@ -14,11 +14,11 @@ use crate::model::ModelSpec;
 /// Capacities are multiples of this, as the kernels require.
 const CAPACITY_STEP: usize = 64;
 
-/// Positions at most that there is room for beyond what is needed: a long limit is rarely used up. So a cache is spread
+/// Max positions reserved ahead: a long limit is rarely used up. So a cache is spread
 /// every few thousand positions, which takes about as long as two decode steps.
 const MAX_AHEAD: usize = 4096;
 
-/// Sequences that there is room for at first.
+/// Initial number of slots.
 const FIRST_SLOTS: usize = 16;
 
 /// One element type's part of a position: `[layers, kv_heads, head_dim]`.
@@ -51,7 +51,7 @@ impl Shape {
         Ok(())
     }
 
-    /// Places that a hidden state passes, from the embedding to the final norm.
+    /// Layer inputs and the final norm's output.
     fn places(&self) -> usize {
         self.layers + 1
     }
@@ -61,7 +61,7 @@ impl Shape {
         self.planes * capacity * self.head_dim * t.size()
     }
 
-    /// Where the planes of a cache go when its capacity grows.
+    /// Moves (from, to, bytes) of a cache's planes when its capacity grows.
     fn spread(&self, t: DType, from: usize, to: usize) -> Vec<(usize, usize, usize)> {
         let row = self.head_dim * t.size();
         (0..self.planes).map(|plane| (plane * from * row, plane * to * row, from * row)).collect()
@@ -72,10 +72,10 @@ impl Shape {
 struct Sequence {
     options: Option<TraceOptions>,
     capacity: usize,
-    /// Positions that it is expected to reach.
+    /// Expected positions.
     hint: usize,
     room: Option<Room>,
-    /// Rows that have been traced, from the first traced row on.
+    /// Traced rows so far.
     traced: usize,
 }
 
@@ -91,7 +91,7 @@ struct Room {
 }
 
 impl Room {
-    /// Nothing yet, and addresses for `max` positions.
+    /// Empty, with addresses for `max` positions.
     fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
         let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
         let layers = options.filter(|options| options.layer_means);
@@ -133,7 +133,7 @@ impl Sections {
         Sections { starts, widths, rows, bytes }
     }
 
-    /// Where the arrays go when there are more rows.
+    /// Moves (from, to, bytes) of the arrays when there are more rows.
     fn spread(&self, grown: &Sections) -> Vec<(usize, usize, usize)> {
         (0..ARRAYS).map(|array| (self.starts[array], grown.starts[array], self.rows * self.widths[array])).collect()
     }
@@ -176,7 +176,7 @@ impl Sequences {
         Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
     }
 
-    /// A new, empty sequence; memory is taken when its first row comes.
+    /// A new, empty sequence; memory is allocated with its first row.
     pub fn open(&mut self, options: Option<TraceOptions>) -> SequenceId {
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
         if free == self.sequences.len() {
@@ -211,17 +211,17 @@ impl Sequences {
         &self.views
     }
 
-    /// Positions that a sequence can have.
+    /// Max positions of a sequence.
     pub fn max_positions(&self) -> usize {
         self.max_positions
     }
 
-    /// The capacity of a sequence that was announced to have `positions` positions.
+    /// The capacity reserved for a hint of `positions` positions.
     pub fn capacity_for(&self, positions: usize) -> usize {
         (positions + OVERRUN).next_multiple_of(CAPACITY_STEP)
     }
 
-    /// Sequences that the views have room for.
+    /// Slots of the views.
     pub fn slots(&self) -> usize {
         self.slots
     }
@@ -230,7 +230,7 @@ impl Sequences {
         self.get(id)?.options
     }
 
-    /// Positions that there is room for.
+    /// Reserved positions.
     pub fn capacity(&self, id: SequenceId) -> usize {
         self.get(id).map_or(0, |s| s.capacity)
     }
@@ -247,7 +247,7 @@ impl Sequences {
             _ => len.max(sequence.capacity + (sequence.capacity / 2).min(MAX_AHEAD)),
         };
         match self.grow(id, wanted.next_multiple_of(CAPACITY_STEP)) {
-            // without the room ahead it may fit
+            // perhaps it fits without the room ahead
             Err(CudaError::OutOfMemory { .. }) if wanted > len => self.grow(id, len.next_multiple_of(CAPACITY_STEP)),
             result => result,
         }
@@ -313,7 +313,7 @@ impl Sequences {
         true
     }
 
-    /// Rows that were traced, from the first traced row on.
+    /// Traced rows so far.
     pub fn traced(&self, id: SequenceId) -> usize {
         self.get(id).map_or(0, |s| s.traced)
     }
@@ -337,7 +337,7 @@ impl Sequences {
         self.device.read_at(&room.trace, start + index * width, count)
     }
 
-    /// The mean hidden states of all traced rows but the last, if they are recorded: `[L + 1, hidden_size]`
+    /// The mean hidden states of all traced rows but the last, if recorded: `[L + 1, hidden_size]`
     pub fn layer_means(&self, id: SequenceId) -> Result<Option<Vec<Vec<f64>>>, CudaError> {
         let Some(Sequence { room: Some(Room { layers: Some(layers), .. }), traced, .. }) = self.get(id) else {
             return Ok(None);
@@ -346,7 +346,7 @@ impl Sequences {
         rows.map(|rows| layers.means(&self.device, rows)).transpose()
     }
 
-    /// Bytes held: (KV cache, trace).
+    /// Sizes in bytes: (KV cache, trace).
     pub fn bytes(&self, id: SequenceId) -> (usize, usize) {
         let room = self.get(id).and_then(|s| s.room.as_ref());
         let sums = |room: &Room| room.layers.as_ref().map_or(0, LayerSums::bytes);

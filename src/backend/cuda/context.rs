@@ -1,4 +1,4 @@
-//! A device with the stream on which everything runs, but for what a captured decode step runs beside it. All of the
+//! A device and its stream; a captured decode step uses a second one. All of the
 //! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs`, `loader.rs` and `cublaslt.rs`.
 
 use super::error::{Context, CudaError, describe};
@@ -9,10 +9,10 @@ use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-/// `0`: every kernel waits until the one before it has ended.
+/// `0`: no early starts.
 const EARLY_VARIABLE: &str = "UQAC_EARLY_STARTS";
 
-/// The first driver whose graphs keep that a kernel may start early.
+/// The first driver whose graphs support early starts.
 const EARLY_VERSION: i32 = 12_030;
 
 /// A device with a stream that work runs on, in order.
@@ -20,13 +20,13 @@ const EARLY_VERSION: i32 = 12_030;
 pub struct Device {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    /// What mapped memory comes in multiples of, where memory can be mapped.
+    /// Granularity of mapped memory, if memory can be mapped.
     granularity: Option<usize>,
-    /// Whether kernels that can start before those before them have ended do so (programmatic dependent launch).
+    /// Whether kernels start before the previous ones have ended, if they can (programmatic dependent launch).
     early: bool,
 }
 
-/// What is known of a device.
+/// Properties of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
     pub ordinal: usize,
@@ -39,7 +39,7 @@ pub struct DeviceInfo {
     pub total: usize,
 }
 
-/// Loads the driver; the number of devices.
+/// Loads the driver; returns the number of devices.
 pub fn count() -> Result<usize, CudaError> {
     // SAFETY: loading the driver runs its constructors, as every CUDA program does.
     if !unsafe { sys::is_culib_present() } {
@@ -64,7 +64,7 @@ impl Device {
         Ok(Device { context, stream, granularity, early: false })
     }
 
-    /// The device with kernels that start early; `None` where the driver cannot have them in a captured graph.
+    /// The device with early starts; `None` if the driver does not support them in a captured graph.
     pub fn with_early_starts(&self) -> Option<Device> {
         let wanted = std::env::var_os(EARLY_VARIABLE).is_none_or(|value| value != "0");
         let can = wanted && driver_has(c"cuLaunchKernelEx") && driver_version() >= EARLY_VERSION;
@@ -88,16 +88,16 @@ impl Device {
         })
     }
 
-    /// Which device this is and what drives it: its UUID, and the versions of the driver.
+    /// The device's UUID and the driver's versions.
     pub fn identity(&self) -> String {
-        // a missing answer makes the identity less precise, nothing else
+        // without one of them the identity is only less precise
         let uuid = self.context.uuid().map(|uuid| uuid.bytes.map(|byte| byte as u8)).unwrap_or_default();
         let version = driver_version();
         let release = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
         format!("{} CUDA {version} {}", units::hex(&uuid), release.lines().next().unwrap_or_default())
     }
 
-    /// Shared memory that a block can ask for, in bytes.
+    /// Max shared memory per block in bytes.
     pub(super) fn max_shared(&self) -> Result<usize, CudaError> {
         let attribute = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
         let bytes = self.context.attribute(attribute).during("asking for shared memory")?;
@@ -113,7 +113,7 @@ impl Device {
         self.stream.synchronize().during("waiting for the device")
     }
 
-    /// Makes the context the thread's, as calls below cudarc's safe layer need.
+    /// Makes the context current, as calls below cudarc's safe layer need.
     pub(super) fn bind(&self) -> Result<(), CudaError> {
         self.context.bind_to_thread().during("using the device")
     }
@@ -134,12 +134,12 @@ impl Device {
         self.stream.cu_stream()
     }
 
-    /// The device with a stream of its own, whose work is not ordered with this one's but by events.
+    /// The device with a second stream, ordered with this one by events only.
     pub fn beside(&self) -> Result<Device, CudaError> {
         Ok(Device { stream: self.context.new_stream().during("creating a stream")?, ..self.clone() })
     }
 
-    /// Work that follows on this stream waits for what was before the event on its own.
+    /// Later work on this stream waits for the event.
     pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
         self.bind()?;
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
@@ -147,7 +147,7 @@ impl Device {
         unsafe { result::stream::wait_event(self.raw_stream(), event.event, flags) }.during("ordering two streams")
     }
 
-    /// What `launch` puts on this stream (and on others, by events), as a graph; `call` names it in errors.
+    /// The work that `launch` puts on this stream (and on others, by events), as a graph; `call` names it in errors.
     pub fn capture<E: From<CudaError>>(
         &self,
         call: &str,
@@ -166,7 +166,7 @@ impl Device {
         graph.launch().during("replaying a graph")
     }
 
-    /// Something to wait for: all work up to `Event::record`.
+    /// A new event, not yet recorded.
     pub fn event(&self) -> Result<Event, CudaError> {
         self.bind()?;
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
@@ -174,7 +174,7 @@ impl Device {
     }
 }
 
-/// The newest version of CUDA that the driver knows, as 1000 · major + 10 · minor; 0 where it does not say.
+/// The newest CUDA version that the driver supports, as 1000 · major + 10 · minor; 0 if unknown.
 fn driver_version() -> i32 {
     let mut version = 0;
     // SAFETY: a place for an int; the driver is loaded.
@@ -182,13 +182,13 @@ fn driver_version() -> i32 {
     version
 }
 
-/// Whether the driver has a call; cudarc panics over one that is missing.
+/// Whether the driver exports a function; cudarc panics if it is missing.
 pub(super) fn driver_has(name: &CStr) -> bool {
     // SAFETY: the symbol is not called; the driver is loaded.
     unsafe { sys::culib().get::<*const c_char>(name.to_bytes_with_nul()) }.is_ok()
 }
 
-/// Memory of one device, as `cuMemCreate` is asked for it.
+/// Properties of device memory for `cuMemCreate`.
 pub(super) fn allocation_properties(ordinal: usize) -> sys::CUmemAllocationProp {
     // SAFETY: numbers and null pointers throughout, for which zero is a value.
     let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
@@ -198,7 +198,7 @@ pub(super) fn allocation_properties(ordinal: usize) -> sys::CUmemAllocationProp 
     properties
 }
 
-/// What mapped memory comes in multiples of; `None` where the device cannot map memory.
+/// Granularity of mapped memory; `None` if the device cannot map memory.
 fn granularity(context: &CudaContext) -> Option<usize> {
     let attribute = Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
     if context.attribute(attribute) != Ok(1) {

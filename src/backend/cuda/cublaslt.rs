@@ -1,12 +1,12 @@
-//! cuBLASLt for the wide products, in place of `gemm.cu`: loaded at run time, and only where it is asked for.
+//! cuBLASLt for wide products, in place of `gemm.cu`: loaded at run time, and only if `--gemm` selects it.
 //!
-//! Why it is not the default, even where it is faster. What it multiplies with is chosen by a heuristic, and what is
-//! faster by a clock: two runs could differ in bits. It does not say in which order it adds, nor that a row's sum is the
-//! same whatever the other rows are; and its sums may stay in the tensor core's truncating accumulators for the whole width of a
-//! product, where `gemm.cu` takes them out every 64 elements.
+//! It is not the default, even where it is faster: a heuristic selects its algorithm, and a timing selects
+//! between it and our kernels, so that two runs could differ in bits. It documents neither its order of additions nor
+//! batch invariance, and its sums may stay in the tensor cores' truncating accumulators for the whole width of a
+//! product, while `gemm.cu` moves them to f32 registers every 64 elements.
 //!
-//! What is done about it where it is asked for: no split sums and no workspace; an algorithm is chosen once a shape, for
-//! a full pass, and used for every pass; and it is refused unless, on this device, rows have the same bits in passes of
+//! Precautions: no split sums and no workspace; one algorithm per shape, chosen for
+//! a full pass and used in every pass; an algorithm is rejected unless rows have the same bits in passes of
 //! other widths and at other places.
 
 use super::context::Device;
@@ -21,7 +21,7 @@ use std::ffi::c_void;
 use std::fmt;
 use std::str::FromStr;
 
-/// Which multiplies in passes of more than 16 rows.
+/// GEMM backend for prefill: passes of more than 16 rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gemm {
     /// `gemm.cu`
@@ -52,7 +52,7 @@ impl FromStr for Gemm {
     }
 }
 
-/// Loads the library; its version. `None` where there is none.
+/// Loads the library; returns its version. `None` if it is not installed.
 pub fn version() -> Option<String> {
     // SAFETY: loading the library runs its constructors.
     if !unsafe { sys::is_culib_present() } {
@@ -75,14 +75,14 @@ pub fn shape(w: &Matrix) -> Shape {
     (w.out_features, w.in_features)
 }
 
-/// The library, and the algorithms that it multiplies with.
+/// The library and the chosen algorithms.
 pub struct CublasLt {
     device: Device,
     handle: sys::cublasLtHandle_t,
-    /// w transposed times x, both as they lie: columns are rows to it.
+    /// w transposed times x, both row-major, which the library reads as column-major.
     product: sys::cublasLtMatmulDesc_t,
     algorithms: HashMap<Shape, sys::cublasLtMatmulAlgo_t>,
-    /// Of the last multiplication, `[rows, out_features]`: it knows nothing of the rows' powers of two.
+    /// Of the last multiplication, `[rows, out_features]`, before row scales.
     products: Buffer<f32>,
 }
 
@@ -91,7 +91,7 @@ fn during<T>(result: Result<T, blas::CublasError>, call: &str) -> Result<T, Cuda
 }
 
 impl CublasLt {
-    /// With room for this many products at once.
+    /// With room for `products` products per launch.
     pub fn load(device: &Device, products: usize) -> Result<CublasLt, CudaError> {
         if version().is_none() {
             return Err(CudaError::NoCublasLt);
@@ -115,7 +115,7 @@ impl CublasLt {
         Ok(library)
     }
 
-    /// The shapes that it multiplies.
+    /// Number of shapes it multiplies.
     pub fn shapes(&self) -> usize {
         self.algorithms.len()
     }
@@ -128,8 +128,8 @@ impl CublasLt {
         self.algorithms.remove(&shape);
     }
 
-    /// Takes, for matrices of w's shape, the first algorithm that gives a row the same bits in every pass; whether there
-    /// is one. `x`: `rows` rows of numbers.
+    /// Chooses, for w's shape, the first algorithm that gives a row the same bits in every pass. Returns whether there
+    /// is one. `x`: `rows` rows.
     pub fn choose(&mut self, w: &Matrix, x: DevicePtr<u16>, rows: usize) -> Result<bool, CudaError> {
         for algorithm in self.candidates(w, rows)? {
             self.algorithms.insert(shape(w), algorithm);
@@ -248,7 +248,7 @@ impl Drop for CublasLt {
     }
 }
 
-/// w, x and y as it sees them.
+/// Layouts of w, x and y.
 fn layouts(w: &Matrix, rows: usize) -> Result<(Layout, Layout, Layout), CudaError> {
     let dtype = sys::cudaDataType::CUDA_R_16F;
     let a = Layout::new(dtype, w.in_features, w.out_features)?;
@@ -256,7 +256,7 @@ fn layouts(w: &Matrix, rows: usize) -> Result<(Layout, Layout, Layout), CudaErro
     Ok((a, b, Layout::new(sys::cudaDataType::CUDA_R_32F, w.out_features, rows)?))
 }
 
-/// A matrix, column after column.
+/// A column-major matrix.
 struct Layout(sys::cublasLtMatrixLayout_t);
 
 impl Layout {
@@ -273,12 +273,12 @@ impl Drop for Layout {
     }
 }
 
-/// What is asked of an algorithm.
+/// Requirements on an algorithm.
 struct Preferences(sys::cublasLtMatmulPreference_t);
 
 impl Preferences {
     fn new() -> Result<Preferences, CudaError> {
-        Ok(Preferences(during(blas::create_matmul_pref(), "describing what is wanted")?))
+        Ok(Preferences(during(blas::create_matmul_pref(), "setting preferences")?))
     }
 
     fn set<T: bytemuck::Pod>(&self, preference: Preference, value: &T) -> Result<(), CudaError> {
@@ -286,7 +286,7 @@ impl Preferences {
         let set = unsafe {
             blas::set_matmul_pref_attribute(self.0, preference, std::ptr::from_ref(value).cast(), size_of::<T>())
         };
-        during(set, "describing what is wanted")
+        during(set, "setting preferences")
     }
 }
 

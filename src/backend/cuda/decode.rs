@@ -1,6 +1,6 @@
 //! Decoding as one CUDA graph: a step is captured once per number of rows and replayed; position, token and sampler live
-//! on the device. Results come back a few steps late: while the device runs [`DECODE_STEPS`] steps, the host reads the ones
-//! before. What was computed after a stop token is dropped; its rows in cache and trace lie beyond the sequence's
+//! on the device. Results arrive a few steps late: while the device runs [`DECODE_STEPS`] steps, the host reads the previous
+//! ones. Steps after a stop token are dropped; their rows in cache and trace lie beyond the sequence's
 //! end.
 
 use super::CudaBackend;
@@ -19,13 +19,13 @@ use cudarc::driver::CudaGraph;
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 
-/// Results that a slot keeps: more than are in flight.
+/// Results per slot: more than are in flight.
 const RING: usize = 4 * DECODE_STEPS;
 
-/// Rows that there is room for once a step has more than a narrow pass; then twice as many each time.
+/// First size of the buffers for steps with more rows than a narrow pass; then doubled.
 const FIRST_ROOM: usize = 64;
 
-/// What a captured step depends on.
+/// The key of a captured step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     rows: usize,
@@ -35,16 +35,16 @@ struct Shape {
     mass: bool,
     /// A row has a wide trace.
     wide: bool,
-    /// Where their heads attend is recorded.
+    /// Attention targets of heads are recorded.
     head_attention: bool,
-    /// And the means of hidden states.
+    /// Means of hidden states are recorded.
     layer_means: bool,
 }
 
-/// Where a captured step selects heads while the logits are computed.
+/// The stream on which a captured step selects heads while the logits are computed.
 struct Side {
     device: Device,
-    /// Recorded where it leaves the main stream, and where it has ended.
+    /// Fork from and join with the main stream.
     leaves: Event,
     ends: Event,
 }
@@ -60,7 +60,7 @@ pub struct Decoder {
     samplers: Buffer<Sampler>,
     log: Log,
     slots: usize,
-    /// Where two batches' results arrive.
+    /// Results of two batches.
     arrivals: [(Pinned, Event); 2],
     graphs: HashMap<Shape, CudaGraph>,
     side: Side,
@@ -75,20 +75,20 @@ impl Decoder {
         Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new(), side: Side::new(device)? })
     }
 
-    /// Bytes held on the device.
+    /// Size on the device in bytes.
     pub fn bytes(&self) -> usize {
         self.samplers.bytes() + self.log.bytes()
     }
 
-    /// Drops captured steps: an address in them has changed.
+    /// Drops captured steps after an address in them has changed.
     pub fn forget(&mut self) {
         self.graphs.clear();
     }
 }
 
-/// The rows that a batch of steps runs.
+/// The rows of a batch of steps.
 struct Group {
-    /// Index in the caller's list, and the row that enters next; `None` once it has ended.
+    /// Index in the caller's list, and the next row; `None` after its end.
     rows: Vec<Option<(usize, DecodeRow)>>,
     states: Vec<RowState>,
     vocabulary: usize,
@@ -116,7 +116,7 @@ impl CudaBackend {
         }
     }
 
-    /// Makes room for steps of this many rows, or of as many as there is memory for: how many.
+    /// Makes room for steps of up to `rows` rows, as far as memory allows. Returns the number of rows.
     fn room_for(&mut self, rows: usize) -> Result<usize, CudaError> {
         let mut room = rows.next_power_of_two().max(FIRST_ROOM);
         while rows > self.scratch.heads.rows && room > self.scratch.heads.rows {
@@ -136,7 +136,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// Runs rows until one of them ends; those that go on.
+    /// Runs rows until one of them ends; returns the others.
     fn decode_group(
         &mut self,
         rows: Vec<(usize, DecodeRow)>,
@@ -161,7 +161,7 @@ impl CudaBackend {
         }
     }
 
-    /// Writes the rows and samplers; the shape of the steps.
+    /// Writes the rows and samplers; returns the shape of the steps.
     fn begin_group(&mut self, group: &Group) -> Result<Shape, BackendError> {
         let rows: Vec<Row> = group.rows.iter().flatten().map(|(_, r)| r.row).collect();
         self.check_tokens(&rows)?;
@@ -254,7 +254,7 @@ impl CudaBackend {
         self.device.clone().capture("capturing a decode step", || self.launch_step(shape))
     }
 
-    /// One step: the rows enter, and the next ones take their place. The heads are selected beside the logits.
+    /// One step: the rows enter, and the next ones replace them. Heads are selected in parallel with the logits.
     fn launch_step(&mut self, shape: Shape) -> Result<(), BackendError> {
         forward::run(self)?;
         let Side { device: beside, leaves, ends } = &self.decoder.side;

@@ -1,16 +1,16 @@
-//! What the CUDA backend can fail with.
+//! Errors of the CUDA backend.
 
 use crate::units::bytes;
 use cudarc::driver::DriverError;
 
-/// What to do about a device that computes wrongly.
+/// Advice about a device that computes wrongly.
 pub const PLEASE_REPORT: &str = "please report this with what uqac devices --check prints";
 
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
     #[error("no CUDA driver: libcuda could not be loaded; install the NVIDIA driver, or use --device cpu")]
     NoDriver,
-    #[error("there is no CUDA device {ordinal}: the driver shows {count}")]
+    #[error("no CUDA device {ordinal}: the driver has {count}")]
     NoDevice { ordinal: usize, count: usize },
     #[error("{device} has compute capability {major}.{minor}; the kernels need 8.0 or newer")]
     TooOld { device: String, major: i32, minor: i32 },
@@ -25,7 +25,7 @@ pub enum CudaError {
         "the CUDA kernels in {file} cannot be loaded: {cause}; is the driver older than the toolkit they come from?"
     )]
     Load { file: &'static str, cause: String },
-    #[error("there is no CUDA kernel {name}: the model or the cache types ask for a variant that is not built")]
+    #[error("no CUDA kernel {name}: the variant for this model or these cache types is not built")]
     NoKernel { name: String },
     #[error("the CUDA kernel {name} does not take these arguments: {reason}")]
     Arguments { name: String, reason: String },
@@ -52,7 +52,7 @@ pub enum CudaError {
     Unsupported(String),
 }
 
-/// What the driver says about an error: its name and its text.
+/// The driver's name and text of an error.
 pub fn describe(error: DriverError) -> String {
     let text = |found: Result<&std::ffi::CStr, DriverError>| {
         found.map_or_else(|_| format!("error {}", error.0 as u32), |text| text.to_string_lossy().into_owned())
@@ -60,7 +60,7 @@ pub fn describe(error: DriverError) -> String {
     format!("{} ({})", text(error.error_name()), text(error.error_string()))
 }
 
-/// Names the call that a driver error came from.
+/// Adds the failed call to a driver error.
 pub trait Context<T> {
     fn during(self, call: &str) -> Result<T, CudaError>;
 }

@@ -1,6 +1,6 @@
-//! Matrix products: `gemv.cu` in narrow passes; in wide ones `gemm_hopper.cu` on devices that have what it needs and `gemm.cu`
-//! on others, whose input is rounded to f16 first ([`RoundedRows`]), or cuBLASLt where it was asked for and, if
-//! the faster of the two is wanted, is that.
+//! Matrix products: `gemv.cu` in narrow passes; in wide ones `gemm_hopper.cu` on compute capability 9.0 and `gemm.cu`
+//! on others, with inputs rounded to f16 ([`RoundedRows`]), or cuBLASLt where `--gemm` selects
+//! it.
 
 use super::CudaBackend;
 use super::abi::{
@@ -10,8 +10,7 @@ use super::abi::{
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
 use super::kernel_set::{
-    GEMM_ROWS, GemmDevice, GemvWideKernels, HOPPER_BLOCK, MAX_ROWS, ManyKernels, MatmulKernels, WIDE_OUTS, WideKernels,
-    hopper_grid,
+    GEMM_ROWS, GemmDevice, HOPPER_BLOCK, MAX_ROWS, ManyKernels, MatmulKernels, WIDE_OUTS, WideKernels, hopper_grid,
 };
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
@@ -32,7 +31,7 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// As the kernels take up to three of them, from row `first` of their outputs on.
+    /// Up to three jobs in the kernels' layout, from row `first` of their outputs on.
     fn table(jobs: &[Job], first: usize) -> MatrixJobs {
         let mut table = MatrixJobs::default();
         for (entry, Job { w, bias, y }) in table.iter_mut().zip(jobs) {
@@ -47,7 +46,7 @@ impl Job<'_> {
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
     F32(DevicePtr<f32>),
-    /// For these kernels.
+    /// Input of these kernels.
     Rounded(&'a WideKernels, RoundedRows),
 }
 
@@ -63,12 +62,12 @@ impl GemmHopper {
     }
 }
 
-/// Blocks of `outs` outputs that the jobs take.
+/// Number of blocks of `outs` outputs.
 fn blocks(jobs: &[Job], outs: usize) -> usize {
     jobs.iter().map(|job| job.w.out_features.div_ceil(outs)).sum()
 }
 
-/// A norm on the way into a product.
+/// A norm fused into a product.
 #[derive(Clone, Copy)]
 pub struct Norm<'a> {
     pub weight: &'a Buffer<f32>,
@@ -91,12 +90,12 @@ impl CudaBackend {
         self.kernels.matmul.get(&w.dtype).ok_or_else(missing)
     }
 
-    /// What multiplies in this pass if it is a wide one; none for f32 weights.
+    /// The kernels of a wide pass; `None` in a narrow pass and for f32 weights.
     fn wide<'a>(&self, kernels: &'a MatmulKernels) -> Option<&'a WideKernels> {
         kernels.wide.as_ref().filter(|_| !self.pass.narrow())
     }
 
-    /// What multiplies with this matrix in this pass, if it takes rounded rows with several powers of two: its own kernels do.
+    /// The wide kernels for this matrix, unless cuBLASLt, which supports one scale per row only, takes it.
     pub(super) fn takes_rounded(
         &self,
         w: &Matrix,
@@ -105,7 +104,7 @@ impl CudaBackend {
         Ok(self.wide(self.matmul_kernels(w)?).filter(|_| self.library_of(w, bias).is_none()))
     }
 
-    /// The product of one matrix; y is added to with `accumulate`.
+    /// The product of one matrix; `accumulate` adds to y.
     pub(super) fn matmul(&self, x: Input, job: Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
         let x = match x {
             Input::Rounded(wide, x) => return self.gemm(wide, x, &[job], rows, accumulate),
@@ -121,7 +120,7 @@ impl CudaBackend {
         }
     }
 
-    /// The product with one matrix in f32 arithmetic, as many rows at a time as there are kernels for.
+    /// The product with one matrix in f32 arithmetic, in as few launches as the kernels allow.
     pub(super) fn gemv(
         &self,
         kernels: &MatmulKernels,
@@ -148,7 +147,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// The scratch's terms ← x `[rows, width]`, normed on the way if there is a norm.
+    /// The scratch's terms ← x `[rows, width]`, after a norm, if there is one.
     fn split(
         &self,
         kernels: &ManyKernels,
@@ -169,7 +168,7 @@ impl CudaBackend {
         self.device.launch(&kernels.split, [rows, 1, 1], &parameters)
     }
 
-    /// Products of the scratch's terms, or of the first job's gate with the second one's up; `mode` as the kernels take it.
+    /// Products of the scratch's terms; `gated`: the first job is the gate, the second one up. `mode`: see the kernels.
     fn gemv_wide(
         &self,
         kernels: &ManyKernels,
@@ -179,21 +178,8 @@ impl CudaBackend {
         mode: Int,
     ) -> Result<(), CudaError> {
         let outs = jobs.iter().map(|job| job.w.out_features).sum();
-        match self.gemm_device().wide_variant(rows, outs) {
-            0 => self.gemv_wide_in_blocks(&kernels.m64, jobs, rows, gated, mode),
-            _ => self.gemv_wide_in_blocks(&kernels.m128, jobs, rows, gated, mode),
-        }
-    }
-
-    fn gemv_wide_in_blocks<const M: usize>(
-        &self,
-        kernels: &GemvWideKernels<M>,
-        jobs: &[Job],
-        rows: usize,
-        gated: bool,
-        mode: Int,
-    ) -> Result<(), CudaError> {
-        let parameters = GemvWide::<M> {
+        let variant = self.gemm_device().wide_variant(rows, outs);
+        let parameters = GemvWide {
             terms: self.scratch.rounded.ptr(),
             factors: self.scratch.rounded_scales.ptr(),
             jobs: Job::table(jobs, 0),
@@ -201,23 +187,23 @@ impl CudaBackend {
             rows: rows.into(),
             mode,
         };
-        let (kernel, blocks) = if gated {
+        let (kernels, blocks) = if gated {
             (&kernels.gated, blocks(&jobs[..1], WIDE_OUTS / 2))
         } else {
             (&kernels.gemv, blocks(jobs, WIDE_OUTS))
         };
-        self.device.launch(kernel, [blocks, rows.div_ceil(M), 1], &parameters)
+        self.device.launch(&kernels[variant], [blocks, rows.div_ceil(GEMM_ROWS[variant]), 1], &parameters)
     }
 
-    /// Whether [`Self::qkv`] rotates and caches, too: if one launch of `gemv.cu` has all three.
+    /// Whether [`Self::qkv`] also rotates and caches: one launch of `gemv.cu` computes all three.
     pub(super) fn rotates(&self, [q, k, v]: &[Job; 3], rows: usize) -> Result<bool, CudaError> {
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
         let kernels = self.matmul_kernels(q.w)?;
         Ok(one_type && self.wide(kernels).is_none() && kernels.many(rows).is_none())
     }
 
-    /// Queries, keys and values of x `[rows, in_features]`, which is normed on the way. They go where `to` says, if it does
-    /// (default: it does not), else to the jobs' y.
+    /// Queries, keys and values of norm(x), x `[rows, in_features]`. Destination: `to`, or with its default
+    /// the jobs' y.
     pub(super) fn qkv(
         &self,
         x: DevicePtr<f32>,
@@ -255,8 +241,8 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// act(gate x) ⊙ up x, x `[rows, in_features]` normed on the way: y of `gate`, or rounded rows for the kernels of a wide product,
-    /// if it is to be `rounded` for those.
+    /// act(gate x) ⊙ up x of norm(x), x `[rows, in_features]`: y of `gate`, or rounded rows if the next product's
+    /// kernels are given.
     pub(super) fn gated<'a>(
         &'a self,
         x: DevicePtr<f32>,
@@ -302,7 +288,7 @@ impl CudaBackend {
         Ok(to)
     }
 
-    /// The same in f32 arithmetic, as [`CudaBackend::gemv`].
+    /// The same in f32 arithmetic.
     fn gemv_gated(
         &self,
         kernels: &MatmulKernels,
@@ -363,12 +349,12 @@ impl CudaBackend {
         Ok(to)
     }
 
-    /// cuBLASLt, where it multiplies with a matrix: if it has the shape, and there is no bias.
+    /// cuBLASLt, if it was chosen for the matrix's shape and there is no bias.
     fn library_of(&self, w: &Matrix, bias: Option<&Buffer<f32>>) -> Option<&CublasLt> {
         self.cublaslt.as_ref().filter(|library| bias.is_none() && library.has(shape(w)))
     }
 
-    /// Products of rounded rows with up to three matrices: some by cuBLASLt, which takes one power of two a row, the others by
+    /// Products of rounded rows with up to three matrices: some by cuBLASLt, one scale per row, the others by
     /// `gemm.cu` in one launch.
     fn gemm(
         &self,
@@ -437,13 +423,13 @@ impl CudaBackend {
     }
 }
 
-/// Products of each kind that are timed, and how often.
+/// Timed products per measurement, and measurements.
 const TIMED: usize = 4;
 const REPEATS: usize = 3;
 
-/// Which multiplies in wide passes, decided when the model is loaded.
+/// The GEMM backend of wide passes, chosen at load time.
 impl CudaBackend {
-    /// Decides for every shape of the model's matrices; what was decided, for display (empty where nothing was asked for).
+    /// Chooses for every shape of the model's matrices. Returns a note for display, empty for the default.
     pub(super) fn choose_gemm(&mut self, gemm: cublaslt::Gemm) -> Result<String, CudaError> {
         if gemm == cublaslt::Gemm::Own {
             return Ok(String::new());
@@ -473,7 +459,7 @@ impl CudaBackend {
         self.weights.layers[layer].matrices()[index]
     }
 
-    /// The first matrix of each shape that wide passes multiply with: (layer, which of its seven).
+    /// The first matrix of each shape in wide passes: (layer, index in its seven).
     fn wide_shapes(&self) -> Vec<(usize, usize)> {
         let (mut seen, mut found) = (Vec::new(), Vec::new());
         for layer in 0..self.weights.layers.len() {
@@ -488,7 +474,8 @@ impl CudaBackend {
     }
 
     fn choose_for(&self, library: &mut CublasLt, gemm: cublaslt::Gemm, w: &Matrix) -> Result<(), CudaError> {
-        let numbers: Vec<u16> = noise().take(MAX_ROWS * w.in_features).map(|x| f16::from_f32(x).to_bits()).collect();
+        let numbers = Noise(0x9E37_79B9_7F4A_7C15).floats(MAX_ROWS * w.in_features, 1.0);
+        let numbers: Vec<u16> = numbers.into_iter().map(|x| f16::from_f32(x).to_bits()).collect();
         self.device.write(&self.scratch.rounded, 0, &numbers)?;
         self.device.write(&self.scratch.rounded_scales, 0, &vec![1.0; MAX_ROWS * row_scales(w.in_features)])?;
         if library.choose(w, self.scratch.rounded.ptr(), MAX_ROWS)? && gemm == cublaslt::Gemm::Auto {
@@ -500,7 +487,7 @@ impl CudaBackend {
         Ok(())
     }
 
-    /// How long products of a full pass take: (our kernels, cuBLASLt), the best of [`REPEATS`], interleaved.
+    /// Time of a full pass's products by (our kernels, cuBLASLt): the best of [`REPEATS`], interleaved.
     fn race(&self, w: &Matrix, library: &CublasLt) -> Result<(Duration, Duration), CudaError> {
         let Some(wide) = &self.matmul_kernels(w)?.wide else { return Ok((Duration::ZERO, Duration::MAX)) };
         let y = self.device.allocate("products that are compared", MAX_ROWS * w.out_features)?;
@@ -520,10 +507,4 @@ impl CudaBackend {
         }
         Ok(best)
     }
-}
-
-/// Numbers between -1 and 1.
-fn noise() -> impl Iterator<Item = f32> {
-    let mut noise = Noise(0x9E37_79B9_7F4A_7C15);
-    std::iter::repeat_with(move || noise.next())
 }

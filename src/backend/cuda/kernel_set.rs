@@ -1,4 +1,4 @@
-//! Which kernels a model needs, and the limits that they set.
+//! The kernels of a model, and their limits.
 
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed, GatedAct, Gemm,
@@ -14,32 +14,32 @@ use crate::model::weights::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (4096 outputs: 128 large blocks), few enough to bound
+/// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (4096 outputs: 128 large blocks), few enough to limit
 /// scratch memory (about 90 MB for the shape of Llama-3.1-8B).
 pub const MAX_ROWS: usize = 512;
 
-/// Rows of a narrow pass: attention to each row by itself and products in f32 costs less than what a wide one does first.
+/// Rows of a narrow pass: per-row attention and f32 products cost less than the set-up of a wide pass.
 pub const NARROW_ROWS: usize = 16;
 
-/// Sequences of a decode step, which is a narrow pass: what a big device has memory for.
+/// Max sequences of a decode step, which is a narrow pass.
 pub const DECODE_ROWS: usize = 256;
 
-/// Decode steps that are started at once. Two such batches are in flight at most.
+/// Decode steps per batch. At most two batches are in flight.
 pub const DECODE_STEPS: usize = 4;
 
-/// Rows after the last one that are computed and dropped: those of the steps that are in flight when a response ends.
+/// Rows computed beyond a response's end, by the steps in flight.
 pub const OVERRUN: usize = 2 * DECODE_STEPS;
 
-/// K at most: heads that a trace keeps per row (`MAX_KEEP` of `common.cuh`).
+/// Max K: heads per row of a trace (`MAX_KEEP` of `common.cuh`).
 pub const MAX_HEADS: usize = 32;
 
-/// Parts that a row's positions are split into, at most, as in `attn_decode.cu`.
+/// Max splits of a row's positions, as in `attn_decode.cu`.
 pub const MAX_SPLITS: usize = 128;
 
-/// Query heads that a block of `attn_decode` computes together.
+/// Query heads per block of `attn_decode`.
 pub const DECODE_GROUP: usize = 8;
 
-/// Positions that `attn_decode` does not split.
+/// Min positions per split of `attn_decode`.
 pub const DECODE_CHUNK: usize = 64;
 
 /// Splits of a row in `attn_decode`: enough blocks in a step of one row for the four that fit on a multiprocessor (by shared
@@ -49,22 +49,22 @@ pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
     (4 * multiprocessors).div_ceil(blocks).clamp(1, MAX_SPLITS)
 }
 
-/// Positions of a block of `attn_sum`.
+/// Positions per block of `attn_sum`.
 pub const SUMMED: usize = 16;
 
-/// Lines (a row's query heads of one group, row after row) that a block of `attn_prefill` computes.
+/// Lines (a row's query heads of one group, row after row) per block of `attn_prefill`.
 pub const PREFILL_LINES: usize = 64;
 
-/// f16 terms that `attn_prefill.cu` splits queries and f32 keys into: two hold what float32 does, nearly.
+/// f16 terms of queries and f32 keys in `attn_prefill.cu`: two hold nearly all of f32.
 pub const ATTENTION_TERMS: usize = 2;
 
-/// Rows of a block of `gemm.cu`, of its two variants, and rows of weights, too.
+/// Rows per block of the two variants of `gemm.cu`; also rows of weights.
 pub const GEMM_ROWS: [usize; 2] = [64, 128];
 
-/// Rows of a block of `gemm_hopper.cu`, and its outputs, of which one with a gate has half as many gates.
+/// Rows and outputs per block of `gemm_hopper.cu`; half as many gates in a gated product.
 pub const HOPPER_BLOCK: usize = 128;
 
-/// What has `wgmma`: compute capability 9.0, and nothing older or newer.
+/// The only compute capability with `wgmma`.
 pub const HOPPER: (i32, i32) = (9, 0);
 
 /// The grid of `gemm_hopper.cu`: blocks two by two, for `blocks` blocks of outputs.
@@ -72,10 +72,10 @@ pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
     [rows.div_ceil(HOPPER_BLOCK).next_multiple_of(2), blocks.next_multiple_of(2), 1]
 }
 
-/// Outputs of a block of `gemv_wide.cu`, of which one with a gate has half as many gates.
+/// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.
 pub const WIDE_OUTS: usize = 128;
 
-/// What decides between the variants of `gemm.cu`, and between those of `gemv_wide.cu`.
+/// Chooses between the variants of `gemm.cu` and of `gemv_wide.cu`.
 #[derive(Clone, Copy, Debug)]
 pub struct GemmDevice {
     pub multiprocessors: usize,
@@ -84,17 +84,17 @@ pub struct GemmDevice {
 }
 
 impl GemmDevice {
-    /// The variant that takes less time for a product of `rows` rows and `outs` outputs: of large blocks one multiprocessor may have
-    /// two where another has none. Both give the same bits.
+    /// The faster variant for a product of `rows` rows and `outs` outputs: with large blocks one multiprocessor may get
+    /// two blocks and another none. Both give the same bits.
     pub fn variant(self, rows: usize, outs: usize) -> usize {
-        // the second cache is asked for twice as much by small blocks
+        // small blocks read twice as much from the L2 cache
         let small = if self.fast_tensor_cores() { 2.2 } else { 1.1 };
         let blocks = |block: usize| rows.div_ceil(block) * outs.div_ceil(block);
         let [few, many] = GEMM_ROWS.map(|block| blocks(block).div_ceil(self.multiprocessors) * block * block);
         usize::from(few as f64 * small >= many as f64)
     }
 
-    /// The same for `gemv_wide.cu`, whose blocks have as many outputs either way.
+    /// The same for `gemv_wide.cu`, whose blocks have equally many outputs.
     pub fn wide_variant(self, rows: usize, outs: usize) -> usize {
         let small = if self.fast_tensor_cores() { 4.0 / 3.0 } else { 1.0 };
         let [few, many] = GEMM_ROWS
@@ -102,7 +102,7 @@ impl GemmDevice {
         usize::from(few as f64 * small >= many as f64)
     }
 
-    /// Those of a data centre's devices, for which the second cache decides how fast a product is.
+    /// Those of data-centre GPUs, whose products are limited by the L2 cache.
     fn fast_tensor_cores(self) -> bool {
         matches!(self.capability, (8, 0) | (9..12, _))
     }
@@ -134,14 +134,14 @@ pub struct KernelSet {
     pub matmul: HashMap<DType, MatmulKernels>,
     pub rms_norm: Kernel<RmsNorm>,
     pub add_rms_norm: Kernel<AddRmsNorm>,
-    /// After a library's products.
+    /// After cuBLASLt's products.
     pub gated_act: Kernel<GatedAct>,
     pub rope_cache: Kernel<RopeCache>,
     pub decode: Kernel<AttnDecode>,
-    /// Without the entropy, where it is built.
+    /// Without the entropy, if it is built.
     pub decode_plain: Option<Kernel<AttnDecode>>,
     pub prefill: Kernel<AttnPrefill>,
-    /// The same by `attn_prefill_hopper.cu`, where the device and the variant have it.
+    /// The same by `attn_prefill_hopper.cu`, if the device supports it and the variant is built.
     pub prefill_hopper: Option<Kernel<AttnPrefill>>,
     pub select: Kernel<AttnSelect>,
     pub places: Kernel<AttnPlaces>,
@@ -156,27 +156,27 @@ pub struct KernelSet {
 
 /// Products with weights of one type.
 pub struct MatmulKernels {
-    /// For few rows; those for the fewest first.
+    /// For few rows, ascending.
     pub narrow: Vec<NarrowKernels>,
-    /// In the same bits for more rows of a decode step, where the device has what they need.
+    /// For decode steps with more rows, with the same bits, if the device supports them.
     pub many: Option<ManyKernels>,
-    /// For more rows, of f16 weights; none for f32 ones, whose products are done 16 rows at a time.
+    /// For wide passes; `None` for f32 weights, which `narrow` multiplies.
     pub wide: Option<WideKernels>,
 }
 
 /// A variant of the kernels of `gemv.cu`.
 #[derive(Clone, Copy, Debug)]
 pub struct NarrowVariant {
-    /// How its kernels' names end.
+    /// Suffix of the kernels' names.
     pub name: &'static str,
-    /// Rows at most.
+    /// Max rows.
     pub rows: usize,
-    /// Outputs of a block; gates of a block of `gated`.
+    /// Outputs per block; gates per block of `gated`.
     pub outs: usize,
     pub gates: usize,
 }
 
-/// Those for the fewest rows first; of those for as many the first that the device has the shared memory for is taken.
+/// Ascending in rows; of equal ones, the first that fits the device's shared memory is used.
 pub const NARROW_VARIANTS: [NarrowVariant; 4] = [
     NarrowVariant { name: "r8", rows: 8, outs: 16, gates: 16 },
     NarrowVariant { name: "r16", rows: 16, outs: 32, gates: 16 },
@@ -192,29 +192,23 @@ pub struct NarrowKernels {
     pub gated: Kernel<GemvGated>,
 }
 
-/// `gemv_wide.cu`, in the same bits by both variants.
+/// `gemv_wide.cu`, of [`GEMM_ROWS`] rows a block; both variants give the same bits.
 pub struct ManyKernels {
     pub split: Kernel<SplitRows>,
-    pub m64: GemvWideKernels<64>,
-    pub m128: GemvWideKernels<128>,
+    pub gemv: [Kernel<GemvWide>; 2],
+    pub gated: [Kernel<GemvWide>; 2],
 }
 
-/// Its products, of M rows a block.
-pub struct GemvWideKernels<const M: usize> {
-    pub gemv: Kernel<GemvWide<M>>,
-    pub gated: Kernel<GemvWide<M>>,
-}
-
-/// Products of wide passes, whose input comes in f16 with a power of two for each row.
+/// Products of wide passes, with inputs in f16 with shared power-of-two scales.
 pub struct WideKernels {
     /// Of [`GEMM_ROWS`] rows a block.
     pub gemm: [Kernel<Gemm>; 2],
     pub gated: [Kernel<GemmGated>; 2],
-    /// What takes the place of both where the device has it.
+    /// Replaces both if the device supports it.
     pub hopper: Option<HopperKernels>,
-    /// After a library's product.
+    /// After cuBLASLt's product.
     pub scale: Kernel<ScaleProducts>,
-    /// What makes such inputs.
+    /// Makes such inputs.
     pub round: Kernel<RoundRows>,
     pub rms_norm: Kernel<RmsNormF16>,
 }
@@ -265,7 +259,7 @@ fn load_prefill_hopper(files: &KernelFiles, name: &str) -> Result<Option<Kernel<
     fits.then(|| files.get(FILE, name)).transpose()
 }
 
-/// With shared memory for all layers at once (a narrow pass) and for one layer beside the queries that were kept before.
+/// With shared memory for all layers at once (narrow pass), and for one layer with the queries kept so far (wide pass).
 fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelect>, CudaError> {
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
@@ -303,13 +297,13 @@ impl MatmulKernels {
         Ok(MatmulKernels { narrow, many, wide: is_f16.then(wide).transpose()? })
     }
 
-    /// What multiplies this many rows of a decode step at once, if they are more than for [`Self::narrow`].
+    /// The kernels for more rows than [`Self::narrow`] takes at once.
     pub fn many(&self, rows: usize) -> Option<&ManyKernels> {
         let narrow = self.narrow.last().map_or(0, |kernels| kernels.variant.rows);
         self.many.as_ref().filter(|_| rows > narrow)
     }
 
-    /// What multiplies `rows` rows, as many at a time as there are kernels for: (kernels, first row, rows).
+    /// Launches for `rows` rows: (kernels, first row, rows).
     pub fn parts(&self, rows: usize) -> impl Iterator<Item = (&NarrowKernels, usize, usize)> {
         let mut first = 0;
         std::iter::from_fn(move || {
@@ -324,7 +318,7 @@ impl MatmulKernels {
 }
 
 impl NarrowKernels {
-    /// `None` where there is no such variant for weights of type `w`, or the device does not have its shared memory.
+    /// `None` if the variant is not built for weights of type `w` or does not fit the device's shared memory.
     fn load(files: &KernelFiles, w: &str, variant: NarrowVariant) -> Result<Option<NarrowKernels>, CudaError> {
         let name = |product: &str| format!("gemv{product}_{w}_{}", variant.name);
         if !files.fits("gemv", &name(""))? || !files.fits("gemv", &name("_gated"))? {
@@ -336,25 +330,25 @@ impl NarrowKernels {
 }
 
 impl ManyKernels {
-    /// `None` where the device does not have the shared memory.
+    /// `None` if they do not fit the device's shared memory.
     fn load(files: &KernelFiles) -> Result<Option<ManyKernels>, CudaError> {
         if !files.fits("gemv_wide", "gemv_wide_m128")? {
             return Ok(None);
         }
-        let split = files.get("gemv_wide", "split_rows")?;
-        Ok(Some(ManyKernels { split, m64: GemvWideKernels::load(files)?, m128: GemvWideKernels::load(files)? }))
-    }
-}
-
-impl<const M: usize> GemvWideKernels<M> {
-    fn load(files: &KernelFiles) -> Result<GemvWideKernels<M>, CudaError> {
-        let get = |product: &str| files.get("gemv_wide", &format!("gemv_wide{product}_m{M}"));
-        Ok(GemvWideKernels { gemv: get("")?, gated: get("_gated")? })
+        let [few, many] = GEMM_ROWS;
+        let get = |product: &str, rows: usize| -> Result<Kernel<GemvWide>, CudaError> {
+            Ok(files.get("gemv_wide", &format!("gemv_wide{product}_m{rows}"))?.with_block(2 * rows))
+        };
+        Ok(Some(ManyKernels {
+            split: files.get("gemv_wide", "split_rows")?,
+            gemv: [get("", few)?, get("", many)?],
+            gated: [get("_gated", few)?, get("_gated", many)?],
+        }))
     }
 }
 
 impl HopperKernels {
-    /// `None` where the device or its driver has not what they need.
+    /// `None` if the device or its driver does not support them.
     fn load(files: &KernelFiles) -> Result<Option<HopperKernels>, CudaError> {
         const FILE: &str = "gemm_hopper";
         let can = files.capability() == HOPPER && TensorMap::supported();

@@ -1,5 +1,5 @@
-//! Kernels and their launches. What a kernel takes is its [`Parameters`] (`abi.rs`); what shared memory it needs is what its
-//! source exports (`SHARED_BYTES` in `kernels/common.cuh`).
+//! Kernels and their launches. [`Parameters`] are declared in `abi.rs`; the size of shared memory is
+//! exported by the kernel's source (`SHARED_BYTES` in `kernels/common.cuh`).
 
 use super::context::{Device, driver_has};
 use super::error::{Context, CudaError, describe};
@@ -10,7 +10,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-/// Shared memory that a block can have without the opt-in, in bytes.
+/// Shared memory per block without opt-in, in bytes.
 const WITHOUT_OPT_IN: usize = 48 << 10;
 
 /// The parameters of a kernel, in its order.
@@ -20,11 +20,11 @@ pub trait Parameters {
     /// Bytes of each parameter.
     const SIZES: &'static [usize];
 
-    /// Where each parameter's value is.
+    /// The address of each parameter's value.
     fn pointers(&self) -> Vec<*mut c_void>;
 }
 
-/// What can be a parameter of a kernel, by value.
+/// A type of kernel parameters, passed by value.
 pub trait Argument: Copy {}
 
 /// A kernel's `int`: sizes, counts and flags.
@@ -81,13 +81,13 @@ impl Module {
         let parameters = PhantomData;
         let starts_early = self.exported(&format!("{name}_starts_early"))?.is_some();
         let (module, name) = (self.clone(), name.to_owned());
-        let mut kernel = Kernel { module, function, name, shared: 0, starts_early, bound, parameters };
+        let mut kernel = Kernel { module, function, name, block: P::BLOCK, shared: 0, starts_early, bound, parameters };
         kernel.check()?;
         kernel.reserve_shared(self.shared_bytes(&kernel.name)?)?;
         Ok(Some(kernel))
     }
 
-    /// The number that `SHARED_BYTES(name, ..)` exports.
+    /// The number exported by `SHARED_BYTES(name, ..)`.
     fn shared_bytes(&self, name: &str) -> Result<usize, CudaError> {
         let variable = format!("{name}_shared_bytes");
         let missing =
@@ -95,7 +95,7 @@ impl Module {
         Ok(self.exported(&variable)?.ok_or_else(missing)? as usize)
     }
 
-    /// A number that the module exports.
+    /// A number exported by the module.
     pub fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
         // SAFETY: the module is loaded.
         let found = unsafe { result::module::get_global(self.module, c_string(variable)) };
@@ -128,17 +128,19 @@ pub struct Kernel<P> {
     module: Rc<Module>,
     function: sys::CUfunction,
     name: String,
+    /// Threads of a block.
+    block: u32,
     /// Dynamic shared memory of a block, in bytes.
     shared: usize,
     /// Whether it waits for the kernels before it by itself (`STARTS_EARLY` in `kernels/common.cuh`).
     starts_early: bool,
-    /// Arguments that are the same in every launch, after those of P.
+    /// Constant arguments after those of P.
     bound: Vec<Int>,
     parameters: PhantomData<P>,
 }
 
 impl<P: Parameters> Kernel<P> {
-    /// Its name, and the arguments that are the same in every launch.
+    /// Its name and constant arguments.
     pub fn full_name(&self) -> String {
         let bound: Vec<String> = self.bound.iter().map(|int| int.0.to_string()).collect();
         if bound.is_empty() { self.name.clone() } else { format!("{}({})", self.name, bound.join(",")) }
@@ -148,12 +150,17 @@ impl<P: Parameters> Kernel<P> {
         self.starts_early
     }
 
-    /// What the kernel's file exports as `SHARED_BYTES(<kernel>_<part>, ..)`.
+    /// The same kernel with another block size than its parameters declare.
+    pub fn with_block(self, block: usize) -> Kernel<P> {
+        Kernel { block: block as u32, ..self }
+    }
+
+    /// The number exported by `SHARED_BYTES(<kernel>_<part>, ..)`.
     pub fn shared_part(&self, part: &str) -> Result<usize, CudaError> {
         self.module.shared_bytes(&format!("{}_{part}", self.name))
     }
 
-    /// Launches have this many bytes of dynamic shared memory more.
+    /// Adds `more` bytes of dynamic shared memory to every launch.
     pub fn reserve_shared(&mut self, more: usize) -> Result<(), CudaError> {
         self.shared += more;
         if self.shared > WITHOUT_OPT_IN {
@@ -165,7 +172,7 @@ impl<P: Parameters> Kernel<P> {
         Ok(())
     }
 
-    /// Compares the declared parameters with the kernel's, where the driver can tell (12.4 and newer).
+    /// Compares the declared parameters with the kernel's, if the driver reports them (12.4 and newer).
     fn check(&self) -> Result<(), CudaError> {
         if !driver_has(c"cuFuncGetParamInfo") {
             return Ok(());
@@ -187,7 +194,7 @@ impl<P: Parameters> Kernel<P> {
 }
 
 impl Device {
-    /// Starts a kernel. A grid that its header forbids is an error of the driver.
+    /// Launches a kernel.
     pub fn launch<P: Parameters>(&self, kernel: &Kernel<P>, grid: [usize; 3], parameters: &P) -> Result<(), CudaError> {
         self.bind()?;
         let mut pointers = parameters.pointers();
@@ -203,7 +210,7 @@ impl Device {
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,
-            blockDimX: P::BLOCK,
+            blockDimX: kernel.block,
             blockDimY: 1,
             blockDimZ: 1,
             sharedMemBytes: shared as u32,
@@ -218,7 +225,7 @@ impl Device {
             if self.starts_early() && kernel.starts_early {
                 sys::cuLaunchKernelEx(&early, kernel.function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
             } else {
-                let (grid, block) = ((x, y, z), (P::BLOCK, 1, 1));
+                let (grid, block) = ((x, y, z), (kernel.block, 1, 1));
                 result::launch_kernel(kernel.function, grid, block, shared as u32, stream, &mut pointers)
             }
         };

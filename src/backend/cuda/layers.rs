@@ -1,4 +1,4 @@
-//! The sums of a sequence's hidden states, at every place that they pass (`kernels/layer_sums.cu`).
+//! Sums of a sequence's hidden states, one per layer input and one after the final norm (`kernels/layer_sums.cu`).
 
 use super::abi::LayersView;
 use super::context::Device;
@@ -6,10 +6,10 @@ use super::error::CudaError;
 use super::kernel_set::OVERRUN;
 use super::memory::Buffer;
 
-/// Columns of a block of `layer_sums`.
+/// Columns per block of `layer_sums`.
 pub const COLUMNS: usize = 256;
 
-/// Rows that are kept apart from the sums: those that a response may turn out not to have, and its last, which is in no mean.
+/// Latest rows, kept apart from the sums: steps beyond a response's end are dropped, and its last row is in no mean.
 pub const KEPT: usize = OVERRUN + 1;
 
 /// Sums over the traced rows, O(1) for a sequence.
@@ -34,7 +34,7 @@ impl LayerSums {
         Ok(LayerSums { places, width, sums, rows: device.allocate(what, KEPT * size)?, counts })
     }
 
-    /// Bytes of those of a sequence.
+    /// Bytes per sequence.
     pub fn expected_bytes(places: usize, width: usize) -> usize {
         places * (width * (8 + 4 * KEPT) + 4 * width.div_ceil(COLUMNS))
     }
@@ -47,7 +47,7 @@ impl LayerSums {
         LayersView { sums: self.sums.ptr(), rows: self.rows.ptr(), counts: self.counts.ptr() }
     }
 
-    /// The mean of the first `rows` rows, `[places, width]`: at most `OVERRUN` have come after them and their next.
+    /// The mean of the first `rows` rows, `[places, width]`. At most `OVERRUN` + 1 rows follow them.
     pub fn means(&self, device: &Device, rows: usize) -> Result<Vec<Vec<f64>>, CudaError> {
         let count = device.read(&self.counts, 0, 1)?.first().map_or(0, |count| *count as usize);
         let (mut sums, kept) = (device.read(&self.sums, 0, self.places * self.width)?, KEPT * self.width);

@@ -1,5 +1,5 @@
-//! From hidden states to what the method needs of a prediction: the logits stay on the device, and their token, its
-//! log-probability, the entropy and the alternatives come back.
+//! From hidden states to predictions: the logits stay on the device; the token, its
+//! log-probability, the entropy and the top alternatives are copied back.
 
 use super::CudaBackend;
 use super::abi::{HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, RowState, Sampler, WidePart, WideResult};
@@ -11,10 +11,10 @@ use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Distribution, Next, Prediction, Row, Step, TokenLogprob};
 use crate::model::ModelSpec;
 
-/// Logits that one block reads.
+/// Logits per block.
 const CHUNK: usize = 4096;
 
-/// Alternatives of an entry at most.
+/// Max alternatives per entry.
 const MAX_TOP: usize = 100;
 
 /// Words of an entry.
@@ -23,11 +23,11 @@ const WORDS: usize = 4 + 2 * MAX_TOP + size_of::<WideResult>() / 4;
 /// Entries of the sorted lists that `head_partial` outputs, and the max of top-k.
 const LIST: usize = 128;
 
-/// `given`: the token is chosen here; there is none.
+/// Values of `given`: sample the token; no token.
 const CHOOSE: i32 = -1;
 const NONE: i32 = -2;
 
-/// Buffers of the LM head, for as many rows as a narrow pass has.
+/// Buffers of the LM head, for the rows of a narrow pass.
 pub struct LmHead {
     /// `[rows, vocab_size]`
     logits: Buffer<f32>,
@@ -36,11 +36,11 @@ pub struct LmHead {
     wide: Buffer<WidePart>,
     lists: Buffer<u64>,
     masses: Buffer<u64>,
-    /// What the predictions of a pass are of: `[rows]` each
+    /// Inputs of a pass's predictions: `[rows]` each
     rows: Buffer<RowState>,
     samplers: Buffer<Sampler>,
     given: Buffer<i32>,
-    /// `[rows, hidden_size]`, for rows that are not neighbours
+    /// `[rows, hidden_size]`, for rows that are not contiguous
     gathered: Buffer<f32>,
     log: Log,
     blocks: usize,
@@ -84,7 +84,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// With `ring` entries a slot, or, with 0, an entry a row.
+    /// `ring` entries per slot; 0: one entry per row.
     pub fn new(device: &Device, entries: usize, ring: usize) -> Result<Log, CudaError> {
         let data = device.allocate("results", entries * WORDS)?;
         Ok(Log { data, entries, ring })
@@ -113,7 +113,7 @@ impl Log {
         }
     }
 
-    /// An entry of a copy of the log's bytes; `None` if its logits were not finite. `wide`: whether it was of a launch with
+    /// An entry in a copy of the log's bytes; `None` if its logits were not finite. `wide`: whether the launch had
     /// a wide trace.
     pub fn entry(&self, bytes: &[u8], entry: usize, detail: bool, wide: bool) -> Option<(Step, Option<u32>)> {
         let word = |index: usize| <[u8; 4]>::try_from(bytes.get(4 * index..4 * index + 4)?).ok();
@@ -144,13 +144,13 @@ impl Log {
     }
 }
 
-/// The row as the kernels take it.
+/// The row in the kernels' layout.
 pub fn row_state(row: &Row, stream: u64) -> RowState {
     let Row { sequence, position, token } = *row;
     RowState { slot: sequence.0 as i32, position: position as i32, token: token as i32, stream: stream as i32 }
 }
 
-/// The sampler of a choice after a row at `row_position`.
+/// The sampler for the token after the row at `row_position`.
 pub fn sampler(choice: &Choice, row_position: usize) -> Result<Sampler, CudaError> {
     let Choice { sampling: Sampling { temperature, top_p, top_k, seed }, position, vocabulary, .. } = *choice;
     let top_k = if top_k >= vocabulary { 0 } else { top_k };
@@ -162,19 +162,19 @@ pub fn sampler(choice: &Choice, row_position: usize) -> Result<Sampler, CudaErro
     Ok(Sampler { seed, temperature, top_p, top_k, first_position, choosable, padding: 0 })
 }
 
-/// Whether a draw needs the mass of the whole vocabulary.
+/// Whether sampling needs the mass of the whole vocabulary.
 pub fn needs_mass(sampler: &Sampler) -> bool {
     sampler.temperature > 0.0 && sampler.top_k == 0
 }
 
-/// Where the head finds its rows and puts its results.
+/// Inputs and outputs of a run of the head.
 pub struct HeadRun<'a> {
     pub n: usize,
     pub rows: &'a Buffer<RowState>,
     pub samplers: &'a Buffer<Sampler>,
-    /// Null: all are chosen.
+    /// Null: all tokens are sampled.
     pub given: DevicePtr<i32>,
-    /// Where the next step's rows go; null: nowhere.
+    /// The next step's rows; null: not written.
     pub next_rows: DevicePtr<RowState>,
     pub mass: bool,
     /// Whether the log's `wide` is written.
@@ -183,14 +183,14 @@ pub struct HeadRun<'a> {
 }
 
 impl CudaBackend {
-    /// logits `[rows, vocab_size]` of hidden states of a narrow pass's rows.
+    /// logits `[rows, vocab_size]` of a narrow pass's hidden states.
     pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
         let w = self.weights.head();
         let job = Job { w, bias: None, y: self.head.logits.ptr() };
         self.gemv(self.matmul_kernels(w)?, hidden, job, rows, false)
     }
 
-    /// What the results of `run.n` rows are made of, part by part of their logits.
+    /// Partial results of `run.n` rows, one per chunk of their logits.
     pub(super) fn read_logits(&self, run: &HeadRun) -> Result<(), CudaError> {
         let (s, head, kernels) = (&self.spec, &self.head, &self.kernels);
         let (logits, partials, lists) = (head.logits.ptr(), head.partials.ptr(), head.lists.ptr());
@@ -270,7 +270,7 @@ impl CudaBackend {
         request.detail && self.sequences.options(row.sequence).is_some_and(|options| options.wide)
     }
 
-    /// Writes the requests; whether a draw needs the mass of the whole vocabulary.
+    /// Writes the requests; returns whether sampling needs the mass of the whole vocabulary.
     fn write_requests(&self, requests: &[Prediction]) -> Result<bool, BackendError> {
         let (mut rows, mut samplers, mut given) = (Vec::new(), Vec::new(), Vec::new());
         for request in requests {
@@ -289,7 +289,7 @@ impl CudaBackend {
         Ok(samplers.iter().any(needs_mass))
     }
 
-    /// The requests' hidden states, one after the other.
+    /// The requests' hidden states, contiguous.
     fn gather(&self, requests: &[Prediction]) -> Result<DevicePtr<f32>, CudaError> {
         let width = self.spec.hidden_size;
         let first = requests.first().map_or(0, |r| r.row);
@@ -309,11 +309,11 @@ impl CudaBackend {
         let (n, width) = (self.pass.rows.len(), self.spec.hidden_size);
         let hidden: Vec<f32> = self.device.read(&self.scratch.h, 0, n * width)?;
         let bad = hidden.chunks_exact(width).position(|row| row.iter().any(|x| !x.is_finite()));
-        // none here: it was in an earlier chunk
+        // none here: it was in an earlier pass
         Ok(self.pass.rows.get(bad.unwrap_or(0)).map_or(0, |row| row.position))
     }
 
-    /// The error for a hidden state that is not finite: names the tensor if a weight is to blame.
+    /// The error for a hidden state that is not finite: names the tensor if a weight is not finite.
     pub(super) fn not_finite(&self, position: usize) -> BackendError {
         BackendError::not_finite(&self.host_weights, position)
     }

@@ -1,4 +1,4 @@
-//! Where kernels come from: fatbins that nvcc made when the crate was built, or NVRTC at first use, whose result is kept
+//! Kernel images: fatbins built by nvcc with the crate, or NVRTC at first use, cached
 //! on disk under a hash of everything that went into it.
 
 use super::context::{Device, DeviceInfo};
@@ -18,10 +18,10 @@ mod table {
 }
 use table::KernelFile;
 
-/// `nvrtc`: kernels are compiled here although they are built in, for a device that cannot load those.
+/// `nvrtc`: compile kernels although they are built in, for a device that cannot load those.
 const SOURCE_VARIABLE: &str = "UQAC_KERNELS";
 
-/// The headers that the kernels take from the toolkit; NVRTC needs them on disk.
+/// A toolkit header of the kernels; NVRTC needs it on disk.
 const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 
 /// The kernel files, each loaded when a kernel of it is first asked for.
@@ -32,7 +32,7 @@ pub struct KernelFiles {
     modules: RefCell<HashMap<&'static str, Rc<Module>>>,
 }
 
-/// How images are made.
+/// The source of images.
 enum Source {
     Built,
     Compiler(Compiler),
@@ -44,23 +44,23 @@ struct Compiler {
     target: Target,
     options: Vec<String>,
     device: String,
-    /// Where images are kept; `None` where there is no folder that only this user can write to.
+    /// The image cache; `None` without a folder that only this user can write to.
     cache: Option<PathBuf>,
 }
 
-/// What NVRTC makes.
+/// NVRTC's output.
 #[derive(Debug, PartialEq, Hash)]
 struct Target {
-    /// As `--gpu-architecture` takes it.
+    /// Value of `--gpu-architecture`.
     architecture: String,
     code: Code,
 }
 
 #[derive(Debug, PartialEq, Hash)]
 enum Code {
-    /// Machine code, which the driver takes as it is.
+    /// Machine code.
     Cubin,
-    /// For the driver to compile, which must not be older than NVRTC for it.
+    /// Compiled by the driver, which must not be older than NVRTC.
     Ptx,
 }
 
@@ -81,7 +81,7 @@ impl KernelFiles {
         self.capability
     }
 
-    /// Where they come from, for display.
+    /// Their origin, for display.
     pub fn origin(&self) -> String {
         match &self.source {
             Source::Built => format!("kernels built in: {}", table::NVCC.unwrap_or("nvcc")),
@@ -110,15 +110,15 @@ impl KernelFiles {
         Ok(needed.is_some_and(|bytes| bytes as usize <= limit))
     }
 
-    /// The kernel of `kernels/plain.cu` that can be launched in place of one with parameters P; `bound` is what the name of
-    /// that one says.
+    /// A fallback of `kernels/plain.cu` for a kernel with parameters P; `bound`: the types and sizes in the name of
+    /// that kernel.
     pub fn plain<P: Parameters>(&self, name: &str, bound: &[Int]) -> Result<Kernel<P>, CudaError> {
         let missing = || CudaError::NoKernel { name: name.to_owned() };
         let file = table::KERNEL_FILES.iter().find(|f| f.name == "plain").ok_or_else(missing)?;
         self.module(file)?.kernel(name, bound.to_vec())?.ok_or_else(missing)
     }
 
-    /// Says which kernels these are: their sources, and what has compiled them.
+    /// A hash of the kernels' sources and compiler.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.origin().hash(&mut hasher);
@@ -159,7 +159,7 @@ impl Target {
         })
     }
 
-    /// How the names of kept images end.
+    /// File extension of cached images.
     fn suffix(&self) -> &'static str {
         match self.code {
             Code::Cubin => "cubin",
@@ -208,7 +208,7 @@ impl Compiler {
         }
         let image = self.compile(file)?;
         if let Some(path) = cached {
-            // a cache that cannot be written costs time, nothing else
+            // a cache that cannot be written only costs time
             drop(cache::write_sealed(&path, &image));
         }
         Ok(image)
@@ -233,7 +233,7 @@ impl Compiler {
     }
 }
 
-/// Architectures that NVRTC compiles for, as 90 for 9.0.
+/// Architectures supported by NVRTC, as 90 for 9.0.
 fn known_architectures() -> Result<Vec<c_int>, NvrtcError> {
     let mut count = 0;
     // SAFETY: a place for an int, and then for as many as there are.
@@ -249,7 +249,7 @@ fn known_architectures() -> Result<Vec<c_int>, NvrtcError> {
 struct Program(nvrtc::nvrtcProgram);
 
 impl Program {
-    /// What it was compiled to.
+    /// The compiled image.
     fn image(&self, code: &Code) -> Result<Vec<u8>, NvrtcError> {
         let mut bytes = 0;
         // SAFETY: the program lives; NVRTC says how many bytes it writes, and the buffer has as many.
@@ -268,7 +268,7 @@ impl Program {
         }
     }
 
-    /// What the compiler has said.
+    /// The compiler's log.
     fn log(&self) -> Result<String, NvrtcError> {
         // SAFETY: the program lives.
         let log = unsafe { calls::get_program_log(self.0) }?;

@@ -1,8 +1,8 @@
-//! Memory that frees itself, and copies: on the device, some of it growing at its end, and page-locked on the host.
+//! Owned memory and copies: on the device, with buffers that can grow, and page-locked on the host.
 //! Counts and offsets are in elements.
 //!
-//! A buffer that grows has a range of addresses for the most that it may ever need, and memory only for the first of
-//! them: growing takes the difference and moves nothing, so the peak is what is held in the end. Where the driver cannot
+//! A growing buffer reserves addresses for its maximum and maps memory for the first of
+//! them only: growing maps the difference and moves nothing, so the peak is the final size. Where the driver cannot
 //! map memory (some virtual machines), growing is a new buffer and a copy.
 
 use super::context::{Device, allocation_properties};
@@ -31,7 +31,7 @@ pub struct Buffer<T> {
     element: PhantomData<fn() -> T>,
 }
 
-/// Where a buffer's memory comes from.
+/// A buffer's allocation.
 enum Store {
     /// One allocation.
     Whole,
@@ -75,7 +75,7 @@ impl Device {
         Ok(Buffer { context: self.context().clone(), address, bytes: 0, store, element: PhantomData })
     }
 
-    /// Gives a buffer room for at least `count` elements; what it holds stays. Its address may change. Fails without a
+    /// Grows a buffer to at least `count` elements and keeps its contents. Its address may change. Fails without a
     /// change.
     pub fn grow<T>(&self, buffer: &mut Buffer<T>, what: &str, count: usize) -> Result<(), CudaError> {
         let bytes = count * size_of::<T>();
@@ -103,7 +103,7 @@ impl Device {
         }
     }
 
-    /// Gives back what [`Device::grow`] has added to a buffer beyond `bytes` bytes, as far as it is parts of their own.
+    /// Frees the parts that [`Device::grow`] has added to a buffer beyond `bytes` bytes.
     /// Nothing may use it.
     pub fn shrink<T>(&self, buffer: &mut Buffer<T>, bytes: usize) -> Result<(), CudaError> {
         let Store::Mapped { parts, .. } = &mut buffer.store else { return Ok(()) };
@@ -116,7 +116,7 @@ impl Device {
         Ok(())
     }
 
-    /// Takes memory and maps it at an address.
+    /// Allocates memory and maps it at an address.
     fn map(&self, at: u64, bytes: usize, what: &str) -> Result<sys::CUmemGenericAllocationHandle, CudaError> {
         self.bind()?;
         let properties = allocation_properties(self.ordinal());

@@ -53,13 +53,13 @@ use std::sync::Arc;
 use trace::Queries;
 use weights::{DeviceWeights, dtype_on_device};
 
-/// Positions that rotary tables grow by.
+/// Growth step of rotary tables, in positions.
 const ANGLE_STEP: usize = 4096;
 
-/// What can be chosen about the backend.
+/// Options of the backend.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaOptions {
-    /// Which device, as the driver counts them.
+    /// The driver's number of the device.
     pub ordinal: usize,
     /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
     pub k_cache: Option<DType>,
@@ -84,22 +84,22 @@ pub struct CudaBackend {
     cache: (DType, DType),
     sequences: Sequences,
     scratch: Scratch,
-    /// Where it was asked for.
+    /// With `--gemm`.
     cublaslt: Option<CublasLt>,
-    /// What the person at the terminal should know of this device.
+    /// Warnings for the user.
     warnings: Vec<String>,
-    /// What multiplies in wide passes, for display; empty where nothing was asked for.
+    /// GEMM backend for prefill, for display; empty for the default.
     gemm_note: String,
     head: LmHead,
     decoder: Decoder,
     queries: Queries,
-    /// One a rope table.
+    /// One per rope table.
     angles: Vec<Angles>,
-    /// Positions that the angles reach.
+    /// Positions of the angles.
     angle_positions: usize,
     /// Window of every layer, 0: none.
     windows: Buffer<i32>,
-    /// Parts that a row's positions are split into in a decode step; fixed, so that a row's bits are.
+    /// Splits of a row's positions in a decode step; constant, so that a row's bits are.
     splits: usize,
     pass: PassState,
 }
@@ -110,7 +110,7 @@ struct Angles {
     sin: Buffer<f32>,
 }
 
-/// A CUDA device, and where its kernels come from or why it cannot be used.
+/// A CUDA device, and the origin of its kernels or the reason it cannot be used.
 pub struct FoundDevice {
     pub info: DeviceInfo,
     pub kernels: Result<String, CudaError>,
@@ -128,7 +128,7 @@ pub fn devices() -> Result<Vec<FoundDevice>, CudaError> {
 }
 
 impl CudaBackend {
-    /// Loads the kernels and copies the weights; `progress` is called with the bytes done and those of all
+    /// Loads the kernels and copies the weights; `progress` gets the bytes copied so far and those of all
     /// matrices.
     pub fn new(
         spec: ModelSpec,
@@ -296,7 +296,7 @@ impl Backend for CudaBackend {
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError> {
         let id = self.open(trace)?;
-        // room for the pass that follows, as far as it may go on as its source did
+        // with room for the next pass, up to the source's capacity
         let room = self.sequences.capacity(sequence).min(positions + MAX_ROWS).max(positions);
         let copied = self
             .reserve_positions(id, room)

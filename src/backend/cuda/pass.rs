@@ -1,6 +1,6 @@
 //! One pass on the device: the launches of its [`Operations`]. A narrow pass (a decode step, or up to 16 rows) multiplies with
-//! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`, whatever sequences its rows
-//! are of. A captured decode step is these operations as well, recorded by the stream that they run on.
+//! `gemv.cu` and attends with `attn_decode.cu`; a wide one with `gemm.cu` and `attn_prefill.cu`. Rows may be of several
+//! sequences. A captured decode step is the same operations, recorded by their stream.
 
 use super::CudaBackend;
 use super::abi::{
@@ -25,16 +25,16 @@ use crate::model::config::Activation;
 #[derive(Clone, Debug, Default)]
 pub struct PassState {
     pub rows: Vec<Row>,
-    /// What is recorded of the traced rows; `None` if no row is traced.
+    /// What the traced rows record; `None` if no row is traced.
     pub trace: Option<TraceOptions>,
-    /// Entries of `Scratch::parts`; of a narrow pass 0.
+    /// Entries of `Scratch::parts`; 0 in a narrow pass.
     pub parts: usize,
-    /// A decode step: narrow, whatever its rows. The selection of heads is left to what follows, which runs it beside the logits.
+    /// A decode step: narrow, whatever its rows. Its heads are selected later, in parallel with the logits.
     pub captured: bool,
 }
 
 impl PassState {
-    /// A row of the pass, if it has as many.
+    /// A row of the pass, if there is one.
     pub fn row(&self, row: usize) -> Result<&Row, BackendError> {
         self.rows.get(row).ok_or(BackendError::RowNotWanted { row })
     }
@@ -45,7 +45,7 @@ impl PassState {
     }
 }
 
-/// What the blocks of `attn_prefill` compute: runs of consecutive positions of one sequence, [`PREFILL_LINES`] lines at a
+/// Work of the blocks of `attn_prefill`: runs of consecutive positions of one sequence, [`PREFILL_LINES`] lines at a
 /// time. `group`: query heads that share keys and values.
 pub fn prefill_parts(rows: &[Row], group: usize) -> Vec<PrefillPart> {
     let (mut parts, mut first) = (Vec::new(), 0);
@@ -59,7 +59,7 @@ pub fn prefill_parts(rows: &[Row], group: usize) -> Vec<PrefillPart> {
     parts
 }
 
-/// The trace options that all traced rows share; `wide` where one of them is: what it adds is read of each row alone.
+/// The trace options shared by all traced rows; `wide` if one of them is.
 pub fn shared_trace(sequences: &mut Sequences, rows: &[Row], record: bool) -> Result<Option<TraceOptions>, CudaError> {
     let mut shared: Option<TraceOptions> = None;
     for row in rows {
@@ -114,7 +114,7 @@ impl Operations for CudaBackend {
         Ok(self.rotate_and_cache(layer, q, to)?)
     }
 
-    /// In a wide pass the layer's heads are offered to the traced rows' selections here. The last layer's are when the
+    /// In a wide pass the layer's heads enter the traced rows' selections here, the last layer's when the
     /// pass ends, with the hidden states.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         if self.pass.narrow() {
@@ -170,7 +170,7 @@ impl Operations for CudaBackend {
 }
 
 impl CudaBackend {
-    /// Heads of the pass before a layer's part of the queries and states.
+    /// Offset, in heads, of a layer's queries and states.
     pub(super) fn heads_before(&self, layer: usize) -> usize {
         if self.pass.narrow() { layer * self.pass.rows.len() * self.spec.num_attention_heads } else { 0 }
     }
@@ -188,7 +188,7 @@ impl CudaBackend {
         self.spec.layers[layer].window.unwrap_or(0).into()
     }
 
-    /// Where a layer's keys and values go, and the rotation on the way.
+    /// A layer's place in the cache, and its rotation.
     fn rope_target(&self, layer: usize) -> RopeTarget {
         let (s, scratch) = (&self.spec, &self.scratch);
         let table = &self.angles[s.layers[layer].rope];
@@ -224,7 +224,7 @@ impl CudaBackend {
         self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
     }
 
-    /// What attention leaves for the product with `o`: rounded after a wide pass, if the product takes that, and the kernel writes it.
+    /// Attention's output, the input of `o`: rounded in a wide pass if kernel and product support that.
     fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
         let rounds = !self.pass.narrow() && s.head_dim.is_multiple_of(SHARING);
@@ -258,7 +258,7 @@ impl CudaBackend {
         self.device.launch(kernel, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
     }
 
-    /// Each row of a narrow pass by itself.
+    /// Attention of a narrow pass: each row by itself.
     fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch) = (&self.spec, &self.scratch);
         let kernel = match (&self.kernels.decode_plain, self.pass.trace) {
@@ -284,7 +284,7 @@ impl CudaBackend {
         self.device.launch(kernel, [self.splits, groups, self.pass.rows.len()], &parameters)
     }
 
-    /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are wanted.
+    /// Records the hidden states x of the traced rows, before a layer or at the end, if their means are recorded.
     fn note_layer(&self, place: usize, x: DevicePtr<f32>) -> Result<(), CudaError> {
         if !self.pass.trace.is_some_and(|trace| trace.layer_means) {
             return Ok(());
@@ -302,7 +302,7 @@ impl CudaBackend {
         self.device.launch(&self.kernels.layer_sums, [width.div_ceil(layers::COLUMNS), n, 1], &parameters)
     }
 
-    /// Records where the layer's heads attend in the traced rows.
+    /// Records the attention targets of the layer's heads in the traced rows.
     fn note_places(&self, layer: usize) -> Result<(), CudaError> {
         let (s, scratch, heads) = (&self.spec, &self.scratch, self.spec.num_attention_heads);
         let parameters = AttnPlaces {
@@ -330,8 +330,8 @@ impl CudaBackend {
         self.select_heads(device, first, count, self.scratch.h.ptr())
     }
 
-    /// Offers `layers` layers from `first` on to the selections of the traced rows; with hidden states (not null), these
-    /// are recorded too.
+    /// Adds `layers` layers from `first` on to the selections of the traced rows. Hidden states, if not null,
+    /// are recorded, too.
     fn select_heads(
         &self,
         device: &Device,
@@ -361,7 +361,7 @@ impl CudaBackend {
         device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }
 
-    /// x += W · input (+ bias), normed first where there is a norm.
+    /// x += W · input (+ bias), after a norm, if there is one.
     fn add_residual(
         &self,
         input: Input,
@@ -400,7 +400,7 @@ mod tests {
         rows.extend([row(2, 40), row(2, 42), row(2, 43)]);
         let parts: Vec<[i32; 3]> = prefill_parts(&rows, 3).iter().map(|p| [p.first, p.rows, p.line]).collect();
         assert_eq!(parts, [[0, 33, 0], [0, 33, 64], [33, 1, 0], [34, 2, 0]]);
-        // as many as there is room for, where every row is a run of its own
+        // the maximum: every row is a run of its own
         let apart: Vec<Row> = (0..MAX_ROWS).map(|i| row(i, 0)).collect();
         for group in [1, 64, 65, 200] {
             assert_eq!(prefill_parts(&apart, group).len(), MAX_ROWS * group.div_ceil(PREFILL_LINES));

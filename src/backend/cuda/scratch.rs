@@ -1,4 +1,4 @@
-//! Scratch memory of passes: allocated with the model, and once more where a decode step has more than 16 rows.
+//! Scratch memory of passes: allocated with the model, and again for decode steps of more than 16 rows.
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
@@ -7,26 +7,26 @@ use super::kernel_set::{MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
 use super::memory::{Buffer, DevicePtr};
 use crate::model::ModelSpec;
 
-/// What a pass works on; widths in [`ModelSpec`]'s terms, N = [`MAX_ROWS`].
+/// Buffers of a pass; widths in [`ModelSpec`]'s terms, N = [`MAX_ROWS`].
 pub struct Scratch {
     /// `[N]`
     pub rows: Buffer<RowState>,
-    /// What the blocks of a wide pass's attention compute.
+    /// Work of the attention blocks of a wide pass.
     pub parts: Buffer<PrefillPart>,
     /// Residual stream: `[N, hidden_size]`
     pub x: Buffer<f32>,
     /// A block's output before its norm, and after the pass the normed hidden state: `[N, hidden_size]`
     pub h: Buffer<f32>,
     pub heads: HeadScratch,
-    /// What is needed inside a block alone, in one place: see [`Scratch::attended`] and the others.
+    /// Shared by buffers that live inside one transformer block: see [`Scratch::attended`] and the others.
     inner: Buffer<f32>,
     q_width: usize,
     kv_width: usize,
-    /// A product's input: N [`RoundedRows`] as wide as the widest; or of a decode step, at most half as many rows, two f16 terms each,
-    /// with a norm's factors
+    /// A product's input: N [`RoundedRows`] of the largest width; or, in a decode step, up to N/2 rows of two f16 terms each,
+    /// and norm factors
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
-    /// Not 0: something was not finite.
+    /// Not 0: a value was not finite.
     pub not_finite: Buffer<i32>,
 }
 
@@ -53,7 +53,7 @@ impl Scratch {
         })
     }
 
-    /// `[N, intermediate_size]`: in the place of the three below, which feed-forward no longer needs.
+    /// `[N, intermediate_size]`: in place of the three below, which feed-forward no longer needs.
     pub fn gate(&self) -> DevicePtr<f32> {
         self.inner.ptr()
     }
@@ -63,7 +63,7 @@ impl Scratch {
         self.inner.ptr()
     }
 
-    /// Gate or attended of this width, rounded, in the place of its f32 numbers.
+    /// Gate or attention output of this width, rounded, in place of its f32 values.
     pub fn inner_rounded(&self, width: usize) -> RoundedRows {
         RoundedRows { values: self.inner.ptr().cast(), scales: self.inner.ptr().add(MAX_ROWS * width / 2) }
     }
@@ -82,7 +82,7 @@ impl Scratch {
         self.k().add(MAX_ROWS * self.kv_width)
     }
 
-    /// Bytes held.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         let Scratch {
             rows,
@@ -102,9 +102,9 @@ impl Scratch {
     }
 }
 
-/// What attention keeps of each head, for narrow passes of up to `rows` rows, and wide ones.
+/// Per-head buffers of attention, for wide passes and for narrow passes of up to `rows` rows.
 pub struct HeadScratch {
-    /// Rows of a narrow pass: [`NARROW_ROWS`], or as many as a decode step has.
+    /// Rows of a narrow pass: [`NARROW_ROWS`], or those of a decode step.
     pub rows: usize,
     /// Queries: narrow `[layers, rows, heads, head_dim]` (the trace takes them at the end), wide `[rows, heads, head_dim]`
     pub q: Buffer<f32>,
@@ -113,7 +113,7 @@ pub struct HeadScratch {
     /// `[rows, heads, splits, head_dim]` and `[rows, heads, splits]`
     pub partial_out: Buffer<f32>,
     pub partial_states: Buffer<HeadState>,
-    /// Splits that are done, for each row and the heads that are computed together: zeros between launches.
+    /// Finished splits per row and head group; zeros between launches.
     pub arrivals: Buffer<u32>,
 }
 

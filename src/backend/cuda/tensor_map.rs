@@ -6,7 +6,7 @@ use super::launch::Argument;
 use super::memory::DevicePtr;
 use cudarc::driver::sys::{self, CUtensorMap};
 
-/// Rows and elements of k of a tile: a row of one is 128 bytes, whose chunks of 16 are permuted by the row's number.
+/// Rows and elements of k per tile: a row is 128 bytes, in chunks of 16 permuted by the row's number.
 const TILE: [u32; 2] = [64, 64];
 
 /// A matrix of f16 in tiles; opaque.
@@ -15,14 +15,14 @@ const TILE: [u32; 2] = [64, 64];
 pub struct TensorMap(CUtensorMap);
 
 impl Argument for TensorMap {}
-/// One a matrix of a launch.
+/// One per matrix of a launch.
 impl Argument for [TensorMap; 3] {}
 
 impl TensorMap {
-    /// Of no matrix: for kernels' places that they do not look at.
+    /// Of no matrix, for unused parameters.
     pub const NONE: TensorMap = TensorMap(CUtensorMap { opaque: [0; 16] });
 
-    /// Whether the driver makes them: 12.0 and newer.
+    /// Whether the driver supports them: 12.0 and newer.
     pub fn supported() -> bool {
         driver_has(c"cuTensorMapEncodeTiled")
     }

@@ -1,4 +1,4 @@
-//! What the method reads of a traced response, computed from the KV cache and the trace on the device.
+//! Readings of a traced response, computed from the KV cache and the trace on the device.
 
 use super::CudaBackend;
 use super::abi::{AttnRows, AttnSum, Cosines, HeadPlaces};
@@ -10,12 +10,12 @@ use super::memory::Buffer;
 use crate::backend::{HeadAttention, HeadRecord, SequenceId};
 use std::ops::Range;
 
-/// Rows of α* that exist at once, and positions whose cosines do.
+/// Rows of α* per launch, and positions per launch of cosines.
 const ROWS: usize = 64;
 
-/// What the queries of a response work on, kept from one to the next.
+/// Buffers of these readings, reused.
 pub struct Queries {
-    /// Positions: rows or columns of what is asked for.
+    /// Positions: rows and columns of the result.
     rows: Buffer<i32>,
     columns: Buffer<i32>,
     /// `[rows, columns]`
@@ -33,7 +33,7 @@ impl Queries {
     }
 }
 
-/// Makes room for `count` elements; what a buffer held is lost.
+/// Makes room for `count` elements; the contents are lost.
 fn reserve<T>(device: &Device, buffer: &mut Buffer<T>, count: usize) -> Result<(), CudaError> {
     if buffer.bytes() < count * size_of::<T>() {
         *buffer = device.allocate("scratch memory (queries)", count.next_power_of_two())?;
@@ -42,7 +42,7 @@ fn reserve<T>(device: &Device, buffer: &mut Buffer<T>, count: usize) -> Result<(
 }
 
 impl CudaBackend {
-    /// α* of rows (absolute): row T gives T + 1 weights; zeros if it was not traced.
+    /// α* of rows (absolute): T + 1 weights for row T; zeros if it was not traced.
     pub(super) fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, CudaError> {
         let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
         let Some(options) = self.sequences.options(id) else { return Ok(result) };
@@ -86,7 +86,7 @@ impl CudaBackend {
         self.device.read(out, 0, asked.len() * stride)
     }
 
-    /// Σ over a layer's heads of the weights of the pass's first row, which has just attended: T + 1 numbers.
+    /// Attention weights of the pass's first row, summed over a layer's heads, right after the layer's attention: T + 1 values.
     pub(super) fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, CudaError> {
         let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
         reserve(&self.device, &mut self.queries.out, count)?;
@@ -143,7 +143,7 @@ impl CudaBackend {
         Ok(result)
     }
 
-    /// Where every head of a row (absolute) attends, where that is recorded.
+    /// Attention targets of every head of a row (absolute), if recorded.
     pub(super) fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, CudaError> {
         let (Some(index), Some(options)) = (self.sequences.trace_index(id, row), self.sequences.options(id)) else {
             return Ok(None);

@@ -17,7 +17,7 @@ const STAGE: usize = 16 << 20;
 /// A matrix on the device, `[out_features, in_features]`.
 pub struct Matrix {
     data: Buffer<u8>,
-    /// `[out_features]` powers of two that the rows are to be multiplied by; `None`: 1.
+    /// `[out_features]` power-of-two row scales; `None`: 1.
     scales: Option<Buffer<f32>>,
     pub out_features: usize,
     pub in_features: usize,
@@ -25,7 +25,7 @@ pub struct Matrix {
     pub dtype: DType,
 }
 
-/// The type that a matrix has on the device.
+/// A matrix's type on the device.
 pub fn dtype_on_device(stored: DType) -> DType {
     match stored {
         DType::Bf16 => DType::F16,
@@ -38,7 +38,7 @@ impl Matrix {
         self.data.ptr().cast()
     }
 
-    /// Null: all are 1.
+    /// Null: all scales are 1.
     pub fn scales(&self) -> DevicePtr<f32> {
         self.scales.as_ref().map_or(DevicePtr::NULL, Buffer::ptr)
     }
@@ -69,7 +69,7 @@ pub struct DeviceLayer {
 }
 
 impl DeviceLayer {
-    /// The matrices that every pass multiplies with.
+    /// The matrices of every pass.
     pub fn matrices(&self) -> [&Matrix; 7] {
         [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
     }
@@ -80,7 +80,7 @@ pub struct DeviceWeights {
     pub embedding: Matrix,
     pub layers: Vec<DeviceLayer>,
     pub final_norm: Buffer<f32>,
-    /// A power of two that takes every final hidden state into the range of f16: of a normed row no element is larger than
+    /// A power of two that scales final hidden states into the range of f16: no element of a normed row exceeds
     /// √hidden_size times its weight.
     pub hidden_scale: f32,
     /// `None`: the embedding.
@@ -88,7 +88,7 @@ pub struct DeviceWeights {
 }
 
 impl DeviceWeights {
-    /// Copies everything; `progress` is called with the bytes that are done and those of all matrices.
+    /// Copies everything; `progress` gets the bytes copied so far and the bytes of all matrices.
     pub fn upload(
         device: &Device,
         weights: &Weights,
@@ -124,7 +124,7 @@ fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
     (f32::from(f16::MAX) / max).log2().floor().clamp(-100.0, 100.0).exp2()
 }
 
-/// What the kernels require of a model's shape.
+/// The kernels' requirements on a model's shape.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
     let q_width = spec.num_attention_heads * spec.head_dim;
     for (name, width) in [
@@ -152,7 +152,7 @@ struct Uploader<'a> {
     device: &'a Device,
     narrow: &'a Kernel<NarrowWeights>,
     stages: [(Pinned, Event); 2],
-    /// Which stage is next.
+    /// The next stage.
     next: usize,
     done: usize,
     total: usize,
@@ -216,7 +216,7 @@ impl<'a> Uploader<'a> {
         Ok(Matrix { data, scales, out_features, in_features, dtype: dtype_on_device(weight.dtype) })
     }
 
-    /// Makes f16 of a bf16 matrix that has been copied; its rows' powers of two.
+    /// Converts a copied bf16 matrix to f16; returns the row scales.
     fn narrow(&self, data: &Buffer<u8>, weight: &Weight) -> Result<Buffer<f32>, CudaError> {
         let scales = self.device.allocate(&weight.name, weight.rows)?;
         let parameters = NarrowWeights { w: data.ptr().cast(), scales: scales.ptr(), k: weight.in_features.into() };
@@ -224,7 +224,7 @@ impl<'a> Uploader<'a> {
         Ok(scales)
     }
 
-    /// Copies a part through the stage that has been free for longer, while the other's copy is in flight.
+    /// Copies a part through one stage while the other stage's copy is in flight.
     fn copy(&mut self, to: &Buffer<u8>, offset: usize, part: &[u8]) -> Result<(), CudaError> {
         let (stage, copied) = &mut self.stages[self.next];
         copied.wait()?;

@@ -46,8 +46,6 @@ const FUEL: u64 = 10_000;
 const FUEL_PER_MESSAGE: u64 = 5_000;
 /// Templates copy, strip, split and search what they are given.
 const FUEL_PER_BYTE: u64 = 1;
-/// Depth of nested lists and dicts that can be printed.
-pub(super) const MAX_DEPTH: usize = 100;
 
 /// The template's name in error messages, before the line: "(in chat template:12)".
 const NAME: &str = "chat template";
@@ -169,7 +167,7 @@ fn printed(state: &State, value: &Value) -> Result<String, Error> {
 fn charge(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
     let len = value.as_str().map_or(0, str::len);
     state.consume_fuel(1 + len as u64 / 64)?;
-    check_depth(depth)?;
+    json::check_depth(depth)?;
     if matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map) {
         for item in value.try_iter()?.checked() {
             let item = item?;
@@ -180,12 +178,4 @@ fn charge(state: &State, value: &Value, depth: usize) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// An error where a value to be printed is nested deeper than [`MAX_DEPTH`].
-pub(super) fn check_depth(depth: usize) -> Result<(), Error> {
-    match depth > MAX_DEPTH {
-        true => Err(Error::new(ErrorKind::OutOfFuel, "it prints a list or dict nested too deeply")),
-        false => Ok(()),
-    }
 }

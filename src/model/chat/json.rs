@@ -5,7 +5,8 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::jinja::check_depth;
+/// Depth of nested lists and dicts that can be printed.
+const MAX_DEPTH: usize = 100;
 
 /// `value | tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(
@@ -177,5 +178,13 @@ fn key_text(key: &Value) -> Result<String, Error> {
         ValueKind::Bool => Ok(if key.is_true() { "true" } else { "false" }.to_owned()),
         ValueKind::Number => Ok(number(key)),
         _ => Err(not_serializable(key)),
+    }
+}
+
+/// An error where a value to be printed is nested deeper than [`MAX_DEPTH`].
+pub(super) fn check_depth(depth: usize) -> Result<(), Error> {
+    match depth > MAX_DEPTH {
+        true => Err(Error::new(ErrorKind::OutOfFuel, "it prints a list or dict nested too deeply")),
+        false => Ok(()),
     }
 }

@@ -230,12 +230,13 @@ impl<'a> SelfTest<'a> {
             self.replaceable(gated, "plain_gemv_gated", &ints, |k, b| products::gemv_gated(k, b, dtype, rows, gates))?;
         }
         if let Some(many) = &matmul.many {
-            let (split, m64, m128) = (&many.split, &many.m64, &many.m128);
+            let ([gemv64, gemv128], [gated64, gated128]) = (&many.gemv, &many.gated);
+            let [few, block] = GEMM_ROWS;
             let tests: &[Test] = &[
-                (m64.gemv.full_name(), &|b| products::gemv_wide(split, &m64.gemv, b, false)),
-                (m64.gated.full_name(), &|b| products::gemv_wide(split, &m64.gated, b, true)),
-                (m128.gemv.full_name(), &|b| products::gemv_wide(split, &m128.gemv, b, false)),
-                (m128.gated.full_name(), &|b| products::gemv_wide(split, &m128.gated, b, true)),
+                (gemv64.full_name(), &|b| products::gemv_wide(&many.split, gemv64, b, few, false)),
+                (gated64.full_name(), &|b| products::gemv_wide(&many.split, gated64, b, few, true)),
+                (gemv128.full_name(), &|b| products::gemv_wide(&many.split, gemv128, b, block, false)),
+                (gated128.full_name(), &|b| products::gemv_wide(&many.split, gated128, b, block, true)),
             ];
             if !self.group(tests, "those of gemv.cu, for fewer rows at once")? {
                 matmul.many = None;

@@ -264,14 +264,15 @@ pub fn gemv_gated(
 }
 
 /// Rows of a block and a part of the next, split into terms by `split`.
-pub fn gemv_wide<const M: usize>(
+pub fn gemv_wide(
     split: &Kernel<SplitRows>,
-    kernel: &Kernel<GemvWide<M>>,
+    kernel: &Kernel<GemvWide>,
     bench: &Bench,
+    block: usize,
     gated: bool,
 ) -> Result<(), CudaError> {
     let (kind, outs) = if gated { (Rows::Normed, GATES) } else { (Rows::F32, OUTS) };
-    let (device, product) = (bench.device, Product::new(bench, kind, DType::F16, (M + 6, K), outs)?);
+    let (device, product) = (bench.device, Product::new(bench, kind, DType::F16, (block + 6, K), outs)?);
     let norm_weight = if gated { product.norm_weight } else { DevicePtr::NULL };
     let launch = |jobs, mode| {
         let (x, terms, factors) = (product.x, bench.room(2 * product.rows * K)?, bench.room(product.rows)?);
@@ -279,7 +280,7 @@ pub fn gemv_wide<const M: usize>(
         device.launch(split, [product.rows, 1, 1], &to_split)?;
         let blocks = if gated { GATES[0].div_ceil(WIDE_OUTS / 2) } else { product.blocks(WIDE_OUTS) };
         let parameters = GemvWide { terms, factors, jobs, k: K.into(), rows: product.rows.into(), mode };
-        device.launch(kernel, [blocks, product.rows.div_ceil(M), 1], &parameters)
+        device.launch(kernel, [blocks, product.rows.div_ceil(block), 1], &parameters)
     };
     if gated { product.gated(launch) } else { product.linear(launch) }
 }
