@@ -251,12 +251,6 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     if let Some(code) = crate::backend::cuda::run_if_child() {
         return code;
     }
-    signals::restore_stack_size();
-    main_with(std::env::args_os().collect())
-}
-
-/// [`main`] with these arguments, the program's name first, for a process whose own arguments are an interpreter's.
-pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     signals::prepare();
     match run(ARGUMENTS.get_or_init(|| arguments).clone()) {
         Ok(code) => code,
