@@ -23,8 +23,11 @@ const MAX_STOP: usize = 16;
 /// OpenAI's default for `/v1/completions`.
 const COMPLETION_TOKENS: u64 = 16;
 
+/// Whether a value turns its field off.
+type IsOff = fn(&Value) -> bool;
+
 /// Fields that would change the answer but are not supported, each with a test for values that turn it off.
-const UNSUPPORTED: [(&str, fn(&Value) -> bool); 10] = [
+const UNSUPPORTED: [(&str, IsOff); 10] = [
     ("audio", is_off),
     ("frequency_penalty", is_off),
     ("functions", is_off),

@@ -34,12 +34,15 @@ impl<'a, T> Column<'a, T> {
     }
 }
 
+/// Rows with their names.
+type NamedRows<T> = Vec<(String, T)>;
+
 /// A table of sections of named things.
 pub(super) fn table<T>(
     title: String,
     first: &'static str,
     columns: &[Column<'_, T>],
-    sections: Vec<(Option<String>, Vec<(String, T)>)>,
+    sections: Vec<(Option<String>, NamedRows<T>)>,
     notes: Vec<String>,
 ) -> Table {
     let row = |(name, of): &(String, T)| {
