@@ -28,6 +28,7 @@ fn escape(template: &str) -> Option<String> {
     let mut command = Command::new("sh");
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_uqac"), "inspect"]).arg(folder.path());
     command.args(["--json", "--device", "cpu"]).env("UQAC_CACHE", folder.path());
+    #[expect(clippy::zombie_processes, reason = "wait4 below reaps it, together with its resource usage")]
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
     // SAFETY: a `rusage` of zeros is valid.
