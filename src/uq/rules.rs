@@ -6,7 +6,7 @@
 use crate::backend::entropy::EntropyRule;
 use crate::engine::encode::Encoding;
 
-/// An enum whose values have names in options and in JSON. See [`named!`].
+/// An enum whose values have names in options and in JSON.
 pub trait Named: Copy + PartialEq + 'static {
     /// Every value with its name and its meaning.
     const VALUES: &'static [(Self, &'static str, &'static str)];
