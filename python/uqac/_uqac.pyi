@@ -8,6 +8,7 @@ __all__ = [
     "Events",
     "Model",
     "Response",
+    "__version__",
     "bootstrap",
     "downloadable",
     "length_controlled_auroc",
