@@ -69,7 +69,7 @@ fn devices_that_cannot_be_used_are_explained() {
         says(None, &[], "auto", &[]);
     }
     let Some(libraries) = cuda_host::library_folder() else { return };
-    says(Some(libraries), &[], "cuda:1", &["no CUDA device 1", "shows 1"]);
+    says(Some(libraries), &[], "cuda:1", &["no CUDA device 1", "the driver has 1"]);
     let old = [("UQAC_HOST_CUDA_CAPABILITY", "7.5")];
     says(Some(libraries), &old, "cuda", &["compute capability 7.5", "8.0"]);
     says(Some(libraries), &old, "auto", &["running on the CPU", "compute capability 7.5"]);

@@ -20,6 +20,14 @@ fn folder(template: &str) -> tempfile::TempDir {
     folder
 }
 
+/// The peak of a running process's resident memory; 0 once it has ended.
+fn peak_bytes(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")?.trim().parse().ok());
+    1024 * peak.unwrap_or(0u64)
+}
+
 /// Renders a template in a process of its own; why it is not contained, if so.
 fn escape(template: &str) -> Option<String> {
     let folder = folder(template);
@@ -34,16 +42,18 @@ fn escape(template: &str) -> Option<String> {
     // SAFETY: a `rusage` of zeros is valid.
     let (mut status, mut usage) = (0, unsafe { std::mem::zeroed::<libc::rusage>() });
     let pid = child.id() as i32;
+    // not `ru_maxrss`: a child starts with the peak of the process that spawned it, here a whole test run's
+    let mut bytes = 0;
     // SAFETY: the child is waited for nowhere else, and both pointers are to local variables.
     while unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) } == 0 {
         if start.elapsed() > 5 * MAX_TIME {
             // SAFETY: the child has not been waited for, so the id is still its own.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
+        bytes = bytes.max(peak_bytes(pid));
         std::thread::sleep(Duration::from_millis(2));
     }
     let cpu = Duration::from_secs(usage.ru_utime.tv_sec as u64) + Duration::from_micros(usage.ru_utime.tv_usec as u64);
-    let bytes = 1024 * usage.ru_maxrss as u64;
     if !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) > 2 {
         return Some(format!("status {status}"));
     }
