@@ -29,8 +29,8 @@ use clap::{Parser, Subcommand};
 use report::{Problem, Report};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use uqac::backend::DeviceChoice;
-use uqac::bench::{checkpoint, machine, roofline, shapes};
+use uqac::DeviceChoice;
+use uqac::internals::{checkpoint, machine, roofline, shapes};
 
 #[derive(Parser)]
 #[command(name = "gpu", about = "Measures the engine on a GPU against its floors")]

@@ -4,16 +4,17 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use std::hint::black_box;
-use uqac::backend::DType;
-use uqac::backend::TraceOptions;
-use uqac::backend::cpu::attention::{AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, attend};
-use uqac::backend::cpu::cache::KvCache;
-use uqac::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
-use uqac::backend::cpu::simd::Isa;
-use uqac::backend::cpu::threads::ThreadPool;
-use uqac::backend::cpu::trace::Selection;
-use uqac::backend::entropy::{EntropyRule, EntropyState, Gamma, SoftmaxState};
-use uqac::bench::machine::MultiplyAdds;
+use uqac::DType;
+use uqac::Gamma;
+use uqac::internals::Isa;
+use uqac::internals::KvCache;
+use uqac::internals::MultiplyAdds;
+use uqac::internals::Selection;
+use uqac::internals::ThreadPool;
+use uqac::internals::TraceOptions;
+use uqac::internals::{AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, attend};
+use uqac::internals::{Elements, Matrix, Numbers, matmul};
+use uqac::internals::{EntropyRule, EntropyState, SoftmaxState};
 
 /// Outputs and inputs of the feed-forward network's matrices and of an attention's output.
 const MATRICES: [(&str, usize, usize); 3] = [("up", 4864, 896), ("down", 896, 4864), ("o", 896, 896)];
@@ -162,7 +163,7 @@ fn reconstruction(c: &mut Criterion) {
 fn rates(c: &mut Criterion) {
     use std::arch::x86_64::*;
     #[cfg(target_os = "linux")]
-    use uqac::backend::cpu::simd::{Amx, tiles};
+    use uqac::internals::{Amx, tiles};
     const ITERATIONS: usize = 1000;
     const SUMS: usize = 24;
 

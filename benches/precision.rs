@@ -8,13 +8,12 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use uqac::backend::DType::{self, Bf16, F16, F32};
-use uqac::backend::WeightFormat::{self, File, Q8};
-use uqac::backend::cpu::InputRounding;
-use uqac::engine::{Engine, EngineOptions};
-use uqac::uq::answer::AnswerRule;
-use uqac::uq::pipeline;
-use uqac::uq::{Parameters, Profile};
+use uqac::AnswerRule;
+use uqac::DType::{self, Bf16, F16, F32};
+use uqac::WeightFormat::{self, File, Q8};
+use uqac::internals::InputRounding;
+use uqac::{Engine, EngineOptions};
+use uqac::{Parameters, Profile};
 
 const CONFIGURATIONS: [(DType, DType, InputRounding, WeightFormat); 11] = [
     (F32, F32, InputRounding::F32, File),
@@ -55,7 +54,7 @@ fn find(engine: &mut Engine, item: &Value) -> Found {
     let parameters = Parameters::published(Profile::Reference);
     let mut traced = engine.trace(&ids(&item["input_ids"]), prompt_len, parameters.head_selection()).expect("a pass");
     let rule = AnswerRule::for_dataset(item["dataset"].as_str());
-    let assessed = pipeline::assess(&mut traced, rule, None, &parameters).expect("a pass").expect("an answer");
+    let assessed = uqac::assess(&mut traced, rule, None, &parameters).expect("a pass").expect("an answer");
     let chain = assessed.outcome.chain.iter().map(|link| link.row).collect();
     let logprobs = traced.parts().0.steps.iter().filter_map(|step| step.logprob).collect();
     Found { chain, logprobs, p: assessed.outcome.scores.p() }

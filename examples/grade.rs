@@ -5,9 +5,9 @@
 use serde::Deserialize;
 use serde_json::json;
 use std::error::Error;
-use uqac::eval::grading::{correct, normal_form};
-use uqac::eval::tasks::Grader;
-use uqac::uq::answer::{AnswerRule, find_answer};
+use uqac::Grader;
+use uqac::{AnswerRule, find_answer};
+use uqac::{correct, normal_form};
 
 #[derive(Deserialize)]
 struct Case {

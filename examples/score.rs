@@ -2,7 +2,7 @@
 //! `cargo run --release --example score [MODEL]`
 
 use std::error::Error;
-use uqac::uq::scores::as_shown;
+use uqac::as_shown;
 use uqac::{AnswerRule, Conversation, Encoding, Engine, EngineOptions, Parameters, Profile};
 
 const QUESTION: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7. How many are left?";

@@ -25,45 +25,89 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How to read this crate
+//! # How to read the source
 //!
-//! 1. [`backend::reference`] is the whole transformer with its trace, scalar, in one file.
-//! 2. [`uq::pipeline`] is the method from top to bottom; [`uq::rules`] are the differences between the paper, the published code and
-//!    this program; [`uq::scores`] every confidence.
-//! 3. [`engine`] generates, keeps the trace, and answers the method's three queries from it.
-//! 4. [`backend`] is the contract that a device fulfils, with its one layer loop; then [`backend::cpu`] and [`backend::cuda`].
-//! 5. [`model`] reads what is published of a model. [`io`], [`eval`], [`report`], [`mod@bench`], [`mod@serve`] and [`cli`] are files,
-//!    benchmarks, tables, measurements, the server and the commands around it.
+//! 1. `backend/reference.rs` is the whole transformer with its trace, scalar, in one file.
+//! 2. `uq/pipeline.rs` is the method from top to bottom; `uq/rules.rs` are the differences between the paper, the published
+//!    code and this program; `uq/scores` every confidence.
+//! 3. `engine` generates, keeps the trace, and runs the method's three queries on it.
+//! 4. `backend` is the contract of a device, with the one layer loop; then `backend/cpu` and `backend/cuda`.
+//! 5. `model` reads checkpoints. `io`, `eval`, `report`, `bench`, `serve` and `cli` are files, benchmarks, tables,
+//!    measurements, the server and the commands.
 //!
 //! Imports only point down the list `cli, bench, serve, report, eval, io, uq, engine, backend, model`. Positions are 0-based over the whole
-//! sequence, **row T** is what is computed when the token at position T is the input, log-probabilities are natural and under
+//! sequence, **row T** is computed from the token at position T as input, log-probabilities are natural and over
 //! the full vocabulary, and every confidence is higher for more confident.
 
-pub mod backend;
-pub mod bench;
+mod backend;
+mod bench;
 mod cache;
-pub mod cli;
-pub mod engine;
-pub mod eval;
+mod cli;
+mod engine;
+mod eval;
 mod files;
-pub mod io;
-pub mod model;
-pub mod report;
-pub mod serve;
-pub mod units;
-pub mod uq;
+mod io;
+mod model;
+mod report;
+mod serve;
+mod units;
+mod uq;
 
-pub use backend::DeviceChoice;
-pub use engine::encode::{Encoding, encode, encode_prompt};
-pub use engine::running::{Measure, RunningConfidence};
+// A model, and tokens from it.
+pub use backend::sampling::Sampling;
+pub use backend::{DType, DeviceChoice, WeightFormat};
+pub use engine::encode::{Encoding, ResponseText, encode, encode_prompt};
+pub use engine::running::{Measure, RunningConfidence, WINDOW};
 pub use engine::{
-    Engine, EngineOptions, FinishReason, GenerateOptions, Generation, Progress, Response, TracedSequence,
+    BATCH_SIZE, Batch, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection,
+    LoadError, Progress, Response, Ticket, TracedSequence,
 };
-pub use model::chat::{Conversation, Message};
+pub use model::chat::{ChatTemplate, Conversation, Message};
 pub use model::hub::locate_model;
-pub use uq::answer::AnswerRule;
+pub use model::tokenizer::{TextStream, Tokenizer};
+pub use model::{ModelSpec, Weights};
+
+// The method on a response.
+pub use backend::entropy::Gamma;
+pub use uq::answer::{AnswerRule, find_answer};
 pub use uq::pipeline::{Assessed, assess};
-pub use uq::{Outcome, Parameters, Profile, Scores};
+pub use uq::scores::as_shown;
+pub use uq::{Outcome, Parameters, Profile, Reading, Scores};
+
+// Answers against references, and records of both.
+pub use eval::calibration::Calibration;
+pub use eval::grading::{correct, normal_form};
+pub use eval::tasks::Grader;
+pub use io::item::{BadItem, Item};
+pub use io::record::{AnswerRecord, Calibrated, Record};
+
+// The program itself.
+pub use cli::{main, main_with};
+
+/// Parts for the benchmarks, the fuzzer, the Python module and the tests of the program. Not stable.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::backend::TraceOptions;
+    pub use crate::backend::cpu::attention::{
+        AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, attend,
+    };
+    pub use crate::backend::cpu::cache::KvCache;
+    pub use crate::backend::cpu::matmul::{Elements, Matrix, Numbers, matmul};
+    pub use crate::backend::cpu::simd::{Amx, Isa, tiles};
+    pub use crate::backend::cpu::threads::ThreadPool;
+    pub use crate::backend::cpu::{InputRounding, trace::Selection};
+    pub use crate::backend::entropy::{EntropyRule, EntropyState, SoftmaxState};
+    pub use crate::bench::machine::MultiplyAdds;
+    pub use crate::bench::{MedianRange, checkpoint, machine, roofline, shapes};
+    pub use crate::eval::metrics;
+    pub use crate::eval::run::fingerprint::Fingerprint;
+    pub use crate::eval::run::methods::{self_consistency::SelfConsistency, verbalized::Verbalized};
+    pub use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
+    pub use crate::eval::{analysis, assess, calibration, tasks};
+    pub use crate::io::record::{Answer, Status};
+    pub use crate::report::{finding, html, pictures, svg, tables, term};
+    pub use crate::uq::{Link, Member, Variant, chain, ensemble, similarity};
+}
 
 #[cfg(test)]
 extern crate self as uqac; // the tests below name the crate as its users do

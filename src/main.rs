@@ -1,5 +1,5 @@
 //! The `uqac` command: a confidence for the final answer of a reasoning language model.
 
 fn main() -> std::process::ExitCode {
-    uqac::cli::main()
+    uqac::main()
 }

@@ -5,8 +5,8 @@ use crate::log::{Failure, FailureKind};
 use crate::measure::StageError;
 use crate::report::Row;
 use std::ops::ControlFlow;
-use uqac::engine::{Engine, GenerateOptions, HeadSelection};
-use uqac::uq::{Parameters, Profile, chain};
+use uqac::{Engine, GenerateOptions, HeadSelection};
+use uqac::{Parameters, Profile, internals::chain};
 
 /// A prompt longer than one tile of every kernel, and a response that crosses a chunk of the cache.
 const PROMPT: usize = 75;

@@ -5,9 +5,10 @@ use crate::report::{Row, median};
 use crate::roofline::{self, ANSWER};
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
-use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineError, GenerateOptions, HeadSelection, TracedSequence};
-use uqac::uq::{Link, Parameters, Profile, Response, Variant, chain, ensemble, similarity};
+use uqac::Sampling;
+use uqac::internals::{Link, Variant, chain, ensemble, similarity};
+use uqac::{Engine, EngineError, GenerateOptions, HeadSelection, TracedSequence};
+use uqac::{Parameters, Profile, Response};
 
 /// Seconds of the parts of one round.
 struct Round {

@@ -5,7 +5,7 @@ use crate::report::{Problem, Report, Row};
 use crate::{Fatal, write_json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use uqac::engine::LoadError;
+use uqac::LoadError;
 
 /// The results so far, and where they are saved.
 pub struct Log {

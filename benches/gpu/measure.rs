@@ -4,8 +4,8 @@ use crate::cupti::CuptiError;
 use crate::machine::{Machine, MachineError};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-use uqac::backend::sampling::Sampling;
-use uqac::engine::{Engine, EngineError, GenerateOptions, Generation, HeadSelection};
+use uqac::Sampling;
+use uqac::{Engine, EngineError, GenerateOptions, Generation, HeadSelection};
 
 /// Sizes of the work.
 #[derive(Clone, Debug)]
@@ -173,7 +173,7 @@ impl Bench<'_> {
         };
         let start = Instant::now();
         let (mut first, mut last) = (None, start);
-        let on_token = |_: uqac::engine::Progress| {
+        let on_token = |_: uqac::Progress| {
             last = Instant::now();
             first.get_or_insert(last);
             ControlFlow::Continue(())

@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, LaunchConfig, PushKer
 use cudarc::nvrtc::Ptx;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use uqac::backend::DeviceChoice;
+use uqac::DeviceChoice;
 
 #[derive(clap::Args)]
 pub struct RatesArgs {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use uqac::bench::MedianRange;
+use uqac::internals::MedianRange;
 
 /// The best possible figure, in the row's unit, and its reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -11,9 +11,9 @@ use serde_json::json;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use uqac::backend::cpu::InputRounding;
-use uqac::backend::{DType, DeviceChoice};
-use uqac::engine::{Engine, EngineOptions};
+use uqac::internals::InputRounding;
+use uqac::{DType, DeviceChoice};
+use uqac::{Engine, EngineOptions};
 
 #[derive(clap::Args)]
 pub struct RunArgs {

@@ -9,15 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use uqac::eval::analysis::{AnalysisOptions, analyse};
-use uqac::eval::grading::{correct, normal_form};
-use uqac::eval::tasks::{Grader, TaskOptions, load};
-use uqac::io::item::Item;
-use uqac::model::chat::{ChatTemplate, Message};
-use uqac::model::tokenizer::Tokenizer;
-use uqac::model::{ModelSpec, Weights};
-use uqac::uq::answer::find_answer;
-use uqac::{AnswerRule, report};
+use uqac::internals::analysis::{AnalysisOptions, analyse};
+use uqac::{correct, normal_form};
+use uqac::Grader;
+use uqac::internals::tasks::{TaskOptions, load};
+use uqac::Item;
+use uqac::{ChatTemplate, Message};
+use uqac::Tokenizer;
+use uqac::{ModelSpec, Weights};
+use uqac::find_answer;
+use uqac::AnswerRule;
+use uqac::internals::html;
 
 const TARGETS: [(&str, fn(&[u8])); 10] = [
     ("config", config),
@@ -119,7 +121,7 @@ fn page(data: &[u8]) {
     let manifest = br#"{"format": 1, "model": "m", "profile": "corrected"}"#;
     let folder = files(&[("manifest.json", manifest), ("samples_gsm8k.jsonl", data)]);
     if let Ok(analysis) = analyse(&[folder.to_owned()], &options()) {
-        let _ = report::html::render(&analysis);
+        let _ = html::render(&analysis);
     }
 }
 

@@ -12,18 +12,18 @@ use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use uqac::engine::encode::ResponseText;
-use uqac::engine::{Batch, FinishReason, Progress, Ticket};
-use uqac::eval::assess::{Assessed, Request, assess, calibration, record, sequence};
-use uqac::eval::calibration::Calibration;
-use uqac::io::item::{BadItem, Item};
-use uqac::io::record::{AnswerRecord, Calibrated, Record};
-use uqac::model::tokenizer::{TextStream, Tokenizer};
-use uqac::report::html;
-use uqac::report::term::AskReport;
-use uqac::report::term::colour::TermStyle;
-use uqac::uq::{Outcome, Reading};
+use uqac::Calibration;
+use uqac::ResponseText;
+use uqac::internals::assess::{Assessed, Request, assess, calibration, record, sequence};
+use uqac::internals::html;
+use uqac::internals::term::AskReport;
+use uqac::internals::term::colour::TermStyle;
+use uqac::{AnswerRecord, Calibrated, Record};
+use uqac::{BadItem, Item};
+use uqac::{Batch, FinishReason, Progress, Ticket};
 use uqac::{Conversation, Engine, GenerateOptions, Message, Parameters, TracedSequence, encode_prompt};
+use uqac::{Outcome, Reading};
+use uqac::{TextStream, Tokenizer};
 
 /// A model and what is known of it.
 pub struct Loaded {

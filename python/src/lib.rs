@@ -25,7 +25,7 @@ pyo3::create_exception!(
 /// Runs the command line with these arguments, the program's name first, and returns its exit code.
 #[pyfunction]
 fn main(python: Python, arguments: Vec<OsString>) -> u8 {
-    let code = python.detach(|| uqac::cli::main_with(arguments));
+    let code = python.detach(|| uqac::main_with(arguments));
     (0..=u8::MAX).find(|&number| ExitCode::from(number) == code).unwrap_or(u8::MAX)
 }
 

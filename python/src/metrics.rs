@@ -3,7 +3,7 @@
 
 use crate::options::invalid;
 use pyo3::prelude::*;
-use uqac::eval::metrics::{self, Binning, Level, Metric, Ranking, Resampling};
+use uqac::internals::metrics::{self, Binning, Level, Metric, Ranking, Resampling};
 
 fn levels(scores: &[f64], labels: &[bool]) -> PyResult<Vec<Level>> {
     Ok(ranking(scores, labels)?.levels())

@@ -6,7 +6,7 @@ use crate::options::{Load, Options, failed, from_json, invalid};
 use pyo3::prelude::*;
 use serde_json::json;
 use std::sync::mpsc::{Sender, channel};
-use uqac::io::item::Item;
+use uqac::Item;
 use uqac::{Conversation, Engine, locate_model};
 
 type Job = Box<dyn FnOnce(&mut Loaded) + Send>;

@@ -6,12 +6,12 @@ use pyo3::exceptions::PyValueError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use uqac::backend::entropy::Gamma;
-use uqac::backend::sampling::Sampling;
-use uqac::engine::BATCH_SIZE;
-use uqac::engine::running::{Measure, RunningConfidence, WINDOW};
-use uqac::uq::Reading;
+use uqac::BATCH_SIZE;
+use uqac::Gamma;
+use uqac::Reading;
+use uqac::Sampling;
 use uqac::{EngineOptions, GenerateOptions, Parameters, Profile};
+use uqac::{Measure, RunningConfidence, WINDOW};
 
 /// How a model runs.
 #[derive(Deserialize)]

@@ -316,6 +316,7 @@ pub trait Backend: Operations {
     }
 
     /// The final hidden state (after the norm) of a row of the pass that has just ended: `[hidden_size]`.
+    #[cfg(test)]
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError>;
 
     /// The heads selected at a traced row (absolute); `None` if it was not traced.

@@ -373,6 +373,7 @@ impl Backend for ReferenceBackend {
         requests.iter().map(predict).collect()
     }
 
+    #[cfg(test)]
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
         Ok(self.wanted(row)?.x.clone())
     }

@@ -22,7 +22,6 @@ pub mod stopwords;
 pub use crate::backend::{Step, TokenLogprob};
 pub use crate::engine::{Response, Variant};
 pub use parameters::{ChainRule, Parameters, Profile, Reading, RuleError, RuleSetting};
-pub use rules::UnknownName;
 pub use scores::Scores;
 
 use crate::engine::{EngineError, TraceQueries};

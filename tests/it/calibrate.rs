@@ -4,11 +4,11 @@ use crate::runs::RunSpec;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
-use uqac::eval::analysis::calibrate::calibrate;
-use uqac::eval::calibration::{Calibration, FILE};
-use uqac::eval::run::fingerprint::Fingerprint;
-use uqac::model::ModelSpec;
-use uqac::uq::{Profile, Reading};
+use uqac::ModelSpec;
+use uqac::internals::Fingerprint;
+use uqac::internals::analysis::calibrate::calibrate;
+use uqac::internals::calibration::{Calibration, FILE};
+use uqac::{Profile, Reading};
 
 /// A run of a model with these hashes.
 fn write_run(folder: &Path, items: usize, model: &Fingerprint) {
@@ -94,8 +94,8 @@ fn runs_that_do_not_belong_together_and_too_few_answers_are_refused() {
 fn ask_shows_the_calibrated_confidence() {
     let (cache, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/abacus");
-    let template = uqac::model::tokenizer::Tokenizer::from_folder(&folder).unwrap();
-    let template = uqac::model::chat::ChatTemplate::from_folder(&folder, &template).unwrap();
+    let template = uqac::Tokenizer::from_folder(&folder).unwrap();
+    let template = uqac::ChatTemplate::from_folder(&folder, &template).unwrap();
     let spec = ModelSpec::from_folder(&folder).unwrap();
     let model = Fingerprint::of(&folder, &spec, template.as_ref().map(|template| template.source())).unwrap();
     write_run(run.path(), 300, &model);

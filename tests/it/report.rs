@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use uqac::eval::analysis::{Analysis, AnalysisOptions, Level, analyse, results_json};
-use uqac::eval::metrics::Metric;
-use uqac::eval::sample::{Sample, SweepPoint};
-use uqac::report::term::sanitize::text_width;
+use uqac::internals::analysis::{Analysis, AnalysisOptions, Level, analyse, results_json};
+use uqac::internals::metrics::Metric;
+use uqac::internals::term::sanitize::text_width;
+use uqac::internals::{Sample, SweepPoint};
 
 const MODEL: &str = "org/Small-1B";
 
@@ -399,7 +399,7 @@ fn sweeps_come_from_the_samples_or_from_files_of_their_own() {
     let sweep = &inside.runs[0].tasks[0].sweep;
     assert_eq!(sweep, &beside.runs[0].tasks[0].sweep);
     assert!(beside.runs[0].notes.join(" ").contains("half-written"));
-    let names: Vec<String> = sweep.iter().map(uqac::eval::analysis::SweepSetting::name).collect();
+    let names: Vec<String> = sweep.iter().map(uqac::internals::analysis::SweepSetting::name).collect();
     assert_eq!(names, ["", "k=8", "k=32", "k-cache=f16", "theta=0.7"]);
     // the settings lose 0, 0.3, 0.2, 0.02 and 0.4 of the chain
     let overlap: Vec<f64> = sweep.iter().map(|setting| setting.chain_overlap.unwrap()).collect();

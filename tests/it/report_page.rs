@@ -4,14 +4,14 @@ use crate::runs::RunSpec;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use uqac::eval::analysis::{AnalysisOptions, Method, analyse};
-use uqac::eval::metrics::Metric;
-use uqac::eval::sample::Sample;
-use uqac::report::finding::{Finding, Verdict, findings};
-use uqac::report::html::{Items, Page, Run};
-use uqac::report::pictures::{Gallery, galleries};
-use uqac::report::svg::{Curve, risk_coverage};
-use uqac::report::tables::{Cell, Section, Table};
+use uqac::internals::Sample;
+use uqac::internals::analysis::{AnalysisOptions, Method, analyse};
+use uqac::internals::finding::{Finding, Verdict, findings};
+use uqac::internals::html::{Items, Page, Run};
+use uqac::internals::metrics::Metric;
+use uqac::internals::pictures::{Gallery, galleries};
+use uqac::internals::svg::{Curve, risk_coverage};
+use uqac::internals::tables::{Cell, Section, Table};
 
 const HOSTILE: &str =
     "</script><!--<script>alert(1)</script> <img src=x onerror=alert(2)> &amp; \"'` \u{0}\u{202e}\u{2028}\\ud800";
@@ -327,7 +327,7 @@ fn the_page_leads_with_its_finding() {
     assert!((value - highest).abs() < 0.02, "{verdict:?}");
     assert!(verdict.sentences.iter().any(|s| s.starts_with("Against Length, a control") && s.ends_with("better.")));
     assert!(finding.facts.contains(&("uqac", "0.1.0".to_owned())) && finding.facts.contains(&("Seed", "1".to_owned())));
-    let html = uqac::report::html::render(&analysis).unwrap();
+    let html = uqac::internals::html::render(&analysis).unwrap();
     let place = |what: &str| html.find(what).unwrap_or_else(|| panic!("{what}"));
     assert!(place(&format!("<b>{best}</b> tells right answers")) < place("<section id=\"tables\">"));
     // every column says what it is

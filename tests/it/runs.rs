@@ -5,13 +5,16 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
-use uqac::engine::FinishReason;
-use uqac::eval::metrics::mt19937::Mt19937;
-use uqac::eval::run::methods::self_consistency::SelfConsistency;
-use uqac::eval::run::methods::verbalized::Verbalized;
-use uqac::eval::sample::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
-use uqac::io::record::{Answer, Status};
-use uqac::uq::{Link, Member, Profile};
+use uqac::FinishReason;
+use uqac::internals::SelfConsistency;
+use uqac::internals::Verbalized;
+use uqac::internals::metrics::mt19937::Mt19937;
+use uqac::internals::{Answer, Status};
+use uqac::internals::{EnsembleMember, ResponseTokens, Sample, Similarity, SweepPoint, Uq};
+use uqac::{
+    Profile,
+    internals::{Link, Member},
+};
 
 /// Tokens of the prompt.
 pub const N_INSTR: usize = 40;

@@ -262,6 +262,7 @@ impl Backend for CpuBackend {
         Ok(results)
     }
 
+    #[cfg(test)]
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
         let (row, width) = (self.pass.index(row)?, self.spec.hidden_size);
         Ok(self.pass.x[row * width..(row + 1) * width].to_vec())

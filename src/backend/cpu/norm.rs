@@ -6,7 +6,7 @@ mod logits;
 #[cfg(test)]
 mod tests;
 
-pub use logits::{LogitStats, argmax, log_sum_exp, logit_sums, softmax_stats, top_k};
+pub use logits::{LogitStats, log_sum_exp, logit_sums, softmax_stats, top_k};
 
 use super::simd::{Isa, Kernel, LANES, Simd};
 

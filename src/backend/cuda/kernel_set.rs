@@ -39,9 +39,6 @@ pub const MAX_SPLITS: usize = 128;
 /// Query heads per block of `attn_decode`.
 pub const DECODE_GROUP: usize = 8;
 
-/// Min positions per split of `attn_decode`.
-pub const DECODE_CHUNK: usize = 64;
-
 /// Splits of a row in `attn_decode`: enough blocks in a step of one row for the four that fit on a multiprocessor (by shared
 /// memory, with the usual cache types and a head_dim of 128), where the row has as many chunks.
 pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {

@@ -37,11 +37,8 @@ use cublaslt::CublasLt;
 pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
-pub use kernel_set::{
-    DECODE_CHUNK, DECODE_GROUP, DECODE_ROWS, GEMM_ROWS, GemmDevice, HOPPER, HOPPER_BLOCK, MAX_ROWS, NARROW_VARIANTS,
-    WIDE_OUTS, decode_splits, hopper_grid,
-};
 use kernel_set::{KernelSet, MAX_HEADS, NARROW_ROWS, Variants};
+pub use kernel_set::{MAX_ROWS, decode_splits};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
@@ -339,6 +336,7 @@ impl Backend for CudaBackend {
         self.decode_all(rows, vocabulary, on_step)
     }
 
+    #[cfg(test)]
     fn hidden(&self, row: usize) -> Result<Vec<f32>, BackendError> {
         self.pass.row(row)?;
         let width = self.spec.hidden_size;

@@ -79,13 +79,6 @@ enum Scheme {
     Bbh,
 }
 
-/// Whether a response is right by the authors' own extraction and comparison, for the profile `reference`; false also
-/// where [`label_reference`] has none.
-#[must_use]
-pub fn correct_reference(response: &str, target: &str, task: &str, grader: Grader) -> bool {
-    label_reference(response, target, task, grader) == Some(true)
-}
-
 /// The authors' label; `None` for responses that their code cannot grade and leaves out, those without an answer.
 ///
 /// `response` is the decoded text without the template's end tokens; `target` the right answer, or the publisher's worked
