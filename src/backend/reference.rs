@@ -139,7 +139,8 @@ impl Operations for ReferenceBackend {
             let h = model.norm(x, &w.feed_forward_norm);
             let gate = model.linear(&w.gate, w.gate_bias.as_deref(), &h);
             let up = model.linear(&w.up, w.up_bias.as_deref(), &h);
-            let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| activate(model.spec.activation, *g) * u).collect();
+            let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
+            let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| act(*g) * u).collect();
             let h = model.linear(&w.down, w.down_bias.as_deref(), &inner);
             model.add_residual(x, h, w.post_feed_forward_norm.as_deref());
         }
@@ -249,19 +250,19 @@ impl Model {
     }
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f64 {
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
 /// ln Σ e^x, relative to the maximum so that nothing overflows; -∞ where every x is.
-fn log_sum_exp(x: &[f64]) -> f64 {
+pub(crate) fn log_sum_exp(x: &[f64]) -> f64 {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let relative = |x: &f64| if max.is_finite() { (x - max).exp() } else { 0.0 };
     max + x.iter().map(relative).sum::<f64>().ln()
 }
 
 /// e^{x_t} / Σ e^x.
-fn softmax(x: &[f64]) -> Vec<f64> {
+pub(crate) fn softmax(x: &[f64]) -> Vec<f64> {
     let z = log_sum_exp(x);
     x.iter().map(|x| (x - z).exp()).collect()
 }
@@ -269,7 +270,7 @@ fn softmax(x: &[f64]) -> Vec<f64> {
 /// **Reweighted attention.** α'_t = w_t α_t / Σ w α, the softmax of s_t + ln w_t, and its entropy H = -Σ α' ln α' in
 /// nats; `scores` and α' are [T + 1]. A row without attention (T < 2) "must not win the head selection with entropy 0";
 /// under the authors' rule, [`EntropyRule::Regularized`], it does, and α' adds up to f = σ / (σ + 1e-12), σ = Σ w α.
-fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f32) {
+pub(crate) fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f32) {
     let ln_weight = |t: usize| f64::from(gamma.weight(scores.len() - 1, t)).ln();
     let s: Vec<f64> = scores.iter().enumerate().map(|(t, s)| s + ln_weight(t)).collect();
     let z = log_sum_exp(&s);
@@ -284,23 +285,22 @@ fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (Vec<f32>, f3
 }
 
 /// Where a head attends: α_t = e^{s_t} / Σ e^s on some places, of `scores` [T + 1]; the prompt ends with `last_of_prompt`.
-fn places(scores: &[f64], entropy: f32, last_of_prompt: usize) -> HeadAttention {
+pub(crate) fn places(scores: &[f64], entropy: f32, last_of_prompt: usize) -> HeadAttention {
     let alpha = softmax(scores);
     let before = |distance: usize| alpha.iter().rev().nth(distance).map_or(0.0, |a| *a as f32);
     let prompt = alpha.iter().take(last_of_prompt + 1).sum::<f64>() as f32;
     HeadAttention { entropy, own: before(0), previous: before(1), first: alpha[0] as f32, prompt }
 }
 
-fn softcap(x: f64, cap: Option<f32>) -> f64 {
+pub(crate) fn softcap(x: f64, cap: Option<f32>) -> f64 {
     cap.map(f64::from).map_or(x, |cap| cap * (x / cap).tanh())
 }
 
 /// silu(x) = x / (1 + e^-x), or gelu(x) in its tanh form.
-fn activate(activation: Activation, x: f32) -> f32 {
-    let x = f64::from(x);
+pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
-        Activation::Silu => (x / (1.0 + (-x).exp())) as f32,
-        Activation::GeluTanh => (x / 2.0 * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())) as f32,
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => x / 2.0 * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
     }
 }
 

@@ -246,10 +246,8 @@ kernels! {
     GemvWide(128) {
         terms: DevicePtr<u16>, factors: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, mode: Int,
     }
-    /// `gemm.cu`: `gemm_m{rows}`
-    Gemm(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, accumulate: Int }
-    /// `gemm.cu`: `gemm_gated_m{rows}`
-    GemmGated(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, activation: Int }
+    /// `gemm.cu`: `gemm_m{rows}` (mode: accumulate) and `gemm_gated_m{rows}` (mode: activation)
+    Gemm(128) { x: RoundedRows, jobs: MatrixJobs, n: Int, k: Int, mode: Int }
     /// `gemm_hopper.cu`: `gemm_hopper` (mode: accumulate) and `gemm_gated_hopper` (mode: activation)
     GemmHopper(384) {
         x_map: TensorMap, w_maps: [TensorMap; 3], x_scales: DevicePtr<f32>, jobs: MatrixJobs, n: Int, k: Int, mode: Int,

@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    GatedAct, Gemm, GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, RmsNormF16,
-    RopeTarget, RoundRows, RoundedRows, ScaleProducts, SplitRows, row_scales,
+    GatedAct, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, RmsNormF16, RopeTarget,
+    RoundRows, RoundedRows, ScaleProducts, SplitRows, row_scales,
 };
 use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
@@ -283,7 +283,7 @@ impl CudaBackend {
         }
         let variant = self.gemm_device().variant(rows, 2 * outs);
         let block = GEMM_ROWS[variant];
-        let parameters = GemmGated { x, jobs, n: rows.into(), k: width.into(), activation };
+        let parameters = Gemm { x, jobs, n: rows.into(), k: width.into(), mode: activation };
         self.device.launch(&wide.gated[variant], [rows.div_ceil(block), (2 * outs).div_ceil(block), 1], &parameters)?;
         Ok(to)
     }
@@ -418,7 +418,7 @@ impl CudaBackend {
         }
         let variant = self.gemm_device().variant(rows, jobs.iter().map(|job| job.w.out_features).sum());
         let block = GEMM_ROWS[variant];
-        let parameters = Gemm { x, jobs: table, n: rows.into(), k: k.into(), accumulate: accumulate.into() };
+        let parameters = Gemm { x, jobs: table, n: rows.into(), k: k.into(), mode: accumulate.into() };
         self.device.launch(&wide.gemm[variant], [rows.div_ceil(block), blocks(jobs, block), 1], &parameters)
     }
 }

@@ -2,8 +2,8 @@
 
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed, GatedAct, Gemm,
-    GemmGated, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum,
-    NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts, SplitRows,
+    GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights,
+    RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts, SplitRows,
 };
 use super::error::CudaError;
 use super::launch::Kernel;
@@ -200,7 +200,7 @@ pub struct ManyKernels {
 pub struct WideKernels {
     /// Of [`GEMM_ROWS`] rows a block.
     pub gemm: [Kernel<Gemm>; 2],
-    pub gated: [Kernel<GemmGated>; 2],
+    pub gated: [Kernel<Gemm>; 2],
     /// Replaces both if the device supports it.
     pub hopper: Option<HopperKernels>,
     /// After cuBLASLt's product.

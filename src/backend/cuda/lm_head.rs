@@ -12,7 +12,7 @@ use crate::backend::{BackendError, Distribution, Next, Prediction, Row, Step, To
 use crate::model::ModelSpec;
 
 /// Logits per block.
-const CHUNK: usize = 4096;
+pub const CHUNK: usize = 4096;
 
 /// Max alternatives per entry.
 const MAX_TOP: usize = 100;
@@ -21,7 +21,7 @@ const MAX_TOP: usize = 100;
 const WORDS: usize = 4 + 2 * MAX_TOP + size_of::<WideResult>() / 4;
 
 /// Entries of the sorted lists that `head_partial` outputs, and the max of top-k.
-const LIST: usize = 128;
+pub const LIST: usize = 128;
 
 /// Values of `given`: sample the token; no token.
 const CHOOSE: i32 = -1;

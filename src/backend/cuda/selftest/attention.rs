@@ -1,9 +1,9 @@
-//! Cases of `rope.cu`, `attn_decode.cu`, `attn_prefill.cu`, `attn_places.cu`, `attn_rows.cu` and the plain attention: layer 1
-//! of 2 of one sequence, in slot 1 of 2.
+//! Tests of `rope.cu`, `attn_decode.cu`, `attn_prefill.cu`, `attn_select.cu`, `attn_places.cu`, `attn_rows.cu` and the plain
+//! attention: layer 1 of 2 of one sequence, in slot 1 of 2.
 
 use super::super::abi::{
-    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget, RoundedRows,
-    RowState, SHARING, SequenceView, TraceView, type_number,
+    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget,
+    RoundedRows, RowState, SHARING, SequenceView, TraceView, type_number,
 };
 use super::super::error::CudaError;
 use super::super::kernel_set::{DECODE_GROUP, SUMMED, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
@@ -11,10 +11,11 @@ use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
 use super::super::noise::Noise;
 use super::super::pass::prefill_parts;
-use super::data::{Bench, U, Want, bound, exact, near, rounding, wide};
-use super::rows::{EPS, OFFSET, norm};
-use crate::backend::entropy::reweighting;
-use crate::backend::{Row, SequenceId};
+use super::data::{Bench, Tested, U, Want, bound, exact, near, rounding, wide};
+use super::rows::{EPS, FIRST, HIDDEN, OFFSET, norm, traced};
+use crate::backend::entropy::{EntropyRule::Exact, Gamma, reweighting};
+use crate::backend::reference::{log_sum_exp, places, reweighted, softcap, softmax};
+use crate::backend::{HeadAttention, Row, SequenceId};
 use crate::model::weights::DType;
 
 const KV_HEADS: usize = 2;
@@ -37,104 +38,82 @@ struct Mask {
 const PLAIN: Mask = Mask { window: 0, softcap: 0.0 };
 const MASKED: Mask = Mask { window: 100, softcap: 20.0 };
 
-/// The state of no positions.
-const EMPTY: HeadState = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, 0.0, 0.0];
-
 /// The variant of the attention kernels.
+#[derive(Clone, Copy)]
 pub struct Attention {
     pub head_dim: usize,
     pub cache: (DType, DType),
 }
 
 /// A sequence's cache as stored, and queries.
-struct Fixture<'b> {
+pub struct Fixture<'b> {
     bench: &'b Bench<'b>,
-    head_dim: usize,
+    attention: Attention,
     queries: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    on_device: SequenceView,
+    view: SequenceView,
 }
 
 /// The reference of one row and head.
 struct Attended {
     /// Values, and Σ α |v|.
     out: Vec<(f64, f64)>,
+    /// -∞ outside the window: `[row + 1]`
     scores: Vec<f64>,
-    /// The first position in the window.
-    first: usize,
-    row: usize,
     /// Error of a score: three products of terms per 16 dimensions, and 2^-22 for the product of two second terms, which is
     /// left out; the same again for the query's terms.
     lost: f64,
 }
 
 impl Attended {
-    fn log_sum(&self, weight: impl Fn(usize) -> f64) -> f64 {
-        let positions = || self.scores.iter().enumerate().map(|(i, s)| (*s, weight(self.first + i)));
-        let max = positions().filter(|(_, w)| *w > 0.0).map(|(s, _)| s).fold(f64::NEG_INFINITY, f64::max);
-        max + positions().map(|(s, w)| w * (s - max).exp()).sum::<f64>().ln()
+    /// ln Σ e^s and ln Σ w e^s
+    fn sums(&self) -> [f64; 2] {
+        let weight = |t: usize| f64::from(reweighting(self.scores.len() - 1, t)).ln();
+        let weighted: Vec<f64> = self.scores.iter().enumerate().map(|(t, s)| s + weight(t)).collect();
+        [log_sum_exp(&self.scores), log_sum_exp(&weighted)]
     }
 
-    /// ln Σ e^s
-    fn lse(&self) -> f64 {
-        self.log_sum(|_| 1.0)
-    }
-
-    /// ln Σ w e^s
-    fn weighted_lse(&self) -> f64 {
-        self.log_sum(|t| f64::from(reweighting(self.row, t)))
-    }
-
-    /// α_t; `None` outside the window.
-    fn alpha(&self, t: usize) -> Option<f64> {
-        Some((self.scores.get(t.checked_sub(self.first)?)? - self.lse()).exp())
-    }
-
-    /// α'_t; 0 outside the window.
-    fn reweighted(&self, t: usize) -> f64 {
-        let to = self.lse() - self.weighted_lse();
-        self.alpha(t).map_or(0.0, |alpha| f64::from(reweighting(self.row, t)) * alpha * to.exp())
-    }
-
-    fn entropy(&self) -> f64 {
-        let alpha = (self.first..=self.row).map(|t| self.reweighted(t)).filter(|a| *a > 0.0);
-        -alpha.map(|a| a * a.ln()).sum::<f64>()
+    /// α' and its entropy
+    fn reweighted(&self) -> (Vec<f32>, f64) {
+        let (alpha, entropy) = reweighted(&self.scores, Exact, &Gamma::PUBLISHED);
+        (alpha, entropy.into())
     }
 
     /// As attention kernels leave it, with other maxima.
     fn state(&self) -> HeadState {
-        let m = self.lse().floor();
-        let (z, zw) = ((self.lse() - m).exp(), (self.weighted_lse() - m).exp());
-        [m, z, m, zw, zw * (zw.ln() - self.entropy())].map(|x| x as f32)
+        let [z, zw] = self.sums();
+        let (m, sum) = (z.floor(), (zw - z.floor()).exp());
+        [m, (z - m).exp(), m, sum, sum * (sum.ln() - self.reweighted().1)].map(|x| x as f32)
+    }
+
+    /// Error bound of a weight: an f32 maximum is within a few U of its size, at most 32.
+    fn bound(heads: &[Attended]) -> f64 {
+        2.0 * (heads.iter().map(|head| head.lost).fold(0.0, f64::max) + 512.0 * U)
     }
 }
 
 impl Fixture<'_> {
     fn attend(&self, index: usize, row: usize, head: usize, mask: Mask) -> Attended {
-        let (d, cap) = (self.head_dim, f64::from(mask.softcap));
+        let d = self.attention.head_dim;
         let query = &self.queries[(index * HEADS + head) * d..][..d];
         let plane = (LAYER * KV_HEADS + head / GROUP) * CAPACITY;
         let first = if mask.window > 0 { (row + 1).saturating_sub(mask.window) } else { 0 };
         let line = |values: &[f32], t: usize| wide(&values[(plane + t) * d..][..d]);
-        let mut products = 0f64;
-        let mut score = |t| {
+        let (mut products, mut scores) = (0f64, vec![f64::NEG_INFINITY; row + 1]);
+        for (t, score) in scores.iter_mut().enumerate().skip(first) {
             let terms: Vec<f64> = line(&self.k, t).iter().zip(query).map(|(k, q)| k * f64::from(*q)).collect();
             products = products.max(terms.iter().map(|x| x.abs()).sum());
-            let sum: f64 = terms.iter().sum();
-            if cap > 0.0 { cap * (sum / cap).tanh() } else { sum }
-        };
-        let scores = (first..=row).map(&mut score).collect();
-        let lost = products * (bound(3 * d.div_ceil(16), d / 8 + 8) + 8.0 * U);
-        let mut attended = Attended { out: vec![(0.0, 0.0); d], scores, first, row, lost };
-        let lse = attended.lse();
-        for t in first..=row {
-            let alpha = (attended.scores[t - first] - lse).exp();
-            for (out, v) in attended.out.iter_mut().zip(line(&self.v, t)) {
-                *out = (out.0 + alpha * v, out.1 + alpha * v.abs());
-            }
+            *score = softcap(terms.iter().sum(), Some(mask.softcap).filter(|cap| *cap > 0.0));
         }
-        attended
+        let lost = products * (bound(3 * d.div_ceil(16), d / 8 + 8) + 8.0 * U);
+        let mut out = vec![(0.0, 0.0); d];
+        for (t, alpha) in softmax(&scores).into_iter().enumerate().skip(first) {
+            out.iter_mut()
+                .zip(line(&self.v, t))
+                .for_each(|(out, v)| *out = (out.0 + alpha * v, out.1 + alpha * v.abs()));
+        }
+        Attended { out, scores, lost }
     }
 
     /// All heads of the first query's row.
@@ -144,7 +123,7 @@ impl Fixture<'_> {
 
     /// This sequence, with a trace, after one that has nothing.
     fn sequences(&self, trace: TraceView) -> Result<DevicePtr<SequenceView>, CudaError> {
-        self.bench.put(&[SequenceView::default(), SequenceView { trace, ..self.on_device }])
+        self.bench.put(&[SequenceView::default(), SequenceView { trace, ..self.view }])
     }
 
     fn rows(&self, positions: &[usize]) -> Result<DevicePtr<RowState>, CudaError> {
@@ -158,23 +137,24 @@ impl Fixture<'_> {
         (positions, mask): (&[usize], Mask),
         (out, states): (DevicePtr<f32>, DevicePtr<HeadState>),
         entropy: bool,
-    ) -> Result<(), CudaError> {
+    ) -> Tested {
         let states = self.bench.get(states, positions.len() * HEADS)?;
         for (at, state) in states.iter().enumerate() {
             let (row, head) = (positions[at / HEADS], at % HEADS);
             let want = self.attend(at / HEADS, row, head, mask);
             // the weights' terms times the values of all positions, two products per 16
-            let lost = 2.0 * want.lost + bound(2 * want.scores.len().div_ceil(16), 64) + 16.0 * U;
+            let seen = if mask.window > 0 { mask.window.min(row + 1) } else { row + 1 };
+            let lost = 2.0 * want.lost + bound(2 * seen.div_ceil(16), 64) + 16.0 * U;
             let case = |what| format!("{what} of row {row}, head {head}, window {}", mask.window);
             let outs = want.out.iter().map(|(x, scale)| near(*x, *scale, lost));
-            self.bench.compare(&case("out"), out.add(at * self.head_dim), outs)?;
-            let [m, z, mw, zw, sw] = state.map(f64::from);
-            let log_sum = |want: f64, lost: f64| near(want, 1.0 + want.abs(), lost + 256.0 * U);
-            self.bench.check(&case("ln Z"), [m + z.ln()], [log_sum(want.lse(), want.lost)]);
+            self.bench.compare(&case("out"), out.add(at * self.attention.head_dim), outs)?;
+            let ([m, z, mw, zw, sw], [sum, weighted]) = (state.map(f64::from), want.sums());
+            let log_sum = |sum: f64| near(sum, 1.0 + sum.abs(), want.lost + 256.0 * U);
+            self.bench.check(&case("ln Z"), [m + z.ln()], [log_sum(sum)]);
             if entropy && row >= FIRST_TRACED {
-                self.bench.check(&case("ln Z'"), [mw + zw.ln()], [log_sum(want.weighted_lse(), want.lost)]);
+                self.bench.check(&case("ln Z'"), [mw + zw.ln()], [log_sum(weighted)]);
                 // dH/ds_t = -α' (ln α' + H), |ln α' + H| ≤ 20; S'/Z' ≤ 20, with one rounding per position
-                let near = near(want.entropy(), 1.0, 20.0 * (want.lost + 256.0 * U));
+                let near = near(want.reweighted().1, 1.0, 20.0 * (want.lost + 256.0 * U));
                 self.bench.check(&case("entropy"), [zw.ln() - sw / zw], [near]);
             } else {
                 self.bench.check(&case("Z'"), [zw], [exact(0.0)]);
@@ -182,28 +162,111 @@ impl Fixture<'_> {
         }
         Ok(())
     }
+
+    /// The rotation of rows at `positions`, and its tables.
+    pub fn rotation(
+        &self,
+        positions: &[usize],
+        kv_heads: usize,
+        query_scale: f32,
+    ) -> Result<(RopeTarget, [Vec<f32>; 2]), CudaError> {
+        let half = self.attention.head_dim / 2;
+        let angle = |i: usize| (i / half) as f64 * 0.9f64.powi((i % half) as i32);
+        let table = |f: fn(f64) -> f64| (0..CAPACITY * half).map(|i| f(angle(i)) as f32).collect::<Vec<f32>>();
+        let tables = [table(f64::cos), table(f64::sin)];
+        let to = RopeTarget {
+            cos: self.bench.put(&tables[0])?,
+            sin: self.bench.put(&tables[1])?,
+            rows: self.rows(positions)?,
+            sequences: self.sequences(TraceView::default())?,
+            layer: LAYER as i32,
+            kv_heads: kv_heads as i32,
+            head_dim: self.attention.head_dim as i32,
+            query_scale,
+            k_type: type_number(self.attention.cache.0),
+            v_type: type_number(self.attention.cache.1),
+        };
+        Ok((to, tables))
+    }
+
+    /// Compares queries and the cache with the rotation of `q` and `k`, which have (value, scale) and a relative error
+    /// `lost`, and with `v`: `[positions, heads, head_dim]` each.
+    pub fn compare_rotated(
+        &self,
+        (to, tables): (RopeTarget, [Vec<f32>; 2]),
+        positions: &[usize],
+        queries: DevicePtr<f32>,
+        (q, k, lost): (&[(f64, f64)], &[(f64, f64)], f64),
+        v: &[Want],
+    ) -> Tested {
+        let (bench, Attention { head_dim: d, cache }) = (self.bench, self.attention);
+        let (half, kv_heads) = (d / 2, to.kv_heads as usize);
+        let rotated = |x: &[(f64, f64)], position: usize, by: f32, least: f64, bound: f64| -> Vec<Want> {
+            let turned = |i: usize| {
+                let [cos, sin] = [0, 1].map(|table| f64::from(tables[table][position * half + i % half]));
+                let (own, other, sign) = (x[i], x[(i + half) % d], if i < half { -1.0 } else { 1.0 });
+                let (sum, scale) = (own.0 * cos + sign * other.0 * sin, own.1 * cos.abs() + other.1 * sin.abs());
+                near(sum * f64::from(by), (scale * f64::from(by)).max(least), bound)
+            };
+            (0..d).map(turned).collect()
+        };
+        let heads = q.len() / d / positions.len();
+        let want = |(i, x)| rotated(x, positions[i / heads], to.query_scale, 0.0, lost);
+        bench.compare("rotated queries", queries, q.chunks(d).enumerate().flat_map(want))?;
+        let halves = cache.0 == DType::F32;
+        let key_bound = lost + if halves { 8.0 * U } else { rounding(cache.0) };
+        for (i, (key, value)) in k.chunks(d).zip(v.chunks(d)).enumerate() {
+            let position = positions[i / kv_heads];
+            let cached = ((LAYER * kv_heads + i % kv_heads) * CAPACITY + position) * d;
+            let at = |cached_as: DType, base: DevicePtr<_>| base.cast::<u8>().add(cached * cached_as.size()).cast();
+            let found = match halves {
+                true => {
+                    let parts = bench.get_as(at(cache.0, self.view.k), DType::F16, 2 * d)?;
+                    (0..d).map(|i| parts[i] + parts[i + d]).collect()
+                }
+                false => bench.get_as(at(cache.0, self.view.k), cache.0, d)?,
+            };
+            // the lower half of an f32 key is held to 2^-25, half a U: less than the bound of 1/16
+            bench.check("cached keys", found, rotated(key, position, 1.0, 1.0 / 16.0, key_bound));
+            let found = bench.get_as(at(cache.1, self.view.v), cache.1, d)?;
+            bench.check("cached values", found, value.iter().copied());
+        }
+        Ok(())
+    }
 }
 
 impl Attention {
     /// The types and the size in the kernels' names.
-    pub fn plain_arguments(&self) -> [Int; 3] {
+    pub fn plain_arguments(self) -> [Int; 3] {
         [Int(type_number(self.cache.0)), Int(type_number(self.cache.1)), self.head_dim.into()]
     }
 
-    fn fixture<'b>(&self, bench: &'b Bench<'b>, rows: usize) -> Result<Fixture<'b>, CudaError> {
+    pub fn fixture<'b>(self, bench: &'b Bench<'b>, rows: usize) -> Result<Fixture<'b>, CudaError> {
         let (mut noise, d) = (Noise(31), self.head_dim);
-        let count = LAYERS * KV_HEADS * CAPACITY * d;
-        let (keys, k) = bench.put_keys(&noise.floats(count, 1.0), self.cache.0, d)?;
-        let (values, v) = bench.put_as(&noise.floats(count, 1.0), self.cache.1)?;
+        let [keys, v] = [(); 2].map(|()| noise.floats(LAYERS * KV_HEADS * CAPACITY * d, 1.0));
+        let (keys, k) = match self.cache.0 {
+            // as `Halves` of `kernels/common.cuh`
+            DType::F32 => {
+                let high = |x: &f32| DType::F16.round(*x);
+                let low = |x: &f32| DType::F16.round(x - high(x));
+                let parts = keys.chunks(d).flat_map(|key| key.iter().map(high).chain(key.iter().map(low)));
+                let (ptr, _) = bench.put_as(&parts.collect::<Vec<f32>>(), DType::F16)?;
+                (ptr, keys.iter().map(|x| high(x) + low(x)).collect())
+            }
+            dtype => bench.put_as(&keys, dtype)?,
+        };
+        let (values, v) = bench.put_as(&v, self.cache.1)?;
         let (capacity, first_traced_row) = (CAPACITY as u32, FIRST_TRACED as i32);
-        let on_device = SequenceView { k: keys, v: values, capacity, first_traced_row, trace: TraceView::default() };
+        let view = SequenceView { k: keys, v: values, capacity, first_traced_row, trace: TraceView::default() };
         // scores of standard deviation 2
         let queries = Noise(32).floats(rows * HEADS * d, 6.0 / (d as f32).sqrt());
-        Ok(Fixture { bench, head_dim: d, queries, k, v, on_device })
+        Ok(Fixture { bench, attention: self, queries, k, v, view })
     }
 
     /// A row before the trace and one in it, one split and several, and an unused row.
-    pub fn decode(&self, kernel: &Kernel<AttnDecode>, bench: &Bench, entropy: bool) -> Result<(), CudaError> {
+    pub fn decode(self, kernel: &Kernel<AttnDecode>, bench: &Bench, entropy: bool) -> Tested {
+        /// The state of no positions.
+        const EMPTY: HeadState = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, 0.0, 0.0];
         let (positions, n, d) = ([37, 200], 3, self.head_dim);
         let (fixture, used) = (self.fixture(bench, n)?, positions.len() * HEADS);
         let rows = fixture.rows(&[positions[0], positions[1], usize::MAX])?; // position -1: unused
@@ -237,7 +300,7 @@ impl Attention {
 
     /// Two runs of consecutive rows, the first longer than a block with its heads, across the trace's first row; then the
     /// same, rounded.
-    pub fn prefill(&self, kernel: &Kernel<AttnPrefill>, bench: &Bench) -> Result<(), CudaError> {
+    pub fn prefill(self, kernel: &Kernel<AttnPrefill>, bench: &Bench) -> Tested {
         let positions: Vec<usize> = (30..55).chain([60]).collect();
         let (n, width) = (positions.len(), HEADS * self.head_dim);
         let fixture = self.fixture(bench, n)?;
@@ -273,15 +336,12 @@ impl Attention {
     }
 
     /// Norm and rotation of queries and keys, and the cache.
-    pub fn rope_cache(&self, kernel: &Kernel<RopeCache>, bench: &Bench) -> Result<(), CudaError> {
-        let (d, positions, scale) = (self.head_dim, [3, 70], 0.25f32);
-        let (half, n, mut noise) = (d / 2, positions.len(), Noise(33));
-        let fixture = self.fixture(bench, 0)?;
+    pub fn rope_cache(self, kernel: &Kernel<RopeCache>, bench: &Bench) -> Tested {
+        let (d, positions, mut noise) = (self.head_dim, [3, 70], Noise(33));
+        let (n, fixture) = (positions.len(), self.fixture(bench, 0)?);
         let [queries, keys, values] = [HEADS, KV_HEADS, KV_HEADS].map(|heads| noise.floats(n * heads * d, 2.0));
-        let [q_norm, k_norm] = [(), ()].map(|()| noise.floats(d, 1.0));
-        let angle = |i: usize| (i / half) as f64 * 0.9f64.powi((i % half) as i32);
-        let table = |f: fn(f64) -> f64| (0..CAPACITY * half).map(|i| f(angle(i)) as f32).collect::<Vec<f32>>();
-        let (cos, sin, q) = (table(f64::cos), table(f64::sin), bench.put(&queries)?);
+        let [q_norm, k_norm] = [(); 2].map(|()| noise.floats(d, 1.0));
+        let (q, (to, tables)) = (bench.put(&queries)?, fixture.rotation(&positions, KV_HEADS, 0.25)?);
         let parameters = RopeCache {
             q,
             k: bench.put(&keys)?,
@@ -290,69 +350,92 @@ impl Attention {
             k_norm: bench.put(&k_norm)?,
             norm_offset: OFFSET,
             eps: EPS,
-            to: RopeTarget {
-                cos: bench.put(&cos)?,
-                sin: bench.put(&sin)?,
-                rows: fixture.rows(&positions)?,
-                sequences: fixture.sequences(TraceView::default())?,
-                layer: LAYER as i32,
-                kv_heads: KV_HEADS as i32,
-                head_dim: d as i32,
-                query_scale: scale,
-                k_type: type_number(self.cache.0),
-                v_type: type_number(self.cache.1),
-            },
+            to,
             heads: HEADS.into(),
         };
         bench.device.launch(kernel, [(HEADS + 2 * KV_HEADS).div_ceil(4), n, 1], &parameters)?;
-
-        let rotated = |x: &[f32], weight: &[f32], position: usize, by: f32, least: f64, bound: f64| -> Vec<Want> {
-            let x: Vec<f64> = norm(x, weight).into_iter().map(|x| x * f64::from(by)).collect();
-            let turned = |i: usize| {
-                let at = position * half + i % half;
-                let other = if i < half { -x[i + half] } else { x[i - half] };
-                let (a, b) = (x[i] * f64::from(cos[at]), other * f64::from(sin[at]));
-                near(a + b, (a.abs() + b.abs()).max(least), bound)
-            };
-            (0..d).map(turned).collect()
+        let normed = |x: &[f32], weight: &[f32]| -> Vec<(f64, f64)> {
+            norm(x, weight).into_iter().map(|x| (x, x.abs())).collect()
         };
-        let rows = queries.chunks(d).enumerate();
-        let want = rows.flat_map(|(i, x)| rotated(x, &q_norm, positions[i / HEADS], scale, 0.0, 32.0 * U));
-        bench.compare("rotated queries", q, want)?;
-        let halves = self.cache.0 == DType::F32;
-        let key_bound = 32.0 * U + if halves { 8.0 * U } else { rounding(self.cache.0) };
-        for (i, (key, value)) in keys.chunks(d).zip(values.chunks(d)).enumerate() {
-            let position = positions[i / KV_HEADS];
-            let cached = ((LAYER * KV_HEADS + i % KV_HEADS) * CAPACITY + position) * d;
-            let SequenceView { k, v, .. } = fixture.on_device;
-            let bytes = |dtype: DType, at: usize| at * dtype.size();
-            let k = k.cast::<u8>().add(bytes(self.cache.0, cached)).cast();
-            let found = match halves {
-                true => {
-                    let parts = bench.get_as(k, DType::F16, 2 * d)?;
-                    (0..d).map(|i| parts[i] + parts[i + d]).collect()
-                }
-                false => bench.get_as(k, self.cache.0, d)?,
+        let (q_want, k_want) = (normed(&queries, &q_norm), normed(&keys, &k_norm));
+        let v_want: Vec<Want> = values.iter().map(|x| exact(self.cache.1.round(*x))).collect();
+        fixture.compare_rotated((to, tables), &positions, q, (&q_want, &k_want, 32.0 * U), &v_want)
+    }
+
+    /// The heads of lowest entropy of the trace's second row: all layers in one launch, and one launch per layer.
+    pub fn select(self, kernel: &Kernel<AttnSelect>, bench: &Bench) -> Tested {
+        const KEEP: usize = 3;
+        const SCALE: f32 = 4.0;
+        let (mut noise, d) = (Noise(41), self.head_dim);
+        let mut number = |low: f32, high: f32| low + (high - low) * (noise.next() + 1.0) / 2.0;
+        let state = |_| -> HeadState { [1.0, 2.0, number(-1.0, 1.0), number(1.0, 20.0), number(-20.0, 0.0)] };
+        let states: Vec<HeadState> = (0..LAYERS * HEADS).map(state).collect();
+        let entropy = |head: &usize| f64::from(states[*head][3]).ln() - f64::from(states[*head][4] / states[*head][3]);
+        let mut kept: Vec<usize> = (0..states.len()).collect();
+        kept.sort_by(|a, b| entropy(a).total_cmp(&entropy(b)));
+        let next = entropy(&kept.split_off(KEEP)[0]);
+        let last = entropy(&kept[KEEP - 1]);
+        let (queries, hidden) = (noise.floats(states.len() * d, 1.0), noise.floats(HIDDEN, 1.0));
+        let (s, q, h) = (bench.put(&states)?, bench.put(&queries)?, bench.put(&hidden)?);
+        let rows = bench.put(&[RowState { position: FIRST + 1, ..RowState::default() }])?;
+        for layers in [LAYERS, 1] {
+            let trace = TraceView {
+                heads: bench.room(2 * KEEP)?,
+                entropies: bench.room(2 * KEEP)?,
+                maxima: bench.room(2 * KEEP)?,
+                sums: bench.room(2 * KEEP)?,
+                queries: bench.room(2 * KEEP * d)?,
+                hidden: bench.room(2 * HIDDEN)?,
+                gaps: bench.room(2)?,
+                ..TraceView::default()
             };
-            // the lower half of an f32 key is held to 2^-25, half a U: less than the bound of 1/16
-            bench.check("cached keys", found, rotated(key, &k_norm, position, 1.0, 1.0 / 16.0, key_bound));
-            let v = v.cast::<u8>().add(bytes(self.cache.1, cached)).cast();
-            let found = bench.get_as(v, self.cache.1, d)?;
-            bench.check("cached values", found, value.iter().map(|x| exact(self.cache.1.round(*x))));
+            let sequences = bench.put(&[traced(trace)])?;
+            for first in (0..LAYERS).step_by(layers) {
+                let finish = first + layers == LAYERS;
+                let parameters = AttnSelect {
+                    states: s.add(first * HEADS),
+                    queries: q.add(first * HEADS * d),
+                    hidden: if finish { h } else { DevicePtr::NULL },
+                    rows,
+                    sequences,
+                    first_layer: first.into(),
+                    layers: layers.into(),
+                    heads: HEADS.into(),
+                    head_dim: d.into(),
+                    hidden_size: HIDDEN.into(),
+                    hidden_scale: SCALE,
+                    keep: KEEP.into(),
+                    regularized: Int(0),
+                    begin: (first == 0).into(),
+                    finish: finish.into(),
+                };
+                bench.device.launch(kernel, [1, 1, 1], &parameters)?;
+            }
+            let kept = || kept.iter();
+            bench.compare("heads", trace.heads.add(KEEP), kept().map(|head| exact(*head as i32)))?;
+            let entropies = kept().map(entropy).map(|entropy| near(entropy, entropy.abs(), 2.0 * U));
+            bench.compare("entropies", trace.entropies.add(KEEP), entropies)?;
+            bench.compare("maxima", trace.maxima.add(KEEP), kept().map(|head| exact(states[*head][2])))?;
+            bench.compare("sums", trace.sums.add(KEEP), kept().map(|head| exact(states[*head][3])))?;
+            let kept_queries = kept().flat_map(|head| &queries[head * d..][..d]);
+            bench.compare("queries", trace.queries.add(KEEP * d), kept_queries.map(|x| exact(*x)))?;
+            bench.compare("gap", trace.gaps.add(1), [near(next - last, next.abs() + last.abs(), 4.0 * U)])?;
+            let halves = bench.get_as(trace.hidden.add(HIDDEN).cast(), DType::F16, HIDDEN)?;
+            bench.check("hidden", halves, hidden.iter().map(|x| exact(DType::F16.round(x * SCALE))));
         }
         Ok(())
     }
 
-    /// Where the heads of a row attend.
-    pub fn places(&self, kernel: &Kernel<AttnPlaces>, bench: &Bench) -> Result<(), CudaError> {
+    /// Attention targets of a row's heads.
+    pub fn places(self, kernel: &Kernel<AttnPlaces>, bench: &Bench) -> Tested {
         let fixture = self.fixture(bench, 1)?;
         let (attended, traced) = (fixture.heads(PLAIN), ROW - FIRST_TRACED + 1);
-        let places = bench.room::<HeadPlaces>(traced * LAYERS * HEADS)?;
+        let to = bench.room::<HeadPlaces>(traced * LAYERS * HEADS)?;
         let parameters = AttnPlaces {
             states: bench.put(&attended.iter().map(Attended::state).collect::<Vec<_>>())?,
             queries: bench.put(&fixture.queries)?,
             rows: fixture.rows(&[ROW])?,
-            sequences: fixture.sequences(TraceView { places, ..TraceView::default() })?,
+            sequences: fixture.sequences(TraceView { places: to, ..TraceView::default() })?,
             layer: LAYER.into(),
             layers: LAYERS.into(),
             heads: HEADS.into(),
@@ -363,21 +446,20 @@ impl Attention {
             regularized: false.into(),
         };
         bench.device.launch(kernel, [HEADS, 1, 1], &parameters)?;
-        let found = bench.get(places.add(((traced - 1) * LAYERS + LAYER) * HEADS), HEADS)?;
+        let found = bench.get(to.add(((traced - 1) * LAYERS + LAYER) * HEADS), HEADS)?;
+        let bound = Attended::bound(&attended);
         let want = attended.iter().flat_map(|want| {
-            let alpha = |t| want.alpha(t).unwrap_or(0.0);
-            let prompt = (0..=FIRST_TRACED).map(alpha).sum();
-            // an f32 maximum is within a few U of its size, at most 32
-            let bound = 2.0 * (want.lost + 512.0 * U);
-            let weights = [alpha(ROW), alpha(ROW - 1), alpha(0), prompt].map(|alpha| near(alpha, alpha, bound));
-            [near(want.entropy(), 8.0, 64.0 * U)].into_iter().chain(weights)
+            let entropy = want.reweighted().1;
+            let HeadAttention { own, previous, first, prompt, .. } = places(&want.scores, 0.0, FIRST_TRACED);
+            let weights = [own, previous, first, prompt].map(|alpha| near(alpha.into(), alpha.into(), bound));
+            [near(entropy, 8.0, 64.0 * U)].into_iter().chain(weights)
         });
         bench.check("places", found.into_iter().flatten(), want);
         Ok(())
     }
 
     /// The summed weights of a row's heads.
-    pub fn sum(&self, kernel: &Kernel<AttnSum>, bench: &Bench) -> Result<(), CudaError> {
+    pub fn sum(self, kernel: &Kernel<AttnSum>, bench: &Bench) -> Tested {
         let fixture = self.fixture(bench, 1)?;
         let (attended, count) = (fixture.heads(MASKED), ROW + 1);
         let out = bench.room::<f32>(count)?;
@@ -396,27 +478,24 @@ impl Attention {
             out,
         };
         bench.device.launch(kernel, [count.div_ceil(SUMMED), 1, 1], &parameters)?;
-        let lost = attended.iter().map(|want| want.lost).fold(0.0, f64::max) + 512.0 * U;
-        let want = (0..count).map(|t| {
-            let sum: f64 = attended.iter().filter_map(|want| want.alpha(t)).sum();
-            near(sum, sum, 2.0 * lost + bound(HEADS, 0))
-        });
-        bench.compare("weights", out, want)
+        let alphas: Vec<Vec<f64>> = attended.iter().map(|want| softmax(&want.scores)).collect();
+        let want = (0..count).map(|t| alphas.iter().map(|alpha| alpha[t]).sum());
+        let bound = Attended::bound(&attended) + bound(HEADS, 0);
+        bench.compare("weights", out, want.map(|sum: f64| near(sum, sum, bound)))
     }
 
     /// α* of a row whose trace has two heads, and of a row that is not traced.
-    pub fn rows_of_attention(&self, kernel: &Kernel<AttnRows>, bench: &Bench) -> Result<(), CudaError> {
+    pub fn rows_of_attention(self, kernel: &Kernel<AttnRows>, bench: &Bench) -> Tested {
         let (fixture, d, kept) = (self.fixture(bench, 1)?, self.head_dim, [1, 4]);
         let attended = kept.map(|head| fixture.attend(0, ROW, head, MASKED));
         let traced = ROW - FIRST_TRACED + 1;
         // only the trace's last row is read
         let last = |values: &[f32]| bench.put(&[vec![f32::NAN; (traced - 1) * values.len()], values.to_vec()].concat());
-        let sums = attended.each_ref().map(Attended::weighted_lse);
-        let z: Vec<f32> = sums.iter().map(|sum| (sum - sum.ceil()).exp() as f32).collect();
+        let sums = attended.each_ref().map(|want| want.sums()[1]);
         let trace = TraceView {
             heads: bench.put(&vec![kept.map(|head| (LAYER * HEADS + head) as i32); traced])?.cast(),
             maxima: last(&sums.map(|sum| sum.ceil() as f32))?,
-            sums: last(&z)?,
+            sums: last(&sums.map(|sum| (sum - sum.ceil()).exp() as f32))?,
             queries: last(&kept.map(|head| &fixture.queries[head * d..][..d]).concat())?,
             ..TraceView::default()
         };
@@ -435,11 +514,9 @@ impl Attention {
             out,
         };
         bench.device.launch(kernel, [stride.div_ceil(32), 2, 1], &parameters)?;
-        let lost = attended.iter().map(|want| want.lost).fold(0.0, f64::max) + 512.0 * U;
-        let want = (0..2 * stride).map(|t| match t < stride {
-            true => attended.iter().map(|want| want.reweighted(t)).fold(0.0, f64::max),
-            false => 0.0,
-        });
-        bench.compare("α*", out, want.map(|alpha| near(alpha, alpha, 2.0 * lost)))
+        let [a, b] = attended.each_ref().map(|want| want.reweighted().0);
+        let (alpha, bound) = (a.iter().zip(&b).map(|(a, b)| a.max(*b).into()), Attended::bound(&attended));
+        let want = alpha.chain(vec![0.0; stride]).map(|alpha: f64| near(alpha, alpha, bound));
+        bench.compare("α*", out, want)
     }
 }

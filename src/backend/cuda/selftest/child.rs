@@ -21,12 +21,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// For everything between tests: opening the device, compiling kernels.
 const BETWEEN: Duration = Duration::from_secs(600);
 
-/// What a child tests.
+/// The work of a child.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Request {
     pub ordinal: usize,
     /// The kernels of one model; `None`: all.
     pub variants: Option<Variants>,
+    /// Fingerprint of the parent's kernels, which must be the child's; `None` in the parent.
+    pub kernels: Option<u64>,
     /// Kernels that are not tested again.
     pub known: Verdicts,
 }
@@ -34,14 +36,10 @@ pub struct Request {
 /// A child's line on standard output.
 #[derive(Serialize, Deserialize)]
 pub enum Message {
-    /// The kernels' fingerprint: the parent's kernels must be the same.
-    Started(u64),
     Running(String),
     Checked(Check),
     /// All kernels are tested.
     Done,
-    /// The tests cannot run in a child.
-    Failed,
 }
 
 impl Message {
@@ -57,100 +55,77 @@ impl Message {
 /// Runs the tests if this process is such a child.
 pub fn run_if_child() -> Option<ExitCode> {
     let request = serde_json::from_str(&std::env::var(VARIABLE).ok()?).ok()?;
-    match super::answer(request) {
-        Ok(()) => Message::Done.send(),
-        Err(_) => Message::Failed.send(),
+    if super::run(request).is_ok() {
+        Message::Done.send();
     }
     Some(ExitCode::SUCCESS)
 }
 
-/// This program, or in another one the `uqac` on the path.
+/// This program, or in another one the `uqac` on the path; `None` in a child.
 fn program() -> Option<PathBuf> {
     let own = std::env::current_exe().ok().filter(|own| own.file_stem().is_some_and(|stem| stem == "uqac"));
-    let is_child = std::env::var_os(VARIABLE).is_some();
-    (!is_child).then(|| own.unwrap_or_else(|| PathBuf::from("uqac")))
-}
-
-/// How a child has ended.
-enum Ended {
-    Done,
-    /// In the test of this kernel, and why.
-    During(String, String),
-    Otherwise,
+    std::env::var_os(VARIABLE).is_none().then(|| own.unwrap_or_else(|| PathBuf::from("uqac")))
 }
 
 impl SelfTest<'_> {
     /// Tests the kernels of `request` in children, as far as that is possible.
     pub fn test_in_children(&mut self, mut request: Request) {
         let Some(program) = program() else { return };
+        request.kernels = Some(self.files.fingerprint());
         loop {
-            request.known = self.record.ended();
+            request.known = self.record.verdicts.clone();
             let (Ok(text), tested) = (serde_json::to_string(&request), self.checks.len()) else { return };
             let mut command = Command::new(&program);
             // another version of the program does no harm with these arguments
             command.args(["devices", "--json"]).env(VARIABLE, text).stdin(Stdio::null()).stdout(Stdio::piped());
             let Ok(mut child) = command.spawn() else { return };
-            let ended = self.watch(&mut child);
+            let mut running = None;
+            let ended = self.watch(&mut child, &mut running);
             // it may have ended by itself
             let _ = child.kill();
             let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            match ended {
-                Ended::Done => return,
-                Ended::During(kernel, why) => {
-                    let fault = if why.is_empty() { format!("its process ended: {status}") } else { why };
-                    self.end(Check { kernel, fault: Some(fault), ..Check::default() });
-                }
-                Ended::Otherwise if self.checks.len() == tested => return,
-                Ended::Otherwise => {}
+            let done = ended == Ok(true);
+            if let Some(kernel) = running {
+                let fault = ended.err().unwrap_or_else(|| format!("its process ended: {status}"));
+                self.end(Check { kernel, fault: Some(fault), ..Check::default() });
+            }
+            if done || self.checks.len() == tested {
+                return;
             }
         }
     }
 
-    /// Notes what the child reports until it ends or takes too long.
-    fn watch(&mut self, child: &mut Child) -> Ended {
-        let Some(messages) = child.stdout.take().map(messages) else { return Ended::Otherwise };
+    /// Notes a child's messages and the kernel under test until it ends: whether everything is tested; an error if it hangs.
+    fn watch(&mut self, child: &mut Child, running: &mut Option<String>) -> Result<bool, String> {
+        let Some(messages) = messages(child) else { return Ok(false) };
         let seconds = std::env::var(LIMIT_VARIABLE).ok().and_then(|text| text.parse().ok());
         let limit = seconds.map_or(LIMIT, Duration::from_secs);
-        let mut running: Option<String> = None;
-        let mut started = false;
         loop {
             match messages.recv_timeout(if running.is_some() { limit } else { BETWEEN }) {
-                Ok(Message::Started(fingerprint)) if fingerprint == self.files.fingerprint() => started = true,
-                Ok(Message::Running(kernel)) if started => {
+                Ok(Message::Running(kernel)) => {
                     self.record.note(&kernel, Some(Verdict::Running));
-                    running = Some(kernel);
+                    *running = Some(kernel);
                 }
-                Ok(Message::Checked(check)) if started => {
-                    running = None;
+                Ok(Message::Checked(check)) => {
+                    *running = None;
                     self.end(check);
                 }
-                Ok(Message::Done) if started => return Ended::Done,
-                Err(why) => {
-                    let why = match why {
-                        RecvTimeoutError::Timeout => format!("it hangs: no result within {} s", limit.as_secs()),
-                        RecvTimeoutError::Disconnected => String::new(),
-                    };
-                    return running.map_or(Ended::Otherwise, |kernel| Ended::During(kernel, why));
-                }
-                Ok(_) => {
-                    running.iter().for_each(|kernel| self.record.note(kernel, None));
-                    return Ended::Otherwise;
+                Ok(Message::Done) => return Ok(true),
+                Err(RecvTimeoutError::Disconnected) => return Ok(false),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(format!("it hangs: no result within {} s", limit.as_secs()));
                 }
             }
         }
     }
 }
 
-/// The lines of a child's standard output.
-fn messages(from: std::process::ChildStdout) -> Receiver<Message> {
-    let (send, receive) = channel();
+/// The lines of a child's standard output, as far as they are messages.
+fn messages(child: &mut Child) -> Option<Receiver<Message>> {
+    let (from, (send, receive)) = (child.stdout.take()?, channel());
     std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            let Ok(message) = serde_json::from_str(&line) else { return };
-            if send.send(message).is_err() {
-                return;
-            }
-        }
+        let lines = BufReader::new(from).lines().map_while(Result::ok);
+        lines.map_while(|line| serde_json::from_str(&line).ok()).try_for_each(|message| send.send(message))
     });
-    receive
+    Some(receive)
 }

@@ -1,4 +1,4 @@
-//! A case's memory on the device, and the comparison of a kernel's numbers with their references.
+//! Device memory of a test, and the comparison of a kernel's numbers with their references.
 
 use super::super::abi::{RoundedRows, SHARING, Stored, row_scales};
 use super::super::context::Device;
@@ -9,6 +9,8 @@ use crate::model::weights::DType;
 use bytemuck::Pod;
 use half::{bf16, f16};
 use std::cell::RefCell;
+
+pub type Tested = Result<(), CudaError>;
 
 /// Relative rounding error of f32.
 pub const U: f64 = 1.0 / (1u32 << 24) as f64;
@@ -57,7 +59,12 @@ pub fn power(i: usize) -> f32 {
     2f32.powi(i as i32 * 7 % 23 - 11)
 }
 
-/// The device memory of one case and the result of its comparisons.
+/// Powers of two for `count` rows.
+pub fn powers(count: usize) -> Vec<f32> {
+    (0..count).map(power).collect()
+}
+
+/// The device memory of one test and the result of its comparisons.
 pub struct Bench<'d> {
     pub device: &'d Device,
     buffers: RefCell<Vec<Buffer<u8>>>,
@@ -89,7 +96,7 @@ impl<'d> Bench<'d> {
         Ok(ptr)
     }
 
-    pub fn write<T: Pod>(&self, to: DevicePtr<T>, values: &[T]) -> Result<(), CudaError> {
+    pub fn write<T: Pod>(&self, to: DevicePtr<T>, values: &[T]) -> Tested {
         self.at(to, |buffer, offset| self.device.write(buffer, offset, bytemuck::cast_slice(values)))
     }
 
@@ -103,19 +110,20 @@ impl<'d> Bench<'d> {
         f: impl FnOnce(&Buffer<u8>, usize) -> Result<R, CudaError>,
     ) -> Result<R, CudaError> {
         let (buffers, address) = (self.buffers.borrow(), ptr.address());
-        let holds = |b: &&Buffer<u8>| (b.ptr().address()..b.ptr().address() + b.bytes() as u64).contains(&address);
-        let unknown = || CudaError::Unsupported(format!("self-test: {address:#x} is outside the case's memory"));
+        let offset = |buffer: &Buffer<u8>| address.checked_sub(buffer.ptr().address()).map(|offset| offset as usize);
+        let holds = |b: &&Buffer<u8>| offset(b).is_some_and(|offset| offset < b.bytes());
+        let unknown = || CudaError::Unsupported(format!("self-test: {address:#x} is outside the test's memory"));
         let buffer = buffers.iter().find(holds).ok_or_else(unknown)?;
-        f(buffer, (address - buffer.ptr().address()) as usize)
+        f(buffer, offset(buffer).unwrap_or(0))
     }
 
-    /// Values stored as `dtype`, and what they round to.
+    /// Values stored as `dtype`, and the values after rounding.
     pub fn put_as(&self, values: &[f32], dtype: DType) -> Result<(DevicePtr<Stored>, Vec<f32>), CudaError> {
-        let halves = |bits: fn(f32) -> u16| values.iter().map(|x| bits(*x)).collect::<Vec<u16>>();
+        let halves = |bits: fn(f32) -> u16| self.put(&values.iter().map(|x| bits(*x)).collect::<Vec<u16>>());
         let ptr = match dtype {
             DType::F32 => self.put(values)?.cast(),
-            DType::F16 => self.put(&halves(|x| f16::from_f32(x).to_bits()))?.cast(),
-            DType::Bf16 => self.put(&halves(|x| bf16::from_f32(x).to_bits()))?.cast(),
+            DType::F16 => halves(|x| f16::from_f32(x).to_bits())?.cast(),
+            DType::Bf16 => halves(|x| bf16::from_f32(x).to_bits())?.cast(),
         };
         Ok((ptr, values.iter().map(|x| dtype.round(*x)).collect()))
     }
@@ -127,23 +135,6 @@ impl<'d> Bench<'d> {
             DType::F16 => halves(|bits| f16::from_bits(bits).to_f32()),
             DType::Bf16 => halves(|bits| bf16::from_bits(bits).to_f32()),
         }
-    }
-
-    /// Keys `[.., head_dim]` as the cache stores them: f32 as `Halves` of `kernels/common.cuh`.
-    pub fn put_keys(
-        &self,
-        values: &[f32],
-        dtype: DType,
-        head_dim: usize,
-    ) -> Result<(DevicePtr<Stored>, Vec<f32>), CudaError> {
-        if dtype != DType::F32 {
-            return self.put_as(values, dtype);
-        }
-        let high = |x: &f32| DType::F16.round(*x);
-        let low = |x: &f32| DType::F16.round(x - high(x));
-        let parts = values.chunks(head_dim).flat_map(|key| key.iter().map(high).chain(key.iter().map(low)));
-        let (ptr, _) = self.put_as(&parts.collect::<Vec<f32>>(), DType::F16)?;
-        Ok((ptr, values.iter().map(|x| high(x) + low(x)).collect()))
     }
 
     /// `rows` rounded rows for a kernel to write.
@@ -162,8 +153,8 @@ impl<'d> Bench<'d> {
         Ok((RoundedRows { values: ptr.cast(), scales: self.put(&scales)? }, restored))
     }
 
-    /// Compares rounded rows with `want`: each within 2^-11 of itself or 2^-39 of the largest of the `sharing` numbers that
-    /// share its scale, and `lost` of itself.
+    /// Compares rounded rows with `want`: each within 2^-11 of itself or 2^-39 of the largest of the `sharing` numbers with
+    /// the same scale, and `lost` of itself.
     pub fn compare_rounded(
         &self,
         case: &str,
@@ -171,7 +162,7 @@ impl<'d> Bench<'d> {
         want: &[f64],
         sharing: usize,
         lost: f64,
-    ) -> Result<(), CudaError> {
+    ) -> Tested {
         let (room, bound) = (row_scales(width), 1.0 / 2048.0 + lost + 2.0 * U);
         let scales = self.get(rows.scales, want.len() / width * room)?;
         let halves = self.get_as(rows.values.cast(), DType::F16, want.len())?;
@@ -184,13 +175,13 @@ impl<'d> Bench<'d> {
         Ok(())
     }
 
-    /// Compares what a kernel wrote with `want`.
+    /// Compares a kernel's output with `want`.
     pub fn compare<T: Pod + Into<f64>>(
         &self,
         case: &str,
         from: DevicePtr<T>,
         want: impl IntoIterator<Item = Want>,
-    ) -> Result<(), CudaError> {
+    ) -> Tested {
         let want: Vec<Want> = want.into_iter().collect();
         self.check(case, self.get(from, want.len())?, want);
         Ok(())

@@ -1,4 +1,4 @@
-//! The power-on self-test. Before a device is first used, every kernel of the model computes small cases, which are compared
+//! The self-test at first use. Before a device is first used, every kernel of the model computes small cases, which are compared
 //! with f64 sums on the CPU. A kernel that fails is replaced by its fallback in `kernels/plain.cu`, with a warning; without a
 //! fallback the model is not loaded. Verdicts are kept on disk.
 //!
@@ -11,7 +11,6 @@ mod head;
 mod products;
 mod record;
 mod rows;
-mod trace;
 
 use super::abi::type_number;
 use super::context::{Device, DeviceInfo};
@@ -21,11 +20,12 @@ use super::launch::{Int, Kernel, Parameters};
 use super::loader::KernelFiles;
 use crate::model::weights::DType;
 use attention::Attention;
-pub use child::run_if_child;
 use child::{Message, Request};
-use data::Bench;
-use record::{Record, Verdict};
+use data::{Bench, Tested};
+use record::{Record, Verdict, Verdicts};
 use serde::{Deserialize, Deserializer, Serialize};
+
+pub use child::run_if_child;
 
 const WEIGHTS: [DType; 2] = [DType::F32, DType::F16];
 
@@ -33,14 +33,14 @@ const WEIGHTS: [DType; 2] = [DType::F32, DType::F16];
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Check {
     pub kernel: String,
-    /// Numbers that were compared.
+    /// Compared numbers.
     pub numbers: usize,
     #[serde(deserialize_with = "number")]
     pub error: f64,
     pub bound: f64,
     /// The number itself.
     pub worst: Option<Worst>,
-    /// Why there are no numbers: a fault or a hang.
+    /// A fault or a hang, after which there are no numbers.
     pub fault: Option<String>,
 }
 
@@ -65,7 +65,7 @@ impl Check {
         self.fault.is_none() && self.error <= self.bound
     }
 
-    /// Why the kernel fails.
+    /// The reason for a failure.
     pub fn describe(&self) -> String {
         let worst = self.worst.as_ref().map_or(String::new(), |Worst { case, index, expected, found }| {
             format!("{case}[{index}]: expected {expected:.7e}, found {found:.7e}, ")
@@ -81,11 +81,10 @@ struct SelfTest<'a> {
     files: &'a KernelFiles,
     device_name: &'a str,
     record: Record,
-    /// For child processes; taken by the first kernel without a verdict.
+    /// For child processes; taken by the first kernel without a verdict. `None` in a child.
     request: Option<Request>,
-    /// Whether this is such a process.
     is_child: bool,
-    /// Whether failures only end up in the table.
+    /// Whether all kernels are tested, and failures only noted.
     complete: bool,
     checks: Vec<Check>,
     warnings: Vec<String>,
@@ -103,10 +102,10 @@ pub fn settle(
     kernels: &mut KernelSet,
     variants: &Variants,
 ) -> Result<(Device, Vec<String>), CudaError> {
-    let mut test = SelfTest::new(&device, info, files);
-    test.record = Record::open(&device, info, files);
-    test.request.as_mut().iter_mut().for_each(|request| request.variants = Some(variants.clone()));
-    test.kernels(kernels, variants)?;
+    let (variants, known) = (variants.clone(), Verdicts::default());
+    let request = Request { ordinal: info.ordinal, variants: Some(variants.clone()), kernels: None, known };
+    let mut test = SelfTest::new(&device, info, files, request);
+    test.kernels(kernels, &variants)?;
     let (early, warnings) = (test.early_starts(kernels)?, test.warnings);
     Ok((early.unwrap_or(device), warnings))
 }
@@ -116,29 +115,20 @@ pub fn settle(
 /// # Errors
 /// The device cannot be opened, or kernels cannot be loaded. A kernel that fails is no error.
 pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
-    let device = Device::open(ordinal)?;
-    let info = device.info()?;
-    let files = KernelFiles::new(&device, &info)?;
-    let mut test = SelfTest::new(&device, &info, &files);
-    (test.complete, test.record) = (true, Record::open(&device, &info, &files));
-    test.record.verdicts.clear();
-    match test.everything() {
-        // after a fault in this process the device takes no more work: the table ends with it
-        Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.checks),
-        Err(error) => Err(error),
-    }
+    run(Request { ordinal, variants: None, kernels: None, known: Verdicts::default() })
 }
 
-/// Runs the tests of a request in this process, reporting on standard output.
-fn answer(request: Request) -> Result<(), CudaError> {
+/// Runs the tests of a request.
+fn run(request: Request) -> Result<Vec<Check>, CudaError> {
     let device = Device::open(request.ordinal)?;
     let info = device.info()?;
     let files = KernelFiles::new(&device, &info)?;
-    let mut test = SelfTest::new(&device, &info, &files);
-    (test.request, test.is_child, test.record.verdicts) = (None, true, request.known);
-    test.complete = request.variants.is_none();
-    Message::Started(files.fingerprint()).send();
-    let tested = match &request.variants {
+    if request.kernels.is_some_and(|fingerprint| fingerprint != files.fingerprint()) {
+        return Err(CudaError::Unsupported("self-test of another version's kernels".to_owned()));
+    }
+    let variants = request.variants.clone();
+    let mut test = SelfTest::new(&device, &info, &files, request);
+    let tested = match &variants {
         None => test.everything(),
         Some(variants) => {
             let mut kernels = KernelSet::load(&files, variants)?;
@@ -146,31 +136,26 @@ fn answer(request: Request) -> Result<(), CudaError> {
         }
     };
     match tested {
-        Err(CudaError::SelfTest { .. }) if test.checks.last().is_some_and(|check| check.fault.is_some()) => {
-            std::process::exit(1)
-        }
-        Err(CudaError::SelfTest { .. }) => Ok(()),
-        tested => tested,
+        // after a fault in this process the device takes no more work: the table ends with it
+        Err(CudaError::SelfTest { .. }) | Ok(()) => Ok(test.checks),
+        Err(error) => Err(error),
     }
 }
 
 impl<'a> SelfTest<'a> {
-    fn new(device: &'a Device, info: &'a DeviceInfo, files: &'a KernelFiles) -> SelfTest<'a> {
-        let request = Request { ordinal: info.ordinal, variants: None, known: Default::default() };
-        SelfTest {
-            device,
-            files,
-            device_name: &info.name,
-            record: Record::default(),
-            request: Some(request),
-            is_child: false,
-            complete: false,
-            checks: Vec::new(),
-            warnings: Vec::new(),
+    fn new(device: &'a Device, info: &'a DeviceInfo, files: &'a KernelFiles, request: Request) -> SelfTest<'a> {
+        let (is_child, complete) = (request.kernels.is_some(), request.variants.is_none());
+        // without a file: the parent keeps the verdicts
+        let mut record = if is_child { Record::default() } else { Record::open(device, info, files) };
+        if is_child || complete {
+            record.verdicts = request.known.clone();
         }
+        let (request, device_name) = (Some(request).filter(|_| !is_child), &info.name);
+        let (checks, warnings) = (Vec::new(), Vec::new());
+        SelfTest { device, files, device_name, record, request, is_child, complete, checks, warnings }
     }
 
-    fn everything(&mut self) -> Result<(), CudaError> {
+    fn everything(&mut self) -> Tested {
         use DType::{Bf16, F16, F32};
         for head_dim in [16, 32, 64, 96, 128, 256] {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
@@ -185,7 +170,7 @@ impl<'a> SelfTest<'a> {
     }
 
     /// The table of cases: the kernels of a set, their test, and their fallback.
-    fn kernels(&mut self, set: &mut KernelSet, variants: &Variants) -> Result<(), CudaError> {
+    fn kernels(&mut self, set: &mut KernelSet, variants: &Variants) -> Tested {
         self.required(&set.narrow_weights, rows::narrow_weights)?;
         for dtype in WEIGHTS {
             if let Some(matmul) = set.matmul.get_mut(&dtype) {
@@ -205,61 +190,61 @@ impl<'a> SelfTest<'a> {
         }
         self.replaceable(&mut set.prefill, "plain_attn_prefill", &ints, |k, b| attention.prefill(k, b))?;
         if let Some(kernel) = &set.prefill_hopper {
-            let tests: &[Test] = &[(kernel.full_name(), &|b| attention.prefill(kernel, b))];
-            if !self.group(tests, "that of attn_prefill.cu, which is slower")? {
+            let test = |bench: &Bench| attention.prefill(kernel, bench);
+            if !self.group(&[(kernel.full_name(), test)], "that of attn_prefill.cu, which is slower")? {
                 set.prefill_hopper = None;
             }
         }
-        self.required(&set.select, |k, bench| trace::select(k, bench, variants.head_dim))?;
+        self.required(&set.select, |k, bench| attention.select(k, bench))?;
         self.required(&set.places, |k, bench| attention.places(k, bench))?;
         self.required(&set.sum, |k, bench| attention.sum(k, bench))?;
         self.required(&set.rows, |k, bench| attention.rows_of_attention(k, bench))?;
-        self.required(&set.layer_sums, trace::layer_sums)?;
-        self.required(&set.cosines, trace::cosines)?;
+        self.required(&set.layer_sums, rows::layer_sums)?;
+        self.required(&set.cosines, rows::cosines)?;
         self.required(&set.head_partial, head::partial)?;
         self.required(&set.head_mass, |k, bench| head::mass(&set.head_partial, k, bench))?;
         self.required(&set.head_finish, |k, bench| head::finish(&set.head_partial, &set.head_mass, k, bench))
     }
 
-    fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Result<(), CudaError> {
+    fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Tested {
         let ints = [Int(type_number(dtype))];
         for NarrowKernels { variant, gemv, qkv, gated } in &mut matmul.narrow {
-            let (rows, outs, gates) = (variant.rows - 3, variant.outs, variant.gates);
-            self.replaceable(gemv, "plain_gemv", &ints, |k, b| products::gemv(k, b, dtype, rows, outs))?;
-            self.replaceable(qkv, "plain_gemv_qkv", &ints, |k, b| products::gemv_qkv(k, b, dtype, rows, outs))?;
-            self.replaceable(gated, "plain_gemv_gated", &ints, |k, b| products::gemv_gated(k, b, dtype, rows, gates))?;
+            self.replaceable(gemv, "plain_gemv", &ints, |k, b| products::gemv(k, b, dtype, *variant))?;
+            self.replaceable(qkv, "plain_gemv_qkv", &ints, |k, b| products::gemv_qkv(k, b, dtype, *variant))?;
+            self.replaceable(gated, "plain_gemv_gated", &ints, |k, b| products::gemv_gated(k, b, dtype, *variant))?;
         }
         if let Some(many) = &matmul.many {
-            let ([gemv64, gemv128], [gated64, gated128]) = (&many.gemv, &many.gated);
-            let [few, block] = GEMM_ROWS;
-            let tests: &[Test] = &[
-                (gemv64.full_name(), &|b| products::gemv_wide(&many.split, gemv64, b, few, false)),
-                (gated64.full_name(), &|b| products::gemv_wide(&many.split, gated64, b, few, true)),
-                (gemv128.full_name(), &|b| products::gemv_wide(&many.split, gemv128, b, block, false)),
-                (gated128.full_name(), &|b| products::gemv_wide(&many.split, gated128, b, block, true)),
-            ];
-            if !self.group(tests, "those of gemv.cu, for fewer rows at once")? {
+            let tests: Vec<_> = (0..4)
+                .map(|i| {
+                    let (size, gated) = (i / 2, i % 2 == 1);
+                    let kernel = if gated { &many.gated[size] } else { &many.gemv[size] };
+                    let split = &many.split;
+                    let test = move |b: &Bench| products::gemv_wide(split, kernel, b, GEMM_ROWS[size], gated);
+                    (kernel.full_name(), test)
+                })
+                .collect();
+            if !self.group(&tests, "those of gemv.cu, for fewer rows at once")? {
                 matmul.many = None;
             }
         }
         let Some(wide) = &mut matmul.wide else { return Ok(()) };
-        for (kernel, block) in wide.gemm.iter_mut().zip(GEMM_ROWS) {
-            self.replaceable(kernel, "plain_gemm", &[], |k, bench| products::gemm(k, bench, block))?;
-        }
-        for (kernel, block) in wide.gated.iter_mut().zip(GEMM_ROWS) {
-            self.replaceable(kernel, "plain_gemm_gated", &[], |k, bench| products::gemm_gated(k, bench, block))?;
+        for (kernels, plain, gated) in
+            [(&mut wide.gemm, "plain_gemm", false), (&mut wide.gated, "plain_gemm_gated", true)]
+        {
+            for (kernel, block) in kernels.iter_mut().zip(GEMM_ROWS) {
+                self.replaceable(kernel, plain, &[], |k, bench| products::gemm(k, bench, block, gated))?;
+            }
         }
         if let Some(hopper) = &wide.hopper {
-            let tests: &[Test] = &[
-                (hopper.gemm.full_name(), &|bench| products::gemm_hopper(&hopper.gemm, bench, false)),
-                (hopper.gated.full_name(), &|bench| products::gemm_hopper(&hopper.gated, bench, true)),
-            ];
+            let tests = [(&hopper.gemm, false), (&hopper.gated, true)].map(|(kernel, gated)| {
+                (kernel.full_name(), move |bench: &Bench| products::gemm_hopper(kernel, bench, gated))
+            });
             // both or neither: a row's bits are the same in all passes
-            if !self.group(tests, "those of gemm.cu, which are slower")? {
+            if !self.group(&tests, "those of gemm.cu, which are slower")? {
                 wide.hopper = None;
             }
         }
-        self.required(&wide.scale, products::scale)?;
+        self.required(&wide.scale, rows::scale)?;
         self.required(&wide.round, rows::round_rows)?;
         self.required(&wide.rms_norm, rows::rms_norm_f16)
     }
@@ -285,7 +270,7 @@ impl<'a> SelfTest<'a> {
     }
 
     /// Whether a kernel passes its test: by an earlier verdict, or by the test.
-    fn passes(&mut self, name: &str, test: &dyn Fn(&Bench) -> Result<(), CudaError>) -> Result<bool, CudaError> {
+    fn passes(&mut self, name: &str, test: &dyn Fn(&Bench) -> Tested) -> Result<bool, CudaError> {
         if self.record.passed(name).is_none()
             && let Some(request) = self.request.take()
         {
@@ -317,12 +302,11 @@ impl<'a> SelfTest<'a> {
         self.end(check);
         match fault {
             None => Ok(ok),
-            Some(fault) => Err(self.failure(
-                name,
-                format!(
-                    "{fault}, after which the device takes no more work; the next start leaves the kernel out if it can"
-                ),
-            )),
+            Some(_) if self.is_child => std::process::exit(1),
+            Some(fault) => {
+                let after = "after which the device takes no more work; the next start leaves the kernel out if it can";
+                Err(self.failure(name, format!("{fault}, {after}")))
+            }
         }
     }
 
@@ -346,11 +330,7 @@ impl<'a> SelfTest<'a> {
     }
 
     /// Tests a kernel without a fallback.
-    fn required<P: Parameters>(
-        &mut self,
-        kernel: &Kernel<P>,
-        test: impl Fn(&Kernel<P>, &Bench) -> Result<(), CudaError>,
-    ) -> Result<(), CudaError> {
+    fn required<P: Parameters>(&mut self, kernel: &Kernel<P>, test: impl Fn(&Kernel<P>, &Bench) -> Tested) -> Tested {
         let name = kernel.full_name();
         if self.passes(&name, &|bench| test(kernel, bench))? || self.complete {
             return Ok(());
@@ -364,24 +344,23 @@ impl<'a> SelfTest<'a> {
         kernel: &mut Kernel<P>,
         plain: &str,
         ints: &[Int],
-        test: impl Fn(&Kernel<P>, &Bench) -> Result<(), CudaError>,
-    ) -> Result<(), CudaError> {
+        test: impl Fn(&Kernel<P>, &Bench) -> Tested,
+    ) -> Tested {
         let name = kernel.full_name();
         if self.passes(&name, &|bench| test(kernel, bench))? && !self.complete {
             return Ok(());
         }
         let plain = self.files.plain(plain, ints)?;
         self.required(&plain, test)?;
-        if self.complete {
-            return Ok(());
+        if !self.complete {
+            self.warn_replaced(&name, "a slow one");
+            *kernel = plain;
         }
-        self.warn_replaced(&name, "a slow one");
-        *kernel = plain;
         Ok(())
     }
 
     /// Tests kernels that are used together or not at all. False: not at all.
-    fn group(&mut self, tests: &[Test], replacement: &str) -> Result<bool, CudaError> {
+    fn group(&mut self, tests: &[(String, impl Fn(&Bench) -> Tested)], replacement: &str) -> Result<bool, CudaError> {
         let mut failed = None;
         for (name, test) in tests {
             if !self.passes(name, test)? {
@@ -401,6 +380,3 @@ impl<'a> SelfTest<'a> {
         ));
     }
 }
-
-/// A kernel's name and its test.
-type Test<'t> = (String, &'t dyn Fn(&Bench) -> Result<(), CudaError>);

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The test has begun. Left in the file by a process that hung or died in it.
+    /// The test has begun. Left behind by a process that hung or died in it, and then a failure.
     Running,
     Passed,
     Failed,
@@ -26,7 +26,7 @@ pub struct Record {
     /// `None` without a cache folder that only this user can write to.
     path: Option<PathBuf>,
     pub verdicts: Verdicts,
-    /// Held while tests run, so that of several processes one tests and the others wait for its verdicts.
+    /// Held while tests run: other processes wait for their verdicts.
     lock: Option<File>,
 }
 
@@ -53,15 +53,9 @@ impl Record {
         self.lock = File::create(path.with_extension("lock")).ok().filter(|file| file.lock().is_ok());
         self.read();
         if self.lock.is_none() {
-            // perhaps of a process that runs
-            self.verdicts = self.ended();
+            // without locks, perhaps in another process that is alive
+            self.verdicts.retain(|_, verdict| *verdict != Verdict::Running);
         }
-    }
-
-    /// The verdicts of tests that have ended.
-    pub fn ended(&self) -> Verdicts {
-        let ended = self.verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::Running);
-        ended.map(|(kernel, verdict)| (kernel.clone(), *verdict)).collect()
     }
 
     /// `None`: not tested. A test that did not end has failed.
