@@ -1,4 +1,4 @@
-// Sums of hidden states, for traces that record their means (--layer-trace): at every place that a hidden state passes, from the
+// Sums of hidden states, for traces that record their means (--trace layers): at every place that a hidden state passes, from the
 // embedding to the final norm, the sum over a sequence's traced rows. The latest rows are kept apart from it, because a
 // captured decode step runs beyond the end of a response before the host knows: what is too much never gets into the sum.
 //

@@ -18,7 +18,7 @@ def without_speed(record):
         ([], {}),
         (["--temperature", "0.75", "--seed", "5", "--top-k", "20"], {"temperature": 0.75, "seed": 5, "top_k": 20}),
         (["--profile", "reference"], {"profile": "reference"}),
-        (["--rule", "threshold=at-least", "--wide-trace"], {"rules": {"threshold": "at-least"}, "wide_trace": True}),
+        (["--rule", "threshold=at-least", "--trace", "wide"], {"rules": {"threshold": "at-least"}, "wide_trace": True}),
         (["--system", "Be brief."], {"system": "Be brief."}),
         (["--stop-below", "-0.001", "--running", "entropy", "--window", "4"], {"stop_below": -0.001, "running": "entropy", "window": 4}),
         (["--no-chat-template", "--max-tokens", "9"], {"chat_template": False, "max_tokens": 9}),
@@ -40,7 +40,7 @@ def test_score_is_uqac_score(model, program):
         {"id": "bad", "prompt": PENCILS},
     ]
     lines = "".join(json.dumps(item) + "\n" for item in items)
-    output = program("score", "-m", "abacus", "--device", "cpu", "-i", "-", "-o", "-", "--trace", given=lines)
+    output = program("score", "-m", "abacus", "--device", "cpu", "-i", "-", "-o", "-", "--explain", given=lines)
     expected = [json.loads(line) for line in output.splitlines()]
     found = [result.to_dict() for result in model.score_many(items, progress=False, trace=True)]
     assert [record["status"] for record in found] == ["ok", "ok", "ok", "no_answer", "error"]

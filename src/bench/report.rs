@@ -1,27 +1,52 @@
 //! The settings and results of a benchmark.
 
 use crate::report::svg::{Bar, Picture, overhead};
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
+use std::ops::RangeInclusive;
 
-/// Sizes of the work.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Sizes of the work; also the options of the command line.
+#[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
 pub struct Settings {
     /// The model's name in the report.
+    #[arg(skip)]
     pub model: String,
-    /// At least 2.
+    /// Tokens of the prompt
+    #[arg(long, value_name = "P", default_value_t = 512, value_parser = range(2..=MAX_TOKENS))]
     pub prompt_tokens: usize,
-    /// Tokens of each response, at least 5; end tokens are ignored.
+    /// Tokens of each response; end tokens are ignored
+    #[arg(long, value_name = "G", default_value_t = 128, value_parser = range(5..=MAX_TOKENS))]
     pub gen_tokens: usize,
-    /// Sequences decoded together.
+    /// Sequences decoded together
+    #[arg(long, value_name = "B", default_value_t = 1, value_parser = range(1..=1024))]
     pub batch: usize,
+    /// Repetitions of each stage
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = range(1..=10_000))]
     pub rounds: usize,
-    /// Variants of the ensemble, at least 1: tokens replaced, evenly spread over the response.
+    /// Variants of the ensemble, evenly spread over the response
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = range(1..=10_000))]
     pub variants: usize,
-    /// Samples of self-consistency, at least 1.
+    /// Samples of self-consistency
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = range(1..=1000))]
     pub samples: usize,
-    /// Contexts after which decoding is measured as well, of at least 16 tokens.
+    /// Further context lengths for decoding and scoring, such as 512,1k,2k,4k,8k
     #[serde(skip)] // the report has their rows
+    #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = length)]
     pub sweep: Vec<usize>,
+}
+
+/// Beyond any model's context.
+const MAX_TOKENS: u64 = 1 << 24;
+
+fn range(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
+}
+
+/// A number of tokens; `4k` is 4096.
+fn length(text: &str) -> Result<usize, &'static str> {
+    let (digits, unit) = text.strip_suffix(['k', 'K']).map_or((text, 1), |digits| (digits, 1024));
+    let tokens = digits.parse().ok().and_then(|n: usize| n.checked_mul(unit));
+    tokens.filter(|n| (16..=MAX_TOKENS as usize).contains(n)).ok_or("expected at least 16 tokens, such as 512 or 4k")
 }
 
 /// Median and range over the rounds.

@@ -1,9 +1,8 @@
 //! `uqac ask`: a question, its answer, and how sure the model is.
 
-use super::assess::{ReadingArgs, examples_and_rules};
-use super::early::EarlyArgs;
 use super::error::CliError;
-use super::{ModelArgs, note, print};
+use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::{note, print};
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
 use crate::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
@@ -26,7 +25,7 @@ use std::time::Instant;
 
 /// Answer a question, with the confidence of the answer
 #[derive(Args)]
-#[command(after_help = examples_and_rules(EXAMPLES))]
+#[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct AskArgs {
     /// The question; - reads it from standard input
     #[arg(value_name = "QUESTION")]
@@ -57,12 +56,13 @@ pub struct AskArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    reading: ReadingArgs,
+    method: MethodArgs,
     #[command(flatten)]
     early: EarlyArgs,
 }
 
 const EXAMPLES: &str = "\
+Examples:
   uqac ask \"What is 17 + 25?\"
   uqac ask -m Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --seed 1 \"Who wrote Emma?\"
   uqac ask --json - < question.txt | jq .scores.p";
@@ -78,10 +78,10 @@ fn probability(text: &str) -> Result<f32, String> {
 }
 
 pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
-    let parameters = args.reading.parameters()?;
+    let parameters = args.method.parameters()?;
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
-    let mut engine = args.model.run.load(&folder)?;
+    let mut engine = args.model.load(&folder)?;
     let calibration = calibration(&folder, &engine, None, &parameters.reading)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();

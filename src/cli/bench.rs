@@ -1,11 +1,14 @@
 //! `uqac bench`: the cost of the method on this machine.
 
 use super::error::CliError;
-use super::{ModelArgs, count, note, print};
+use super::options::{ModelArgs, load};
+use super::{note, print};
 use crate::backend::DeviceChoice;
 use crate::bench::machine::{self, Machine};
+use crate::bench::shapes::Shape;
 use crate::bench::{BenchError, MedianRange, Report, Settings, Stage, SweepRow, checkpoint, run as measure, shapes};
 use crate::cache;
+use crate::engine::EngineOptions;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
 use clap::Args;
@@ -23,28 +26,7 @@ use std::process::ExitCode;
 pub struct BenchArgs {
     /// Random weights in a published shape instead of a model; NAME/small is a shrunken form
     #[arg(long, value_name = "SHAPE", conflicts_with = "model", value_parser = shape)]
-    random_weights: Option<String>,
-    /// Tokens of the prompt
-    #[arg(long, value_name = "P", default_value = "512", value_parser = count(2..=MAX_TOKENS))]
-    prompt_tokens: usize,
-    /// Tokens of each response
-    #[arg(long, value_name = "G", default_value = "128", value_parser = count(5..=MAX_TOKENS))]
-    gen_tokens: usize,
-    /// Sequences decoded together
-    #[arg(long, value_name = "B", default_value = "1", value_parser = count(1..=1024))]
-    batch: usize,
-    /// Repetitions of each stage
-    #[arg(long, value_name = "N", default_value = "5", value_parser = count(1..=10_000))]
-    rounds: usize,
-    /// Variants of the ensemble, evenly spread over the response
-    #[arg(long, value_name = "N", default_value = "8", value_parser = count(1..=10_000))]
-    variants: usize,
-    /// Samples of self-consistency
-    #[arg(long, value_name = "N", default_value = "5", value_parser = count(1..=1000))]
-    samples: usize,
-    /// Measure decoding and scoring at these context lengths too, such as 512,1k,2k,4k,8k
-    #[arg(long, value_name = "T,...", value_delimiter = ',', value_parser = length)]
-    sweep: Vec<usize>,
+    random_weights: Option<(String, Shape)>,
     /// MiB of the buffer for the bandwidth, many times the caches
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=65536))]
     buffer: u32,
@@ -55,49 +37,30 @@ pub struct BenchArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    settings: Settings,
+    #[command(flatten)]
     model: ModelArgs,
 }
 
-/// Beyond any model's context.
-const MAX_TOKENS: u64 = 1 << 24;
-
-fn shape(name: &str) -> Result<String, String> {
-    let known = shapes::find(name).map(|_| name.to_owned());
+fn shape(name: &str) -> Result<(String, Shape), String> {
+    let known = shapes::find(name).map(|shape| (name.to_owned(), shape));
     known.ok_or_else(|| format!("expected one of {}", shapes::NAMES.join(", ")))
-}
-
-/// A number of tokens; `4k` is 4096.
-fn length(text: &str) -> Result<usize, String> {
-    let (digits, unit) = text.strip_suffix(['k', 'K']).map_or((text, 1), |digits| (digits, 1024));
-    let tokens = digits.parse().ok().and_then(|n: usize| n.checked_mul(unit));
-    tokens
-        .filter(|n| (16..=MAX_TOKENS as usize).contains(n))
-        .ok_or_else(|| "expected at least 16 tokens, such as 512 or 4k".to_owned())
 }
 
 pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
     let folder = match &args.random_weights {
         None => args.model.folder()?,
-        Some(name) => random_weights(name, args.model.run.threads)?,
+        Some((name, shape)) => random_weights(name, shape, args.model.engine.threads)?,
     };
     let name = folder.file_name().map_or_else(|| folder.display().to_string(), |name| name.display().to_string());
-    let mut run = args.model.run.clone();
-    run.device = machine::resolve(run.device);
-    let mut engine = run.load(&folder)?;
+    let options = EngineOptions { device: machine::resolve(args.model.engine.device), ..args.model.options() };
+    let mut engine = load(&folder, options)?;
     let bytes = (args.buffer as usize) << 20;
     // two buffers have to fit beside the model on a device
-    let bytes = if let DeviceChoice::Cuda(_) = run.device { bytes.min(1 << 30) } else { bytes };
-    let mut machine = Machine::open(run.device, run.threads, bytes).map_err(BenchError::from)?;
-    let settings = Settings {
-        model: args.random_weights.as_ref().map_or(name, |shape| format!("{shape}, random weights")),
-        prompt_tokens: args.prompt_tokens,
-        gen_tokens: args.gen_tokens,
-        batch: args.batch,
-        rounds: args.rounds,
-        variants: args.variants,
-        samples: args.samples,
-        sweep: args.sweep.clone(),
-    };
+    let bytes = if let DeviceChoice::Cuda(_) = options.device { bytes.min(1 << 30) } else { bytes };
+    let mut machine = Machine::open(options.device, options.threads, bytes).map_err(BenchError::from)?;
+    let model = args.random_weights.as_ref().map_or(name, |(shape, _)| format!("{shape}, random weights"));
+    let settings = Settings { model, ..args.settings.clone() };
     let report = measure(&mut engine, &mut machine, &settings, &mut note)?;
     if let Some(path) = &args.picture {
         let written = std::fs::write(path, report.picture().standalone());
@@ -112,13 +75,12 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The folder of a shape's checkpoint, kept for the next run.
-fn random_weights(name: &str, threads: usize) -> Result<PathBuf, CliError> {
-    let shape = shapes::find(name).ok_or(CliError::Missing("the name of a published shape"))?;
+fn random_weights(name: &str, shape: &Shape, threads: usize) -> Result<PathBuf, CliError> {
     // private: in a shared folder another user could have put links under a known name
     let private = cache::private(&std::env::temp_dir(), "uqac-random-weights");
     let folder = private.map_err(|(path, source)| CliError::File { path, source })?.join(name.replace('/', "-"));
     note(&format!("random weights, {:.1} GB, in {}", shape.byte_len() as f64 / 1e9, folder.display()));
-    checkpoint::write(&folder, &shape, threads).map_err(|source| CliError::File { path: folder.clone(), source })?;
+    checkpoint::write(&folder, shape, threads).map_err(|source| CliError::File { path: folder.clone(), source })?;
     Ok(folder)
 }
 

@@ -8,27 +8,29 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Fit the confidence that ask and score show to graded answers, so that it is a probability
+/// Fit a score to graded answers, so that the confidence of ask and score is a probability
 ///
-/// Reads the folders of runs of `uqac eval` with one model. The map (Platt's sigmoid or isotonic regression) and the score that
-/// it is of are those of the least cross-validated Brier score; what the whole procedure comes to is measured on parts that
-/// it has not seen. The file is found by the hashes of the model's files, in the folder for caches, or beside the model
-/// under the name uqac-calibration.json.
+/// Reads runs of `uqac eval` with one model. Takes the score and the map (Platt's sigmoid or isotonic regression) with the lowest
+/// cross-validated Brier score, and reports the error of the whole procedure on held-out parts. `ask` and `score` find the
+/// file by the hashes of the model's files, in the cache folder, or beside the model as uqac-calibration.json.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  uqac calibrate runs/qwen\n  uqac calibrate runs/qwen --score answer_prob --output calibration.json"
+)]
 pub struct CalibrateArgs {
-    /// Folders of runs
+    /// Run folders
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The score that is mapped, by its key; auto: the best of those from the response's own pass
+    /// Key of the score to map; auto: the best score of the response's own pass
     #[arg(long, value_name = "KEY", default_value = "auto")]
     score: String,
-    /// Where the file goes [default: where ask and score find it, in the folder for caches]
+    /// Calibration file [default: in the cache folder, where ask and score find it]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Seed of the parts of the cross-validation
+    /// Seed of the cross-validation's parts
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
-    /// Print only a JSON object, what the file holds
+    /// Print the file's JSON object instead of text
     #[arg(long)]
     json: bool,
 }

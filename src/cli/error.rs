@@ -74,18 +74,8 @@ pub enum CliError {
     Json(#[from] serde_json::Error),
     #[error("{}: {source}", path.display())]
     File { path: PathBuf, source: io::Error },
-    #[error("{}: {why}", path.display())]
-    Config { path: PathBuf, why: String },
-    #[error("missing required {0}")]
-    Missing(&'static str),
-    #[error("--methods {0} asks further turns, which need a chat template: it cannot be used with --no-chat-template")]
+    #[error("--methods {0} needs a chat template for its further turns and cannot be used with --no-chat-template")]
     NeedsChatTemplate(&'static str),
-    #[error("--temperature {0}: expected a number above 0: samples must differ")]
-    Temperature(f32),
-    #[error(
-        "--sweep goes over a process's own samples, which with --shard auto nobody knows beforehand: use --shard I/N"
-    )]
-    SweepAuto,
     #[error(transparent)]
     Sweep(#[from] SweepError),
     #[error(transparent)]

@@ -1,8 +1,9 @@
 //! `uqac fit-gamma`: what γ would be by a model's own attention.
 
 use super::error::CliError;
+use super::options::ModelArgs;
 use super::progress::Progress;
-use super::{ModelArgs, note, print};
+use super::{note, print};
 use crate::backend::DeviceChoice;
 use crate::backend::entropy::Gamma;
 use crate::engine::{Engine, EngineOptions, HeadSelection};
@@ -48,7 +49,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
     }
     samples.truncate(args.limit);
     let folder = args.model.folder()?;
-    let options = EngineOptions { device: DeviceChoice::Cpu, gamma: Gamma::PUBLISHED, ..args.model.run.options() };
+    let options = EngineOptions { device: DeviceChoice::Cpu, gamma: Gamma::PUBLISHED, ..args.model.options() };
     let mut engine = Engine::load(&folder, options)?;
     let mut attention = AttentionByDistance::default();
     let mut progress = Progress::new(Some(samples.len() as u64));

@@ -1,7 +1,9 @@
 //! `uqac inspect`: what was understood of a model.
 
 use super::error::CliError;
-use super::{RunArgs, print};
+use super::options::load;
+use super::print;
+use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
@@ -31,12 +33,12 @@ pub struct InspectArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    run: RunArgs,
+    engine: EngineOptions,
 }
 
 pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
     let folder = locate_model(&args.model)?;
-    let engine = args.run.load(&folder)?;
+    let engine = load(&folder, args.engine)?;
     let context = args.context.map_or(engine.spec().max_position_embeddings.min(4096), |n| n as usize);
     let facts = facts(&engine, &folder.display().to_string(), context);
     if args.json {

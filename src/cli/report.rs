@@ -1,7 +1,8 @@
 //! `uqac report`: tables and pictures of evaluations, recomputed from their samples.
 
 use super::error::CliError;
-use super::{count, note, print};
+use super::options::count;
+use super::{note, print};
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
 use crate::files;
 use crate::report::html;

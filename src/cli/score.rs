@@ -1,10 +1,10 @@
 //! `uqac score`: confidences for responses that already exist.
 
-use super::assess::{ReadingArgs, examples_and_rules};
 use super::error::CliError;
+use super::options::{MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::Progress;
 use super::say::counted;
-use super::{ModelArgs, SOME_FAILED, manifest, note, signals};
+use super::{SOME_FAILED, manifest, note, signals};
 use crate::engine::Engine;
 use crate::engine::encode::MAX_BYTES_PER_TOKEN;
 use crate::eval::assess::{Request, assess, calibration, record, sequence};
@@ -28,7 +28,7 @@ use std::time::Instant;
 /// whole sequence) or {id, messages | prompt, response}. The output has a line for each, in the same order, with status
 /// ok, no_answer or error.
 #[derive(Args)]
-#[command(after_help = examples_and_rules(EXAMPLES))]
+#[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
     /// JSON lines, plain or gzip; - is standard input
     #[arg(short, long, value_name = "FILE")]
@@ -36,9 +36,9 @@ pub struct ScoreArgs {
     /// JSON lines; gzip if the name ends in .gz; - is standard output
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Add the chosen heads and the largest attention weights of every row of the chain
+    /// Add the selected heads and the largest attention weights of each chain row
     #[arg(long)]
-    trace: bool,
+    explain: bool,
     /// Only the first N items of the input
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u64>,
@@ -54,10 +54,11 @@ pub struct ScoreArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    reading: ReadingArgs,
+    method: MethodArgs,
 }
 
 const EXAMPLES: &str = "\
+Examples:
   uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl
   uqac score -m Qwen/Qwen2.5-0.5B-Instruct -i responses.jsonl -o scores.jsonl --resume
   zcat responses.jsonl.gz | uqac score -m abacus -i - -o - | jq .scores.p";
@@ -71,7 +72,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     };
     // Everything that can be wrong is looked at before the model is loaded and before anything is overwritten.
     let folder = args.model.folder()?;
-    let parameters = args.reading.parameters()?;
+    let parameters = args.method.parameters()?;
     let file = |source| CliError::File { path: args.input.clone(), source };
     let earlier = if args.resume { sidecar::read(&args.output)? } else { None };
     let start = earlier.as_ref().and_then(|manifest| manifest.options.input.as_ref()).map_or(0, |input| input.bytes);
@@ -79,11 +80,11 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     let lines = Lines::open(&args.input)?;
     let total = count(args)?;
     let (output, mut done) = Done::examine(&args.output, existing, parameters.reading)?;
-    let mut engine = args.model.run.load(&folder)?;
+    let mut engine = args.model.load(&folder)?;
     let options = ScoreOptions {
         parameters: parameters.clone(),
         chat_template: !args.no_chat_template,
-        trace: args.trace,
+        trace: args.explain,
         input: whole,
     };
     let manifest = manifest(&args.model.named().unwrap_or_default(), &folder, &engine, options)?;
@@ -184,7 +185,7 @@ fn score_line(
         Err(error) => return Record::error(item.id, reading, None, error.to_string()),
     };
     tally.tokens += tokens.len();
-    let request = Request { parameters, calibration, dataset: item.dataset.as_deref(), answer, trace: args.trace };
+    let request = Request { parameters, calibration, dataset: item.dataset.as_deref(), answer, trace: args.explain };
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.head_selection())
         .and_then(|mut traced| assess(&mut traced, &request));

@@ -1,9 +1,9 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
-use super::assess::{ReadingArgs, examples_and_rules};
 use super::error::CliError;
+use super::options::{MethodArgs, ModelArgs, count, examples_and_rules};
 use super::say::{Level, says};
-use super::{ModelArgs, count, model_name, note, signals};
+use super::{model_name, note, signals};
 use crate::eval::assess::calibration;
 use crate::serve::{Settings, serve};
 use clap::Args;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /v1/score for existing responses, /health, /metrics, and a page
 /// at /. Ctrl-C stops the server after the accepted requests; a second one stops it at once.
 #[derive(Args)]
-#[command(after_help = examples_and_rules(EXAMPLES))]
+#[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct ServeArgs {
     /// Address to listen on; beyond loopback, set --api-key
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
@@ -35,25 +35,26 @@ pub struct ServeArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    reading: ReadingArgs,
+    method: MethodArgs,
 }
 
 /// Maximum size of a request body in bytes.
 const MAX_BODY: usize = 8 << 20;
 
 const EXAMPLES: &str = "\
+Examples:
   uqac serve -m Qwen/Qwen2.5-0.5B-Instruct
   curl localhost:8080/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}], \"temperature\": 0}'
   UQAC_API_KEY=… uqac serve --host 0.0.0.0 --port 80 --max-batch 64";
 
 pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
-    let parameters = args.reading.parameters()?;
+    let parameters = args.method.parameters()?;
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address).map_err(|source| CliError::Listen { address, source })?;
     let address = listener.local_addr().unwrap_or(address);
     let (named, folder) = args.model.or_embedded()?;
-    let mut engine = args.model.run.load(&folder)?;
+    let mut engine = args.model.load(&folder)?;
     let calibration = calibration(&folder, &engine, None, &parameters.reading)?;
     let api_key = args.api_key.clone().or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
     if !address.ip().is_loopback() && api_key.is_none() {

@@ -26,27 +26,39 @@ use crate::backend::{
 use crate::model::chat::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
+use clap::builder::RangedU64ValueParser;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What can be chosen about an engine.
-#[derive(Clone, Copy, Debug)]
+/// How an engine runs; also the options of the command line.
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct EngineOptions {
+    /// Device; auto: the first usable CUDA device, else the CPU; reference: one scalar thread, for checks
+    #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
-    /// 0: one per core.
+    /// CPU threads; 0: one per core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = RangedU64ValueParser::<usize>::new().range(0..=1024))]
     pub threads: usize,
-    /// Types of cached keys and values; `None`: f32, but on CUDA values are f16.
+    /// Type of cached keys [default: f32; f16 is faster on CUDA and reproduces fewer chains]
+    #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
     pub k_cache: Option<DType>,
+    /// Type of cached values [default: f32; on CUDA f16]
+    #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
     pub v_cache: Option<DType>,
-    /// On CUDA: which library multiplies in wide passes.
+    /// GEMM backend for prefill on CUDA; auto: the faster one at load time (bits may differ between runs)
+    #[arg(long, value_name = "own|auto|cublaslt", default_value_t, hide_short_help = true)]
     pub gemm: Gemm,
-    /// Of the CPU.
-    pub isa: Isa,
-    /// Of the CPU: how its products treat their inputs.
-    pub input_rounding: InputRounding,
-    /// Of the CPU: how it holds the weights of products.
+    /// CPU weights in memory; q8: 8 bits, faster, slightly different results
+    #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
-    /// Of the CPU and the reference: the discount of the nearest positions. Kernels have the published one.
+    /// Instruction set of the CPU backend.
+    #[arg(skip = Isa::detect())]
+    pub isa: Isa,
+    /// Rounding of the CPU backend's matmul inputs.
+    #[arg(skip = InputRounding::F32)]
+    pub input_rounding: InputRounding,
+    /// Discount of the nearest positions, on the CPU and the reference. CUDA kernels have the published one.
+    #[arg(skip = Gamma::PUBLISHED)]
     pub gamma: Gamma,
 }
 

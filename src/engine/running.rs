@@ -11,14 +11,16 @@ pub const WINDOW: usize = 64;
 pub const MAX_WINDOW: usize = 1 << 20;
 
 /// What is averaged; higher is more confident. Both come from the step itself, with no further pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
     /// C_t = −(1/20) Σ_{k ≤ 20} ln p_t(k) over the 20 most probable tokens, so that the mean is DeepConf's group confidence
     /// (Fu et al. 2025, arXiv 2508.15260, eqs. 2 and 4). Needs a wide trace.
     #[default]
+    #[value(help = "negative mean log-probability of the top 20 tokens (DeepConf)")]
     Group,
     /// −H_t in nats, full vocabulary.
+    #[value(help = "negative entropy of the prediction in nats")]
     Entropy,
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The array job of EVALUATION.md under a real Slurm, on this machine: Debian's slurm-wlm and munge are started from a folder of
-their own, and stopped again. One task of each job is killed and requeued while it works; the merged report must be that of a run
+their own, and stopped again. One task of the job is killed and requeued while it works; the merged report must be that of a run
 without shards, byte for byte, but for what the clock says.
 
     apt-get install slurm-wlm munge
@@ -109,8 +109,8 @@ def slurm(folder):
                 daemon.wait()
 
 
-def job(shard, run, uqac, items):
-    """The array job that EVALUATION.md has, on abacus: `shard` in place of its --shard where one is given."""
+def job(run, uqac, items):
+    """EVALUATION.md's array job, on abacus."""
     text = (ROOT / "EVALUATION.md").read_text()
     script = next(block for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) if "#SBATCH" in block)
     for old, new in [
@@ -122,7 +122,7 @@ def job(shard, run, uqac, items):
         script = script.replace(old, new)
     own = '--shard "$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"'
     assert own in script and f"--array=1-{TASKS}" in script, "EVALUATION.md's job is another one"
-    return script.replace(own, shard or own)
+    return script
 
 
 def lines(run):
@@ -187,21 +187,14 @@ def main():
                         "--tasks", "abacus", "--output", whole], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         manifest = (whole / "manifest.json").read_bytes()
         expected = reports(uqac, whole, manifest)
-        failed = False
+        run = folder / "sharded"
         with slurm(folder) as environment:
-            jobs = []
-            # the second beside the first, whose killed task Slurm starts again only after two minutes
-            for kind, shard in [("fixed shards", None), ("--shard auto", "--shard auto --lease 5")]:
-                run = folder / kind.replace(" ", "-").strip("-")
-                started = start_job(environment, folder, job(shard, run, uqac, arguments.items), run, arguments.items)
-                jobs.append((kind, run, *started))
-            for kind, run, number, task in jobs:
-                finish_job(environment, number)
-                equal = reports(uqac, run, manifest) == expected
-                failed |= not equal
-                print(f"{kind}: {TASKS} tasks, task {task} killed and requeued, {lines(run)} samples of {arguments.items} items: "
-                      f"reports {'equal' if equal else 'DIFFER'}", flush=True)
-    sys.exit(failed)
+            number, task = start_job(environment, folder, job(run, uqac, arguments.items), run, arguments.items)
+            finish_job(environment, number)
+        equal = reports(uqac, run, manifest) == expected
+        print(f"{TASKS} tasks, task {task} killed and requeued, {lines(run)} samples of {arguments.items} items: "
+              f"reports {'equal' if equal else 'DIFFER'}", flush=True)
+    sys.exit(not equal)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ fn score(folder: &Path, more: &[&str]) -> Output {
 fn score_writes_a_record_for_each_item_in_order() {
     let folder = folder();
     std::fs::write(folder.path().join("in.jsonl"), good_items(4)).unwrap();
-    let output = score(folder.path(), &["--trace"]);
+    let output = score(folder.path(), &["--explain"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(output.stdout.is_empty());
     assert!(text(&output.stderr).contains("4 items in"), "{}", text(&output.stderr));

@@ -82,7 +82,7 @@ fn samples(folder: &Path, run: &str) -> Vec<Value> {
 fn the_report_foretells_what_a_threshold_does() {
     let folder = tempfile::tempdir().unwrap();
     let eval = ["eval", "--tasks", "abacus", "--limit", "40", "--draws", "0"];
-    let whole = uqac(folder.path(), &[&eval[..], &["--wide-trace", "--output", "whole"]].concat());
+    let whole = uqac(folder.path(), &[&eval[..], &["--trace", "wide", "--output", "whole"]].concat());
     let shown = String::from_utf8_lossy(&whole.stdout).into_owned();
     assert!(whole.status.success() && shown.contains("stopping early (group)"), "{shown}");
     let results: Value =

@@ -119,6 +119,10 @@ fn results_depend_neither_on_batches_nor_on_shards_nor_on_interruptions() {
             .count(),
         3
     );
+    let manifest = std::fs::read(whole.join("manifest.json")).unwrap();
+    for (found, expected) in reports(&sharded, &manifest).iter().zip(reports(&whole, &manifest)) {
+        assert_eq!(text(found), text(&expected));
+    }
 
     let resumed = setup.path("resumed");
     setup.ok(&resumed, &[&ALL[..], &["--limit", "4"]].concat());
@@ -213,75 +217,6 @@ fn reports(run: &Path, manifest: &[u8]) -> Vec<Vec<u8>> {
         ran.stdout
     };
     ["table", "markdown", "csv", "latex", "json", "html"].map(report).into()
-}
-
-/// Processes that share a folder do every item, whenever one of them is killed, and the report is that of one process.
-#[test]
-fn processes_that_take_items_as_they_go_make_one_run() {
-    let setup = Setup::new(60);
-    let (whole, shared) = (setup.path("whole"), setup.path("shared"));
-    setup.ok(&whole, &[]);
-    let auto = ["--shard", "auto", "--lease", "1", "--batch-size", "3"];
-    let start = || setup.command(&shared, &auto).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let done = || -> usize {
-        let files = std::fs::read_dir(&shared).into_iter().flatten().map(|entry| entry.unwrap().path());
-        let files = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("samples_"));
-        files.map(|path| std::fs::read_to_string(path).map_or(0, |text| text.lines().count())).sum()
-    };
-    let mut running: Vec<std::process::Child> = (0..3).map(|_| start()).collect();
-    let mut killed = 0;
-    for at in [6, 12, 20, 30] {
-        let begun = Instant::now();
-        while done() < at {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{} of {at}", done());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let mut child = running.remove(0);
-        killed += usize::from(child.try_wait().unwrap().is_none());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        running.push(start());
-    }
-    assert!(killed > 0, "the test needs processes that die at work");
-    for mut child in running {
-        assert_eq!(child.wait().unwrap().code(), Some(0));
-    }
-    let (mut found, expected) = (samples(&shared), samples(&whole));
-    found.dedup();
-    assert_eq!(found, expected, "what was done twice is the same");
-    // what a process that is killed may leave
-    let file = std::fs::read_dir(&shared).unwrap().map(|entry| entry.unwrap().path());
-    let file = file.filter(|path| path.to_str().unwrap().contains(".auto-")).min().unwrap();
-    std::fs::OpenOptions::new().append(true).open(file).unwrap().write_all(b"{\"doc_id\":3,\"ta").unwrap();
-    let manifest = std::fs::read(whole.join("manifest.json")).unwrap();
-    for (found, expected) in reports(&shared, &manifest).iter().zip(reports(&whole, &manifest)) {
-        assert_eq!(text(found), text(&expected));
-    }
-    let again = setup.eval(&shared, &auto);
-    assert!(text(&again.stderr).contains("60 were there already"), "{}", text(&again.stderr));
-    let swept = setup.eval(&shared, &[&auto[..], &["--sweep", "k=4"]].concat());
-    assert!(swept.status.code() == Some(2) && text(&swept.stderr).contains("--shard I/N"), "{}", text(&swept.stderr));
-}
-
-/// What one process or a shard did is not done again by processes that take what is left.
-#[test]
-fn processes_go_on_with_what_is_there() {
-    let setup = Setup::new(30);
-    let (whole, mixed) = (setup.path("whole"), setup.path("mixed"));
-    setup.ok(&whole, &[]);
-    setup.ok(&mixed, &["--limit", "5"]);
-    setup.ok(&mixed, &["--shard", "2/3", "--limit", "20"]);
-    let auto = ["--shard", "auto", "--lease", "1"];
-    setup.ok(&mixed, &[&auto[..], &["--limit", "13"]].concat());
-    setup.ok(&mixed, &auto);
-    let mut found = samples(&mixed);
-    assert_eq!(found.len(), 30 + 2, "items 1 and 4 are in the first run and in the shard");
-    found.dedup();
-    assert_eq!(found, samples(&whole));
-    setup.write_task(30, "gone");
-    let other = setup.eval(&mixed, &auto);
-    let message = text(&other.stderr);
-    assert!(other.status.code() == Some(2) && message.contains("another question"), "{message}");
 }
 
 #[test]
@@ -419,28 +354,6 @@ fn responses_have_controls() {
     let none = setup.path("none");
     setup.ok(&none, &["--draws", "0"]);
     assert!(samples(&none).iter().all(|sample| sample["uq"].get("sweep").is_none()));
-}
-
-#[test]
-fn options_may_come_from_a_file() {
-    let setup = Setup::new(3);
-    let config = setup.path("run.toml");
-    std::fs::write(&config, "max-tokens = 5\nlimit = 2\nmethods = [\"self-consistency\"]\nshard = \"1/1\"\n").unwrap();
-    let folder = setup.path("run");
-    setup.ok(&folder, &["--config", config.to_str().unwrap(), "--limit", "1"]);
-    let manifest: Value =
-        serde_json::from_str(&std::fs::read_to_string(folder.join("manifest.json")).unwrap()).unwrap();
-    assert_eq!(manifest["options"]["max_tokens"], 24, "the flag beats the file");
-    assert_eq!(manifest["options"]["methods"], json!(["uqac", "self-consistency"]));
-    assert_eq!(samples(&folder).len(), 1);
-    std::fs::write(&config, "max_tokens = 5\n").unwrap();
-    let wrong = setup.eval(&setup.path("other"), &["--config", config.to_str().unwrap()]);
-    let message = text(&wrong.stderr);
-    assert_eq!(wrong.status.code(), Some(2));
-    assert!(
-        message.contains("run.toml") && message.contains("max_tokens") && message.contains("max-tokens"),
-        "{message}"
-    );
 }
 
 #[test]

@@ -379,7 +379,7 @@ fn a_response_that_exists_is_scored_as_by_score() {
         json!({"id": "a", "prompt": QUESTIONS[0], "response": "17 + 25 = 42. The answer is 42.", "uqac": {"explain": true}}),
         json!({"id": 5, "prompt": QUESTIONS[0], "response": "No idea.", "uqac": {"explain": true}}),
     ] {
-        let line = uqac(&["score", "-m", "abacus", "-i", "-", "-o", "-", "--trace"], &format!("{item}\n"));
+        let line = uqac(&["score", "-m", "abacus", "-i", "-", "-o", "-", "--explain"], &format!("{item}\n"));
         assert_eq!(server.post("/v1/score", &item).json(), line);
     }
     let error = server.post("/v1/score", &json!({"prompt": "x"})).error();

@@ -119,7 +119,7 @@ def questions(count):
 def uqac(arguments, command, source, target, *options):
     subprocess.run(
         [arguments.uqac, command, "--model", arguments.model, "--device", arguments.device, "--v-cache", "f32",
-         "--wide-trace", "--head-trace", "--layer-trace", "--output", target, *source, *options],
+         "--trace", "wide,heads,layers", "--output", target, *source, *options],
         check=True, stdout=subprocess.DEVNULL)
 
 

@@ -370,8 +370,6 @@ fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> R
                 good += 1;
                 each(found);
             }
-            // where processes take items as they go, another one has done this item, or will
-            Err(_) if !line.is_terminated() && name.contains(".auto-") => (),
             Err(_) if !line.is_terminated() => {
                 notes.push(format!("{name}: line {} is half-written and left out", line.number));
             }

@@ -3,7 +3,7 @@
 
 use super::assess::{Drawn, Prompt, Reading, assess, failed};
 use super::manifest::EvalOptions;
-use super::methods::{Draw, Ended, METHODS, Method, MethodError, Source};
+use super::methods::{Draw, Ended, Method, MethodError, Source};
 use super::{Feed, RunError, prompt};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
@@ -61,7 +61,7 @@ struct Run<'t, 'e> {
 }
 
 /// Generates the feed's items and gives it their samples, in the order in which they are complete.
-pub(super) fn generate<'t>(engine: &mut Engine, plan: &Plan<'t>, feed: &mut Feed<'_, 't, '_>) -> Result<(), RunError> {
+pub(super) fn generate<'t>(engine: &mut Engine, plan: &Plan<'t>, feed: &mut Feed<'t, '_, '_>) -> Result<(), RunError> {
     let generate = GenerateOptions {
         max_tokens: plan.task.max_tokens,
         stop: plan.task.stop.clone(),
@@ -84,7 +84,7 @@ pub(super) fn generate<'t>(engine: &mut Engine, plan: &Plan<'t>, feed: &mut Feed
                 if let Some(complete) = run.start_draw(waiting) {
                     run.finish(complete, feed)?;
                 }
-            } else if let Some(question) = feed.next(run.items.is_empty())? {
+            } else if let Some(question) = feed.waiting.pop_front() {
                 if let Err(why) = run.start_item(question) {
                     feed.done(&failed(plan.task, question, plan.options, why))?;
                 }
@@ -112,7 +112,7 @@ impl<'t> Run<'t, '_> {
         let begun = Instant::now();
         let prompt = prompt(self.batch.engine(), question, options).map_err(|error| error.to_string())?;
         let mut draws = Vec::new();
-        for method in METHODS.into_iter().filter(|method| options.methods.iter().any(|key| key == method.key())) {
+        for method in options.own_passes() {
             let source = Source { engine: self.batch.engine(), prompt: &prompt.tokens, task, item: question, options };
             draws.push((method, method.samples(&source, &[]).map_err(|error| error.to_string())?));
         }

@@ -29,7 +29,7 @@ pub enum FolderError {
 }
 
 /// A task's name as a part of files' names.
-pub(super) fn file_name(task: &str) -> String {
+fn file_name(task: &str) -> String {
     task.chars().map(|c| if c.is_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()
 }
 
@@ -73,26 +73,6 @@ impl RunFolder {
     pub fn lines(&self, kind: &str, task: &str, shard: Option<Shard>) -> PathBuf {
         let shard = shard.map_or(String::new(), |s| format!(".shard-{}-of-{}", s.index, s.of));
         self.path.join(format!("{kind}_{}{shard}.jsonl", file_name(task)))
-    }
-
-    /// The file of the samples that a process has made which takes items as it goes.
-    pub fn worker_lines(&self, task: &str, worker: &str) -> PathBuf {
-        self.path.join(format!("samples_{}.auto-{worker}.jsonl", file_name(task)))
-    }
-
-    /// All files of a task's samples, whoever has made them; of another task, too, whose name goes on after a dot.
-    pub fn all_lines(&self, task: &str) -> Result<Vec<PathBuf>, FolderError> {
-        let start = format!("samples_{}.", file_name(task));
-        let io = |source| FolderError::Io { path: self.path.clone(), source };
-        let mut files = Vec::new();
-        for entry in self.path.read_dir().map_err(io)? {
-            let path = entry.map_err(io)?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if name.starts_with(&start) && name.ends_with(".jsonl") {
-                files.push(path);
-            }
-        }
-        Ok(files)
     }
 
     /// Writes a whole file at once: readers see the old one or the new one.

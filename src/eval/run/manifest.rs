@@ -1,10 +1,12 @@
 //! What a run was made with: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` beside the output of `score`.
 
 use super::fingerprint::Fingerprint;
+use super::methods::{METHODS, Method, UQAC};
 use crate::backend::{DType, WeightFormat};
 use crate::engine::running::RunningConfidence;
-use crate::eval::tasks::BoxedInstruction;
-use crate::uq::Parameters;
+use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS};
+use crate::uq::{Parameters, Profile};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -64,34 +66,67 @@ pub struct Input {
     pub hash: String,
 }
 
-/// Everything that results of `eval` depend on besides the model and the questions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Everything that results of `eval` depend on besides the model and the questions; also its options on the command line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 pub struct EvalOptions {
     #[serde(flatten)]
+    #[arg(skip = Parameters::published(Profile::Corrected))]
     pub parameters: Parameters,
     /// Max tokens of a response, where the task has no limit of its own.
+    #[arg(skip = DEFAULT_MAX_TOKENS)]
     pub max_tokens: usize,
-    /// Texts that end a response in place of the task's own.
+    /// Text that ends a response and is cut off; can be repeated [default: the task's own]
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
     pub stop: Option<Vec<String>>,
     /// The confidence below which a response ends early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(skip)]
     pub running: Option<RunningConfidence>,
-    /// Of everything that is drawn.
+    /// Seed of all random draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Keys of what is run: `uqac`, and methods with passes of their own.
+    /// Methods to run besides UQAC and the baselines from its pass
+    #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     pub methods: Vec<String>,
-    /// Self-consistency: responses that are drawn, and how hot.
+    /// Self-consistency: samples per question
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000), default_value_t = 5, hide_short_help = true)]
     pub samples: usize,
+    /// Self-consistency: temperature
+    #[arg(long, value_name = "T", value_parser = temperature, default_value_t = 0.5, hide_short_help = true)]
     pub temperature: f32,
-    /// Whether no more of them are drawn once they cannot change the majority.
+    /// Self-consistency: stop drawing once the majority is decided; weights are over the samples drawn
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[arg(long, hide_short_help = true)]
     pub stop_decided: bool,
-    /// Draws of every random control of a response's chain; 0: no controls.
+    /// Random control chains per response, and per --sweep chain=random..; 0: no controls
     #[serde(default, skip_serializing_if = "is_zero")]
+    #[arg(long, value_name = "N", default_value_t = 5, hide_short_help = true)]
     pub draws: usize,
+    /// Use prompts verbatim, for base models
+    #[arg(long = "no-chat-template", action = clap::ArgAction::SetFalse, hide_short_help = true)]
     pub chat_template: bool,
+    #[arg(skip)]
     pub boxed_instruction: BoxedInstruction,
+}
+
+/// The methods' names, with their meanings for `--help`.
+fn methods() -> PossibleValuesParser {
+    let uqac = PossibleValue::new(UQAC).help("UQAC and its baselines; always run");
+    let others = METHODS.iter().map(|method| PossibleValue::new(method.key()).help(method.about()));
+    PossibleValuesParser::new(std::iter::once(uqac).chain(others))
+}
+
+fn temperature(text: &str) -> Result<f32, &'static str> {
+    let value = text.parse().ok().filter(|value: &f32| value.is_finite() && *value > 0.0);
+    value.ok_or("expected a number above 0: samples must differ")
+}
+
+impl EvalOptions {
+    /// The methods with passes of their own.
+    pub fn own_passes(&self) -> impl Iterator<Item = &'static dyn Method> {
+        METHODS.into_iter().filter(|method| self.methods.iter().any(|key| key == method.key()))
+    }
 }
 
 fn is_zero(n: &usize) -> bool {
@@ -143,7 +178,6 @@ fn compare(path: &str, ours: &Value, theirs: &Value, lines: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::uq::Profile;
 
     pub fn manifest() -> Manifest {
         let fingerprint = Fingerprint {

@@ -5,7 +5,6 @@
 
 pub mod assess;
 mod batching;
-pub mod claims;
 pub mod controls;
 pub mod fingerprint;
 pub mod folder;
@@ -18,17 +17,16 @@ use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason};
 use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
-use crate::io::jsonl::append::{Appender, NewLines};
+use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::model::chat::Conversation;
 use assess::Prompt;
-use claims::{Chunks, Claims, Next};
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
 /// What stops a run. What is wrong with one item stays with it.
@@ -44,18 +42,16 @@ pub enum RunError {
 
 /// How a task is run; none of it changes a result.
 #[derive(Clone, Copy)]
-pub struct RunOptions<'c> {
-    /// Responses that are generated at once.
+pub struct RunOptions {
+    /// Responses generated at once.
     pub batch_size: usize,
     /// Only the first n items of each task.
     pub limit: Option<usize>,
     pub shard: Option<Shard>,
-    /// With other processes, each taking what none has begun.
-    pub claims: Option<&'c Claims>,
 }
 
-impl RunOptions<'_> {
-    /// The items of a task that this run is about.
+impl RunOptions {
+    /// The items of a task in this run.
     pub fn items<'t>(&self, task: &'t Task) -> impl Iterator<Item = &'t Question> + use<'t> {
         let shard = self.shard;
         let limited = task.items.iter().take(self.limit.unwrap_or(usize::MAX));
@@ -71,7 +67,7 @@ pub struct Event<'a> {
     pub status: Status,
     pub finish: FinishReason,
     pub correct: bool,
-    /// An earlier run did it, or another process of this one.
+    /// Done by an earlier run.
     pub earlier: bool,
     /// By stage, as in the sample; of an item that this run did.
     pub seconds: Option<&'a BTreeMap<String, f64>>,
@@ -85,7 +81,6 @@ pub type OnItem<'a> = dyn FnMut(Event) + 'a;
 #[derive(Deserialize)]
 struct Earlier {
     doc_id: usize,
-    task: String,
     doc: Value,
     /// Each request's prompt and settings.
     arguments: Vec<(IgnoredAny, Map<String, Value>)>,
@@ -131,142 +126,50 @@ impl Earlier {
     }
 }
 
-/// A task's items in a folder: those that are there, and those that this process adds.
-pub struct TaskRun<'t> {
+/// Runs the items of a task that the folder does not have yet.
+///
+/// # Errors
+/// The folder, whose samples are of other questions or cannot be written, or the engine.
+pub fn run_task(
+    engine: &mut Engine,
+    task: &Task,
+    options: &EvalOptions,
+    run: RunOptions,
+    folder: &RunFolder,
+    on_item: &mut OnItem,
+) -> Result<(), RunError> {
+    let path = folder.lines("samples", &task.name, run.shard);
+    let mut earlier: BTreeMap<usize, Earlier> = BTreeMap::new();
+    let lines = open_lines(&path, |sample: Earlier| {
+        earlier.insert(sample.doc_id, sample);
+    })?;
+    earlier.values().try_for_each(|sample| sample.check(task, &path))?;
+    let mut waiting = VecDeque::new();
+    for item in run.items(task) {
+        match earlier.get(&item.doc_id) {
+            Some(sample) => on_item(sample.event(&task.name)),
+            None => waiting.push_back(item),
+        }
+    }
+    let mut feed = Feed { task, waiting, lines, on_item };
+    batching::generate(engine, &batching::Plan { task, options, batch_size: run.batch_size }, &mut feed)
+}
+
+/// The source of a batch's items and the sink of its samples.
+struct Feed<'t, 'o, 'e> {
     task: &'t Task,
-    options: &'t EvalOptions,
-    run: RunOptions<'t>,
-    folder: &'t RunFolder,
-    work: Work<'t>,
+    waiting: VecDeque<&'t Question>,
+    lines: Appender,
+    on_item: &'o mut OnItem<'e>,
 }
 
-/// The items that are left.
-enum Work<'t> {
-    /// It has not been looked yet.
-    Unknown,
-    Own {
-        lines: Appender,
-        waiting: VecDeque<&'t Question>,
-    },
-    Shared {
-        /// Made with the first sample.
-        lines: Option<Appender>,
-        /// Taken and not begun.
-        waiting: VecDeque<&'t Question>,
-        chunks: Chunks<'t, 't>,
-        seen: NewLines,
-    },
-}
-
-impl<'t> TaskRun<'t> {
-    pub fn new(task: &'t Task, options: &'t EvalOptions, run: RunOptions<'t>, folder: &'t RunFolder) -> TaskRun<'t> {
-        TaskRun { task, options, run, folder, work: Work::Unknown }
-    }
-
-    /// Runs the items that the folder does not have yet, and no process has begun. `wait`: for the others, too, to do what they
-    /// have begun, or to fall silent.
-    ///
-    /// # Errors
-    /// The folder, whose samples are of other questions or cannot be written, or the engine.
-    pub fn go_on(&mut self, engine: &mut Engine, wait: bool, on_item: &mut OnItem) -> Result<(), RunError> {
-        self.open(on_item)?;
-        let plan = batching::Plan { task: self.task, options: self.options, batch_size: self.run.batch_size };
-        batching::generate(engine, &plan, &mut Feed { task_run: self, wait, on_item })
-    }
-
-    fn open(&mut self, on_item: &mut OnItem) -> Result<(), FolderError> {
-        let Work::Unknown = self.work else { return Ok(()) };
-        let &mut TaskRun { task, ref run, folder, .. } = self;
-        self.work = match run.claims {
-            Some(claims) => {
-                let chunks = Chunks::new(claims, &task.name, run.items(task));
-                Work::Shared { lines: None, waiting: VecDeque::new(), chunks, seen: NewLines::default() }
-            }
-            None => {
-                let path = folder.lines("samples", &task.name, run.shard);
-                let mut earlier: HashMap<usize, Earlier> = HashMap::new();
-                let lines = open_lines(&path, |sample: Earlier| {
-                    earlier.insert(sample.doc_id, sample);
-                })?;
-                let mut doc_ids: Vec<&usize> = earlier.keys().collect();
-                doc_ids.sort_unstable();
-                doc_ids.into_iter().try_for_each(|doc_id| earlier[doc_id].check(task, &path))?;
-                let (there, waiting): (Vec<_>, _) =
-                    run.items(task).partition(|item| earlier.contains_key(&item.doc_id));
-                there.iter().for_each(|item| on_item(earlier[&item.doc_id].event(&task.name)));
-                Work::Own { lines, waiting: VecDeque::from(waiting) }
-            }
-        };
-        self.note_done(on_item)
-    }
-
-    /// Notes what other processes have added since.
-    fn note_done(&mut self, on_item: &mut OnItem) -> Result<(), FolderError> {
-        let task = self.task;
-        let Work::Shared { chunks, seen, .. } = &mut self.work else { return Ok(()) };
-        for path in self.folder.all_lines(&task.name)? {
-            let samples: Vec<Earlier> = seen.read(&path)?;
-            for sample in samples.iter().filter(|sample| sample.task == task.name) {
-                sample.check(task, &path)?;
-                if chunks.done(sample.doc_id) {
-                    on_item(sample.event(&task.name));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What the batch takes its items from and gives its samples to.
-struct Feed<'r, 't, 'o> {
-    task_run: &'r mut TaskRun<'t>,
-    wait: bool,
-    on_item: &'r mut OnItem<'o>,
-}
-
-impl<'t> Feed<'_, 't, '_> {
-    /// The next item to begin; `None`: there is none now, and where nothing else is running (`idle`), none to wait for.
-    fn next(&mut self, idle: bool) -> Result<Option<&'t Question>, FolderError> {
-        let mut looked = false;
-        loop {
-            let (waiting, chunks) = match &mut self.task_run.work {
-                Work::Unknown => return Ok(None),
-                Work::Own { waiting, .. } => return Ok(waiting.pop_front()),
-                Work::Shared { waiting, chunks, .. } => (waiting, chunks),
-            };
-            if let Some(item) = waiting.pop_front() {
-                return Ok(Some(item));
-            }
-            let found = if looked { chunks.take_over()? } else { chunks.take()? };
-            match found {
-                Next::Items(items) => waiting.extend(items),
-                Next::Nothing => return Ok(None),
-                Next::Later if looked && !(idle && self.wait) => return Ok(None),
-                Next::Later if !chunks.is_time(idle && self.wait) => return Ok(None),
-                Next::Later => {
-                    self.task_run.note_done(self.on_item)?;
-                    looked = true;
-                }
-            }
-        }
-    }
-
+impl Feed<'_, '_, '_> {
     /// Puts a sample on the disk.
     fn done(&mut self, sample: &Sample) -> Result<(), FolderError> {
-        let TaskRun { task, folder, work, .. } = &mut *self.task_run;
-        let lines = match work {
-            Work::Unknown => return Ok(()),
-            Work::Own { lines, .. } => lines,
-            Work::Shared { lines: Some(lines), .. } => lines,
-            Work::Shared { lines, chunks, .. } => {
-                let path = folder.worker_lines(&task.name, chunks.worker());
-                lines.insert(open_lines(&path, |_: IgnoredAny| ())?)
-            }
-        };
-        lines.append(sample)?;
-        lines.sync()?;
+        self.lines.append(sample)?;
+        self.lines.sync()?;
         (self.on_item)(Event {
-            task: &task.name,
+            task: &self.task.name,
             doc_id: sample.doc_id,
             status: sample.uq.status,
             finish: sample.uq.finish,

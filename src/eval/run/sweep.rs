@@ -40,15 +40,15 @@ pub enum SweepError {
     Shape(String),
     #[error("\"{0}\" cannot be swept; valid names: k, theta, kept, similarity, tau, targets, chain, k-cache, v-cache, {rules}", rules = rules().join(", "))]
     Name(String),
-    #[error("{0} settings, expected at most {MAX_SETTINGS}: every response is assessed under each")]
-    TooMany(usize),
+    #[error("more than {MAX_SETTINGS} settings; every response is assessed under each")]
+    TooMany,
     #[error(transparent)]
     Rule(#[from] RuleError),
     #[error("{name}={value}: expected {expected}")]
     Value { name: String, value: String, expected: &'static str },
 }
 
-/// The settings of `--sweep k=8,16 theta=0.5,0.7`: every value on its own, or with `grid` every combination.
+/// The settings of `--sweep k=8,16 theta=0.5,0.7`: each value alone.
 ///
 /// | name | parameter | |
 /// |---|---|---|
@@ -61,7 +61,7 @@ pub enum SweepError {
 /// | `chain` | where the chain comes from; random ones as often as `draws` says | [`ChainRule`]'s names |
 /// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16` |
 /// | a rule | one of [`RULES`], but not how the responses and answers came about | its values |
-pub fn settings(arguments: &[String], grid: bool, draws: usize) -> Result<Vec<Setting>, SweepError> {
+pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, SweepError> {
     let drawn = |setting: Setting| {
         let chain = setting.get("chain").and_then(|name| serde_json::from_value::<ChainRule>(name.clone()).ok());
         let draws = if chain.is_some_and(ChainRule::is_random) { draws.max(1) } else { 0 };
@@ -73,43 +73,25 @@ pub fn settings(arguments: &[String], grid: bool, draws: usize) -> Result<Vec<Se
         let numbered: Vec<Setting> = numbered.collect();
         if numbered.is_empty() { vec![setting] } else { numbered }
     };
-    Ok(axes(arguments, grid)?.into_iter().flat_map(drawn).collect())
+    Ok(axes(arguments)?.into_iter().flat_map(drawn).collect())
 }
 
-/// The settings, of random chains one that stands for all draws.
-fn axes(arguments: &[String], grid: bool) -> Result<Vec<Setting>, SweepError> {
-    let mut axes: Vec<(String, Vec<Value>)> = Vec::new();
+/// The distinct settings; a random chain once for all its draws.
+fn axes(arguments: &[String]) -> Result<Vec<Setting>, SweepError> {
+    let mut settings = Vec::new();
     for argument in arguments {
-        let Some((name, values)) = argument.split_once('=') else { return Err(SweepError::Shape(argument.clone())) };
-        let values: Vec<Value> = values.split(',').map(|v| value(name, v.trim())).collect::<Result<_, _>>()?;
-        axes.push((name.to_owned(), values));
+        let (name, values) = argument.split_once('=').ok_or_else(|| SweepError::Shape(argument.clone()))?;
+        for text in values.split(',') {
+            let setting = Setting::from([(name.to_owned(), value(name, text.trim())?)]);
+            if !settings.contains(&setting) {
+                settings.push(setting);
+            }
+            if settings.len() > MAX_SETTINGS {
+                return Err(SweepError::TooMany);
+            }
+        }
     }
-    let counts = axes.iter().map(|(_, values)| values.len());
-    let total = if grid { counts.fold(1, usize::saturating_mul) } else { counts.sum() };
-    if total > MAX_SETTINGS {
-        return Err(SweepError::TooMany(total));
-    }
-    if !grid {
-        let alone = axes.iter().flat_map(|(name, values)| {
-            values.iter().map(|value| Setting::from([(name.clone(), value.clone())])).collect::<Vec<_>>()
-        });
-        return Ok(distinct(alone));
-    }
-    let mut all = vec![Setting::new()];
-    for (name, values) in &axes {
-        let with = |setting: &Setting, value: &Value| {
-            let mut setting = setting.clone();
-            setting.insert(name.clone(), value.clone());
-            setting
-        };
-        all = all.iter().flat_map(|s| values.iter().map(|v| with(s, v)).collect::<Vec<_>>()).collect();
-    }
-    Ok(distinct(all.into_iter().filter(|setting| !setting.is_empty())))
-}
-
-fn distinct(settings: impl Iterator<Item = Setting>) -> Vec<Setting> {
-    let mut seen = HashSet::new();
-    settings.filter(|setting| seen.insert(key(setting))).collect()
+    Ok(settings)
 }
 
 /// A value of one name, checked.
@@ -300,19 +282,17 @@ impl Sweep<'_> {
 mod tests {
     use super::*;
 
-    fn parsed(arguments: &[&str], grid: bool) -> Result<Vec<String>, SweepError> {
+    fn parsed(arguments: &[&str]) -> Result<Vec<String>, SweepError> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
-        Ok(settings(&arguments, grid, 2)?.iter().map(key).collect())
+        Ok(settings(&arguments, 2)?.iter().map(key).collect())
     }
 
     #[test]
-    fn every_value_alone_or_every_combination() {
-        let alone = parsed(&["k=8,16", "theta=0.5, 0.7", "k=8"], false).unwrap();
+    fn each_value_is_a_setting() {
+        let alone = parsed(&["k=8,16", "theta=0.5, 0.7", "k=8"]).unwrap();
         assert_eq!(alone, [r#"{"k":8}"#, r#"{"k":16}"#, r#"{"theta":0.5}"#, r#"{"theta":0.7}"#]);
-        let grid = parsed(&["k-cache=f32,bf16", "chain=none"], true).unwrap();
-        assert_eq!(grid, [r#"{"chain":"none","k-cache":"f32"}"#, r#"{"chain":"none","k-cache":"bf16"}"#]);
-        assert_eq!(parsed(&[], true).unwrap(), Vec::<String>::new());
-        let drawn = parsed(&["chain=none,random"], false).unwrap();
+        assert_eq!(parsed(&[]).unwrap(), Vec::<String>::new());
+        let drawn = parsed(&["chain=none,random"]).unwrap();
         assert_eq!(drawn, [r#"{"chain":"none"}"#, r#"{"chain":"random","draw":0}"#, r#"{"chain":"random","draw":1}"#]);
     }
 
@@ -330,13 +310,13 @@ mod tests {
             ("chain=all", "similarity or none"),
             ("threshold=over", "at-least or above"),
             ("extraction=full", "cannot be swept"),
-            (&format!("kept={}", vec!["1"; 1001].join(",")), "1001 settings, expected at most 1000"),
+            (
+                &format!("kept={}", (0..1001).map(|n| n.to_string()).collect::<Vec<_>>().join(",")),
+                "more than 1000 settings",
+            ),
         ] {
-            let error = parsed(&[argument], false).unwrap_err().to_string();
+            let error = parsed(&[argument]).unwrap_err().to_string();
             assert!(error.contains(says), "{argument}: {error}");
         }
-        let grid = vec![format!("kept={}", ["1"; 11].join(",")); 7];
-        let grid: Vec<&str> = grid.iter().map(String::as_str).collect();
-        assert_eq!(parsed(&grid, true), Err(SweepError::TooMany(11usize.pow(7))));
     }
 }

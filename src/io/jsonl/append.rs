@@ -7,7 +7,6 @@ use super::LINE_LIMIT;
 use flate2::bufread::GzDecoder;
 use flate2::{Compression, write::GzEncoder};
 use serde::{Serialize, de::DeserializeOwned};
-use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -219,38 +218,6 @@ impl Earlier<'_> {
     }
 }
 
-/// What other processes add to files of plain lines, as it comes.
-#[derive(Default)]
-pub struct NewLines {
-    /// Bytes of whole lines that were read of each file.
-    read: HashMap<PathBuf, u64>,
-}
-
-impl NewLines {
-    /// The whole lines that are new in a file since it was last read. Lines that are no `T` are left out.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub fn read<T: DeserializeOwned>(&mut self, path: &Path) -> Result<Vec<T>, AppendError> {
-        let place = self.read.entry(path.to_owned()).or_default();
-        let mut read = || -> io::Result<Vec<T>> {
-            let mut file = File::open(path)?;
-            file.seek(SeekFrom::Start(*place))?;
-            let (mut text, mut line, mut found) = (BufReader::new(file), Vec::new(), Vec::new());
-            loop {
-                line.clear();
-                let length = (&mut text).take(LINE_LIMIT + 1).read_until(b'\n', &mut line)?;
-                if !line.ends_with(b"\n") {
-                    return Ok(found);
-                }
-                *place += length as u64;
-                found.extend(serde_json::from_slice(&line));
-            }
-        };
-        read().map_err(|source| AppendError::Io { file: path.to_owned(), source })
-    }
-}
-
 /// Counts the bytes that are consumed.
 struct Counting<R> {
     inner: R,
@@ -341,25 +308,4 @@ fn line(record: &impl Serialize, gzip: bool) -> io::Result<Vec<u8>> {
     let mut member = GzEncoder::new(Vec::new(), Compression::default());
     member.write_all(&text)?;
     member.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn new_lines_are_read_once_they_are_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("lines.jsonl");
-        let mut seen = NewLines::default();
-        let mut after = |text: &str| -> Vec<u32> {
-            let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
-            file.write_all(text.as_bytes()).unwrap();
-            seen.read(&path).unwrap()
-        };
-        assert_eq!(after("1\n2\n"), [1, 2]);
-        assert_eq!(after(""), [0; 0]);
-        assert_eq!(after("3\n4"), [3]);
-        assert_eq!(after("5\n\"none\"\n6\n"), [45, 6]);
-    }
 }

@@ -18,6 +18,9 @@ use crate::backend::reference::{log_sum_exp, places, reweighted, softcap, softma
 use crate::backend::{HeadAttention, Row, SequenceId};
 use crate::model::weights::DType;
 
+/// Rows of (value, scale).
+type Scaled = [(f64, f64)];
+
 const KV_HEADS: usize = 2;
 const GROUP: usize = HEADS / KV_HEADS;
 const CAPACITY: usize = 256;
@@ -196,7 +199,7 @@ impl Fixture<'_> {
         (to, tables): (RopeTarget, [Vec<f32>; 2]),
         positions: &[usize],
         queries: DevicePtr<f32>,
-        (q, k, lost): (&[(f64, f64)], &[(f64, f64)], f64),
+        (q, k, lost): (&Scaled, &Scaled, f64),
         v: &[Want],
     ) -> Tested {
         let (bench, Attention { head_dim: d, cache }) = (self.bench, self.attention);

@@ -39,7 +39,7 @@ impl Method for Drawn {
     }
 
     fn about(&self) -> &'static str {
-        "Answers drawn again and counted"
+        "Majority vote over sampled answers"
     }
 
     fn scores(&self) -> &'static [Score] {

@@ -1,0 +1,181 @@
+//! Options shared by commands. Each is declared once: an engine's in [`EngineOptions`], a run's in
+//! [`EvalOptions`](crate::eval::run::manifest::EvalOptions), the others here.
+
+use super::error::CliError;
+use super::{detail, note, progress, signals};
+use crate::backend::entropy::Gamma;
+use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
+use crate::engine::{Engine, EngineOptions};
+use crate::files;
+use crate::model::demo;
+use crate::model::hub::locate_model;
+use crate::uq::rules::{self, Named};
+use crate::uq::{Parameters, Profile, Reading, RuleSetting};
+use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A model, and how it runs.
+#[derive(Args)]
+#[command(next_help_heading = "Model and device")]
+pub struct ModelArgs {
+    /// Model folder, name of a downloaded Hugging Face model, or abacus, the built-in model [default: $UQAC_MODEL; for ask,
+    /// eval and serve otherwise abacus]
+    #[arg(short, long, value_name = "FOLDER|NAME")]
+    model: Option<String>,
+    #[command(flatten)]
+    pub engine: EngineOptions,
+    /// γ, the discount of the nearest positions: output of `fit-gamma --json`, or a JSON list, nearest first [default: the
+    /// published γ]. Not on CUDA
+    #[arg(long, value_name = "FILE", value_parser = gamma, hide_short_help = true)]
+    gamma: Option<Gamma>,
+}
+
+/// γ from a file.
+fn gamma(path: &str) -> Result<Gamma, String> {
+    let text = files::read_to_string(Path::new(path), files::MAX_SETTINGS).map_err(|error| error.to_string())?;
+    let value: serde_json::Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let values: Option<Vec<f64>> = serde_json::from_value(value.get("gamma").unwrap_or(&value).clone()).ok();
+    values
+        .and_then(|values| Gamma::new(&values))
+        .ok_or_else(|| format!("expected a list of at most {} numbers from 0 to 1", Gamma::MAX_NEAREST))
+}
+
+impl ModelArgs {
+    /// The name from the flag or the environment.
+    pub fn named(&self) -> Option<String> {
+        let named = self.model.clone().or_else(|| std::env::var("UQAC_MODEL").ok());
+        named.filter(|name| !name.is_empty())
+    }
+
+    /// The folder of the named model.
+    pub fn folder(&self) -> Result<PathBuf, CliError> {
+        Ok(locate_model(&self.named().ok_or(CliError::NoModel)?)?)
+    }
+
+    /// The named model, or else the built-in one, and its folder.
+    pub fn or_embedded(&self) -> Result<(String, PathBuf), CliError> {
+        let name = self.named().unwrap_or_else(|| {
+            note("note: no --model given; using abacus (2.5 million parameters, arithmetic word problems)");
+            demo::NAME.to_owned()
+        });
+        let folder = locate_model(&name)?;
+        Ok((name, folder))
+    }
+
+    pub fn options(&self) -> EngineOptions {
+        EngineOptions { gamma: self.gamma.unwrap_or(Gamma::PUBLISHED), ..self.engine }
+    }
+
+    pub fn load(&self, folder: &Path) -> Result<Engine, CliError> {
+        load(folder, self.options())
+    }
+}
+
+/// Loads a model, with its progress and notes.
+pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, CliError> {
+    let mut upload = progress::Upload::default();
+    signals::on_truncation(folder);
+    let begun = Instant::now();
+    let engine = Engine::load_with(folder, options, &mut |done, total| upload.show(done, total))?;
+    let (k_cache, v_cache) = engine.cache_types();
+    detail(&format!(
+        "{}: {}, a context of {} tokens, on {}, K cache {}, V cache {}; loaded in {:.2} s",
+        folder.display(),
+        engine.spec().architecture,
+        engine.spec().max_position_embeddings,
+        engine.device(),
+        k_cache.name(),
+        v_cache.name(),
+        begun.elapsed().as_secs_f64()
+    ));
+    if !options.weights.is_file() {
+        note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
+    }
+    engine.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
+    if let Some(why) = engine.cuda_fallback_reason() {
+        note(&format!("note: running on the CPU: {why}"));
+    }
+    Ok(engine)
+}
+
+/// The reading of the method, and its trace.
+#[derive(Args)]
+#[command(next_help_heading = "Method")]
+pub struct MethodArgs {
+    /// Reading of the method
+    #[arg(long, value_parser = named::<Profile>(), default_value_t = Profile::Corrected)]
+    profile: Profile,
+    /// Set one rule of the profile; can be repeated
+    #[arg(long = "rule", value_name = "NAME=VALUE", hide_short_help = true)]
+    rules: Vec<RuleSetting>,
+    /// Record more per token, for the scores that need it
+    #[arg(long, value_name = "PART,..", value_delimiter = ',', hide_short_help = true)]
+    trace: Vec<TracePart>,
+}
+
+/// An optional part of the trace.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum TracePart {
+    /// Statistics of each prediction's whole distribution: DeepConf, self-certainty, Rényi, Fisher-Rao, BoostedProb
+    Wide,
+    /// The attention of every head: RAUQ, attention score, lookback ratio
+    Heads,
+    /// The mean hidden state of every layer: chain of embeddings
+    Layers,
+}
+
+impl MethodArgs {
+    /// The published parameters under this reading.
+    pub fn parameters(&self) -> Result<Parameters, CliError> {
+        let reading = Reading::new(self.profile, self.rules.iter().map(|rule| (&rule.name, &rule.value)))?;
+        let [wide_trace, head_trace, layer_trace] =
+            [TracePart::Wide, TracePart::Heads, TracePart::Layers].map(|part| self.trace.contains(&part));
+        Ok(Parameters { wide_trace, head_trace, layer_trace, ..Parameters::published(reading) })
+    }
+}
+
+/// The end of a command's long help: its examples, and the rules with their values.
+pub fn examples_and_rules(examples: &str) -> String {
+    format!("{examples}\n\nRules (--rule NAME=VALUE):\n{}", rules::help())
+}
+
+/// Reads a [`Named`] value; help lists all.
+pub fn named<T: Named + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let possible = |(_, name, meaning): &(T, &'static str, &'static str)| PossibleValue::new(*name).help(*meaning);
+    PossibleValuesParser::new(T::VALUES.iter().map(possible)).try_map(|name| T::named(&name))
+}
+
+/// Early stopping by confidence.
+#[derive(Args)]
+#[command(next_help_heading = "Early stopping")]
+pub struct EarlyArgs {
+    /// End a response once its running confidence falls below C
+    #[arg(long, value_name = "C", value_parser = finite, allow_negative_numbers = true, hide_short_help = true)]
+    stop_below: Option<f64>,
+    /// Quantity averaged over the window
+    #[arg(long, default_value = "group", requires = "stop_below", hide_short_help = true)]
+    running: Measure,
+    /// Window in tokens; shorter responses are not stopped
+    #[arg(long, value_name = "N", value_parser = count(1..=MAX_WINDOW as u64), default_value_t = WINDOW, requires = "stop_below", hide_short_help = true)]
+    window: usize,
+}
+
+impl EarlyArgs {
+    /// `None` without early stopping.
+    pub fn running(&self) -> Option<RunningConfidence> {
+        let EarlyArgs { stop_below, running: measure, window } = *self;
+        stop_below.map(|_| RunningConfidence { measure, window, stop_below })
+    }
+}
+
+fn finite(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or_else(|| "expected a number".to_owned())
+}
+
+/// A count within a range.
+pub fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
+}
