@@ -187,7 +187,7 @@ impl Eval<'_> {
                         EngineOptions { k_cache: Some(caches.0), v_cache: Some(caches.1), ..self.args.model.options() };
                     Ok(work(&mut Engine::load(self.model_folder, options)?)?)
                 },
-                &mut |_, _| progress.advance(false),
+                &mut |_, _| progress.advance(false, |_| String::new()),
             )?;
             progress.finish();
         }

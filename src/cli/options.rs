@@ -76,7 +76,7 @@ impl ModelArgs {
 
 /// Loads a model, with its progress and notes.
 pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, CliError> {
-    let mut upload = progress::Upload::default();
+    let upload = progress::Upload::new();
     signals::on_truncation(folder);
     let begun = Instant::now();
     let engine = Engine::load_with(folder, options, &mut |done, total| upload.show(done, total))?;

@@ -1,4 +1,4 @@
-//! How far a long run is, on standard error: a bar in a terminal, else a line now and then.
+//! Progress of long runs on standard error: a bar in a terminal, elsewhere a line now and then.
 
 use super::say::{Level, counted, note, says};
 use crate::eval::run::Event;
@@ -12,128 +12,128 @@ use std::time::{Duration, Instant};
 /// Time between lines where there is no bar.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Whether there is a terminal for them, and somebody who wants them.
-fn shows_bars() -> bool {
-    std::io::stderr().is_terminal() && says(Level::Normal)
+/// A bar, hidden without a terminal or under --quiet.
+fn bar(total: Option<u64>, template: &str) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal() && says(Level::Normal);
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(total, target);
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }
 
+/// Items of a run.
 pub struct Progress {
-    bar: Option<ProgressBar>,
-    total: Option<u64>,
-    done: u64,
-    /// Items that earlier runs did; they say nothing about the speed of this one.
+    bar: ProgressBar,
+    /// Items of earlier runs, which do not count for the speed of this one.
     skipped: u64,
-    start: Instant,
     last: Instant,
 }
 
 impl Progress {
-    /// `total` items are to come, if that is known.
+    /// `total` items, if known.
     pub fn new(total: Option<u64>) -> Progress {
-        let start = Instant::now();
-        let bar = shows_bars().then(|| bar(total));
-        Progress { bar, total, done: 0, skipped: 0, start, last: start }
+        let template = match total {
+            Some(_) => "{bar:32} {pos}/{len} items{msg}  {elapsed} elapsed, {eta} left",
+            None => "{spinner} {pos} items{msg}  {elapsed} elapsed",
+        };
+        let bar = bar(total, template);
+        bar.enable_steady_tick(Duration::from_millis(500));
+        Progress { bar, skipped: 0, last: Instant::now() }
     }
 
-    /// One more item is done; `skipped` if it already was.
-    pub fn advance(&mut self, skipped: bool) {
-        self.done += 1;
-        self.skipped += u64::from(skipped);
-        if let Some(bar) = &self.bar {
-            bar.inc(1);
-            if skipped {
-                bar.reset_eta();
-            }
+    /// Counts an item; `skipped`: done by an earlier run. `status` describes the run so far.
+    pub fn advance(&mut self, skipped: bool, status: impl FnOnce(&Progress) -> String) {
+        self.bar.inc(1);
+        if skipped {
+            self.skipped += 1;
+            self.bar.reset_eta();
+        }
+        if !self.bar.is_hidden() {
+            self.bar.set_message(status(self));
         } else if self.last.elapsed() >= INTERVAL {
             self.last = Instant::now();
-            note(&self.line());
+            let of = self.bar.length().map_or(String::new(), |total| format!("/{total}"));
+            let (done, seconds) = (self.bar.position(), self.seconds());
+            let left = match (self.bar.length(), done - self.skipped) {
+                (Some(total), here @ 1..) => {
+                    format!(", about {:.0} s left", total.saturating_sub(done) as f64 * seconds / here as f64)
+                }
+                _ => String::new(),
+            };
+            note(&format!("{done}{of} items{}, {seconds:.0} s{left}", status(self)));
         }
     }
 
-    fn line(&self) -> String {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let of = self.total.map_or(String::new(), |total| format!("/{total}"));
-        let mut line = format!("{}{of} items, {seconds:.0} s", self.done);
-        let here = self.done - self.skipped;
-        if let (Some(total), 1..) = (self.total, here) {
-            let left = total.saturating_sub(self.done) as f64 * seconds / here as f64;
-            line += &format!(", about {left:.0} s left");
-        }
-        line
+    /// Since the start.
+    pub fn seconds(&self) -> f64 {
+        self.bar.elapsed().as_secs_f64()
     }
 
-    /// Takes the bar away.
-    pub fn finish(self) {
-        if let Some(bar) = self.bar {
-            bar.finish_and_clear();
+    /// Removes the bar.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The errors of a run; all are in the output.
+#[derive(Default)]
+pub struct Errors {
+    pub count: usize,
+    first: Vec<String>,
+}
+
+impl Errors {
+    const SHOWN: usize = 5;
+
+    pub fn add(&mut self, item: &str, why: Option<&str>) {
+        self.count += 1;
+        if self.first.len() < Self::SHOWN {
+            self.first.push(one_line(&format!("  {item}: {}", why.unwrap_or_default())));
+        }
+    }
+
+    /// Lists the first ones.
+    pub fn show(&self) {
+        self.first.iter().for_each(|line| note(line));
+        if self.count > self.first.len() {
+            note(&format!("  and {} more", self.count - self.first.len()));
         }
     }
 }
 
-fn bar(total: Option<u64>) -> ProgressBar {
-    let (bar, template) = match total {
-        Some(total) => (ProgressBar::new(total), "{bar:32} {pos}/{len} items  {elapsed} elapsed, {eta} left"),
-        None => (ProgressBar::new_spinner(), "{spinner} {pos} items  {elapsed} elapsed"),
-    };
-    bar.set_draw_target(ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
-/// Errors that are shown; all are in the output.
-const SHOWN_ERRORS: usize = 5;
-
-/// An evaluation: a bar with the accuracy so far, or a line now and then.
+/// An evaluation, with its accuracy so far.
 pub struct EvalProgress {
-    bar: Option<ProgressBar>,
-    total: usize,
-    task: String,
+    progress: Progress,
     counts: Counts,
-    start: Instant,
-    last: Instant,
 }
 
-/// Items so far.
 #[derive(Default)]
 struct Counts {
+    task: String,
     done: usize,
-    earlier: usize,
     correct: usize,
     no_answer: usize,
     truncated: usize,
-    errors: usize,
-    messages: Vec<String>,
+    errors: Errors,
     /// Of this run's items.
     seconds: BTreeMap<String, f64>,
 }
 
 impl EvalProgress {
     pub fn new(total: usize) -> EvalProgress {
-        let bar = shows_bars().then(|| {
-            let bar = bar(Some(total as u64));
-            let template = "{bar:32} {pos}/{len} items  {msg}  {elapsed} elapsed, {eta} left";
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar.enable_steady_tick(Duration::from_millis(500));
-            bar
-        });
-        let start = Instant::now();
-        EvalProgress { bar, total, task: String::new(), counts: Counts::default(), start, last: start }
+        EvalProgress { progress: Progress::new(Some(total as u64)), counts: Counts::default() }
     }
 
-    /// What comes next.
+    /// The next task.
     pub fn task(&mut self, name: &str) {
-        self.task = one_line(name);
+        self.counts.task = one_line(name);
     }
 
-    /// One more item is done.
     pub fn item(&mut self, event: &Event) {
         let counts = &mut self.counts;
         counts.done += 1;
-        counts.earlier += usize::from(event.earlier);
         counts.correct += usize::from(event.correct);
         counts.no_answer += usize::from(event.status == Status::NoAnswer);
         counts.truncated += usize::from(event.finish.is_cut_off());
@@ -141,49 +141,33 @@ impl EvalProgress {
             *counts.seconds.entry(stage.clone()).or_default() += seconds;
         }
         if event.status == Status::Error {
-            counts.errors += 1;
-            if counts.messages.len() < SHOWN_ERRORS {
-                let why = event.error.unwrap_or_default();
-                counts.messages.push(one_line(&format!("  {} {}: {why}", event.task, event.doc_id)));
-            }
+            counts.errors.add(&format!("{} {}", event.task, event.doc_id), event.error);
         }
-        if let Some(bar) = &self.bar {
-            bar.inc(1);
-            if event.earlier {
-                bar.reset_eta();
-            }
-            bar.set_message(self.so_far());
-        } else if self.last.elapsed() >= INTERVAL {
-            self.last = Instant::now();
-            note(&format!("{}/{} items, {}", self.counts.done, self.total, self.so_far()));
-        }
+        self.progress.advance(event.earlier, |progress| counts.status(progress));
     }
 
-    /// Task, accuracy, speed, and the stages that take most of the time.
-    fn so_far(&self) -> String {
-        let Counts { done, earlier, correct, ref seconds, .. } = self.counts;
-        let speed = 60.0 * (done - earlier) as f64 / self.start.elapsed().as_secs_f64().max(1e-9);
-        let accuracy = 100.0 * correct as f64 / done.max(1) as f64;
-        format!("{}: accuracy {accuracy:.1} %, {speed:.1} items/min{}", self.task, parts(seconds))
-    }
-
-    /// Takes the bar away and sums up. How many items have errors.
+    /// Removes the bar and prints a summary; returns the number of errors.
     pub fn finish(self) -> usize {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-        let Counts { done, earlier, correct, no_answer, truncated, errors, .. } = self.counts;
-        let seconds = self.start.elapsed().as_secs_f64();
+        self.progress.finish();
+        let Counts { done, correct, no_answer, truncated, errors, .. } = self.counts;
         note(&format!(
-            "{done} items in {seconds:.1} s ({earlier} were there already): {correct} correct, {no_answer} without an \
-             answer, {truncated} cut off at the limit, {}",
-            counted(errors, "error")
+            "{done} items in {:.1} s ({} were there already): {correct} correct, {no_answer} without an answer, \
+             {truncated} cut off at the limit, {}",
+            self.progress.seconds(),
+            self.progress.skipped,
+            counted(errors.count, "error")
         ));
-        self.counts.messages.iter().for_each(|message| note(message));
-        if errors > self.counts.messages.len() {
-            note(&format!("  and {} more", errors - self.counts.messages.len()));
-        }
-        errors
+        errors.show();
+        errors.count
+    }
+}
+
+impl Counts {
+    /// Task, accuracy, speed, and the slowest stages.
+    fn status(&self, progress: &Progress) -> String {
+        let speed = 60.0 * (self.done as f64 - progress.skipped as f64) / progress.seconds().max(1e-9);
+        let accuracy = 100.0 * self.correct as f64 / self.done.max(1) as f64;
+        format!(", {}: accuracy {accuracy:.1} %, {speed:.1} items/min{}", self.task, parts(&self.seconds))
     }
 }
 
@@ -198,31 +182,22 @@ fn parts(seconds: &BTreeMap<String, f64>) -> String {
     if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) }
 }
 
-/// Weights on their way to a device: a bar in a terminal.
-#[derive(Default)]
-pub struct Upload(Option<ProgressBar>);
+/// Weights on their way to a device.
+pub struct Upload(ProgressBar);
 
 impl Upload {
-    /// Shows that `done` of `total` bytes have been copied.
-    pub fn show(&mut self, done: usize, total: usize) {
-        if shows_bars() {
-            let bar = self.0.get_or_insert_with(|| upload_bar(total as u64));
-            bar.set_position(done as u64);
-            if done >= total {
-                bar.finish_and_clear();
-            }
+    pub fn new() -> Upload {
+        Upload(bar(None, "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left"))
+    }
+
+    /// Shows `done` of `total` copied bytes.
+    pub fn show(&self, done: usize, total: usize) {
+        self.0.set_length(total as u64);
+        self.0.set_position(done as u64);
+        if done >= total {
+            self.0.finish_and_clear();
         }
     }
-}
-
-fn upload_bar(total: u64) -> ProgressBar {
-    let bar = ProgressBar::new(total);
-    bar.set_draw_target(ProgressDrawTarget::stderr());
-    let template = "{bar:32} {bytes}/{total_bytes} to the device, {bytes_per_sec}, {eta} left";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 #[cfg(test)]

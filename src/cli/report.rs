@@ -1,7 +1,6 @@
 //! `uqac report`: tables and pictures of evaluations, recomputed from their samples.
 
 use super::error::CliError;
-use super::options::count;
 use super::{note, print};
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
 use crate::files;
@@ -36,29 +35,8 @@ pub struct ReportArgs {
     /// Also write the pictures to this folder, as SVG
     #[arg(long, value_name = "FOLDER")]
     pictures: Option<PathBuf>,
-    /// Methods to report, by their keys in uq.scores [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
-    methods: Vec<String>,
-    /// Baseline for differences
-    #[arg(long, value_name = "METHOD", default_value = "p")]
-    against: String,
-    /// Bootstrap resamples; 0: no intervals
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = count(0..=100_000))]
-    resamples: usize,
-    /// Choose the threshold that bounds the share of wrong answers, on a random half of the items, and test it on the other
-    ///
-    /// Exact Clopper-Pearson bounds over 20 thresholds.
-    #[arg(long, value_name = "SHARE", value_parser = share)]
-    target_risk: Option<f64>,
-    /// Confidence level of --target-risk
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value = "0.95")]
-    risk_confidence: f64,
-    /// Fit Platt scaling and isotonic regression on a random half of the items and show the errors on the other
-    #[arg(long)]
-    calibrate: bool,
-    /// Seed of the bootstrap and the halves
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u32,
+    #[command(flatten)]
+    options: AnalysisOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -66,11 +44,6 @@ Examples:
   uqac report runs/abacus
   uqac report runs/qwen runs/llama --format html --output report
   uqac report runs/qwen --methods p,p_sim,self_consistency --against self_consistency";
-
-fn share(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "expected a number".to_owned())?;
-    if value > 0.0 && value < 1.0 { Ok(value) } else { Err("expected a number above 0 and below 1".to_owned()) }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -87,16 +60,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     if let Some(file) = &file {
         refuse_existing(file, args.overwrite || folder.is_some(), &args.folders)?;
     }
-    let options = AnalysisOptions {
-        resamples: args.resamples,
-        seed: args.seed,
-        methods: args.methods.clone(),
-        against: args.against.clone(),
-        target_risk: args.target_risk,
-        risk_confidence: args.risk_confidence,
-        calibrate: args.calibrate,
-    };
-    let analysis = analyse(&args.folders, &options)?;
+    let analysis = analyse(&args.folders, &args.options)?;
     if !matches!(args.format, Format::Table | Format::Markdown) {
         for run in &analysis.runs {
             run.notes.iter().for_each(|what| note(&format!("note: {}: {what}", run.name)));

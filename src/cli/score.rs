@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::options::{MethodArgs, ModelArgs, examples_and_rules};
-use super::progress::Progress;
+use super::progress::{Errors, Progress};
 use super::say::counted;
 use super::{SOME_FAILED, manifest, note, signals};
 use crate::engine::Engine;
@@ -20,7 +20,6 @@ use crate::uq::{Parameters, Reading};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 /// Score responses that already exist
 ///
@@ -122,12 +121,12 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
             output.append(&record)?;
             tally.count(&record);
         }
-        progress.advance(skipped);
+        progress.advance(skipped, |_| String::new());
     }
     progress.finish();
-    tally.report();
+    tally.report(progress.seconds());
     ended?;
-    Ok(ExitCode::from(if tally.error + tally.earlier_errors > 0 { SOME_FAILED } else { 0 }))
+    Ok(ExitCode::from(if tally.errors.count + tally.earlier_errors > 0 { SOME_FAILED } else { 0 }))
 }
 
 /// Two names of one file, links and redirections included: writing would destroy the input, or feed it for ever.
@@ -198,59 +197,44 @@ fn score_line(
     }
 }
 
-/// Errors that the summary spells out; all are in the output.
-const SHOWN_ERRORS: usize = 5;
-
-/// What the summary says.
+/// Counts for the summary.
 struct Tally {
-    start: Instant,
     ok: usize,
     no_answer: usize,
-    error: usize,
-    /// Records that were there before this run, and those of them that are errors.
+    errors: Errors,
+    /// Records of earlier runs, and the errors among them.
     earlier: usize,
     earlier_errors: usize,
-    /// Tokens that went through the model, variants not counted.
+    /// Tokens through the model, without variants.
     tokens: usize,
-    messages: Vec<String>,
 }
 
 impl Tally {
     fn new(done: &Done) -> Tally {
         let (earlier, earlier_errors) = (done.len(), done.error);
-        let start = Instant::now();
-        Tally { start, ok: 0, no_answer: 0, error: 0, earlier, earlier_errors, tokens: 0, messages: Vec::new() }
+        Tally { ok: 0, no_answer: 0, errors: Errors::default(), earlier, earlier_errors, tokens: 0 }
     }
 
     fn count(&mut self, record: &Record) {
         match record.status {
             Status::Ok => self.ok += 1,
             Status::NoAnswer => self.no_answer += 1,
-            Status::Error => {
-                self.error += 1;
-                if self.messages.len() < SHOWN_ERRORS {
-                    let why = record.error.as_deref().unwrap_or_default();
-                    self.messages.push(format!("  {}: {why}", record.id));
-                }
-            }
+            Status::Error => self.errors.add(&record.id.to_string(), record.error.as_deref()),
         }
     }
 
-    fn report(&self) {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let scored = self.ok + self.no_answer + self.error;
+    fn report(&self, seconds: f64) {
+        let scored = self.ok + self.no_answer + self.errors.count;
         let mut line = format!("{} in {seconds:.1} s", counted(scored, "item"));
         if self.tokens > 0 {
             line += &format!(" ({:.0} tokens/s)", self.tokens as f64 / seconds);
         }
-        line += &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.error, "error"));
+        line +=
+            &format!(": {} ok, {} without an answer, {}", self.ok, self.no_answer, counted(self.errors.count, "error"));
         if self.earlier > 0 {
             line += &format!("; {} were there already, {} of them errors", self.earlier, self.earlier_errors);
         }
         note(&line);
-        self.messages.iter().for_each(|message| note(message));
-        if self.error > self.messages.len() {
-            note(&format!("  and {} more", self.error - self.messages.len()));
-        }
+        self.errors.show();
     }
 }

@@ -135,7 +135,7 @@ pub enum CalibrationError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: not a calibration: {why}; make it again with `uqac calibrate`, or remove it", path.display())]
     Invalid { path: PathBuf, why: String },
-    #[error("there is no folder for caches to write the calibration into: give --output FILE, or set UQAC_CACHE")]
+    #[error("no cache folder for the calibration: give --output FILE, or set UQAC_CACHE")]
     NoFolder,
 }
 

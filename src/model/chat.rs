@@ -76,13 +76,13 @@ pub enum ChatError {
     #[error("{origin}: not a template this program understands: {message}")]
     Syntax { origin: String, message: String },
     /// The template itself refused the conversation (`raise_exception`).
-    #[error("the model's chat template refuses this conversation: {message}")]
+    #[error("the model's chat template rejects this conversation: {message}")]
     Template { message: String },
     /// The template broke off while it was rendered.
     #[error("the model's chat template cannot be rendered: {message}")]
     Render { message: String },
     /// The template fails without tools, and not with one.
-    #[error("the model's chat template needs tools, which this program does not have; without them it says: {message}")]
+    #[error("the model's chat template requires tools, which are not supported; without them: {message}")]
     NeedsTools { message: String },
     /// The template takes more steps, memory or stack than any template should.
     #[error("the model's chat template was stopped: {message}; templates of published models need far less")]

@@ -32,7 +32,7 @@ static FILES: &[(&str, &[u8])] = files![
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// No environment variable names a cache folder.
-    #[error("there is no folder to unpack the model {NAME} into: set UQAC_CACHE to one, or give another --model")]
+    #[error("no cache folder for the model {NAME}: set UQAC_CACHE, or give another --model")]
     NoFolder,
     /// The folder cannot be written.
     #[error("the model {NAME} could not be unpacked: {}: {source}\nset UQAC_CACHE to a folder that can be written", path.display())]

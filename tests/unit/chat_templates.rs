@@ -315,7 +315,7 @@ fn a_refusal_carries_the_templates_words() {
         ChatError::Template { message } => assert_eq!(message, "no system here"),
         other => panic!("{other:?}"),
     }
-    assert!(error.to_string().contains("refuses this conversation: no system here"), "{error}");
+    assert!(error.to_string().contains("rejects this conversation: no system here"), "{error}");
 }
 
 /// What is an error in Jinja2 is one here, told from a refusal, and nothing panics.

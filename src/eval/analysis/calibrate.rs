@@ -33,13 +33,13 @@ pub enum CalibrateError {
     Analysis(#[from] AnalysisError),
     #[error("{name}: the manifest has no {what}; run `uqac eval` with this version")]
     Manifest { name: String, what: &'static str },
-    #[error("{first} and {other} are of different {what}: a calibration is for one")]
+    #[error("{first} and {other} have different {what}; a calibration covers one")]
     Different { first: String, other: String, what: &'static str },
     #[error(
         "{items} graded answers, {correct} of them right: expected at least {MIN_ITEMS}, and {MIN_OF_CLASS} right and wrong ones"
     )]
     TooFew { items: usize, correct: usize },
-    #[error("no score \"{score}\" of every answer from one pass; valid names: auto, {}", known.join(", "))]
+    #[error("no score \"{score}\" on every answer; valid names: auto, {}", known.join(", "))]
     NoScore { score: String, known: Vec<String> },
 }
 

@@ -18,15 +18,15 @@ use thiserror::Error;
 /// Run folders cannot be read.
 #[derive(Debug, Error)]
 pub enum AnalysisError {
-    #[error("{}: not the folder of a run: it has no manifest.json; give a folder that `uqac eval --output` has written{}", folder.display(), hint(inside))]
+    #[error("{}: not a run folder (no manifest.json); expected a folder written by `uqac eval --output`{}", folder.display(), hint(inside))]
     NotARun { folder: PathBuf, inside: Vec<PathBuf> },
-    #[error("{}: no such folder; give a folder that `uqac eval --output` has written", .0.display())]
+    #[error("{}: no such folder; expected one written by `uqac eval --output`", .0.display())]
     NoFolder(PathBuf),
     #[error("{}: expected a run's manifest, a JSON object: {why}", file.display())]
     Manifest { file: PathBuf, why: String },
     #[error("{}: format {found}, but this version reads format {}; use the version that wrote it", file.display(), super::FORMAT)]
     Format { file: PathBuf, found: u64 },
-    #[error("{}: no line of it can be read as what a run writes ({why})", file.display())]
+    #[error("{}: no readable line ({why})", file.display())]
     NoSamples { file: PathBuf, why: String },
     #[error("no run has scores of a method {method:?}; valid names: {}", known.join(", "))]
     NoMethod { method: String, known: Vec<String> },

@@ -32,6 +32,7 @@ use holdout::Holdout;
 
 use super::metrics::{Balanced, Metric, Resampling};
 use super::sample::Similarity;
+use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -40,22 +41,37 @@ use std::path::{Path, PathBuf};
 /// Version of what [`results_json`] returns.
 pub const FORMAT: u32 = 1;
 
-/// What is computed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// Options of an analysis; also those of the command line.
+#[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
 pub struct AnalysisOptions {
-    /// Resamples of the bootstrap; 0: no intervals.
+    /// Bootstrap resamples; 0: no intervals
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = RangedU64ValueParser::<usize>::new().range(0..=100_000))]
     pub resamples: usize,
+    /// Seed of the bootstrap and the halves
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u32,
-    /// Only these methods, if any are given.
+    /// Methods to report, by their keys in uq.scores [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
     pub methods: Vec<String>,
-    /// The method that the others are compared with.
+    /// Baseline for differences
+    #[arg(long, value_name = "METHOD", default_value = "p")]
     pub against: String,
-    /// Share of wrong answers to be held by answering only above a threshold.
+    /// Choose the threshold that bounds the share of wrong answers, on a random half of the items, and test it on the other
+    ///
+    /// Exact Clopper-Pearson bounds over 20 thresholds.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
     pub target_risk: Option<f64>,
-    /// With what probability it is to be held.
+    /// Confidence level of --target-risk
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
     pub risk_confidence: f64,
-    /// Whether to fit maps to calibrated probabilities.
+    /// Fit Platt scaling and isotonic regression on a random half of the items and show the errors on the other
+    #[arg(long)]
     pub calibrate: bool,
+}
+
+fn share(text: &str) -> Result<f64, &'static str> {
+    let value = text.parse().ok().filter(|value| *value > 0.0 && *value < 1.0);
+    value.ok_or("expected a number above 0 and below 1")
 }
 
 impl Default for AnalysisOptions {

@@ -16,15 +16,15 @@ pub enum FolderError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: not a manifest of this program: {source}; give another --output", path.display())]
     Manifest { path: PathBuf, source: serde_json::Error },
-    #[error("{}: format {found}, this program writes format {expected}; use the version that made it, or a new folder", path.display())]
+    #[error("{}: format {found}, this program writes format {expected}; use that version, or a new --output", path.display())]
     Format { path: PathBuf, expected: u32, found: u32 },
-    #[error("{}: what is there was made with another model or other options; resume with those, or give a new --output\n  {}", path.display(), differences.join("\n  "))]
+    #[error("{}: made with another model or other options; use those, or a new --output\n  {}", path.display(), differences.join("\n  "))]
     OtherOptions { path: PathBuf, differences: Vec<String> },
     #[error(transparent)]
     Append(#[from] AppendError),
-    #[error("{}: item {doc_id} is another question than in an earlier run: the task's data has changed; give a new folder to --output", path.display())]
+    #[error("{}: item {doc_id} was another question in an earlier run: the task's data has changed; use a new --output", path.display())]
     OtherQuestion { path: PathBuf, doc_id: usize },
-    #[error("{}: its responses end elsewhere than this run's would: the folder has {found}, this run {expected}; give its --max-tokens and --stop, or a new folder to --output", path.display())]
+    #[error("{}: other response limits: the folder has {found}, this run {expected}; use its --max-tokens and --stop, or a new --output", path.display())]
     OtherLimits { path: PathBuf, found: String, expected: String },
 }
 

@@ -157,7 +157,7 @@ pub enum MethodError {
     Encode(#[from] EncodeError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error("what the method found cannot be written: {0}")]
+    #[error("the method's findings cannot be serialized: {0}")]
     Json(#[from] serde_json::Error),
 }
 
