@@ -15,19 +15,16 @@
 //   gemm_m{64,128}        (x, jobs, n, k, accumulate)
 //   gemm_gated_m{64,128}  (x, jobs, n, k, activation)                    y of job 0 = act(its sums) * sums of job 1; or rounded
 //   round_rows            (x, width, to)                                 to <- x, one power of two a row
-//   scale_products        (products, x_scales, x_stride, scales, y, count, outs, accumulate)  of a library that multiplies f16 alone
 //
 //   x           [n, k], rounded; round_rows: [rows, width] f32     jobs        matrices over the same x, f16 (MatrixJobs)
 //   accumulate  0: y is written; 1: y is added to                  activation  0 SiLU, 1 GELU (tanh)
-//   to          [rows, width]                                      products, y [rows, outs], count numbers of f32; y may be products
-//   x_scales    [rows, x_stride] f32, of which each row's first is used
+//   to          [rows, width]
 //
 // PRECOND: gemm*: grid (ceil(n / m), sum over jobs of ceil(outs / m), gated: ceil(2 outs / m)), block 128; k a multiple
 //   of 8, outs of 2; x, w, y, scales and biases aligned to 16 bytes; dynamic shared memory NAME_shared_bytes (more than
 //   48 KiB, so that the limit must be raised).
 // m64 is for few rows; those of a block that are not there cost time, not correctness.
 // PRECOND: round_rows: grid rows, block 1024, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
-// PRECOND: scale_products: grid ceil(count / 1024), block 256, no shared memory; outs a multiple of 4; aligned to 16 bytes.
 #include "dense.cuh"
 
 namespace gemm {
@@ -245,20 +242,4 @@ extern "C" __global__ void __launch_bounds__(1024)
   start_early();
   const float4* row = reinterpret_cast<const float4*>(x + (size_t)blockIdx.x * width);
   round_row<1024>([&](int i) { return row[i]; }, width, to, reinterpret_cast<float*>(dyn_smem));
-}
-
-SHARED_BYTES(scale_products, 0)
-extern "C" __global__ void __launch_bounds__(256)
-    scale_products(const float* products, const float* x_scales, int x_stride, const float* scales, float* y, int count,
-                   int outs, int accumulate) {
-  PRECOND_GRID(ceil_div(count, 1024), 1);
-  const size_t at = 4 * ((size_t)blockIdx.x * 256 + threadIdx.x);
-  if (at >= (size_t)count) return;
-  const int out = (int)(at % outs);
-  const float row = x_scales[at / outs * x_stride];
-  float4* to = reinterpret_cast<float4*>(y + at);
-  const float4 p = *reinterpret_cast<const float4*>(products + at);
-  const float4 one = make_float4(1.0f, 1.0f, 1.0f, 1.0f), zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  const float4 s = scales ? *reinterpret_cast<const float4*>(scales + out) : one, old = accumulate ? *to : zero;
-  *to = make_float4(old.x + p.x * row * s.x, old.y + p.y * row * s.y, old.z + p.z * row * s.z, old.w + p.w * row * s.w);
 }

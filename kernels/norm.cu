@@ -1,22 +1,18 @@
-// RMS norm and the gate's activation over rows of f32. A variant for prefill writes the f16 rows that gemm.cu takes.
+// RMS norm over rows of f32. A variant for prefill writes the f16 rows that gemm.cu takes.
 //
 //   rms_norm        (x, weight, offset, eps, width, y, not_finite)       y = norm(x)
 //   rms_norm_f16    (x, weight, offset, eps, width, to)                  to = norm(x), one power of two a row
 //   add_rms_norm    (x, h, weight, offset, eps, width)                   x += norm(h), the post norms of Gemma
-//   gated_act       (gate, up, y, count, activation)                     y = act(gate) * up
 //
 // norm(x) = x / sqrt(mean square of x + eps) * (offset + weight)
 //
 //   x, h, y      [rows, width] f32; y may be x
 //   weight       [width] f32; offset 0 or 1
 //   not_finite   [1] int or null: set to 1 if any row has a mean square that is not finite
-//   gate, up, y  [count] f32; y may be gate
 //   to           [rows, width], rounded (rounded.cuh)
-//   activation   0 SiLU, 1 GELU (tanh)
 //
 // PRECOND: the norms: grid rows, block 256, dynamic shared memory NAME_shared_bytes; width a multiple of 4.
-// PRECOND: gated_act: grid ceil(count / 1024), block 256, no shared memory; count a multiple of 4.
-// PRECOND: all pointers but not_finite aligned to 16 bytes; width and count below 2^31.
+// PRECOND: all pointers but not_finite aligned to 16 bytes; width below 2^31.
 #include "dense.cuh"
 
 namespace rms {
@@ -41,17 +37,10 @@ __device__ __forceinline__ float4 normed(float4 x, float factor, float4 weight, 
                      x.z * factor * (offset + weight.z), x.w * factor * (offset + weight.w));
 }
 
-__device__ __forceinline__ float4 gated(const float* gate, const float* up, size_t at, int activation) {
-  const float4 g = *reinterpret_cast<const float4*>(gate + at), u = *reinterpret_cast<const float4*>(up + at);
-  return make_float4(activate(g.x, activation) * u.x, activate(g.y, activation) * u.y, activate(g.z, activation) * u.z,
-                     activate(g.w, activation) * u.w);
-}
-
 }  // namespace rms
 
 SHARED_BYTES(rms_norm, rms::THREADS / 32 * 4)
 SHARED_BYTES(add_rms_norm, rms::THREADS / 32 * 4)
-SHARED_BYTES(gated_act, 0)
 SHARED_BYTES(rms_norm_f16, rms::THREADS / 32 * 4 * 2)
 STARTS_EARLY(rms_norm)
 STARTS_EARLY(add_rms_norm)
@@ -78,13 +67,6 @@ extern "C" __global__ void __launch_bounds__(256)
     const float4 add = rms::normed(from[i], factor, w[i], offset), old = to[i];
     to[i] = make_float4(old.x + add.x, old.y + add.y, old.z + add.z, old.w + add.w);
   }
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-    gated_act(const float* gate, const float* up, float* y, int count, int activation) {
-  PRECOND_GRID(ceil_div(count, 4 * rms::THREADS), 1);
-  const size_t at = 4 * ((size_t)blockIdx.x * rms::THREADS + threadIdx.x);
-  if (at < (size_t)count) *reinterpret_cast<float4*>(y + at) = rms::gated(gate, up, at, activation);
 }
 
 extern "C" __global__ void __launch_bounds__(256)

@@ -21,15 +21,14 @@ pub struct Load {
     k_cache: Option<String>,
     v_cache: Option<String>,
     threads: usize,
-    gemm: String,
     weights: String,
     gamma: Option<Vec<f64>>,
 }
 
 impl Default for Load {
     fn default() -> Load {
-        let [device, gemm, weights] = ["auto", "own", "file"].map(str::to_owned);
-        Load { device, k_cache: None, v_cache: None, threads: 0, gemm, weights, gamma: None }
+        let [device, weights] = ["auto", "file"].map(str::to_owned);
+        Load { device, k_cache: None, v_cache: None, threads: 0, weights, gamma: None }
     }
 }
 
@@ -45,7 +44,6 @@ impl Load {
             threads: self.threads,
             k_cache: cache("k_cache", &self.k_cache)?,
             v_cache: cache("v_cache", &self.v_cache)?,
-            gemm: parsed("gemm", &self.gemm)?,
             weights: parsed("weights", &self.weights)?,
             gamma: self.gamma.as_ref().map_or(Ok(Gamma::PUBLISHED), gamma)?,
             ..EngineOptions::default()

@@ -87,7 +87,6 @@ def load(
     k_cache: Literal["f32", "f16", "bf16"] | None = None,
     v_cache: Literal["f32", "f16", "bf16"] | None = None,
     threads: int = 0,
-    gemm: Literal["own", "auto", "cublaslt"] = "own",
     weights: Literal["file", "q8"] = "file",
     gamma: Sequence[float] | None = None,
 ) -> Model:
@@ -105,7 +104,7 @@ def load(
     missing = _uqac.downloadable(str(model))
     if missing is not None:
         _download(*missing)
-    options: dict[str, Any] = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, gemm=gemm, weights=weights)
+    options: dict[str, Any] = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, weights=weights)
     if gamma is not None:
         options["gamma"] = list(gamma)
     native, events = _uqac.Model.load(str(model), json.dumps(options))

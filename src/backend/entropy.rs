@@ -78,7 +78,7 @@ pub struct EntropyState {
 }
 
 /// Whether the regularized normalization of the authors' code is followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntropyRule {
     /// H = ln Z' - S'/Z'.
     Exact,

@@ -55,7 +55,7 @@ impl DecodeRow {
 }
 
 /// What is recorded of a sequence's rows for row reconstruction and similarity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceOptions {
     /// Rows before this one are not recorded.
     pub first_row: usize,

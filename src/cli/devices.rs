@@ -132,7 +132,7 @@ fn devices() -> Value {
         Err(error) => cuda_error = Some(error.to_string()),
     }
     list.push(json!({"device": "reference", "name": "scalar", "threads": 1}));
-    json!({"devices": list, "cuda_error": cuda_error, "cublaslt": cuda::cublaslt::version()})
+    json!({"devices": list, "cuda_error": cuda_error})
 }
 
 fn lines(devices: &Value) -> String {
@@ -160,9 +160,6 @@ fn lines(devices: &Value) -> String {
             }
         };
         text += &format!("{}\n", visible(&line));
-    }
-    if let (Some(version), None) = (devices["cublaslt"].as_str(), devices["cuda_error"].as_str()) {
-        text += &format!("        cuBLASLt {version} is there: --gemm auto or cublaslt uses it for wide products\n");
     }
     if let Some(error) = devices["cuda_error"].as_str() {
         text += &format!("cuda    none: {}\n", visible(error));

@@ -16,7 +16,7 @@ pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
-use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions, Gemm};
+use crate::backend::cuda::{CudaBackend, CudaError, CudaOptions};
 use crate::backend::entropy::Gamma;
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
@@ -45,9 +45,6 @@ pub struct EngineOptions {
     /// Type of cached values [default: f32; on CUDA f16]
     #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
     pub v_cache: Option<DType>,
-    /// GEMM backend for prefill on CUDA; auto: the faster one at load time (bits may differ between runs)
-    #[arg(long, value_name = "own|auto|cublaslt", default_value_t, hide_short_help = true)]
-    pub gemm: Gemm,
     /// CPU weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
@@ -69,7 +66,6 @@ impl Default for EngineOptions {
             threads: 0,
             k_cache: None,
             v_cache: None,
-            gemm: Gemm::Own,
             isa: Isa::detect(),
             input_rounding: InputRounding::F32,
             weights: WeightFormat::File,
@@ -236,10 +232,9 @@ fn open_backend(
     options: &EngineOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
-    let EngineOptions { device, threads, k_cache, v_cache, gemm, isa, input_rounding, weights: format, gamma, .. } =
-        *options;
+    let EngineOptions { device, threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma, .. } = *options;
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
-        let options = CudaOptions { ordinal, k_cache, v_cache, gemm };
+        let options = CudaOptions { ordinal, k_cache, v_cache };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let cuda_fallback_reason = match device {

@@ -138,7 +138,7 @@ impl Weight {
         self.rows * self.in_features * self.dtype.size()
     }
 
-    fn byte_slice(&self) -> &[u8] {
+    pub(crate) fn byte_slice(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped { file, start } => &file.map[*start..*start + self.byte_len()],
             Bytes::Copied(words) => &bytemuck::cast_slice(words)[..self.byte_len()],
@@ -155,39 +155,39 @@ impl Weight {
     }
 }
 
-/// The weights of one transformer layer; shapes in [`ModelSpec`]'s terms.
+/// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes in [`ModelSpec`]'s terms.
 #[derive(Clone, Debug)]
-pub struct LayerWeights {
+pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     /// `[hidden_size]`, before attention.
-    pub input_norm: Vec<f32>,
+    pub input_norm: V,
     /// `[num_attention_heads · head_dim, hidden_size]`
-    pub q: Weight,
+    pub q: M,
     /// `[num_key_value_heads · head_dim, hidden_size]`, both.
-    pub k: Weight,
-    pub v: Weight,
-    pub q_bias: Option<Vec<f32>>,
-    pub k_bias: Option<Vec<f32>>,
-    pub v_bias: Option<Vec<f32>>,
+    pub k: M,
+    pub v: M,
+    pub q_bias: Option<V>,
+    pub k_bias: Option<V>,
+    pub v_bias: Option<V>,
     /// `[head_dim]`, both, where [`ModelSpec::qk_norm`].
-    pub q_norm: Option<Vec<f32>>,
-    pub k_norm: Option<Vec<f32>>,
+    pub q_norm: Option<V>,
+    pub k_norm: Option<V>,
     /// `[hidden_size, num_attention_heads · head_dim]`
-    pub o: Weight,
-    pub o_bias: Option<Vec<f32>>,
+    pub o: M,
+    pub o_bias: Option<V>,
     /// `[hidden_size]`, on the attention's output, where [`ModelSpec::post_norms`].
-    pub post_attention_norm: Option<Vec<f32>>,
+    pub post_attention_norm: Option<V>,
     /// `[hidden_size]`, before the feed-forward network.
-    pub feed_forward_norm: Vec<f32>,
+    pub feed_forward_norm: V,
     /// `[intermediate_size, hidden_size]`, both.
-    pub gate: Weight,
-    pub up: Weight,
+    pub gate: M,
+    pub up: M,
     /// `[hidden_size, intermediate_size]`
-    pub down: Weight,
-    pub gate_bias: Option<Vec<f32>>,
-    pub up_bias: Option<Vec<f32>>,
-    pub down_bias: Option<Vec<f32>>,
+    pub down: M,
+    pub gate_bias: Option<V>,
+    pub up_bias: Option<V>,
+    pub down_bias: Option<V>,
     /// `[hidden_size]`, on the feed-forward network's output, where [`ModelSpec::post_norms`].
-    pub post_feed_forward_norm: Option<Vec<f32>>,
+    pub post_feed_forward_norm: Option<V>,
 }
 
 /// All weights of a model.

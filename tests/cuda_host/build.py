@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles kernels/*.cu for the host and builds on them.
 
-  build.py [options] lib              libcuda.so.1 with all kernels, a libnvrtc.so and a libcublasLt.so that go with it;
+  build.py [options] lib              libcuda.so.1 with all kernels, and a libnvrtc.so that goes with it;
                                       prints their folder (for LD_LIBRARY_PATH)
   build.py [options] tests [NAME..]   tests/cuda_kernels/NAME.cpp (default: all), built and run
   build.py [options] lab [NAME..]     kernels/lab/NAME.cpp (default: all): the same for the lab's checks
@@ -147,10 +147,8 @@ class Builder:
             # Its soname is the first that a loader asks for, so that a process that has loaded it gets it again.
             run([self.cxx, *self.flags, "-shared", "-Wl,-soname,libcuda.so", "-o", part, *own, *self.kernel_objects()])
             part.rename(library)
-            for name in ("nvrtc", "cublasLt"):
-                source = HERE / name.lower() / f"lib{name}.cpp"
-                run([self.cxx, *self.flags, "-shared", f"-Wl,-soname,lib{name}.so", "-o", self.folder / f"lib{name}.so",
-                     self.object(source), "-ldl"])
+            nvrtc = self.object(HERE / "nvrtc" / "libnvrtc.cpp")
+            run([self.cxx, *self.flags, "-shared", "-Wl,-soname,libnvrtc.so", "-o", self.folder / "libnvrtc.so", nvrtc, "-ldl"])
             link = self.folder / "libcuda.so"
             link.unlink(missing_ok=True)
             link.symlink_to(library.name)

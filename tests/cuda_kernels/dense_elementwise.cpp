@@ -8,7 +8,6 @@
 
 CUDA_HOST_EXPORT(rms_norm)
 CUDA_HOST_EXPORT(add_rms_norm)
-CUDA_HOST_EXPORT(gated_act)
 CUDA_HOST_EXPORT(rms_norm_f16)
 CUDA_HOST_EXPORT(embed_f16)
 CUDA_HOST_EXPORT(embed_f32)
@@ -102,18 +101,6 @@ static void test_not_finite() {
            flag.get());
     check(flag[0] == 1, "rms_norm: no flag");
     check(std::isfinite(y[0]) && std::isfinite(y[130]), "rms_norm: a bad row spoils others");
-  }
-}
-
-static void test_gated(int n) {
-  const auto gate = normal(n, n, 4), up = normal(n, n + 1, 4);
-  for (int activation : {0, 1}) {
-    Device<float> g(gate), u(up);
-    launch("gated_act", ceil_div(n, 1024), 256, 0, (const float*)g.get(), (const float*)u.get(), g.get(), n,
-           activation);
-    for (int i = 0; i < n; ++i)
-      check_error(std::abs(g[i] - activate_f64(gate[i], activation) * up[i]),
-                  16 * U * std::abs(gate[i] * (double)up[i]) + 1e-12, "gated_act");
   }
 }
 
@@ -288,7 +275,6 @@ int main() {
   for (int width : {8, 96, 1000, 9000})
     for (float offset : {0.0f, 1.0f}) test_norm_f16(width, 3, offset);
   test_not_finite();
-  for (int n : {4, 1000, 1024, 5000}) test_gated(n);
   for (int width : {8, 64, 576, 2304}) {
     test_embed<float>(width, 5, false);
     test_embed<__half>(width, 1, false);

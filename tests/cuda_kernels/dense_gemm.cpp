@@ -18,7 +18,6 @@ CUDA_HOST_EXPORT(gemm_gated_m128)
 CUDA_HOST_EXPORT(gemm_hopper)
 CUDA_HOST_EXPORT(gemm_gated_hopper)
 CUDA_HOST_EXPORT(round_rows)
-CUDA_HOST_EXPORT(scale_products)
 
 constexpr double U = 1.0 / (1 << 24);
 
@@ -252,31 +251,10 @@ static void test_round_rows() {
   }
 }
 
-static void test_scale_products() {
-  const int rows = 3;
-  for (int outs : {4, 256, 1300}) {
-    const auto products = normal((size_t)rows * outs, 1), before = normal(products.size(), 2);
-    const int stride = 2;
-    std::vector<float> x_scales(rows * stride, NAN), scales;
-    for (int i = 0; i < rows; ++i) x_scales[i * stride] = std::ldexp(1.0f, 5 * i - 3);
-    for (int i = 0; i < outs; ++i) scales.push_back(std::ldexp(1.0f, i % 7));
-    for (bool with : {false, true}) {
-      Device<float> in(products), xs(x_scales), ws(scales), y(before);
-      launch("scale_products", ceil_div(rows * outs, 1024), 256, 0, (const float*)in.get(), (const float*)xs.get(),
-             stride, with ? (const float*)ws.get() : nullptr, y.get(), rows * outs, outs, (int)with);
-      for (size_t i = 0; i < products.size(); ++i) {
-        const float want = products[i] * x_scales[i / outs * stride] * (with ? scales[i % outs] : 1.0f);
-        check(y[i] == (with ? before[i] + want : want), "scale_products");
-      }
-    }
-  }
-}
-
 int main() {
   test_sizes();
   test_batch_independence();
   test_hopper();
   test_round_rows();
-  test_scale_products();
   return report("gemm");
 }

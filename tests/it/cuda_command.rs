@@ -1,8 +1,7 @@
-//! The program on the host-run CUDA driver: choice of device, error messages, cuBLASLt, memory that cannot be mapped.
+//! The program on the host-run CUDA driver: choice of device, error messages, memory that cannot be mapped.
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 use test_support::{cuda_host, tiny};
@@ -87,53 +86,6 @@ fn devices_that_cannot_be_used_are_explained() {
     let listed = text(&output.stdout);
     // where the crate was built with nvcc, NVRTC is not missed
     assert!(listed.contains("install the CUDA toolkit") || listed.contains("kernels built in"), "{listed}");
-}
-
-/// What `uqac inspect --gemm` says of the device.
-fn device(libraries: &Path, environment: &[(&str, &str)], model: &Path, gemm: &str) -> Result<String, String> {
-    let path = model.to_str().unwrap();
-    let output = uqac(Some(libraries), environment, &["inspect", path, "--device", "cuda", "--gemm", gemm, "--json"]);
-    if !output.status.success() {
-        assert_eq!(output.status.code(), Some(2));
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
-    Ok(facts["run"]["device"].as_str().unwrap().to_owned())
-}
-
-#[test]
-fn what_is_faster_is_taken_and_reported() {
-    let Some(libraries) = cuda_host::library_folder() else { return };
-    let folder = tiny::four_shapes(Dtype::BF16);
-    let says = |environment: &[(&str, &str)], gemm: &str| device(libraries, environment, folder.path(), gemm).unwrap();
-    // the host-run kernels are far slower than a plain loop, and that than a pause
-    assert!(says(&[], "auto").contains("cuBLASLt 13.1 (faster) for 4 of 4 shapes"));
-    assert!(says(&[("UQAC_HOST_CUBLASLT_SLOW", "1")], "auto").contains("cuBLASLt 13.1 (faster) for 0 of 4 shapes"));
-    assert!(!says(&[], "own").contains("cuBLASLt"));
-    // no algorithm whose bits do not depend on the pass: never taken
-    let unsteady = [("UQAC_HOST_CUBLASLT_UNSTEADY", "1")];
-    assert!(says(&unsteady, "cublaslt").contains("cuBLASLt 13.1 (asked for) for 0 of 4 shapes"));
-    let devices = uqac(Some(libraries), &[], &["devices"]);
-    assert!(String::from_utf8_lossy(&devices.stdout).contains("cuBLASLt 13.1"));
-}
-
-#[test]
-fn a_machine_without_it_says_so() {
-    let Some(libraries) = cuda_host::library_folder() else { return };
-    let (folder, without) = (tiny::four_shapes(Dtype::BF16), tempfile::tempdir().unwrap());
-    for library in ["libcuda.so.1", "libnvrtc.so"] {
-        fs::copy(libraries.join(library), without.path().join(library)).unwrap();
-    }
-    if device(without.path(), &[], folder.path(), "cublaslt").is_ok() {
-        eprintln!("SKIPPED: this machine has a libcublasLt of its own");
-        return;
-    }
-    let refused = device(without.path(), &[], folder.path(), "cublaslt").unwrap_err();
-    assert!(refused.contains("libcublasLt could not be loaded") && refused.contains("--gemm own"), "{refused}");
-    let fallen_back = device(without.path(), &[], folder.path(), "auto").unwrap();
-    assert!(fallen_back.contains("own kernels: there is no libcublasLt"), "{fallen_back}");
-    let wrong = device(libraries, &[], folder.path(), "fast").unwrap_err();
-    assert!(wrong.contains("own, auto or cublaslt"), "{wrong}");
 }
 
 /// Where the driver cannot map memory, a grown cache is a new one and a copy. Nor does anything else change.

@@ -5,7 +5,7 @@ use serde_json::json;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use test_support::{cuda_host, tiny};
-use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
+use uqac::backend::cuda::{CudaBackend, CudaOptions};
 use uqac::backend::forward::extend;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{Backend, BackendError, DecodeRow, Row};
@@ -19,7 +19,7 @@ fn backend(progress: &mut dyn FnMut(usize, usize)) -> CudaBackend {
     tiny::write_weights(folder.path(), &config, |_, _| ());
     let spec = ModelSpec::from_folder(folder.path()).unwrap();
     let weights = Arc::new(Weights::open(folder.path(), &spec).unwrap());
-    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None, gemm: Gemm::Own };
+    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None };
     CudaBackend::new(spec, weights, &options, progress).unwrap()
 }
 

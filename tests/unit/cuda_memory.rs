@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use test_support::{cuda_host, long_tests, tiny};
 use uqac::backend::DType::{F16, F32};
-use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
+use uqac::backend::cuda::{CudaBackend, CudaOptions};
 use uqac::backend::entropy::EntropyRule;
 use uqac::backend::forward::extend;
 use uqac::backend::sampling::Sampling;
@@ -79,7 +79,7 @@ fn a_growing_response_takes_what_its_limit_asks_for() {
 fn backend(folder: &Path) -> CudaBackend {
     let spec = ModelSpec::from_folder(folder).unwrap();
     let weights = Arc::new(Weights::open(folder, &spec).unwrap());
-    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16), gemm: Gemm::Own };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(F32), v_cache: Some(F16) };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 

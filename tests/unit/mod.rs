@@ -6,7 +6,6 @@ mod batch;
 mod chat_templates;
 mod cpu_attention;
 mod cuda_backend;
-mod cuda_cublaslt;
 mod cuda_engine;
 mod cuda_graph;
 mod cuda_memory;

@@ -16,7 +16,7 @@ use test_support::{cuda_host, golden, read_json};
 use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
-use uqac::backend::cuda::{CudaBackend, CudaOptions, Gemm};
+use uqac::backend::cuda::{CudaBackend, CudaOptions};
 use uqac::backend::entropy::EntropyRule;
 use uqac::backend::entropy::Gamma;
 use uqac::backend::forward::{forward, mean_attention};
@@ -40,7 +40,7 @@ fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, isa: Isa) -> CpuBackend {
 
 fn cuda(folder: &Path, (k, v): CacheTypes) -> CudaBackend {
     let (spec, weights) = open(folder);
-    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v), gemm: Gemm::Own };
+    let options = CudaOptions { ordinal: 0, k_cache: Some(k), v_cache: Some(v) };
     CudaBackend::new(spec, weights, &options, &mut |_, _| ()).unwrap()
 }
 

@@ -178,6 +178,7 @@ pub struct RopeTarget {
 }
 
 /// An element in its stored dtype, given by the kernel's name: f32, f16, or in the cache bf16.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stored {}
 
 /// A dtype's number in kernels (`CacheType` of `rope.cuh`, `Type` of `plain.cu`).
@@ -194,6 +195,25 @@ impl Argument for MatrixJobs {}
 impl Argument for RopeTarget {}
 impl Argument for HeadLog {}
 
+/// An RMS norm: three parameters of a kernel. Null weights: no norm.
+#[derive(Clone, Copy, Default)]
+pub struct Norm {
+    pub weight: DevicePtr<f32>,
+    /// Added to the weights.
+    pub offset: f32,
+    pub eps: f32,
+}
+
+impl Argument for Norm {
+    const SIZES: &'static [usize] = &[size_of::<DevicePtr<f32>>(), size_of::<f32>(), size_of::<f32>()];
+
+    fn add_to(&self, pointers: &mut Vec<*mut c_void>) {
+        self.weight.add_to(pointers);
+        self.offset.add_to(pointers);
+        self.eps.add_to(pointers);
+    }
+}
+
 /// Declares the parameters of kernels: the name, the threads of a block, and every parameter with its type. A launch with
 /// one too many, too few or of another type does not compile.
 macro_rules! kernels {
@@ -206,17 +226,18 @@ macro_rules! kernels {
 
         impl Parameters for $name {
             const BLOCK: u32 = $block;
-            const SIZES: &'static [usize] = &[$(size_of::<$type>()),*];
+
+            fn sizes() -> Vec<usize> {
+                [$(<$type as Argument>::SIZES),*].concat()
+            }
 
             fn pointers(&self) -> Vec<*mut c_void> {
-                vec![$(argument(&self.$parameter)),*]
+                let mut pointers = Vec::new();
+                $(self.$parameter.add_to(&mut pointers);)*
+                pointers
             }
         }
     )*};
-}
-
-fn argument<T: Argument>(value: &T) -> *mut c_void {
-    std::ptr::from_ref(value).cast_mut().cast()
 }
 
 kernels! {
@@ -229,17 +250,17 @@ kernels! {
     Gemv(256) { x: DevicePtr<f32>, jobs: MatrixJobs, k: Int, rows: Int, accumulate: Int }
     /// `gemv.cu`: `gemv_qkv_{w}_{r8,r16,r64,r64s}`
     GemvQkv(256) {
-        x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, jobs: MatrixJobs, k: Int, rows: Int,
+        x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int,
         to: RopeTarget,
     }
     /// `gemv.cu`: `gemv_gated_{w}_{r8,r16,r64,r64s}`
     GemvGated(256) {
-        x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, jobs: MatrixJobs, k: Int, rows: Int,
+        x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int,
         activation: Int,
     }
     /// `gemv_wide.cu`: `split_rows`
     SplitRows(256) {
-        x: DevicePtr<f32>, norm_weight: DevicePtr<f32>, norm_offset: f32, eps: f32, terms: DevicePtr<u16>,
+        x: DevicePtr<f32>, norm: Norm, terms: DevicePtr<u16>,
         factors: DevicePtr<f32>, width: Int,
     }
     /// `gemv_wide.cu`: `gemv_wide_m64` (mode: accumulate) and `gemv_wide_gated_m64` (mode: activation); twice the threads for m128
@@ -254,28 +275,20 @@ kernels! {
     }
     /// `gemm.cu`: `round_rows`
     RoundRows(1024) { x: DevicePtr<f32>, width: Int, to: RoundedRows }
-    /// `gemm.cu`: `scale_products`
-    ScaleProducts(256) {
-        products: DevicePtr<f32>, x_scales: DevicePtr<f32>, x_stride: Int, scales: DevicePtr<f32>, y: DevicePtr<f32>,
-        count: Int, outs: Int, accumulate: Int,
-    }
     /// `weights.cu`: `narrow_weights`
     NarrowWeights(256) { w: DevicePtr<Stored>, scales: DevicePtr<f32>, k: Int }
     /// `norm.cu`: `rms_norm`
     RmsNorm(256) {
-        x: DevicePtr<f32>, weight: DevicePtr<f32>, offset: f32, eps: f32, width: Int, y: DevicePtr<f32>,
+        x: DevicePtr<f32>, norm: Norm, width: Int, y: DevicePtr<f32>,
         not_finite: DevicePtr<i32>,
     }
     /// `norm.cu`: `rms_norm_f16`
-    RmsNormF16(256) { x: DevicePtr<f32>, weight: DevicePtr<f32>, offset: f32, eps: f32, width: Int, to: RoundedRows }
+    RmsNormF16(256) { x: DevicePtr<f32>, norm: Norm, width: Int, to: RoundedRows }
     /// `norm.cu`: `add_rms_norm`
-    AddRmsNorm(256) { x: DevicePtr<f32>, h: DevicePtr<f32>, weight: DevicePtr<f32>, offset: f32, eps: f32, width: Int }
-    /// `norm.cu`: `gated_act`
-    GatedAct(256) { gate: DevicePtr<f32>, up: DevicePtr<f32>, y: DevicePtr<f32>, count: Int, activation: Int }
+    AddRmsNorm(256) { x: DevicePtr<f32>, h: DevicePtr<f32>, norm: Norm, width: Int }
     /// `rope.cu`: `rope_cache`
     RopeCache(128) {
-        q: DevicePtr<f32>, k: DevicePtr<f32>, v: DevicePtr<f32>, q_norm: DevicePtr<f32>, k_norm: DevicePtr<f32>,
-        norm_offset: f32, eps: f32, to: RopeTarget, heads: Int,
+        q: DevicePtr<f32>, k: DevicePtr<f32>, v: DevicePtr<f32>, q_norm: DevicePtr<f32>, k_norm: Norm, to: RopeTarget, heads: Int,
     }
     /// `layer_sums.cu`: `layer_sums`
     LayerSum(256) {

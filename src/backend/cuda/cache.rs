@@ -21,50 +21,29 @@ const MAX_AHEAD: usize = 4096;
 /// Initial number of slots.
 const FIRST_SLOTS: usize = 16;
 
-/// One element type's part of a position: `[layers, kv_heads, head_dim]`.
-#[derive(Clone, Copy, Debug)]
+/// What the sizes of caches and traces depend on.
+#[derive(Clone)]
 struct Shape {
-    /// layers · kv_heads
-    planes: usize,
-    head_dim: usize,
-    hidden_size: usize,
-    layers: usize,
-    /// Of all layers.
-    heads: usize,
+    spec: ModelSpec,
     k: DType,
     v: DType,
 }
 
 impl Shape {
-    /// Copies keys and values of the first `positions` from one cache to another, each with its capacity.
-    fn copy(
-        &self,
-        device: &Device,
-        (to, to_capacity): (&Room, usize),
-        (from, from_capacity): (&Room, usize),
-        positions: usize,
-    ) -> Result<(), CudaError> {
-        for (to, from, t) in [(&to.keys, &from.keys, self.k), (&to.values, &from.values, self.v)] {
-            let row = self.head_dim * t.size();
-            device.copy_rows((to, to_capacity * row), (from, from_capacity * row), positions * row, self.planes)?;
-        }
-        Ok(())
-    }
-
-    /// Layer inputs and the final norm's output.
-    fn places(&self) -> usize {
-        self.layers + 1
+    /// One element type's part of a position is `[planes, head_dim]`.
+    fn planes(&self) -> usize {
+        self.spec.layers.len() * self.spec.num_key_value_heads
     }
 
     /// Bytes of keys or values of `capacity` positions.
     fn bytes(&self, capacity: usize, t: DType) -> usize {
-        self.planes * capacity * self.head_dim * t.size()
+        self.planes() * capacity * self.spec.head_dim * t.size()
     }
 
     /// Moves (from, to, bytes) of a cache's planes when its capacity grows.
     fn spread(&self, t: DType, from: usize, to: usize) -> Vec<(usize, usize, usize)> {
-        let row = self.head_dim * t.size();
-        (0..self.planes).map(|plane| (plane * from * row, plane * to * row, from * row)).collect()
+        let row = self.spec.head_dim * t.size();
+        (0..self.planes()).map(|plane| (plane * from * row, plane * to * row, from * row)).collect()
     }
 }
 
@@ -95,7 +74,8 @@ impl Room {
     fn new(device: &Device, shape: &Shape, options: Option<TraceOptions>, max: usize) -> Result<Room, CudaError> {
         let trace = options.map_or(0, |options| Sections::new(max, options, shape).bytes);
         let layers = options.filter(|options| options.layer_means);
-        let layers = layers.map(|_| LayerSums::new(device, shape.places(), shape.hidden_size)).transpose()?;
+        let layers =
+            layers.map(|_| LayerSums::new(device, shape.spec.layers.len() + 1, shape.spec.hidden_size)).transpose()?;
         Ok(Room {
             keys: device.growing("the keys", shape.bytes(max, shape.k))?,
             values: device.growing("the values", shape.bytes(max, shape.v))?,
@@ -123,8 +103,8 @@ impl Sections {
     /// For a sequence of `capacity` positions.
     fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
         let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
-        let places = if options.head_attention { shape.heads * size_of::<HeadPlaces>() } else { 0 };
-        let widths = [k, k, k, k, k * shape.head_dim, 2 * shape.hidden_size, 4, places];
+        let places = if options.head_attention { shape.spec.total_heads() * size_of::<HeadPlaces>() } else { 0 };
+        let widths = [k, k, k, k, k * shape.spec.head_dim, 2 * shape.spec.hidden_size, 4, places];
         let (mut starts, mut bytes) = ([0; ARRAYS], 0);
         for (start, width) in starts.iter_mut().zip(widths) {
             *start = bytes;
@@ -153,24 +133,16 @@ pub struct Sequences {
     device: Device,
     shape: Shape,
     sequences: Vec<Option<Sequence>>,
-    /// `[slots]`
-    views: Buffer<SequenceView>,
-    slots: usize,
-    max_positions: usize,
+    /// `[slots]`; moves when slots are added.
+    pub views: Buffer<SequenceView>,
+    pub slots: usize,
+    /// Of one sequence.
+    pub max_positions: usize,
 }
 
 impl Sequences {
     pub fn new(device: &Device, spec: &ModelSpec, (k, v): (DType, DType)) -> Result<Sequences, CudaError> {
-        let planes = spec.layers.len() * spec.num_key_value_heads;
-        let shape = Shape {
-            planes,
-            head_dim: spec.head_dim,
-            hidden_size: spec.hidden_size,
-            layers: spec.layers.len(),
-            heads: spec.total_heads(),
-            k,
-            v,
-        };
+        let shape = Shape { spec: spec.clone(), k, v };
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
         let max_positions = (spec.max_position_embeddings + OVERRUN).next_multiple_of(CAPACITY_STEP);
         Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
@@ -206,24 +178,9 @@ impl Sequences {
         self.sequences.get_mut(id.0)?.as_mut()
     }
 
-    /// The array of views. Moves when slots are added: see [`Sequences::slots`].
-    pub fn views(&self) -> &Buffer<SequenceView> {
-        &self.views
-    }
-
-    /// Max positions of a sequence.
-    pub fn max_positions(&self) -> usize {
-        self.max_positions
-    }
-
     /// The capacity reserved for a hint of `positions` positions.
     pub fn capacity_for(&self, positions: usize) -> usize {
         (positions + OVERRUN).next_multiple_of(CAPACITY_STEP)
-    }
-
-    /// Slots of the views.
-    pub fn slots(&self) -> usize {
-        self.slots
     }
 
     pub fn options(&self, id: SequenceId) -> Option<TraceOptions> {
@@ -267,13 +224,14 @@ impl Sequences {
 
     /// Raises the capacity. Fails without a change.
     fn grow(&mut self, id: SequenceId, capacity: usize) -> Result<(), CudaError> {
-        let (device, shape, max) = (self.device.clone(), self.shape, self.max_positions.max(capacity));
-        let Some(sequence) = self.get_mut(id) else { return Ok(()) };
+        let Sequences { device, shape, max_positions, sequences, .. } = self;
+        let Some(Some(sequence)) = sequences.get_mut(id.0) else { return Ok(()) };
+        let max = capacity.max(*max_positions);
         let Room { keys, values, trace, sections, layers: _ } = match &mut sequence.room {
             Some(room) => room,
-            none => none.insert(Room::new(&device, &shape, sequence.options, max)?),
+            none => none.insert(Room::new(device, shape, sequence.options, max)?),
         };
-        let grown = sequence.options.map(|options| Sections::new(capacity, options, &shape));
+        let grown = sequence.options.map(|options| Sections::new(capacity, options, shape));
         let wanted = [shape.bytes(capacity, shape.k), shape.bytes(capacity, shape.v), grown.map_or(0, |s| s.bytes)];
         let mut buffers = [("keys", &mut *keys), ("values", &mut *values), ("trace", &mut *trace)];
         let held = buffers.each_ref().map(|(_, buffer)| buffer.bytes());
@@ -298,9 +256,14 @@ impl Sequences {
     /// Copies the first `positions` keys and values of `from` to `to`, which has room for them.
     pub fn copy_prefix(&self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
         let (Some(source), Some(target)) = (self.get(from), self.get(to)) else { return Ok(()) };
-        let (Some(source_room), Some(target_room)) = (&source.room, &target.room) else { return Ok(()) };
-        let (to, from) = ((target_room, target.capacity), (source_room, source.capacity));
-        self.shape.copy(&self.device, to, from, positions.min(source.capacity))
+        let (Some(from), Some(to)) = (&source.room, &target.room) else { return Ok(()) };
+        let (shape, positions) = (&self.shape, positions.min(source.capacity));
+        for (to, from, t) in [(&to.keys, &from.keys, shape.k), (&to.values, &from.values, shape.v)] {
+            let row = shape.spec.head_dim * t.size();
+            let (to, from) = ((to, target.capacity * row), (from, source.capacity * row));
+            self.device.copy_rows(to, from, positions * row, shape.planes())?;
+        }
+        Ok(())
     }
 
     /// Notes that row `row` (absolute) is traced by the pass that has begun: the next one, or an earlier one again. Whether
@@ -356,9 +319,13 @@ impl Sequences {
     /// Bytes that a sequence of `positions` positions will take, all traced with these options.
     pub fn expected_bytes(&self, positions: usize, options: TraceOptions) -> ExpectedMemory {
         let (shape, capacity) = (&self.shape, self.capacity_for(positions));
-        let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity().unwrap_or(1));
+        let rounded = |bytes: usize| bytes.next_multiple_of(self.device.granularity.unwrap_or(1));
         let trace = Sections::new(capacity, options, shape);
-        let sums = if options.layer_means { LayerSums::expected_bytes(shape.places(), shape.hidden_size) } else { 0 };
+        let sums = if options.layer_means {
+            LayerSums::expected_bytes(shape.spec.layers.len() + 1, shape.spec.hidden_size)
+        } else {
+            0
+        };
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),

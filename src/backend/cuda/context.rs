@@ -1,11 +1,11 @@
 //! A device and its stream; a captured decode step uses a second one. All of the
-//! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs`, `loader.rs` and `cublaslt.rs`.
+//! backend's unsafe use of the driver is here, in `memory.rs`, `launch.rs` and `loader.rs`.
 
 use super::error::{Context, CudaError, describe};
 use crate::units;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUmemAllocationType, CUmemLocationType};
 use cudarc::driver::sys::{CUgraphInstantiate_flags as Instantiate, CUstreamCaptureMode as CaptureMode};
-use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ const EARLY_VERSION: i32 = 12_030;
 /// A device with a stream that work runs on, in order.
 #[derive(Clone)]
 pub struct Device {
-    context: Arc<CudaContext>,
-    stream: Arc<CudaStream>,
+    pub(super) context: Arc<CudaContext>,
+    pub(super) stream: Arc<CudaStream>,
     /// Granularity of mapped memory, if memory can be mapped.
-    granularity: Option<usize>,
+    pub(super) granularity: Option<usize>,
     /// Whether kernels start before the previous ones have ended, if they can (programmatic dependent launch).
-    early: bool,
+    pub(super) early: bool,
 }
 
 /// Properties of a device.
@@ -71,18 +71,14 @@ impl Device {
         can.then(|| Device { early: true, ..self.clone() })
     }
 
-    pub(super) fn starts_early(&self) -> bool {
-        self.early
-    }
-
     pub fn info(&self) -> Result<DeviceInfo, CudaError> {
         let (free, total) = self.memory()?;
         let multiprocessors = self.context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
         Ok(DeviceInfo {
             ordinal: self.context.ordinal(),
-            name: self.context.name().during("asking for the device's name")?,
-            capability: self.context.compute_capability().during("asking for the compute capability")?,
-            multiprocessors: usize::try_from(multiprocessors.during("asking for multiprocessors")?).unwrap_or(1),
+            name: self.context.name().during("querying the device's name")?,
+            capability: self.context.compute_capability().during("querying the compute capability")?,
+            multiprocessors: usize::try_from(multiprocessors.during("querying the multiprocessors")?).unwrap_or(1),
             free,
             total,
         })
@@ -100,13 +96,13 @@ impl Device {
     /// Max shared memory per block in bytes.
     pub(super) fn max_shared(&self) -> Result<usize, CudaError> {
         let attribute = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        let bytes = self.context.attribute(attribute).during("asking for shared memory")?;
+        let bytes = self.context.attribute(attribute).during("querying shared memory")?;
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
 
     /// Bytes: (free, total).
     pub fn memory(&self) -> Result<(usize, usize), CudaError> {
-        self.context.mem_get_info().during("asking for free memory")
+        self.context.mem_get_info().during("querying free memory")
     }
 
     pub fn synchronize(&self) -> Result<(), CudaError> {
@@ -118,33 +114,14 @@ impl Device {
         self.context.bind_to_thread().during("using the device")
     }
 
-    pub(super) fn context(&self) -> &Arc<CudaContext> {
-        &self.context
-    }
-
-    pub(super) fn ordinal(&self) -> usize {
-        self.context.ordinal()
-    }
-
-    pub(super) fn granularity(&self) -> Option<usize> {
-        self.granularity
-    }
-
-    pub(super) fn raw_stream(&self) -> sys::CUstream {
-        self.stream.cu_stream()
-    }
-
     /// The device with a second stream, ordered with this one by events only.
     pub fn beside(&self) -> Result<Device, CudaError> {
         Ok(Device { stream: self.context.new_stream().during("creating a stream")?, ..self.clone() })
     }
 
-    /// Later work on this stream waits for the event.
-    pub fn wait_for(&self, event: &Event) -> Result<(), CudaError> {
-        self.bind()?;
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: stream and event live.
-        unsafe { result::stream::wait_event(self.raw_stream(), event.event, flags) }.during("ordering two streams")
+    /// Later work on this stream waits for the work so far on another one.
+    pub fn join(&self, other: &Device) -> Result<(), CudaError> {
+        self.stream.join(&other.stream).during("ordering two streams")
     }
 
     /// The work that `launch` puts on this stream (and on others, by events), as a graph; `call` names it in errors.
@@ -161,16 +138,14 @@ impl Device {
         Ok(graph.during(call)?.ok_or_else(empty)?)
     }
 
-    /// Puts a captured graph on the stream that it was captured from.
-    pub fn replay(&self, graph: &CudaGraph) -> Result<(), CudaError> {
-        graph.launch().during("replaying a graph")
+    /// A new event, not yet recorded.
+    pub fn event(&self) -> Result<CudaEvent, CudaError> {
+        self.context.new_event(None).during("creating an event")
     }
 
-    /// A new event, not yet recorded.
-    pub fn event(&self) -> Result<Event, CudaError> {
-        self.bind()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        Ok(Event { device: self.clone(), event: result::event::create(flags).during("creating an event")? })
+    /// The event is the end of the work so far.
+    pub fn record(&self, event: &CudaEvent) -> Result<(), CudaError> {
+        event.record(&self.stream).during("recording an event")
     }
 }
 
@@ -209,33 +184,4 @@ fn granularity(context: &CudaContext) -> Option<usize> {
     // SAFETY: both live during the call.
     let asked = unsafe { sys::cuMemGetAllocationGranularity(&mut granularity, &properties, minimum) };
     asked.result().ok().map(|()| granularity).filter(|granularity| *granularity > 0)
-}
-
-/// A point in the stream's work.
-pub struct Event {
-    device: Device,
-    event: sys::CUevent,
-}
-
-impl Event {
-    pub fn record(&self) -> Result<(), CudaError> {
-        self.device.bind()?;
-        // SAFETY: event and stream live.
-        unsafe { result::event::record(self.event, self.device.raw_stream()) }.during("recording an event")
-    }
-
-    /// Waits until everything before [`Event::record`] is done.
-    pub fn wait(&self) -> Result<(), CudaError> {
-        self.device.bind()?;
-        // SAFETY: the event lives.
-        unsafe { result::event::synchronize(self.event) }.during("waiting for the device")
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        // SAFETY: created once, destroyed once.
-        let destroyed = unsafe { result::event::destroy(self.event) };
-        let _ = destroyed;
-    }
 }

@@ -5,18 +5,17 @@
 
 use super::CudaBackend;
 use super::abi::{RowState, Sampler};
-use super::context::{Device, Event};
-use super::error::CudaError;
+use super::context::Device;
+use super::error::{Context, CudaError};
 use super::kernel_set::{DECODE_ROWS, DECODE_STEPS};
 use super::lm_head::{HeadRun, LmHead, Log, needs_mass, row_state, sampler};
 use super::memory::{Buffer, DevicePtr, Pinned};
 use super::pass::{PassState, shared_trace};
 use super::scratch::HeadScratch;
-use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
 use crate::backend::{BackendError, DecodeRow, Row, Step, TraceOptions};
-use cudarc::driver::CudaGraph;
-use std::collections::{HashMap, VecDeque};
+use cudarc::driver::{CudaEvent, CudaGraph};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 /// Results per slot: more than are in flight.
@@ -29,31 +28,10 @@ const FIRST_ROOM: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     rows: usize,
-    /// K, and whether the entropy rule is the regularized one.
-    trace: Option<(usize, bool)>,
+    /// Of all traced rows, but for their first.
+    trace: Option<TraceOptions>,
     /// A row draws from the whole vocabulary.
     mass: bool,
-    /// A row has a wide trace.
-    wide: bool,
-    /// Attention targets of heads are recorded.
-    head_attention: bool,
-    /// Means of hidden states are recorded.
-    layer_means: bool,
-}
-
-/// The stream on which a captured step selects heads while the logits are computed.
-struct Side {
-    device: Device,
-    /// Fork from and join with the main stream.
-    leaves: Event,
-    ends: Event,
-}
-
-impl Side {
-    fn new(device: &Device) -> Result<Side, CudaError> {
-        let side = device.beside()?;
-        Ok(Side { leaves: device.event()?, ends: side.event()?, device: side })
-    }
 }
 
 pub struct Decoder {
@@ -61,9 +39,10 @@ pub struct Decoder {
     log: Log,
     slots: usize,
     /// Results of two batches.
-    arrivals: [(Pinned, Event); 2],
+    arrivals: [(Pinned, CudaEvent); 2],
     graphs: HashMap<Shape, CudaGraph>,
-    side: Side,
+    /// The stream on which a captured step selects heads while the logits are computed.
+    beside: Device,
 }
 
 impl Decoder {
@@ -72,7 +51,7 @@ impl Decoder {
         let arrival = || Ok((device.pinned(log.bytes())?, device.event()?));
         let arrivals = [arrival()?, arrival()?];
         let samplers = device.allocate("samplers", DECODE_ROWS)?;
-        Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new(), side: Side::new(device)? })
+        Ok(Decoder { samplers, log, slots, arrivals, graphs: HashMap::new(), beside: device.beside()? })
     }
 
     /// Size on the device in bytes.
@@ -91,33 +70,14 @@ struct Group {
     /// Index in the caller's list, and the next row; `None` after its end.
     rows: Vec<Option<(usize, DecodeRow)>>,
     states: Vec<RowState>,
-    vocabulary: usize,
 }
 
 /// Called with the result of every step.
 pub type OnStep<'a> = dyn FnMut(usize, Step, u32) -> ControlFlow<()> + 'a;
 
 impl CudaBackend {
-    pub(super) fn decode_all(
-        &mut self,
-        rows: &[DecodeRow],
-        vocabulary: usize,
-        on_step: &mut OnStep,
-    ) -> Result<(), BackendError> {
-        let room = self.room_for(rows.len().min(DECODE_ROWS))?;
-        let mut waiting: VecDeque<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
-        let mut active = Vec::new();
-        loop {
-            active.extend(waiting.drain(..waiting.len().min(room - active.len())));
-            if active.is_empty() {
-                return Ok(());
-            }
-            active = self.decode_group(active, vocabulary, on_step)?;
-        }
-    }
-
     /// Makes room for steps of up to `rows` rows, as far as memory allows. Returns the number of rows.
-    fn room_for(&mut self, rows: usize) -> Result<usize, CudaError> {
+    pub(super) fn room_for(&mut self, rows: usize) -> Result<usize, CudaError> {
         let mut room = rows.next_power_of_two().max(FIRST_ROOM);
         while rows > self.scratch.heads.rows && room > self.scratch.heads.rows {
             match self.enlarge(room) {
@@ -130,22 +90,22 @@ impl CudaBackend {
 
     fn enlarge(&mut self, rows: usize) -> Result<(), CudaError> {
         let heads = HeadScratch::new(&self.device, &self.spec, self.splits, rows)?;
-        self.head = LmHead::new(&self.device, &self.spec, rows)?;
+        self.head = LmHead::of(&self.device, &self.spec, rows)?;
         self.scratch.heads = heads;
         self.decoder.forget();
         Ok(())
     }
 
     /// Runs rows until one of them ends; returns the others.
-    fn decode_group(
+    pub(super) fn decode_group(
         &mut self,
         rows: Vec<(usize, DecodeRow)>,
         vocabulary: usize,
         on_step: &mut OnStep,
     ) -> Result<Vec<(usize, DecodeRow)>, BackendError> {
         let states: Vec<RowState> = rows.iter().map(|(_, r)| row_state(&r.row, r.stream)).collect();
-        let mut group = Group { rows: rows.into_iter().map(Some).collect(), states, vocabulary };
-        let shape = self.begin_group(&group)?;
+        let mut group = Group { rows: rows.into_iter().map(Some).collect(), states };
+        let shape = self.begin_group(&group, vocabulary)?;
         let (mut started, mut finished) = (0, 0);
         loop {
             let ended = group.rows.iter().any(Option::is_none);
@@ -162,27 +122,23 @@ impl CudaBackend {
     }
 
     /// Writes the rows and samplers; returns the shape of the steps.
-    fn begin_group(&mut self, group: &Group) -> Result<Shape, BackendError> {
+    fn begin_group(&mut self, group: &Group, vocabulary: usize) -> Result<Shape, BackendError> {
         let rows: Vec<Row> = group.rows.iter().flatten().map(|(_, r)| r.row).collect();
         self.check_tokens(&rows)?;
         let samplers: Vec<Sampler> = group
             .rows
             .iter()
             .flatten()
-            .map(|(_, r)| sampler(&r.choice(group.vocabulary), r.row.position))
+            .map(|(_, r)| sampler(&r.choice(vocabulary), r.row.position))
             .collect::<Result<_, _>>()?;
         self.make_room(&rows, 1)?;
         let trace = shared_trace(&mut self.sequences, &rows, true)?;
         self.device.write(&self.scratch.rows, 0, &group.states)?;
         self.device.write(&self.decoder.samplers, 0, &samplers)?;
-        let regularized = |t: TraceOptions| t.rule == EntropyRule::Regularized;
         let shape = Shape {
             rows: rows.len(),
-            trace: trace.map(|t| (t.heads, regularized(t))),
+            trace: trace.map(|trace| TraceOptions { first_row: 0, ..trace }),
             mass: samplers.iter().any(needs_mass),
-            wide: trace.is_some_and(|t| t.wide),
-            head_attention: trace.is_some_and(|t| t.head_attention),
-            layer_means: trace.is_some_and(|t| t.layer_means),
         };
         self.pass = PassState { rows, trace, captured: true, ..PassState::default() };
         Ok(shape)
@@ -202,20 +158,19 @@ impl CudaBackend {
             self.decoder.graphs.insert(shape, graph);
         }
         for _ in 0..DECODE_STEPS {
-            self.device.replay(&self.decoder.graphs[&shape])?;
+            self.decoder.graphs[&shape].launch().during("replaying a graph")?;
         }
         let Decoder { arrivals, log, .. } = &mut self.decoder;
         let (arrival, event) = &mut arrivals[batch % 2];
         self.device.read_pinned(arrival, &log.data, log.bytes())?;
-        event.record()?;
-        Ok(())
+        self.device.record(event).map_err(BackendError::from)
     }
 
     /// Waits for batch `batch` and passes its results on.
     fn finish_steps(&mut self, group: &mut Group, batch: usize, on_step: &mut OnStep) -> Result<(), BackendError> {
         let Decoder { arrivals, log, .. } = &self.decoder;
         let (arrival, event) = &arrivals[batch % 2];
-        event.wait()?;
+        event.synchronize().during("waiting for the device")?;
         for step in batch * DECODE_STEPS..(batch + 1) * DECODE_STEPS {
             for (entry, state) in group.rows.iter_mut().zip(&group.states) {
                 let Some((index, row)) = entry else { continue };
@@ -243,8 +198,8 @@ impl CudaBackend {
         for row in rows {
             self.reserve_positions(row.sequence, row.position + steps)?;
         }
-        if self.decoder.slots < self.sequences.slots() {
-            self.decoder = Decoder::new(&self.device, self.sequences.slots())?;
+        if self.decoder.slots < self.sequences.slots {
+            self.decoder = Decoder::new(&self.device, self.sequences.slots)?;
         }
         Ok(())
     }
@@ -257,12 +212,10 @@ impl CudaBackend {
     /// One step: the rows enter, and the next ones replace them. Heads are selected in parallel with the logits.
     fn launch_step(&mut self, shape: Shape) -> Result<(), BackendError> {
         forward::run(self)?;
-        let Side { device: beside, leaves, ends } = &self.decoder.side;
+        let beside = &self.decoder.beside;
         if shape.trace.is_some() {
-            leaves.record()?;
-            beside.wait_for(leaves)?;
+            beside.join(&self.device)?;
             self.finish_selection(beside)?;
-            ends.record()?;
         }
         let run = HeadRun {
             n: shape.rows,
@@ -271,14 +224,15 @@ impl CudaBackend {
             given: DevicePtr::NULL,
             next_rows: self.scratch.rows.ptr(),
             mass: shape.mass,
-            wide: shape.wide,
+            wide: shape.trace.is_some_and(|trace| trace.wide),
             log: self.decoder.log.view(),
+            not_finite: self.scratch.not_finite.ptr(),
         };
         self.logits(self.scratch.h.ptr(), shape.rows)?;
-        self.read_logits(&run)?;
+        self.head.reduce(&self.device, &self.kernels.head, &run)?;
         if shape.trace.is_some() {
-            self.device.wait_for(ends)?; // the selection reads the rows that are replaced now
+            self.device.join(beside)?; // the selection reads the rows that are replaced now
         }
-        Ok(self.finish_rows(&run)?)
+        Ok(self.head.finish(&self.device, &self.kernels.head, &run)?)
     }
 }

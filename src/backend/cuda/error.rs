@@ -4,7 +4,7 @@ use crate::units::bytes;
 use cudarc::driver::DriverError;
 
 /// Advice about a device that computes wrongly.
-pub const PLEASE_REPORT: &str = "please report this with what uqac devices --check prints";
+pub const PLEASE_REPORT: &str = "please report this with the output of uqac devices --check";
 
 #[derive(Debug, thiserror::Error)]
 pub enum CudaError {
@@ -39,13 +39,6 @@ pub enum CudaError {
         bytes(*.wanted), bytes(*.free), bytes(*.total)
     )]
     OutOfMemory { what: String, wanted: usize, free: usize, total: usize },
-    #[error(
-        "--gemm cublaslt: libcublasLt could not be loaded; install the CUDA toolkit's cuBLAS (11 or newer) where the loader \
-         finds it, or use --gemm own"
-    )]
-    NoCublasLt,
-    #[error("cuBLASLt fails at {call}: {cause}; use --gemm own")]
-    CublasLt { call: String, cause: String },
     #[error("{call}: {cause}")]
     Driver { call: String, cause: String },
     #[error("the CUDA backend cannot do this: {0}")]

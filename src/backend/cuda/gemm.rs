@@ -1,25 +1,17 @@
-//! Matrix products: `gemv.cu` in narrow passes; in wide ones `gemm_hopper.cu` on compute capability 9.0 and `gemm.cu`
-//! on others, with inputs rounded to f16 ([`RoundedRows`]), or cuBLASLt where `--gemm` selects
-//! it.
+//! Matrix products: `gemv.cu` in narrow passes, and `gemv_wide.cu` in large decode steps; in wide passes `gemm_hopper.cu` on
+//! compute capability 9.0 and `gemm.cu` on others, with inputs rounded to f16 ([`RoundedRows`]).
 
 use super::CudaBackend;
 use super::abi::{
-    GatedAct, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, RmsNormF16, RopeTarget,
-    RoundRows, RoundedRows, ScaleProducts, SplitRows, row_scales,
+    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RmsNormF16, RopeTarget,
+    RoundRows, RoundedRows, SplitRows,
 };
-use super::cublaslt::{self, CublasLt, shape};
 use super::error::CudaError;
-use super::kernel_set::{
-    GEMM_ROWS, GemmDevice, HOPPER_BLOCK, MAX_ROWS, ManyKernels, MatmulKernels, WIDE_OUTS, WideKernels, hopper_grid,
-};
+use super::kernel_set::{GEMM_ROWS, HOPPER_BLOCK, MatmulKernels, NarrowVariant, WIDE_OUTS, WideKernels, hopper_grid};
 use super::launch::Int;
 use super::memory::{Buffer, DevicePtr};
-use super::noise::Noise;
 use super::tensor_map::TensorMap;
 use super::weights::Matrix;
-use crate::model::weights::DType;
-use half::f16;
-use std::time::{Duration, Instant};
 
 /// One matrix of a product: `y = w x (+ bias)`.
 #[derive(Clone, Copy)]
@@ -50,6 +42,17 @@ pub enum Input<'a> {
     Rounded(&'a WideKernels, RoundedRows),
 }
 
+/// A product in f32 arithmetic.
+#[derive(Clone, Copy)]
+pub enum Product {
+    /// y, or with `accumulate` the sum of both.
+    Linear { accumulate: bool },
+    /// Queries, keys and values, rotated and cached, or with the default the jobs' y.
+    Qkv(RopeTarget),
+    /// act(gate x) ⊙ up x
+    Gated { activation: Int },
+}
+
 impl GemmHopper {
     /// With the tensor maps of x `[n, k]` and of each job's matrix.
     pub fn new(x: RoundedRows, jobs: MatrixJobs, n: usize, k: usize, mode: Int) -> Result<GemmHopper, CudaError> {
@@ -62,17 +65,14 @@ impl GemmHopper {
     }
 }
 
-/// Number of blocks of `outs` outputs.
-fn blocks(jobs: &[Job], outs: usize) -> usize {
-    jobs.iter().map(|job| job.w.out_features.div_ceil(outs)).sum()
+/// Number of blocks of `outs` outputs, half of them the gate's and half of them up's if `gated`.
+pub fn blocks(jobs: &MatrixJobs, outs: usize, gated: bool) -> usize {
+    let of = |job: &MatrixJob, outs| (job.outs as usize).div_ceil(outs);
+    if gated { of(&jobs[0], outs / 2) } else { jobs.iter().map(|job| of(job, outs)).sum() }
 }
 
-/// A norm fused into a product.
-#[derive(Clone, Copy)]
-pub struct Norm<'a> {
-    pub weight: &'a Buffer<f32>,
-    pub offset: f32,
-    pub eps: f32,
+fn all_outs(jobs: &MatrixJobs) -> usize {
+    jobs.iter().map(|job| job.outs as usize).sum()
 }
 
 /// Null where there is none.
@@ -81,8 +81,8 @@ pub fn ptr_or_null(buffer: Option<&Buffer<f32>>) -> DevicePtr<f32> {
 }
 
 impl CudaBackend {
-    pub(super) fn norm<'a>(&self, weight: &'a Buffer<f32>) -> Norm<'a> {
-        Norm { weight, offset: self.spec.norm_weight_offset, eps: self.spec.rms_norm_eps }
+    pub(super) fn norm(&self, weight: &Buffer<f32>) -> Norm {
+        Norm { weight: weight.ptr(), offset: self.spec.norm_weight_offset, eps: self.spec.rms_norm_eps }
     }
 
     pub(super) fn matmul_kernels(&self, w: &Matrix) -> Result<&MatmulKernels, CudaError> {
@@ -91,115 +91,31 @@ impl CudaBackend {
     }
 
     /// The kernels of a wide pass; `None` in a narrow pass and for f32 weights.
-    fn wide<'a>(&self, kernels: &'a MatmulKernels) -> Option<&'a WideKernels> {
-        kernels.wide.as_ref().filter(|_| !self.pass.narrow())
-    }
-
-    /// The wide kernels for this matrix, unless cuBLASLt, which supports one scale per row only, takes it.
-    pub(super) fn takes_rounded(
-        &self,
-        w: &Matrix,
-        bias: Option<&Buffer<f32>>,
-    ) -> Result<Option<&WideKernels>, CudaError> {
-        Ok(self.wide(self.matmul_kernels(w)?).filter(|_| self.library_of(w, bias).is_none()))
+    pub(super) fn wide(&self, w: &Matrix) -> Result<Option<&WideKernels>, CudaError> {
+        Ok(self.matmul_kernels(w)?.wide.as_ref().filter(|_| !self.pass.narrow()))
     }
 
     /// The product of one matrix; `accumulate` adds to y.
     pub(super) fn matmul(&self, x: Input, job: Job, rows: usize, accumulate: bool) -> Result<(), CudaError> {
-        let x = match x {
-            Input::Rounded(wide, x) => return self.gemm(wide, x, &[job], rows, accumulate),
-            Input::F32(x) => x,
-        };
-        let kernels = self.matmul_kernels(job.w)?;
-        match self.wide(kernels) {
-            Some(wide) => {
-                let x = self.round(wide, x, job.w.in_features, rows)?;
-                self.gemm(wide, x, &[job], rows, accumulate)
+        let k = job.w.in_features;
+        let (wide, x) = match (x, self.wide(job.w)?) {
+            (Input::Rounded(wide, x), _) => (wide, x),
+            (Input::F32(x), Some(wide)) => {
+                let to = self.scratch.rounded();
+                self.device.launch(&wide.round, [rows, 1, 1], &RoundRows { x, width: k.into(), to })?;
+                (wide, to)
             }
-            None => self.gemv(kernels, x, job, rows, accumulate),
-        }
-    }
-
-    /// The product with one matrix in f32 arithmetic, in as few launches as the kernels allow.
-    pub(super) fn gemv(
-        &self,
-        kernels: &MatmulKernels,
-        x: DevicePtr<f32>,
-        job: Job,
-        rows: usize,
-        accumulate: bool,
-    ) -> Result<(), CudaError> {
-        let width = job.w.in_features;
-        if let Some(many) = kernels.many(rows) {
-            self.split(many, x, None, width, rows)?;
-            return self.gemv_wide(many, &[job], rows, false, accumulate.into());
-        }
-        for (narrow, first, count) in kernels.parts(rows) {
-            let parameters = Gemv {
-                x: x.add(first * width),
-                jobs: Job::table(&[job], first),
-                k: width.into(),
-                rows: count.into(),
-                accumulate: accumulate.into(),
-            };
-            self.device.launch(&narrow.gemv, [blocks(&[job], narrow.variant.outs), 1, 1], &parameters)?;
-        }
-        Ok(())
-    }
-
-    /// The scratch's terms ← x `[rows, width]`, after a norm, if there is one.
-    fn split(
-        &self,
-        kernels: &ManyKernels,
-        x: DevicePtr<f32>,
-        norm: Option<Norm>,
-        width: usize,
-        rows: usize,
-    ) -> Result<(), CudaError> {
-        let parameters = SplitRows {
-            x,
-            norm_weight: norm.map_or(DevicePtr::NULL, |norm| norm.weight.ptr()),
-            norm_offset: norm.map_or(0.0, |norm| norm.offset),
-            eps: norm.map_or(0.0, |norm| norm.eps),
-            terms: self.scratch.rounded.ptr(),
-            factors: self.scratch.rounded_scales.ptr(),
-            width: width.into(),
+            (Input::F32(x), None) => {
+                return self.gemv(x, Norm::default(), &[job], rows, Product::Linear { accumulate });
+            }
         };
-        self.device.launch(&kernels.split, [rows, 1, 1], &parameters)
-    }
-
-    /// Products of the scratch's terms; `gated`: the first job is the gate, the second one up. `mode`: see the kernels.
-    fn gemv_wide(
-        &self,
-        kernels: &ManyKernels,
-        jobs: &[Job],
-        rows: usize,
-        gated: bool,
-        mode: Int,
-    ) -> Result<(), CudaError> {
-        let outs = jobs.iter().map(|job| job.w.out_features).sum();
-        let variant = self.gemm_device().wide_variant(rows, outs);
-        let parameters = GemvWide {
-            terms: self.scratch.rounded.ptr(),
-            factors: self.scratch.rounded_scales.ptr(),
-            jobs: Job::table(jobs, 0),
-            k: jobs.first().map_or(0, |job| job.w.in_features).into(),
-            rows: rows.into(),
-            mode,
-        };
-        let (kernels, blocks) = if gated {
-            (&kernels.gated, blocks(&jobs[..1], WIDE_OUTS / 2))
-        } else {
-            (&kernels.gemv, blocks(jobs, WIDE_OUTS))
-        };
-        self.device.launch(&kernels[variant], [blocks, rows.div_ceil(GEMM_ROWS[variant]), 1], &parameters)
+        self.gemm(wide, x, Job::table(&[job], 0), (rows, k), false, accumulate.into())
     }
 
     /// Whether [`Self::qkv`] also rotates and caches: one launch of `gemv.cu` computes all three.
     pub(super) fn rotates(&self, [q, k, v]: &[Job; 3], rows: usize) -> Result<bool, CudaError> {
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
-        let kernels = self.matmul_kernels(q.w)?;
-        Ok(one_type && self.wide(kernels).is_none() && kernels.many(rows).is_none())
+        Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(rows).is_none())
     }
 
     /// Queries, keys and values of norm(x), x `[rows, in_features]`. Destination: `to`, or with its default
@@ -213,29 +129,14 @@ impl CudaBackend {
         to: RopeTarget,
     ) -> Result<(), CudaError> {
         for jobs in jobs.chunk_by(|a, b| a.w.dtype == b.w.dtype) {
-            let (kernels, width) = (self.matmul_kernels(jobs[0].w)?, jobs[0].w.in_features);
-            if let Some(wide) = self.wide(kernels) {
-                let x = self.round_normed(wide, x, norm, width, rows)?;
-                self.gemm(wide, x, jobs, rows, false)?;
-                continue;
-            }
-            if let Some(many) = kernels.many(rows) {
-                self.split(many, x, Some(norm), width, rows)?;
-                self.gemv_wide(many, jobs, rows, false, Int(0))?;
-                continue;
-            }
-            for (narrow, first, count) in kernels.parts(rows) {
-                let parameters = GemvQkv {
-                    x: x.add(first * width),
-                    norm_weight: norm.weight.ptr(),
-                    norm_offset: norm.offset,
-                    eps: norm.eps,
-                    jobs: Job::table(jobs, first),
-                    k: width.into(),
-                    rows: count.into(),
-                    to: RopeTarget { rows: to.rows.add(first), ..to },
-                };
-                self.device.launch(&narrow.qkv, [blocks(jobs, narrow.variant.outs), 1, 1], &parameters)?;
+            match self.wide(jobs[0].w)? {
+                None => self.gemv(x, norm, jobs, rows, Product::Qkv(to))?,
+                Some(wide) => {
+                    let (k, to) = (jobs[0].w.in_features, self.scratch.rounded());
+                    let parameters = RmsNormF16 { x, norm, width: k.into(), to };
+                    self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
+                    self.gemm(wide, to, Job::table(jobs, 0), (rows, k), false, Int(0))?;
+                }
             }
         }
         Ok(())
@@ -247,264 +148,96 @@ impl CudaBackend {
         &'a self,
         x: DevicePtr<f32>,
         norm: Norm,
-        [gate, up]: [Job; 2],
-        rows: usize,
-        activation: Int,
-        rounded: Option<&'a WideKernels>,
-    ) -> Result<Input<'a>, CudaError> {
-        let kernels = self.matmul_kernels(gate.w)?;
-        let (width, outs) = (gate.w.in_features, gate.w.out_features);
-        let Some(wide) = self.wide(kernels) else {
-            self.gemv_gated(kernels, x, norm, [gate, up], rows, activation)?;
-            return Ok(Input::F32(gate.y));
-        };
-        let x = self.round_normed(wide, x, norm, width, rows)?;
-        if let (Some(library), Some(_)) = (self.library_of(gate.w, gate.bias), self.library_of(up.w, up.bias)) {
-            let up = Job { y: library.products(), ..up }; // in place
-            self.gemm_library(wide, library, x, &gate, rows, false)?;
-            self.gemm_library(wide, library, x, &up, rows, false)?;
-            let count = rows * outs;
-            let parameters = GatedAct { gate: gate.y, up: up.y, y: gate.y, count: count.into(), activation };
-            self.device.launch(&self.kernels.gated_act, [count.div_ceil(1024), 1, 1], &parameters)?;
-            return Ok(Input::F32(gate.y));
-        }
-        let mut jobs = Job::table(&[gate, up], 0);
-        let to = match rounded {
-            Some(next) => {
-                jobs[0].rounded = self.scratch.inner_rounded(outs);
-                Input::Rounded(next, jobs[0].rounded)
-            }
-            None => Input::F32(gate.y),
-        };
-        if let Some(hopper) = &wide.hopper {
-            let parameters = GemmHopper::new(x, jobs, rows, width, activation)?;
-            self.device.launch(&hopper.gated, hopper_grid(rows, outs.div_ceil(HOPPER_BLOCK / 2)), &parameters)?;
-            return Ok(to);
-        }
-        let variant = self.gemm_device().variant(rows, 2 * outs);
-        let block = GEMM_ROWS[variant];
-        let parameters = Gemm { x, jobs, n: rows.into(), k: width.into(), mode: activation };
-        self.device.launch(&wide.gated[variant], [rows.div_ceil(block), (2 * outs).div_ceil(block), 1], &parameters)?;
-        Ok(to)
-    }
-
-    /// The same in f32 arithmetic.
-    fn gemv_gated(
-        &self,
-        kernels: &MatmulKernels,
-        x: DevicePtr<f32>,
-        norm: Norm,
         jobs: [Job; 2],
         rows: usize,
         activation: Int,
+        next: Option<&'a WideKernels>,
+    ) -> Result<Input<'a>, CudaError> {
+        let (Job { w, y, .. }, mut table) = (jobs[0], Job::table(&jobs, 0));
+        let Some(wide) = self.wide(w)? else {
+            self.gemv(x, norm, &jobs, rows, Product::Gated { activation })?;
+            return Ok(Input::F32(y));
+        };
+        let normed = self.scratch.rounded();
+        let parameters = RmsNormF16 { x, norm, width: w.in_features.into(), to: normed };
+        self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
+        let to = next.map_or(Input::F32(y), |next| {
+            table[0].rounded = self.scratch.inner_rounded(w.out_features);
+            Input::Rounded(next, table[0].rounded)
+        });
+        self.gemm(wide, normed, table, (rows, w.in_features), true, activation)?;
+        Ok(to)
+    }
+
+    /// Products in f32 arithmetic of x `[rows, in_features]`, after a norm unless it is the default, in as few launches as the
+    /// kernels allow.
+    pub(super) fn gemv(
+        &self,
+        x: DevicePtr<f32>,
+        norm: Norm,
+        jobs: &[Job],
+        rows: usize,
+        product: Product,
     ) -> Result<(), CudaError> {
-        let width = jobs[0].w.in_features;
+        let (kernels, width) = (self.matmul_kernels(jobs[0].w)?, jobs[0].w.in_features);
         if let Some(many) = kernels.many(rows) {
-            self.split(many, x, Some(norm), width, rows)?;
-            return self.gemv_wide(many, &jobs, rows, true, activation);
+            let (terms, factors) = (self.scratch.rounded.ptr(), self.scratch.rounded_scales.ptr());
+            let parameters = SplitRows { x, norm, terms, factors, width: width.into() };
+            self.device.launch(&many.split, [rows, 1, 1], &parameters)?;
+            let (gated, mode) = match product {
+                Product::Linear { accumulate } => (false, accumulate.into()),
+                Product::Qkv(_) => (false, Int(0)),
+                Product::Gated { activation } => (true, activation),
+            };
+            let jobs = Job::table(jobs, 0);
+            let variant = self.info.gemv_wide_variant(rows, all_outs(&jobs));
+            let grid = [blocks(&jobs, WIDE_OUTS, gated), rows.div_ceil(GEMM_ROWS[variant]), 1];
+            let parameters = GemvWide { terms, factors, jobs, k: width.into(), rows: rows.into(), mode };
+            return self.device.launch(&many.gemv[usize::from(gated)][variant], grid, &parameters);
         }
         for (narrow, first, count) in kernels.parts(rows) {
-            let parameters = GemvGated {
-                x: x.add(first * width),
-                norm_weight: norm.weight.ptr(),
-                norm_offset: norm.offset,
-                eps: norm.eps,
-                jobs: Job::table(&jobs, first),
-                k: width.into(),
-                rows: count.into(),
-                activation,
-            };
-            let grid = [jobs[0].w.out_features.div_ceil(narrow.variant.gates), 1, 1];
-            self.device.launch(&narrow.gated, grid, &parameters)?;
+            let (x, jobs, k, rows) = (x.add(first * width), Job::table(jobs, first), width.into(), count.into());
+            let NarrowVariant { outs, gates, .. } = narrow.variant;
+            match product {
+                Product::Linear { accumulate } => {
+                    let parameters = Gemv { x, jobs, k, rows, accumulate: accumulate.into() };
+                    self.device.launch(&narrow.gemv, [blocks(&jobs, outs, false), 1, 1], &parameters)?;
+                }
+                Product::Qkv(to) => {
+                    let to = RopeTarget { rows: to.rows.add(first), ..to };
+                    let parameters = GemvQkv { x, norm, jobs, k, rows, to };
+                    self.device.launch(&narrow.qkv, [blocks(&jobs, outs, false), 1, 1], &parameters)?;
+                }
+                Product::Gated { activation } => {
+                    let parameters = GemvGated { x, norm, jobs, k, rows, activation };
+                    self.device.launch(&narrow.gated, [blocks(&jobs, 2 * gates, true), 1, 1], &parameters)?;
+                }
+            }
         }
         Ok(())
     }
 
-    /// norm(x), `[rows, width]`, rounded, in the scratch.
-    fn round_normed(
-        &self,
-        wide: &WideKernels,
-        x: DevicePtr<f32>,
-        norm: Norm,
-        width: usize,
-        rows: usize,
-    ) -> Result<RoundedRows, CudaError> {
-        let to = self.scratch.rounded();
-        let Norm { weight, offset, eps } = norm;
-        let parameters = RmsNormF16 { x, weight: weight.ptr(), offset, eps, width: width.into(), to };
-        self.device.launch(&wide.rms_norm, [rows, 1, 1], &parameters)?;
-        Ok(to)
-    }
-
-    /// x, `[rows, width]`, rounded, in the scratch.
-    fn round(
-        &self,
-        wide: &WideKernels,
-        x: DevicePtr<f32>,
-        width: usize,
-        rows: usize,
-    ) -> Result<RoundedRows, CudaError> {
-        let to = self.scratch.rounded();
-        self.device.launch(&wide.round, [rows, 1, 1], &RoundRows { x, width: width.into(), to })?;
-        Ok(to)
-    }
-
-    /// cuBLASLt, if it was chosen for the matrix's shape and there is no bias.
-    fn library_of(&self, w: &Matrix, bias: Option<&Buffer<f32>>) -> Option<&CublasLt> {
-        self.cublaslt.as_ref().filter(|library| bias.is_none() && library.has(shape(w)))
-    }
-
-    /// Products of rounded rows with up to three matrices: some by cuBLASLt, one scale per row, the others by
-    /// `gemm.cu` in one launch.
+    /// Products of rounded rows `[rows, k]` in one launch. `gated`: the first job is the gate, the second one up. `mode`: see
+    /// the kernels.
     fn gemm(
         &self,
         wide: &WideKernels,
         x: RoundedRows,
-        jobs: &[Job],
-        rows: usize,
-        accumulate: bool,
+        jobs: MatrixJobs,
+        (rows, k): (usize, usize),
+        gated: bool,
+        mode: Int,
     ) -> Result<(), CudaError> {
-        let mut ours = Vec::new();
-        for job in jobs {
-            match self.library_of(job.w, job.bias) {
-                Some(library) => self.gemm_library(wide, library, x, job, rows, accumulate)?,
-                None => ours.push(*job),
-            }
-        }
-        if ours.is_empty() { Ok(()) } else { self.gemm_own(wide, x, &ours, rows, accumulate) }
-    }
-
-    fn gemm_library(
-        &self,
-        wide: &WideKernels,
-        library: &CublasLt,
-        x: RoundedRows,
-        job: &Job,
-        rows: usize,
-        accumulate: bool,
-    ) -> Result<(), CudaError> {
-        library.multiply(job.w, x.values, rows)?;
-        let (outs, count) = (job.w.out_features, rows * job.w.out_features);
-        let parameters = ScaleProducts {
-            products: library.products(),
-            x_scales: x.scales,
-            x_stride: row_scales(job.w.in_features).into(),
-            scales: job.w.scales(),
-            y: job.y,
-            count: count.into(),
-            outs: outs.into(),
-            accumulate: accumulate.into(),
-        };
-        self.device.launch(&wide.scale, [count.div_ceil(1024), 1, 1], &parameters)
-    }
-
-    fn gemm_device(&self) -> GemmDevice {
-        GemmDevice { multiprocessors: self.info.multiprocessors, capability: self.info.capability }
-    }
-
-    fn gemm_own(
-        &self,
-        wide: &WideKernels,
-        x: RoundedRows,
-        jobs: &[Job],
-        rows: usize,
-        accumulate: bool,
-    ) -> Result<(), CudaError> {
-        let k = jobs.first().map_or(0, |job| job.w.in_features);
-        let table = Job::table(jobs, 0);
         if let Some(hopper) = &wide.hopper {
-            let parameters = GemmHopper::new(x, table, rows, k, accumulate.into())?;
-            return self.device.launch(&hopper.gemm, hopper_grid(rows, blocks(jobs, HOPPER_BLOCK)), &parameters);
+            let grid = hopper_grid(rows, blocks(&jobs, HOPPER_BLOCK, gated));
+            return self.device.launch(&hopper[usize::from(gated)], grid, &GemmHopper::new(x, jobs, rows, k, mode)?);
         }
-        let variant = self.gemm_device().variant(rows, jobs.iter().map(|job| job.w.out_features).sum());
-        let block = GEMM_ROWS[variant];
-        let parameters = Gemm { x, jobs: table, n: rows.into(), k: k.into(), mode: accumulate.into() };
-        self.device.launch(&wide.gemm[variant], [rows.div_ceil(block), blocks(jobs, block), 1], &parameters)
-    }
-}
-
-/// Timed products per measurement, and measurements.
-const TIMED: usize = 4;
-const REPEATS: usize = 3;
-
-/// The GEMM backend of wide passes, chosen at load time.
-impl CudaBackend {
-    /// Chooses for every shape of the model's matrices. Returns a note for display, empty for the default.
-    pub(super) fn choose_gemm(&mut self, gemm: cublaslt::Gemm) -> Result<String, CudaError> {
-        if gemm == cublaslt::Gemm::Own {
-            return Ok(String::new());
-        }
-        let shapes = self.wide_shapes();
-        let widest = shapes.iter().map(|&(layer, matrix)| self.matrix(layer, matrix).out_features).max().unwrap_or(0);
-        let mut library = match CublasLt::load(&self.device, MAX_ROWS * widest) {
-            Err(CudaError::NoCublasLt) if gemm == cublaslt::Gemm::Auto => {
-                return Ok("wide products by its own kernels: there is no libcublasLt".to_owned());
-            }
-            library => library?,
-        };
-        for &(layer, matrix) in &shapes {
-            self.choose_for(&mut library, gemm, self.matrix(layer, matrix))?;
-        }
-        let taken = library.shapes();
-        self.cublaslt = Some(library);
-        if shapes.is_empty() {
-            return Ok("no wide products: the weights are f32".to_owned());
-        }
-        let why = if gemm == cublaslt::Gemm::Auto { "faster" } else { "asked for" };
-        let version = cublaslt::version().unwrap_or_default();
-        Ok(format!("wide products by cuBLASLt {version} ({why}) for {taken} of {} shapes", shapes.len()))
-    }
-
-    fn matrix(&self, layer: usize, index: usize) -> &Matrix {
-        self.weights.layers[layer].matrices()[index]
-    }
-
-    /// The first matrix of each shape in wide passes: (layer, index in its seven).
-    fn wide_shapes(&self) -> Vec<(usize, usize)> {
-        let (mut seen, mut found) = (Vec::new(), Vec::new());
-        for layer in 0..self.weights.layers.len() {
-            for (index, w) in self.weights.layers[layer].matrices().into_iter().enumerate() {
-                if w.dtype != DType::F32 && !seen.contains(&shape(w)) {
-                    seen.push(shape(w));
-                    found.push((layer, index));
-                }
-            }
-        }
-        found
-    }
-
-    fn choose_for(&self, library: &mut CublasLt, gemm: cublaslt::Gemm, w: &Matrix) -> Result<(), CudaError> {
-        let numbers = Noise(0x9E37_79B9_7F4A_7C15).floats(MAX_ROWS * w.in_features, 1.0);
-        let numbers: Vec<u16> = numbers.into_iter().map(|x| f16::from_f32(x).to_bits()).collect();
-        self.device.write(&self.scratch.rounded, 0, &numbers)?;
-        self.device.write(&self.scratch.rounded_scales, 0, &vec![1.0; MAX_ROWS * row_scales(w.in_features)])?;
-        if library.choose(w, self.scratch.rounded.ptr(), MAX_ROWS)? && gemm == cublaslt::Gemm::Auto {
-            let (own, library_s) = self.race(w, library)?;
-            if own <= library_s {
-                library.forget(shape(w));
-            }
-        }
-        Ok(())
-    }
-
-    /// Time of a full pass's products by (our kernels, cuBLASLt): the best of [`REPEATS`], interleaved.
-    fn race(&self, w: &Matrix, library: &CublasLt) -> Result<(Duration, Duration), CudaError> {
-        let Some(wide) = &self.matmul_kernels(w)?.wide else { return Ok((Duration::ZERO, Duration::MAX)) };
-        let y = self.device.allocate("products that are compared", MAX_ROWS * w.out_features)?;
-        let (x, job) = (self.scratch.rounded(), Job { w, bias: None, y: y.ptr() });
-        let time = |multiply: &dyn Fn() -> Result<(), CudaError>| -> Result<Duration, CudaError> {
-            multiply()?; // what is done once
-            self.device.synchronize()?;
-            let start = Instant::now();
-            (0..TIMED).try_for_each(|_| multiply())?;
-            self.device.synchronize()?;
-            Ok(start.elapsed())
-        };
-        let mut best = (Duration::MAX, Duration::MAX);
-        for _ in 0..REPEATS {
-            best.0 = best.0.min(time(&|| self.gemm_own(wide, x, std::slice::from_ref(&job), MAX_ROWS, false))?);
-            best.1 = best.1.min(time(&|| self.gemm_library(wide, library, x, &job, MAX_ROWS, false))?);
-        }
-        Ok(best)
+        let variant = self.info.gemm_variant(rows, all_outs(&jobs));
+        let grid = [rows.div_ceil(GEMM_ROWS[variant]), blocks(&jobs, GEMM_ROWS[variant], gated), 1];
+        self.device.launch(
+            &wide.gemm[usize::from(gated)][variant],
+            grid,
+            &Gemm { x, jobs, n: rows.into(), k: k.into(), mode },
+        )
     }
 }

@@ -1,10 +1,11 @@
 //! The kernels of a model, and their limits.
 
 use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed, GatedAct, Gemm,
-    GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights,
-    RmsNorm, RmsNormF16, RopeCache, RoundRows, ScaleProducts, SplitRows,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed, Gemm, GemmHopper,
+    Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights, RmsNorm,
+    RmsNormF16, RopeCache, RoundRows, SplitRows,
 };
+use super::context::DeviceInfo;
 use super::error::CudaError;
 use super::launch::Kernel;
 use super::loader::KernelFiles;
@@ -72,18 +73,11 @@ pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.
 pub const WIDE_OUTS: usize = 128;
 
-/// Chooses between the variants of `gemm.cu` and of `gemv_wide.cu`.
-#[derive(Clone, Copy, Debug)]
-pub struct GemmDevice {
-    pub multiprocessors: usize,
-    /// Compute capability.
-    pub capability: (i32, i32),
-}
-
-impl GemmDevice {
+/// The choice between the variants of `gemm.cu` and of `gemv_wide.cu`, which give the same bits.
+impl DeviceInfo {
     /// The faster variant for a product of `rows` rows and `outs` outputs: with large blocks one multiprocessor may get
-    /// two blocks and another none. Both give the same bits.
-    pub fn variant(self, rows: usize, outs: usize) -> usize {
+    /// two blocks and another none.
+    pub(super) fn gemm_variant(&self, rows: usize, outs: usize) -> usize {
         // small blocks read twice as much from the L2 cache
         let small = if self.fast_tensor_cores() { 2.2 } else { 1.1 };
         let blocks = |block: usize| rows.div_ceil(block) * outs.div_ceil(block);
@@ -92,7 +86,7 @@ impl GemmDevice {
     }
 
     /// The same for `gemv_wide.cu`, whose blocks have equally many outputs.
-    pub fn wide_variant(self, rows: usize, outs: usize) -> usize {
+    pub(super) fn gemv_wide_variant(&self, rows: usize, outs: usize) -> usize {
         let small = if self.fast_tensor_cores() { 4.0 / 3.0 } else { 1.0 };
         let [few, many] = GEMM_ROWS
             .map(|block| (rows.div_ceil(block) * outs.div_ceil(WIDE_OUTS)).div_ceil(self.multiprocessors) * block);
@@ -100,7 +94,7 @@ impl GemmDevice {
     }
 
     /// Those of data-centre GPUs, whose products are limited by the L2 cache.
-    fn fast_tensor_cores(self) -> bool {
+    fn fast_tensor_cores(&self) -> bool {
         matches!(self.capability, (8, 0) | (9..12, _))
     }
 }
@@ -131,8 +125,6 @@ pub struct KernelSet {
     pub matmul: HashMap<DType, MatmulKernels>,
     pub rms_norm: Kernel<RmsNorm>,
     pub add_rms_norm: Kernel<AddRmsNorm>,
-    /// After cuBLASLt's products.
-    pub gated_act: Kernel<GatedAct>,
     pub rope_cache: Kernel<RopeCache>,
     pub decode: Kernel<AttnDecode>,
     /// Without the entropy, if it is built.
@@ -146,9 +138,14 @@ pub struct KernelSet {
     pub layer_sums: Kernel<LayerSum>,
     pub rows: Kernel<AttnRows>,
     pub cosines: Kernel<Cosines>,
-    pub head_partial: Kernel<HeadPartial>,
-    pub head_mass: Kernel<HeadMass>,
-    pub head_finish: Kernel<HeadFinish>,
+    pub head: HeadKernels,
+}
+
+/// `head.cu`, in the order of their launches.
+pub struct HeadKernels {
+    pub partial: Kernel<HeadPartial>,
+    pub mass: Kernel<HeadMass>,
+    pub finish: Kernel<HeadFinish>,
 }
 
 /// Products with weights of one type.
@@ -192,28 +189,19 @@ pub struct NarrowKernels {
 /// `gemv_wide.cu`, of [`GEMM_ROWS`] rows a block; both variants give the same bits.
 pub struct ManyKernels {
     pub split: Kernel<SplitRows>,
-    pub gemv: [Kernel<GemvWide>; 2],
-    pub gated: [Kernel<GemvWide>; 2],
+    /// Linear and gated.
+    pub gemv: [[Kernel<GemvWide>; 2]; 2],
 }
 
 /// Products of wide passes, with inputs in f16 with shared power-of-two scales.
 pub struct WideKernels {
-    /// Of [`GEMM_ROWS`] rows a block.
-    pub gemm: [Kernel<Gemm>; 2],
-    pub gated: [Kernel<Gemm>; 2],
-    /// Replaces both if the device supports it.
-    pub hopper: Option<HopperKernels>,
-    /// After cuBLASLt's product.
-    pub scale: Kernel<ScaleProducts>,
+    /// Linear and gated, of [`GEMM_ROWS`] rows a block.
+    pub gemm: [[Kernel<Gemm>; 2]; 2],
+    /// `gemm_hopper.cu`, linear and gated: replaces both if the device supports it.
+    pub hopper: Option<[Kernel<GemmHopper>; 2]>,
     /// Makes such inputs.
     pub round: Kernel<RoundRows>,
     pub rms_norm: Kernel<RmsNormF16>,
-}
-
-/// `gemm_hopper.cu`.
-pub struct HopperKernels {
-    pub gemm: Kernel<GemmHopper>,
-    pub gated: Kernel<GemmHopper>,
 }
 
 impl KernelSet {
@@ -231,10 +219,9 @@ impl KernelSet {
             matmul: matmul.collect::<Result<_, CudaError>>()?,
             rms_norm: files.get("norm", "rms_norm")?,
             add_rms_norm: files.get("norm", "add_rms_norm")?,
-            gated_act: files.get("norm", "gated_act")?,
             rope_cache: files.get("rope", "rope_cache")?,
             decode: files.get("attn_decode", &decode_name)?,
-            decode_plain: files.find("attn_decode", &format!("{decode_name}_plain"))?,
+            decode_plain: files.bound("attn_decode", &format!("{decode_name}_plain"), &[])?,
             prefill: files.get("attn_prefill", &format!("attn_prefill_{prefill_name}"))?,
             prefill_hopper: load_prefill_hopper(files, &format!("attn_prefill_hopper_{prefill_name}"))?,
             select: load_select(files, variants)?,
@@ -243,16 +230,18 @@ impl KernelSet {
             layer_sums: files.get("layer_sums", "layer_sums")?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
             cosines: files.get("cosines", "cosines")?,
-            head_partial: files.get("head", "head_partial")?,
-            head_mass: files.get("head", "head_mass")?,
-            head_finish: files.get("head", "head_finish")?,
+            head: HeadKernels {
+                partial: files.get("head", "head_partial")?,
+                mass: files.get("head", "head_mass")?,
+                finish: files.get("head", "head_finish")?,
+            },
         })
     }
 }
 
 fn load_prefill_hopper(files: &KernelFiles, name: &str) -> Result<Option<Kernel<AttnPrefill>>, CudaError> {
     const FILE: &str = "attn_prefill_hopper";
-    let fits = files.capability() == HOPPER && files.fits(FILE, name)?;
+    let fits = files.capability == HOPPER && files.fits(FILE, name)?;
     fits.then(|| files.get(FILE, name)).transpose()
 }
 
@@ -268,30 +257,23 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
 
 impl MatmulKernels {
     fn load(files: &KernelFiles, dtype: DType) -> Result<MatmulKernels, CudaError> {
-        let w = dtype.name();
-        let wide = || -> Result<WideKernels, CudaError> {
-            let [few, many] = GEMM_ROWS.map(|rows| format!("m{rows}"));
-            Ok(WideKernels {
-                gemm: [files.get("gemm", &format!("gemm_{few}"))?, files.get("gemm", &format!("gemm_{many}"))?],
-                gated: [
-                    files.get("gemm", &format!("gemm_gated_{few}"))?,
-                    files.get("gemm", &format!("gemm_gated_{many}"))?,
-                ],
-                hopper: HopperKernels::load(files)?,
-                scale: files.get("gemm", "scale_products")?,
-                round: files.get("gemm", "round_rows")?,
-                rms_norm: files.get("norm", "rms_norm_f16")?,
-            })
-        };
         let mut narrow: Vec<NarrowKernels> = Vec::new();
         for variant in NARROW_VARIANTS {
             if narrow.last().is_none_or(|kernels| kernels.variant.rows < variant.rows) {
-                narrow.extend(NarrowKernels::load(files, w, variant)?);
+                narrow.extend(NarrowKernels::load(files, dtype.name(), variant)?);
             }
         }
-        let is_f16 = dtype == DType::F16;
-        let many = if is_f16 { ManyKernels::load(files)? } else { None };
-        Ok(MatmulKernels { narrow, many, wide: is_f16.then(wide).transpose()? })
+        if dtype != DType::F16 {
+            return Ok(MatmulKernels { narrow, many: None, wide: None });
+        }
+        let gemm = |product: &str| of_sizes(|rows| files.get("gemm", &format!("gemm{product}_m{rows}")));
+        let wide = WideKernels {
+            gemm: [gemm("")?, gemm("_gated")?],
+            hopper: load_gemm_hopper(files)?,
+            round: files.get("gemm", "round_rows")?,
+            rms_norm: files.get("norm", "rms_norm_f16")?,
+        };
+        Ok(MatmulKernels { narrow, many: ManyKernels::load(files)?, wide: Some(wide) })
     }
 
     /// The kernels for more rows than [`Self::narrow`] takes at once.
@@ -332,28 +314,31 @@ impl ManyKernels {
         if !files.fits("gemv_wide", "gemv_wide_m128")? {
             return Ok(None);
         }
-        let [few, many] = GEMM_ROWS;
-        let get = |product: &str, rows: usize| -> Result<Kernel<GemvWide>, CudaError> {
-            Ok(files.get("gemv_wide", &format!("gemv_wide{product}_m{rows}"))?.with_block(2 * rows))
+        let gemv = |product: &str| {
+            of_sizes(|rows| {
+                let kernel: Kernel<GemvWide> = files.get("gemv_wide", &format!("gemv_wide{product}_m{rows}"))?;
+                Ok(kernel.with_block(2 * rows))
+            })
         };
-        Ok(Some(ManyKernels {
-            split: files.get("gemv_wide", "split_rows")?,
-            gemv: [get("", few)?, get("", many)?],
-            gated: [get("_gated", few)?, get("_gated", many)?],
-        }))
+        let split = files.get("gemv_wide", "split_rows")?;
+        Ok(Some(ManyKernels { split, gemv: [gemv("")?, gemv("_gated")?] }))
     }
 }
 
-impl HopperKernels {
-    /// `None` if the device or its driver does not support them.
-    fn load(files: &KernelFiles) -> Result<Option<HopperKernels>, CudaError> {
-        const FILE: &str = "gemm_hopper";
-        let can = files.capability() == HOPPER && TensorMap::supported();
-        if !can || !files.fits(FILE, "gemm_hopper")? || !files.fits(FILE, "gemm_gated_hopper")? {
-            return Ok(None);
-        }
-        Ok(Some(HopperKernels { gemm: files.get(FILE, "gemm_hopper")?, gated: files.get(FILE, "gemm_gated_hopper")? }))
+/// A kernel for each of [`GEMM_ROWS`].
+fn of_sizes<P>(load: impl Fn(usize) -> Result<Kernel<P>, CudaError>) -> Result<[Kernel<P>; 2], CudaError> {
+    Ok([load(GEMM_ROWS[0])?, load(GEMM_ROWS[1])?])
+}
+
+/// `None` if the device or its driver does not support them.
+fn load_gemm_hopper(files: &KernelFiles) -> Result<Option<[Kernel<GemmHopper>; 2]>, CudaError> {
+    const FILE: &str = "gemm_hopper";
+    let [linear, gated] = ["gemm_hopper", "gemm_gated_hopper"];
+    let can = files.capability == HOPPER && TensorMap::supported();
+    if !can || !files.fits(FILE, linear)? || !files.fits(FILE, gated)? {
+        return Ok(None);
     }
+    Ok(Some([files.get(FILE, linear)?, files.get(FILE, gated)?]))
 }
 
 #[cfg(test)]
@@ -362,8 +347,11 @@ mod tests {
 
     #[test]
     fn small_blocks_are_for_few_rows_and_for_slow_tensor_cores() {
-        let h100 = GemmDevice { multiprocessors: 132, capability: (9, 0) };
-        let rtx4090 = GemmDevice { multiprocessors: 128, capability: (8, 9) };
+        let device = |name: &str, multiprocessors, capability| {
+            let name = name.to_owned();
+            DeviceInfo { ordinal: 0, name, capability, multiprocessors, free: 0, total: 0 }
+        };
+        let (h100, rtx4090) = (&device("H100", 132, (9, 0)), &device("RTX 4090", 128, (8, 9)));
         for (device, rows, outs, variant) in [
             (h100, 20, 4096, 0),
             (h100, 512, 4096, 1),
@@ -372,7 +360,7 @@ mod tests {
             (rtx4090, 512, 4096, 1),
             (rtx4090, 512, 2048, 0),
         ] {
-            assert_eq!(device.variant(rows, outs), variant, "{device:?}, {rows} rows, {outs} outputs");
+            assert_eq!(device.gemm_variant(rows, outs), variant, "{device:?}, {rows} rows, {outs} outputs");
         }
     }
 }

@@ -17,15 +17,24 @@ const WITHOUT_OPT_IN: usize = 48 << 10;
 pub trait Parameters {
     /// Threads of a block.
     const BLOCK: u32;
+
     /// Bytes of each parameter.
-    const SIZES: &'static [usize];
+    fn sizes() -> Vec<usize>;
 
     /// The address of each parameter's value.
     fn pointers(&self) -> Vec<*mut c_void>;
 }
 
-/// A type of kernel parameters, passed by value.
-pub trait Argument: Copy {}
+/// A type of kernel parameters, passed by value: one parameter, or several that follow each other.
+pub trait Argument: Copy {
+    /// Bytes of each parameter.
+    const SIZES: &'static [usize] = &[size_of::<Self>()];
+
+    /// Adds the address of each parameter's value.
+    fn add_to(&self, pointers: &mut Vec<*mut c_void>) {
+        pointers.push(std::ptr::from_ref(self).cast_mut().cast());
+    }
+}
 
 /// A kernel's `int`: sizes, counts and flags.
 #[repr(transparent)]
@@ -46,7 +55,7 @@ impl From<bool> for Int {
 
 impl Argument for Int {}
 impl Argument for f32 {}
-impl<T> Argument for DevicePtr<T> {}
+impl<T: Copy> Argument for DevicePtr<T> {}
 
 /// A loaded module; unloaded with the last kernel of it.
 pub struct Module {
@@ -57,7 +66,7 @@ pub struct Module {
 impl Module {
     /// Loads a fatbin or a cubin, or PTX that ends with a NUL.
     pub fn load(device: &Device, image: &[u8]) -> Result<Module, DriverError> {
-        device.context().bind_to_thread()?;
+        device.context.bind_to_thread()?;
         // SAFETY: fatbins and cubins know their length, and PTX ends with a NUL.
         let module = unsafe { result::module::load_data(image.as_ptr().cast()) }?;
         Ok(Module { device: device.clone(), module })
@@ -71,13 +80,8 @@ impl Module {
     ) -> Result<Option<Kernel<P>>, CudaError> {
         self.device.bind()?;
         // SAFETY: the module is loaded.
-        let function = match unsafe { result::module::get_function(self.module, c_string(name)) } {
-            Ok(function) => function,
-            Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => return Ok(None),
-            Err(error) => {
-                return Err(CudaError::Driver { call: format!("looking for {name}"), cause: describe(error) });
-            }
-        };
+        let function = unsafe { result::module::get_function(self.module, c_string(name)) };
+        let Some(function) = if_found(function, name)? else { return Ok(None) };
         let parameters = PhantomData;
         let starts_early = self.exported(&format!("{name}_starts_early"))?.is_some();
         let (module, name) = (self.clone(), name.to_owned());
@@ -99,16 +103,13 @@ impl Module {
     pub fn exported(&self, variable: &str) -> Result<Option<u32>, CudaError> {
         // SAFETY: the module is loaded.
         let found = unsafe { result::module::get_global(self.module, c_string(variable)) };
-        if matches!(found, Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND))) {
-            return Ok(None);
-        }
-        let (address, bytes) = found.during(&format!("looking for {variable}"))?;
+        let Some((address, bytes)) = if_found(found, variable)? else { return Ok(None) };
         let mut value = [0u32];
         if bytes != size_of_val(&value) {
             let cause = format!("{bytes} bytes, not {}", size_of_val(&value));
             return Err(CudaError::Driver { call: format!("reading {variable}"), cause });
         }
-        // SAFETY: the variable has as many bytes as are read.
+        // SAFETY: the variable has the size of the value.
         unsafe { result::memcpy_dtoh_sync(&mut value, address) }.during(&format!("reading {variable}"))?;
         Ok(Some(value[0]))
     }
@@ -116,7 +117,7 @@ impl Module {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        let bound = self.device.context().bind_to_thread();
+        let bound = self.device.context.bind_to_thread();
         // SAFETY: loaded once, unloaded once, when no kernel of it can be launched any more.
         let unloaded = bound.and_then(|()| unsafe { result::module::unload(self.module) });
         let _ = unloaded;
@@ -133,7 +134,7 @@ pub struct Kernel<P> {
     /// Dynamic shared memory of a block, in bytes.
     shared: usize,
     /// Whether it waits for the kernels before it by itself (`STARTS_EARLY` in `kernels/common.cuh`).
-    starts_early: bool,
+    pub starts_early: bool,
     /// Constant arguments after those of P.
     bound: Vec<Int>,
     parameters: PhantomData<P>,
@@ -144,10 +145,6 @@ impl<P: Parameters> Kernel<P> {
     pub fn full_name(&self) -> String {
         let bound: Vec<String> = self.bound.iter().map(|int| int.0.to_string()).collect();
         if bound.is_empty() { self.name.clone() } else { format!("{}({})", self.name, bound.join(",")) }
-    }
-
-    pub fn starts_early(&self) -> bool {
-        self.starts_early
     }
 
     /// The same kernel with another block size than its parameters declare.
@@ -167,7 +164,7 @@ impl<P: Parameters> Kernel<P> {
             let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function is the loaded module's.
             unsafe { result::function::set_function_attribute(self.function, attribute, self.shared as c_int) }
-                .during(&format!("asking for {} bytes of shared memory for {}", self.shared, self.name))?;
+                .during(&format!("reserving {} bytes of shared memory for {}", self.shared, self.name))?;
         }
         Ok(())
     }
@@ -178,7 +175,7 @@ impl<P: Parameters> Kernel<P> {
             return Ok(());
         }
         let sizes: Vec<usize> = (0..).map_while(|index| self.parameter_size(index)).collect();
-        let expected = [P::SIZES, &vec![size_of::<Int>(); self.bound.len()]].concat();
+        let expected = [P::sizes(), vec![size_of::<Int>(); self.bound.len()]].concat();
         if sizes == expected {
             return Ok(());
         }
@@ -199,7 +196,7 @@ impl Device {
         self.bind()?;
         let mut pointers = parameters.pointers();
         pointers.extend(kernel.bound.iter().map(|int| std::ptr::from_ref(int).cast_mut().cast::<c_void>()));
-        let ([x, y, z], stream) = (grid.map(|n| n as u32), self.raw_stream());
+        let ([x, y, z], stream) = (grid.map(|n| n as u32), self.stream.cu_stream());
         let shared = kernel.shared;
         let mut attribute = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -219,10 +216,10 @@ impl Device {
             numAttrs: 1,
         };
         // SAFETY: the parameters live during the call, which copies them; their number and sizes are the kernel's, and
-        // their types those that `abi.rs` declares. What the kernel does with addresses stays in device memory. One that
-        // starts early waits before it reads or writes what others do. The driver has the call (`with_early_starts`).
+        // their types those declared in `abi.rs`. Kernels read and write device memory only; one that starts early waits
+        // before it touches the memory of others. The driver has the call (`with_early_starts`).
         let launched = unsafe {
-            if self.starts_early() && kernel.starts_early {
+            if self.early && kernel.starts_early {
                 sys::cuLaunchKernelEx(&early, kernel.function, pointers.as_mut_ptr(), std::ptr::null_mut()).result()
             } else {
                 let (grid, block) = ((x, y, z), (kernel.block, 1, 1));
@@ -236,6 +233,13 @@ impl Device {
     }
 }
 
-fn c_string(name: &str) -> CString {
-    CString::new(name).unwrap_or_default()
+fn if_found<T>(result: Result<T, DriverError>, name: &str) -> Result<Option<T>, CudaError> {
+    match result {
+        Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => Ok(None),
+        result => result.during(&format!("looking for {name}")).map(Some),
+    }
+}
+
+pub fn c_string(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
 }

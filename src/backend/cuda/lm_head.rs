@@ -2,10 +2,13 @@
 //! log-probability, the entropy and the top alternatives are copied back.
 
 use super::CudaBackend;
-use super::abi::{HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, RowState, Sampler, WidePart, WideResult};
+use super::abi::{
+    HeadFinish, HeadLog, HeadMass, HeadPartial, LogitPart, Norm, RowState, Sampler, WidePart, WideResult,
+};
 use super::context::Device;
 use super::error::CudaError;
-use super::gemm::Job;
+use super::gemm::{Job, Product};
+use super::kernel_set::HeadKernels;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{BackendError, Distribution, Next, Prediction, Row, Step, TokenLogprob};
@@ -29,50 +32,89 @@ const NONE: i32 = -2;
 
 /// Buffers of the LM head, for the rows of a narrow pass.
 pub struct LmHead {
-    /// `[rows, vocab_size]`
-    logits: Buffer<f32>,
+    vocab: usize,
+    softcap: f32,
+    /// Chunks of a row's logits.
+    blocks: usize,
+    /// `[rows, vocab]`
+    pub logits: Buffer<f32>,
     /// `[rows, blocks]`, lists `[rows, blocks, LIST]`
-    partials: Buffer<LogitPart>,
-    wide: Buffer<WidePart>,
-    lists: Buffer<u64>,
-    masses: Buffer<u64>,
+    pub partials: Buffer<LogitPart>,
+    pub wide: Buffer<WidePart>,
+    pub lists: Buffer<u64>,
+    pub masses: Buffer<u64>,
     /// Inputs of a pass's predictions: `[rows]` each
-    rows: Buffer<RowState>,
-    samplers: Buffer<Sampler>,
+    pub rows: Buffer<RowState>,
+    pub samplers: Buffer<Sampler>,
     given: Buffer<i32>,
     /// `[rows, hidden_size]`, for rows that are not contiguous
     gathered: Buffer<f32>,
-    log: Log,
-    blocks: usize,
+    pub log: Log,
 }
 
 impl LmHead {
-    pub fn new(device: &Device, spec: &ModelSpec, rows: usize) -> Result<LmHead, CudaError> {
-        let blocks = spec.vocab_size.div_ceil(CHUNK);
-        fn of<T>(device: &Device, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
-            device.allocate(&format!("scratch memory ({what})"), count)
-        }
+    pub fn of(device: &Device, spec: &ModelSpec, rows: usize) -> Result<LmHead, CudaError> {
+        LmHead::new(device, spec.vocab_size, spec.final_logit_softcapping.unwrap_or(0.0), spec.hidden_size, rows)
+    }
+
+    pub fn new(device: &Device, vocab: usize, softcap: f32, hidden: usize, rows: usize) -> Result<LmHead, CudaError> {
+        let blocks = vocab.div_ceil(CHUNK);
         Ok(LmHead {
-            logits: of(device, "logits", rows * spec.vocab_size)?,
-            partials: of(device, "head", rows * blocks)?,
-            wide: of(device, "head", rows * blocks)?,
-            lists: of(device, "head", rows * LIST * blocks)?,
-            masses: of(device, "head", rows * blocks)?,
-            rows: of(device, "rows", rows)?,
-            samplers: of(device, "samplers", rows)?,
-            given: of(device, "tokens", rows)?,
-            gathered: of(device, "hidden states", rows * spec.hidden_size)?,
-            log: Log::new(device, rows, 0)?,
+            vocab,
+            softcap,
             blocks,
+            logits: device.scratch("logits", rows * vocab)?,
+            partials: device.scratch("head", rows * blocks)?,
+            wide: device.scratch("head", rows * blocks)?,
+            lists: device.scratch("head", rows * LIST * blocks)?,
+            masses: device.scratch("head", rows * blocks)?,
+            rows: device.scratch("rows", rows)?,
+            samplers: device.scratch("samplers", rows)?,
+            given: device.scratch("tokens", rows)?,
+            gathered: device.scratch("hidden states", rows * hidden)?,
+            log: Log::new(device, rows, 0)?,
         })
     }
-}
 
-impl LmHead {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let LmHead { logits, partials, wide, lists, masses, gathered, .. } = self;
         logits.bytes() + partials.bytes() + wide.bytes() + lists.bytes() + masses.bytes() + gathered.bytes()
+    }
+
+    /// Partial results of `run.n` rows, one per chunk of their logits.
+    pub fn reduce(&self, device: &Device, kernels: &HeadKernels, run: &HeadRun) -> Result<(), CudaError> {
+        let (logits, partials, lists) = (self.logits.ptr(), self.partials.ptr(), self.lists.ptr());
+        let wide = if run.wide { self.wide.ptr() } else { DevicePtr::NULL };
+        let (vocab, softcap) = (self.vocab.into(), self.softcap);
+        let parameters = HeadPartial { logits, vocab, softcap, partials, wide, lists };
+        device.launch(&kernels.partial, [self.blocks, run.n, 1], &parameters)?;
+        if !run.mass {
+            return Ok(());
+        }
+        let (blocks, samplers, masses) = (self.blocks.into(), run.samplers.ptr(), self.masses.ptr());
+        let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
+        device.launch(&kernels.mass, [self.blocks, run.n, 1], &parameters)
+    }
+
+    /// The results, after [`LmHead::reduce`]; the next step's rows replace this one's.
+    pub fn finish(&self, device: &Device, kernels: &HeadKernels, run: &HeadRun) -> Result<(), CudaError> {
+        let parameters = HeadFinish {
+            logits: self.logits.ptr(),
+            vocab: self.vocab.into(),
+            blocks: self.blocks.into(),
+            partials: self.partials.ptr(),
+            wide: if run.wide { self.wide.ptr() } else { DevicePtr::NULL },
+            lists: self.lists.ptr(),
+            masses: self.masses.ptr(),
+            rows: run.rows.ptr(),
+            samplers: run.samplers.ptr(),
+            given: run.given,
+            next_rows: run.next_rows,
+            log: run.log,
+            not_finite: run.not_finite,
+        };
+        device.launch(&kernels.finish, [run.n, 1, 1], &parameters)
     }
 }
 
@@ -90,12 +132,8 @@ impl Log {
         Ok(Log { data, entries, ring })
     }
 
-    fn words(&self) -> usize {
-        self.entries * WORDS
-    }
-
     pub fn bytes(&self) -> usize {
-        4 * self.words()
+        4 * self.entries * WORDS
     }
 
     pub fn view(&self) -> HeadLog {
@@ -180,53 +218,14 @@ pub struct HeadRun<'a> {
     /// Whether the log's `wide` is written.
     pub wide: bool,
     pub log: HeadLog,
+    pub not_finite: DevicePtr<i32>,
 }
 
 impl CudaBackend {
     /// logits `[rows, vocab_size]` of a narrow pass's hidden states.
     pub(super) fn logits(&self, hidden: DevicePtr<f32>, rows: usize) -> Result<(), CudaError> {
-        let w = self.weights.head();
-        let job = Job { w, bias: None, y: self.head.logits.ptr() };
-        self.gemv(self.matmul_kernels(w)?, hidden, job, rows, false)
-    }
-
-    /// Partial results of `run.n` rows, one per chunk of their logits.
-    pub(super) fn read_logits(&self, run: &HeadRun) -> Result<(), CudaError> {
-        let (s, head, kernels) = (&self.spec, &self.head, &self.kernels);
-        let (logits, partials, lists) = (head.logits.ptr(), head.partials.ptr(), head.lists.ptr());
-        let (vocab, blocks, samplers, masses) =
-            (s.vocab_size.into(), head.blocks.into(), run.samplers.ptr(), head.masses.ptr());
-        let grid = [head.blocks, run.n, 1];
-        let softcap = s.final_logit_softcapping.unwrap_or(0.0);
-        let wide = if run.wide { head.wide.ptr() } else { DevicePtr::NULL };
-        let parameters = HeadPartial { logits, vocab, softcap, partials, wide, lists };
-        self.device.launch(&kernels.head_partial, grid, &parameters)?;
-        if run.mass {
-            let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
-            self.device.launch(&kernels.head_mass, grid, &parameters)?;
-        }
-        Ok(())
-    }
-
-    /// The results, after [`CudaBackend::read_logits`]; the next step's rows replace this one's.
-    pub(super) fn finish_rows(&self, run: &HeadRun) -> Result<(), CudaError> {
-        let head = &self.head;
-        let parameters = HeadFinish {
-            logits: head.logits.ptr(),
-            vocab: self.spec.vocab_size.into(),
-            blocks: head.blocks.into(),
-            partials: head.partials.ptr(),
-            wide: if run.wide { head.wide.ptr() } else { DevicePtr::NULL },
-            lists: head.lists.ptr(),
-            masses: head.masses.ptr(),
-            rows: run.rows.ptr(),
-            samplers: run.samplers.ptr(),
-            given: run.given,
-            next_rows: run.next_rows,
-            log: run.log,
-            not_finite: self.scratch.not_finite.ptr(),
-        };
-        self.device.launch(&self.kernels.head_finish, [run.n, 1, 1], &parameters)
+        let job = Job { w: self.weights.head(), bias: None, y: self.head.logits.ptr() };
+        self.gemv(hidden, Norm::default(), &[job], rows, Product::Linear { accumulate: false })
     }
 
     /// Predictions of at most 16 rows of the pass that has ended.
@@ -244,11 +243,12 @@ impl CudaBackend {
             mass,
             wide: of_wide.contains(&true),
             log: head.log.view(),
+            not_finite: self.scratch.not_finite.ptr(),
         };
         self.logits(hidden, requests.len())?;
-        self.read_logits(&run)?;
-        self.finish_rows(&run)?;
-        let words: Vec<u32> = self.device.read(&head.log.data, 0, head.log.words())?;
+        head.reduce(&self.device, &self.kernels.head, &run)?;
+        head.finish(&self.device, &self.kernels.head, &run)?;
+        let words: Vec<u32> = self.device.read(&head.log.data, 0, head.log.bytes() / 4)?;
         let flag: Vec<i32> = self.device.read(&self.scratch.not_finite, 0, 1)?;
         if flag != [0] {
             let position = self.first_bad_row()?;

@@ -3,12 +3,12 @@
 
 use super::context::{Device, DeviceInfo};
 use super::error::{CudaError, describe};
-use super::launch::{Int, Kernel, Module, Parameters};
+use super::launch::{Int, Kernel, Module, Parameters, c_string};
 use crate::cache;
 use cudarc::nvrtc::{result as calls, result::NvrtcError, sys as nvrtc};
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -24,18 +24,14 @@ const SOURCE_VARIABLE: &str = "UQAC_KERNELS";
 /// A toolkit header of the kernels; NVRTC needs it on disk.
 const TOOLKIT_HEADER: &str = "cuda_bf16.h";
 
-/// The kernel files, each loaded when a kernel of it is first asked for.
+/// The kernel files, each loaded with its first kernel.
 pub struct KernelFiles {
     device: Device,
-    capability: (i32, i32),
-    source: Source,
+    /// Compute capability.
+    pub capability: (i32, i32),
+    /// `None`: built in.
+    compiler: Option<Compiler>,
     modules: RefCell<HashMap<&'static str, Rc<Module>>>,
-}
-
-/// The source of images.
-enum Source {
-    Built,
-    Compiler(Compiler),
 }
 
 /// NVRTC for one device.
@@ -53,15 +49,8 @@ struct Compiler {
 struct Target {
     /// Value of `--gpu-architecture`.
     architecture: String,
-    code: Code,
-}
-
-#[derive(Debug, PartialEq, Hash)]
-enum Code {
-    /// Machine code.
-    Cubin,
-    /// Compiled by the driver, which must not be older than NVRTC.
-    Ptx,
+    /// Machine code; else PTX, compiled by the driver, which must not be older than NVRTC.
+    cubin: bool,
 }
 
 impl KernelFiles {
@@ -72,76 +61,62 @@ impl KernelFiles {
         }
         let built = !table::KERNEL_FILES.is_empty() && table::KERNEL_FILES.iter().all(|file| file.fatbin.is_some());
         let built = built && std::env::var_os(SOURCE_VARIABLE).is_none_or(|source| source != "nvrtc");
-        let source = if built { Source::Built } else { Source::Compiler(Compiler::new(info)?) };
-        Ok(KernelFiles { device: device.clone(), capability: info.capability, source, modules: RefCell::default() })
-    }
-
-    /// The device's compute capability.
-    pub fn capability(&self) -> (i32, i32) {
-        self.capability
+        let compiler = (!built).then(|| Compiler::new(info)).transpose()?;
+        Ok(KernelFiles { device: device.clone(), capability: info.capability, compiler, modules: RefCell::default() })
     }
 
     /// Their origin, for display.
     pub fn origin(&self) -> String {
-        match &self.source {
-            Source::Built => format!("kernels built in: {}", table::NVCC.unwrap_or("nvcc")),
-            Source::Compiler(compiler) => format!("kernels by NVRTC {}.{}", compiler.version.0, compiler.version.1),
+        match &self.compiler {
+            None => format!("kernels built in: {}", table::NVCC.unwrap_or("nvcc")),
+            Some(compiler) => format!("kernels by NVRTC {}.{}", compiler.version.0, compiler.version.1),
         }
     }
 
     /// The kernel `name` of `kernels/<file>.cu`.
     pub fn get<P: Parameters>(&self, file: &str, name: &str) -> Result<Kernel<P>, CudaError> {
-        self.find(file, name)?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
+        self.bound(file, name, &[])?.ok_or_else(|| CudaError::NoKernel { name: name.to_owned() })
     }
 
-    /// As [`KernelFiles::get`]; `None` where there is no such kernel.
-    pub fn find<P: Parameters>(&self, file: &str, name: &str) -> Result<Option<Kernel<P>>, CudaError> {
-        match table::KERNEL_FILES.iter().find(|f| f.name == file) {
-            None => Ok(None),
-            Some(file) => self.module(file)?.kernel(name, Vec::new()),
-        }
+    /// A kernel with parameters P and then these ints (in `plain.cu`, the types and sizes in the name of the kernel that it
+    /// replaces); `None` where there is no such kernel.
+    pub fn bound<P: Parameters>(&self, file: &str, name: &str, ints: &[Int]) -> Result<Option<Kernel<P>>, CudaError> {
+        let module = self.module(file)?;
+        module.map_or(Ok(None), |module| module.kernel(name, ints.to_vec()))
     }
 
     /// Whether there is such a kernel and the device has the shared memory for it.
     pub fn fits(&self, file: &str, name: &str) -> Result<bool, CudaError> {
-        let Some(file) = table::KERNEL_FILES.iter().find(|f| f.name == file) else { return Ok(false) };
-        let needed = self.module(file)?.exported(&format!("{name}_shared_bytes"))?;
-        let limit = self.device.max_shared()?;
+        let Some(module) = self.module(file)? else { return Ok(false) };
+        let (needed, limit) = (module.exported(&format!("{name}_shared_bytes"))?, self.device.max_shared()?);
         Ok(needed.is_some_and(|bytes| bytes as usize <= limit))
-    }
-
-    /// A fallback of `kernels/plain.cu` for a kernel with parameters P; `bound`: the types and sizes in the name of
-    /// that kernel.
-    pub fn plain<P: Parameters>(&self, name: &str, bound: &[Int]) -> Result<Kernel<P>, CudaError> {
-        let missing = || CudaError::NoKernel { name: name.to_owned() };
-        let file = table::KERNEL_FILES.iter().find(|f| f.name == "plain").ok_or_else(missing)?;
-        self.module(file)?.kernel(name, bound.to_vec())?.ok_or_else(missing)
     }
 
     /// A hash of the kernels' sources and compiler.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.origin().hash(&mut hasher);
-        if let Source::Compiler(compiler) = &self.source {
+        if let Some(compiler) = &self.compiler {
             (&compiler.target, &compiler.options).hash(&mut hasher);
         }
         table::KERNEL_FILES.iter().for_each(|file| file.source.hash(&mut hasher));
         hasher.finish()
     }
 
-    fn module(&self, file: &'static KernelFile) -> Result<Rc<Module>, CudaError> {
+    fn module(&self, file: &str) -> Result<Option<Rc<Module>>, CudaError> {
+        let Some(file) = table::KERNEL_FILES.iter().find(|f| f.name == file) else { return Ok(None) };
         if let Some(module) = self.modules.borrow().get(file.name) {
-            return Ok(module.clone());
+            return Ok(Some(module.clone()));
         }
-        let loaded = match (&self.source, file.fatbin) {
-            (Source::Built, Some(fatbin)) => Module::load(&self.device, fatbin),
-            (Source::Compiler(compiler), _) => Module::load(&self.device, &compiler.image(file)?),
-            (Source::Built, None) => return Err(CudaError::NoKernels { reason: format!("{} is missing", file.name) }),
+        let loaded = match (&self.compiler, file.fatbin) {
+            (None, Some(fatbin)) => Module::load(&self.device, fatbin),
+            (Some(compiler), _) => Module::load(&self.device, &compiler.image(file)?),
+            (None, None) => return Err(CudaError::NoKernels { reason: format!("{} is missing", file.name) }),
         };
         let module = loaded.map_err(|error| CudaError::Load { file: file.name, cause: describe(error) })?;
         let module = Rc::new(module);
         self.modules.borrow_mut().insert(file.name, module.clone());
-        Ok(module)
+        Ok(Some(module))
     }
 }
 
@@ -154,17 +129,9 @@ impl Target {
         // wgmma and its like exist in the architecture's own dialect only, whose code runs nowhere else
         let dialect = if own == 90 { "a" } else { "" };
         Some(match best == own {
-            true => Target { architecture: format!("sm_{own}{dialect}"), code: Code::Cubin },
-            false => Target { architecture: format!("compute_{best}"), code: Code::Ptx },
+            true => Target { architecture: format!("sm_{own}{dialect}"), cubin: true },
+            false => Target { architecture: format!("compute_{best}"), cubin: false },
         })
-    }
-
-    /// File extension of cached images.
-    fn suffix(&self) -> &'static str {
-        match self.code {
-            Code::Cubin => "cubin",
-            Code::Ptx => "ptx",
-        }
     }
 }
 
@@ -201,7 +168,8 @@ impl Compiler {
 
     /// The image of a kernel file, from the cache if it is there; PTX ends with a NUL.
     fn image(&self, file: &KernelFile) -> Result<Vec<u8>, CudaError> {
-        let name = || format!("{}-{:016x}.{}", file.name, self.key(file), self.target.suffix());
+        let suffix = if self.target.cubin { "cubin" } else { "ptx" };
+        let name = || format!("{}-{:016x}.{suffix}", file.name, self.key(file));
         let cached = self.cache.as_ref().map(|folder| folder.join(name()));
         if let Some(image) = cached.as_deref().and_then(cache::read_sealed) {
             return Ok(image);
@@ -222,7 +190,7 @@ impl Compiler {
         if let Err(error) = unsafe { calls::compile_program(program.0, &self.options) } {
             return Err(compile_error(file, program.log().unwrap_or_else(|_| format!("{:?}", error.0))));
         }
-        program.image(&self.target.code).map_err(failed)
+        program.image(self.target.cubin).map_err(failed)
     }
 
     fn key(&self, file: &KernelFile) -> u64 {
@@ -236,7 +204,7 @@ impl Compiler {
 /// Architectures supported by NVRTC, as 90 for 9.0.
 fn known_architectures() -> Result<Vec<c_int>, NvrtcError> {
     let mut count = 0;
-    // SAFETY: a place for an int, and then for as many as there are.
+    // SAFETY: room for an int, then for `count` of them.
     unsafe {
         nvrtc::nvrtcGetNumSupportedArchs(&mut count).result()?;
         let mut known = vec![0; usize::try_from(count).unwrap_or(0)];
@@ -250,19 +218,19 @@ struct Program(nvrtc::nvrtcProgram);
 
 impl Program {
     /// The compiled image.
-    fn image(&self, code: &Code) -> Result<Vec<u8>, NvrtcError> {
+    fn image(&self, cubin: bool) -> Result<Vec<u8>, NvrtcError> {
         let mut bytes = 0;
-        // SAFETY: the program lives; NVRTC says how many bytes it writes, and the buffer has as many.
+        // SAFETY: the program lives; the buffer has the size that NVRTC reports.
         unsafe {
-            match code {
-                Code::Cubin => nvrtc::nvrtcGetCUBINSize(self.0, &mut bytes).result()?,
-                Code::Ptx => nvrtc::nvrtcGetPTXSize(self.0, &mut bytes).result()?,
+            match cubin {
+                true => nvrtc::nvrtcGetCUBINSize(self.0, &mut bytes).result()?,
+                false => nvrtc::nvrtcGetPTXSize(self.0, &mut bytes).result()?,
             }
             let mut image = vec![0u8; bytes];
             let to = image.as_mut_ptr().cast::<c_char>();
-            match code {
-                Code::Cubin => nvrtc::nvrtcGetCUBIN(self.0, to).result()?,
-                Code::Ptx => nvrtc::nvrtcGetPTX(self.0, to).result()?, // with its NUL
+            match cubin {
+                true => nvrtc::nvrtcGetCUBIN(self.0, to).result()?,
+                false => nvrtc::nvrtcGetPTX(self.0, to).result()?, // with its NUL
             }
             Ok(image)
         }
@@ -284,10 +252,6 @@ impl Drop for Program {
     }
 }
 
-fn c_string(text: &str) -> CString {
-    CString::new(text).unwrap_or_default()
-}
-
 fn compile_error(file: &KernelFile, log: String) -> CudaError {
     if log.contains(TOOLKIT_HEADER) && log.contains("open") {
         return CudaError::NoKernels { reason: format!("NVRTC does not find {TOOLKIT_HEADER}") };
@@ -295,8 +259,8 @@ fn compile_error(file: &KernelFile, log: String) -> CudaError {
     CudaError::Compile { file: file.name, log }
 }
 
-/// Where the toolkit's headers are: in the first folder that has them. CUDA 13 keeps what they include themselves
-/// (`nv/target`) in a folder inside.
+/// Include folders of the toolkit: the first with its headers, and the folder inside it where CUDA 13 keeps their own includes
+/// (`nv/target`).
 fn include_folders() -> Vec<PathBuf> {
     let named = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(std::env::var_os);
     let folders = named.map(|home| Path::new(&home).join("include"));
@@ -313,9 +277,9 @@ mod tests {
     #[test]
     fn a_device_gets_its_own_machine_code_or_the_newest_ptx_that_it_runs() {
         const KNOWN: [i32; 6] = [120, 75, 80, 86, 90, 100];
-        let target = |capability| Target::new(capability, &KNOWN).map(|target| (target.architecture, target.code));
-        let own = |name: &str| Some((name.to_owned(), Code::Cubin));
-        let other = |name: &str| Some((name.to_owned(), Code::Ptx));
+        let target = |capability| Target::new(capability, &KNOWN).map(|target| (target.architecture, target.cubin));
+        let own = |name: &str| Some((name.to_owned(), true));
+        let other = |name: &str| Some((name.to_owned(), false));
         assert_eq!(target((9, 0)), own("sm_90a"));
         assert_eq!(target((8, 6)), own("sm_86"));
         assert_eq!(target((12, 0)), own("sm_120"));

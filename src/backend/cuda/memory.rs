@@ -11,14 +11,14 @@ use crate::units;
 use bytemuck::{Pod, Zeroable};
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, DriverError, result};
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The address of elements in device memory.
 #[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DevicePtr<T> {
-    address: u64,
+    pub address: u64,
     element: PhantomData<fn() -> T>,
 }
 
@@ -52,7 +52,12 @@ impl Device {
         let bytes = (count * size_of::<T>()).max(16);
         // SAFETY: the context is current; the memory is freed once, by `Buffer`.
         let address = unsafe { result::malloc_sync(bytes) }.map_err(|error| self.refused(error, what, bytes))?;
-        Ok(Buffer { context: self.context().clone(), address, bytes, store: Store::Whole, element: PhantomData })
+        Ok(Buffer { context: self.context.clone(), address, bytes, store: Store::Whole, element: PhantomData })
+    }
+
+    /// Scratch memory for `count` elements.
+    pub fn scratch<T>(&self, what: &str, count: usize) -> Result<Buffer<T>, CudaError> {
+        self.allocate(&format!("scratch memory ({what})"), count)
     }
 
     /// Memory with these values.
@@ -64,7 +69,7 @@ impl Device {
 
     /// An empty buffer that can grow to `max` elements.
     pub fn growing<T>(&self, what: &str, max: usize) -> Result<Buffer<T>, CudaError> {
-        let Some(granularity) = self.granularity() else { return self.allocate(what, 0) };
+        let Some(granularity) = self.granularity else { return self.allocate(what, 0) };
         self.bind()?;
         let (mut address, reserved) = (0, (max * size_of::<T>()).max(1).next_multiple_of(granularity));
         // SAFETY: addresses only; freed once, by `Buffer`.
@@ -72,7 +77,7 @@ impl Device {
             .result()
             .map_err(|error| self.refused(error, &format!("the addresses of {what}"), reserved))?;
         let store = Store::Mapped { reserved, parts: Vec::new() };
-        Ok(Buffer { context: self.context().clone(), address, bytes: 0, store, element: PhantomData })
+        Ok(Buffer { context: self.context.clone(), address, bytes: 0, store, element: PhantomData })
     }
 
     /// Grows a buffer to at least `count` elements and keeps its contents. Its address may change. Fails without a
@@ -82,7 +87,7 @@ impl Device {
         if bytes <= buffer.bytes {
             return Ok(());
         }
-        match (&mut buffer.store, self.granularity()) {
+        match (&mut buffer.store, self.granularity) {
             (Store::Mapped { reserved, .. }, _) if bytes > *reserved => {
                 let (bytes, max) = (units::bytes(bytes), units::bytes(*reserved));
                 Err(CudaError::Unsupported(format!("{what}: {bytes}, but there are addresses for {max} only")))
@@ -119,7 +124,7 @@ impl Device {
     /// Allocates memory and maps it at an address.
     fn map(&self, at: u64, bytes: usize, what: &str) -> Result<sys::CUmemGenericAllocationHandle, CudaError> {
         self.bind()?;
-        let properties = allocation_properties(self.ordinal());
+        let properties = allocation_properties(self.context.ordinal());
         let mut handle = 0;
         // SAFETY: the properties live during the call; the handle is released once.
         unsafe { sys::cuMemCreate(&mut handle, bytes, &properties, 0) }
@@ -153,50 +158,39 @@ impl Device {
         }
     }
 
-    /// Copies values to a buffer, in stream order; they may be changed when this returns.
+    /// Copies values to a buffer, in stream order. They may be changed when this returns; those in [`Pinned`] memory only after
+    /// an event that follows the copy.
     pub fn write<T: Pod>(&self, to: &Buffer<T>, offset: usize, values: &[T]) -> Result<(), CudaError> {
         let at = to.range(offset, values.len())?;
         self.bind()?;
         if values.is_empty() {
             return Ok(());
         }
-        // SAFETY: the range is the buffer's. From pageable memory the driver has taken the values when it returns.
-        unsafe { result::memcpy_htod_async(at, values, self.raw_stream()) }.during("copying to the device")
-    }
-
-    /// Copies `bytes` of pinned memory to a buffer, in stream order. They must not be changed before an event after the
-    /// copy: hence the exclusive handle in [`Pinned::bytes_mut`] and the event that the caller waits for.
-    pub fn write_pinned(&self, to: &Buffer<u8>, offset: usize, from: &Pinned, bytes: usize) -> Result<(), CudaError> {
-        let at = to.range(offset, bytes)?;
-        self.bind()?;
-        // SAFETY: the range is the buffer's; pinned memory is freed after the stream's work (`Pinned::drop`).
-        unsafe { result::memcpy_htod_async(at, &from.bytes()[..bytes], self.raw_stream()) }
-            .during("copying to the device")
+        // SAFETY: the range is the buffer's. The driver has copied values in pageable memory when it returns; pinned memory is
+        // freed after the stream's work (`Pinned::drop`).
+        unsafe { result::memcpy_htod_async(at, values, self.stream.cu_stream()) }.during("copying to the device")
     }
 
     /// Values of a buffer, when all work before is done.
     pub fn read<T: Pod>(&self, from: &Buffer<T>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
-        let mut values = vec![T::zeroed(); count];
-        self.read_into(from.range(offset, count)?, &mut values)?;
+        let (at, mut values) = (from.range(offset, count)?, vec![T::zeroed(); count]);
+        self.bind()?;
+        if count == 0 {
+            return Ok(values);
+        }
+        // SAFETY: the range is the buffer's, and `values` lives until the stream has been waited for.
+        unsafe { result::memcpy_dtoh_async(&mut values, at, self.stream.cu_stream()) }
+            .during("copying from the device")?;
+        self.synchronize()?;
         Ok(values)
     }
 
     /// As [`Device::read`], values that are `offset` bytes into a buffer of several arrays.
     pub fn read_at<T: Pod>(&self, from: &Buffer<u8>, offset: usize, count: usize) -> Result<Vec<T>, CudaError> {
         let mut values = vec![T::zeroed(); count];
-        self.read_into(from.range(offset, size_of_val(&values[..]))?, &mut values)?;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        bytes.copy_from_slice(&self.read(from, offset, bytes.len())?);
         Ok(values)
-    }
-
-    /// Reads as many values as there is room for. `at`: inside a buffer that is as long.
-    fn read_into<T: Pod>(&self, at: u64, values: &mut [T]) -> Result<(), CudaError> {
-        self.bind()?;
-        if values.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: the caller's range is a buffer's, and `values` lives until the stream has been waited for.
-        unsafe { result::memcpy_dtoh_async(values, at, self.raw_stream()) }.during("copying from the device")?;
-        self.synchronize()
     }
 
     /// Starts a copy of a buffer's first bytes to pinned memory, which holds them after an event that follows.
@@ -204,7 +198,7 @@ impl Device {
         let at = from.range(0, bytes.div_ceil(size_of::<T>()))?;
         self.bind()?;
         // SAFETY: both ranges are theirs; pinned memory is freed after the stream's work.
-        unsafe { result::memcpy_dtoh_async(&mut to.bytes_mut()[..bytes], at, self.raw_stream()) }
+        unsafe { result::memcpy_dtoh_async(&mut to.bytes_mut()[..bytes], at, self.stream.cu_stream()) }
             .during("copying from the device")
     }
 
@@ -216,7 +210,7 @@ impl Device {
             return Ok(());
         }
         // SAFETY: both ranges are inside their buffers.
-        unsafe { result::memcpy_dtod_async(to, from, count * size_of::<T>(), self.raw_stream()) }
+        unsafe { result::memcpy_dtod_async(to, from, count * size_of::<T>(), self.stream.cu_stream()) }
             .during("copying on the device")
     }
 
@@ -252,14 +246,14 @@ impl Device {
         };
         self.bind()?;
         // SAFETY: both spans are inside their buffers.
-        unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.raw_stream()) }.result().during("copying on the device")
+        unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream.cu_stream()) }.result().during("copying on the device")
     }
 
     /// Fills a buffer with a byte, in stream order.
     pub fn fill<T>(&self, buffer: &Buffer<T>, byte: u8) -> Result<(), CudaError> {
         self.bind()?;
         // SAFETY: the range is the buffer's.
-        unsafe { result::memset_d8_async(buffer.address, byte, buffer.bytes, self.raw_stream()) }
+        unsafe { result::memset_d8_async(buffer.address, byte, buffer.bytes, self.stream.cu_stream()) }
             .during("filling device memory")
     }
 
@@ -285,7 +279,7 @@ impl Device {
         let memory = unsafe { result::malloc_host(bytes.max(16), 0) }.during("allocating pinned memory")?;
         // SAFETY: the driver gave that many writable bytes. Filled, because a slice must be initialised.
         unsafe { memory.cast::<u8>().write_bytes(0, bytes) };
-        Ok(Pinned { context: self.context().clone(), memory: memory.cast(), bytes })
+        Ok(Pinned { context: self.context.clone(), memory: memory.cast(), bytes })
     }
 }
 
@@ -304,10 +298,6 @@ unsafe fn unmap(at: u64, part: &Part) -> Result<(), DriverError> {
 impl<T> DevicePtr<T> {
     pub const NULL: DevicePtr<T> = DevicePtr { address: 0, element: PhantomData };
 
-    pub fn address(self) -> u64 {
-        self.address
-    }
-
     /// The address `elements` further on.
     pub fn add(self, elements: usize) -> DevicePtr<T> {
         DevicePtr { address: self.address + (elements * size_of::<T>()) as u64, element: PhantomData }
@@ -319,36 +309,16 @@ impl<T> DevicePtr<T> {
     }
 }
 
-impl<T> Clone for DevicePtr<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for DevicePtr<T> {}
-
 impl<T> Default for DevicePtr<T> {
     fn default() -> Self {
         DevicePtr::NULL
     }
 }
 
-impl<T> PartialEq for DevicePtr<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.address == other.address
-    }
-}
-
-impl<T> fmt::Debug for DevicePtr<T> {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{:#x}", self.address)
-    }
-}
-
 // SAFETY: an integer and nothing else; 0 is null.
 unsafe impl<T> Zeroable for DevicePtr<T> {}
 // SAFETY: as above; every bit pattern is an integer.
-unsafe impl<T: 'static> Pod for DevicePtr<T> {}
+unsafe impl<T: Copy + 'static> Pod for DevicePtr<T> {}
 
 impl<T> Buffer<T> {
     pub fn bytes(&self) -> usize {
@@ -368,7 +338,7 @@ impl<T> Buffer<T> {
         Err(CudaError::Driver { call, cause: "beyond its end".to_owned() })
     }
 
-    /// Gives everything back; what the driver says of it.
+    /// Frees the memory; the driver's error, if there is one.
     fn free(&self) -> Result<(), DriverError> {
         self.context.bind_to_thread()?;
         // work that uses the memory may be in flight

@@ -7,7 +7,6 @@
 mod abi;
 mod cache;
 mod context;
-pub mod cublaslt;
 mod decode;
 pub mod error;
 mod gemm;
@@ -17,12 +16,10 @@ mod layers;
 mod lm_head;
 mod loader;
 mod memory;
-mod noise;
 mod pass;
 mod scratch;
 mod selftest;
 mod tensor_map;
-mod trace;
 mod weights;
 
 use super::{
@@ -30,24 +27,22 @@ use super::{
     SequenceId, Step, TraceOptions,
 };
 use crate::model::{ModelSpec, Weights};
-use cache::Sequences;
+use abi::{AttnRows, AttnSum, Cosines, HeadPlaces};
+use cache::{Sequences, TraceArray};
 use context::Device;
 pub use context::DeviceInfo;
-use cublaslt::CublasLt;
-pub use cublaslt::Gemm;
 use decode::Decoder;
 pub use error::CudaError;
-use kernel_set::{KernelSet, MAX_HEADS, NARROW_ROWS, Variants};
-pub use kernel_set::{MAX_ROWS, decode_splits};
+use kernel_set::{DECODE_ROWS, KernelSet, MAX_HEADS, MAX_ROWS, NARROW_ROWS, SUMMED, Variants, decode_splits};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
 use pass::{PassState, prefill_parts, shared_trace};
-use scratch::Scratch;
+use scratch::{QUERY_ROWS, Queries, Scratch};
 pub use selftest::{Check, check_all, run_if_child};
+use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use trace::Queries;
 use weights::{DeviceWeights, dtype_on_device};
 
 /// Growth step of rotary tables, in positions.
@@ -61,12 +56,11 @@ pub struct CudaOptions {
     /// Types of keys and values; `None`: [`DEFAULT_CACHE`]'s.
     pub k_cache: Option<DType>,
     pub v_cache: Option<DType>,
-    pub gemm: Gemm,
 }
 
 /// The types of keys and values unless given. Keys are the sensitive operand: in 16 bits, some chains change. An f32 key is the
 /// sum of two f16 numbers (`Halves` in `kernels/common.cuh`): 22 bits, which the tensor cores take as they are.
-pub const DEFAULT_CACHE: (DType, DType) = (DType::F32, DType::F16);
+const DEFAULT_CACHE: (DType, DType) = (DType::F32, DType::F16);
 
 /// The engine's operations on a CUDA device.
 pub struct CudaBackend {
@@ -81,17 +75,13 @@ pub struct CudaBackend {
     cache: (DType, DType),
     sequences: Sequences,
     scratch: Scratch,
-    /// With `--gemm`.
-    cublaslt: Option<CublasLt>,
     /// Warnings for the user.
     warnings: Vec<String>,
-    /// GEMM backend for prefill, for display; empty for the default.
-    gemm_note: String,
     head: LmHead,
     decoder: Decoder,
     queries: Queries,
-    /// One per rope table.
-    angles: Vec<Angles>,
+    /// Cosines and sines of each rope table: `[positions, head_dim / 2]`
+    angles: Vec<[Buffer<f32>; 2]>,
     /// Positions of the angles.
     angle_positions: usize,
     /// Window of every layer, 0: none.
@@ -99,12 +89,6 @@ pub struct CudaBackend {
     /// Splits of a row's positions in a decode step; constant, so that a row's bits are.
     splits: usize,
     pass: PassState,
-}
-
-/// Cosines and sines of one rope table: `[positions, head_dim / 2]`.
-struct Angles {
-    cos: Buffer<f32>,
-    sin: Buffer<f32>,
 }
 
 /// A CUDA device, and the origin of its kernels or the reason it cannot be used.
@@ -158,11 +142,9 @@ impl CudaBackend {
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
-            cublaslt: None,
             warnings,
-            gemm_note: String::new(),
-            head: LmHead::new(&device, &spec, NARROW_ROWS)?,
-            decoder: Decoder::new(&device, sequences.slots())?,
+            head: LmHead::of(&device, &spec, NARROW_ROWS)?,
+            decoder: Decoder::new(&device, sequences.slots)?,
             queries: Queries::new(&device)?,
             angles: Vec::new(),
             angle_positions: 0,
@@ -179,18 +161,17 @@ impl CudaBackend {
             sequences,
             splits,
         };
-        let max = backend.sequences.max_positions();
+        let max = backend.sequences.max_positions;
         let table = || backend.device.growing("rotary tables", max * backend.spec.head_dim / 2);
-        let angles = backend.spec.rope.iter().map(|_| Ok(Angles { cos: table()?, sin: table()? }));
+        let angles = backend.spec.rope.iter().map(|_| Ok([table()?, table()?]));
         backend.angles = angles.collect::<Result<_, CudaError>>()?;
         backend.reserve_angles(1)?;
-        backend.gemm_note = backend.choose_gemm(options.gemm)?;
         Ok(backend)
     }
 
     /// Positions of rotary tables that reach position `len - 1`.
     fn angles_for(&self, len: usize) -> usize {
-        len.next_multiple_of(ANGLE_STEP).min(self.sequences.max_positions()).max(len)
+        len.next_multiple_of(ANGLE_STEP).min(self.sequences.max_positions).max(len)
     }
 
     /// Rotary tables that reach position `len - 1`. Rounded as Hugging Face does: the angle is an f32 product.
@@ -204,7 +185,7 @@ impl CudaBackend {
             let frequencies = rope.inverse_frequencies(self.spec.head_dim);
             let angles = (first..positions).flat_map(|p| frequencies.iter().map(move |w| f64::from(p as f32 * w)));
             let angles: Vec<f64> = angles.collect();
-            for (buffer, function) in [(&mut table.cos, f64::cos as fn(f64) -> f64), (&mut table.sin, f64::sin)] {
+            for (buffer, function) in table.iter_mut().zip([f64::cos, f64::sin as fn(f64) -> f64]) {
                 let (old, values) = (buffer.ptr(), angles.iter().map(|a| function(*a) as f32).collect::<Vec<_>>());
                 self.device.grow(buffer, "rotary tables", positions * row)?;
                 self.device.write(buffer, first * row, &values)?;
@@ -219,9 +200,9 @@ impl CudaBackend {
 
     /// Makes room for positions `0..len` of a sequence.
     fn reserve_positions(&mut self, id: SequenceId, len: usize) -> Result<(), CudaError> {
-        let slots = self.sequences.slots();
+        let slots = self.sequences.slots;
         self.sequences.reserve(id, len)?;
-        if self.sequences.slots() != slots {
+        if self.sequences.slots != slots {
             self.decoder.forget();
         }
         self.reserve_angles(self.sequences.capacity(id))
@@ -258,8 +239,7 @@ impl CudaBackend {
 impl Backend for CudaBackend {
     fn device(&self) -> String {
         let DeviceInfo { ordinal, name, total, .. } = &self.info;
-        let gemm = if self.gemm_note.is_empty() { String::new() } else { format!(", {}", self.gemm_note) };
-        format!("cuda:{ordinal} ({name}, {}, {}{gemm})", crate::units::bytes(*total), self.origin)
+        format!("cuda:{ordinal} ({name}, {}, {})", crate::units::bytes(*total), self.origin)
     }
 
     fn warnings(&self) -> &[String] {
@@ -312,10 +292,6 @@ impl Backend for CudaBackend {
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
         self.check_tokens(pass.rows)?;
-        if pass.rows.len() > MAX_ROWS {
-            let message = format!("a pass of {} rows: expected at most {MAX_ROWS}", pass.rows.len());
-            return Err(CudaError::Unsupported(message).into());
-        }
         Ok(self.begin_pass(pass.rows, pass.record)?)
     }
 
@@ -333,7 +309,16 @@ impl Backend for CudaBackend {
         vocabulary: usize,
         on_step: &mut dyn FnMut(usize, Step, u32) -> ControlFlow<()>,
     ) -> Result<(), BackendError> {
-        self.decode_all(rows, vocabulary, on_step)
+        let room = self.room_for(rows.len().min(DECODE_ROWS))?;
+        let mut waiting: VecDeque<(usize, DecodeRow)> = rows.iter().copied().enumerate().collect();
+        let mut active = Vec::new();
+        loop {
+            active.extend(waiting.drain(..waiting.len().min(room - active.len())));
+            if active.is_empty() {
+                return Ok(());
+            }
+            active = self.decode_group(active, vocabulary, on_step)?;
+        }
     }
 
     #[cfg(test)]
@@ -343,38 +328,125 @@ impl Backend for CudaBackend {
         Ok(self.device.read(&self.scratch.h, row * width, width)?)
     }
 
-    fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
-        Ok(CudaBackend::head_record(self, sequence, row)?)
+    fn head_record(&self, id: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError> {
+        let (Some(index), Some(options)) = (self.sequences.trace_index(id, row), self.sequences.options(id)) else {
+            return Ok(None);
+        };
+        let heads: Vec<i32> = self.sequences.read_trace(id, TraceArray::Heads, index, options.heads)?;
+        let mut entropies: Vec<f32> = self.sequences.read_trace(id, TraceArray::Entropies, index, options.heads)?;
+        let gap: Vec<f32> = self.sequences.read_trace(id, TraceArray::Gaps, index, 1)?;
+        // a model with fewer heads than K keeps them all
+        let heads: Vec<u32> = heads.into_iter().map_while(|head| u32::try_from(head).ok()).collect();
+        entropies.truncate(heads.len());
+        let gap = gap.first().filter(|_| heads.len() < self.spec.total_heads()).copied().unwrap_or(f32::INFINITY);
+        Ok(Some(HeadRecord { heads, entropies, gap }))
     }
 
-    fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
-        Ok(CudaBackend::head_attention(self, sequence, row)?)
+    fn head_attention(&self, id: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError> {
+        let recorded = self.sequences.options(id).is_some_and(|options| options.head_attention);
+        let Some(index) = self.sequences.trace_index(id, row).filter(|_| recorded) else { return Ok(None) };
+        let places: Vec<HeadPlaces> =
+            self.sequences.read_trace(id, TraceArray::Places, index, self.spec.total_heads())?;
+        let attention = places.into_iter().map(|[entropy, own, previous, first, prompt]| HeadAttention {
+            entropy,
+            own,
+            previous,
+            first,
+            prompt,
+        });
+        Ok(Some(attention.collect()))
     }
 
     fn layer_means(&self, sequence: SequenceId) -> Result<Option<Vec<Vec<f64>>>, BackendError> {
         Ok(self.sequences.layer_means(sequence)?)
     }
 
-    fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
-        Ok(CudaBackend::attention_rows(self, sequence, rows)?)
+    fn attention_rows(&mut self, id: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
+        let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
+        let Some(options) = self.sequences.options(id) else { return Ok(result) };
+        let traced: Vec<usize> =
+            (0..rows.len()).filter(|i| self.sequences.trace_index(id, rows[*i]).is_some()).collect();
+        for some in traced.chunks(QUERY_ROWS) {
+            let asked: Vec<i32> = some.iter().map(|i| rows[*i] as i32).collect();
+            let stride = some.iter().map(|i| rows[*i] + 1).max().unwrap_or(0);
+            self.queries.reserve(&self.device, 0, some.len() * stride)?;
+            let Queries { rows: on_device, out, .. } = &self.queries;
+            self.device.write(on_device, 0, &asked)?;
+            let parameters = AttnRows {
+                sequences: self.sequences.views.ptr(),
+                slot: id.0.into(),
+                asked: on_device.ptr(),
+                windows: self.windows.ptr(),
+                softcap: self.softcap(),
+                heads: self.spec.num_attention_heads.into(),
+                kv_heads: self.spec.num_key_value_heads.into(),
+                keep: options.heads.into(),
+                stride: stride.into(),
+                out: out.ptr(),
+            };
+            self.device.launch(&self.kernels.rows, [stride.div_ceil(32), some.len(), 1], &parameters)?;
+            let found = self.device.read(out, 0, some.len() * stride)?;
+            for (i, row) in some.iter().zip(found.chunks(stride)) {
+                let len = result[*i].len();
+                result[*i].copy_from_slice(&row[..len]);
+            }
+        }
+        Ok(result)
     }
 
+    /// Of the pass's first row.
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
-        Ok(CudaBackend::layer_attention(self, layer)?)
+        let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
+        self.queries.reserve(&self.device, 0, count)?;
+        let (s, scratch, out) = (&self.spec, &self.scratch, &self.queries.out);
+        let parameters = AttnSum {
+            states: scratch.heads.states.ptr().add(self.heads_before(layer)),
+            queries: self.layer_queries(layer),
+            rows: scratch.rows.ptr(),
+            sequences: self.sequences.views.ptr(),
+            layer: layer.into(),
+            heads: s.num_attention_heads.into(),
+            kv_heads: s.num_key_value_heads.into(),
+            head_dim: s.head_dim.into(),
+            window: self.window(layer),
+            softcap: self.softcap(),
+            count: count.into(),
+            out: out.ptr(),
+        };
+        self.device.launch(&self.kernels.sum, [count.div_ceil(SUMMED), 1, 1], &parameters)?;
+        Ok(self.device.read(out, 0, count)?)
     }
 
-    fn cosines(
-        &mut self,
-        sequence: SequenceId,
-        positions: &[usize],
-        answer: Range<usize>,
-    ) -> Result<Vec<f32>, BackendError> {
-        Ok(CudaBackend::cosines(self, sequence, positions, answer)?)
+    fn cosines(&mut self, id: SequenceId, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, BackendError> {
+        let traced = self.sequences.traced(id);
+        if traced == 0 || positions.is_empty() || answer.is_empty() {
+            return Ok(vec![0.0; positions.len() * answer.len()]);
+        }
+        let ints = |positions: &mut dyn Iterator<Item = usize>| -> Vec<i32> { positions.map(|p| p as i32).collect() };
+        self.queries.reserve(&self.device, answer.len(), QUERY_ROWS.min(positions.len()) * answer.len())?;
+        let Queries { rows, columns, out } = &self.queries;
+        self.device.write(columns, 0, &ints(&mut answer.clone()))?;
+        let mut result = Vec::with_capacity(positions.len() * answer.len());
+        for some in positions.chunks(QUERY_ROWS) {
+            self.device.write(rows, 0, &ints(&mut some.iter().copied()))?;
+            let parameters = Cosines {
+                sequences: self.sequences.views.ptr(),
+                slot: id.0.into(),
+                traced: traced.into(),
+                hidden_size: self.spec.hidden_size.into(),
+                positions: rows.ptr(),
+                answer: columns.ptr(),
+                out: out.ptr(),
+            };
+            self.device.launch(&self.kernels.cosines, [answer.len(), some.len(), 1], &parameters)?;
+            result.extend(self.device.read::<f32>(out, 0, some.len() * answer.len())?);
+        }
+        Ok(result)
     }
 
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let table = (2 * self.angles_for(self.sequences.capacity_for(positions)) * self.spec.head_dim)
-            .next_multiple_of(self.device.granularity().unwrap_or(1));
+            .next_multiple_of(self.device.granularity.unwrap_or(1));
         let working = self.scratch.bytes() + self.head.bytes() + self.decoder.bytes() + 2 * self.angles.len() * table;
         ExpectedMemory { working, ..self.sequences.expected_bytes(positions, trace) }
     }

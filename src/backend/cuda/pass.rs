@@ -4,8 +4,8 @@
 
 use super::CudaBackend;
 use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, LayerSum, PrefillPart, RmsNorm, RopeCache,
-    RopeTarget, RoundedRows, SHARING, type_number,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnSelect, Embed, LayerSum, Norm, PrefillPart, RmsNorm,
+    RopeCache, RopeTarget, RoundedRows, SHARING, type_number,
 };
 use super::cache::Sequences;
 use super::context::Device;
@@ -143,7 +143,7 @@ impl Operations for CudaBackend {
         let up = Job { w: &w.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
         let activation = (self.spec.activation == Activation::GeluTanh).into();
         let norm = self.norm(&w.feed_forward_norm);
-        let rounded = self.takes_rounded(&w.down, w.down_bias.as_ref())?;
+        let rounded = self.wide(&w.down)?;
         let gated = self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation, rounded)?;
         let norm = w.post_feed_forward_norm.as_ref();
         Ok(self.add_residual(gated, &w.down, w.down_bias.as_ref(), norm)?)
@@ -153,9 +153,7 @@ impl Operations for CudaBackend {
         let (s, scratch) = (&self.spec, &self.scratch);
         let parameters = RmsNorm {
             x: scratch.x.ptr(),
-            weight: self.weights.final_norm.ptr(),
-            offset: s.norm_weight_offset,
-            eps: s.rms_norm_eps,
+            norm: self.norm(&self.weights.final_norm),
             width: s.hidden_size.into(),
             y: scratch.h.ptr(),
             not_finite: scratch.not_finite.ptr(),
@@ -191,12 +189,12 @@ impl CudaBackend {
     /// A layer's place in the cache, and its rotation.
     fn rope_target(&self, layer: usize) -> RopeTarget {
         let (s, scratch) = (&self.spec, &self.scratch);
-        let table = &self.angles[s.layers[layer].rope];
+        let [cos, sin] = &self.angles[s.layers[layer].rope];
         RopeTarget {
-            cos: table.cos.ptr(),
-            sin: table.sin.ptr(),
+            cos: cos.ptr(),
+            sin: sin.ptr(),
             rows: scratch.rows.ptr(),
-            sequences: self.sequences.views().ptr(),
+            sequences: self.sequences.views.ptr(),
             layer: layer as i32,
             kv_heads: s.num_key_value_heads as i32,
             head_dim: s.head_dim as i32,
@@ -214,9 +212,7 @@ impl CudaBackend {
             k: scratch.k(),
             v: scratch.v(),
             q_norm: ptr_or_null(w.q_norm.as_ref()),
-            k_norm: ptr_or_null(w.k_norm.as_ref()),
-            norm_offset: s.norm_weight_offset,
-            eps: s.rms_norm_eps,
+            k_norm: Norm { weight: ptr_or_null(w.k_norm.as_ref()), offset: s.norm_weight_offset, eps: s.rms_norm_eps },
             to,
             heads: s.num_attention_heads.into(),
         };
@@ -228,7 +224,7 @@ impl CudaBackend {
     fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
         let rounds = !self.pass.narrow() && s.head_dim.is_multiple_of(SHARING);
-        Ok(match self.takes_rounded(&w.o, w.o_bias.as_ref())? {
+        Ok(match self.wide(&w.o)? {
             Some(wide) if rounds => Input::Rounded(wide, self.scratch.inner_rounded(w.o.in_features)),
             _ => Input::F32(self.scratch.attended()),
         })
@@ -244,7 +240,7 @@ impl CudaBackend {
             queries: scratch.heads.q.ptr(),
             rows: scratch.rows.ptr(),
             parts: scratch.parts.ptr(),
-            sequences: self.sequences.views().ptr(),
+            sequences: self.sequences.views.ptr(),
             layer: layer.into(),
             heads: s.num_attention_heads.into(),
             kv_heads: s.num_key_value_heads.into(),
@@ -268,7 +264,7 @@ impl CudaBackend {
         let parameters = AttnDecode {
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
-            sequences: self.sequences.views().ptr(),
+            sequences: self.sequences.views.ptr(),
             layer: layer.into(),
             heads: s.num_attention_heads.into(),
             kv_heads: s.num_key_value_heads.into(),
@@ -294,7 +290,7 @@ impl CudaBackend {
             x,
             rows: self.scratch.rows.ptr(),
             n: n.into(),
-            sequences: self.sequences.views().ptr(),
+            sequences: self.sequences.views.ptr(),
             place: place.into(),
             kept: layers::KEPT.into(),
             width: width.into(),
@@ -309,7 +305,7 @@ impl CudaBackend {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
-            sequences: self.sequences.views().ptr(),
+            sequences: self.sequences.views.ptr(),
             layer: layer.into(),
             layers: s.layers.len().into(),
             heads: heads.into(),
@@ -346,7 +342,7 @@ impl CudaBackend {
             queries: scratch.heads.q.ptr(),
             hidden,
             rows: scratch.rows.ptr(),
-            sequences: self.sequences.views().ptr(),
+            sequences: self.sequences.views.ptr(),
             first_layer: first.into(),
             layers: layers.into(),
             heads: s.num_attention_heads.into(),
@@ -374,14 +370,8 @@ impl CudaBackend {
             return self.matmul(input, Job { w, bias, y: scratch.x.ptr() }, n, true);
         };
         self.matmul(input, Job { w, bias, y: scratch.h.ptr() }, n, false)?;
-        let parameters = AddRmsNorm {
-            x: scratch.x.ptr(),
-            h: scratch.h.ptr(),
-            weight: norm.ptr(),
-            offset: s.norm_weight_offset,
-            eps: s.rms_norm_eps,
-            width: s.hidden_size.into(),
-        };
+        let parameters =
+            AddRmsNorm { x: scratch.x.ptr(), h: scratch.h.ptr(), norm: self.norm(norm), width: s.hidden_size.into() };
         self.device.launch(&self.kernels.add_rms_norm, [n, 1, 1], &parameters)
     }
 }

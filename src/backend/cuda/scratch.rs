@@ -1,4 +1,5 @@
-//! Scratch memory of passes: allocated with the model, and again for decode steps of more than 16 rows.
+//! Scratch memory: of passes, allocated with the model and again for decode steps of more than 16 rows; and of the readings of
+//! a traced response.
 
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
@@ -34,21 +35,20 @@ impl Scratch {
     pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch, CudaError> {
         let (q_width, kv_width) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
         let widest = spec.hidden_size.max(q_width).max(spec.intermediate_size);
-        let name = |what: &str| format!("scratch memory ({what})");
-        let floats = |what: &str, rows: usize, width: usize| device.allocate::<f32>(&name(what), rows * width);
-        let not_finite = device.allocate(&name("flag"), 1)?;
+        let floats = |what: &str, rows: usize, width: usize| device.scratch::<f32>(what, rows * width);
+        let not_finite = device.scratch("flag", 1)?;
         device.fill(&not_finite, 0)?;
         Ok(Scratch {
-            rows: device.allocate(&name("rows"), MAX_ROWS)?,
-            parts: device.allocate(&name("parts of rows"), MAX_ROWS * spec.group_size().div_ceil(PREFILL_LINES))?,
+            rows: device.scratch("rows", MAX_ROWS)?,
+            parts: device.scratch("parts of rows", MAX_ROWS * spec.group_size().div_ceil(PREFILL_LINES))?,
             x: floats("residual stream", MAX_ROWS, spec.hidden_size)?,
             h: floats("hidden states", MAX_ROWS, spec.hidden_size)?,
             heads: HeadScratch::new(device, spec, splits, NARROW_ROWS)?,
             inner: floats("attention and gate", MAX_ROWS, spec.intermediate_size.max(q_width + 2 * kv_width))?,
             q_width,
             kv_width,
-            rounded: device.allocate(&name("rounded inputs"), MAX_ROWS * widest)?,
-            rounded_scales: device.allocate(&name("rounded inputs"), MAX_ROWS * row_scales(widest))?,
+            rounded: device.scratch("rounded inputs", MAX_ROWS * widest)?,
+            rounded_scales: device.scratch("rounded inputs", MAX_ROWS * row_scales(widest))?,
             not_finite,
         })
     }
@@ -84,21 +84,9 @@ impl Scratch {
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        let Scratch {
-            rows,
-            parts,
-            x,
-            h,
-            heads,
-            inner,
-            rounded,
-            rounded_scales,
-            q_width: _,
-            kv_width: _,
-            not_finite: _,
-        } = self;
-        let floats = [x, h, inner, rounded_scales].map(Buffer::bytes);
-        floats.iter().sum::<usize>() + rows.bytes() + parts.bytes() + heads.bytes() + rounded.bytes()
+        let floats = [&self.x, &self.h, &self.inner, &self.rounded_scales].map(Buffer::bytes);
+        let others = self.rows.bytes() + self.parts.bytes() + self.heads.bytes() + self.rounded.bytes();
+        floats.iter().sum::<usize>() + others
     }
 }
 
@@ -121,15 +109,14 @@ impl HeadScratch {
     pub fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<HeadScratch, CudaError> {
         let (heads, q_width) = (spec.num_attention_heads, spec.num_attention_heads * spec.head_dim);
         let traced_rows = MAX_ROWS.max(spec.layers.len() * rows);
-        let name = |what: &str| format!("scratch memory ({what})");
-        let arrivals = device.allocate(&name("splits that are done"), rows * heads)?;
+        let arrivals = device.scratch("splits that are done", rows * heads)?;
         device.fill(&arrivals, 0)?;
         Ok(HeadScratch {
             rows,
-            q: device.allocate(&name("queries"), traced_rows * q_width)?,
-            states: device.allocate(&name("head states"), traced_rows * heads)?,
-            partial_out: device.allocate(&name("split attention"), rows * splits * q_width)?,
-            partial_states: device.allocate(&name("split states"), rows * heads * splits)?,
+            q: device.scratch("queries", traced_rows * q_width)?,
+            states: device.scratch("head states", traced_rows * heads)?,
+            partial_out: device.scratch("split attention", rows * splits * q_width)?,
+            partial_states: device.scratch("split states", rows * heads * splits)?,
             arrivals,
         })
     }
@@ -137,5 +124,35 @@ impl HeadScratch {
     fn bytes(&self) -> usize {
         let parts = self.partial_out.bytes() + self.partial_states.bytes() + self.arrivals.bytes();
         self.q.bytes() + self.states.bytes() + parts
+    }
+}
+
+/// Rows of α* per launch, and positions per launch of cosines.
+pub const QUERY_ROWS: usize = 64;
+
+/// Buffers of readings, reused.
+pub struct Queries {
+    /// Positions: rows and columns of the result.
+    pub rows: Buffer<i32>,
+    pub columns: Buffer<i32>,
+    /// `[rows, columns]`
+    pub out: Buffer<f32>,
+}
+
+impl Queries {
+    pub fn new(device: &Device) -> Result<Queries, CudaError> {
+        let [rows, columns] = [device.scratch("queries", QUERY_ROWS)?, device.scratch("queries", 0)?];
+        Ok(Queries { rows, columns, out: device.scratch("queries", 0)? })
+    }
+
+    /// Makes room for so many columns and results; the contents are lost.
+    pub fn reserve(&mut self, device: &Device, columns: usize, out: usize) -> Result<(), CudaError> {
+        if self.columns.bytes() < 4 * columns {
+            self.columns = device.scratch("queries", columns.next_power_of_two())?;
+        }
+        if self.out.bytes() < 4 * out {
+            self.out = device.scratch("queries", out.next_power_of_two())?;
+        }
+        Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! How copies of whole tiles (TMA) find their way in a matrix: what `kernels/hopper.cuh` takes as `TensorMap`.
+//! Descriptors for copies of whole tiles (TMA), the `TensorMap` of `kernels/hopper.cuh`.
 
 use super::context::driver_has;
 use super::error::{Context, CudaError};
@@ -27,7 +27,7 @@ impl TensorMap {
         driver_has(c"cuTensorMapEncodeTiled")
     }
 
-    /// Of a matrix `[rows, width]` of f16, aligned to 16 bytes as its rows are; what a tile has beyond it is zeros.
+    /// Of an f16 matrix `[rows, width]`, aligned to 16 bytes as its rows are; elements of a tile beyond it are zeros.
     pub fn new(matrix: DevicePtr<u16>, rows: usize, width: usize) -> Result<TensorMap, CudaError> {
         let mut map = TensorMap::NONE;
         let sizes = [width as u64, rows as u64];
@@ -39,7 +39,7 @@ impl TensorMap {
                 &mut map.0,
                 sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                 2,
-                matrix.address() as *mut _,
+                matrix.address as *mut _,
                 sizes.as_ptr(),
                 stride.as_ptr(),
                 [TILE[1], TILE[0]].as_ptr(),
@@ -50,7 +50,7 @@ impl TensorMap {
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        made.result().during(&format!("describing a matrix [{rows}, {width}] to copies of tiles"))?;
+        made.result().during(&format!("encoding a tensor map of a matrix [{rows}, {width}]"))?;
         Ok(map)
     }
 }

@@ -3,12 +3,13 @@
 //! the tensor cores multiply them with f16 activations; norm weights and biases in f32.
 
 use super::abi::{NarrowWeights, Stored};
-use super::context::{Device, Event};
-use super::error::CudaError;
+use super::context::Device;
+use super::error::{Context, CudaError};
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
-use crate::model::weights::{DType, Elements, LayerWeights, Weight};
+use crate::model::weights::{DType, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
+use cudarc::driver::CudaEvent;
 use half::f16;
 
 /// Bytes of one of the two pinned buffers.
@@ -44,36 +45,7 @@ impl Matrix {
     }
 }
 
-/// As [`LayerWeights`].
-pub struct DeviceLayer {
-    pub input_norm: Buffer<f32>,
-    pub q: Matrix,
-    pub k: Matrix,
-    pub v: Matrix,
-    pub q_bias: Option<Buffer<f32>>,
-    pub k_bias: Option<Buffer<f32>>,
-    pub v_bias: Option<Buffer<f32>>,
-    pub q_norm: Option<Buffer<f32>>,
-    pub k_norm: Option<Buffer<f32>>,
-    pub o: Matrix,
-    pub o_bias: Option<Buffer<f32>>,
-    pub post_attention_norm: Option<Buffer<f32>>,
-    pub feed_forward_norm: Buffer<f32>,
-    pub gate: Matrix,
-    pub up: Matrix,
-    pub down: Matrix,
-    pub gate_bias: Option<Buffer<f32>>,
-    pub up_bias: Option<Buffer<f32>>,
-    pub down_bias: Option<Buffer<f32>>,
-    pub post_feed_forward_norm: Option<Buffer<f32>>,
-}
-
-impl DeviceLayer {
-    /// The matrices of every pass.
-    pub fn matrices(&self) -> [&Matrix; 7] {
-        [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
-    }
-}
+pub type DeviceLayer = LayerWeights<Matrix, Buffer<f32>>;
 
 /// All weights of a model on the device.
 pub struct DeviceWeights {
@@ -151,7 +123,7 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
 struct Uploader<'a> {
     device: &'a Device,
     narrow: &'a Kernel<NarrowWeights>,
-    stages: [(Pinned, Event); 2],
+    stages: [(Pinned, CudaEvent); 2],
     /// The next stage.
     next: usize,
     done: usize,
@@ -200,11 +172,7 @@ impl<'a> Uploader<'a> {
     }
 
     fn matrix(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
-        let bytes: &[u8] = match weight.elements() {
-            Elements::F32(x) => bytemuck::cast_slice(x),
-            Elements::Bf16(x) => bytemuck::cast_slice(x),
-            Elements::F16(x) => bytemuck::cast_slice(x),
-        };
+        let bytes = weight.byte_slice();
         let data = self.device.allocate(&weight.name, bytes.len())?;
         let mut offset = 0;
         for part in bytes.chunks(self.stages[0].0.bytes().len().max(1)) {
@@ -227,10 +195,10 @@ impl<'a> Uploader<'a> {
     /// Copies a part through one stage while the other stage's copy is in flight.
     fn copy(&mut self, to: &Buffer<u8>, offset: usize, part: &[u8]) -> Result<(), CudaError> {
         let (stage, copied) = &mut self.stages[self.next];
-        copied.wait()?;
+        copied.synchronize().during("waiting for the device")?;
         stage.bytes_mut()[..part.len()].copy_from_slice(part);
-        self.device.write_pinned(to, offset, stage, part.len())?;
-        copied.record()?;
+        self.device.write(to, offset, &stage.bytes()[..part.len()])?;
+        self.device.record(copied)?;
         self.next = 1 - self.next;
         self.done += part.len();
         (self.progress)(self.done, self.total);

@@ -143,7 +143,6 @@ fn library() -> Option<*mut c_void> {
         let folder = library_folder()?;
         let driver = open(folder.join("libcuda.so.1"));
         open(folder.join("libnvrtc.so"));
-        open(folder.join("libcublasLt.so"));
         Some(driver)
     };
     LIBRARY.get_or_init(load).map(|library| library as *mut c_void)

@@ -188,16 +188,3 @@ pub fn windowed_model() -> tempfile::TempDir {
     ];
     model_with(&settings, Dtype::BF16)
 }
-
-/// Two layers with matrices of four shapes: q and o, k and v, gate and up, down.
-pub fn four_shapes(dtype: Dtype) -> tempfile::TempDir {
-    let settings = [
-        ("head_dim", 16),
-        ("num_hidden_layers", 2),
-        ("hidden_size", 32),
-        ("intermediate_size", 48),
-        ("num_attention_heads", 2),
-        ("num_key_value_heads", 1),
-    ];
-    model_with(&settings.map(|(name, size)| (name, json!(size))), dtype)
-}

@@ -1,25 +1,21 @@
-//! Tests of `rope.cu`, `attn_decode.cu`, `attn_prefill.cu`, `attn_select.cu`, `attn_places.cu`, `attn_rows.cu` and the plain
+//! Tests of `rope.cu`, `attn_decode.cu`, `attn_prefill.cu`, `attn_places.cu`, `attn_rows.cu` and the plain
 //! attention: layer 1 of 2 of one sequence, in slot 1 of 2.
 
 use super::super::abi::{
-    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget,
-    RoundedRows, RowState, SHARING, SequenceView, TraceView, type_number,
+    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget, RoundedRows,
+    RowState, SHARING, SequenceView, TraceView, type_number,
 };
 use super::super::error::CudaError;
 use super::super::kernel_set::{DECODE_GROUP, SUMMED, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
-use super::super::noise::Noise;
 use super::super::pass::prefill_parts;
-use super::data::{Bench, Tested, U, Want, bound, exact, near, rounding, wide};
-use super::rows::{EPS, FIRST, HIDDEN, OFFSET, norm, traced};
+use super::data::{Bench, Noise, Sum, Tested, U, Want, bound, exact, near, rounding, wide};
+use super::rows::{norm, norm_of};
 use crate::backend::entropy::{EntropyRule::Exact, Gamma, reweighting};
 use crate::backend::reference::{log_sum_exp, places, reweighted, softcap, softmax};
 use crate::backend::{HeadAttention, Row, SequenceId};
 use crate::model::weights::DType;
-
-/// Rows of (value, scale).
-type Scaled = [(f64, f64)];
 
 const KV_HEADS: usize = 2;
 const GROUP: usize = HEADS / KV_HEADS;
@@ -61,7 +57,7 @@ pub struct Fixture<'b> {
 /// The reference of one row and head.
 struct Attended {
     /// Values, and Σ α |v|.
-    out: Vec<(f64, f64)>,
+    out: Vec<Sum>,
     /// -∞ outside the window: `[row + 1]`
     scores: Vec<f64>,
     /// Error of a score: three products of terms per 16 dimensions, and 2^-22 for the product of two second terms, which is
@@ -192,19 +188,18 @@ impl Fixture<'_> {
         Ok((to, tables))
     }
 
-    /// Compares queries and the cache with the rotation of `q` and `k`, which have (value, scale) and a relative error
-    /// `lost`, and with `v`: `[positions, heads, head_dim]` each.
+    /// Compares queries and the cache with the rotation of `q` and `k`, whose relative error is `lost`, and with `v`: `[positions, heads, head_dim]` each.
     pub fn compare_rotated(
         &self,
         (to, tables): (RopeTarget, [Vec<f32>; 2]),
         positions: &[usize],
         queries: DevicePtr<f32>,
-        (q, k, lost): (&Scaled, &Scaled, f64),
-        v: &[Want],
+        (q, k, v): (&[Sum], &[Sum], &[Want]),
+        lost: f64,
     ) -> Tested {
         let (bench, Attention { head_dim: d, cache }) = (self.bench, self.attention);
         let (half, kv_heads) = (d / 2, to.kv_heads as usize);
-        let rotated = |x: &[(f64, f64)], position: usize, by: f32, least: f64, bound: f64| -> Vec<Want> {
+        let rotated = |x: &[Sum], position: usize, by: f32, least: f64, bound: f64| -> Vec<Want> {
             let turned = |i: usize| {
                 let [cos, sin] = [0, 1].map(|table| f64::from(tables[table][position * half + i % half]));
                 let (own, other, sign) = (x[i], x[(i + half) % d], if i < half { -1.0 } else { 1.0 });
@@ -239,11 +234,6 @@ impl Fixture<'_> {
 }
 
 impl Attention {
-    /// The types and the size in the kernels' names.
-    pub fn plain_arguments(self) -> [Int; 3] {
-        [Int(type_number(self.cache.0)), Int(type_number(self.cache.1)), self.head_dim.into()]
-    }
-
     pub fn fixture<'b>(self, bench: &'b Bench<'b>, rows: usize) -> Result<Fixture<'b>, CudaError> {
         let (mut noise, d) = (Noise(31), self.head_dim);
         let [keys, v] = [(); 2].map(|()| noise.floats(LAYERS * KV_HEADS * CAPACITY * d, 1.0));
@@ -350,83 +340,16 @@ impl Attention {
             k: bench.put(&keys)?,
             v: bench.put(&values)?,
             q_norm: bench.put(&q_norm)?,
-            k_norm: bench.put(&k_norm)?,
-            norm_offset: OFFSET,
-            eps: EPS,
+            k_norm: norm_of(bench.put(&k_norm)?),
             to,
             heads: HEADS.into(),
         };
         bench.device.launch(kernel, [(HEADS + 2 * KV_HEADS).div_ceil(4), n, 1], &parameters)?;
-        let normed = |x: &[f32], weight: &[f32]| -> Vec<(f64, f64)> {
-            norm(x, weight).into_iter().map(|x| (x, x.abs())).collect()
-        };
+        let normed =
+            |x: &[f32], weight: &[f32]| -> Vec<Sum> { norm(x, weight).into_iter().map(|x| (x, x.abs())).collect() };
         let (q_want, k_want) = (normed(&queries, &q_norm), normed(&keys, &k_norm));
         let v_want: Vec<Want> = values.iter().map(|x| exact(self.cache.1.round(*x))).collect();
-        fixture.compare_rotated((to, tables), &positions, q, (&q_want, &k_want, 32.0 * U), &v_want)
-    }
-
-    /// The heads of lowest entropy of the trace's second row: all layers in one launch, and one launch per layer.
-    pub fn select(self, kernel: &Kernel<AttnSelect>, bench: &Bench) -> Tested {
-        const KEEP: usize = 3;
-        const SCALE: f32 = 4.0;
-        let (mut noise, d) = (Noise(41), self.head_dim);
-        let mut number = |low: f32, high: f32| low + (high - low) * (noise.next() + 1.0) / 2.0;
-        let state = |_| -> HeadState { [1.0, 2.0, number(-1.0, 1.0), number(1.0, 20.0), number(-20.0, 0.0)] };
-        let states: Vec<HeadState> = (0..LAYERS * HEADS).map(state).collect();
-        let entropy = |head: &usize| f64::from(states[*head][3]).ln() - f64::from(states[*head][4] / states[*head][3]);
-        let mut kept: Vec<usize> = (0..states.len()).collect();
-        kept.sort_by(|a, b| entropy(a).total_cmp(&entropy(b)));
-        let next = entropy(&kept.split_off(KEEP)[0]);
-        let last = entropy(&kept[KEEP - 1]);
-        let (queries, hidden) = (noise.floats(states.len() * d, 1.0), noise.floats(HIDDEN, 1.0));
-        let (s, q, h) = (bench.put(&states)?, bench.put(&queries)?, bench.put(&hidden)?);
-        let rows = bench.put(&[RowState { position: FIRST + 1, ..RowState::default() }])?;
-        for layers in [LAYERS, 1] {
-            let trace = TraceView {
-                heads: bench.room(2 * KEEP)?,
-                entropies: bench.room(2 * KEEP)?,
-                maxima: bench.room(2 * KEEP)?,
-                sums: bench.room(2 * KEEP)?,
-                queries: bench.room(2 * KEEP * d)?,
-                hidden: bench.room(2 * HIDDEN)?,
-                gaps: bench.room(2)?,
-                ..TraceView::default()
-            };
-            let sequences = bench.put(&[traced(trace)])?;
-            for first in (0..LAYERS).step_by(layers) {
-                let finish = first + layers == LAYERS;
-                let parameters = AttnSelect {
-                    states: s.add(first * HEADS),
-                    queries: q.add(first * HEADS * d),
-                    hidden: if finish { h } else { DevicePtr::NULL },
-                    rows,
-                    sequences,
-                    first_layer: first.into(),
-                    layers: layers.into(),
-                    heads: HEADS.into(),
-                    head_dim: d.into(),
-                    hidden_size: HIDDEN.into(),
-                    hidden_scale: SCALE,
-                    keep: KEEP.into(),
-                    regularized: Int(0),
-                    begin: (first == 0).into(),
-                    finish: finish.into(),
-                };
-                bench.device.launch(kernel, [1, 1, 1], &parameters)?;
-            }
-            let kept = || kept.iter();
-            bench.compare("heads", trace.heads.add(KEEP), kept().map(|head| exact(*head as i32)))?;
-            let entropies = kept().map(entropy).map(|entropy| near(entropy, entropy.abs(), 2.0 * U));
-            bench.compare("entropies", trace.entropies.add(KEEP), entropies)?;
-            bench.compare("maxima", trace.maxima.add(KEEP), kept().map(|head| exact(states[*head][2])))?;
-            bench.compare("sums", trace.sums.add(KEEP), kept().map(|head| exact(states[*head][3])))?;
-            let kept_queries = kept().flat_map(|head| &queries[head * d..][..d]);
-            bench.compare("queries", trace.queries.add(KEEP * d), kept_queries.map(|x| exact(*x)))?;
-            bench.compare("gap", trace.gaps.add(1), [near(next - last, next.abs() + last.abs(), 4.0 * U)])?;
-            let halves = bench.get_as(trace.hidden.add(HIDDEN).cast(), DType::F16, HIDDEN)?;
-            bench.check("hidden", halves, hidden.iter().map(|x| exact(DType::F16.round(x * SCALE))));
-        }
-        Ok(())
+        fixture.compare_rotated((to, tables), &positions, q, (&q_want, &k_want, &v_want), 32.0 * U)
     }
 
     /// Attention targets of a row's heads.

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BETWEEN: Duration = Duration::from_secs(600);
 
 /// The work of a child.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Request {
     pub ordinal: usize,
     /// The kernels of one model; `None`: all.
@@ -38,8 +38,8 @@ pub struct Request {
 pub enum Message {
     Running(String),
     Checked(Check),
-    /// All kernels are tested.
-    Done,
+    /// Whether all kernels are tested. If not, the tests cannot run in a child.
+    Ended(bool),
 }
 
 impl Message {
@@ -55,9 +55,7 @@ impl Message {
 /// Runs the tests if this process is such a child.
 pub fn run_if_child() -> Option<ExitCode> {
     let request = serde_json::from_str(&std::env::var(VARIABLE).ok()?).ok()?;
-    if super::run(request).is_ok() {
-        Message::Done.send();
-    }
+    Message::Ended(super::run(request).is_ok()).send();
     Some(ExitCode::SUCCESS)
 }
 
@@ -110,7 +108,10 @@ impl SelfTest<'_> {
                     *running = None;
                     self.end(check);
                 }
-                Ok(Message::Done) => return Ok(true),
+                Ok(Message::Ended(complete)) => {
+                    running.take().iter().for_each(|kernel| self.record.note(kernel, None));
+                    return Ok(complete);
+                }
                 Err(RecvTimeoutError::Disconnected) => return Ok(false),
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!("it hangs: no result within {} s", limit.as_secs()));

@@ -12,6 +12,9 @@ use std::cell::RefCell;
 
 pub type Tested = Result<(), CudaError>;
 
+/// A value, and the sum of its terms' magnitudes.
+pub type Sum = (f64, f64);
+
 /// Relative rounding error of f32.
 pub const U: f64 = 1.0 / (1u32 << 24) as f64;
 
@@ -64,21 +67,35 @@ pub fn powers(count: usize) -> Vec<f32> {
     (0..count).map(power).collect()
 }
 
+/// A generator of numbers (xorshift); not of 0.
+pub struct Noise(pub u64);
+
+impl Noise {
+    /// Between -1 and 1.
+    pub fn next(&mut self) -> f32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    /// Between -scale and scale.
+    pub fn floats(&mut self, count: usize, scale: f32) -> Vec<f32> {
+        (0..count).map(|_| scale * self.next()).collect()
+    }
+}
+
 /// The device memory of one test and the result of its comparisons.
 pub struct Bench<'d> {
     pub device: &'d Device,
     buffers: RefCell<Vec<Buffer<u8>>>,
-    check: RefCell<Check>,
+    pub check: RefCell<Check>,
 }
 
 impl<'d> Bench<'d> {
     pub fn new(device: &'d Device, kernel: &str) -> Bench<'d> {
         let check = Check { kernel: kernel.to_owned(), ..Check::default() };
         Bench { device, buffers: RefCell::default(), check: RefCell::new(check) }
-    }
-
-    pub fn finish(self) -> Check {
-        self.check.into_inner()
     }
 
     /// Uninitialised memory for `count` values: NaN until a kernel writes them.
@@ -92,29 +109,25 @@ impl<'d> Bench<'d> {
 
     pub fn put<T: Pod>(&self, values: &[T]) -> Result<DevicePtr<T>, CudaError> {
         let ptr = self.room(values.len())?;
-        self.write(ptr, values)?;
+        if let Some(buffer) = self.buffers.borrow().last() {
+            self.device.write(buffer, 0, bytemuck::cast_slice(values))?;
+        }
         Ok(ptr)
     }
 
-    pub fn write<T: Pod>(&self, to: DevicePtr<T>, values: &[T]) -> Tested {
-        self.at(to, |buffer, offset| self.device.write(buffer, offset, bytemuck::cast_slice(values)))
+    /// Random numbers on the device and here.
+    pub fn noise(&self, seed: u64, count: usize, scale: f32) -> Result<(DevicePtr<f32>, Vec<f32>), CudaError> {
+        let values = Noise(seed).floats(count, scale);
+        Ok((self.put(&values)?, values))
     }
 
     pub fn get<T: Pod>(&self, from: DevicePtr<T>, count: usize) -> Result<Vec<T>, CudaError> {
-        self.at(from, |buffer, offset| self.device.read_at(buffer, offset, count))
-    }
-
-    fn at<T, R>(
-        &self,
-        ptr: DevicePtr<T>,
-        f: impl FnOnce(&Buffer<u8>, usize) -> Result<R, CudaError>,
-    ) -> Result<R, CudaError> {
-        let (buffers, address) = (self.buffers.borrow(), ptr.address());
-        let offset = |buffer: &Buffer<u8>| address.checked_sub(buffer.ptr().address()).map(|offset| offset as usize);
-        let holds = |b: &&Buffer<u8>| offset(b).is_some_and(|offset| offset < b.bytes());
-        let unknown = || CudaError::Unsupported(format!("self-test: {address:#x} is outside the test's memory"));
-        let buffer = buffers.iter().find(holds).ok_or_else(unknown)?;
-        f(buffer, offset(buffer).unwrap_or(0))
+        let buffers = self.buffers.borrow();
+        let offset = |buffer: &Buffer<u8>| from.address.checked_sub(buffer.ptr().address).map(|at| at as usize);
+        let holds = |b: &&Buffer<u8>| offset(b).is_some_and(|at| at < b.bytes());
+        let outside = || CudaError::Unsupported(format!("self-test: {:#x} is outside the test's memory", from.address));
+        let buffer = buffers.iter().find(holds).ok_or_else(outside)?;
+        self.device.read_at(buffer, offset(buffer).unwrap_or(0), count)
     }
 
     /// Values stored as `dtype`, and the values after rounding.

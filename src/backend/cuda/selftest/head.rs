@@ -1,12 +1,11 @@
 //! Tests of `head.cu`: two rows of logits, one greedy and one sampled.
 
-use super::super::abi::{HeadFinish, HeadMass, HeadPartial, LogitPart, RowState, Sampler, WidePart};
+use super::super::abi::RowState;
 use super::super::error::CudaError;
-use super::super::launch::Kernel;
-use super::super::lm_head::{self, CHUNK, LIST, Log};
+use super::super::kernel_set::HeadKernels;
+use super::super::lm_head::{self, CHUNK, HeadRun, LIST, LmHead};
 use super::super::memory::DevicePtr;
-use super::super::noise::Noise;
-use super::data::{Bench, Tested, U, Want, exact, near, wide};
+use super::data::{Bench, Noise, Tested, U, Want, exact, near, wide};
 use crate::backend::reference::log_sum_exp;
 use crate::backend::sampling::{Choice, Sampling};
 use crate::backend::{Distribution, TokenLogprob};
@@ -38,48 +37,50 @@ fn ranked(x: &[f64]) -> Vec<TokenLogprob> {
     ranked
 }
 
-/// The logits, and the outputs of the kernels before the one under test.
-struct Head<'b> {
-    bench: &'b Bench<'b>,
+/// Logits, and the outputs of the kernels before the one under test.
+struct Case {
     values: Vec<f32>,
-    logits: DevicePtr<f32>,
-    partials: DevicePtr<LogitPart>,
-    wide: DevicePtr<WidePart>,
-    lists: DevicePtr<u64>,
-    masses: DevicePtr<u64>,
+    head: LmHead,
     choices: [Choice; ROWS],
-    samplers: DevicePtr<Sampler>,
+    next_rows: DevicePtr<RowState>,
+    not_finite: DevicePtr<i32>,
 }
 
-impl<'b> Head<'b> {
-    fn new(bench: &'b Bench<'b>, partial: &Kernel<HeadPartial>) -> Result<Head<'b>, CudaError> {
-        let values = Noise(51).floats(ROWS * VOCAB, 10.0);
+impl Case {
+    fn new(bench: &Bench, kernels: &HeadKernels, mass: bool) -> Result<Case, CudaError> {
+        let (device, values) = (bench.device, Noise(51).floats(ROWS * VOCAB, 10.0));
         let drawn = Sampling { temperature: 0.8, top_p: 1.0, top_k: 0, seed: 77 };
         let choice = |sampling| Choice { sampling, stream: STREAM as u64, position: POSITION, vocabulary: VOCAB };
         let choices = [choice(Sampling::GREEDY), choice(drawn)];
+        let head = LmHead::new(device, VOCAB, 0.0, 0, ROWS)?;
+        device.fill(&head.partials, 0xff)?;
+        device.fill(&head.wide, 0xff)?;
+        device.fill(&head.lists, 0xff)?;
+        device.fill(&head.masses, 0xff)?;
+        device.fill(&head.log.data, 0xff)?;
+        device.write(&head.logits, 0, &values)?;
         let samplers = [lm_head::sampler(&choices[0], POSITION)?, lm_head::sampler(&choices[1], POSITION)?];
-        let head = Head {
-            bench,
-            logits: bench.put(&values)?,
-            values,
-            partials: bench.room(ROWS * BLOCKS)?,
-            wide: bench.room(ROWS * BLOCKS)?,
-            lists: bench.room(ROWS * BLOCKS * LIST)?,
-            masses: bench.room(ROWS * BLOCKS)?,
-            choices,
-            samplers: bench.put(&samplers)?,
-        };
-        let Head { logits, partials, wide, lists, .. } = head;
-        let parameters = HeadPartial { logits, vocab: VOCAB.into(), softcap: 0.0, partials, wide, lists };
-        bench.device.launch(partial, [BLOCKS, ROWS, 1], &parameters)?;
-        Ok(head)
+        device.write(&head.samplers, 0, &samplers)?;
+        let row = |slot| RowState { slot, position: POSITION as i32, token: 9, stream: STREAM as i32 };
+        device.write(&head.rows, 0, &[row(0), row(1)])?;
+        let (next_rows, not_finite) = (bench.room(ROWS)?, bench.put(&[0i32])?);
+        let case = Case { values, head, choices, next_rows, not_finite };
+        case.head.reduce(device, kernels, &case.run(mass))?;
+        Ok(case)
     }
 
-    fn launch_mass(&self, kernel: &Kernel<HeadMass>) -> Tested {
-        let &Head { logits, partials, samplers, masses, .. } = self;
-        let (vocab, blocks) = (VOCAB.into(), BLOCKS.into());
-        let parameters = HeadMass { logits, vocab, blocks, partials, samplers, masses };
-        self.bench.device.launch(kernel, [BLOCKS, ROWS, 1], &parameters)
+    fn run(&self, mass: bool) -> HeadRun<'_> {
+        HeadRun {
+            n: ROWS,
+            rows: &self.head.rows,
+            samplers: &self.head.samplers,
+            given: DevicePtr::NULL,
+            next_rows: self.next_rows,
+            mass,
+            wide: true,
+            log: self.head.log.view(),
+            not_finite: self.not_finite,
+        }
     }
 
     fn row(&self, row: usize) -> Vec<f64> {
@@ -88,76 +89,50 @@ impl<'b> Head<'b> {
 }
 
 /// The sums of every chunk, and its best logits in order.
-pub fn partial(kernel: &Kernel<HeadPartial>, bench: &Bench) -> Tested {
-    let head = Head::new(bench, kernel)?;
+pub fn partial(kernels: &HeadKernels, bench: &Bench) -> Tested {
+    let case = Case::new(bench, kernels, false)?;
     for at in 0..ROWS * BLOCKS {
-        let (row, first) = (head.row(at / BLOCKS), at % BLOCKS * CHUNK);
+        let (row, first) = (case.row(at / BLOCKS), at % BLOCKS * CHUNK);
         let x = &row[first..VOCAB.min(first + CHUNK)];
         let order = ranked(x);
         let m = x[order[0].token as usize];
         let near = |sum: f64| near(sum, sum.abs(), SUMS);
         let parts = [exact(m), near(sum(x, |x| (x - m).exp())), near(sum(x, |x| (x - m).exp() * (x - m)))];
-        bench.compare("partials", head.partials.add(at).cast::<f32>(), parts)?;
+        bench.check("partials", bench.device.read(&case.head.partials, at, 1)?.concat(), parts);
         let wide = [sum(x, |x| x - m), sum(x, |x| ((x - m) / 2.0).exp()), sum(x, |x| ((x - m) / 4.0).exp())];
-        bench.compare("wide partials", head.wide.add(at).cast::<f32>(), wide.map(near))?;
+        bench.check("wide partials", bench.device.read(&case.head.wide, at, 1)?.concat(), wide.map(near));
         // a key's lower half is the complement of the id
-        let ids = bench.get(head.lists.add(at * LIST), LIST)?.into_iter().map(|key| !(key as u32));
+        let ids = bench.device.read(&case.head.lists, at * LIST, LIST)?.into_iter().map(|key| !(key as u32));
         bench.check("list", ids, order[..LIST].iter().map(|best| exact(first as u32 + best.token)));
     }
     Ok(())
 }
 
 /// The mass of every chunk of the sampled row.
-pub fn mass(partial: &Kernel<HeadPartial>, kernel: &Kernel<HeadMass>, bench: &Bench) -> Tested {
-    let head = Head::new(bench, partial)?;
-    head.launch_mass(kernel)?;
-    let (row, temperature) = (head.row(1), f64::from(head.choices[1].sampling.temperature));
+pub fn mass(kernels: &HeadKernels, bench: &Bench) -> Tested {
+    let case = Case::new(bench, kernels, true)?;
+    let (row, temperature) = (case.row(1), f64::from(case.choices[1].sampling.temperature));
     let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let masses = bench.get(head.masses.add(BLOCKS), BLOCKS)?;
     let mass = |x| sum(x, |x| ((x - max) / temperature).exp());
     let want = row.chunks(CHUNK).map(|x| near(mass(x), mass(x), SUMS));
+    let masses = bench.device.read(&case.head.masses, BLOCKS, BLOCKS)?;
     bench.check("masses", masses.into_iter().map(|mass| mass as f64 / 1024f64.powi(4)), want);
     Ok(())
 }
 
 /// Tokens, their log-probabilities, entropies and alternatives, and the next rows.
-pub fn finish(
-    partial: &Kernel<HeadPartial>,
-    mass: &Kernel<HeadMass>,
-    kernel: &Kernel<HeadFinish>,
-    bench: &Bench,
-) -> Tested {
-    let head = Head::new(bench, partial)?;
-    head.launch_mass(mass)?;
-    let row = |slot| RowState { slot, position: POSITION as i32, token: 9, stream: STREAM as i32 };
-    let log_to = Log::new(bench.device, ROWS, 0)?;
-    bench.device.fill(&log_to.data, 0xff)?;
-    let (next_rows, not_finite) = (bench.room::<RowState>(ROWS)?, bench.put(&[0i32])?);
-    let parameters = HeadFinish {
-        logits: head.logits,
-        vocab: VOCAB.into(),
-        blocks: BLOCKS.into(),
-        partials: head.partials,
-        wide: head.wide,
-        lists: head.lists,
-        masses: head.masses,
-        rows: bench.put(&[row(0), row(1)])?,
-        samplers: head.samplers,
-        given: DevicePtr::NULL,
-        next_rows,
-        log: log_to.view(),
-        not_finite,
-    };
-    bench.device.launch(kernel, [ROWS, 1, 1], &parameters)?;
-    bench.compare("not_finite", not_finite, [exact(0)])?;
-    let words = bench.device.read(&log_to.data, 0, log_to.bytes() / 4)?;
-    for (r, choice) in head.choices.iter().enumerate() {
-        let (x, what) = (head.row(r), |what: &str| format!("{what} of row {r}"));
-        let (step, found) = log_to.entry(bytemuck::cast_slice(&words), r, true, true).unwrap_or_default();
-        let token = choice.token(&head.values[r * VOCAB..][..VOCAB]);
+pub fn finish(kernels: &HeadKernels, bench: &Bench) -> Tested {
+    let case = Case::new(bench, kernels, true)?;
+    case.head.finish(bench.device, kernels, &case.run(true))?;
+    bench.compare("not_finite", case.not_finite, [exact(0)])?;
+    let words = bench.device.read(&case.head.log.data, 0, case.head.log.bytes() / 4)?;
+    for (r, choice) in case.choices.iter().enumerate() {
+        let (x, what) = (case.row(r), |what: &str| format!("{what} of row {r}"));
+        let (step, found) = case.head.log.entry(bytemuck::cast_slice(&words), r, true, true).unwrap_or_default();
+        let token = choice.token(&case.values[r * VOCAB..][..VOCAB]);
         bench.check(&what("token"), found, [exact(token)]);
         let next = [r as i32, POSITION as i32 + 1, token as i32, STREAM as i32];
-        bench.compare(&what("next row"), next_rows.add(r).cast::<i32>(), next.map(exact))?;
+        bench.compare(&what("next row"), case.next_rows.add(r).cast::<i32>(), next.map(exact))?;
         let (z, order) = (log_sum_exp(&x), ranked(&x));
         bench.check(&what("logprob"), step.logprob, [log(x[token as usize] - z)]);
         bench.check(&what("entropy"), [step.entropy], [log(sum(&x, |x| (x - z).exp() * (z - x)))]);

@@ -22,7 +22,7 @@ use crate::model::weights::DType;
 use attention::Attention;
 use child::{Message, Request};
 use data::{Bench, Tested};
-use record::{Record, Verdict, Verdicts};
+use record::{Record, Verdict};
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub use child::run_if_child;
@@ -102,10 +102,9 @@ pub fn settle(
     kernels: &mut KernelSet,
     variants: &Variants,
 ) -> Result<(Device, Vec<String>), CudaError> {
-    let (variants, known) = (variants.clone(), Verdicts::default());
-    let request = Request { ordinal: info.ordinal, variants: Some(variants.clone()), kernels: None, known };
+    let request = Request { ordinal: info.ordinal, variants: Some(variants.clone()), ..Request::default() };
     let mut test = SelfTest::new(&device, info, files, request);
-    test.kernels(kernels, &variants)?;
+    test.kernels(kernels, variants)?;
     let (early, warnings) = (test.early_starts(kernels)?, test.warnings);
     Ok((early.unwrap_or(device), warnings))
 }
@@ -115,7 +114,7 @@ pub fn settle(
 /// # Errors
 /// The device cannot be opened, or kernels cannot be loaded. A kernel that fails is no error.
 pub fn check_all(ordinal: usize) -> Result<Vec<Check>, CudaError> {
-    run(Request { ordinal, variants: None, kernels: None, known: Verdicts::default() })
+    run(Request { ordinal, ..Request::default() })
 }
 
 /// Runs the tests of a request.
@@ -180,9 +179,8 @@ impl<'a> SelfTest<'a> {
         self.required(&set.embed, |k, bench| rows::embed(k, bench, variants.embedding))?;
         self.required(&set.rms_norm, rows::rms_norm)?;
         self.required(&set.add_rms_norm, rows::add_rms_norm)?;
-        self.required(&set.gated_act, rows::gated_act)?;
         let attention = Attention { head_dim: variants.head_dim, cache: variants.cache };
-        let ints = attention.plain_arguments();
+        let ints = [type_number(variants.cache.0), type_number(variants.cache.1), variants.head_dim as i32].map(Int);
         self.required(&set.rope_cache, |k, bench| attention.rope_cache(k, bench))?;
         self.replaceable(&mut set.decode, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, true))?;
         if let Some(kernel) = &mut set.decode_plain {
@@ -195,15 +193,15 @@ impl<'a> SelfTest<'a> {
                 set.prefill_hopper = None;
             }
         }
-        self.required(&set.select, |k, bench| attention.select(k, bench))?;
+        self.required(&set.select, |k, bench| rows::select(k, bench, variants.head_dim))?;
         self.required(&set.places, |k, bench| attention.places(k, bench))?;
         self.required(&set.sum, |k, bench| attention.sum(k, bench))?;
         self.required(&set.rows, |k, bench| attention.rows_of_attention(k, bench))?;
         self.required(&set.layer_sums, rows::layer_sums)?;
         self.required(&set.cosines, rows::cosines)?;
-        self.required(&set.head_partial, head::partial)?;
-        self.required(&set.head_mass, |k, bench| head::mass(&set.head_partial, k, bench))?;
-        self.required(&set.head_finish, |k, bench| head::finish(&set.head_partial, &set.head_mass, k, bench))
+        self.required(&set.head.partial, |_, bench| head::partial(&set.head, bench))?;
+        self.required(&set.head.mass, |_, bench| head::mass(&set.head, bench))?;
+        self.required(&set.head.finish, |_, bench| head::finish(&set.head, bench))
     }
 
     fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Tested {
@@ -214,29 +212,24 @@ impl<'a> SelfTest<'a> {
             self.replaceable(gated, "plain_gemv_gated", &ints, |k, b| products::gemv_gated(k, b, dtype, *variant))?;
         }
         if let Some(many) = &matmul.many {
-            let tests: Vec<_> = (0..4)
-                .map(|i| {
-                    let (size, gated) = (i / 2, i % 2 == 1);
-                    let kernel = if gated { &many.gated[size] } else { &many.gemv[size] };
-                    let split = &many.split;
-                    let test = move |b: &Bench| products::gemv_wide(split, kernel, b, GEMM_ROWS[size], gated);
-                    (kernel.full_name(), test)
-                })
-                .collect();
+            let mut tests = Vec::new();
+            for (size, gated) in [(0, false), (0, true), (1, false), (1, true)] {
+                let (split, kernel, rows) = (&many.split, &many.gemv[usize::from(gated)][size], GEMM_ROWS[size]);
+                let test = move |bench: &Bench| products::gemv_wide(split, kernel, bench, rows, gated);
+                tests.push((kernel.full_name(), test));
+            }
             if !self.group(&tests, "those of gemv.cu, for fewer rows at once")? {
                 matmul.many = None;
             }
         }
         let Some(wide) = &mut matmul.wide else { return Ok(()) };
-        for (kernels, plain, gated) in
-            [(&mut wide.gemm, "plain_gemm", false), (&mut wide.gated, "plain_gemm_gated", true)]
-        {
+        for (kernels, (plain, gated)) in wide.gemm.iter_mut().zip([("plain_gemm", false), ("plain_gemm_gated", true)]) {
             for (kernel, block) in kernels.iter_mut().zip(GEMM_ROWS) {
                 self.replaceable(kernel, plain, &[], |k, bench| products::gemm(k, bench, block, gated))?;
             }
         }
-        if let Some(hopper) = &wide.hopper {
-            let tests = [(&hopper.gemm, false), (&hopper.gated, true)].map(|(kernel, gated)| {
+        if let Some([linear, gated]) = &wide.hopper {
+            let tests = [(linear, false), (gated, true)].map(|(kernel, gated)| {
                 (kernel.full_name(), move |bench: &Bench| products::gemm_hopper(kernel, bench, gated))
             });
             // both or neither: a row's bits are the same in all passes
@@ -244,7 +237,6 @@ impl<'a> SelfTest<'a> {
                 wide.hopper = None;
             }
         }
-        self.required(&wide.scale, rows::scale)?;
         self.required(&wide.round, rows::round_rows)?;
         self.required(&wide.rms_norm, rows::rms_norm_f16)
     }
@@ -253,7 +245,7 @@ impl<'a> SelfTest<'a> {
     fn early_starts(&mut self, set: &KernelSet) -> Result<Option<Device>, CudaError> {
         let found = WEIGHTS.into_iter().rev().find_map(|t| Some((t, &set.matmul.get(&t)?.narrow.first()?.gemv)));
         let (Some((dtype, kernel)), Some(early)) = (found, self.device.with_early_starts()) else { return Ok(None) };
-        if !kernel.starts_early() {
+        if !kernel.starts_early {
             return Ok(None);
         }
         let name = format!("early_starts({})", kernel.full_name());
@@ -289,7 +281,7 @@ impl<'a> SelfTest<'a> {
         self.record.note(name, Some(Verdict::Running));
         let bench = Bench::new(self.device, name);
         let tested = test(&bench);
-        let mut check = bench.finish();
+        let mut check = bench.check.into_inner();
         match tested {
             Ok(()) => {}
             Err(CudaError::Driver { call, cause }) => check.fault = Some(format!("{call}: {cause}")),
@@ -350,7 +342,8 @@ impl<'a> SelfTest<'a> {
         if self.passes(&name, &|bench| test(kernel, bench))? && !self.complete {
             return Ok(());
         }
-        let plain = self.files.plain(plain, ints)?;
+        let missing = || CudaError::NoKernel { name: plain.to_owned() };
+        let plain = self.files.bound("plain", plain, ints)?.ok_or_else(missing)?;
         self.required(&plain, test)?;
         if !self.complete {
             self.warn_replaced(&name, "a slow one");

@@ -1,18 +1,18 @@
 //! Tests of matrix products: `gemv.cu`, `gemv_wide.cu`, `gemm.cu`, `gemm_hopper.cu` and their fallbacks.
 
 use super::super::abi::{
-    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, RopeTarget, RoundedRows, SHARING,
-    SplitRows, Stored,
+    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RopeTarget, RoundedRows,
+    SHARING, SplitRows, Stored,
 };
 use super::super::context::Device;
-use super::super::error::CudaError;
+use super::super::error::{Context, CudaError};
+use super::super::gemm::blocks;
 use super::super::kernel_set::{HOPPER_BLOCK, NarrowVariant, WIDE_OUTS, hopper_grid};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
-use super::super::noise::Noise;
 use super::attention::Attention;
-use super::data::{Bench, Tested, U, Want, bound, exact, near, power, powers, wide};
-use super::rows::{EPS, OFFSET, norm};
+use super::data::{Bench, Noise, Sum, Tested, U, Want, bound, exact, near, power, powers, wide};
+use super::rows::{norm, norm_of};
 use crate::backend::reference::activate;
 use crate::model::config::Activation::{GeluTanh, Silu};
 use crate::model::weights::DType;
@@ -44,7 +44,7 @@ struct Product<'b> {
     width: usize,
     outs: [usize; 2],
     x: DevicePtr<f32>,
-    norm_weight: DevicePtr<f32>,
+    norm: Norm,
     rounded: RoundedRows,
     w: [DevicePtr<Stored>; 2],
     scales: DevicePtr<f32>,
@@ -90,7 +90,7 @@ impl<'b> Product<'b> {
             width,
             outs,
             x: bench.put(&x)?,
-            norm_weight: bench.put(&norm_weight)?,
+            norm: norm_of(bench.put(&norm_weight)?),
             rounded,
             w: [first, second],
             scales: bench.put(&powers(outs[0]))?,
@@ -105,21 +105,13 @@ impl<'b> Product<'b> {
         MatrixJob { w: self.w[matrix], scales, bias, y, outs: self.outs[matrix] as i32, ..MatrixJob::default() }
     }
 
-    /// Blocks of `outs` outputs of both matrices, or of `outs / 2` gates.
-    fn blocks(&self, outs: usize, gated: bool) -> usize {
-        if gated { self.outs[0].div_ceil(outs / 2) } else { self.outs.map(|o| o.div_ceil(outs)).iter().sum() }
-    }
-
-    /// One output: the sum and its scale.
-    fn dot(&self, row: usize, matrix: usize, out: usize) -> (f64, f64) {
-        let (x, w) = (&self.inputs[row * self.width..][..self.width], &self.matrices[matrix][out * self.width..]);
-        x.iter().zip(w).fold((0.0, 0.0), |(sum, scale), (x, w)| (sum + x * w, scale + (x * w).abs()))
-    }
-
     /// All outputs of a matrix: `[rows, outs]`
-    fn dots(&self, matrix: usize) -> Vec<(f64, f64)> {
-        let outs = self.outs[matrix];
-        (0..self.rows * outs).map(|i| self.dot(i / outs, matrix, i % outs)).collect()
+    fn dots(&self, matrix: usize) -> Vec<Sum> {
+        let dot = |x: &[f64], w: &[f64]| {
+            x.iter().zip(w).fold((0.0, 0.0), |(sum, scale), (x, w)| (sum + x * w, scale + (x * w).abs()))
+        };
+        let row = |x| self.matrices[matrix].chunks(self.width).map(move |w| dot(x, w));
+        self.inputs.chunks(self.width).flat_map(row).collect()
     }
 
     fn test(&self, gated: bool, launch: impl Fn(MatrixJobs, Int) -> Tested) -> Tested {
@@ -149,17 +141,16 @@ impl<'b> Product<'b> {
     /// Gate and up with SiLU, and with GELU and biases; then the same, rounded, where rows are.
     fn gated(&self, launch: impl Fn(MatrixJobs, Int) -> Tested) -> Tested {
         let (bench, outs) = (self.bench, self.outs[0]);
-        let biases = [Noise(5).floats(outs, 1.0), Noise(6).floats(outs, 1.0)];
-        let on_device = [bench.put(&biases[0])?, bench.put(&biases[1])?];
+        let biases = [bench.noise(5, outs, 1.0)?, bench.noise(6, outs, 1.0)?];
         let dots = [self.dots(0), self.dots(1)];
         for (activation, case) in [(Silu, "SiLU"), (GeluTanh, "GELU with biases")] {
             let (y, with_bias) = (bench.room::<f32>(self.rows * outs)?, activation == GeluTanh);
-            let bias = |i: usize| if with_bias { on_device[i] } else { DevicePtr::NULL };
+            let bias = |i: usize| if with_bias { biases[i].0 } else { DevicePtr::NULL };
             let mut jobs = [self.job(0, y, bias(0)), self.job(1, DevicePtr::NULL, bias(1)), MatrixJob::default()];
             launch(jobs, with_bias.into())?;
             let want = (0..self.rows * outs).map(|i| {
                 let [(gate, gate_scale), (up, up_scale)] = [0, 1].map(|matrix| {
-                    let bias = if with_bias { f64::from(biases[matrix][i % outs]) } else { 0.0 };
+                    let bias = if with_bias { f64::from(biases[matrix].1[i % outs]) } else { 0.0 };
                     let (sum, scale) = dots[matrix][i];
                     (sum + bias, scale + bias.abs())
                 });
@@ -180,16 +171,12 @@ impl<'b> Product<'b> {
     }
 }
 
-/// Rows of a narrow product: not all of the variant's.
-fn narrow_rows(variant: NarrowVariant) -> usize {
-    variant.rows - 3
-}
-
+/// Fewer rows than the variant has room for.
 pub fn gemv(kernel: &Kernel<Gemv>, bench: &Bench, dtype: DType, variant: NarrowVariant) -> Tested {
-    let product = Product::new(bench, Rows::F32, dtype, (narrow_rows(variant), K), OUTS)?;
+    let product = Product::new(bench, Rows::F32, dtype, (variant.rows - 3, K), OUTS)?;
     product.linear(|jobs, accumulate| {
         let parameters = Gemv { x: product.x, jobs, k: K.into(), rows: product.rows.into(), accumulate };
-        bench.device.launch(kernel, [product.blocks(variant.outs, false), 1, 1], &parameters)
+        bench.device.launch(kernel, [blocks(&jobs, variant.outs, false), 1, 1], &parameters)
     })
 }
 
@@ -198,12 +185,11 @@ pub fn gemv(kernel: &Kernel<Gemv>, bench: &Bench, dtype: DType, variant: NarrowV
 pub fn gemv_qkv(kernel: &Kernel<GemvQkv>, bench: &Bench, dtype: DType, variant: NarrowVariant) -> Tested {
     const HEAD_DIM: usize = 32;
     let launch = |product: &Product, jobs: MatrixJobs, to| {
-        let blocks = jobs.iter().map(|job| (job.outs as usize).div_ceil(variant.outs)).sum();
-        let (x, norm_weight, rows) = (product.x, product.norm_weight, product.rows.into());
-        let parameters = GemvQkv { x, norm_weight, norm_offset: OFFSET, eps: EPS, jobs, k: K.into(), rows, to };
-        bench.device.launch(kernel, [blocks, 1, 1], &parameters)
+        let (x, norm, rows) = (product.x, product.norm, product.rows.into());
+        let parameters = GemvQkv { x, norm, jobs, k: K.into(), rows, to };
+        bench.device.launch(kernel, [blocks(&jobs, variant.outs, false), 1, 1], &parameters)
     };
-    let rows = narrow_rows(variant);
+    let rows = variant.rows - 3;
     let product = Product::new(bench, Rows::Normed, dtype, (rows, K), OUTS)?;
     product.linear(|jobs, _| launch(&product, jobs, RopeTarget::default()))?;
 
@@ -216,15 +202,15 @@ pub fn gemv_qkv(kernel: &Kernel<GemvQkv>, bench: &Bench, dtype: DType, variant: 
     launch(&product, [product.job(0, queries, DevicePtr::NULL), cached, cached], to)?;
     let (q, k, lost) = (product.dots(0), product.dots(1), product.bound + 8.0 * U);
     let v: Vec<Want> = k.iter().map(|(sum, scale)| near(*sum, *scale, lost)).collect();
-    fixture.compare_rotated((to, tables), &positions, queries, (&q, &k, lost), &v)
+    fixture.compare_rotated((to, tables), &positions, queries, (&q, &k, &v), lost)
 }
 
 pub fn gemv_gated(kernel: &Kernel<GemvGated>, bench: &Bench, dtype: DType, variant: NarrowVariant) -> Tested {
-    let product = Product::new(bench, Rows::Normed, dtype, (narrow_rows(variant), K), GATES)?;
+    let product = Product::new(bench, Rows::Normed, dtype, (variant.rows - 3, K), GATES)?;
     product.gated(|jobs, activation| {
-        let (x, norm_weight, k, rows) = (product.x, product.norm_weight, K.into(), product.rows.into());
-        let parameters = GemvGated { x, norm_weight, norm_offset: OFFSET, eps: EPS, jobs, k, rows, activation };
-        bench.device.launch(kernel, [product.blocks(2 * variant.gates, true), 1, 1], &parameters)
+        let (x, norm, rows) = (product.x, product.norm, product.rows.into());
+        let parameters = GemvGated { x, norm, jobs, k: K.into(), rows, activation };
+        bench.device.launch(kernel, [blocks(&jobs, 2 * variant.gates, true), 1, 1], &parameters)
     })
 }
 
@@ -238,13 +224,13 @@ pub fn gemv_wide(
 ) -> Tested {
     let (kind, outs) = if gated { (Rows::Normed, GATES) } else { (Rows::F32, OUTS) };
     let (device, product) = (bench.device, Product::new(bench, kind, DType::F16, (block + 6, K), outs)?);
-    let norm_weight = if gated { product.norm_weight } else { DevicePtr::NULL };
+    let norm = if gated { product.norm } else { Norm::default() };
     product.test(gated, |jobs, mode| {
         let (x, terms, factors) = (product.x, bench.room(2 * product.rows * K)?, bench.room(product.rows)?);
-        let to_split = SplitRows { x, norm_weight, norm_offset: OFFSET, eps: EPS, terms, factors, width: K.into() };
+        let to_split = SplitRows { x, norm, terms, factors, width: K.into() };
         device.launch(split, [product.rows, 1, 1], &to_split)?;
         let parameters = GemvWide { terms, factors, jobs, k: K.into(), rows: product.rows.into(), mode };
-        device.launch(kernel, [product.blocks(WIDE_OUTS, gated), product.rows.div_ceil(block), 1], &parameters)
+        device.launch(kernel, [blocks(&jobs, WIDE_OUTS, gated), product.rows.div_ceil(block), 1], &parameters)
     })
 }
 
@@ -252,8 +238,8 @@ pub fn gemv_wide(
 pub fn gemm(kernel: &Kernel<Gemm>, bench: &Bench, block: usize, gated: bool) -> Tested {
     let outs = if gated { GATES } else { GEMM_OUTS };
     let product = Product::new(bench, Rows::Rounded, DType::F16, (block + 6, GEMM_K), outs)?;
-    let grid = [product.rows.div_ceil(block), product.blocks(block, gated), 1];
     product.test(gated, |jobs, mode| {
+        let grid = [product.rows.div_ceil(block), blocks(&jobs, block, gated), 1];
         let parameters = Gemm { x: product.rounded, jobs, n: product.rows.into(), k: GEMM_K.into(), mode };
         bench.device.launch(kernel, grid, &parameters)
     })
@@ -262,8 +248,8 @@ pub fn gemm(kernel: &Kernel<Gemm>, bench: &Bench, block: usize, gated: bool) -> 
 pub fn gemm_hopper(kernel: &Kernel<GemmHopper>, bench: &Bench, gated: bool) -> Tested {
     let outs = if gated { GATES } else { GEMM_OUTS };
     let product = Product::new(bench, Rows::Rounded, DType::F16, (HOPPER_BLOCK + 6, HOPPER_K), outs)?;
-    let grid = hopper_grid(product.rows, product.blocks(HOPPER_BLOCK, gated));
     product.test(gated, |jobs, mode| {
+        let grid = hopper_grid(product.rows, blocks(&jobs, HOPPER_BLOCK, gated));
         let parameters = GemmHopper::new(product.rounded, jobs, product.rows, HOPPER_K, mode)?;
         bench.device.launch(kernel, grid, &parameters)
     })
@@ -279,10 +265,10 @@ pub fn chain(kernel: &Kernel<Gemv>, bench: &Bench, early: &Device, dtype: DType)
     // small weights: sums stay of the size of their terms
     let (w, _) = bench.put_as(&Noise(3).floats(WIDTH * WIDTH, 0.1), dtype)?;
     let start = [Noise(7).floats(ROWS * WIDTH, 1.0), Noise(8).floats(ROWS * WIDTH, 1.0)];
-    let x = [bench.put(&start[0])?, bench.put(&start[1])?];
+    let x = [early.upload("the self-test", &start[0])?, early.upload("the self-test", &start[1])?];
     let launch = |device: &Device| {
         (0..LINKS).try_for_each(|link| {
-            let [x, y] = [x[link % 2], x[(link + 1) % 2]];
+            let [x, y] = [x[link % 2].ptr(), x[(link + 1) % 2].ptr()];
             let job = MatrixJob { w, y, outs: WIDTH as i32, ..MatrixJob::default() };
             let jobs = [job, MatrixJob::default(), MatrixJob::default()];
             let parameters = Gemv { x, jobs, k: WIDTH.into(), rows: ROWS.into(), accumulate: Int(1) };
@@ -290,13 +276,14 @@ pub fn chain(kernel: &Kernel<Gemv>, bench: &Bench, early: &Device, dtype: DType)
         })
     };
     launch(bench.device)?;
-    let want = [bench.get(x[0], ROWS * WIDTH)?, bench.get(x[1], ROWS * WIDTH)?];
+    let want = [early.read(&x[0], 0, ROWS * WIDTH)?, early.read(&x[1], 0, ROWS * WIDTH)?];
     let graph = early.capture("capturing the self-test's chain", || launch(early))?;
     for run in 0..RUNS {
-        (0..2).try_for_each(|i| bench.write(x[i], &start[i]))?;
-        early.replay(&graph)?;
+        (0..2).try_for_each(|i| early.write(&x[i], 0, &start[i]))?;
+        graph.launch().during("replaying a graph")?;
         for i in 0..2 {
-            bench.compare(&format!("run {run}, x{i}"), x[i], want[i].iter().map(|x| exact(*x)))?;
+            let found = early.read(&x[i], 0, ROWS * WIDTH)?;
+            bench.check(&format!("run {run}, x{i}"), found, want[i].iter().map(|x| exact(*x)));
         }
     }
     Ok(())

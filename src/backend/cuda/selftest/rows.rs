@@ -1,36 +1,39 @@
-//! Tests of kernels that work on rows: `embed.cu`, `norm.cu`, `weights.cu`, `layer_sums.cu`, `cosines.cu`, and the rounding and
-//! scaling of `gemm.cu`.
+//! Tests of kernels that work on rows: `embed.cu`, `norm.cu`, `weights.cu`, `attn_select.cu`, `layer_sums.cu`, `cosines.cu`, and
+//! the rounding of `gemm.cu`.
 
 use super::super::abi::{
-    AddRmsNorm, Cosines, Embed, GatedAct, LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RoundRows, RowState,
-    ScaleProducts, SequenceView, TraceView,
+    AddRmsNorm, AttnSelect, Cosines, Embed, HeadState, LayerSum, NarrowWeights, Norm, RmsNorm, RmsNormF16, RoundRows,
+    RowState, SequenceView, TraceView,
 };
+use super::super::kernel_set::{TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
 use super::super::layers::{COLUMNS, KEPT, LayerSums};
 use super::super::memory::DevicePtr;
-use super::super::noise::Noise;
-use super::data::{Bench, Tested, U, exact, near, power, powers, wide};
-use crate::backend::reference::{activate, dot};
-use crate::model::config::Activation::{GeluTanh, Silu};
+use super::data::{Bench, Noise, Tested, U, exact, near, power, powers, wide};
+use crate::backend::reference::dot;
 use crate::model::weights::DType;
 
 /// A width that is no multiple of a block's step.
 const ROWS: usize = 3;
 const WIDTH: usize = 1160;
-pub const EPS: f32 = 1e-5;
+const EPS: f32 = 1e-5;
 /// Added to norm weights, as in Gemma.
-pub const OFFSET: f32 = 1.0;
+const OFFSET: f32 = 1.0;
 
 /// Width of hidden states in a trace, and its first row.
-pub const HIDDEN: usize = 300;
-pub const FIRST: i32 = 7;
+const HIDDEN: usize = 300;
+const FIRST: i32 = 7;
 
 /// A sum of squares by 256 threads, a factor and two products.
 const NORM: f64 = 32.0 * U;
 
 /// A sequence with a trace.
-pub fn traced(trace: TraceView) -> SequenceView {
+fn traced(trace: TraceView) -> SequenceView {
     SequenceView { first_traced_row: FIRST, trace, ..SequenceView::default() }
+}
+
+pub fn norm_of(weight: DevicePtr<f32>) -> Norm {
+    Norm { weight, offset: OFFSET, eps: EPS }
 }
 
 /// RMS norm of rows.
@@ -63,12 +66,12 @@ pub fn embed(kernel: &Kernel<Embed>, bench: &Bench, dtype: DType) -> Tested {
 
 /// Finite rows, then one with an infinity, which sets the flag.
 pub fn rms_norm(kernel: &Kernel<RmsNorm>, bench: &Bench) -> Tested {
-    let (mut values, weights) = (Noise(22).floats(ROWS * WIDTH, 3.0), Noise(20).floats(WIDTH, 1.0));
-    let (weight, not_finite, y) = (bench.put(&weights)?, bench.put(&[0i32])?, bench.room::<f32>(ROWS * WIDTH)?);
+    let (mut values, (weight, weights)) = (Noise(22).floats(ROWS * WIDTH, 3.0), bench.noise(20, WIDTH, 1.0)?);
+    let (by, not_finite, y) = (norm_of(weight), bench.put(&[0i32])?, bench.room::<f32>(ROWS * WIDTH)?);
     for finite in [ROWS, ROWS - 1] {
         values.iter_mut().skip(finite * WIDTH + 5).take(1).for_each(|x| *x = f32::INFINITY);
         let x = bench.put(&values)?;
-        let parameters = RmsNorm { x, weight, offset: OFFSET, eps: EPS, width: WIDTH.into(), y, not_finite };
+        let parameters = RmsNorm { x, norm: by, width: WIDTH.into(), y, not_finite };
         bench.device.launch(kernel, [ROWS, 1, 1], &parameters)?;
         let want = norm(&values[..finite * WIDTH], &weights).into_iter().map(|y| near(y, y.abs(), NORM));
         bench.compare(&format!("y of {finite} finite rows"), y, want)?;
@@ -78,18 +81,17 @@ pub fn rms_norm(kernel: &Kernel<RmsNorm>, bench: &Bench) -> Tested {
 }
 
 pub fn rms_norm_f16(kernel: &Kernel<RmsNormF16>, bench: &Bench) -> Tested {
-    let (values, weights) = (Noise(23).floats(ROWS * WIDTH, 3.0), Noise(20).floats(WIDTH, 1.0));
-    let (x, weight, to) = (bench.put(&values)?, bench.put(&weights)?, bench.rounded_room(ROWS, WIDTH)?);
-    let parameters = RmsNormF16 { x, weight, offset: OFFSET, eps: EPS, width: WIDTH.into(), to };
+    let ((x, values), (weight, weights)) = (bench.noise(23, ROWS * WIDTH, 3.0)?, bench.noise(20, WIDTH, 1.0)?);
+    let to = bench.rounded_room(ROWS, WIDTH)?;
+    let parameters = RmsNormF16 { x, norm: norm_of(weight), width: WIDTH.into(), to };
     bench.device.launch(kernel, [ROWS, 1, 1], &parameters)?;
     bench.compare_rounded("y", (to, WIDTH), &norm(&values, &weights), WIDTH, NORM)
 }
 
 pub fn add_rms_norm(kernel: &Kernel<AddRmsNorm>, bench: &Bench) -> Tested {
-    let (before, values) = (Noise(24).floats(ROWS * WIDTH, 2.0), Noise(27).floats(ROWS * WIDTH, 3.0));
-    let weights = Noise(20).floats(WIDTH, 1.0);
-    let (x, h, weight) = (bench.put(&before)?, bench.put(&values)?, bench.put(&weights)?);
-    let parameters = AddRmsNorm { x, h, weight, offset: OFFSET, eps: EPS, width: WIDTH.into() };
+    let ((x, before), (h, values)) = (bench.noise(24, ROWS * WIDTH, 2.0)?, bench.noise(27, ROWS * WIDTH, 3.0)?);
+    let (weight, weights) = bench.noise(20, WIDTH, 1.0)?;
+    let parameters = AddRmsNorm { x, h, norm: norm_of(weight), width: WIDTH.into() };
     bench.device.launch(kernel, [ROWS, 1, 1], &parameters)?;
     let added = wide(&before).into_iter().zip(norm(&values, &weights));
     bench.compare("x", x, added.map(|(x, y)| near(x + y, x.abs() + y.abs(), NORM)))
@@ -121,47 +123,66 @@ pub fn narrow_weights(kernel: &Kernel<NarrowWeights>, bench: &Bench) -> Tested {
     Ok(())
 }
 
-pub fn gated_act(kernel: &Kernel<GatedAct>, bench: &Bench) -> Tested {
-    const COUNT: usize = 1304;
-    let (gates, ups) = (Noise(25).floats(COUNT, 6.0), Noise(28).floats(COUNT, 2.0));
-    let (gate, up) = (bench.put(&gates)?, bench.put(&ups)?);
-    for activation in [Silu, GeluTanh] {
-        let y = bench.room::<f32>(COUNT)?;
-        let number = (activation == GeluTanh).into();
-        let parameters = GatedAct { gate, up, y, count: COUNT.into(), activation: number };
-        bench.device.launch(kernel, [COUNT.div_ceil(1024), 1, 1], &parameters)?;
-        // the exponential or tanh is within a few U of 1
-        let pairs = wide(&gates).into_iter().zip(wide(&ups));
-        let want = pairs.map(|(g, u)| near(activate(activation, g) * u, (g * u).abs(), 16.0 * U));
-        bench.compare(&format!("{activation:?}"), y, want)?;
-    }
-    Ok(())
-}
-
-/// Written with output scales; added without.
-pub fn scale(kernel: &Kernel<ScaleProducts>, bench: &Bench) -> Tested {
-    let (rows, outs) = (5, 300);
-    let (values, before) = (Noise(13).floats(rows * outs, 30.0), Noise(14).floats(rows * outs, 30.0));
-    let (products, powers) = (bench.put(&values)?, bench.put(&powers(outs))?);
-    for (add, case) in [(false, "written"), (true, "added")] {
-        let y = bench.put(&before)?;
-        let parameters = ScaleProducts {
-            products,
-            x_scales: powers,
-            x_stride: Int(1),
-            scales: if add { DevicePtr::NULL } else { powers },
-            y,
-            count: (rows * outs).into(),
-            outs: outs.into(),
-            accumulate: add.into(),
+/// The heads of lowest entropy of the trace's second row: all layers in one launch, and one launch per layer.
+pub fn select(kernel: &Kernel<AttnSelect>, bench: &Bench, head_dim: usize) -> Tested {
+    const KEEP: usize = 3;
+    const SCALE: f32 = 4.0;
+    let (mut noise, d) = (Noise(41), head_dim);
+    let mut number = |low: f32, high: f32| low + (high - low) * (noise.next() + 1.0) / 2.0;
+    let state = |_| -> HeadState { [1.0, 2.0, number(-1.0, 1.0), number(1.0, 20.0), number(-20.0, 0.0)] };
+    let states: Vec<HeadState> = (0..LAYERS * HEADS).map(state).collect();
+    let entropy = |head: &usize| f64::from(states[*head][3]).ln() - f64::from(states[*head][4] / states[*head][3]);
+    let mut kept: Vec<usize> = (0..states.len()).collect();
+    kept.sort_by(|a, b| entropy(a).total_cmp(&entropy(b)));
+    let next = entropy(&kept.split_off(KEEP)[0]);
+    let last = entropy(&kept[KEEP - 1]);
+    let (queries, hidden) = (noise.floats(states.len() * d, 1.0), noise.floats(HIDDEN, 1.0));
+    let (s, q, h) = (bench.put(&states)?, bench.put(&queries)?, bench.put(&hidden)?);
+    let rows = bench.put(&[RowState { position: FIRST + 1, ..RowState::default() }])?;
+    for layers in [LAYERS, 1] {
+        let trace = TraceView {
+            heads: bench.room(2 * KEEP)?,
+            entropies: bench.room(2 * KEEP)?,
+            maxima: bench.room(2 * KEEP)?,
+            sums: bench.room(2 * KEEP)?,
+            queries: bench.room(2 * KEEP * d)?,
+            hidden: bench.room(2 * HIDDEN)?,
+            gaps: bench.room(2)?,
+            ..TraceView::default()
         };
-        bench.device.launch(kernel, [(rows * outs).div_ceil(1024), 1, 1], &parameters)?;
-        let want = (0..rows * outs).map(|i| {
-            let (out, before) = if add { (1.0, before[i].into()) } else { (power(i % outs).into(), 0.0) };
-            let product = f64::from(values[i]) * f64::from(power(i / outs)) * out;
-            near(product + before, product.abs() + f64::abs(before), U)
-        });
-        bench.compare(case, y, want)?;
+        let sequences = bench.put(&[traced(trace)])?;
+        for first in (0..LAYERS).step_by(layers) {
+            let finish = first + layers == LAYERS;
+            let parameters = AttnSelect {
+                states: s.add(first * HEADS),
+                queries: q.add(first * HEADS * d),
+                hidden: if finish { h } else { DevicePtr::NULL },
+                rows,
+                sequences,
+                first_layer: first.into(),
+                layers: layers.into(),
+                heads: HEADS.into(),
+                head_dim: d.into(),
+                hidden_size: HIDDEN.into(),
+                hidden_scale: SCALE,
+                keep: KEEP.into(),
+                regularized: Int(0),
+                begin: (first == 0).into(),
+                finish: finish.into(),
+            };
+            bench.device.launch(kernel, [1, 1, 1], &parameters)?;
+        }
+        let kept = || kept.iter();
+        bench.compare("heads", trace.heads.add(KEEP), kept().map(|head| exact(*head as i32)))?;
+        let entropies = kept().map(entropy).map(|entropy| near(entropy, entropy.abs(), 2.0 * U));
+        bench.compare("entropies", trace.entropies.add(KEEP), entropies)?;
+        bench.compare("maxima", trace.maxima.add(KEEP), kept().map(|head| exact(states[*head][2])))?;
+        bench.compare("sums", trace.sums.add(KEEP), kept().map(|head| exact(states[*head][3])))?;
+        let kept_queries = kept().flat_map(|head| &queries[head * d..][..d]);
+        bench.compare("queries", trace.queries.add(KEEP * d), kept_queries.map(|x| exact(*x)))?;
+        bench.compare("gap", trace.gaps.add(1), [near(next - last, next.abs() + last.abs(), 4.0 * U)])?;
+        let halves = bench.get_as(trace.hidden.add(HIDDEN).cast(), DType::F16, HIDDEN)?;
+        bench.check("hidden", halves, hidden.iter().map(|x| exact(DType::F16.round(x * SCALE))));
     }
     Ok(())
 }
