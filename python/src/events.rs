@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::arrays::Array;
-use crate::jobs::{Response, Token};
+use crate::results::{Response, Token};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};

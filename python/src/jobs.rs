@@ -3,27 +3,20 @@
 use crate::arrays::{Array, matrix, vector};
 use crate::events::{Event, Reporter};
 use crate::options::Options;
-use pyo3::prelude::*;
+use crate::results::{Response, Token};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use uqac::Calibration;
-use uqac::ResponseText;
-use uqac::internals::assess::{Assessed, Request, assess, calibration, record, sequence};
-use uqac::internals::html;
-use uqac::internals::term::AskReport;
-use uqac::internals::term::colour::TermStyle;
-use uqac::{AnswerRecord, Calibrated, Record};
-use uqac::{BadItem, Item};
-use uqac::{Batch, FinishReason, Progress, Ticket};
-use uqac::{Conversation, Engine, GenerateOptions, Message, Parameters, TracedSequence, encode_prompt};
-use uqac::{Outcome, Reading};
-use uqac::{TextStream, Tokenizer};
+use uqac::internals::assess::{Request, assess, calibration, sequence};
+use uqac::{
+    AnswerRecord, BadItem, Batch, Calibration, Conversation, Engine, FinishReason, GenerateOptions, Item, Message,
+    Outcome, Parameters, Progress, Reading, Record, TextStream, Ticket, Tokenizer, TracedSequence, encode_prompt,
+};
 
 /// A model and what is known of it.
 pub struct Loaded {
@@ -79,105 +72,6 @@ impl From<&Question> for Conversation {
             Question::Text(text) => Conversation::Prompt(text.clone()),
             Question::Messages(messages) => Conversation::Messages(messages.clone()),
         }
-    }
-}
-
-/// A token as it is chosen, with what the response comes to so far: the running values of the scores of these names.
-pub struct Token {
-    pub id: u32,
-    /// What the token adds to the text; empty for an end token, or where a character is not yet whole.
-    pub text: String,
-    pub logprob: f64,
-    pub response_logprob: f64,
-    pub min_token_prob: f64,
-    /// The running confidence, where one is asked for and its window is full.
-    pub confidence: Option<f64>,
-}
-
-/// A response and what was found out about it.
-#[pyclass(frozen, module = "uqac._uqac")]
-pub struct Response {
-    /// The record, as `uqac ask --json` or `uqac score` has it.
-    #[pyo3(get)]
-    json: String,
-    /// The response's text, up to its first end token.
-    #[pyo3(get)]
-    text: String,
-    /// The whole sequence.
-    #[pyo3(get)]
-    input_ids: Vec<u32>,
-    /// The text of each token of the response on its own.
-    #[pyo3(get)]
-    token_texts: Vec<String>,
-    /// ln p of each token of the response.
-    #[pyo3(get)]
-    logprobs: Vec<f64>,
-    prompt_len: usize,
-    ranges: Vec<Range<usize>>,
-    outcome: Option<Outcome>,
-    confidence: Option<Calibrated>,
-}
-
-#[pymethods]
-impl Response {
-    /// The report of `uqac ask`, without colours.
-    fn report(&self, width: usize) -> String {
-        self.as_report().render(TermStyle { colour: false, width })
-    }
-
-    /// The response with its chain drawn on it, as a page of its own or as a part of one.
-    fn html(&self, page: bool) -> PyResult<String> {
-        html::answer(&self.as_report(), page).map_err(crate::options::failed)
-    }
-}
-
-impl Response {
-    fn as_report(&self) -> AskReport<'_> {
-        AskReport {
-            text: &self.text,
-            ranges: &self.ranges,
-            token_texts: &self.token_texts,
-            logprobs: &self.logprobs,
-            prompt_len: self.prompt_len,
-            outcome: self.outcome.as_ref(),
-            confidence: self.confidence.as_ref(),
-        }
-    }
-
-    /// An item that could not be scored.
-    fn failed(record: &Record) -> Response {
-        Response {
-            json: serde_json::to_string(record).unwrap_or_default(),
-            text: String::new(),
-            input_ids: Vec::new(),
-            token_texts: Vec::new(),
-            logprobs: Vec::new(),
-            prompt_len: 0,
-            ranges: Vec::new(),
-            outcome: None,
-            confidence: None,
-        }
-    }
-
-    /// A response that was assessed; `json` writes its record, given the text and how many tokens there are.
-    fn new(
-        traced: &mut TracedSequence,
-        assessed: Option<Assessed>,
-        id: Value,
-        parameters: &Parameters,
-        json: impl FnOnce(Record, &str, usize) -> serde_json::Result<String>,
-    ) -> Result<Response, String> {
-        let (response, _) = traced.parts();
-        let (prompt_len, input_ids) = (response.prompt_len, response.tokens.to_vec());
-        let token_texts = response.token_texts.to_vec();
-        let logprobs = response.steps.iter().filter_map(|step| step.logprob).collect();
-        let engine = traced.engine();
-        let ResponseText { text: shown, ranges } = ResponseText::new(engine, &input_ids[prompt_len..]).map_err(text)?;
-        let outcome = assessed.as_ref().map(|assessed| assessed.outcome.clone());
-        let confidence = assessed.as_ref().and_then(|assessed| assessed.confidence.clone());
-        let record = record(id, parameters.reading, prompt_len, assessed, engine);
-        let json = json(record, &shown, input_ids.len() - prompt_len).map_err(text)?;
-        Ok(Response { json, text: shown, input_ids, token_texts, logprobs, prompt_len, ranges, outcome, confidence })
     }
 }
 

@@ -9,6 +9,7 @@ mod jobs;
 mod metrics;
 mod model;
 mod options;
+mod results;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -45,11 +46,11 @@ mod _uqac {
     #[pymodule_export]
     use super::events::Events;
     #[pymodule_export]
-    use super::jobs::Response;
-    #[pymodule_export]
     use super::metrics::{bootstrap, length_controlled_auroc, metric, reliability, risk_coverage};
     #[pymodule_export]
     use super::model::Model;
+    #[pymodule_export]
+    use super::results::Response;
     #[pymodule_export]
     use super::{downloadable, main};
     use pyo3::prelude::*;

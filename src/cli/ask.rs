@@ -1,4 +1,4 @@
-//! `uqac ask`: a question, its answer, and how sure the model is.
+//! `uqac ask`: a question, its answer and its confidence.
 
 use super::error::CliError;
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Answer a question, with the confidence of the answer
+/// Answer a question and show the answer's confidence
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct AskArgs {
@@ -33,24 +33,25 @@ pub struct AskArgs {
     /// Max tokens of the response
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     max_tokens: u64,
-    /// 0 takes the most probable token each time
+    /// Sampling temperature; 0: greedy
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature, allow_negative_numbers = true)]
     temperature: f32,
-    /// Draw from the most probable tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    /// Sample from the smallest set of tokens with this total probability
+    #[arg(long, hide_short_help = true, value_name = "P", default_value_t = 1.0, value_parser = probability)]
     top_p: f32,
-    /// Draw from the K most probable tokens; 0: from all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    /// Sample from the K most probable tokens; 0: from all
+    #[arg(long, hide_short_help = true, value_name = "K", default_value_t = 0)]
     top_k: usize,
+    /// Sampling seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// The system message
+    /// System message
     #[arg(long, value_name = "TEXT", conflicts_with = "no_chat_template")]
     system: Option<String>,
-    /// Take the question as it is, for base models
+    /// Use the question verbatim, for base models
     #[arg(long)]
     no_chat_template: bool,
-    /// Nothing but a JSON object on standard output
+    /// Print a JSON object only
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `uqac devices`: where models can run.
+//! `uqac devices`: devices, and the self-test of their kernels.
 
 use super::error::CliError;
 use super::print;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// List the devices that models can run on
+/// List the devices
 #[derive(Args)]
 #[command(after_help = "Examples:\n  uqac devices --json | jq .devices\n  uqac devices --check")]
 pub struct DevicesArgs {
@@ -21,7 +21,7 @@ pub struct DevicesArgs {
     /// Tests run in child processes: a kernel that faults, or has no result within 60 s, is named and left out.
     #[arg(long)]
     check: bool,
-    /// A JSON object instead of text
+    /// Print a JSON object instead of text
     #[arg(long)]
     json: bool,
 }

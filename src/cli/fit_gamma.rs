@@ -15,27 +15,27 @@ use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Measure γ, the discount of the nearest ten positions, on a model's own responses
+/// Fit γ, the discount of the nearest ten positions, to a model's own responses
 ///
 /// Prints the mean attention by distance, over all heads and the responses of a run of `uqac eval`, and the γ that brings
-/// the nearest C positions to the line through those at C + 1 and 20, as published, beside the published γ that the method
-/// uses. Runs on the CPU.
+/// the nearest C positions to the line through those at C + 1 and 20 (the published procedure), beside the published γ. Runs
+/// on the CPU.
 #[derive(Args)]
 #[command(after_help = "Example:\n  uqac fit-gamma -m abacus runs/abacus --limit 20")]
 pub struct FitGammaArgs {
     /// Folder of a run of `uqac eval` with this model
     #[arg(value_name = "FOLDER")]
     run: PathBuf,
-    /// Responses that are measured
+    /// Number of responses
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
-    /// C: positions that are discounted
+    /// C: number of discounted positions
     #[arg(long, value_name = "C", default_value_t = NEAREST as u8, value_parser = clap::value_parser!(u8).range(1..=MAX_NEAREST as i64))]
     nearest: u8,
     /// Write attention by distance and γ as an SVG picture
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// Print only a JSON object
+    /// Print a JSON object only
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `uqac inspect`: what was understood of a model.
+//! `uqac inspect`: a model's spec, weights, tokenizer and memory.
 
 use super::error::CliError;
 use super::options::load;
@@ -17,19 +17,19 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Show what was understood of a model: shape, weights, tokenizer, chat template, memory
+/// Show a model's shape, weights, tokenizer, chat template and memory
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  uqac inspect abacus\n  uqac inspect Qwen/Qwen2.5-0.5B-Instruct --context 8192 --json | jq .memory"
 )]
 pub struct InspectArgs {
-    /// Model folder, or a name on the Hugging Face hub that has been downloaded
+    /// Model folder, or name of a downloaded Hugging Face model
     #[arg(value_name = "MODEL")]
     model: String,
-    /// Tokens for which memory is computed [default: the model's context, at most 4096]
+    /// Context length of the memory figures [default: the model's, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// A JSON object instead of tables
+    /// Print a JSON object instead of tables
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything that is shown, in groups.
+/// All facts, in groups.
 fn facts(engine: &Engine, folder: &str, context: usize) -> Value {
     json!({
         "model": model_facts(engine.spec(), folder),
@@ -185,7 +185,7 @@ fn tables(facts: &Value, look: TermStyle) -> String {
     out
 }
 
-/// A value as text; empty for what the model does not have.
+/// A value as text; empty for null.
 fn plain(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

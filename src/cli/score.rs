@@ -1,4 +1,4 @@
-//! `uqac score`: confidences for responses that already exist.
+//! `uqac score`: confidences of existing responses.
 
 use super::error::CliError;
 use super::options::{MethodArgs, ModelArgs, examples_and_rules};
@@ -21,11 +21,10 @@ use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Score responses that already exist
+/// Score existing responses
 ///
-/// A line of the input is {id, input_ids, n_instr} (and, if you like, dataset and answer_span: [start, end) over the
-/// whole sequence) or {id, messages | prompt, response}. The output has a line for each, in the same order, with status
-/// ok, no_answer or error.
+/// An input line is {id, input_ids, n_instr} (optionally dataset and answer_span: [start, end) in the whole sequence) or
+/// {id, messages | prompt, response}. The output has one line per input line, in order, with status ok, no_answer or error.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
@@ -41,13 +40,13 @@ pub struct ScoreArgs {
     /// Only the first N items of the input
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<u64>,
-    /// Keep what an earlier run has written and score only the others
+    /// Keep the records of an earlier run and score only the rest
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
-    /// Replace an output file that is not empty
+    /// Replace a non-empty output file
     #[arg(long)]
     overwrite: bool,
-    /// Take prompts as they are, for base models
+    /// Use prompts verbatim, for base models
     #[arg(long)]
     no_chat_template: bool,
     #[command(flatten)]

@@ -5,11 +5,12 @@
 //! is read; only a file that cannot be read further ends the iteration.
 
 use super::jsonl::{Lines, ReadError};
-use super::sketch::{Element, List, Sketch};
-use crate::model::chat::{Conversation, Message};
+use crate::model::chat::Conversation;
 use regex::bytes::Regex;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::ops::Range;
 use std::sync::OnceLock;
 use thiserror::Error;
@@ -94,18 +95,18 @@ impl Iterator for Items {
     }
 }
 
-/// The fields that matter. Their types are left open, so that a wrong one leaves the id readable.
+/// The fields of a line, not parsed further: a wrong one leaves the id readable, and a hostile one takes no tree in memory.
 #[derive(Deserialize)]
-struct Fields {
-    id: Option<Sketch>,
-    dataset: Option<Sketch>,
-    input_ids: Option<List<u32>>,
-    #[serde(rename = "n_instr")]
-    prompt_len: Option<Sketch>,
-    answer_span: Option<Sketch>,
-    messages: Option<List<Message>>,
-    prompt: Option<Sketch>,
-    response: Option<Sketch>,
+struct Fields<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    dataset: Option<&'a RawValue>,
+    input_ids: Option<&'a RawValue>,
+    n_instr: Option<&'a RawValue>,
+    answer_span: Option<&'a RawValue>,
+    messages: Option<&'a RawValue>,
+    prompt: Option<&'a RawValue>,
+    response: Option<&'a RawValue>,
 }
 
 impl Item {
@@ -117,32 +118,31 @@ impl Item {
             Ok(fields) => fields,
             Err(problem) => return Err(bad(rescue_id(text).unwrap_or(number), problem)),
         };
-        let id = match &fields.id {
+        let id = match fields.id {
             None => number,
-            Some(Sketch(id)) => checked_id(id).map_err(|problem| bad(number, problem))?,
+            Some(id) => checked_id(id.get()).map_err(|problem| bad(number, problem))?,
         };
-        match Item::from_fields(id.clone(), fields) {
+        match Item::from_fields(id.clone(), &fields) {
             Ok(item) => Ok(item),
             Err(problem) => Err(bad(id, problem)),
         }
     }
 
-    fn from_fields(id: Value, fields: Fields) -> Result<Item, Problem> {
-        let value = |sketch: Option<Sketch>| sketch.map(|Sketch(value)| value);
+    fn from_fields(id: Value, fields: &Fields) -> Result<Item, Problem> {
         let content = match fields.input_ids {
-            Some(ids) => tokens(ids, value(fields.prompt_len), value(fields.answer_span))?,
-            None => text(fields.messages, value(fields.prompt), value(fields.response))?,
+            Some(ids) => tokens(ids, fields)?,
+            None => text(fields)?,
         };
-        let dataset = value(fields.dataset).map(|value| string("dataset", value)).transpose()?;
+        let dataset = fields.dataset.map(|dataset| typed("dataset", "a string", dataset)).transpose()?;
         Ok(Item { id, dataset, content })
     }
 }
 
-fn fields(text: &[u8]) -> Result<Fields, Problem> {
+fn fields(text: &[u8]) -> Result<Fields<'_>, Problem> {
     // serde would read a struct from an array as well
     if text.trim_ascii_start().first() != Some(&b'{') {
-        let Sketch(value) = serde_json::from_slice(text).map_err(Problem::Json)?;
-        return Err(wrong("the line", "an object", &value));
+        let value: &RawValue = serde_json::from_slice(text).map_err(Problem::Json)?;
+        return Err(wrong("the line", "an object", value.get()));
     }
     serde_json::from_slice(text).map_err(Problem::Json)
 }
@@ -152,112 +152,80 @@ fn rescue_id(text: &[u8]) -> Option<Value> {
     static ID: OnceLock<Regex> = OnceLock::new();
     let start = r#"(?-u)^\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)\s*[,}]"#;
     let id = ID.get_or_init(|| Regex::new(start).expect("a constant expression"));
-    let value = serde_json::from_slice(id.captures(text)?.get(1)?.as_bytes()).ok()?;
-    checked_id(&value).ok()
-}
-
-impl Element for u32 {
-    fn of(value: &Value) -> Option<u32> {
-        value.as_u64().and_then(|id| u32::try_from(id).ok())
-    }
-}
-
-impl Element for Message {
-    fn of(value: &Value) -> Option<Message> {
-        let text = |key| value.get(key).and_then(Value::as_str);
-        Some(Message::new(text("role")?, text("content")?))
-    }
+    checked_id(std::str::from_utf8(id.captures(text)?.get(1)?.as_bytes()).ok()?).ok()
 }
 
 /// An id must be the same when it is written again: no float that stands for a longer whole number.
-fn checked_id(id: &Value) -> Result<Value, Problem> {
+fn checked_id(id: &str) -> Result<Value, Problem> {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
-    let usable = match id {
+    let scalar = if id.starts_with(['[', '{']) { None } else { serde_json::from_str(id).ok() };
+    let usable = scalar.filter(|id| match id {
         Value::String(_) => true,
         Value::Number(n) => !n.is_f64() || n.as_f64().is_some_and(|x| x.abs() < EXACT),
         _ => false,
-    };
-    if usable { Ok(id.clone()) } else { Err(wrong("id", "a string or a number of at most 64 bits", id)) }
+    });
+    usable.ok_or_else(|| wrong("id", "a string or a number of at most 64 bits", id))
 }
 
-/// `input_ids`, `prompt_len` and `answer_span`, with their ranges checked.
-fn tokens(ids: List<u32>, prompt_len: Option<Value>, span: Option<Value>) -> Result<Content, Problem> {
-    let input_ids = match ids {
-        List::All(ids) => ids,
-        List::Wrong { index, found } => return Err(wrong(format!("input_ids[{index}]"), "a token id", &found)),
-        List::Other(found) => return Err(wrong("input_ids", "a list of token ids", &found)),
-    };
-    if input_ids.is_empty() {
-        return Err(wrong("input_ids", "at least two token ids", &Value::Array(Vec::new())));
-    }
+/// `input_ids`, `n_instr` and `answer_span`, with their ranges checked.
+fn tokens(ids: &RawValue, fields: &Fields) -> Result<Content, Problem> {
+    let input_ids: Vec<u32> = list("input_ids", ("at least two token ids", "a token id"), ids)?;
     let len = input_ids.len();
-    let prompt_len = prompt_len.ok_or(Problem::Missing("n_instr"))?;
-    let prompt_len = position(&prompt_len).filter(|&n| n >= 1 && n < len).ok_or_else(|| {
+    let n_instr = fields.n_instr.ok_or(Problem::Missing("n_instr"))?.get();
+    let prompt_len = serde_json::from_str(n_instr).ok().filter(|n| (1..len).contains(n)).ok_or_else(|| {
         let expected = format!("a position from 1 to {}, so that a response follows an instruction", len - 1);
-        wrong("n_instr", expected, &prompt_len)
+        wrong("n_instr", expected, n_instr)
     })?;
-    let answer_span = span.map(|span| checked_span(&span, prompt_len, len)).transpose()?;
-    Ok(Content::Tokens { input_ids, prompt_len, answer_span })
-}
-
-fn checked_span(span: &Value, prompt_len: usize, len: usize) -> Result<Range<usize>, Problem> {
-    let range = match span.as_array().map(Vec::as_slice) {
-        Some([start, end]) => position(start).zip(position(end)),
-        _ => None,
+    let span = |span: &RawValue| match serde_json::from_str::<[usize; 2]>(span.get()) {
+        Ok([start, end]) if prompt_len <= start && start < end && end <= len => Ok(start..end),
+        _ => {
+            let expected = format!("[start, end) with {prompt_len} <= start < end <= {len}");
+            Err(wrong("answer_span", expected, span.get()))
+        }
     };
-    match range {
-        Some((start, end)) if prompt_len <= start && start < end && end <= len => Ok(start..end),
-        _ => Err(wrong("answer_span", format!("[start, end) with {prompt_len} <= start < end <= {len}"), span)),
-    }
-}
-
-fn position(value: &Value) -> Option<usize> {
-    value.as_u64().and_then(|n| usize::try_from(n).ok())
+    Ok(Content::Tokens { input_ids, prompt_len, answer_span: fields.answer_span.map(span).transpose()? })
 }
 
 /// `messages` or `prompt`, and `response`.
-fn text(messages: Option<List<Message>>, prompt: Option<Value>, response: Option<Value>) -> Result<Content, Problem> {
-    let conversation = match (messages, prompt) {
+fn text(fields: &Fields) -> Result<Content, Problem> {
+    let conversation = match (fields.messages, fields.prompt) {
         (Some(_), Some(_)) => return Err(Problem::Both("messages", "prompt")),
-        (Some(messages), None) => Conversation::Messages(checked_messages(messages)?),
-        (None, Some(prompt)) => Conversation::Prompt(string("prompt", prompt)?),
+        (Some(messages), None) => Conversation::Messages(list(
+            "messages",
+            ("a list of at least one message", "an object with a role and a content, both strings"),
+            messages,
+        )?),
+        (None, Some(prompt)) => Conversation::Prompt(typed("prompt", "a string", prompt)?),
         (None, None) => return Err(Problem::Missing("input_ids (or messages, or prompt)")),
     };
-    let response = string("response", response.ok_or(Problem::Missing("response"))?)?;
+    let response: String = typed("response", "a string", fields.response.ok_or(Problem::Missing("response"))?)?;
     if response.is_empty() {
-        return Err(wrong("response", "some text", &Value::String(response)));
+        return Err(wrong("response", "some text", "\"\""));
     }
     Ok(Content::Text { conversation, response })
 }
 
-fn checked_messages(messages: List<Message>) -> Result<Vec<Message>, Problem> {
-    const EACH: &str = "an object with a role and a content, both strings";
-    match messages {
-        List::All(messages) if messages.is_empty() => {
-            Err(wrong("messages", "a list of at least one message", &Value::Array(Vec::new())))
-        }
-        List::All(messages) => Ok(messages),
-        List::Wrong { index, found } => Err(wrong(format!("messages[{index}]"), EACH, &found)),
-        List::Other(found) => Err(wrong("messages", "a list of at least one message", &found)),
-    }
+fn typed<T: DeserializeOwned>(field: &str, expected: &str, found: &RawValue) -> Result<T, Problem> {
+    serde_json::from_str(found.get()).map_err(|_| wrong(field, expected, found.get()))
 }
 
-fn string(field: &str, value: Value) -> Result<String, Problem> {
-    match value {
-        Value::String(text) => Ok(text),
-        other => Err(wrong(field, "a string", &other)),
+/// A list that is not empty.
+fn list<T: DeserializeOwned>(field: &str, (expected, each): (&str, &str), found: &RawValue) -> Result<Vec<T>, Problem> {
+    let values: Vec<&RawValue> = serde_json::from_str(found.get()).unwrap_or_default();
+    if values.is_empty() {
+        return Err(wrong(field, expected, found.get()));
     }
+    values.into_iter().enumerate().map(|(i, value)| typed(&format!("{field}[{i}]"), each, value)).collect()
 }
 
-/// A field's error; the value that was found is cut to what fits a message.
-fn wrong(field: impl Into<String>, expected: impl Into<String>, found: &Value) -> Problem {
+/// A field's error; the value is cut to fit a message.
+fn wrong(field: &str, expected: impl Into<String>, found: &str) -> Problem {
     const MAX_CHARS: usize = 60;
-    let mut found = found.to_string();
-    if let Some((cut, _)) = found.char_indices().nth(MAX_CHARS) {
-        found.truncate(cut);
-        found.push('…');
-    }
-    Problem::Field { field: field.into(), expected: expected.into(), found }
+    let found = match found.char_indices().nth(MAX_CHARS) {
+        Some((cut, _)) => format!("{}…", &found[..cut]),
+        None => found.to_owned(),
+    };
+    Problem::Field { field: field.to_owned(), expected: expected.into(), found }
 }
 
 #[cfg(test)]
@@ -331,7 +299,11 @@ mod tests {
                 "input_ids[1]: expected a token id, found -2",
             ),
             (r#"{"id": "a", "input_ids": [1, 4294967296], "n_instr": 1}"#, json!("a"), "found 4294967296"),
-            (r#"{"id": "a", "input_ids": "x", "n_instr": 1}"#, json!("a"), "input_ids: expected a list"),
+            (
+                r#"{"id": "a", "input_ids": "x", "n_instr": 1}"#,
+                json!("a"),
+                "input_ids: expected at least two token ids",
+            ),
             (r#"{"id": 4, "input_ids": [1, 2]}"#, json!(4), "missing field n_instr"),
             (r#"{"id": 4, "input_ids": [1, 2], "n_instr": 0}"#, json!(4), "from 1 to 1"),
             (r#"{"id": 4, "input_ids": [1, 2], "n_instr": 2}"#, json!(4), "found 2"),

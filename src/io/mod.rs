@@ -6,4 +6,3 @@
 pub mod item;
 pub mod jsonl;
 pub mod record;
-mod sketch;
