@@ -125,7 +125,7 @@ fn temperature(text: &str) -> Result<f32, &'static str> {
 impl EvalOptions {
     /// The methods with passes of their own.
     pub fn own_passes(&self) -> impl Iterator<Item = &'static dyn Method> {
-        METHODS.into_iter().filter(|method| self.methods.iter().any(|key| key == method.key()))
+        METHODS.iter().copied().filter(|method| self.methods.iter().any(|key| key == method.key()))
     }
 }
 

@@ -32,7 +32,7 @@ use read::Record;
 use source::Files;
 
 /// Every benchmark that has a name.
-static BENCHMARKS: [Benchmark; 4] = [gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::ABACUS];
+static BENCHMARKS: &[Benchmark] = &[gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::ABACUS];
 
 /// The subtasks in a file or folder, by name.
 type Subtasks = fn(&Path) -> Vec<(String, PathBuf)>;

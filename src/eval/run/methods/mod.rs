@@ -19,8 +19,8 @@ use crate::uq::pipeline::Answer;
 use serde_json::Value;
 
 /// Every method with passes of its own, in the order in which they run.
-pub static METHODS: [&dyn Method; 5] =
-    [&self_consistency::Drawn, &verbalized::Asked, &p_true::PTrue, &pmi::Pmi, &csl::Csl];
+pub static METHODS: &[&dyn Method] =
+    &[&self_consistency::Drawn, &verbalized::Asked, &p_true::PTrue, &pmi::Pmi, &csl::Csl];
 
 /// UQAC with its baselines, which always runs: in `--methods` and in the manifest beside those of the table.
 pub const UQAC: &str = "uqac";

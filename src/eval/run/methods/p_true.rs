@@ -20,7 +20,7 @@ impl Method for PTrue {
     }
 
     fn about(&self) -> &'static str {
-        "The model is asked whether its answer is true, and the probability of yes is read"
+        "Probability of True in a second turn that asks whether the answer is true"
     }
 
     fn scores(&self) -> &'static [Score] {

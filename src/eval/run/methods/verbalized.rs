@@ -33,14 +33,14 @@ impl Method for Asked {
     }
 
     fn about(&self) -> &'static str {
-        "The model is asked how sure it is"
+        "Confidence stated by the model in a second turn"
     }
 
     fn scores(&self) -> &'static [Score] {
         &[Score {
             key: "verbalized",
             name: "Verbalized",
-            meaning: "the confidence that the model states when asked",
+            meaning: "the confidence stated by the model",
             is_probability: true,
             of_majority: false,
         }]
