@@ -1,4 +1,4 @@
-"""A model and what can be asked of it."""
+"""Loading a model, and its methods."""
 
 from __future__ import annotations
 
@@ -31,43 +31,43 @@ Conversation = Union[str, Sequence[Message]]
 
 
 class Method(TypedDict, total=False):
-    """How a response is assessed; the defaults are the command line's."""
+    """Options of the assessment; the defaults are those of the command line."""
 
     profile: Literal["corrected", "paper", "reference"]
-    """Which reading of the method; `corrected` by default."""
+    """Reading of the method; default `corrected`."""
     rules: Mapping[str, str]
-    """Rules of the profile that are changed, by name: {"threshold": "above"}."""
+    """Changed rules of the profile, by name: {"threshold": "above"}."""
     wide_trace: bool
-    """Record each prediction's whole distribution, for the scores that need it."""
+    """Record statistics of each prediction's whole distribution, for the scores that need them."""
     trace: bool
-    """Add the chosen heads and the largest attention weights of every row of the chain to the record."""
+    """Add the selected heads and the largest attention weights of each chain row to the record."""
     chat_template: bool
-    """Without, prompts are taken as they are, for base models; True by default."""
+    """Apply the chat template; default True. False uses prompts verbatim, for base models."""
 
 
 class Generating(Method, total=False):
-    """How a response is generated, and how it is assessed."""
+    """Options of generation and assessment."""
 
     max_tokens: int
-    """1024 by default."""
+    """Default 1024."""
     temperature: float
-    """0, the default, takes the most probable token each time."""
+    """Default 0: greedy."""
     top_p: float
     top_k: int
     seed: int
     stop: Sequence[str]
-    """Texts that end a response, which is cut before them."""
+    """Texts that end a response; they are cut off."""
     running: Literal["group", "entropy"]
-    """Running confidence of tokens: the mean of minus the log-probability of the top 20 tokens (DeepConf), or of minus the
-    entropy, over the last `window` tokens."""
+    """Quantity averaged over the last `window` tokens: negative mean log-probability of the top 20 tokens (`group`, DeepConf), or
+    negative entropy (`entropy`)."""
     window: int
-    """64 by default."""
+    """Default 64."""
     stop_below: float
-    """End a response with the token after which its running confidence (`group` by default) is lower."""
+    """End a response once its running confidence (default `group`) falls below this."""
 
 
 class Item(TypedDict, total=False):
-    """A response that exists, as a line of `uqac score` has it: `prompt` or `messages` and `response`, or `input_ids` and
+    """An existing response in the form of an input line of `uqac score`: `prompt` or `messages` and `response`, or `input_ids` and
     `n_instr` (and `answer_span`)."""
 
     id: str | int
@@ -122,7 +122,7 @@ def _download(repository: str, revision: str, error: str) -> None:
 
 
 class Model:
-    """A loaded model. Several threads may use it; their calls are carried out one after the other."""
+    """A loaded model. Calls from several threads run one after the other."""
 
     def __init__(self, native: _uqac.Model, info: dict[str, Any]) -> None:
         self._native = native
@@ -149,7 +149,7 @@ class Model:
         **options: Unpack[Generating],
     ) -> list[Result]:
         """Answers questions, `batch_size` at once; results are in the questions' order, and the same as one by one (the i-th
-        draws from stream i of the seed). What is wrong with a question is its result's `error`."""
+        draws from stream i of the seed). A failed question has its result's `error` set."""
         conversations = [_conversation(question, system) for question in questions]
         events = self._ask(conversations, {**options, "batch_size": batch_size})
         return _collect(events, len(conversations), progress)
@@ -169,7 +169,7 @@ class Model:
         dataset: str | None = None,
         **options: Unpack[Method],
     ) -> Result:
-        """Scores a response that exists, as `uqac score` does.
+        """Scores an existing response, as `uqac score` does.
 
         `prompt` is a question, messages, or token ids, with a `response` of token ids as well. `answer_span`, of token ids: the
         positions [start, end) of the answer in the whole sequence; else it is looked for in the text, for `dataset`
@@ -183,7 +183,7 @@ class Model:
     def score_many(
         self, items: Iterable[Item], *, progress: bool = True, **options: Unpack[Method]
     ) -> list[Result]:
-        """Scores responses; an item is as a line of `uqac score`. What is wrong with an item is its result's `error`."""
+        """Scores responses; an item is an input line of `uqac score`. A failed item has its result's `error` set."""
         lines = [_json(item) for item in items]
         return _collect(_told(self._native.score(lines, _json(options))), len(lines), progress)
 
@@ -197,8 +197,8 @@ class Model:
         dataset: str | None = None,
         **options: Unpack[Generating],
     ) -> Trace:
-        """Everything that the engine records of a response, as numpy arrays: see Trace. Without a `response` it is generated
-        first. `rows`: the rows whose α* is wanted, by position; those of the chain; or every row of the response."""
+        """The recorded trace of a response as numpy arrays (see Trace). Without `response`, one is generated first. `rows`: rows of α*
+        to return, as positions, "chain" or "all" (of the response)."""
         result = None
         if response is None:
             result = self.ask(prompt, **options)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ class Model:
         return Trace(result or Result(native), arrays)
 
     def encode(self, prompt: Conversation, *, system: str | None = None, chat_template: bool = True) -> list[int]:
-        """The tokens of a prompt, up to where the response starts."""
+        """The tokens of a prompt, up to the start of the response."""
         ids: list[int] = _only(self._native.encode(_json(_conversation(prompt, system)), chat_template))
         return ids
 
@@ -224,7 +224,7 @@ class Model:
 
 
 class Generation(Iterator[Token]):
-    """The tokens of a response as they are chosen. It may be left at any token; the engine then stops."""
+    """A stream of generated tokens. Leaving the loop stops the engine."""
 
     def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
@@ -238,7 +238,7 @@ class Generation(Iterator[Token]):
         raise StopIteration
 
     def result(self) -> Result:
-        """The result, once the response has ended; tokens that were not looked at are passed over."""
+        """The result; waits for the end of the response and skips unread tokens."""
         for _ in self:
             pass
         assert self._result is not None
@@ -246,7 +246,7 @@ class Generation(Iterator[Token]):
 
 
 def _told(events: _uqac.Events) -> _Told:
-    """The tokens and results that a job tells; closed, it stops the job."""
+    """The events of a job; closing it stops the job."""
     try:
         for event in events:
             yield (event[0], Result(event[1])) if len(event) == 2 else Token(*event)
@@ -291,7 +291,7 @@ def _checked(result: Result) -> Result:
 
 
 def _collect(events: _Told, total: int, progress: bool) -> list[Result]:
-    """Results in the order of what was asked for."""
+    """Results in the order of the requests."""
     results: dict[int, Result] = {}
     with closing(events):  # Ctrl-C may come between two events, and its traceback keeps them
         for index, result in events:

@@ -1,4 +1,4 @@
-"""What comes back: results, tokens and traces."""
+"""Results, tokens and traces."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from . import _uqac
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is chosen.
+    """A generated token.
 
-    `text` is what it adds to the response (empty for an end token, or where a character is not yet whole). What follows are the
-    running values of the scores of the same names, over the response so far: `response_logprob` = ln p of all of it,
-    `min_token_prob` = the probability of its least probable token. `confidence` is the running confidence, the mean over the
-    last `window` tokens, where one is asked for and there are as many.
+    `text` is its contribution to the response (empty for an end token, or for part of a character). `response_logprob` (ln p of
+    the response so far) and `min_token_prob` (its minimum token probability) are running values of the scores of these names.
+    `confidence` is the running confidence, the mean over the last `window` tokens; `None` before token `window` or if not
+    requested.
     """
 
     id: int
@@ -33,7 +33,7 @@ class Token:
 
 
 class Result:
-    """A response, the answer in it and the confidence.
+    """A response, its answer and the confidence.
 
     `record` is the JSON object of `uqac ask --json` or of a line of `uqac score`; `to_dict()` gives a copy. In a notebook a
     result shows itself; `print` gives the report of `uqac ask`.
@@ -71,8 +71,7 @@ class Result:
 
     @property
     def confidence(self) -> float | None:
-        """The probability that the answer is right, by a calibration of the model; `None` where there is none (`p` then is what
-        there is)."""
+        """Calibrated probability of a right answer; `None` without a calibration of the model."""
         found: Mapping[str, Any] = self.record.get("confidence") or {}
         return found.get("value")
 
@@ -94,7 +93,7 @@ class Result:
 
     @property
     def kept(self) -> list[int]:
-        """Rows of the chain that the similarity filter kept."""
+        """Rows of the chain kept by the similarity filter."""
         kept: list[int] = self.record["kept"]
         return kept
 
@@ -105,7 +104,7 @@ class Result:
 
     @property
     def finish_reason(self) -> Literal["stop", "length", "unsure"] | None:
-        """Why a generated response ended (`unsure`: by `stop_below`); `None` of one that was scored."""
+        """Reason for the end of a generated response (`unsure`: by `stop_below`); `None` of a scored one."""
         return self.record.get("finish_reason")
 
     @property
