@@ -1,8 +1,8 @@
-//! The cache folder: kernels compiled at first use, and the model that comes with the program.
+//! The cache folder: kernels compiled at first use, and the embedded model.
 //!
-//! What is in it is run, so it must be this user's own, also where the folder is shared: the folders inside are readable and
-//! writable by their owner alone, and one of another user (root excepted) or behind a link is refused. Files are written
-//! under random names and renamed, so neither a reader nor a kill sees a part of one.
+//! Its contents are executed, so they must be this user's own even in a shared folder: subfolders are accessible to their
+//! owner alone; symbolic links and folders of other users (except root) are refused. Files are written under random names
+//! and renamed, so that no reader sees a partial file, even after a kill.
 
 use crate::{files, units};
 use sha2::{Digest, Sha256};
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::{NamedTempFile, TempDir};
 
-/// How the names of files and folders begin that are being written.
+/// Name prefix of files and folders not yet complete.
 const DRAFT: &str = ".draft-";
 
-/// A draft of this age was left by a process that was killed: writing one takes seconds.
+/// Age at which a draft counts as abandoned; writing one takes seconds.
 const DRAFT_AGE: Duration = Duration::from_secs(3600);
 
-/// Max bytes of a file that is read from the cache.
+/// Max bytes read from a cache file.
 const MAX_FILE: u64 = 256 << 20;
 
-/// `$UQAC_CACHE`, or `uqac` in the user's folder for caches; `None` where no variable says where that is.
+/// `$UQAC_CACHE`, else `uqac` in the user's cache folder; `None` if no variable locates one.
 pub(crate) fn folder() -> Option<PathBuf> {
     folder_with(|name| std::env::var_os(name))
 }
@@ -34,11 +34,10 @@ fn folder_with(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf
         .or_else(|| of("HOME").map(|home| home.join(".cache/uqac")))
 }
 
-/// The folder `name` inside the cache folder `cache`, made if it is not there. What processes that were killed have left in it
-/// is removed.
+/// The subfolder `name` of the cache folder `cache`, created if missing and cleared of abandoned drafts.
 ///
 /// # Errors
-/// The folder at fault, which cannot be made, is no folder, or could have been filled by another user.
+/// The offending folder: it cannot be created, is not a folder, or is writable by another user.
 pub(crate) fn private(cache: &Path, name: &str) -> Result<PathBuf, (PathBuf, io::Error)> {
     let make = |folder: &Path, inside: bool| {
         let mut builder = std::fs::DirBuilder::new();
@@ -57,7 +56,7 @@ pub(crate) fn private(cache: &Path, name: &str) -> Result<PathBuf, (PathBuf, io:
     Ok(folder)
 }
 
-/// Whether what is in a folder is this user's or root's. A folder `inside` the cache is no link, and closed to others.
+/// Checks that a folder belongs to this user or root. `inside` the cache it must not be a link, and is closed to others.
 #[cfg(unix)]
 fn check(folder: &Path, inside: bool) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -89,19 +88,19 @@ fn check(folder: &Path, _inside: bool) -> io::Result<()> {
     if folder.is_dir() { Ok(()) } else { Err(ErrorKind::NotADirectory.into()) }
 }
 
-/// Removes the drafts of processes that were killed.
+/// Removes abandoned drafts.
 pub(crate) fn remove_leftovers(folder: &Path) {
     for entry in folder.read_dir().into_iter().flatten().flatten() {
         let metadata = entry.metadata();
         let age = metadata.and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
         if entry.file_name().to_string_lossy().starts_with(DRAFT) && age.is_some_and(|age| age > DRAFT_AGE) {
-            // one that stays is only in the way of nothing
+            // harmless if it stays
             let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_file(entry.path()));
         }
     }
 }
 
-/// Writes a file under another name first, so that another process never sees a part of it.
+/// Writes a file atomically: under another name first, then renamed.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
@@ -109,7 +108,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A file of `bytes`, on the disk and ready to be renamed to another one in `folder`; removed if it is not.
+/// A synced file of `bytes` to be renamed within `folder`; removed on drop otherwise.
 pub(crate) fn draft(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
@@ -120,7 +119,7 @@ pub(crate) fn draft(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// A folder that is ready to be filled and renamed to another one in `folder`; removed if it is not.
+/// An empty folder to be filled and renamed within `folder`; removed on drop otherwise.
 pub(crate) fn draft_folder(folder: &Path) -> io::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
@@ -128,19 +127,19 @@ pub(crate) fn draft_folder(folder: &Path) -> io::Result<TempDir> {
     builder.prefix(DRAFT).tempdir_in(folder)
 }
 
-/// Writes a text with a comment before it that has its SHA-256.
+/// Writes a text after a comment line with its SHA-256.
 pub(crate) fn write_sealed(path: &Path, text: &[u8]) -> io::Result<()> {
     write(path, &[seal(text).as_bytes(), text].concat())
 }
 
-/// The text that [`write_sealed`] has written; `None` where the file is not there, is damaged, or is no regular file.
+/// The text written by [`write_sealed`]; `None` if the file is missing, damaged or not a regular file.
 pub(crate) fn read_sealed(path: &Path) -> Option<Vec<u8>> {
     let bytes = read(path).ok()?;
     let (start, text) = bytes.split_at_checked(seal(b"").len())?;
     (start == seal(text).as_bytes()).then(|| text.to_vec())
 }
 
-/// A line that is a comment of C and of PTX.
+/// A comment line in C and PTX.
 fn seal(text: &[u8]) -> String {
     format!("// SHA-256 of what follows: {}\n", units::hex(&Sha256::digest(text)))
 }

@@ -1,14 +1,14 @@
-//! Files that others have written: opened without waiting, read up to a cap, and compared whatever they are called.
+//! Untrusted files: opened without blocking, read up to a size limit, compared by identity.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Max bytes of a file of settings: a config, an index, a manifest, options. Real ones have kilobytes, and what is parsed of
-/// them is held in memory.
+/// Max bytes of a settings file: a config, an index, a manifest, options. Real ones are kilobytes, and the parsed tree is
+/// held in memory.
 pub(crate) const MAX_SETTINGS: u64 = 16 << 20;
 
-/// Opens a regular file. A pipe, which may never have a writer, and a device, which may never end, are errors.
+/// Opens a regular file. Pipes and devices, which may block or never end, are errors.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
@@ -36,7 +36,7 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A source that fails where it has more than a number of bytes: what a small compressed file may hold has no other bound.
+/// A reader that fails past a number of bytes, the only bound on the content of a small compressed file.
 pub(crate) struct Capped<R> {
     source: R,
     max: u64,
@@ -68,12 +68,12 @@ fn too_large(max: u64) -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, message)
 }
 
-/// As [`read`], of a text.
+/// Like [`read`], for UTF-8 text.
 pub(crate) fn read_to_string(path: &Path, max: u64) -> io::Result<String> {
     String::from_utf8(read(path, max)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Standard input as a file, read from where it stands.
+/// Standard input as a file, at its current position.
 pub(crate) fn stdin() -> io::Result<File> {
     duplicate(&io::stdin())
 }
@@ -93,7 +93,7 @@ fn duplicate(stream: &impl std::os::windows::io::AsHandle) -> io::Result<File> {
     Ok(File::from(stream.as_handle().try_clone_to_owned()?))
 }
 
-/// Whether both are one regular file, under whatever names.
+/// Whether both are the same regular file, whatever its names.
 pub(crate) fn same(a: &Metadata, b: &Metadata) -> bool {
     #[cfg(unix)]
     {

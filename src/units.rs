@@ -1,4 +1,4 @@
-//! Quantities for people.
+//! Human-readable quantities.
 
 /// Bytes in the largest fitting unit: `12 B`, `1.5 KiB`, `8.00 GiB`.
 pub fn bytes(bytes: usize) -> String {

@@ -1,8 +1,8 @@
-//! The input of `score`: JSON lines, each a response that already exists.
+//! Input of `score`: JSON lines of existing responses.
 //!
 //! A line is `{id, input_ids, n_instr}` (optionally `dataset` and `answer_span`) or `{id, messages | prompt, response}`
-//! (optionally `dataset`); other fields are ignored. A line that cannot be used becomes a [`BadItem`] and the next one
-//! is read; only a file that cannot be read further ends the iteration.
+//! (optionally `dataset`); other fields are ignored. An invalid line becomes a [`BadItem`]; only a read error ends the
+//! iteration.
 
 use super::jsonl::{Lines, ReadError};
 use crate::model::chat::Conversation;
@@ -18,7 +18,7 @@ use thiserror::Error;
 /// A response to score.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// A string or a number, as given; the 0-based line number where the line has none.
+    /// A string or a number, as given; by default the 0-based line number.
     pub id: Value,
     pub dataset: Option<String>,
     pub content: Content,
@@ -27,24 +27,24 @@ pub struct Item {
 /// The response of an [`Item`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
-    /// Already tokens: `1 <= prompt_len < input_ids.len()`, and the span lies in the response.
+    /// Tokens: `1 <= prompt_len < input_ids.len()`; the span lies in the response.
     Tokens { input_ids: Vec<u32>, prompt_len: usize, answer_span: Option<Range<usize>> },
-    /// Text, to be put through the chat template.
+    /// Text, for the chat template.
     Text { conversation: Conversation, response: String },
 }
 
-/// A line that is no item.
+/// An invalid line.
 #[derive(Debug, Error)]
 #[error("line {line}: {problem}")]
 pub struct BadItem {
-    /// The line's id if it could be read, else its 0-based number.
+    /// The line's id if readable, else its 0-based number.
     pub id: Value,
     /// 1-based
     pub line: u64,
     pub problem: Box<Problem>,
 }
 
-/// What is wrong with a line.
+/// The error of a line.
 #[derive(Debug, Error)]
 pub enum Problem {
     #[error("not valid JSON: {0}")]
@@ -59,7 +59,7 @@ pub enum Problem {
     Both(&'static str, &'static str),
 }
 
-/// The items of an input; see the module.
+/// Iterator over the items of an input.
 pub struct Items {
     lines: Lines,
     ended: bool,
@@ -95,7 +95,7 @@ impl Iterator for Items {
     }
 }
 
-/// The fields of a line, not parsed further: a wrong one leaves the id readable, and a hostile one takes no tree in memory.
+/// Raw fields of a line: an invalid one leaves the id readable, and a hostile one builds no tree in memory.
 #[derive(Deserialize)]
 struct Fields<'a> {
     #[serde(borrow)]
@@ -110,7 +110,7 @@ struct Fields<'a> {
 }
 
 impl Item {
-    /// Reads a line that is not blank; `line` is its 1-based number.
+    /// Parses a line that is not blank; `line` is its 1-based number.
     pub fn parse(text: &[u8], line: u64) -> Result<Item, BadItem> {
         let number = Value::from(line.saturating_sub(1));
         let bad = |id, problem| BadItem { id, line, problem: Box::new(problem) };
@@ -147,7 +147,7 @@ fn fields(text: &[u8]) -> Result<Fields<'_>, Problem> {
     serde_json::from_slice(text).map_err(Problem::Json)
 }
 
-/// The id of a line that is not JSON as a whole, if the line starts with it: cut-off lines mostly do.
+/// The id at the start of an invalid line, such as a truncated one.
 fn rescue_id(text: &[u8]) -> Option<Value> {
     static ID: OnceLock<Regex> = OnceLock::new();
     let start = r#"(?-u)^\s*\{\s*"id"\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)\s*[,}]"#;
@@ -155,7 +155,7 @@ fn rescue_id(text: &[u8]) -> Option<Value> {
     checked_id(std::str::from_utf8(id.captures(text)?.get(1)?.as_bytes()).ok()?).ok()
 }
 
-/// An id must be the same when it is written again: no float that stands for a longer whole number.
+/// An id must survive a round trip: no float rounded from a longer integer.
 fn checked_id(id: &str) -> Result<Value, Problem> {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53
     let scalar = if id.starts_with(['[', '{']) { None } else { serde_json::from_str(id).ok() };

@@ -1,4 +1,4 @@
-//! The output record: one JSON object a line, an item of the input each, in the input's order.
+//! Output records: one JSON object per input item, in input order.
 //!
 //! The field order is part of the format. A number that is not finite is written as `null`, so a line is always valid
 //! JSON; everything else keeps the shortest digits that read back as the same float.
@@ -14,19 +14,19 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// How an item ended.
+/// Outcome of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// Scored.
     Ok,
-    /// The response was read, but no final answer was found in it.
+    /// The response has no final answer.
     NoAnswer,
     /// The item could not be scored; the record's `error` says why.
     Error,
 }
 
-/// What `--trace` adds for one row of the chain.
+/// Trace of one row of the chain (`--trace`).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowTrace {
     /// Relative to `prompt_len`, as in [`Link`].
@@ -35,13 +35,13 @@ pub struct RowTrace {
     pub heads: Vec<u32>,
     /// Their entropies of the reweighted attention, in nats.
     pub entropies: Vec<f32>,
-    /// How much lower the last of them is than the best head not chosen; `None` where that is not known.
+    /// Entropy gap from the last of them to the best head not chosen; `None` if unknown.
     pub gap: Option<f32>,
     /// The largest entries of α*, as (absolute position, weight), largest first.
     pub top: Vec<(usize, f32)>,
 }
 
-/// How many entries of α* [`RowTrace::top`] holds.
+/// Maximum length of [`RowTrace::top`].
 pub const TOP_ENTRIES: usize = 8;
 
 /// The largest [`TOP_ENTRIES`] of a row of α*, largest first (ties: lower position). NaN entries come last.
@@ -57,9 +57,9 @@ pub fn top_entries(weights: &[f32]) -> Vec<(usize, f32)> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibrated {
     pub value: f64,
-    /// The score that it is a map of, by its key.
+    /// Key of the calibrated score.
     pub score: String,
-    /// Answers that the map was fitted on, the tasks that they are of, and its calibration error on others.
+    /// Answers in the fit, their tasks, and the calibration error on held-out ones.
     pub items: usize,
     pub tasks: Vec<String>,
     pub ece: f64,
@@ -68,15 +68,15 @@ pub struct Calibrated {
 /// One line of the output.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Record {
-    /// As the input had it: a string or a number.
+    /// As in the input: a string or a number.
     pub id: Value,
-    /// The profile, and `rules`, those set alone.
+    /// The profile, and `rules` for those set individually.
     #[serde(flatten)]
     pub reading: Reading,
     pub status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// `None` where the item was too broken to tell.
+    /// `None` if unknown, for an invalid item.
     #[serde(rename = "n_instr")]
     pub prompt_len: Option<usize>,
     pub answer: Option<Answer>,
@@ -84,13 +84,13 @@ pub struct Record {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub scores: Option<Scores>,
-    /// Where there is a calibration of the model.
+    /// Only with a calibration of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Calibrated>,
     pub ensemble: Vec<Member>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Vec<RowTrace>>,
-    /// How the weights were held, where not as their files have them.
+    /// Weight format in memory, if not the files'.
     #[serde(skip_serializing_if = "WeightFormat::is_file")]
     pub weights: WeightFormat,
 }
@@ -139,7 +139,7 @@ impl Record {
     }
 }
 
-/// What `ask --json` prints: the record of an item, and how its response came about.
+/// Output of `ask --json`: the record of an item and the details of its generation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AnswerRecord<'a> {
     #[serde(flatten)]
@@ -148,7 +148,7 @@ pub struct AnswerRecord<'a> {
     pub response: &'a str,
     pub finish_reason: FinishReason,
     pub response_tokens: usize,
-    /// `null` where there were too few tokens to tell.
+    /// `null` for too few tokens.
     pub tokens_per_second: Option<f64>,
 }
 
@@ -161,17 +161,17 @@ pub enum OutputError {
     OtherProfile { file: PathBuf, line: u64, expected: Reading, found: Reading },
 }
 
-/// What an earlier run has already written.
+/// Records of an earlier run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// How often each id is there; an input may have an id twice.
+    /// Records per id; an input may repeat an id.
     left: HashMap<String, usize>,
     pub ok: usize,
     pub no_answer: usize,
     pub error: usize,
 }
 
-/// What is read of a record of an earlier run.
+/// Fields read from an earlier run's record.
 #[derive(Deserialize)]
 struct Earlier {
     id: Value,
@@ -202,7 +202,7 @@ impl Done {
         }
     }
 
-    /// Whether an item with this id is already there; each record answers for one item.
+    /// Whether an item with this id is already done; each record counts for one item.
     pub fn take(&mut self, id: &Value) -> bool {
         match self.left.get_mut(&id.to_string()) {
             Some(left) if *left > 0 => {
@@ -213,7 +213,7 @@ impl Done {
         }
     }
 
-    /// How many records there are.
+    /// Number of records.
     pub fn len(&self) -> usize {
         self.ok + self.no_answer + self.error
     }

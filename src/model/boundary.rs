@@ -1,28 +1,26 @@
-//! Between this program and the libraries that read a model's files: a library's panic becomes an error, and what is nested
-//! is walked on a stack of known size.
+//! Isolation of the libraries that read model files: their panics become errors, and nested data is traversed on a stack
+//! of known size.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, Location, PanicHookInfo};
 use std::sync::Once;
 
-/// Bytes of the stack of [`on_known_stack`]: enough to drop a list nested as deeply as a chat template's fuel allows. Only
-/// the pages in use take memory.
+/// Stack of [`on_known_stack`] in bytes: enough to drop a list nested as deeply as a chat template's fuel allows. Only
+/// pages in use take memory.
 const STACK: usize = 256 << 20;
 
 thread_local! {
-    /// How many [`caught`] calls this thread is in.
+    /// Nested [`caught`] calls of this thread.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// What a library's panic said.
+    /// Message of a library's panic.
     static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `call`, which should do nothing but call a library. If the library panics, nothing is printed.
-///
-/// A panic in this crate's own code goes on as if it had not been caught here.
+/// Runs `call`, which should only call a library. A library's panic prints nothing; this crate's own panics unwind.
 ///
 /// # Errors
-/// What the library's panic said.
+/// The message of the library's panic.
 pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -42,7 +40,7 @@ pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
         .map_err(|payload| MESSAGE.with(|message| message.take()).unwrap_or_else(|| std::panic::resume_unwind(payload)))
 }
 
-/// Whether a panic at this place is not this crate's own.
+/// Whether a panic at this location is outside this crate.
 fn is_foreign(place: &Location) -> bool {
     let own = file!().strip_suffix("model/boundary.rs").unwrap_or(file!());
     !place.file().starts_with(own)
@@ -58,10 +56,10 @@ fn said(info: &PanicHookInfo) -> String {
     format!("{library} failed: {text}")
 }
 
-/// Runs `work` on a thread whose stack does not depend on the caller's.
+/// Runs `work` on a thread with a stack of [`STACK`] bytes.
 ///
 /// # Errors
-/// No thread can be started.
+/// The thread cannot be started.
 pub(super) fn on_known_stack<T: Send>(work: impl FnOnce() -> T + Send) -> std::io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work)?;

@@ -1,7 +1,7 @@
-//! The one writer of JSON lines: a file that only ever holds whole lines and resumes after an interruption.
+//! The JSON Lines writer: files hold whole lines only and can be resumed after an interruption.
 //!
-//! Each line is one write. In a `.gz` file each is a gzip member of its own (together an ordinary gzip file), so that
-//! such a file can be cut and continued just as a plain one.
+//! Each line is one write. In a `.gz` file each is its own gzip member (together an ordinary gzip file), so that such a
+//! file can be truncated and continued like a plain one.
 
 use super::LINE_LIMIT;
 use flate2::bufread::GzDecoder;
@@ -12,11 +12,11 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What to do with an output file that has content.
+/// Treatment of an output file that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
     Refuse,
-    /// Keep its lines and write after them.
+    /// Append to its lines.
     Resume,
     Overwrite,
 }
@@ -39,25 +39,25 @@ pub enum AppendError {
 }
 
 impl AppendError {
-    /// Whether the reader of a pipe has gone away, which is its right.
+    /// Whether the reader of a pipe has closed it.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, AppendError::Io { source, .. } if source.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// An output that has been examined, and not yet changed.
+/// An output that has been examined but not changed.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
     gzip: bool,
-    /// Of a regular file (or one to be made): its length, and that of what stays.
+    /// For a regular or new file: its length, and the length to keep.
     length_and_keep: Option<(u64, u64)>,
 }
 
 impl Output {
-    /// Examines the output (`-`: standard output) and, for [`Existing::Resume`], calls `on_line` with each line that is
-    /// there and its 1-based number. A torn last line does not count if it starts as lines do, with `start`; anything
-    /// else that is no `T` is an error.
+    /// Examines the output (`-`: standard output) and, for [`Existing::Resume`], calls `on_line` with the 1-based number
+    /// and value of each existing line. An incomplete last line is dropped if it begins with `start`; any other line that
+    /// is not a `T` is an error.
     pub fn examine<T: DeserializeOwned>(
         path: &Path,
         existing: Existing,
@@ -81,12 +81,12 @@ impl Output {
         Ok(Output { path: path.to_owned(), gzip, length_and_keep: length_and_keep.map(|length| (length, keep)) })
     }
 
-    /// Whether it is a regular file, or one to be made: what can be resumed.
+    /// Whether it is a regular or new file, which can be resumed.
     pub fn is_file(&self) -> bool {
         self.length_and_keep.is_some()
     }
 
-    /// Opens the output for writing after what is kept; only here is anything cut off.
+    /// Opens the output for appending; only here is the file truncated.
     pub fn open(self) -> Result<Appender, AppendError> {
         let Output { path, gzip, length_and_keep } = self;
         if path == Path::new("-") {
@@ -112,7 +112,7 @@ impl Output {
     }
 }
 
-/// The length of a regular file, or of one that is to be made; `None` of a pipe or a device.
+/// The length of a regular file, 0 for a new one; `None` for a pipe or a device.
 fn regular_length(path: &Path) -> Result<Option<u64>, AppendError> {
     match path.metadata() {
         Ok(metadata) => Ok(metadata.is_file().then_some(metadata.len())),
@@ -130,14 +130,14 @@ struct Earlier<'a> {
 }
 
 impl Earlier<'_> {
-    /// Reads the lines that are there and returns the length in bytes of what stays.
+    /// Reads the existing lines; returns the length to keep in bytes.
     fn read(mut self, gzip: bool) -> Result<u64, AppendError> {
         let file = File::open(self.path).map_err(|source| self.io(source))?;
         let reader = BufReader::with_capacity(1 << 16, file);
         if gzip { self.read_members(reader) } else { self.read_lines(reader) }
     }
 
-    /// The whole lines of plain text; returns their length in bytes.
+    /// Reads whole lines of plain text; returns their length in bytes.
     fn read_lines(&mut self, mut text: impl BufRead) -> Result<u64, AppendError> {
         let mut whole = 0;
         let mut line = Vec::new();
@@ -159,9 +159,9 @@ impl Earlier<'_> {
         }
     }
 
-    /// The lines of whole gzip members; returns the length of those members in bytes.
+    /// Reads the lines of whole gzip members; returns the members' length in bytes.
     fn read_members(&mut self, file: impl BufRead) -> Result<u64, AppendError> {
-        /// How every member starts.
+        /// First bytes of every member.
         const MAGIC: [u8; 2] = [0x1f, 0x8b];
         let mut file = Counting { inner: file, bytes: 0 };
         let mut text = Vec::new();
@@ -199,7 +199,7 @@ impl Earlier<'_> {
         }
     }
 
-    /// What is to be cut off must look like the start of a line of ours: a wrong file name must not cost a file its end.
+    /// Only the start of a record may be truncated: a wrong file name must not cost a file its end.
     fn check_fragment(&mut self, fragment: &[u8]) -> Result<(), AppendError> {
         let common = fragment.len().min(self.start.len());
         if fragment[..common] == self.start[..common] {
@@ -218,7 +218,7 @@ impl Earlier<'_> {
     }
 }
 
-/// Counts the bytes that are consumed.
+/// Counts consumed bytes.
 struct Counting<R> {
     inner: R,
     bytes: u64,
@@ -243,7 +243,7 @@ impl<R: BufRead> BufRead for Counting<R> {
     }
 }
 
-/// A file that a failed write leaves as it was.
+/// A file unchanged by a failed write.
 struct WholeLines {
     file: File,
     len: u64,
@@ -274,7 +274,7 @@ enum Sink {
     Stream(Box<dyn Write>),
 }
 
-/// Writes lines, and hands each to the system before it returns.
+/// Writes lines, each flushed to the system before the call returns.
 pub struct Appender {
     sink: Sink,
     path: PathBuf,
@@ -282,7 +282,7 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Adds a line. A failed write leaves a regular file as it was.
+    /// Appends a line. A failed write leaves a regular file unchanged.
     pub fn append(&mut self, record: &impl Serialize) -> Result<(), AppendError> {
         let written = line(record, self.gzip).and_then(|bytes| match &mut self.sink {
             Sink::File(file) => file.append(&bytes),
@@ -291,7 +291,7 @@ impl Appender {
         written.map_err(|source| AppendError::Io { file: self.path.clone(), source })
     }
 
-    /// Waits until the lines so far are on the disk.
+    /// Syncs the file to disk.
     pub fn sync(&mut self) -> Result<(), AppendError> {
         let Sink::File(file) = &self.sink else { return Ok(()) };
         file.file.sync_data().map_err(|source| AppendError::Io { file: self.path.clone(), source })

@@ -10,10 +10,10 @@ use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, Take};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Max bytes of a line that is read whole: a file that is not JSONL must not fill the memory, nor may what is parsed of a line.
+/// Max bytes of a line: a file that is not JSONL must not fill the memory.
 pub const LINE_LIMIT: u64 = 64 << 20;
 
-/// A file cannot be read (further).
+/// A read error, with its position.
 #[derive(Debug, Error)]
 #[error("{}: cannot read line {line}: {source}", file.display())]
 pub struct ReadError {
@@ -30,7 +30,7 @@ pub struct Line<'a> {
     pub number: u64,
     /// The line with its end, without the file's byte order mark.
     pub bytes: &'a [u8],
-    /// It is longer than this limit in bytes, and `bytes` only its start.
+    /// Set if the line exceeds this limit in bytes; `bytes` is then only its start.
     pub over_limit: Option<u64>,
 }
 
@@ -40,13 +40,13 @@ impl Line<'_> {
         serde_json::from_slice(self.bytes)
     }
 
-    /// Whether the line ends as lines do; the last one of a file that was cut off does not.
+    /// Whether the line ends in a newline, unlike the last one of a truncated file.
     pub fn is_terminated(&self) -> bool {
         self.bytes.ends_with(b"\n")
     }
 }
 
-/// The lines of a file, blank ones left out.
+/// The lines of a file, without blank ones.
 pub struct Lines {
     reader: Box<dyn BufRead>,
     file: PathBuf,
@@ -57,8 +57,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens a file, or standard input for `-`. Gzip is recognised by its content, not by the name. Of a regular file what
-    /// it has now is read, and not what is added meanwhile.
+    /// Opens a file, or standard input for `-`. Gzip is recognised by its content. A regular file is read up to its current
+    /// length.
     pub fn open(path: &Path) -> Result<Lines, ReadError> {
         let (file, name) = match path == Path::new("-") {
             true => (files::stdin(), "standard input".into()),
@@ -78,13 +78,13 @@ impl Lines {
         }
     }
 
-    /// Sets the length in bytes above which a line is only read in part.
+    /// Sets the maximum length of a line in bytes; of longer ones only the start is read.
     pub fn with_limit(mut self, bytes: u64) -> Lines {
         self.limit = bytes;
         self
     }
 
-    /// Sets the number of bytes, unpacked, above which the file cannot be read.
+    /// Sets the maximum number of bytes, decompressed; more are a read error.
     pub fn with_max(mut self, bytes: u64) -> Lines {
         self.reader = Box::new(BufReader::new(Capped::new(self.reader, bytes)));
         self
@@ -100,7 +100,7 @@ impl Lines {
         }
     }
 
-    /// How many lines are left, up to where they cannot be read any further.
+    /// Number of remaining lines, up to the first read error.
     pub fn count(mut self) -> u64 {
         let mut lines = 0;
         while let Ok(Some(_)) = self.next_line() {
@@ -129,7 +129,7 @@ impl Lines {
     }
 }
 
-/// A file from where it stands to the end that it has now.
+/// A file from its position to its current end.
 fn until_now(mut file: File) -> io::Result<Take<File>> {
     let metadata = file.metadata()?;
     let left = match metadata.is_file() {
@@ -139,7 +139,7 @@ fn until_now(mut file: File) -> io::Result<Take<File>> {
     Ok(file.take(left))
 }
 
-/// The content of a source, decompressed if it is gzip (of any number of members).
+/// The content of a source, decompressed if it is gzip (with any number of members).
 pub fn unpacked(source: impl Read + 'static) -> io::Result<Box<dyn BufRead>> {
     let mut source = BufReader::with_capacity(1 << 16, source);
     // taken off and put back: a pipe may hold a single byte when it is peeked at
