@@ -21,6 +21,8 @@ LOGARITHMS = {"answer_prob": "answer_logprob", "response_prob": "response_logpro
               "p_sim": "sim_logprob", "p": "p_logprob"}
 CHAIN_SCORES = ["p_attn", "p_sim", "p"]
 CHAINS = ["random", "random-digits", "random-content", "similarity", "none"]
+# The paper's baselines that claim to be probabilities.
+BASELINES = ["answer_prob", "answer_mean", "response_prob", "response_mean", "ln_predictive_entropy", "ln_answer_entropy"]
 # Q6: single-pass methods newer than the paper's baselines.
 NEWER = ["deepconf", "deepconf_answer", "deepconf_tail", "deepconf_bottom", "deepconf_lowest", "deepconf_tail_64",
          "deepconf_bottom_64", "deepconf_lowest_64", "self_certainty", "self_certainty_answer", "renyi", "renyi_answer",
@@ -320,6 +322,45 @@ def holm(runs, asked):
             print(f"| {question} | {name} | {shown(difference, resampled, '+')} | {p:.4f} | {corrected:.4f} | {verdict} |")
 
 
+def pooled(runs, asked):
+    """Every question over all runs: the differences, each run's weighted by the inverse of its bootstrap variance."""
+    print("\n## Pooled over runs\n\n| question | runs | difference [95 %] |\n| --- | --- | --- |")
+    for question in sorted({question for answers in asked for question in answers}):
+        found = [(run.name, *answers[question]) for run, answers in zip(runs, asked) if question in answers]
+        for among in [found, [one for one in found if one[0] != "R1"]]:
+            if len(among) < 2 or (among is not found and len(among) == len(found)):
+                continue
+            weights = np.array([1 / np.nanvar(resampled) for *_, resampled in among])
+            weights /= weights.sum()
+            difference = sum(w * d for w, (_, d, _) in zip(weights, among))
+            resampled = sum(w * r for w, (*_, r) in zip(weights, among))
+            print(f"| {question} | {', '.join(name for name, *_ in among)} | {shown(difference, resampled, '+')} |")
+
+
+def balanced(run):
+    """The paper's claim: ECE in 20 bins on samples with as many right as wrong answers (at most 500 each, seeds 0 to 4), beside a
+    constant, which has none of what a confidence is for. The interval is over bootstrap resamples of the items, drawn from once."""
+    right, wrong = np.flatnonzero(run.labels), np.flatnonzero(~run.labels)
+    n = min(len(right), len(wrong), 500)
+    print(f"\n### {run.name}: ECE on balanced samples, {n} right and {n} wrong\n\n| score | ECE, 20 bins, mean ± sd [95 %] | AUROC, mean |\n| --- | --- | --- |")
+
+    def half(seed, among):
+        """As `DataFrame.sample(n, random_state=seed)`."""
+        return among[np.random.RandomState(seed).choice(len(among), n, replace=False)]
+    samples = [np.r_[half(seed, right), half(seed, wrong)] for seed in range(5)]
+    rng = np.random.default_rng(SEED)
+    worlds = [np.r_[rng.choice(right, n), rng.choice(wrong, n)] for _ in range(1000)]
+    rows = [("constant 0.5", np.full(len(run.labels), 0.5))]
+    rows += [(key, run.probability(key)) for key in ["p", "p_sim", "p_attn", *BASELINES, "min_token_prob"]]
+    for key, p in rows:
+        if not np.isfinite(p).all() or p.min() < 0:
+            continue
+        eces = [ece(p[one], run.labels[one], 20) for one in samples]
+        low, high = interval([ece(p[one], run.labels[one], 20) for one in worlds])
+        ranks = np.mean([auroc(p[one], run.labels[one]) for one in samples])
+        print(f"| {key} | {np.mean(eces):.3f} ± {np.std(eces):.3f} [{low:.3f}, {high:.3f}] | {ranks:.3f} |")
+
+
 def brier(labels, p):
     """scikit-learn's where it takes p: 1 - mean entropy, whose calibration the paper shows, may be below 0."""
     return brier_score_loss(labels, p) if p.min() >= 0 else np.mean((p - labels) ** 2)
@@ -363,12 +404,14 @@ def main():
         boot = Bootstrap(len(run.samples), options.resamples)
         answers = ranking(run, boot) | controls(run, boot)
         calibration(run, options.resamples)
+        balanced(run)
         asked.append(answers | raw_calibration(run, options.resamples) | newer(run, boot))
         thirds = np.quantile(run.tokens, [1 / 3, 2 / 3])
         place = np.searchsorted(thirds, run.tokens)
         for third in range(3):
             controls(run, boot, place == third, f"Q2 among the {['shortest', 'middle', 'longest'][third]} third of the responses")
     holm(runs, asked)
+    pooled(runs, asked)
     transfer(runs)
     if options.against and not compare(runs[0], options.against):
         sys.exit("the report and scikit-learn differ")

@@ -1,4 +1,4 @@
-//! What a job tells its caller, one event after another.
+//! The events of a job, in order.
 
 use crate::Error;
 use crate::arrays::Array;
@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a signal may wait to be seen.
+/// Interval at which signals are polled.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Something that a job has to tell.
+/// An event of a job.
 pub enum Event {
     Token(Token),
     /// A response, and which of those that were asked for it is.
@@ -32,14 +32,14 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Tells the caller; one that has gone away hears nothing.
+    /// Sends an event; without a receiver, the job stops.
     pub fn send(&self, event: Event) {
         if self.events.send(event).is_err() {
             self.stop.store(true, Relaxed);
         }
     }
 
-    /// Whether nobody waits for the result any more.
+    /// Whether the receiver is gone or has stopped the job.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
