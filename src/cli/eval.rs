@@ -10,7 +10,7 @@ use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::controls::draw_number;
 use crate::eval::run::folder::{RunFolder, Shard};
 use crate::eval::run::manifest::{EvalOptions, Manifest};
-use crate::eval::run::methods::{Method, UQAC};
+use crate::eval::run::methods::{METHODS, Method, UQAC, own_passes};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
@@ -19,6 +19,7 @@ use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::escaped_json;
 use crate::uq::{ChainRule, Parameters};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -59,6 +60,9 @@ pub struct EvalArgs {
     /// v-cache=, or any rule by name
     #[arg(long, value_name = "NAME=VALUE,..", num_args = 1.., hide_short_help = true)]
     sweep: Vec<String>,
+    /// Methods to run besides UQAC and the baselines from its pass
+    #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
+    methods: Vec<String>,
     /// Print a JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -78,10 +82,17 @@ Examples:
   uqac eval -m Qwen/Qwen2.5-0.5B-Instruct -t gsm8k,math --data DATA -o runs/qwen --methods self-consistency
   uqac eval -m Qwen/Qwen2.5-0.5B-Instruct -t mine.jsonl -o runs/mine --sweep theta=0.5,0.7 k=8,16";
 
+/// The methods' names, with their meanings for `--help`.
+fn methods() -> PossibleValuesParser {
+    let uqac = PossibleValue::new(UQAC).help("UQAC and its baselines; always run");
+    let others = METHODS.iter().map(|method| PossibleValue::new(method.key()).help(method.about()));
+    PossibleValuesParser::new(std::iter::once(uqac).chain(others))
+}
+
 impl EvalArgs {
     /// The options with everything that depends on other flags or on the model.
     fn options(&self, engine: &Engine, parameters: Parameters) -> EvalOptions {
-        let keys = std::iter::once(UQAC).chain(self.options.own_passes().map(Method::key));
+        let keys = std::iter::once(UQAC).chain(own_passes(&self.methods).map(Method::key));
         let draw = if self.chain.is_random() { draw_number(self.options.seed, 0) } else { 0 };
         EvalOptions {
             parameters: Parameters { chain: self.chain, draw, ..parameters },
@@ -150,7 +161,7 @@ fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), CliError
     if options.chat_template {
         return engine.chat_template().map(|_| ()).ok_or(EncodeError::NoChatTemplate.into());
     }
-    let method = options.own_passes().find(|method| method.needs_chat_template());
+    let method = own_passes(&options.methods).find(|method| method.needs_chat_template());
     method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key())))
 }
 

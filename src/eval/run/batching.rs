@@ -3,7 +3,7 @@
 
 use super::assess::{Drawn, Prompt, Reading, assess, failed};
 use super::manifest::EvalOptions;
-use super::methods::{Draw, Ended, Method, MethodError, Source};
+use super::methods::{Draw, Ended, Method, MethodError, Source, own_passes};
 use super::{Feed, RunError, prompt};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
@@ -112,7 +112,7 @@ impl<'t> Run<'t, '_> {
         let begun = Instant::now();
         let prompt = prompt(self.batch.engine(), question, options).map_err(|error| error.to_string())?;
         let mut draws = Vec::new();
-        for method in options.own_passes() {
+        for method in own_passes(&options.methods) {
             let source = Source { engine: self.batch.engine(), prompt: &prompt.tokens, task, item: question, options };
             draws.push((method, method.samples(&source, &[]).map_err(|error| error.to_string())?));
         }

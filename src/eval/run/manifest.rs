@@ -1,12 +1,11 @@
 //! What a run was made with: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` beside the output of `score`.
 
 use super::fingerprint::Fingerprint;
-use super::methods::{METHODS, Method, UQAC};
 use crate::backend::{DType, WeightFormat};
 use crate::engine::running::RunningConfidence;
 use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS};
 use crate::uq::{Parameters, Profile};
-use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser};
+use clap::builder::RangedU64ValueParser;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -86,8 +85,8 @@ pub struct EvalOptions {
     /// Seed of all random draws
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Methods to run besides UQAC and the baselines from its pass
-    #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
+    /// Keys of the methods: `uqac`, and those with passes of their own.
+    #[arg(skip)]
     pub methods: Vec<String>,
     /// Self-consistency: samples per question
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000), default_value_t = 5, hide_short_help = true)]
@@ -110,23 +109,9 @@ pub struct EvalOptions {
     pub boxed_instruction: BoxedInstruction,
 }
 
-/// The methods' names, with their meanings for `--help`.
-fn methods() -> PossibleValuesParser {
-    let uqac = PossibleValue::new(UQAC).help("UQAC and its baselines; always run");
-    let others = METHODS.iter().map(|method| PossibleValue::new(method.key()).help(method.about()));
-    PossibleValuesParser::new(std::iter::once(uqac).chain(others))
-}
-
 fn temperature(text: &str) -> Result<f32, &'static str> {
     let value = text.parse().ok().filter(|value: &f32| value.is_finite() && *value > 0.0);
     value.ok_or("expected a number above 0: samples must differ")
-}
-
-impl EvalOptions {
-    /// The methods with passes of their own.
-    pub fn own_passes(&self) -> impl Iterator<Item = &'static dyn Method> {
-        METHODS.iter().copied().filter(|method| self.methods.iter().any(|key| key == method.key()))
-    }
 }
 
 fn is_zero(n: &usize) -> bool {

@@ -22,6 +22,11 @@ use serde_json::Value;
 pub static METHODS: &[&dyn Method] =
     &[&self_consistency::Drawn, &verbalized::Asked, &p_true::PTrue, &pmi::Pmi, &csl::Csl];
 
+/// The methods with these keys.
+pub fn own_passes(keys: &[String]) -> impl Iterator<Item = &'static dyn Method> + use<'_> {
+    METHODS.iter().copied().filter(|method| keys.iter().any(|key| key == method.key()))
+}
+
 /// UQAC with its baselines, which always runs: in `--methods` and in the manifest beside those of the table.
 pub const UQAC: &str = "uqac";
 
