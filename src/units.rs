@@ -1,4 +1,12 @@
-//! Human-readable quantities.
+//! Quantities for people: as they are shown, and as options take them.
+
+use clap::builder::RangedU64ValueParser;
+use std::ops::RangeInclusive;
+
+/// Parses a count within a range.
+pub fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
+}
 
 /// Bytes in the largest fitting unit: `12 B`, `1.5 KiB`, `8.00 GiB`.
 pub fn bytes(bytes: usize) -> String {

@@ -1,9 +1,8 @@
 //! The settings and results of a benchmark.
 
 use crate::report::svg::{Bar, Picture, overhead};
-use clap::builder::RangedU64ValueParser;
+use crate::units::count;
 use serde::Serialize;
-use std::ops::RangeInclusive;
 
 /// Sizes of the work; also the options of the command line.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
@@ -12,22 +11,22 @@ pub struct Settings {
     #[arg(skip)]
     pub model: String,
     /// Tokens of the prompt
-    #[arg(long, value_name = "P", default_value_t = 512, value_parser = range(2..=MAX_TOKENS))]
+    #[arg(long, value_name = "P", default_value_t = 512, value_parser = count(2..=MAX_TOKENS))]
     pub prompt_tokens: usize,
     /// Tokens of each response; end tokens are ignored
-    #[arg(long, value_name = "G", default_value_t = 128, value_parser = range(5..=MAX_TOKENS))]
+    #[arg(long, value_name = "G", default_value_t = 128, value_parser = count(5..=MAX_TOKENS))]
     pub gen_tokens: usize,
     /// Sequences decoded together
-    #[arg(long, value_name = "B", default_value_t = 1, value_parser = range(1..=1024))]
+    #[arg(long, value_name = "B", default_value_t = 1, value_parser = count(1..=1024))]
     pub batch: usize,
     /// Repetitions of each stage
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = count(1..=10_000))]
     pub rounds: usize,
     /// Variants of the ensemble, evenly spread over the response
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = count(1..=10_000))]
     pub variants: usize,
     /// Samples of self-consistency
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = count(1..=1000))]
     pub samples: usize,
     /// Further context lengths for decoding and scoring, such as 512,1k,2k,4k,8k
     #[serde(skip)] // the report has their rows
@@ -37,10 +36,6 @@ pub struct Settings {
 
 /// Beyond any model's context.
 const MAX_TOKENS: u64 = 1 << 24;
-
-fn range(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(range)
-}
 
 /// A number of tokens; `4k` is 4096.
 fn length(text: &str) -> Result<usize, &'static str> {

@@ -1,7 +1,7 @@
 //! `uqac eval`: a model over benchmarks, into a folder that a run can be resumed from.
 
 use super::error::CliError;
-use super::options::{EarlyArgs, MethodArgs, ModelArgs, count, examples_and_rules, named};
+use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
 use super::progress::{EvalProgress, Progress};
 use super::{SOME_FAILED, manifest, print, signals};
 use crate::engine::encode::EncodeError;
@@ -17,6 +17,7 @@ use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskO
 use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::escaped_json;
+use crate::units::count;
 use crate::uq::{ChainRule, Parameters};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -198,7 +199,7 @@ impl Eval<'_> {
                         EngineOptions { k_cache: Some(caches.0), v_cache: Some(caches.1), ..self.args.model.options() };
                     Ok(work(&mut Engine::load(self.model_folder, options)?)?)
                 },
-                &mut |_, _| progress.advance(false, |_| String::new()),
+                &mut |_, _| progress.advance(false),
             )?;
             progress.finish();
         }

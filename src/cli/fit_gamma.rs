@@ -55,7 +55,7 @@ pub fn run(args: &FitGammaArgs) -> Result<ExitCode, CliError> {
     let mut progress = Progress::new(Some(samples.len() as u64));
     for sample in &samples {
         measure(&mut engine, sample, &mut attention)?;
-        progress.advance(false, |_| String::new());
+        progress.advance(false);
     }
     progress.finish();
     let fit = attention.fit(args.nearest.into()).ok_or(CliError::NoResponses(args.run.clone()))?;

@@ -9,11 +9,11 @@ use crate::engine::{Engine, EngineOptions};
 use crate::files;
 use crate::model::demo;
 use crate::model::hub::locate_model;
+use crate::units::count;
 use crate::uq::rules::{self, Named};
 use crate::uq::{Parameters, Profile, Reading, RuleSetting};
-use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -173,9 +173,4 @@ impl EarlyArgs {
 
 fn finite(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or_else(|| "expected a number".to_owned())
-}
-
-/// A count within a range.
-pub fn count(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(range)
 }

@@ -39,12 +39,19 @@ impl Progress {
             None => "{spinner} {pos} items{msg}  {elapsed} elapsed",
         };
         let bar = bar(total, template);
-        bar.enable_steady_tick(Duration::from_millis(500));
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(Duration::from_millis(500)); // a thread
+        }
         Progress { bar, skipped: 0, last: Instant::now() }
     }
 
-    /// Counts an item; `skipped`: done by an earlier run. `status` describes the run so far.
-    pub fn advance(&mut self, skipped: bool, status: impl FnOnce(&Progress) -> String) {
+    /// Counts an item; `skipped`: done by an earlier run.
+    pub fn advance(&mut self, skipped: bool) {
+        self.advance_with(skipped, |_| String::new());
+    }
+
+    /// The same with a description of the run so far.
+    fn advance_with(&mut self, skipped: bool, status: impl FnOnce(&Progress) -> String) {
         self.bar.inc(1);
         if skipped {
             self.skipped += 1;
@@ -143,7 +150,7 @@ impl EvalProgress {
         if event.status == Status::Error {
             counts.errors.add(&format!("{} {}", event.task, event.doc_id), event.error);
         }
-        self.progress.advance(event.earlier, |progress| counts.status(progress));
+        self.progress.advance_with(event.earlier, |progress| counts.status(progress));
     }
 
     /// Removes the bar and prints a summary; returns the number of errors.

@@ -120,7 +120,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
             output.append(&record)?;
             tally.count(&record);
         }
-        progress.advance(skipped, |_| String::new());
+        progress.advance(skipped);
     }
     progress.finish();
     tally.report(progress.seconds());

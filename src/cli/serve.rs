@@ -1,11 +1,12 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
 use super::error::CliError;
-use super::options::{MethodArgs, ModelArgs, count, examples_and_rules};
+use super::options::{MethodArgs, ModelArgs, examples_and_rules};
 use super::say::{Level, says};
 use super::{model_name, note, signals};
 use crate::eval::assess::calibration;
 use crate::serve::{Settings, serve};
+use crate::units::count;
 use clap::Args;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;

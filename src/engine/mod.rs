@@ -26,7 +26,7 @@ use crate::backend::{
 use crate::model::chat::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
-use clap::builder::RangedU64ValueParser;
+use crate::units::count;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub struct EngineOptions {
     #[arg(long, value_name = "auto|cpu|cuda[:N]|reference", default_value_t = DeviceChoice::Auto)]
     pub device: DeviceChoice,
     /// CPU threads; 0: one per core
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = RangedU64ValueParser::<usize>::new().range(0..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub threads: usize,
     /// Type of cached keys [default: f32; f16 is faster on CUDA and reproduces fewer chains]
     #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]

@@ -26,7 +26,7 @@ pub enum Status {
     Error,
 }
 
-/// Trace of one row of the chain (`--trace`).
+/// Trace of one row of the chain (`score --explain`).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RowTrace {
     /// Relative to `prompt_len`, as in [`Link`].

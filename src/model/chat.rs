@@ -106,8 +106,8 @@ pub struct ChatTemplate {
 /// Bytes of a template; published ones have up to 40 thousand.
 const MAX_SOURCE: usize = 512 << 10;
 
-/// Max operators in a source: minijinja folds constants anew at each operator of a chain, quadratic time that no fuel
-/// limits (20,000 operators: 5 s in a debug build, 8,000: 0.8 s). Published templates have up to 1,700.
+/// Max operators in a source. minijinja folds constants again at each operator of a chain, and fuel does not bound this
+/// quadratic time (20,000 operators: 5 s in a debug build, 8,000: 0.8 s). Published templates have up to 1,700.
 const MAX_OPERATORS: usize = 8_000;
 
 impl ChatTemplate {
@@ -147,6 +147,7 @@ impl ChatTemplate {
             let message = format!("expected at most {MAX_SOURCE} bytes, found {}", source.len());
             return Err(ChatError::Syntax { origin, message });
         }
+        // also those in text, so that no quote or brace can hide one
         let words: usize = ["and", "or", "not"].iter().map(|word| source.matches(word).count()).sum();
         let operators = words + source.matches(['+', '-', '*', '/', '%', '~']).count();
         if operators > MAX_OPERATORS {

@@ -145,7 +145,7 @@ impl Queries {
         Ok(Queries { rows, columns, out: device.scratch("queries", 0)? })
     }
 
-    /// Makes room for so many columns and results; the contents are lost.
+    /// Ensures capacity for `columns` columns and `out` results; their contents are lost.
     pub fn reserve(&mut self, device: &Device, columns: usize, out: usize) -> Result<(), CudaError> {
         if self.columns.bytes() < 4 * columns {
             self.columns = device.scratch("queries", columns.next_power_of_two())?;

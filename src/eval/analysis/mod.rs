@@ -32,7 +32,7 @@ use holdout::Holdout;
 
 use super::metrics::{Balanced, Metric, Resampling};
 use super::sample::Similarity;
-use clap::builder::RangedU64ValueParser;
+use crate::units::count;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
 pub struct AnalysisOptions {
     /// Bootstrap resamples; 0: no intervals
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = RangedU64ValueParser::<usize>::new().range(0..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = Self::default().resamples, value_parser = count(0..=100_000))]
     pub resamples: usize,
     /// Seed of the bootstrap and the halves
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -54,7 +54,7 @@ pub struct AnalysisOptions {
     #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
     pub methods: Vec<String>,
     /// Baseline for differences
-    #[arg(long, value_name = "METHOD", default_value = "p")]
+    #[arg(long, value_name = "METHOD", default_value_t = Self::default().against)]
     pub against: String,
     /// Choose the threshold that bounds the share of wrong answers, on a random half of the items, and test it on the other
     ///
@@ -62,7 +62,7 @@ pub struct AnalysisOptions {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub target_risk: Option<f64>,
     /// Confidence level of --target-risk
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = Self::default().risk_confidence)]
     pub risk_confidence: f64,
     /// Fit Platt scaling and isotonic regression on a random half of the items and show the errors on the other
     #[arg(long)]

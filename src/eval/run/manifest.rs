@@ -4,8 +4,8 @@ use super::fingerprint::Fingerprint;
 use crate::backend::{DType, WeightFormat};
 use crate::engine::running::RunningConfidence;
 use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS};
+use crate::units::count;
 use crate::uq::{Parameters, Profile};
-use clap::builder::RangedU64ValueParser;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -89,7 +89,7 @@ pub struct EvalOptions {
     #[arg(skip)]
     pub methods: Vec<String>,
     /// Self-consistency: samples per question
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1000), default_value_t = 5, hide_short_help = true)]
+    #[arg(long, value_name = "N", value_parser = count(1..=1000), default_value_t = 5, hide_short_help = true)]
     pub samples: usize,
     /// Self-consistency: temperature
     #[arg(long, value_name = "T", value_parser = temperature, default_value_t = 0.5, hide_short_help = true)]

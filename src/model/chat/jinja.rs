@@ -71,7 +71,6 @@ pub(super) struct Template(Environment<'static>);
 impl Template {
     /// Compiles a template, or describes its first syntax error.
     pub(super) fn parse(source: &str) -> Result<Self, String> {
-        // also those in text, so that no quote or brace can hide one
         let mut env = environment();
         let added = caught(|| env.add_template_owned(NAME, prepared(source)))?;
         added.map_err(|error| error.to_string())?;
