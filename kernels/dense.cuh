@@ -117,9 +117,9 @@ __device__ __forceinline__ void store_products(const MatrixJob& job, const Matri
   }
 }
 
-/// 1 / sqrt(mean square + eps), the factor of RMS norm.
+/// 1 / sqrt(mean square + eps), the factor of RMS norm; 1 if eps is negative: no norm.
 __device__ __forceinline__ float norm_factor(float sum_of_squares, int width, float eps) {
-  return 1.0f / sqrtf(sum_of_squares / (float)width + eps);
+  return eps < 0.0f ? 1.0f : 1.0f / sqrtf(sum_of_squares / (float)width + eps);
 }
 
 /// Sum of eight squares, pairwise.

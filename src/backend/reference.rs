@@ -12,7 +12,8 @@ use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId,
 };
 use super::{Step, TokenLogprob, TraceOptions};
-use crate::model::{ModelSpec, Weights, config::Activation, weights::Weight};
+use crate::model::config::{Activation, QkNorm, Rotation};
+use crate::model::{ModelSpec, Weights, weights::Weight};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 
 /// The model, the sequences (by id), and the rows of the pass in flight.
@@ -87,7 +88,7 @@ impl Operations for ReferenceBackend {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { row, x, queries, options, layers, .. } in &mut self.pass {
             layers.extend(options.filter(|options| options.layer_means).map(|_| x.clone()));
-            let h = model.norm(x, &w.input_norm);
+            let h = model.norm_or_copy(x, w.input_norm.as_deref());
             let q = model.linear(&w.q, w.q_bias.as_deref(), &h);
             let k = model.linear(&w.k, w.k_bias.as_deref(), &h);
             let v = model.linear(&w.v, w.v_bias.as_deref(), &h);
@@ -136,7 +137,7 @@ impl Operations for ReferenceBackend {
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { x, .. } in &mut self.pass {
-            let h = model.norm(x, &w.feed_forward_norm);
+            let h = model.norm_or_copy(x, w.feed_forward_norm.as_deref());
             let gate = model.linear(&w.gate, w.gate_bias.as_deref(), &h);
             let up = model.linear(&w.up, w.up_bias.as_deref(), &h);
             let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
@@ -173,8 +174,8 @@ impl Operations for ReferenceBackend {
 struct Model {
     spec: ModelSpec,
     weights: Arc<Weights>,
-    /// `[rope table][head_dim / 2]`
-    frequencies: Vec<Vec<f32>>,
+    /// By rope table.
+    rotations: Vec<Rotation>,
 }
 
 impl Model {
@@ -193,22 +194,28 @@ impl Model {
         x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale) as f32 * (norm_weight_offset + w)).collect()
     }
 
-    /// x ← x + h, both [hidden_size]; Gemma norms h before it joins the residual stream.
+    /// A block's input: x, normed in all families but those that norm only a block's output.
+    fn norm_or_copy(&self, x: &[f32], weight: Option<&[f32]>) -> Vec<f32> {
+        weight.map_or_else(|| x.to_vec(), |weight| self.norm(x, weight))
+    }
+
+    /// x ← x + m h, both [hidden_size]; m is 1 but in Granite. Some families norm h before it joins the residual stream.
     fn add_residual(&self, x: &mut [f32], h: Vec<f32>, post_norm: Option<&[f32]>) {
-        let h = post_norm.map_or(h.clone(), |weight| self.norm(&h, weight));
-        x.iter_mut().zip(h).for_each(|(x, h)| *x += h);
+        let h = self.norm_or_copy(&h, post_norm);
+        x.iter_mut().zip(h).for_each(|(x, h)| *x += self.spec.residual_multiplier * h);
     }
 
     /// Rotary position of queries or keys [heads, head_dim]: in every head, components i and i + head_dim / 2 turn by the
-    /// angle position · frequency_i. Where there is a `norm` [head_dim] (Qwen3, Gemma-3), each head is normed first.
+    /// angle position · frequency_i. Where there is a `norm`, each head is normed first (Qwen3, Gemma 3), or all together (OLMo 2).
     fn rotate(&self, layer: usize, position: usize, mut x: Vec<f32>, norm: Option<&[f32]>) -> Vec<f32> {
+        let normed = if self.spec.qk_norm == QkNorm::Whole { x.len() } else { self.spec.head_dim };
+        for part in x.chunks_exact_mut(normed) {
+            part.copy_from_slice(&self.norm_or_copy(part, norm));
+        }
         for head in x.chunks_exact_mut(self.spec.head_dim) {
-            if let Some(weight) = norm {
-                head.copy_from_slice(&self.norm(head, weight));
-            }
             let (a, b) = head.split_at_mut(self.spec.head_dim / 2);
-            for ((a, b), frequency) in a.iter_mut().zip(b).zip(&self.frequencies[self.spec.layers[layer].rope]) {
-                let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+            let turns = self.rotations[self.spec.layers[layer].rope].at(position);
+            for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(turns) {
                 let (x, y) = (f64::from(*a), f64::from(*b));
                 (*a, *b) = ((x * cos - y * sin) as f32, (y * cos + x * sin) as f32);
             }
@@ -238,9 +245,9 @@ impl Model {
         (0..self.spec.head_dim).map(|i| terms.iter().map(|(a, v)| a * f64::from(v[i])).sum::<f64>() as f32).collect()
     }
 
-    /// W_head · x, in Gemma-2 softcapped: `x` is [hidden_size], the result [vocab_size].
+    /// W_head · x, in Granite divided, in Gemma 2 softcapped: `x` is [hidden_size], the result [vocab_size].
     fn logits(&self, x: &[f32]) -> Vec<f32> {
-        let logits = self.linear(&self.weights.head, None, x).into_iter();
+        let logits = self.linear(&self.weights.head, None, x).into_iter().map(|x| x / self.spec.logits_scaling);
         logits.map(|x| softcap(x.into(), self.spec.final_logit_softcapping) as f32).collect()
     }
 
@@ -449,8 +456,8 @@ impl Backend for ReferenceBackend {
 impl ReferenceBackend {
     /// Keys and values are rounded to their `cache_types` when they enter the cache.
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, cache_types: (DType, DType), gamma: Gamma) -> Self {
-        let frequencies = spec.rope.iter().map(|rope| rope.inverse_frequencies(spec.head_dim)).collect();
-        let model = Model { spec, weights, frequencies };
+        let rotations = spec.rope.iter().map(|rope| rope.rotation(spec.head_dim)).collect();
+        let model = Model { spec, weights, rotations };
         ReferenceBackend { model, cache_types, gamma, sequences: Vec::new(), pass: Vec::new() }
     }
 

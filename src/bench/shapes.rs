@@ -1,6 +1,7 @@
 //! Published shapes as checkpoints of random weights: no network, and no model that a machine might not have.
 
 use crate::model::ModelSpec;
+use crate::model::config::Norms;
 use serde_json::{Value, json};
 
 /// Names on the command line and in results, with the sizes in each model's published `config.json`. Without an end token
@@ -95,8 +96,10 @@ impl Shape {
             list.push(product("lm_head", spec.vocab_size, hidden, 3.0));
         }
         let (q, kv) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
-        let four_norms: &[&str] =
-            if spec.post_norms { &["pre_feedforward_layernorm", "post_feedforward_layernorm"] } else { &[] };
+        let four_norms: &[&str] = match spec.norms {
+            Norms::BeforeAndAfter => &["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+            Norms::Before | Norms::After => &[],
+        };
         for layer in 0..spec.layers.len() {
             let name = |part: &str| format!("model.layers.{layer}.{part}");
             let norms = ["input_layernorm", "post_attention_layernorm"].iter().chain(four_norms);

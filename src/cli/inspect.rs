@@ -7,7 +7,7 @@ use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
-use crate::model::config::{Activation, RopeScaling};
+use crate::model::config::{Activation, Norms, QkNorm, RopeScaling, RopeSpec};
 use crate::model::hub::locate_model;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
@@ -69,26 +69,38 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
         "hidden_size": s.hidden_size,
         "intermediate_size": s.intermediate_size,
         "activation": match s.activation { Activation::Silu => "silu", Activation::GeluTanh => "gelu (tanh)" },
-        "norms": if s.post_norms { "before and after each block" } else { "before each block" },
+        "norms": match s.norms {
+            Norms::Before => "before each block",
+            Norms::After => "after each block",
+            Norms::BeforeAndAfter => "before and after each block",
+        },
         "norm_weight_offset": s.norm_weight_offset,
         "rms_norm_eps": s.rms_norm_eps,
         "embedding_scale": s.embedding_scale,
+        "residual_multiplier": Some(s.residual_multiplier).filter(|factor| *factor != 1.0),
+        "logits_scaling": Some(s.logits_scaling).filter(|divisor| *divisor != 1.0),
         "final_logit_softcapping": s.final_logit_softcapping,
         "tied_head": s.tie_word_embeddings,
         "context": s.max_position_embeddings,
+        "longer_context": s.longer_context.map(|(context, why)| format!("{context} as published: {why}")),
     })
 }
 
 fn attention_facts(s: &ModelSpec) -> Value {
     let sliding = s.layers.iter().filter(|layer| layer.window.is_some()).count();
-    let rope: Vec<Value> = s.rope.iter().map(|r| json!({"theta": r.theta, "scaling": scaling(r.scaling)})).collect();
+    let rope = |r: &RopeSpec| json!({"theta": r.theta, "scaling": scaling(&r.scaling), "components": r.rotary_dim});
+    let rope: Vec<Value> = s.rope.iter().map(rope).collect();
     json!({
         "heads": s.num_attention_heads,
         "key_value_heads": s.num_key_value_heads,
         "head_dim": s.head_dim,
         "scale": s.attention_scale,
         "qkv_bias": s.qkv_bias,
-        "qk_norm": s.qk_norm,
+        "qk_norm": match s.qk_norm {
+            QkNorm::None => "none",
+            QkNorm::Head => "each head",
+            QkNorm::Whole => "all heads together",
+        },
         "softcapping": s.attn_logit_softcapping,
         "sliding_layers": sliding,
         "window": s.layers.iter().find_map(|layer| layer.window),
@@ -96,13 +108,18 @@ fn attention_facts(s: &ModelSpec) -> Value {
     })
 }
 
-fn scaling(scaling: RopeScaling) -> String {
+fn scaling(scaling: &RopeScaling) -> String {
+    let stretched = |kind: &str, factor: f32, from: f32| format!("{kind}, {factor} from {from}");
     match scaling {
         RopeScaling::None => "none".to_owned(),
         RopeScaling::Linear { factor } => format!("linear, {factor}"),
-        RopeScaling::Llama3 { factor, original_max_position_embeddings: old, .. } => {
-            format!("llama3, {factor} from {old}")
+        RopeScaling::Llama3 { factor, original_max_position_embeddings, .. } => {
+            stretched("llama3", *factor, *original_max_position_embeddings)
         }
+        RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
+            stretched("yarn", *factor, *original_max_position_embeddings)
+        }
+        RopeScaling::LongRope { .. } => "longrope, short factors".to_owned(),
     }
 }
 

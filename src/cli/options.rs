@@ -94,7 +94,7 @@ pub fn load(folder: &Path, options: EngineOptions) -> Result<Engine, CliError> {
     if !options.weights.is_file() {
         note("note: weights are rounded to 8 bits (--weights q8); probabilities and confidences differ a little");
     }
-    engine.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
+    engine.warnings().for_each(|warning| note(&format!("warning: {warning}")));
     if let Some(why) = engine.cuda_fallback_reason() {
         note(&format!("note: running on the CPU: {why}"));
     }

@@ -125,9 +125,12 @@ impl Engine {
         options: EngineOptions,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Engine, LoadError> {
-        let spec = ModelSpec::from_folder(folder)?;
+        let mut spec = ModelSpec::from_folder(folder)?;
         let weights = Arc::new(Weights::open(folder, &spec)?);
         let tokenizer = Arc::new(Tokenizer::from_folder(folder)?);
+        if spec.eos_token_ids.is_empty() {
+            spec.eos_token_ids.extend(tokenizer.eos_token_id());
+        }
         let chat_template = ChatTemplate::from_folder(folder, &tokenizer)?;
         let (backend, cuda_fallback_reason) = open_backend(spec, &weights, &options, progress)?;
         Ok(Engine { backend, weights, tokenizer, chat_template, options, cuda_fallback_reason })
@@ -158,9 +161,9 @@ impl Engine {
         self.backend.device()
     }
 
-    /// What the person who runs it should know about the device: parts of it that do not work and are worked around.
-    pub fn warnings(&self) -> &[String] {
-        self.backend.warnings()
+    /// Warnings for the user, about the model's files and the device.
+    pub fn warnings(&self) -> impl Iterator<Item = &String> {
+        self.weights.warnings.iter().chain(self.backend.warnings())
     }
 
     /// Why [`DeviceChoice::Auto`] took the CPU although there is a CUDA device.

@@ -1,8 +1,13 @@
 //! `config.json` → [`ModelSpec`]: what distinguishes the families is data here, and nothing downstream asks for a name.
 
+mod families;
 mod read;
+mod rope;
+
+pub use rope::{RopeScaling, RopeSpec, Rotation, head_order};
 
 use super::ModelError;
+use families::{FAMILIES, MULTIMODAL};
 use serde_json::Value;
 use std::path::Path;
 
@@ -14,65 +19,25 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// How rotary frequencies are stretched beyond the trained context.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
+/// Norms of a block (attention, or the feed-forward network).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norms {
+    /// Of its input: x + f(norm(x)).
+    Before,
+    /// Of its output: x + norm(f(x)), as in OLMo 2.
+    After,
+    /// x + norm(f(norm(x))), as in Gemma 2 and 3.
+    BeforeAndAfter,
+}
+
+/// The norm of queries and keys before rope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
     None,
-    /// Every frequency divided by the factor.
-    Linear {
-        factor: f32,
-    },
-    /// Llama 3.1: long wavelengths divided by the factor, short ones kept, a ramp between.
-    Llama3 {
-        factor: f32,
-        low_freq_factor: f32,
-        high_freq_factor: f32,
-        original_max_position_embeddings: f32,
-    },
-}
-
-/// One rotary table; layers name it by index.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RopeSpec {
-    /// `rope_theta`
-    pub theta: f32,
-    pub scaling: RopeScaling,
-}
-
-impl RopeSpec {
-    /// Inverse frequencies, `[head_dim / 2]`, rounded where Hugging Face rounds (they are f32 there).
-    pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
-        let plain = (0..head_dim / 2).map(|i| {
-            let exponent = (2 * i) as f32 / head_dim as f32;
-            1.0 / (f64::from(self.theta).powf(f64::from(exponent)) as f32)
-        });
-        plain.map(|f| self.scaling.apply(f)).collect()
-    }
-}
-
-impl RopeScaling {
-    fn apply(self, frequency: f32) -> f32 {
-        match self {
-            RopeScaling::None => frequency,
-            RopeScaling::Linear { factor } => frequency / factor,
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_max_position_embeddings: old,
-            } => {
-                let wavelength = 2.0 * std::f32::consts::PI / frequency;
-                if wavelength < old / high_freq_factor {
-                    frequency
-                } else if wavelength > old / low_freq_factor {
-                    frequency / factor
-                } else {
-                    let smooth = (old / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
-                    (1.0 - smooth) * frequency / factor + smooth * frequency
-                }
-            }
-        }
-    }
+    /// Each head by itself, weights `[head_dim]` (Qwen3, Gemma 3).
+    Head,
+    /// All heads together, weights `[heads · head_dim]` (OLMo 2).
+    Whole,
 }
 
 /// What differs from layer to layer.
@@ -96,13 +61,15 @@ pub struct ModelSpec {
     pub intermediate_size: usize,
     /// Rows of the embedding and of the head; a tokenizer may have fewer tokens.
     pub vocab_size: usize,
-    /// Longest sequence, in tokens.
+    /// Longest sequence, in tokens: `max_position_embeddings`, or less where the longer ones need what is not implemented.
     pub max_position_embeddings: usize,
+    /// `max_position_embeddings` as published, and why it is not reached.
+    pub longer_context: Option<(usize, &'static str)>,
     pub rms_norm_eps: f32,
     /// Added to every norm weight: 1 in Gemma (which stores w - 1), else 0.
     pub norm_weight_offset: f32,
     pub activation: Activation,
-    /// Factor on the embedding (Gemma: √hidden_size).
+    /// Factor on the embedding (Gemma: √hidden_size; `embedding_multiplier`).
     pub embedding_scale: Option<f32>,
     /// q, k and v projections have a bias (Qwen2; `attention_bias`).
     pub qkv_bias: bool,
@@ -110,65 +77,35 @@ pub struct ModelSpec {
     pub output_bias: bool,
     /// gate, up and down have a bias (`mlp_bias`).
     pub mlp_bias: bool,
-    /// q and k are normed per head before rope (Qwen3, Gemma-3).
-    pub qk_norm: bool,
-    /// Attention and feed-forward outputs are normed before they join the residual stream (Gemma).
-    pub post_norms: bool,
-    /// Factor on q·k: 1/√head_dim, or 1/√query_pre_attn_scalar.
+    pub qk_norm: QkNorm,
+    pub norms: Norms,
+    /// Factor on a block's output before it joins the residual stream (`residual_multiplier`); 1 in most.
+    pub residual_multiplier: f32,
+    /// Divisor of the logits (`logits_scaling`); 1 in most.
+    pub logits_scaling: f32,
+    /// Factor on q·k: 1/√head_dim, 1/√query_pre_attn_scalar, or `attention_multiplier`.
     pub attention_scale: f32,
     /// s ← cap · tanh(s / cap) on attention scores.
     pub attn_logit_softcapping: Option<f32>,
     /// The same on the logits.
     pub final_logit_softcapping: Option<f32>,
     pub tie_word_embeddings: bool,
-    /// One table, or the full and the sliding layers' ones.
+    /// q, k, v and gate, up are one matrix each in the file (`qkv_proj`, `gate_up_proj`).
+    pub fused: bool,
+    /// One table, or two: that of full layers, then that of sliding layers or of those without positions.
     pub rope: Vec<RopeSpec>,
     /// `num_hidden_layers` of them.
     pub layers: Vec<LayerSpec>,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
-    /// Every id that ends a generation, `generation_config.json` included.
+    /// Every id that ends a generation: of `config.json` and `generation_config.json`, or else the tokenizer's.
     pub eos_token_ids: Vec<u32>,
 }
 
-/// What a family's name alone says, before any key is read.
-struct Family {
-    norm_weight_offset: f32,
-    gemma: bool,
-    qkv_bias: Option<bool>,
-    qk_norm: bool,
-    /// Rope of sliding layers differs from that of full ones.
-    local_rope: bool,
-    /// Without `layer_types`: every n-th layer is full, the others slide.
-    sliding_pattern: Option<usize>,
-    tied: bool,
-}
-
-const LLAMA: Family = Family {
-    norm_weight_offset: 0.0,
-    gemma: false,
-    qkv_bias: None,
-    qk_norm: false,
-    local_rope: false,
-    sliding_pattern: None,
-    tied: false,
-};
-
-const GEMMA: Family = Family { norm_weight_offset: 1.0, gemma: true, tied: true, ..LLAMA };
-
-/// Every family by its name in `architectures`.
-const FAMILIES: &[(&str, Family)] = &[
-    ("LlamaForCausalLM", LLAMA),
-    ("Qwen2ForCausalLM", Family { qkv_bias: Some(true), ..LLAMA }),
-    ("Qwen3ForCausalLM", Family { qk_norm: true, ..LLAMA }),
-    ("Gemma2ForCausalLM", Family { sliding_pattern: Some(2), ..GEMMA }),
-    ("Gemma3ForCausalLM", Family { qk_norm: true, local_rope: true, sliding_pattern: Some(6), ..GEMMA }),
-];
-
 /// The architectures that [`ModelSpec::from_folder`] understands.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
-    FAMILIES.iter().map(|(name, _)| *name)
+    FAMILIES.iter().map(|family| family.architecture).chain(MULTIMODAL.iter().map(|(name, _)| *name))
 }
 
 impl ModelSpec {
@@ -242,14 +179,66 @@ mod tests {
         );
         assert_eq!((s.rope[s.layers[0].rope].theta, s.rope[s.layers[5].rope].theta), (1e4, 1e6));
         assert_eq!((s.attention_scale, s.embedding_scale), (0.125, Some(8.0)));
-        assert!(s.tie_word_embeddings && s.post_norms && s.qk_norm);
+        assert!(s.tie_word_embeddings && s.norms == Norms::BeforeAndAfter && s.qk_norm == QkNorm::Head);
     }
 
     #[test]
     fn transformers_five_rope_parameters() {
         let s =
             spec(|c| c["rope_parameters"] = json!({"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5})).unwrap();
-        assert_eq!(s.rope, [RopeSpec { theta: 5e5, scaling: RopeScaling::Linear { factor: 8.0 } }]);
+        assert_eq!(s.rope, [RopeSpec { scaling: RopeScaling::Linear { factor: 8.0 }, ..RopeSpec::plain(5e5, 16) }]);
+    }
+
+    /// The older keys beside the newer one: the scaling of the older one counts, as in transformers, and θ wherever it is.
+    #[test]
+    fn settings_in_two_places() {
+        let s = spec(|c| {
+            c["rope_theta"] = json!(5e5);
+            c["rope_parameters"] = json!({"rope_type": "default"});
+        });
+        assert_eq!(s.unwrap().rope, [RopeSpec::plain(5e5, 16)]);
+        let s = spec(|c| {
+            c["rope_parameters"] = json!({"rope_type": "default", "rope_theta": 1e4});
+            c["rope_scaling"] = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+        });
+        let rope = s.unwrap().rope.remove(0);
+        assert!(matches!(rope.scaling, RopeScaling::Yarn { factor: 4.0, .. }), "{rope:?}");
+        assert!((rope.attention_factor - 1.138_629_4).abs() < 1e-6, "{rope:?}");
+    }
+
+    /// A multimodal checkpoint's text model, whose defaults are those of its config class.
+    #[test]
+    fn the_text_model_of_a_multimodal_checkpoint() {
+        let s = spec(|c| {
+            *c = json!({
+                "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106], "vision_config": {},
+                "text_config": {"model_type": "gemma3_text", "hidden_size": 64, "intermediate_size": 160,
+                                "num_hidden_layers": 7, "sliding_window": 32,
+                                "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}
+            });
+        })
+        .unwrap();
+        assert_eq!((s.num_attention_heads, s.head_dim, s.vocab_size), (8, 256, 262_208));
+        assert_eq!((s.rope[0].scaling.clone(), s.rope[1].theta), (RopeScaling::Linear { factor: 8.0 }, 1e4));
+        assert_eq!(s.eos_token_ids, [1, 106, 2, 7]);
+        assert!(s.tie_word_embeddings);
+    }
+
+    /// Where longer sequences need what is not implemented, the context ends before.
+    #[test]
+    fn longrope_and_scaled_queries_end_the_context() {
+        let phi = spec(|c| {
+            c["architectures"] = json!(["Phi3ForCausalLM"]);
+            c["original_max_position_embeddings"] = json!(128);
+            c["rope_scaling"] = json!({"type": "longrope", "short_factor": vec![1.0; 8], "long_factor": vec![2.0; 8]});
+        })
+        .unwrap();
+        assert_eq!((phi.max_position_embeddings, phi.longer_context.unwrap().0), (128, 512));
+        let ministral = spec(|c| {
+            c["architectures"] = json!(["Ministral3ForCausalLM"]);
+            c["max_position_embeddings"] = json!(65_536);
+        });
+        assert_eq!(ministral.unwrap().max_position_embeddings, 16_384);
     }
 
     /// Published configs have them: `null`, ids of -1, window keys of other families.
@@ -266,6 +255,8 @@ mod tests {
         .unwrap();
         assert_eq!((s.head_dim, s.eos_token_ids), (16, vec![3, 2, 7]));
         let message = spec(|c| {
+            c["architectures"] = json!(["Qwen2ForCausalLM"]);
+            c["num_key_value_heads"] = json!(2);
             c["sliding_window"] = json!(-1);
             c["max_window_layers"] = json!(3);
             c["use_sliding_window"] = json!(true);
@@ -298,8 +289,14 @@ mod tests {
         assert!(message(|c| c["architectures"] = json!(["MambaForCausalLM"])).contains("MambaForCausalLM"));
         assert!(message(|c| c["hidden_size"] = json!("x")).contains("hidden_size"));
         assert!(message(|c| c["num_key_value_heads"] = json!(3)).contains("does not divide"));
-        assert!(message(|c| c["rope_scaling"] = json!({"rope_type": "yarn", "factor": 4})).contains("yarn"));
-        assert!(message(|c| c["layer_types"] = json!(["full_attention"])).contains("expected 6 entries"));
+        assert!(message(|c| c["rope_scaling"] = json!({"rope_type": "spiral", "factor": 4})).contains("spiral"));
+        assert!(
+            message(|c| {
+                c["architectures"] = json!(["Qwen3ForCausalLM"]);
+                c["layer_types"] = json!(["full_attention"]);
+            })
+            .contains("expected 6 entries")
+        );
         assert!(message(|c| c["hidden_act"] = json!("relu")).contains("relu"));
     }
 }

@@ -1,6 +1,7 @@
 //! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay where they
 //! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
 
+use super::config::{Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
 use crate::files;
 use half::{bf16, f16};
@@ -8,6 +9,7 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -112,8 +114,24 @@ enum Bytes {
         file: Arc<MappedFile>,
         start: usize,
     },
-    /// A copy, for the rare file whose header leaves the data unaligned. u64 gives the alignment.
-    Copied(Arc<Vec<u64>>),
+    /// A copy: of data that its file leaves unaligned (u64 gives the alignment), or of rows in another order.
+    Copied {
+        words: Arc<Vec<u64>>,
+        start: usize,
+    },
+}
+
+impl Bytes {
+    fn copy<'a>(parts: impl Iterator<Item = &'a [u8]>, len: usize) -> Bytes {
+        let mut words = vec![0u64; len.div_ceil(8)];
+        let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+        for part in parts {
+            let (place, after) = rest.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            rest = after;
+        }
+        Bytes::Copied { words: Arc::new(words), start: 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -141,8 +159,26 @@ impl Weight {
     pub(crate) fn byte_slice(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped { file, start } => &file.map[*start..*start + self.byte_len()],
-            Bytes::Copied(words) => &bytemuck::cast_slice(words)[..self.byte_len()],
+            Bytes::Copied { words, start } => &bytemuck::cast_slice(words)[*start..*start + self.byte_len()],
         }
+    }
+
+    /// Rows `rows` under a name of their own.
+    fn part(&self, name: String, rows: Range<usize>) -> Weight {
+        let skipped = rows.start * self.in_features * self.dtype.size();
+        let bytes = match self.bytes.clone() {
+            Bytes::Mapped { file, start } => Bytes::Mapped { file, start: start + skipped },
+            Bytes::Copied { words, start } => Bytes::Copied { words, start: start + skipped },
+        };
+        Weight { name, rows: rows.len(), bytes, ..*self }
+    }
+
+    /// With the rows of each head in another order.
+    fn reordered(&self, order: &[usize]) -> Weight {
+        let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
+        let rows = (0..self.rows).map(|row| row - row % order.len() + order[row % order.len()]);
+        let bytes = Bytes::copy(rows.map(|row| &old[row * row_len..][..row_len]), old.len());
+        Weight { name: self.name.clone(), bytes, ..*self }
     }
 
     /// Index of the first NaN or infinity.
@@ -158,8 +194,8 @@ impl Weight {
 /// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes in [`ModelSpec`]'s terms.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<M = Weight, V = Vec<f32>> {
-    /// `[hidden_size]`, before attention.
-    pub input_norm: V,
+    /// `[hidden_size]`, of attention's input, unless norms are [`Norms::After`].
+    pub input_norm: Option<V>,
     /// `[num_attention_heads · head_dim, hidden_size]`
     pub q: M,
     /// `[num_key_value_heads · head_dim, hidden_size]`, both.
@@ -168,16 +204,16 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub q_bias: Option<V>,
     pub k_bias: Option<V>,
     pub v_bias: Option<V>,
-    /// `[head_dim]`, both, where [`ModelSpec::qk_norm`].
+    /// `[head_dim]`, or `[heads · head_dim]` of each, by [`ModelSpec::qk_norm`].
     pub q_norm: Option<V>,
     pub k_norm: Option<V>,
     /// `[hidden_size, num_attention_heads · head_dim]`
     pub o: M,
     pub o_bias: Option<V>,
-    /// `[hidden_size]`, on the attention's output, where [`ModelSpec::post_norms`].
+    /// `[hidden_size]`, of attention's output, unless norms are [`Norms::Before`].
     pub post_attention_norm: Option<V>,
-    /// `[hidden_size]`, before the feed-forward network.
-    pub feed_forward_norm: V,
+    /// `[hidden_size]`, of the feed-forward network's input, as `input_norm`.
+    pub feed_forward_norm: Option<V>,
     /// `[intermediate_size, hidden_size]`, both.
     pub gate: M,
     pub up: M,
@@ -186,7 +222,7 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub gate_bias: Option<V>,
     pub up_bias: Option<V>,
     pub down_bias: Option<V>,
-    /// `[hidden_size]`, on the feed-forward network's output, where [`ModelSpec::post_norms`].
+    /// `[hidden_size]`, of the feed-forward network's output, as `post_attention_norm`.
     pub post_feed_forward_norm: Option<V>,
 }
 
@@ -200,6 +236,8 @@ pub struct Weights {
     pub final_norm: Vec<f32>,
     /// `[vocab_size, hidden_size]`; the embedding itself where the head is tied.
     pub head: Weight,
+    /// What the files say otherwise than `config.json`.
+    pub warnings: Vec<String>,
 }
 
 impl Weights {
@@ -207,13 +245,29 @@ impl Weights {
     pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self, ModelError> {
         let index = TensorIndex::open(folder)?;
         let (hidden, vocab) = (spec.hidden_size, spec.vocab_size);
-        let embedding = index.matrix("model.embed_tokens.weight", vocab, hidden)?;
-        let head = match spec.tie_word_embeddings {
-            true => embedding.clone(),
-            false => index.matrix("lm_head.weight", vocab, hidden)?,
+        let embedding = index.matrix(&index.text("embed_tokens.weight"), vocab, hidden)?;
+        let mut warnings = Vec::new();
+        let head = match index.head_name() {
+            None if spec.tie_word_embeddings => embedding.clone(),
+            None => index.matrix("lm_head.weight", vocab, hidden)?,
+            Some(name) => {
+                let head = index.matrix(&name, vocab, hidden)?;
+                if !spec.tie_word_embeddings {
+                    head
+                } else if head.dtype == embedding.dtype && head.byte_slice() == embedding.byte_slice() {
+                    embedding.clone()
+                } else {
+                    warnings.push(format!(
+                        "{}: config.json says tie_word_embeddings: true, but {name} is not the embedding; the file's head is used",
+                        index.path.display()
+                    ));
+                    head
+                }
+            }
         };
         let layers = (0..spec.layers.len()).map(|l| layer_weights(&index, spec, l)).collect::<Result<_, _>>()?;
-        Ok(Weights { embedding, layers, final_norm: index.vector("model.norm.weight", hidden)?, head })
+        let final_norm = index.vector(&index.text("norm.weight"), hidden)?;
+        Ok(Weights { embedding, layers, final_norm, head, warnings })
     }
 
     /// Every matrix once (a tied head is not named again).
@@ -240,7 +294,7 @@ impl Weights {
             if let Some(index) = weight.first_non_finite() {
                 let path = match &weight.bytes {
                     Bytes::Mapped { file, .. } => file.path.clone(),
-                    Bytes::Copied(_) => PathBuf::new(),
+                    Bytes::Copied { .. } => PathBuf::new(),
                 };
                 return Err(ModelError::NotFinite { path, tensor: weight.name.clone(), index });
             }
@@ -252,43 +306,80 @@ impl Weights {
 fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights, ModelError> {
     let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
     let (q_rows, kv_rows) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
-    let name = |part: &str| format!("model.layers.{layer}.{part}");
+    let name = |part: &str| index.text(&format!("layers.{layer}.{part}"));
     let matrix = |part: &str, rows, width| index.matrix(&name(&format!("{part}.weight")), rows, width);
-    let norm = |part: &str, width| index.vector(&name(&format!("{part}.weight")), width);
-    let optional_norm = |present: bool, part: &str, width| present.then(|| norm(part, width)).transpose();
-    let bias = |present: bool, part: &str, width| {
-        present.then(|| index.vector(&name(&format!("{part}.bias")), width)).transpose()
+    let vector = |present: bool, part: &str, width| present.then(|| index.vector(&name(part), width)).transpose();
+    let norm = |present, part: &str, width| vector(present, &format!("{part}.weight"), width);
+    let bias = |present, part: &str, width| vector(present, &format!("{part}.bias"), width);
+    // a matrix, or the rows from `at` on of the one that it is fused into, which has `all` rows
+    let part = |fused: &str, (at, all): (usize, usize), part: &str, rows: usize| match spec.fused {
+        false => matrix(part, rows, hidden),
+        true => Ok(matrix(fused, all, hidden)?.part(name(&format!("{part}.weight")), at..at + rows)),
     };
-    // the four-norm families call the norm before the feed-forward network by its place, the others by what it follows
-    let feed_forward_norm = if spec.post_norms { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
-    Ok(LayerWeights {
-        input_norm: norm("input_layernorm", hidden)?,
-        q: matrix("self_attn.q_proj", q_rows, hidden)?,
-        k: matrix("self_attn.k_proj", kv_rows, hidden)?,
-        v: matrix("self_attn.v_proj", kv_rows, hidden)?,
-        q_bias: bias(spec.qkv_bias, "self_attn.q_proj", q_rows)?,
-        k_bias: bias(spec.qkv_bias, "self_attn.k_proj", kv_rows)?,
-        v_bias: bias(spec.qkv_bias, "self_attn.v_proj", kv_rows)?,
-        q_norm: optional_norm(spec.qk_norm, "self_attn.q_norm", spec.head_dim)?,
-        k_norm: optional_norm(spec.qk_norm, "self_attn.k_norm", spec.head_dim)?,
+    let qkv = |at, name: &str, rows| part("self_attn.qkv_proj", (at, q_rows + 2 * kv_rows), name, rows);
+    let gate_up = |at, name: &str| part("mlp.gate_up_proj", (at, 2 * inner), name, inner);
+    let (q, k, v) = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
+    let (before, after) = (spec.norms != Norms::After, spec.norms != Norms::Before);
+    // the norm of the feed-forward network's input is named by its place only where attention's output has a norm
+    let feed_forward_norm = if after { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
+    let (q_norm, k_norm) = match spec.qk_norm {
+        QkNorm::Whole => (q_rows, kv_rows),
+        QkNorm::None | QkNorm::Head => (spec.head_dim, spec.head_dim),
+    };
+    let has_qk_norm = spec.qk_norm != QkNorm::None;
+    let mut weights = LayerWeights {
+        input_norm: norm(before, "input_layernorm", hidden)?,
+        q: qkv(0, q, q_rows)?,
+        k: qkv(q_rows, k, kv_rows)?,
+        v: qkv(q_rows + kv_rows, v, kv_rows)?,
+        q_bias: bias(spec.qkv_bias, q, q_rows)?,
+        k_bias: bias(spec.qkv_bias, k, kv_rows)?,
+        v_bias: bias(spec.qkv_bias, v, kv_rows)?,
+        q_norm: norm(has_qk_norm, "self_attn.q_norm", q_norm)?,
+        k_norm: norm(has_qk_norm, "self_attn.k_norm", k_norm)?,
         o: matrix("self_attn.o_proj", hidden, q_rows)?,
         o_bias: bias(spec.output_bias, "self_attn.o_proj", hidden)?,
-        post_attention_norm: optional_norm(spec.post_norms, "post_attention_layernorm", hidden)?,
-        feed_forward_norm: norm(feed_forward_norm, hidden)?,
-        gate: matrix("mlp.gate_proj", inner, hidden)?,
-        up: matrix("mlp.up_proj", inner, hidden)?,
+        post_attention_norm: norm(after, "post_attention_layernorm", hidden)?,
+        feed_forward_norm: norm(before, feed_forward_norm, hidden)?,
+        gate: gate_up(0, "mlp.gate_proj")?,
+        up: gate_up(inner, "mlp.up_proj")?,
         down: matrix("mlp.down_proj", hidden, inner)?,
         gate_bias: bias(spec.mlp_bias, "mlp.gate_proj", inner)?,
         up_bias: bias(spec.mlp_bias, "mlp.up_proj", inner)?,
         down_bias: bias(spec.mlp_bias, "mlp.down_proj", hidden)?,
-        post_feed_forward_norm: optional_norm(spec.post_norms, "post_feedforward_layernorm", hidden)?,
-    })
+        post_feed_forward_norm: norm(after, "post_feedforward_layernorm", hidden)?,
+    };
+    let turning = spec.rope[spec.layers[layer].rope].rotary_dim;
+    if turning > 0 && turning < spec.head_dim {
+        weights.reorder_heads(&head_order(spec.head_dim, turning));
+    }
+    Ok(weights)
 }
+
+impl LayerWeights {
+    /// Puts the components of every query and key in another order, the same for both, which their products do not see.
+    fn reorder_heads(&mut self, order: &[usize]) {
+        let vector = |values: &mut Option<Vec<f32>>| {
+            let heads = values.iter_mut().flat_map(|values| values.chunks_exact_mut(order.len()));
+            for head in heads {
+                let old = head.to_vec();
+                head.iter_mut().zip(order).for_each(|(x, from)| *x = old[*from]);
+            }
+        };
+        [&mut self.q_bias, &mut self.k_bias, &mut self.q_norm, &mut self.k_norm].into_iter().for_each(vector);
+        [&mut self.q, &mut self.k].into_iter().for_each(|w| *w = w.reordered(order));
+    }
+}
+
+/// Where the text model's tensors are: alone, and in the two forms of multimodal checkpoints.
+const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
 /// Every tensor of a folder, by name.
 struct TensorIndex {
     /// The file that errors about a missing tensor name.
     path: PathBuf,
+    /// What the text model's tensors have before their names.
+    prefix: &'static str,
     tensors: HashMap<String, Entry>,
 }
 
@@ -303,11 +394,12 @@ struct Entry {
 impl TensorIndex {
     fn open(folder: &Path) -> Result<Self, ModelError> {
         let (single, sharded) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
-        let (path, files) = if sharded.is_file() {
+        // beside a single file an index is left from another version of the folder
+        let (path, files) = if single.is_file() {
+            (single.clone(), vec![single])
+        } else if sharded.is_file() {
             let files = shard_names(&sharded)?.into_iter().map(|name| folder.join(name)).collect();
             (sharded, files)
-        } else if single.is_file() {
-            (single.clone(), vec![single])
         } else {
             return Err(ModelError::NoWeights { folder: folder.to_owned() });
         };
@@ -315,7 +407,20 @@ impl TensorIndex {
         for file in files {
             map_file(file, &mut tensors)?;
         }
-        Ok(TensorIndex { path, tensors })
+        let has = |prefix: &&&str| tensors.contains_key(&format!("{prefix}embed_tokens.weight"));
+        let prefix = PREFIXES.iter().find(has).unwrap_or(&PREFIXES[0]);
+        Ok(TensorIndex { path, prefix, tensors })
+    }
+
+    /// A tensor of the text model.
+    fn text(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// The head, if the files have one.
+    fn head_name(&self) -> Option<String> {
+        let names = ["lm_head.weight", "language_model.lm_head.weight"];
+        names.into_iter().find(|name| self.tensors.contains_key(*name)).map(str::to_owned)
     }
 
     fn entry(&self, name: &str, expected: &[usize]) -> Result<(&Entry, DType), ModelError> {
@@ -358,9 +463,7 @@ impl Entry {
         let bytes = if (bytes.as_ptr() as usize).is_multiple_of(dtype.size()) {
             Bytes::Mapped { file: self.file.clone(), start: self.start }
         } else {
-            let mut words = vec![0u64; self.len.div_ceil(8)];
-            bytemuck::cast_slice_mut(&mut words)[..self.len].copy_from_slice(bytes);
-            Bytes::Copied(Arc::new(words))
+            Bytes::copy(std::iter::once(bytes), self.len)
         };
         Weight { name: name.to_owned(), rows, in_features, dtype, bytes }
     }

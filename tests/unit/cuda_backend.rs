@@ -1,13 +1,13 @@
 //! The CUDA backend, its kernels run on the CPU by `tests/cuda_host`: against Hugging Face in float64 on one small model
 //! per family, against the CPU backend in every cache type, and against itself: batches, captured steps.
 
-use super::families::{FAMILIES, check, run, trace};
+use super::families::{Family, check, families, run, trace};
 use safetensors::Dtype;
 use serde_json::json;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use test_support::{cuda_host, golden, long_tests, read_json, tiny, token_ids};
+use test_support::{cuda_host, long_tests, tiny, token_ids};
 use uqac::backend::DType::{self, Bf16, F16, F32};
 use uqac::backend::cpu::{CpuBackend, CpuOptions, InputRounding};
 use uqac::backend::cuda::{CudaBackend, CudaOptions};
@@ -63,39 +63,16 @@ fn text(len: usize, seed: u64) -> Vec<u32> {
     (0..len).map(|_| (128.0 + 127.0 * noise()) as u32).collect()
 }
 
-/// The oracle's models with a sequence for each, or, where they are not there, a model of the Llama family; in f32, as
-/// they are.
-fn small_models() -> Vec<(String, PathBuf, Vec<u32>, Option<tempfile::TempDir>)> {
-    match golden() {
-        Some(golden) => FAMILIES
-            .iter()
-            .map(|family| {
-                let folder = golden.join(format!("tiny_{family}"));
-                let tokens = token_ids(&read_json(&folder.join("golden.json"))["input_ids"]);
-                ((*family).to_owned(), folder, tokens, None)
-            })
-            .collect(),
-        None => {
-            eprintln!("SKIPPED: five of six families; one model made here stands in for the oracle's");
-            let folder = small_model(Dtype::F32, |_| ());
-            vec![("made here".to_owned(), folder.path().to_owned(), text(48, 0), Some(folder))]
-        }
-    }
-}
-
 #[test]
 fn every_family_equals_hugging_face() {
     if !cuda_host::load() {
         return;
     }
-    let Some(golden) = golden() else { return };
     let widths: &[usize] = if long_tests() { &[1, 5, 48] } else { &[5, 48] };
-    for family in FAMILIES {
-        let folder = golden.join(format!("tiny_{family}"));
-        let expected = read_json(&folder.join("golden.json"));
+    for Family { name, golden, folder, .. } in families() {
         let mut backend = cuda(&folder, (F32, F32));
         for &width in widths {
-            check(&format!("{family}, {width} rows a pass"), &expected, &mut backend, width);
+            check(&format!("{name}, {width} rows a pass"), &golden, &mut backend, width);
         }
     }
 }
@@ -202,7 +179,8 @@ fn every_cache_type_equals_the_cpu_backend() {
         return;
     }
     let long = long_tests();
-    for (index, (name, folder, tokens, _made)) in small_models().into_iter().enumerate() {
+    for (index, Family { name, golden, folder, .. }) in families().into_iter().enumerate() {
+        let tokens = token_ids(&golden["input_ids"]);
         let exact = score(&mut cpu(&folder, (F32, F32)), &tokens, 48, EntropyRule::Exact);
         let types: &[(DType, DType)] = match (long, index % 2) {
             (true, _) => &[(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)],

@@ -11,7 +11,10 @@ use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 
 /// What [`RandomModel::new`] knows.
-pub const RANDOM_FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", "gemma3"];
+pub const RANDOM_FAMILIES: [&str; 14] = [
+    "llama", "llama3", "yarn", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "smollm3", "olmo2", "olmo3",
+    "phi3", "granite",
+];
 
 /// A model's description; its weights follow from it.
 #[derive(Clone, Debug)]
@@ -19,7 +22,7 @@ pub struct RandomModel {
     pub config: Value,
     /// Of the weights.
     pub dtype: DType,
-    seed: u64,
+    pub seed: u64,
 }
 
 /// Which shapes are drawn.
@@ -64,7 +67,45 @@ impl RandomModel {
             "qwen2" => {
                 ("Qwen2", json!({"use_sliding_window": flag, "max_window_layers": 1, "sliding_window": 21}), json!({}))
             }
+            "yarn" => (
+                "Llama",
+                json!({"rope_parameters": {
+                    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e3,
+                    "attention_factor": if flag { json!(1.2) } else { json!(null) }
+                }}),
+                json!({}),
+            ),
             "qwen3" => ("Qwen3", json!({"rope_theta": 1e6}), json!({})),
+            "gemma" => ("Gemma", json!({}), gemma),
+            "mistral" => ("Mistral", json!({"sliding_window": if flag { json!(21) } else { json!(null) }}), json!({})),
+            "smollm3" => ("SmolLM3", json!({"no_rope_layer_interval": 2, "rope_theta": 1e4}), json!({})),
+            "olmo2" => ("Olmo2", json!({"attention_bias": flag}), json!({})),
+            "olmo3" => (
+                "Olmo3",
+                json!({"sliding_window": 21, "rope_scaling": {
+                    "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64
+                }}),
+                json!({}),
+            ),
+            "phi3" => {
+                // even parts of a head
+                let turning = 2 * pick(1, head_dim / 2);
+                let short = vec![1.5; turning / 2];
+                let scaling = json!({"type": "longrope", "short_factor": short, "long_factor": short});
+                let own = json!({
+                    "partial_rotary_factor": turning as f64 / head_dim as f64, "original_max_position_embeddings": 128,
+                    "rope_scaling": if flag { scaling } else { json!(null) }
+                });
+                ("Phi3", own, json!({}))
+            }
+            "granite" => (
+                "Granite",
+                json!({
+                    "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.22,
+                    "logits_scaling": 2.5, "attention_bias": flag, "mlp_bias": flag
+                }),
+                json!({}),
+            ),
             "gemma2" => ("Gemma2", json!({"attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0}), gemma),
             "gemma3" => (
                 "Gemma3",

@@ -1,10 +1,9 @@
-//! Six randomly initialised models, one per family, against Hugging Face in float64: logits, hidden states, entropies,
+//! Randomly initialised models of every family against Hugging Face in float64: logits, hidden states, entropies,
 //! selected heads and α*, prefilled in one pass, token by token, and in every cache type.
 
-use super::families::{FAMILIES, check};
+use super::families::{Family, check, families};
 use std::path::Path;
 use std::sync::Arc;
-use test_support::{golden, read_json};
 use uqac::backend::cpu::simd::Isa;
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::model::{ModelSpec, Weights};
@@ -17,14 +16,11 @@ fn backend(folder: &Path, options: CpuOptions) -> CpuBackend {
 
 #[test]
 fn every_family_equals_hugging_face() {
-    let Some(golden) = golden() else { return };
-    for family in FAMILIES {
-        let folder = golden.join(format!("tiny_{family}"));
-        let expected = read_json(&folder.join("golden.json"));
+    for Family { name, golden, folder, .. } in families() {
         for isa in Isa::available() {
             let mut backend = backend(&folder, CpuOptions { isa, threads: 2, ..CpuOptions::default() });
             for width in [1, 5, 48] {
-                check(&format!("{family}, {}, {width} rows a pass", isa.name()), &expected, &mut backend, width);
+                check(&format!("{name}, {}, {width} rows a pass", isa.name()), &golden, &mut backend, width);
             }
         }
     }

@@ -12,56 +12,50 @@ use crate::model::config::Activation;
 use crate::model::weights::LayerWeights;
 
 impl CpuBackend {
-    /// h ← norm(x), every row.
-    fn norm_input(&mut self, weight: impl Fn(&LayerWeights) -> &[f32], layer: usize) {
-        let (spec, weight) = (&self.spec, weight(&self.weights.layers[layer]));
+    /// h ← (norm of) x, every row.
+    fn norm_input(&mut self, weight: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+        let (spec, isa) = (&self.spec, self.options.isa);
+        let Some(weight) = weight(&self.weights.layers[layer]) else {
+            return self.pass.h.copy_from_slice(&self.pass.x);
+        };
         let (x, width) = (&self.pass.x, spec.hidden_size);
         each_row(&self.pool, &mut self.pass.h, width, &|row, h| {
             let x = &x[row * width..(row + 1) * width];
-            norm::rms_norm(self.options.isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps, h);
+            norm::rms_norm(isa, x, weight, spec.norm_weight_offset, spec.rms_norm_eps, h);
         });
     }
 
-    /// x ← x + (norm of) h, every row.
+    /// x ← x + m (norm of) h, every row.
     fn add_residual(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
-        let (spec, weight) = (&self.spec, post_norm(&self.weights.layers[layer]));
-        let (h, width) = (&self.pass.h, spec.hidden_size);
+        let (spec, isa, width) = (&self.spec, self.options.isa, self.spec.hidden_size);
+        if let Some(weight) = post_norm(&self.weights.layers[layer]) {
+            each_row(&self.pool, &mut self.pass.h, width, &|_, h| {
+                norm::rms_norm_in_place(isa, h, weight, spec.norm_weight_offset, spec.rms_norm_eps);
+            });
+        }
+        let h = &self.pass.h;
         each_row(&self.pool, &mut self.pass.x, width, &|row, x| {
             let h = &h[row * width..(row + 1) * width];
-            let mut normed = Vec::new();
-            let h = match weight {
-                None => h,
-                Some(weight) => {
-                    normed.resize(width, 0.0);
-                    norm::rms_norm(
-                        self.options.isa,
-                        h,
-                        weight,
-                        spec.norm_weight_offset,
-                        spec.rms_norm_eps,
-                        &mut normed,
-                    );
-                    &normed
-                }
-            };
-            for (x, h) in x.iter_mut().zip(h) {
-                *x += h;
+            match spec.residual_multiplier {
+                1.0 => x.iter_mut().zip(h).for_each(|(x, h)| *x += h),
+                factor => x.iter_mut().zip(h).for_each(|(x, h)| *x += factor * h),
             }
         });
     }
 
-    /// Norm per head, rotation, and for queries the attention scale: `x` is `[rows, heads, head_dim]`.
+    /// Norm (of each head, or of all together), rotation, and for queries the attention scale: `x` is `[rows, heads, head_dim]`.
     fn rotate_heads(&self, x: &mut [f32], heads: usize, norm_weight: Option<&[f32]>, layer: usize, scale: f32) {
         let (spec, isa) = (&self.spec, self.options.isa);
         let (head_dim, half) = (spec.head_dim, spec.head_dim / 2);
         let table = spec.layers[layer].rope;
         let (cos, sin) = (&self.pass.cos[table], &self.pass.sin[table]);
         each_row(&self.pool, x, heads * head_dim, &|row, x| {
-            for head in x.chunks_exact_mut(head_dim) {
-                if let Some(weight) = norm_weight {
-                    let copy = head.to_vec();
-                    norm::rms_norm(isa, &copy, weight, spec.norm_weight_offset, spec.rms_norm_eps, head);
+            if let Some(weight) = norm_weight {
+                for part in x.chunks_exact_mut(weight.len()) {
+                    norm::rms_norm_in_place(isa, part, weight, spec.norm_weight_offset, spec.rms_norm_eps);
                 }
+            }
+            for head in x.chunks_exact_mut(head_dim) {
                 let angles = row * half..(row + 1) * half;
                 norm::rotate(head, &cos[angles.clone()], &sin[angles]);
                 if scale != 1.0 {
@@ -119,7 +113,7 @@ impl Operations for CpuBackend {
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         self.pass.note_layer();
-        self.norm_input(|l| &l.input_norm, layer);
+        self.norm_input(|l| l.input_norm.as_deref(), layer);
         let (isa, n) = (self.options.isa, self.pass.rows.len());
         let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
         let [mut q, mut k, mut v] = [&mut self.pass.q, &mut self.pass.k, &mut self.pass.v].map(std::mem::take);
@@ -192,7 +186,7 @@ impl Operations for CpuBackend {
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
-        self.norm_input(|l| &l.feed_forward_norm, layer);
+        self.norm_input(|l| l.feed_forward_norm.as_deref(), layer);
         let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
         let (isa, n, inner) = (self.options.isa, self.pass.rows.len(), self.spec.intermediate_size);
         let pass = &mut self.pass;

@@ -15,7 +15,6 @@
 
 mod narrow;
 pub mod q8;
-#[cfg(test)]
 mod tests;
 #[cfg(any(test, all(target_arch = "x86_64", target_os = "linux")))]
 mod tiled;

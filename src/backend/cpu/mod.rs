@@ -18,6 +18,7 @@ use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Prediction, SequenceId, Step, TraceOptions,
     WeightFormat,
 };
+use crate::model::config::Rotation;
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
@@ -73,8 +74,8 @@ pub struct CpuBackend {
     options: CpuOptions,
     sequences: Vec<Option<Sequence>>,
     pass: PassState,
-    /// `[rope table][head_dim / 2]`
-    inverse_frequencies: Vec<Vec<f32>>,
+    /// By rope table.
+    rotations: Vec<Rotation>,
 }
 
 struct Sequence {
@@ -86,7 +87,7 @@ impl CpuBackend {
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, options: CpuOptions) -> CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if options.threads == 0 { cores } else { options.threads };
-        let inverse_frequencies = spec.rope.iter().map(|r| r.inverse_frequencies(spec.head_dim)).collect();
+        let rotations = spec.rope.iter().map(|rope| rope.rotation(spec.head_dim)).collect();
         let pool = ThreadPool::new(threads);
         CpuBackend {
             packed: Packed::new(&weights, options.weights, &pool),
@@ -96,7 +97,7 @@ impl CpuBackend {
             options,
             sequences: Vec::new(),
             pass: PassState::default(),
-            inverse_frequencies,
+            rotations,
         }
     }
 
@@ -131,15 +132,12 @@ impl CpuBackend {
         }
     }
 
-    /// Rotary angles of every row, for every table. Rounded as Hugging Face does: the angle is an f32 product.
+    /// Cosines and sines of every row, for every rope table.
     fn rotary_tables(&mut self) {
-        let table = |frequencies: &Vec<f32>, f: fn(f64) -> f64| {
-            let angles = self.pass.rows.iter().flat_map(|r| frequencies.iter().map(|w| r.position as f32 * w));
-            angles.map(|a| f(f64::from(a)) as f32).collect()
-        };
-        let cos = self.inverse_frequencies.iter().map(|w| table(w, f64::cos)).collect();
-        let sin = self.inverse_frequencies.iter().map(|w| table(w, f64::sin)).collect();
-        (self.pass.cos, self.pass.sin) = (cos, sin);
+        let rows = &self.pass.rows;
+        let turns =
+            |r: &Rotation| rows.iter().flat_map(|row| r.at(row.position)).map(|(c, s)| (c as f32, s as f32)).unzip();
+        (self.pass.cos, self.pass.sin) = self.rotations.iter().map(turns).unzip();
     }
 }
 
@@ -238,11 +236,14 @@ impl Backend for CpuBackend {
             let mut steps = vec![None; n];
             let slots = Disjoint::new(&mut steps);
             let rows = Disjoint::new(&mut logits);
-            let cap = self.spec.final_logit_softcapping;
+            let (cap, divisor) = (self.spec.final_logit_softcapping, self.spec.logits_scaling);
             let wide: Vec<bool> = requests.iter().map(|request| self.is_wide(request)).collect::<Result<_, _>>()?;
             self.pool.run(n, &|i| {
                 // SAFETY: one task per row and result.
                 let (row, slot) = unsafe { (rows.slice(i * vocab..(i + 1) * vocab), &mut slots.slice(i..i + 1)[0]) };
+                if divisor != 1.0 {
+                    row.iter_mut().for_each(|x| *x /= divisor);
+                }
                 if let Some(cap) = cap {
                     norm::softcap(isa, row, cap);
                 }

@@ -3,7 +3,6 @@
 //! All of it is f32 in and out, in a fixed order that depends on nothing but the row itself.
 
 mod logits;
-#[cfg(test)]
 mod tests;
 
 pub use logits::{LogitStats, log_sum_exp, logit_sums, softmax_stats, top_k};

@@ -85,6 +85,12 @@ impl CudaBackend {
         Norm { weight: weight.ptr(), offset: self.spec.norm_weight_offset, eps: self.spec.rms_norm_eps }
     }
 
+    /// The norm of a block's input, or one that leaves it as it is.
+    pub(super) fn input_norm(&self, weight: Option<&Buffer<f32>>) -> Norm {
+        let none = Norm { weight: self.weights.ones.ptr(), offset: 0.0, eps: -1.0 };
+        weight.map_or(none, |weight| self.norm(weight))
+    }
+
     pub(super) fn matmul_kernels(&self, w: &Matrix) -> Result<&MatmulKernels, CudaError> {
         let missing = || CudaError::NoKernel { name: format!("gemv_{}_r8", w.dtype.name()) };
         self.kernels.matmul.get(&w.dtype).ok_or_else(missing)

@@ -135,8 +135,7 @@ impl CudaBackend {
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
         let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;
-        let device_weights =
-            DeviceWeights::upload(&device, &weights, spec.norm_weight_offset, &kernels.narrow_weights, progress)?;
+        let device_weights = DeviceWeights::upload(&device, &weights, &spec, &kernels.narrow_weights, progress)?;
         let splits = decode_splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
         let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();
@@ -174,7 +173,7 @@ impl CudaBackend {
         len.next_multiple_of(ANGLE_STEP).min(self.sequences.max_positions).max(len)
     }
 
-    /// Rotary tables that reach position `len - 1`. Rounded as Hugging Face does: the angle is an f32 product.
+    /// Rotary tables that reach position `len - 1`.
     fn reserve_angles(&mut self, len: usize) -> Result<(), CudaError> {
         let (first, positions) = (self.angle_positions, self.angles_for(len));
         if len <= first {
@@ -182,11 +181,11 @@ impl CudaBackend {
         }
         let row = self.spec.head_dim / 2;
         for (rope, table) in self.spec.rope.iter().zip(&mut self.angles) {
-            let frequencies = rope.inverse_frequencies(self.spec.head_dim);
-            let angles = (first..positions).flat_map(|p| frequencies.iter().map(move |w| f64::from(p as f32 * w)));
-            let angles: Vec<f64> = angles.collect();
-            for (buffer, function) in table.iter_mut().zip([f64::cos, f64::sin as fn(f64) -> f64]) {
-                let (old, values) = (buffer.ptr(), angles.iter().map(|a| function(*a) as f32).collect::<Vec<_>>());
+            let rotation = rope.rotation(self.spec.head_dim);
+            let turns = (first..positions).flat_map(|position| rotation.at(position));
+            let (cos, sin): (Vec<f32>, Vec<f32>) = turns.map(|(cos, sin)| (cos as f32, sin as f32)).unzip();
+            for (buffer, values) in table.iter_mut().zip([cos, sin]) {
+                let old = buffer.ptr();
                 self.device.grow(buffer, "rotary tables", positions * row)?;
                 self.device.write(buffer, first * row, &values)?;
                 if buffer.ptr() != old {

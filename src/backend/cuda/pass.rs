@@ -19,7 +19,7 @@ use super::weights::Matrix;
 use crate::backend::entropy::EntropyRule;
 use crate::backend::{BackendError, Operations, Row, TraceOptions};
 use crate::model::ModelSpec;
-use crate::model::config::Activation;
+use crate::model::config::{Activation, QkNorm};
 
 /// The pass in flight, or the last one.
 #[derive(Clone, Debug, Default)]
@@ -106,11 +106,19 @@ impl Operations for CudaBackend {
             Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v() },
         ];
         let (x, norm, rows, to) =
-            (scratch.x.ptr(), self.norm(&w.input_norm), self.pass.rows.len(), self.rope_target(layer));
-        if !self.spec.qk_norm && self.rotates(&jobs, rows)? {
+            (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.pass.rows.len(), self.rope_target(layer));
+        if self.spec.qk_norm == QkNorm::None && self.rotates(&jobs, rows)? {
             return Ok(self.qkv(x, norm, &jobs, rows, to)?);
         }
         self.qkv(x, norm, &jobs, rows, RopeTarget::default())?;
+        if self.spec.qk_norm == QkNorm::Whole {
+            for (x, weight) in [(q, &w.q_norm), (scratch.k(), &w.k_norm)] {
+                let Some(weight) = weight else { continue };
+                let (width, norm) = ((weight.bytes() / size_of::<f32>()).into(), self.norm(weight));
+                let parameters = RmsNorm { x, norm, width, y: x, not_finite: DevicePtr::NULL };
+                self.device.launch(&self.kernels.rms_norm, [rows, 1, 1], &parameters)?;
+            }
+        }
         Ok(self.rotate_and_cache(layer, q, to)?)
     }
 
@@ -142,7 +150,7 @@ impl Operations for CudaBackend {
         let gate = Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
         let up = Job { w: &w.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
         let activation = (self.spec.activation == Activation::GeluTanh).into();
-        let norm = self.norm(&w.feed_forward_norm);
+        let norm = self.input_norm(w.feed_forward_norm.as_ref());
         let rounded = self.wide(&w.down)?;
         let gated = self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation, rounded)?;
         let norm = w.post_feed_forward_norm.as_ref();
@@ -207,12 +215,13 @@ impl CudaBackend {
     /// Norm per head, rotation and query scale; k and v to the cache.
     fn rotate_and_cache(&self, layer: usize, q: DevicePtr<f32>, to: RopeTarget) -> Result<(), CudaError> {
         let (s, w, scratch) = (&self.spec, &self.weights.layers[layer], &self.scratch);
+        let of_heads = |norm: &'_ Option<Buffer<f32>>| ptr_or_null(norm.as_ref().filter(|_| s.qk_norm == QkNorm::Head));
         let parameters = RopeCache {
             q,
             k: scratch.k(),
             v: scratch.v(),
-            q_norm: ptr_or_null(w.q_norm.as_ref()),
-            k_norm: Norm { weight: ptr_or_null(w.k_norm.as_ref()), offset: s.norm_weight_offset, eps: s.rms_norm_eps },
+            q_norm: of_heads(&w.q_norm),
+            k_norm: Norm { weight: of_heads(&w.k_norm), offset: s.norm_weight_offset, eps: s.rms_norm_eps },
             to,
             heads: s.num_attention_heads.into(),
         };

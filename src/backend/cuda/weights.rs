@@ -11,14 +11,15 @@ use crate::model::weights::{DType, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
+use std::sync::Arc;
 
 /// Bytes of one of the two pinned buffers.
 const STAGE: usize = 16 << 20;
 
 /// A matrix on the device, `[out_features, in_features]`.
 pub struct Matrix {
-    data: Buffer<u8>,
-    /// `[out_features]` power-of-two row scales; `None`: 1.
+    data: Arc<Buffer<u8>>,
+    /// `[out_features]` row scales, powers of two but where the model scales the product; `None`: 1.
     scales: Option<Buffer<f32>>,
     pub out_features: usize,
     pub in_features: usize,
@@ -43,6 +44,16 @@ impl Matrix {
     pub fn scales(&self) -> DevicePtr<f32> {
         self.scales.as_ref().map_or(DevicePtr::NULL, Buffer::ptr)
     }
+
+    /// The same matrix times a factor.
+    fn times(&self, factor: f32, device: &Device) -> Result<Matrix, CudaError> {
+        let scales = match &self.scales {
+            Some(scales) => device.read(scales, 0, self.out_features)?,
+            None => vec![1.0; self.out_features],
+        };
+        let scales: Vec<f32> = scales.iter().map(|scale: &f32| scale * factor).collect();
+        Ok(Matrix { data: self.data.clone(), scales: Some(device.upload("row scales", &scales)?), ..*self })
+    }
 }
 
 pub type DeviceLayer = LayerWeights<Matrix, Buffer<f32>>;
@@ -57,6 +68,8 @@ pub struct DeviceWeights {
     pub hidden_scale: f32,
     /// `None`: the embedding.
     head: Option<Matrix>,
+    /// `[hidden_size]` ones, the weights of a norm that leaves its input as it is.
+    pub ones: Buffer<f32>,
 }
 
 impl DeviceWeights {
@@ -64,7 +77,7 @@ impl DeviceWeights {
     pub fn upload(
         device: &Device,
         weights: &Weights,
-        norm_offset: f32,
+        spec: &ModelSpec,
         narrow: &Kernel<NarrowWeights>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<DeviceWeights, CudaError> {
@@ -75,13 +88,18 @@ impl DeviceWeights {
         }
         let mut uploader = Uploader::new(device, narrow, total, progress)?;
         let embedding = uploader.matrix(&weights.embedding)?;
-        let layers = weights.layers.iter().map(|layer| uploader.layer(layer)).collect::<Result<_, _>>()?;
+        let residual = spec.residual_multiplier;
+        let layers = weights.layers.iter().map(|layer| uploader.layer(layer, residual)).collect::<Result<_, _>>()?;
         let tied = weights.head.name == weights.embedding.name;
-        let head = (!tied).then(|| uploader.matrix(&weights.head)).transpose()?;
+        let mut head = (!tied).then(|| uploader.matrix(&weights.head)).transpose()?;
+        if spec.logits_scaling != 1.0 {
+            head = Some(head.as_ref().unwrap_or(&embedding).times(1.0 / spec.logits_scaling, device)?);
+        }
         let final_norm = device.upload("a norm", &weights.final_norm)?;
         device.synchronize()?;
-        let hidden_scale = hidden_scale(&weights.final_norm, norm_offset);
-        Ok(DeviceWeights { embedding, layers, final_norm, hidden_scale, head })
+        let hidden_scale = hidden_scale(&weights.final_norm, spec.norm_weight_offset);
+        let ones = device.upload("a norm", &vec![1.0; spec.hidden_size])?;
+        Ok(DeviceWeights { embedding, layers, final_norm, hidden_scale, head, ones })
     }
 
     pub fn head(&self) -> &Matrix {
@@ -143,12 +161,14 @@ impl<'a> Uploader<'a> {
         Ok(Uploader { device, narrow, stages, next: 0, done: 0, total, progress })
     }
 
-    fn layer(&mut self, layer: &LayerWeights) -> Result<DeviceLayer, CudaError> {
+    /// A layer whose blocks' outputs are multiplied by `residual`.
+    fn layer(&mut self, layer: &LayerWeights, residual: f32) -> Result<DeviceLayer, CudaError> {
         let device = self.device;
         let vector = |values: &Vec<f32>| device.upload("a norm or bias", values);
         let optional = |values: &Option<Vec<f32>>| values.as_ref().map(vector).transpose();
-        Ok(DeviceLayer {
-            input_norm: vector(&layer.input_norm)?,
+        let times = |values: &Option<Vec<f32>>| values.as_ref().map(|bias| bias.iter().map(|x| x * residual).collect());
+        let mut uploaded = DeviceLayer {
+            input_norm: optional(&layer.input_norm)?,
             q: self.matrix(&layer.q)?,
             k: self.matrix(&layer.k)?,
             v: self.matrix(&layer.v)?,
@@ -158,17 +178,21 @@ impl<'a> Uploader<'a> {
             q_norm: optional(&layer.q_norm)?,
             k_norm: optional(&layer.k_norm)?,
             o: self.matrix(&layer.o)?,
-            o_bias: optional(&layer.o_bias)?,
+            o_bias: optional(&times(&layer.o_bias))?,
             post_attention_norm: optional(&layer.post_attention_norm)?,
-            feed_forward_norm: vector(&layer.feed_forward_norm)?,
+            feed_forward_norm: optional(&layer.feed_forward_norm)?,
             gate: self.matrix(&layer.gate)?,
             up: self.matrix(&layer.up)?,
             down: self.matrix(&layer.down)?,
             gate_bias: optional(&layer.gate_bias)?,
             up_bias: optional(&layer.up_bias)?,
-            down_bias: optional(&layer.down_bias)?,
+            down_bias: optional(&times(&layer.down_bias))?,
             post_feed_forward_norm: optional(&layer.post_feed_forward_norm)?,
-        })
+        };
+        if residual != 1.0 {
+            (uploaded.o, uploaded.down) = (uploaded.o.times(residual, device)?, uploaded.down.times(residual, device)?);
+        }
+        Ok(uploaded)
     }
 
     fn matrix(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {
@@ -181,6 +205,7 @@ impl<'a> Uploader<'a> {
         }
         let (out_features, in_features) = (weight.rows, weight.in_features);
         let scales = (weight.dtype == DType::Bf16).then(|| self.narrow(&data, weight)).transpose()?;
+        let data = Arc::new(data);
         Ok(Matrix { data, scales, out_features, in_features, dtype: dtype_on_device(weight.dtype) })
     }
 

@@ -107,16 +107,16 @@ fn fault(error: &Error) -> Fault {
 fn prepared(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
     let (mut out, mut rest) = (String::with_capacity(source.len()), source.as_str());
-    while let Some(start) = rest.find("{%")
-        && let Some(len) = rest[start..].find("%}")
-    {
-        let (text, tag) = (&rest[..start], &rest[start..start + len]);
-        out.push_str(text);
-        match tag["{%".len()..].trim_matches(['-', '+', ' ', '\t', '\n']) {
+    while let Some(open) = rest.find("{%") {
+        let (before, tag) = rest.split_at(open + "{%".len());
+        let Some(len) = tag.find("%}") else { break };
+        let (tag, after) = tag.split_at(len);
+        out.push_str(before);
+        match tag.trim_matches(['-', '+', ' ', '\t', '\n']) {
             "generation" | "endgeneration" => out.push_str(&tag.replace("generation", "with")),
             _ => out.push_str(tag),
         }
-        rest = &rest[start + len..];
+        rest = after;
     }
     out + rest
 }

@@ -1,6 +1,7 @@
 //! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] that they make.
 
-use super::{Activation, FAMILIES, Family, LayerSpec, RopeScaling, RopeSpec, architectures};
+use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
+use super::{Activation, LayerSpec, RopeScaling, RopeSpec, architectures};
 use crate::files;
 use crate::model::{ModelError, ModelSpec};
 use serde::Deserialize;
@@ -28,9 +29,43 @@ pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
 /// What `config.json` alone says; errors name it by `path`.
 pub(super) fn of_config(path: &Path, tree: &Value) -> Result<ModelSpec, ModelError> {
     let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
-    // first, since other architectures have other keys
-    let (architecture, family) = typed::<Named>(path, tree)?.family().map_err(error)?;
-    typed::<Config>(path, tree)?.spec(architecture, family).map_err(error)
+    let (architecture, family) = family(&typed::<Named>(path, tree)?).map_err(error)?;
+    let config = typed::<Config>(path, &settings(tree, family))?;
+    config.spec(architecture, family).map_err(error)
+}
+
+/// The family of a text model, or of the `text_config` of a multimodal one.
+fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
+    let name = named.architectures.as_ref().and_then(|names| names.first());
+    let name = name.ok_or(("architectures", "expected a list with one name, found none".to_owned()))?;
+    if let Some(family) = FAMILIES.iter().find(|family| family.architecture == name) {
+        return Ok((name.clone(), family));
+    }
+    let Some((_, text_model)) = MULTIMODAL.iter().find(|(known, _)| known == name) else {
+        let known = architectures().collect::<Vec<_>>().join(", ");
+        return Err(("architectures", format!("{name} is not supported (supported: {known})")));
+    };
+    let text = named.text_config.as_ref().ok_or(("text_config", "expected an object, found nothing".to_owned()))?;
+    let model_type = text.model_type.as_deref().unwrap_or(text_model);
+    let family = FAMILIES.iter().find(|family| family.model_type == model_type);
+    let family = family.ok_or(("text_config.model_type", format!("{model_type} is not supported")))?;
+    Ok((name.clone(), family))
+}
+
+/// The keys that the family reads, of `text_config` where there is one, or else its defaults.
+fn settings(tree: &Value, family: &Family) -> Value {
+    /// Of the whole model, where both say.
+    const OUTER: [&str; 3] = ["tie_word_embeddings", "bos_token_id", "eos_token_id"];
+    let (read, text) = (COMMON.iter().chain(family.keys), tree.get("text_config").unwrap_or(tree));
+    let found = |key: &&str| {
+        let outer = tree.get(key).filter(|_| OUTER.contains(key));
+        Some((key.to_string(), outer.or(text.get(key))?.clone()))
+    };
+    let mut settings = (family.defaults)();
+    if let Some(settings) = settings.as_object_mut() {
+        settings.extend(read.filter_map(found));
+    }
+    settings
 }
 
 /// The tree of a JSON file. Of two equal keys the last counts, as in Python.
@@ -82,16 +117,22 @@ impl TryFrom<Value> for Size {
 /// A finite number above 0.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "Value")]
-struct Positive(f32);
+struct Positive(f64);
 
 impl TryFrom<Value> for Positive {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Positive, String> {
         match value.as_f64() {
-            Some(x) if x.is_finite() && x > 0.0 => Ok(Positive(x as f32)),
+            Some(x) if x > 0.0 && (x as f32).is_finite() && x as f32 > 0.0 => Ok(Positive(x)),
             _ => Err(format!("expected a positive number, found {value}")),
         }
+    }
+}
+
+impl Positive {
+    fn f32(self) -> f32 {
+        self.0 as f32
     }
 }
 
@@ -102,13 +143,19 @@ struct Generation {
     eos_token_id: TokenIds,
 }
 
-/// The one key of `config.json` that says which others there are.
+/// The keys of `config.json` that say which others there are.
 #[derive(Deserialize)]
 struct Named {
     architectures: Option<Vec<String>>,
+    text_config: Option<TextConfig>,
 }
 
-/// What is read of `config.json`, under its names; `null` counts as absent, as in transformers.
+#[derive(Deserialize)]
+struct TextConfig {
+    model_type: Option<String>,
+}
+
+/// What a family reads of `config.json`, under its names, with its defaults; the other families' keys are `None`.
 #[derive(Deserialize)]
 struct Config {
     hidden_size: Size,
@@ -120,26 +167,34 @@ struct Config {
     vocab_size: Size,
     max_position_embeddings: Size,
     rms_norm_eps: Option<Positive>,
+    hidden_act: Option<String>,
+    hidden_activation: Option<String>,
+    tie_word_embeddings: Option<bool>,
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
     query_pre_attn_scalar: Option<Positive>,
     attn_logit_softcapping: Option<Positive>,
     final_logit_softcapping: Option<Positive>,
-    tie_word_embeddings: Option<bool>,
-    hidden_activation: Option<String>,
-    hidden_act: Option<String>,
+    embedding_multiplier: Option<Positive>,
+    attention_multiplier: Option<Positive>,
+    residual_multiplier: Option<Positive>,
+    logits_scaling: Option<Positive>,
     rope_theta: Option<Positive>,
     rope_local_base_freq: Option<Positive>,
+    partial_rotary_factor: Option<Positive>,
+    original_max_position_embeddings: Option<Positive>,
     rope_scaling: Option<Rope>,
-    /// transformers 5, instead of the three before it: one table, or one by layer type.
+    /// transformers 5: one table, or one by layer type.
     rope_parameters: Option<Rope>,
+    no_rope_layers: Option<Vec<u32>>,
+    no_rope_layer_interval: Option<Size>,
     layer_types: Option<Vec<LayerType>>,
-    // the rest is not of every family: some write 0 or -1 where they do not use it
+    use_bidirectional_attention: Option<bool>,
+    // some write 0 or -1 where they do not use it
     sliding_window: Option<Value>,
-    sliding_window_pattern: Option<Value>,
-    _sliding_window_pattern: Option<Value>,
     use_sliding_window: Option<bool>,
-    max_window_layers: Option<Value>,
+    sliding_window_pattern: Option<Size>,
+    max_window_layers: Option<usize>,
     #[serde(default)]
     bos_token_id: TokenIds,
     #[serde(default)]
@@ -154,7 +209,7 @@ enum LayerType {
 }
 
 /// One table as it is written, or (of `rope_parameters`) one for each layer type.
-#[derive(Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 struct Rope {
     full_attention: Option<Box<Rope>>,
     sliding_attention: Option<Box<Rope>>,
@@ -163,10 +218,19 @@ struct Rope {
     /// The older name of `rope_type`.
     #[serde(rename = "type")]
     kind: Option<String>,
+    partial_rotary_factor: Option<Positive>,
     factor: Option<Positive>,
     low_freq_factor: Option<Positive>,
     high_freq_factor: Option<Positive>,
     original_max_position_embeddings: Option<Positive>,
+    attention_factor: Option<Positive>,
+    beta_fast: Option<Positive>,
+    beta_slow: Option<Positive>,
+    mscale: Option<Positive>,
+    mscale_all_dim: Option<Positive>,
+    truncate: Option<bool>,
+    short_factor: Option<Vec<Positive>>,
+    llama_4_scaling_beta: Option<Positive>,
 }
 
 /// The deepest models have some hundred layers; each is allocated before the weights show whether they are there.
@@ -174,20 +238,6 @@ const MAX_LAYERS: usize = 4096;
 
 /// A key, and what is wrong with its value.
 type Wrong = (&'static str, String);
-
-impl Named {
-    fn family(self) -> Result<(String, &'static Family), Wrong> {
-        let name = self.architectures.and_then(|names| names.into_iter().next());
-        let name = name.ok_or(("architectures", "expected a list with one name, found none".to_owned()))?;
-        match FAMILIES.iter().find(|(known, _)| *known == name) {
-            Some((_, family)) => Ok((name, family)),
-            None => {
-                let known = architectures().collect::<Vec<_>>().join(", ");
-                Err(("architectures", format!("{name} is not supported (supported: {known})")))
-            }
-        }
-    }
-}
 
 impl Config {
     fn spec(self, architecture: String, family: &Family) -> Result<ModelSpec, Wrong> {
@@ -201,8 +251,14 @@ impl Config {
         if head_dim == 0 || !head_dim.is_multiple_of(2) {
             return Err(("head_dim", format!("expected an even number, found {head_dim}")));
         }
+        if self.use_bidirectional_attention == Some(true) {
+            return Err(("use_bidirectional_attention", "expected false: only causal models are supported".to_owned()));
+        }
         let attention_bias = self.attention_bias.unwrap_or(false);
-        let query_scalar = self.query_pre_attn_scalar.filter(|_| family.gemma).map_or(head_dim as f32, |x| x.0);
+        let by_width = 1.0 / self.query_pre_attn_scalar.map_or(head_dim as f32, Positive::f32).sqrt();
+        let layers = self.layers(family)?;
+        let (rope, longer_context) = self.rope(family, head_dim)?;
+        let context = self.max_position_embeddings.0;
         Ok(ModelSpec {
             architecture,
             hidden_size,
@@ -211,117 +267,234 @@ impl Config {
             head_dim,
             intermediate_size: self.intermediate_size.0,
             vocab_size: self.vocab_size.0,
-            max_position_embeddings: self.max_position_embeddings.0,
-            rms_norm_eps: self.rms_norm_eps.map_or(1e-6, |x| x.0),
+            max_position_embeddings: longer_context.map_or(context, |(limit, _)| limit.min(context)),
+            longer_context: longer_context.filter(|(limit, _)| *limit < context).map(|(_, why)| (context, why)),
+            rms_norm_eps: self.rms_norm_eps.map_or(1e-6, Positive::f32),
             norm_weight_offset: family.norm_weight_offset,
-            activation: self.activation()?,
-            embedding_scale: family.gemma.then(|| (hidden_size as f64).sqrt() as f32),
-            qkv_bias: family.qkv_bias.unwrap_or(attention_bias),
-            output_bias: family.qkv_bias.is_none() && attention_bias,
+            activation: self.activation(family)?,
+            embedding_scale: match family.scaled_embedding {
+                true => Some((hidden_size as f64).sqrt() as f32),
+                false => self.embedding_multiplier.map(Positive::f32),
+            },
+            qkv_bias: family.qkv_bias || attention_bias,
+            output_bias: attention_bias,
             mlp_bias: self.mlp_bias.unwrap_or(false),
             qk_norm: family.qk_norm,
-            post_norms: family.gemma,
-            attention_scale: 1.0 / query_scalar.sqrt(),
-            attn_logit_softcapping: self.attn_logit_softcapping.map(|x| x.0),
-            final_logit_softcapping: self.final_logit_softcapping.map(|x| x.0),
-            tie_word_embeddings: self.tie_word_embeddings.unwrap_or(family.tied),
-            layers: self.layers(family)?,
-            rope: self.rope(family)?,
-            boxed_instruction: family.gemma,
+            norms: family.norms,
+            residual_multiplier: self.residual_multiplier.map_or(1.0, Positive::f32),
+            logits_scaling: self.logits_scaling.map_or(1.0, Positive::f32),
+            attention_scale: self.attention_multiplier.map_or(by_width, Positive::f32),
+            attn_logit_softcapping: self.attn_logit_softcapping.map(Positive::f32),
+            final_logit_softcapping: self.final_logit_softcapping.map(Positive::f32),
+            tie_word_embeddings: self.tie_word_embeddings.unwrap_or(false),
+            fused: family.fused,
+            layers,
+            rope,
+            boxed_instruction: family.boxed_instruction,
             bos_token_id: self.bos_token_id.0.first().copied(),
             eos_token_ids: self.eos_token_id.0,
         })
     }
 
-    fn activation(&self) -> Result<Activation, Wrong> {
+    fn activation(&self, family: &Family) -> Result<Activation, Wrong> {
         let (key, name) = match &self.hidden_activation {
-            Some(name) => ("hidden_activation", Some(name)),
-            None => ("hidden_act", self.hidden_act.as_ref()),
+            Some(name) => ("hidden_activation", name.as_str()),
+            None => ("hidden_act", self.hidden_act.as_deref().unwrap_or("silu")),
         };
-        match name.map(String::as_str) {
-            Some("silu" | "swish") => Ok(Activation::Silu),
-            Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
-            other => Err((key, format!("expected silu or gelu_pytorch_tanh, found {}", other.unwrap_or("nothing")))),
+        match name {
+            "silu" | "swish" => Ok(Activation::Silu),
+            "gelu_pytorch_tanh" | "gelu_new" => Ok(Activation::GeluTanh),
+            "gelu" if family.gelu_is_tanh => Ok(Activation::GeluTanh),
+            other => Err((key, format!("expected silu or gelu_pytorch_tanh, found {other}"))),
         }
-    }
-
-    /// One table, or two where sliding layers have their own: index 0 is the full layers'.
-    fn rope(&self, family: &Family) -> Result<Vec<RopeSpec>, Wrong> {
-        let parameters = self.rope_parameters.as_ref();
-        let full = parameters.map(|p| p.full_attention.as_deref().unwrap_or(p));
-        let local = parameters.and_then(|p| p.sliding_attention.as_deref());
-        let table = |theta: Option<Positive>, scaling| RopeSpec { theta: theta.map_or(10_000.0, |x| x.0), scaling };
-        let scaling = full.or(self.rope_scaling.as_ref()).map_or(Ok(RopeScaling::None), Rope::scaling)?;
-        let full = table(full.map_or(self.rope_theta, |p| p.rope_theta), scaling);
-        let local = table(local.map_or(self.rope_local_base_freq, |p| p.rope_theta), RopeScaling::None);
-        Ok(if family.local_rope { vec![full, local] } else { vec![full] })
     }
 
     fn layers(&self, family: &Family) -> Result<Vec<LayerSpec>, Wrong> {
-        if self.num_hidden_layers.0 > MAX_LAYERS {
-            let message = format!("expected at most {MAX_LAYERS}, found {}", self.num_hidden_layers.0);
-            return Err(("num_hidden_layers", message));
+        let count = self.num_hidden_layers.0;
+        if count > MAX_LAYERS {
+            return Err(("num_hidden_layers", format!("expected at most {MAX_LAYERS}, found {count}")));
         }
-        let sliding = self.sliding_layers(self.num_hidden_layers.0, family.sliding_pattern)?;
-        let window = match size("sliding_window", &self.sliding_window) {
-            _ if !sliding.contains(&true) => None,
-            Ok(None) => return Err(("sliding_window", "expected a positive integer, found nothing".into())),
-            window => window?,
+        let turns = self.layers_with_rope(count)?;
+        let windows = self.windows(family, &turns)?;
+        let layer = |(window, turns): (Option<usize>, bool)| LayerSpec {
+            window,
+            rope: usize::from(!turns || family.local_rope && window.is_some()),
         };
-        let layer = |slides: bool| LayerSpec {
-            window: window.filter(|_| slides),
-            rope: usize::from(slides && family.local_rope),
-        };
-        Ok(sliding.into_iter().map(layer).collect())
+        Ok(windows.into_iter().zip(turns).map(layer).collect())
     }
 
-    /// Which layers slide: `layer_types` where present, else the older keys.
-    fn sliding_layers(&self, count: usize, pattern: Option<usize>) -> Result<Vec<bool>, Wrong> {
-        if let Some(types) = &self.layer_types {
-            if types.len() != count {
-                let message = format!("expected {count} entries (num_hidden_layers), found {}", types.len());
-                return Err(("layer_types", message));
-            }
-            return Ok(types.iter().map(|layer| *layer == LayerType::SlidingAttention).collect());
-        }
-        if let Some(default) = pattern {
-            let written = size("sliding_window_pattern", &self.sliding_window_pattern)?;
-            let pattern = written.or(size("_sliding_window_pattern", &self._sliding_window_pattern)?);
-            return Ok((1..=count).map(|layer| layer % pattern.unwrap_or(default) != 0).collect());
-        }
-        let first = match self.use_sliding_window {
-            Some(true) => size("max_window_layers", &self.max_window_layers)?.unwrap_or(count),
-            _ => count,
+    /// Whether each layer has rotary positions.
+    fn layers_with_rope(&self, count: usize) -> Result<Vec<bool>, Wrong> {
+        let every = self.no_rope_layer_interval.map_or(usize::MAX, |n| n.0);
+        let Some(listed) = &self.no_rope_layers else {
+            return Ok((1..=count).map(|layer| layer % every != 0).collect());
         };
-        Ok((0..count).map(|layer| layer >= first).collect())
+        entries("no_rope_layers", listed, count)?;
+        Ok(listed.iter().map(|has_rope| *has_rope != 0).collect())
+    }
+
+    /// Every layer's window.
+    fn windows(&self, family: &Family, turns: &[bool]) -> Result<Vec<Option<usize>>, Wrong> {
+        let count = turns.len();
+        let wanted = self.use_sliding_window != Some(false);
+        let written = self.sliding_window.as_ref().filter(|_| wanted);
+        let pattern = |n: usize| (1..=count).map(|layer| layer % n != 0).collect();
+        let slides: Vec<bool> = match (&self.layer_types, family.slides) {
+            (Some(types), _) => {
+                entries("layer_types", types, count)?;
+                types.iter().map(|layer| *layer == LayerType::SlidingAttention).collect()
+            }
+            (None, Slides::Pattern(n)) => pattern(self.sliding_window_pattern.map_or(n, |n| n.0)),
+            (None, _) if written.is_none() => vec![false; count],
+            (None, Slides::Never) => vec![false; count],
+            (None, Slides::All) => vec![true; count],
+            (None, Slides::FromMaxWindowLayers) => {
+                (0..count).map(|layer| layer >= self.max_window_layers.unwrap_or(0)).collect()
+            }
+            (None, Slides::WithoutRope) => turns.iter().map(|turns| !turns).collect(),
+        };
+        if !slides.contains(&true) {
+            return Ok(vec![None; count]);
+        }
+        let wrong = |message| ("sliding_window", message);
+        let found = written.ok_or_else(|| wrong("expected a positive integer, found nothing".to_owned()))?;
+        let window = Size::try_from(found.clone()).map_err(wrong)?.0;
+        Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+    }
+
+    /// The rotary tables, and the longest context that they hold for and why, where that is less than the published one.
+    fn rope(&self, family: &Family, head_dim: usize) -> Result<(Vec<RopeSpec>, Option<Limit>), Wrong> {
+        let parameters = self.rope_parameters.as_ref();
+        if family.local_rope {
+            // rope_scaling, the older key, is of full layers
+            let nested = |table: fn(&Rope) -> Option<&Rope>| parameters.and_then(table).cloned().unwrap_or_default();
+            let full = nested(|tables| tables.full_attention.as_deref());
+            let full = self.rope_scaling.clone().map_or(full.clone(), |scaling| scaling.or(full));
+            let local = nested(|tables| tables.sliding_attention.as_deref());
+            let (full, limit) = self.table(&full, self.rope_theta, head_dim)?;
+            let (local, _) = self.table(&local, self.rope_local_base_freq, head_dim)?;
+            return Ok((vec![full, local], limit));
+        }
+        let written = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_empty()).or(parameters);
+        if written.is_some_and(|table| table.full_attention.is_some() || table.sliding_attention.is_some()) {
+            return Err(("rope_parameters", "expected one table, found one by layer type".to_owned()));
+        }
+        let (table, limit) = self.table(written.unwrap_or(&Rope::default()), self.rope_theta, head_dim)?;
+        let still = RopeSpec::plain(table.theta, 0);
+        let has_still = self.no_rope_layers.is_some() || self.no_rope_layer_interval.is_some();
+        Ok((if has_still { vec![table, still] } else { vec![table] }, limit))
+    }
+
+    /// One rotary table; `theta` where it has none of its own.
+    fn table(
+        &self,
+        table: &Rope,
+        theta: Option<Positive>,
+        head_dim: usize,
+    ) -> Result<(RopeSpec, Option<Limit>), Wrong> {
+        // only families that turn a part of each head read the outer key
+        let part = self.partial_rotary_factor.map(|outer| table.partial_rotary_factor.unwrap_or(outer).0);
+        let rotary_dim = part.map_or(head_dim, |part| (head_dim as f64 * part) as usize);
+        if rotary_dim > head_dim || rotary_dim % 2 != 0 {
+            let message = format!("expected an even part of head_dim ({head_dim}), found {rotary_dim} components");
+            return Err(("partial_rotary_factor", message));
+        }
+        let context = self.max_position_embeddings.0 as f32;
+        let trained = self.original_max_position_embeddings.or(table.original_max_position_embeddings);
+        let trained = trained.map_or(context, Positive::f32);
+        let theta = table.rope_theta.or(theta).map_or(10_000.0, Positive::f32);
+        let (scaling, attention_factor) = table.scaling(trained, context, rotary_dim)?;
+        let limit = match scaling {
+            RopeScaling::LongRope { .. } => Some((trained as usize, "longrope's long_factor is not implemented")),
+            _ if table.llama_4_scaling_beta.is_some() => {
+                Some((trained as usize, "llama_4_scaling_beta is not implemented"))
+            }
+            _ => None,
+        };
+        Ok((RopeSpec { theta, scaling, attention_factor, rotary_dim }, limit))
     }
 }
 
-/// A value that is checked only where it is used.
-fn size(key: &'static str, value: &Option<Value>) -> Result<Option<usize>, Wrong> {
-    let size = value.clone().map(Size::try_from).transpose();
-    size.map(|size| size.map(|n| n.0)).map_err(|message| (key, message))
+/// A context in tokens, and why it is not longer.
+type Limit = (usize, &'static str);
+
+fn entries<T>(key: &'static str, list: &[T], expected: usize) -> Result<(), Wrong> {
+    match list.len() {
+        found if found == expected => Ok(()),
+        found => Err((key, format!("expected {expected} entries (num_hidden_layers), found {found}"))),
+    }
 }
 
 impl Rope {
-    fn scaling(&self) -> Result<RopeScaling, Wrong> {
+    fn is_empty(&self) -> bool {
+        self.rope_theta.is_none() && self.rope_type.is_none() && self.kind.is_none() && self.factor.is_none()
+    }
+
+    /// This table with the entries of another where it has none: what an older checkpoint splits over two keys.
+    fn or(self, other: Rope) -> Rope {
+        Rope {
+            rope_theta: self.rope_theta.or(other.rope_theta),
+            rope_type: self.rope_type.or(self.kind.clone()).or(other.rope_type),
+            ..self
+        }
+    }
+
+    /// The scaling and the factor on cosines and sines, for a context trained on `trained` positions.
+    fn scaling(&self, trained: f32, context: f32, rotary_dim: usize) -> Result<(RopeScaling, f32), Wrong> {
         let need = |key, value: Option<Positive>| {
-            value.map(|x| x.0).ok_or((key, "expected a positive number, found nothing".to_owned()))
+            value.map(Positive::f32).ok_or((key, "expected a positive number, found nothing".to_owned()))
         };
         let factor = || need("rope_scaling.factor", self.factor);
         match self.rope_type.as_ref().or(self.kind.as_ref()).map_or("default", String::as_str) {
-            "default" => Ok(RopeScaling::None),
-            "linear" => Ok(RopeScaling::Linear { factor: factor()? }),
-            "llama3" => Ok(RopeScaling::Llama3 {
-                factor: factor()?,
-                low_freq_factor: need("rope_scaling.low_freq_factor", self.low_freq_factor)?,
-                high_freq_factor: need("rope_scaling.high_freq_factor", self.high_freq_factor)?,
-                original_max_position_embeddings: need(
-                    "rope_scaling.original_max_position_embeddings",
-                    self.original_max_position_embeddings,
-                )?,
-            }),
-            other => Err(("rope_scaling.rope_type", format!("expected default, linear or llama3, found {other}"))),
+            // "dynamic" stretches only beyond max_position_embeddings
+            "default" | "dynamic" => Ok((RopeScaling::None, 1.0)),
+            "linear" => Ok((RopeScaling::Linear { factor: factor()? }, 1.0)),
+            "llama3" => {
+                let scaling = RopeScaling::Llama3 {
+                    factor: factor()?,
+                    low_freq_factor: need("rope_scaling.low_freq_factor", self.low_freq_factor)?,
+                    high_freq_factor: need("rope_scaling.high_freq_factor", self.high_freq_factor)?,
+                    original_max_position_embeddings: trained,
+                };
+                Ok((scaling, 1.0))
+            }
+            // Phi-3 had both names for longrope before
+            "yarn" if self.short_factor.is_none() => {
+                let factor = factor()?;
+                let scaling = RopeScaling::Yarn {
+                    factor,
+                    beta_fast: self.beta_fast.map_or(32.0, Positive::f32),
+                    beta_slow: self.beta_slow.map_or(1.0, Positive::f32),
+                    original_max_position_embeddings: trained,
+                    truncate: self.truncate.unwrap_or(true),
+                };
+                Ok((scaling, self.yarn_attention(factor)))
+            }
+            "longrope" | "su" | "yarn" => {
+                let divisors: Vec<f32> = self.short_factor.iter().flatten().map(|x| x.f32()).collect();
+                if divisors.len() != rotary_dim / 2 {
+                    let message = format!("expected {} numbers, found {}", rotary_dim / 2, divisors.len());
+                    return Err(("rope_scaling.short_factor", message));
+                }
+                let stretched = f64::from(self.factor.map_or(context / trained, Positive::f32));
+                let by_length = (1.0 + stretched.ln().max(0.0) / f64::from(trained).ln()).sqrt() as f32;
+                let attention = self.attention_factor.map_or(by_length, Positive::f32);
+                Ok((RopeScaling::LongRope { short_factor: divisors }, attention))
+            }
+            other => {
+                let known = "default, linear, llama3, yarn, longrope or dynamic";
+                Err(("rope_scaling.rope_type", format!("expected {known}, found {other}")))
+            }
         }
+    }
+
+    /// YaRN's factor on cosines and sines: stated, or 0.1 ln(factor) + 1, or a ratio of two such.
+    fn yarn_attention(&self, factor: f32) -> f32 {
+        let by_factor = |scale: f64| 0.1 * scale * f64::from(factor).ln().max(0.0) + 1.0;
+        let inferred = match (self.mscale, self.mscale_all_dim) {
+            (Some(scale), Some(all_dim)) => by_factor(scale.0) / by_factor(all_dim.0),
+            _ => by_factor(1.0),
+        };
+        self.attention_factor.map_or(inferred as f32, Positive::f32)
     }
 }

@@ -68,28 +68,17 @@ struct Fields {
 }
 
 impl TokenizerConfig {
-    /// Reads `folder/tokenizer_config.json`; the default if there is none.
+    /// Reads `tokenizer_config.json` and the older `special_tokens_map.json`; the default if there is neither. Of tokens in both,
+    /// the older file's count, as in transformers, unless the newer one lists all added tokens.
     pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
-        let path = folder.join("tokenizer_config.json");
-        let bytes = match read_json(&path) {
-            Err(TokenizerError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                return Ok(Self::default());
-            }
-            read => read?,
-        };
-        let tree: Map<String, Value> = serde_json::from_slice(&bytes)
-            .map_err(|e| TokenizerError::Parse { path: path.clone(), message: e.to_string() })?;
-        let wrong = |field: &str, message| TokenizerError::Field { path: path.clone(), field: field.into(), message };
-        let mut special_tokens = BTreeMap::new();
-        for (name, value) in &tree {
-            // `add_bos_token` ends the same way but is a switch.
-            if name.ends_with("_token") && !value.is_boolean() && !value.is_null() {
-                let token = AddedTokenSpec::try_from(value.clone()).map_err(|message| wrong(name, message))?;
-                special_tokens.insert(name.clone(), token.content);
-            }
-        }
+        let (path, older) = (folder.join("tokenizer_config.json"), folder.join("special_tokens_map.json"));
+        let tree = read_object(&path)?;
+        let special = special_tokens(&path, &tree)?;
         let fields: Fields = serde_path_to_error::deserialize(Value::Object(tree))
-            .map_err(|e| wrong(&e.path().to_string(), e.inner().to_string()))?;
+            .map_err(|e| wrong(&path, &e.path().to_string(), e.inner().to_string()))?;
+        let old = special_tokens(&older, &read_object(&older)?)?;
+        let (first, last) = if fields.added_tokens_decoder.is_some() { (old, special) } else { (special, old) };
+        let special_tokens: BTreeMap<String, String> = first.into_iter().chain(last).collect();
         Ok(Self {
             bos_token: special_tokens.get("bos_token").cloned(),
             eos_token: special_tokens.get("eos_token").cloned(),
@@ -100,6 +89,31 @@ impl TokenizerConfig {
             chat_template: fields.chat_template,
         })
     }
+}
+
+/// The object in a file, empty if there is no file.
+fn read_object(path: &Path) -> Result<Map<String, Value>, TokenizerError> {
+    match read_json(path) {
+        Err(TokenizerError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(Map::new()),
+        bytes => serde_json::from_slice(&bytes?)
+            .map_err(|e| TokenizerError::Parse { path: path.to_owned(), message: e.to_string() }),
+    }
+}
+
+/// The texts of all `..._token` entries.
+fn special_tokens(path: &Path, tree: &Map<String, Value>) -> Result<BTreeMap<String, String>, TokenizerError> {
+    // `add_bos_token` ends the same way but is a switch
+    let is_token =
+        |(name, value): &(&String, &Value)| name.ends_with("_token") && !value.is_boolean() && !value.is_null();
+    let token = |(name, value): (&String, &Value)| {
+        let token = AddedTokenSpec::try_from(value.clone()).map_err(|message| wrong(path, name, message))?;
+        Ok((name.clone(), token.content))
+    };
+    tree.iter().filter(is_token).map(token).collect()
+}
+
+fn wrong(path: &Path, field: &str, message: String) -> TokenizerError {
+    TokenizerError::Field { path: path.to_owned(), field: field.to_owned(), message }
 }
 
 /// The beginning of a value that should not be there, for error messages.

@@ -37,23 +37,27 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
     let flag = |key: &str| config[key] == json!(true);
     let (hidden, inner, head) = (n("hidden_size"), n("intermediate_size"), n("head_dim"));
     let (q, kv) = (n("num_attention_heads") * head, n("num_key_value_heads") * head);
-    let (gemma, llama_bias) = (family.starts_with("Gemma"), flag("attention_bias"));
+    let (olmo, fused) = (family.starts_with("Olmo"), family.starts_with("Phi3"));
+    let (four_norms, llama_bias) = (["Gemma2", "Gemma3"].iter().any(|f| family.starts_with(f)), flag("attention_bias"));
     let qkv_bias = family.starts_with("Qwen2") || llama_bias;
-    let head_norms = family.starts_with("Qwen3") || family.starts_with("Gemma3");
+    let head_norms = family.starts_with("Qwen3") || family.starts_with("Gemma3") || olmo;
+    let (q_norm, k_norm) = if olmo { (q, kv) } else { (head, head) };
     let mut list = vec![
         ("embed_tokens.weight".to_owned(), vec![n("vocab_size"), hidden]),
         ("norm.weight".to_owned(), vec![hidden]),
     ];
     for layer in 0..n("num_hidden_layers") {
         for (name, shape, present) in [
-            ("input_layernorm.weight", vec![hidden], true),
-            ("self_attn.q_proj.weight", vec![q, hidden], true),
-            ("self_attn.k_proj.weight", vec![kv, hidden], true),
-            ("self_attn.v_proj.weight", vec![kv, hidden], true),
+            ("input_layernorm.weight", vec![hidden], !olmo),
+            ("self_attn.q_proj.weight", vec![q, hidden], !fused),
+            ("self_attn.k_proj.weight", vec![kv, hidden], !fused),
+            ("self_attn.v_proj.weight", vec![kv, hidden], !fused),
+            ("self_attn.qkv_proj.weight", vec![q + 2 * kv, hidden], fused),
             ("self_attn.o_proj.weight", vec![hidden, q], true),
             ("post_attention_layernorm.weight", vec![hidden], true),
-            ("mlp.gate_proj.weight", vec![inner, hidden], true),
-            ("mlp.up_proj.weight", vec![inner, hidden], true),
+            ("mlp.gate_proj.weight", vec![inner, hidden], !fused),
+            ("mlp.up_proj.weight", vec![inner, hidden], !fused),
+            ("mlp.gate_up_proj.weight", vec![2 * inner, hidden], fused),
             ("mlp.down_proj.weight", vec![hidden, inner], true),
             ("self_attn.q_proj.bias", vec![q], qkv_bias),
             ("self_attn.k_proj.bias", vec![kv], qkv_bias),
@@ -62,10 +66,10 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
             ("mlp.gate_proj.bias", vec![inner], flag("mlp_bias")),
             ("mlp.up_proj.bias", vec![inner], flag("mlp_bias")),
             ("mlp.down_proj.bias", vec![hidden], flag("mlp_bias")),
-            ("self_attn.q_norm.weight", vec![head], head_norms),
-            ("self_attn.k_norm.weight", vec![head], head_norms),
-            ("pre_feedforward_layernorm.weight", vec![hidden], gemma),
-            ("post_feedforward_layernorm.weight", vec![hidden], gemma),
+            ("self_attn.q_norm.weight", vec![q_norm], head_norms),
+            ("self_attn.k_norm.weight", vec![k_norm], head_norms),
+            ("pre_feedforward_layernorm.weight", vec![hidden], four_norms),
+            ("post_feedforward_layernorm.weight", vec![hidden], four_norms || olmo),
         ] {
             if present {
                 list.push((format!("layers.{layer}.{name}"), shape));

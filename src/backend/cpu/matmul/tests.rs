@@ -1,3 +1,5 @@
+#![cfg(test)]
+
 use super::super::simd::tiles::emulated::{self, Emulated};
 use super::super::simd::tiles::{DEPTH, Tiles};
 use super::*;

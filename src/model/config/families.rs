@@ -1,0 +1,303 @@
+//! The families by what distinguishes them, as data: the keys that a family reads, and transformers' defaults for absent ones.
+
+use super::{Norms, QkNorm};
+use serde_json::{Value, json};
+
+/// A decoder-only text model of transformers.
+pub(super) struct Family {
+    /// In `architectures`.
+    pub architecture: &'static str,
+    /// In `text_config` of a multimodal checkpoint.
+    pub model_type: &'static str,
+    /// Keys of `config.json` besides [`COMMON`]; all others are ignored, as in transformers.
+    pub keys: &'static [&'static str],
+    /// Values of absent keys, those of transformers' config class; sizes have none where every checkpoint has them.
+    pub defaults: fn() -> Value,
+    pub norm_weight_offset: f32,
+    pub norms: Norms,
+    pub qk_norm: QkNorm,
+    /// The embedding is multiplied by √hidden_size.
+    pub scaled_embedding: bool,
+    /// q, k and v have a bias whatever `attention_bias` is, and o has none.
+    pub qkv_bias: bool,
+    /// q, k, v and gate, up are stored as one matrix each.
+    pub fused: bool,
+    /// `hidden_act: gelu` stands for its tanh form.
+    pub gelu_is_tanh: bool,
+    pub slides: Slides,
+    /// Sliding layers have a rotary table of their own.
+    pub local_rope: bool,
+    /// See [`ModelSpec::boxed_instruction`](super::ModelSpec::boxed_instruction).
+    pub boxed_instruction: bool,
+}
+
+/// Which layers slide where `layer_types` does not say.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Slides {
+    Never,
+    /// Every layer, if there is a `sliding_window`.
+    All,
+    /// All but every n-th (`sliding_window_pattern`).
+    Pattern(usize),
+    /// Those from `max_window_layers` on.
+    FromMaxWindowLayers,
+    /// Those without rotary positions.
+    WithoutRope,
+}
+
+/// Keys that every family reads.
+pub(super) const COMMON: &[&str] = &[
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "hidden_act",
+    "tie_word_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "bos_token_id",
+    "eos_token_id",
+];
+
+const LLAMA: Family = Family {
+    architecture: "LlamaForCausalLM",
+    model_type: "llama",
+    keys: &["attention_bias", "mlp_bias"],
+    defaults: || json!({"max_position_embeddings": 2048}),
+    norm_weight_offset: 0.0,
+    norms: Norms::Before,
+    qk_norm: QkNorm::None,
+    scaled_embedding: false,
+    qkv_bias: false,
+    fused: false,
+    gelu_is_tanh: false,
+    slides: Slides::Never,
+    local_rope: false,
+    boxed_instruction: false,
+};
+
+const MISTRAL: Family = Family {
+    architecture: "MistralForCausalLM",
+    model_type: "mistral",
+    keys: &["sliding_window"],
+    defaults: || json!({"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096}),
+    slides: Slides::All,
+    ..LLAMA
+};
+
+const QWEN2: Family = Family {
+    architecture: "Qwen2ForCausalLM",
+    model_type: "qwen2",
+    keys: &["use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
+    defaults: || {
+        json!({
+            "max_position_embeddings": 32768, "num_key_value_heads": 32, "use_sliding_window": false,
+            "sliding_window": 4096, "max_window_layers": 28,
+        })
+    },
+    qkv_bias: true,
+    slides: Slides::FromMaxWindowLayers,
+    ..LLAMA
+};
+
+const GEMMA: Family = Family {
+    architecture: "GemmaForCausalLM",
+    model_type: "gemma",
+    keys: &["attention_bias"],
+    defaults: || {
+        json!({
+            "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh",
+            "tie_word_embeddings": true,
+        })
+    },
+    norm_weight_offset: 1.0,
+    scaled_embedding: true,
+    gelu_is_tanh: true,
+    boxed_instruction: true,
+    ..LLAMA
+};
+
+const GEMMA2: Family = Family {
+    architecture: "Gemma2ForCausalLM",
+    model_type: "gemma2",
+    keys: &[
+        "attention_bias",
+        "query_pre_attn_scalar",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "hidden_activation",
+        "sliding_window",
+        "layer_types",
+    ],
+    defaults: || {
+        json!({
+            "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 4, "query_pre_attn_scalar": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+            "sliding_window": 4096, "tie_word_embeddings": true,
+        })
+    },
+    norms: Norms::BeforeAndAfter,
+    slides: Slides::Pattern(2),
+    gelu_is_tanh: false,
+    ..GEMMA
+};
+
+/// All families.
+pub(super) const FAMILIES: &[Family] = &[
+    LLAMA,
+    MISTRAL,
+    Family {
+        architecture: "MinistralForCausalLM",
+        model_type: "ministral",
+        keys: &["sliding_window", "layer_types"],
+        ..MISTRAL
+    },
+    Family {
+        architecture: "Ministral3ForCausalLM",
+        model_type: "ministral3",
+        defaults: || {
+            json!({
+                "max_position_embeddings": 262144, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5,
+                "rope_parameters": {
+                    "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "original_max_position_embeddings": 16384,
+                    "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+                },
+            })
+        },
+        ..MISTRAL
+    },
+    QWEN2,
+    Family {
+        architecture: "Qwen3ForCausalLM",
+        model_type: "qwen3",
+        keys: &["attention_bias", "use_sliding_window", "sliding_window", "max_window_layers", "layer_types"],
+        defaults: || {
+            json!({
+                "max_position_embeddings": 32768, "num_key_value_heads": 32, "head_dim": 128, "use_sliding_window": false,
+                "sliding_window": 4096, "max_window_layers": 28,
+            })
+        },
+        qkv_bias: false,
+        qk_norm: QkNorm::Head,
+        ..QWEN2
+    },
+    GEMMA,
+    GEMMA2,
+    Family {
+        architecture: "Gemma3ForCausalLM",
+        model_type: "gemma3_text",
+        keys: &[
+            "attention_bias",
+            "query_pre_attn_scalar",
+            "attn_logit_softcapping",
+            "final_logit_softcapping",
+            "hidden_activation",
+            "sliding_window",
+            "sliding_window_pattern",
+            "layer_types",
+            "rope_local_base_freq",
+            "use_bidirectional_attention",
+        ],
+        defaults: || {
+            // published multimodal checkpoints leave out even sizes
+            json!({
+                "max_position_embeddings": 131072, "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
+                "head_dim": 256, "query_pre_attn_scalar": 256, "hidden_activation": "gelu_pytorch_tanh",
+                "sliding_window": 4096, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "tie_word_embeddings": true,
+            })
+        },
+        qk_norm: QkNorm::Head,
+        slides: Slides::Pattern(6),
+        local_rope: true,
+        ..GEMMA2
+    },
+    Family {
+        architecture: "SmolLM3ForCausalLM",
+        model_type: "smollm3",
+        keys: &[
+            "attention_bias",
+            "mlp_bias",
+            "use_sliding_window",
+            "sliding_window",
+            "layer_types",
+            "no_rope_layers",
+            "no_rope_layer_interval",
+        ],
+        defaults: || {
+            json!({
+                "max_position_embeddings": 32768, "num_key_value_heads": 4, "rope_theta": 2e6, "no_rope_layer_interval": 4,
+                "use_sliding_window": false, "tie_word_embeddings": true,
+            })
+        },
+        slides: Slides::WithoutRope,
+        ..LLAMA
+    },
+    Family {
+        architecture: "Olmo2ForCausalLM",
+        model_type: "olmo2",
+        keys: &["attention_bias"],
+        defaults: || json!({"max_position_embeddings": 2048, "rms_norm_eps": 1e-5}),
+        norms: Norms::After,
+        qk_norm: QkNorm::Whole,
+        ..LLAMA
+    },
+    Family {
+        architecture: "Olmo3ForCausalLM",
+        model_type: "olmo3",
+        keys: &["attention_bias", "sliding_window", "layer_types"],
+        defaults: || {
+            json!({
+                "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "sliding_window": 4096, "rope_theta": 5e5,
+                "rope_local_base_freq": 5e5,
+            })
+        },
+        norms: Norms::After,
+        qk_norm: QkNorm::Whole,
+        slides: Slides::Pattern(4),
+        local_rope: true,
+        ..LLAMA
+    },
+    Family {
+        architecture: "Phi3ForCausalLM",
+        model_type: "phi3",
+        keys: &["sliding_window", "partial_rotary_factor", "original_max_position_embeddings"],
+        defaults: || {
+            json!({
+                "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "partial_rotary_factor": 1.0,
+                "rms_norm_eps": 1e-5,
+            })
+        },
+        fused: true,
+        slides: Slides::All,
+        ..LLAMA
+    },
+    Family {
+        architecture: "GraniteForCausalLM",
+        model_type: "granite",
+        keys: &[
+            "attention_bias",
+            "mlp_bias",
+            "embedding_multiplier",
+            "attention_multiplier",
+            "residual_multiplier",
+            "logits_scaling",
+        ],
+        defaults: || {
+            json!({
+                "max_position_embeddings": 2048, "embedding_multiplier": 1.0, "attention_multiplier": 1.0,
+                "residual_multiplier": 1.0, "logits_scaling": 1.0,
+            })
+        },
+        ..LLAMA
+    },
+];
+
+/// Multimodal checkpoints whose text model is one of [`FAMILIES`], with the `model_type` of a `text_config` without one.
+pub(super) const MULTIMODAL: &[(&str, &str)] =
+    &[("Gemma3ForConditionalGeneration", "gemma3_text"), ("Mistral3ForConditionalGeneration", "mistral")];

@@ -1,0 +1,135 @@
+//! Rotary positions: the scalings of `rope_parameters` and the frequencies that they give.
+
+use std::f64::consts::PI;
+
+/// How rotary frequencies are stretched beyond the trained context: `rope_type`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    None,
+    /// Every frequency divided by the factor.
+    Linear {
+        factor: f32,
+    },
+    /// Llama 3.1: long wavelengths divided by the factor, short ones kept, a ramp between.
+    Llama3 {
+        factor: f32,
+        low_freq_factor: f32,
+        high_freq_factor: f32,
+        original_max_position_embeddings: f32,
+    },
+    /// YaRN (arXiv 2309.00071): a ramp over the pairs, from those that turn `beta_fast` times in the trained context (kept) to those
+    /// that turn `beta_slow` times (divided by the factor).
+    Yarn {
+        factor: f32,
+        beta_fast: f32,
+        beta_slow: f32,
+        original_max_position_embeddings: f32,
+        /// Whether the ramp begins and ends at whole pairs.
+        truncate: bool,
+    },
+    /// LongRoPE (arXiv 2402.13753) within the trained context: a divisor for every pair, `short_factor`.
+    LongRope {
+        short_factor: Vec<f32>,
+    },
+}
+
+/// One rotary table; layers name it by index.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// `rope_theta`
+    pub theta: f32,
+    pub scaling: RopeScaling,
+    /// Factor on cosines and sines (`attention_factor`).
+    pub attention_factor: f32,
+    /// Components of a head that turn, head_dim · `partial_rotary_factor`; 0 in a layer without positions.
+    pub rotary_dim: usize,
+}
+
+/// The rotation of one table: at position p, pair i of a head turns by p · frequency_i.
+pub struct Rotation {
+    /// `[head_dim / 2]`; 0: the pair does not turn.
+    pub frequencies: Vec<f32>,
+    attention_factor: f64,
+}
+
+impl Rotation {
+    /// (cosine, sine) of every pair. Rounded as Hugging Face does: the angle is an f32 product.
+    pub fn at(&self, position: usize) -> impl Iterator<Item = (f64, f64)> {
+        self.frequencies.iter().map(move |frequency| {
+            let factor = if *frequency == 0.0 { 1.0 } else { self.attention_factor };
+            let (sin, cos) = f64::from(position as f32 * frequency).sin_cos();
+            (cos * factor, sin * factor)
+        })
+    }
+}
+
+impl RopeSpec {
+    /// Without scaling.
+    pub fn plain(theta: f32, rotary_dim: usize) -> RopeSpec {
+        RopeSpec { theta, scaling: RopeScaling::None, attention_factor: 1.0, rotary_dim }
+    }
+
+    /// Frequencies as Hugging Face rounds them: they are f32 there.
+    pub fn rotation(&self, head_dim: usize) -> Rotation {
+        let mut frequencies: Vec<f32> = (0..self.rotary_dim / 2).map(|pair| self.frequency(pair)).collect();
+        frequencies.resize(head_dim / 2, 0.0);
+        Rotation { frequencies, attention_factor: self.attention_factor.into() }
+    }
+
+    fn frequency(&self, pair: usize) -> f32 {
+        let exponent = (2 * pair) as f32 / self.rotary_dim as f32;
+        let period = f64::from(self.theta).powf(f64::from(exponent)) as f32;
+        let frequency = 1.0 / period;
+        match self.scaling {
+            RopeScaling::None => frequency,
+            RopeScaling::Linear { factor } => frequency / factor,
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings: old,
+            } => {
+                let wavelength = 2.0 * std::f32::consts::PI / frequency;
+                if wavelength < old / high_freq_factor {
+                    frequency
+                } else if wavelength > old / low_freq_factor {
+                    frequency / factor
+                } else {
+                    let smooth = (old / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                    (1.0 - smooth) * frequency / factor + smooth * frequency
+                }
+            }
+            RopeScaling::Yarn { factor, .. } => {
+                let kept = 1.0 - self.yarn_ramp(pair);
+                1.0 / (factor * period) * (1.0 - kept) + frequency * kept
+            }
+            RopeScaling::LongRope { ref short_factor } => 1.0 / (short_factor[pair] * period),
+        }
+    }
+
+    /// 0 where a pair keeps its frequency, 1 where it is divided by the factor.
+    fn yarn_ramp(&self, pair: usize) -> f32 {
+        let RopeScaling::Yarn { beta_fast, beta_slow, original_max_position_embeddings: old, truncate, .. } =
+            self.scaling
+        else {
+            return 0.0;
+        };
+        let dim = self.rotary_dim as f64;
+        let pair_of = |turns: f32| {
+            dim * (f64::from(old) / (f64::from(turns) * 2.0 * PI)).ln() / (2.0 * f64::from(self.theta).ln())
+        };
+        let (low, high) = (pair_of(beta_fast), pair_of(beta_slow));
+        let (low, high) = if truncate { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(dim - 1.0));
+        let high = if low == high { high + 0.001 } else { high };
+        ((pair as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0)
+    }
+}
+
+/// Order of a head's components in which those that turn together are head_dim / 2 apart, as where all turn: entry i is the
+/// place of component i in the published order, in which the first `rotary_dim` turn, in pairs `rotary_dim` / 2 apart.
+pub fn head_order(head_dim: usize, rotary_dim: usize) -> Vec<usize> {
+    let (turning, still) = (rotary_dim / 2, (head_dim - rotary_dim) / 2);
+    let half = |h: usize| (h * turning..(h + 1) * turning).chain(rotary_dim + h * still..rotary_dim + (h + 1) * still);
+    half(0).chain(half(1)).collect()
+}

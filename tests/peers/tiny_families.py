@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Tiny random models of the families that are data alone, with transformers' results in float64.
+
+    tests/peers/tiny_families.py        (torch and transformers >= 5.17 from PyPI)
+
+Writes tests/data/tiny_families.jsonl: a line a model with its config, the seed of its weights and what eager attention gives.
+The weights are the test suite's own (`tests/support/src/tiny.rs`), so that only results are kept.
+"""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "tests/data/tiny_families.jsonl"
+GAMMA = [0.16644488, 0.20938152, 0.32959151, 0.46061748, 0.59304059, 0.67549127, 0.73914525, 0.81274293, 0.87378443, 0.93925344]
+TOKENS, PROMPT, KEPT = 48, 16, 6
+
+BASE = {"vocab_size": 128, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "head_dim": 16, "tie_word_embeddings": True}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e4}
+FACTORS = [1.0, 1.1, 1.3, 1.7, 2.0, 2.6]
+MODELS = {
+    "gemma": ("gemma", "GemmaForCausalLM", {"hidden_act": "gelu"}),
+    "mistral": ("mistral", "MistralForCausalLM", {"sliding_window": 12}),
+    "smollm3": ("smollm3", "SmolLM3ForCausalLM", {"no_rope_layers": [1, 1, 0, 1]}),
+    "olmo2": ("olmo2", "Olmo2ForCausalLM", {"tie_word_embeddings": False}),
+    "yarn": ("llama", "LlamaForCausalLM", {"rope_parameters": YARN}),
+    "yarn_mscale": ("qwen2", "Qwen2ForCausalLM", {"rope_scaling": {
+        "type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 16.0, "beta_slow": 2.0,
+        "mscale": 1.2, "mscale_all_dim": 0.7, "truncate": False}, "rope_theta": 1e5}),
+    "sliding_qwen2": ("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 0}),
+    "phi3": ("phi3", "Phi3ForCausalLM", {"sliding_window": 11, "rope_theta": 1e4}),
+    "phi3_partial": ("phi3", "Phi3ForCausalLM", {"partial_rotary_factor": 0.5, "num_key_value_heads": 1}),
+    "phi3_longrope": ("phi3", "Phi3ForCausalLM", {
+        "hidden_size": 64, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 64, "rope_scaling": {
+            "type": "longrope", "short_factor": FACTORS, "long_factor": [2 * x for x in FACTORS]}}),
+    "granite": ("granite", "GraniteForCausalLM", {
+        "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.22, "logits_scaling": 2.5,
+        "attention_bias": True, "mlp_bias": True}),
+    "olmo3": ("olmo3", "Olmo3ForCausalLM", {"sliding_window": 10, "num_hidden_layers": 5, "rope_scaling": YARN,
+                                            "tie_word_embeddings": False}),
+    "ministral": ("ministral", "MinistralForCausalLM", {"sliding_window": 10, "layer_types": [
+        "sliding_attention", "full_attention", "sliding_attention", "full_attention"]}),
+    "ministral3": ("ministral3", "Ministral3ForCausalLM", {"rope_parameters": {
+        **YARN, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}}),
+    "smollm3_sliding": ("smollm3", "SmolLM3ForCausalLM", {
+        "use_sliding_window": True, "sliding_window": 9, "no_rope_layer_interval": 2, "attention_bias": True}),
+}
+
+
+def reweighted(alpha):
+    """The attention of a row without its first token and its own, the nearest ten before discounted."""
+    weights = torch.ones_like(alpha)
+    for i, gamma in enumerate(GAMMA[:len(alpha) - 1]):
+        weights[-2 - i] = gamma
+    weights[0] = weights[-1] = 0
+    return alpha * weights / (alpha * weights).sum()
+
+
+def entropy(alpha):
+    alpha = alpha[alpha > 0]
+    return float(-(alpha * alpha.log()).sum())
+
+
+def results(folder, seed):
+    """What transformers gives for random tokens."""
+    config = AutoConfig.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    missing, unexpected = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+    model.tie_weights()
+    model = model.double()
+    draw = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(3, config.vocab_size, (1, TOKENS), generator=draw)
+    with torch.no_grad():
+        out = model(input_ids=tokens, output_attentions=True, output_hidden_states=True, use_cache=False)
+    logits = out.logits[0].double()
+    logprobs = logits.log_softmax(-1)
+
+    def row(t):
+        return [reweighted(layer[0, h, t, :t + 1].double()) for layer in out.attentions for h in range(layer.shape[1])]
+
+    last = row(TOKENS - 1)
+    entropies = [entropy(alpha) for alpha in last]
+    heads = sorted(sorted(range(len(entropies)), key=lambda head: (entropies[head], head))[:KEPT])
+    return {
+        "input_ids": tokens[0].tolist(), "n_instr": PROMPT, "logits_last": logits[-1].tolist(),
+        "argmax": logits.argmax(-1).tolist(),
+        "next_logprob": [float(logprobs[t, tokens[0, t + 1]]) for t in range(TOKENS - 1)],
+        "last_hidden": out.hidden_states[-1][0, -1].tolist(), "k_heads": KEPT, "heads_last": heads, "entropy_last": entropies,
+        "entropy_first_response_row": [entropy(alpha) for alpha in row(PROMPT)],
+        "alpha_star_last": torch.stack([last[head] for head in heads]).max(0).values.tolist(),
+    }
+
+
+def main():
+    lines = [{"name": name, "seed": seed, "config": {**BASE, **own, "model_type": model_type, "architectures": [architecture]}}
+             for seed, (name, (model_type, architecture, own)) in enumerate(MODELS.items(), 500)]
+    OUT.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["cargo", "test", "--release", "--lib", "tiny_families_are_written"], cwd=ROOT, check=True,
+                       env={**os.environ, "UQAC_TINY_FAMILIES": folder})
+        for line in lines:
+            line["golden"] = results(Path(folder) / line["name"], line["seed"])
+    OUT.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+if __name__ == "__main__":
+    main()
