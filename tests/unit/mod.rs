@@ -4,6 +4,7 @@ mod answer;
 mod bad_input;
 mod batch;
 mod chat_templates;
+mod config_peers;
 mod cpu_attention;
 mod cuda_backend;
 mod cuda_engine;

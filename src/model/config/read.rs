@@ -59,7 +59,9 @@ fn settings(tree: &Value, family: &Family) -> Value {
     let (read, text) = (COMMON.iter().chain(family.keys), tree.get("text_config").unwrap_or(tree));
     let found = |key: &&str| {
         let outer = tree.get(key).filter(|_| OUTER.contains(key));
-        Some((key.to_string(), outer.or(text.get(key))?.clone()))
+        let value = outer.or(text.get(key))?.clone();
+        // an empty rope_scaling counts as none
+        (value.as_object().is_none_or(|table| !table.is_empty())).then(|| (key.to_string(), value))
     };
     let mut settings = (family.defaults)();
     if let Some(settings) = settings.as_object_mut() {
@@ -375,7 +377,7 @@ impl Config {
             let (local, _) = self.table(&local, self.rope_local_base_freq, head_dim)?;
             return Ok((vec![full, local], limit));
         }
-        let written = self.rope_scaling.as_ref().filter(|scaling| !scaling.is_empty()).or(parameters);
+        let written = self.rope_scaling.as_ref().or(parameters);
         if written.is_some_and(|table| table.full_attention.is_some() || table.sliding_attention.is_some()) {
             return Err(("rope_parameters", "expected one table, found one by layer type".to_owned()));
         }
@@ -395,7 +397,7 @@ impl Config {
         // only families that turn a part of each head read the outer key
         let part = self.partial_rotary_factor.map(|outer| table.partial_rotary_factor.unwrap_or(outer).0);
         let rotary_dim = part.map_or(head_dim, |part| (head_dim as f64 * part) as usize);
-        if rotary_dim > head_dim || rotary_dim % 2 != 0 {
+        if rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
             let message = format!("expected an even part of head_dim ({head_dim}), found {rotary_dim} components");
             return Err(("partial_rotary_factor", message));
         }
@@ -426,10 +428,6 @@ fn entries<T>(key: &'static str, list: &[T], expected: usize) -> Result<(), Wron
 }
 
 impl Rope {
-    fn is_empty(&self) -> bool {
-        self.rope_theta.is_none() && self.rope_type.is_none() && self.kind.is_none() && self.factor.is_none()
-    }
-
     /// This table with the entries of another where it has none: what an older checkpoint splits over two keys.
     fn or(self, other: Rope) -> Rope {
         Rope {
