@@ -12,8 +12,9 @@ use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId,
 };
 use super::{Step, TokenLogprob, TraceOptions};
-use crate::model::config::{Activation, QkNorm, Rotation};
-use crate::model::{ModelSpec, Weights, weights::Weight};
+use crate::model::config::{Activation, ExpertSpec, QkNorm, Rotation};
+use crate::model::weights::{Expert, Weight};
+use crate::model::{ModelSpec, Weights};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 
 /// The model, the sequences (by id), and the rows of the pass in flight.
@@ -133,17 +134,22 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← x + W_down (act(W_gate norm(x)) ⊙ W_up norm(x)).
+    /// x ← x + Σ_e g_e W_down (act(W_gate norm(x)) ⊙ W_up norm(x)), in a dense layer of one expert with g = 1.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { x, .. } in &mut self.pass {
             let h = model.norm_or_copy(x, w.feed_forward_norm.as_deref());
-            let gate = model.linear(&w.gate, w.gate_bias.as_deref(), &h);
-            let up = model.linear(&w.up, w.up_bias.as_deref(), &h);
-            let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
-            let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| act(*g) * u).collect();
-            let h = model.linear(&w.down, w.down_bias.as_deref(), &inner);
-            model.add_residual(x, h, w.post_feed_forward_norm.as_deref());
+            let mut sum = vec![0.0; x.len()];
+            for (expert, share) in model.chosen(w.router.as_ref(), &h) {
+                let Expert { gate, up, down } = &w.experts[expert];
+                let gate = model.linear(gate, w.gate_bias.as_deref(), &h);
+                let up = model.linear(up, w.up_bias.as_deref(), &h);
+                let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
+                let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| act(*g) * u).collect();
+                let out = model.linear(down, w.down_bias.as_deref(), &inner);
+                sum.iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
+            }
+            model.add_residual(x, sum, w.post_feed_forward_norm.as_deref());
         }
         Ok(())
     }
@@ -185,6 +191,12 @@ impl Model {
         let product = |(i, x): (usize, &f32)| f64::from(elements.get(i)) * f64::from(*x);
         let row = |out: usize| (out * w.in_features..).zip(x).map(product).sum::<f64>() as f32;
         (0..w.rows).map(|out| row(out) + bias.map_or(0.0, |b| b[out])).collect()
+    }
+
+    /// A row's experts with their shares g: of a router's probabilities, the highest.
+    fn chosen(&self, router: Option<&Weight>, h: &[f32]) -> Vec<(usize, f32)> {
+        let of_logits = |(router, spec)| choose_experts(&self.linear(router, None, h), spec);
+        router.zip(self.spec.experts.as_ref()).map_or_else(|| vec![(0, 1.0)], of_logits)
     }
 
     /// RMSNorm, x / √(mean(x²) + ε) · (offset + weight), all [n]. The offset is 1 in Gemma, which stores weight - 1.
@@ -272,6 +284,18 @@ pub(crate) fn log_sum_exp(x: &[f64]) -> f64 {
 pub(crate) fn softmax(x: &[f64]) -> Vec<f64> {
     let z = log_sum_exp(x);
     x.iter().map(|x| (x - z).exp()).collect()
+}
+
+/// The `num_experts_per_tok` experts of the highest probabilities (softmax of `logits` [num_experts]; of equals the lower ids), with
+/// these as their shares, ascending by id.
+pub(crate) fn choose_experts(logits: &[f32], spec: &ExpertSpec) -> Vec<(usize, f32)> {
+    let probabilities = softmax(&logits.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+    let mut chosen: Vec<(usize, f64)> = probabilities.into_iter().enumerate().collect();
+    chosen.sort_by(|a, b| b.1.total_cmp(&a.1)); // stable
+    chosen.truncate(spec.num_experts_per_tok);
+    chosen.sort_by_key(|(expert, _)| *expert);
+    let sum: f64 = if spec.norm_topk_prob { chosen.iter().map(|(_, p)| p).sum() } else { 1.0 };
+    chosen.into_iter().map(|(expert, p)| (expert, (p / sum) as f32)).collect()
 }
 
 /// **Reweighted attention.** α'_t = w_t α_t / Σ w α, the softmax of s_t + ln w_t, and its entropy H = -Σ α' ln α' in

@@ -28,8 +28,8 @@ use thiserror::Error;
 pub enum CliError {
     #[error(
         "no model given: use --model FOLDER|NAME or set UQAC_MODEL\n\
-         any Llama, Qwen2/2.5/3, Gemma-2 or Gemma-3 model in Hugging Face layout will do, or abacus, the small model \
-         inside this program; to get one:\n  \
+         any dense Llama, Qwen, Gemma, Mistral, Phi, OLMo, SmolLM or Granite model in Hugging Face layout will do, or \
+         abacus, the small model inside this program; to get one:\n  \
          hf download Qwen/Qwen2.5-0.5B-Instruct\n  \
          uqac ask --model Qwen/Qwen2.5-0.5B-Instruct \"What is 17 * 23?\""
     )]

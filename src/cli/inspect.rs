@@ -2,12 +2,12 @@
 
 use super::error::CliError;
 use super::options::load;
-use super::print;
+use super::{note, print};
 use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
-use crate::model::config::{Activation, Norms, QkNorm, RopeScaling, RopeSpec};
+use crate::model::config::{Activation, ExpertSpec, Norms, QkNorm, RopeScaling, RopeSpec};
 use crate::model::hub::locate_model;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::{Align, TextTable};
@@ -29,6 +29,9 @@ pub struct InspectArgs {
     /// Context length of the memory figures [default: the model's, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
+    /// Sequences at once of the memory figures
+    #[arg(long, value_name = "N", value_parser = units::count(1..=1024), default_value_t = 1)]
+    batch: usize,
     /// Print a JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -39,8 +42,12 @@ pub struct InspectArgs {
 pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
     let folder = locate_model(&args.model)?;
     let engine = load(&folder, args.engine)?;
-    let context = args.context.map_or(engine.spec().max_position_embeddings.min(4096), |n| n as usize);
-    let facts = facts(&engine, &folder.display().to_string(), context);
+    let longest = engine.spec().max_position_embeddings;
+    let context = args.context.map_or(longest.min(4096), |n| n as usize);
+    if context > longest {
+        note(&format!("warning: --context {context} is beyond the model's context of {longest} tokens"));
+    }
+    let facts = facts(&engine, &folder.display().to_string(), (context, args.batch));
     if args.json {
         print(&format!("{facts}\n"))?;
     } else {
@@ -50,14 +57,15 @@ pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
 }
 
 /// All facts, in groups.
-fn facts(engine: &Engine, folder: &str, context: usize) -> Value {
+fn facts(engine: &Engine, folder: &str, memory: (usize, usize)) -> Value {
     json!({
         "model": model_facts(engine.spec(), folder),
         "attention": attention_facts(engine.spec()),
         "weights": weight_facts(engine),
         "tokenizer": tokenizer_facts(engine),
         "run": run_facts(engine),
-        "memory": memory_facts(engine, context),
+        "found_in": found_in(engine),
+        "memory": memory_facts(engine, memory),
     })
 }
 
@@ -68,6 +76,10 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
         "layers": s.layers.len(),
         "hidden_size": s.hidden_size,
         "intermediate_size": s.intermediate_size,
+        "experts": s.experts.map(|experts| {
+            let ExpertSpec { num_experts, num_experts_per_tok, moe_intermediate_size, .. } = experts;
+            format!("{num_experts_per_tok} of {num_experts} a token, each {moe_intermediate_size} wide")
+        }),
         "activation": match s.activation { Activation::Silu => "silu", Activation::GeluTanh => "gelu (tanh)" },
         "norms": match s.norms {
             Norms::Before => "before each block",
@@ -167,11 +179,19 @@ fn run_facts(engine: &Engine) -> Value {
     })
 }
 
-/// Bytes at a context of n tokens, all of them a traced response.
-fn memory_facts(engine: &Engine, context: usize) -> Value {
-    let (weights, memory) = (engine.weights().byte_len(), engine.expected_memory(context));
+/// Where settings that checkpoints keep in several places were found.
+fn found_in(engine: &Engine) -> Value {
+    let sources = engine.spec().sources.iter().map(|(setting, place)| ((*setting).to_owned(), json!(place)));
+    sources.chain([("head".to_owned(), json!(engine.weights().head.name))]).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// Bytes of so many sequences at a context of n tokens, all of them a traced response.
+fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
+    let (weights, mut memory) = (engine.weights().byte_len(), engine.expected_memory(context));
+    (memory.cache, memory.trace) = (batch * memory.cache, batch * memory.trace);
     json!({
         "tokens": context,
+        "batch": Some(batch).filter(|batch| *batch > 1),
         "weights": weights,
         "kv_cache": memory.cache,
         "kv_cache_per_token": memory.cache_row,
@@ -188,7 +208,7 @@ fn tables(facts: &Value, look: TermStyle) -> String {
     for (group, entries) in facts.as_object().into_iter().flatten() {
         let mut table = TextTable::new([("", Align::Left), ("", Align::Left)]);
         for (name, value) in entries.as_object().into_iter().flatten() {
-            let bytes = group == "memory" && name != "tokens" || name.starts_with("bytes");
+            let bytes = group == "memory" && !["tokens", "batch"].contains(&name.as_str()) || name.starts_with("bytes");
             let text = match value.as_u64() {
                 Some(size) if bytes => units::bytes(size as usize),
                 _ => plain(value),

@@ -130,6 +130,7 @@ impl Engine {
         let tokenizer = Arc::new(Tokenizer::from_folder(folder)?);
         if spec.eos_token_ids.is_empty() {
             spec.eos_token_ids.extend(tokenizer.eos_token_id());
+            spec.sources.push(("eos", if spec.eos_token_ids.is_empty() { "nowhere" } else { "the tokenizer" }));
         }
         let chat_template = ChatTemplate::from_folder(folder, &tokenizer)?;
         let (backend, cuda_fallback_reason) = open_backend(spec, &weights, &options, progress)?;
@@ -178,7 +179,8 @@ impl Engine {
 
     /// Bytes of the weights that a decode step reads.
     pub fn weight_bytes_per_token(&self) -> usize {
-        self.backend.weight_bytes_per_token().unwrap_or_else(|| self.weights.bytes_per_token())
+        let in_files = || self.weights.bytes_per_token(self.spec(), |weight| weight.byte_len());
+        self.backend.weight_bytes_per_token().unwrap_or_else(in_files)
     }
 
     /// Bytes besides the weights' for a sequence of `tokens` tokens, all of them a traced response with K as published.

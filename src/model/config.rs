@@ -47,6 +47,18 @@ pub struct LayerSpec {
     pub window: Option<usize>,
     /// Index into [`ModelSpec::rope`].
     pub rope: usize,
+    /// The feed-forward network is a mixture of [`ModelSpec::experts`].
+    pub experts: bool,
+}
+
+/// A mixture of experts: every token goes through those of the highest router probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertSpec {
+    pub num_experts: usize,
+    pub num_experts_per_tok: usize,
+    pub moe_intermediate_size: usize,
+    /// The chosen experts' probabilities are scaled to a sum of 1.
+    pub norm_topk_prob: bool,
 }
 
 /// A decoder-only transformer of the Llama / Qwen / Gemma families. Names are the published config keys.
@@ -96,9 +108,12 @@ pub struct ModelSpec {
     pub rope: Vec<RopeSpec>,
     /// `num_hidden_layers` of them.
     pub layers: Vec<LayerSpec>,
+    pub experts: Option<ExpertSpec>,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
+    /// Where settings that checkpoints keep in several places were found.
+    pub sources: Vec<(&'static str, &'static str)>,
     /// Every id that ends a generation: of `config.json` and `generation_config.json`, or else the tokenizer's.
     pub eos_token_ids: Vec<u32>,
 }

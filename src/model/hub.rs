@@ -18,8 +18,8 @@ pub enum LocateError {
     #[error("{} is a file; give the model's folder, the one with config.json", path.display())]
     NotAFolder { path: PathBuf },
     /// A folder, but not a model's.
-    #[error("{} is no model folder: {missing} is missing", folder.display())]
-    Incomplete { folder: PathBuf, missing: &'static str },
+    #[error("{} is {what}", folder.display())]
+    NotAModel { folder: PathBuf, what: &'static str },
     /// The embedded model cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
@@ -139,10 +139,17 @@ fn hub_cache(environment: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> 
 
 fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
     if folder.join("config.json").is_file() {
-        Ok(folder)
-    } else {
-        Err(LocateError::Incomplete { folder, missing: "config.json" })
+        return Ok(folder);
     }
+    let has = |wanted: &str| entries(&folder).iter().any(|name| name.ends_with(wanted));
+    let what = if has("adapter_config.json") {
+        "a LoRA adapter; merge it into its base model (merge_and_unload of peft) and give that folder"
+    } else if has(".gguf") {
+        "a folder of GGUF files, which are not read; download the model's own repository (safetensors)"
+    } else {
+        "no model folder: config.json is missing"
+    };
+    Err(LocateError::NotAModel { folder, what })
 }
 
 fn looks_like_a_path(name: &str) -> bool {
@@ -213,6 +220,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().to_str().unwrap();
         assert_eq!(message(name, &[]), format!("{name} is no model folder: config.json is missing"));
+        std::fs::write(folder.path().join("model-Q4_K_M.gguf"), "").unwrap();
+        assert!(message(name, &[]).contains("GGUF"), "{}", message(name, &[]));
+        std::fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
+        assert!(message(name, &[]).contains("a LoRA adapter; merge it"), "{}", message(name, &[]));
         let file = folder.path().join("config.json");
         std::fs::write(&file, "{}").unwrap();
         assert_eq!(locate_with(name, only(&[])).unwrap(), folder.path());

@@ -1,7 +1,7 @@
 //! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay where they
 //! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
 
-use super::config::{Norms, QkNorm, head_order};
+use super::config::{ExpertSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
 use crate::files;
 use half::{bf16, f16};
@@ -214,16 +214,25 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub post_attention_norm: Option<V>,
     /// `[hidden_size]`, of the feed-forward network's input, as `input_norm`.
     pub feed_forward_norm: Option<V>,
-    /// `[intermediate_size, hidden_size]`, both.
-    pub gate: M,
-    pub up: M,
-    /// `[hidden_size, intermediate_size]`
-    pub down: M,
+    /// `[num_experts, hidden_size]`: the experts' logits, in a layer that has several.
+    pub router: Option<M>,
+    /// One in a dense layer.
+    pub experts: Vec<Expert<M>>,
     pub gate_bias: Option<V>,
     pub up_bias: Option<V>,
     pub down_bias: Option<V>,
     /// `[hidden_size]`, of the feed-forward network's output, as `post_attention_norm`.
     pub post_feed_forward_norm: Option<V>,
+}
+
+/// A feed-forward network: down (act(gate x) ⊙ up x).
+#[derive(Clone, Debug)]
+pub struct Expert<M = Weight> {
+    /// `[intermediate_size, hidden_size]`, both; of several experts `[moe_intermediate_size, hidden_size]`.
+    pub gate: M,
+    pub up: M,
+    /// The transpose.
+    pub down: M,
 }
 
 /// All weights of a model.
@@ -272,7 +281,7 @@ impl Weights {
 
     /// Every matrix once (a tied head is not named again).
     pub fn matrices(&self) -> Vec<&Weight> {
-        let layers = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
+        let layers = self.layers.iter().flat_map(|l| l.products().chain(&l.router));
         let head = (self.head.name != self.embedding.name).then_some(&self.head);
         std::iter::once(&self.embedding).chain(layers).chain(head).collect()
     }
@@ -282,10 +291,16 @@ impl Weights {
         self.matrices().iter().map(|w| w.byte_len()).sum()
     }
 
-    /// Bytes that one decode step reads: every matrix but the embedding, of which it reads a row.
-    pub fn bytes_per_token(&self) -> usize {
-        self.byte_len() - self.embedding.byte_len()
-            + if self.head.name == self.embedding.name { self.head.byte_len() } else { 0 }
+    /// Bytes that one decode step reads, where a matrix has `bytes`: all but the embedding, of which it reads a row, and the
+    /// experts that are not chosen.
+    pub fn bytes_per_token(&self, spec: &ModelSpec, bytes: impl Fn(&Weight) -> usize) -> usize {
+        let layer = |l: &LayerWeights| {
+            let all: usize = l.products().chain(&l.router).map(&bytes).sum();
+            let expert = |e: &Expert| [&e.gate, &e.up, &e.down].into_iter().map(&bytes).sum::<usize>();
+            let idle = spec.experts.filter(|_| l.router.is_some()).map_or(0, |e| e.num_experts - e.num_experts_per_tok);
+            all - idle * l.experts.first().map_or(0, expert)
+        };
+        self.layers.iter().map(layer).sum::<usize>() + bytes(&self.head)
     }
 
     /// Looks for NaN and infinity in every matrix: the explanation of a pass that was not finite. Reads all weights.
@@ -318,6 +333,18 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     };
     let qkv = |at, name: &str, rows| part("self_attn.qkv_proj", (at, q_rows + 2 * kv_rows), name, rows);
     let gate_up = |at, name: &str| part("mlp.gate_up_proj", (at, 2 * inner), name, inner);
+    let dense = || -> Result<Expert, ModelError> {
+        let (gate, up) = (gate_up(0, "mlp.gate_proj")?, gate_up(inner, "mlp.up_proj")?);
+        Ok(Expert { gate, up, down: matrix("mlp.down_proj", hidden, inner)? })
+    };
+    let several = spec.experts.filter(|_| spec.layers[layer].experts);
+    let (router, experts) = match several {
+        None => (None, vec![dense()?]),
+        Some(spec) => {
+            let router = matrix("mlp.gate", spec.num_experts, hidden)?;
+            (Some(router), experts(index, &name("mlp.experts"), spec, hidden)?)
+        }
+    };
     let (q, k, v) = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
     let (before, after) = (spec.norms != Norms::After, spec.norms != Norms::Before);
     // the norm of the feed-forward network's input is named by its place only where attention's output has a norm
@@ -341,9 +368,8 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         o_bias: bias(spec.output_bias, "self_attn.o_proj", hidden)?,
         post_attention_norm: norm(after, "post_attention_layernorm", hidden)?,
         feed_forward_norm: norm(before, feed_forward_norm, hidden)?,
-        gate: gate_up(0, "mlp.gate_proj")?,
-        up: gate_up(inner, "mlp.up_proj")?,
-        down: matrix("mlp.down_proj", hidden, inner)?,
+        router,
+        experts,
         gate_bias: bias(spec.mlp_bias, "mlp.gate_proj", inner)?,
         up_bias: bias(spec.mlp_bias, "mlp.up_proj", inner)?,
         down_bias: bias(spec.mlp_bias, "mlp.down_proj", hidden)?,
@@ -356,7 +382,40 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     Ok(weights)
 }
 
+/// A layer's experts: matrices of their own, or all in two tensors of three dimensions.
+fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> Result<Vec<Expert>, ModelError> {
+    let inner = spec.moe_intermediate_size;
+    let stacked = format!("{name}.gate_up_proj");
+    if !index.tensors.contains_key(&stacked) {
+        let matrix = |expert: usize, part: &str, rows, width| {
+            index.matrix(&format!("{name}.{expert}.{part}_proj.weight"), rows, width)
+        };
+        let expert = |e| {
+            let (gate, up) = (matrix(e, "gate", inner, hidden)?, matrix(e, "up", inner, hidden)?);
+            Ok(Expert { gate, up, down: matrix(e, "down", hidden, inner)? })
+        };
+        return (0..spec.num_experts).map(expert).collect();
+    }
+    let gate_up = index.stack(&stacked, [spec.num_experts, 2 * inner, hidden])?;
+    let down = index.stack(&format!("{name}.down_proj"), [spec.num_experts, hidden, inner])?;
+    let rows = |of: &Weight, expert: usize, part: &str, first: usize, rows: usize| {
+        of.part(format!("{name}.{expert}.{part}_proj.weight"), first..first + rows)
+    };
+    let expert = |e: usize| Expert {
+        gate: rows(&gate_up, e, "gate", 2 * e * inner, inner),
+        up: rows(&gate_up, e, "up", (2 * e + 1) * inner, inner),
+        down: rows(&down, e, "down", e * hidden, hidden),
+    };
+    Ok((0..spec.num_experts).map(expert).collect())
+}
+
 impl LayerWeights {
+    /// Every matrix but the router.
+    pub fn products(&self) -> impl Iterator<Item = &Weight> {
+        let experts = self.experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(experts)
+    }
+
     /// Puts the components of every query and key in another order, the same for both, which their products do not see.
     fn reorder_heads(&mut self, order: &[usize]) {
         let vector = |values: &mut Option<Vec<f32>>| {
@@ -444,6 +503,12 @@ impl TensorIndex {
     fn matrix(&self, name: &str, rows: usize, in_features: usize) -> Result<Weight, ModelError> {
         let (entry, dtype) = self.entry(name, &[rows, in_features])?;
         Ok(entry.weight(name, rows, in_features, dtype))
+    }
+
+    /// Matrices of one shape, one after another, as one of all their rows.
+    fn stack(&self, name: &str, shape: [usize; 3]) -> Result<Weight, ModelError> {
+        let (entry, dtype) = self.entry(name, &shape)?;
+        Ok(entry.weight(name, shape[0] * shape[1], shape[2], dtype))
     }
 
     /// A norm weight or bias, checked to be finite.

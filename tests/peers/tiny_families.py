@@ -14,8 +14,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "tests/data/tiny_families.jsonl"
@@ -51,6 +50,9 @@ MODELS = {
         "sliding_attention", "full_attention", "sliding_attention", "full_attention"]}),
     "ministral3": ("ministral3", "Ministral3ForCausalLM", {"rope_parameters": {
         **YARN, "original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}}),
+    "qwen3_moe": ("qwen3_moe", "Qwen3MoeForCausalLM", {
+        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": False,
+        "decoder_sparse_step": 2, "tie_word_embeddings": False}),
     "smollm3_sliding": ("smollm3", "SmolLM3ForCausalLM", {
         "use_sliding_window": True, "sliding_window": 9, "no_rope_layer_interval": 2, "attention_bias": True}),
 }
@@ -72,12 +74,10 @@ def entropy(alpha):
 
 def results(folder, seed):
     """What transformers gives for random tokens."""
-    config = AutoConfig.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    missing, unexpected = model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    model.tie_weights()
-    model = model.double()
+    model, loaded = AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32, output_loading_info=True)
+    assert not loaded["missing_keys"] and not loaded["unexpected_keys"], loaded
+    model, config = model.eval().double(), model.config
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(3, config.vocab_size, (1, TOKENS), generator=draw)
     with torch.no_grad():

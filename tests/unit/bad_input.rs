@@ -52,6 +52,7 @@ fn missing_files() {
 #[test]
 fn shard_names_stay_in_the_folder() {
     let message = error(|f| {
+        std::fs::remove_file(f.join("model.safetensors")).unwrap();
         let index = json!({"weight_map": {"model.norm.weight": "../../etc/passwd"}});
         std::fs::write(f.join("model.safetensors.index.json"), index.to_string()).unwrap();
     });

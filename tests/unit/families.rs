@@ -17,7 +17,7 @@ pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", 
 
 /// Golden models whose entropies were not made by the method's weights (a row's own token has one, and γ begins there): of
 /// these only what the model predicts is compared. `tests/data/tiny_families.jsonl` has entropies of the same families.
-const PREDICTIONS: [&str; 5] = ["gemma1", "gemma3_multimodal", "mistral", "smollm3", "olmo2"];
+const PREDICTIONS: [&str; 6] = ["gemma1", "gemma3_multimodal", "mistral", "smollm3", "olmo2", "qwen3moe"];
 
 /// A model with its results.
 pub struct Family {
@@ -58,6 +58,11 @@ pub fn families() -> Vec<Family> {
         Family { name, golden, folder: made.path().to_owned(), _made: Some(made) }
     });
     stored.into_iter().flatten().chain(made).collect()
+}
+
+/// Those that there are CUDA kernels for.
+pub fn cuda_families() -> impl Iterator<Item = Family> {
+    families().into_iter().filter(|family| !family.name.contains("moe"))
 }
 
 /// Writes the weights that `tests/peers/tiny_families.py` gives to transformers, where it says so.

@@ -105,3 +105,71 @@ fn an_untied_head_is_used_where_the_config_says_so() {
     write(&folder.path().join("model.safetensors"), &tensors, Dtype::BF16);
     assert_ne!(steps(folder.path()), tied);
 }
+
+/// Where the file has a head that is not the embedding, it counts, whatever `tie_word_embeddings` says.
+#[test]
+fn a_head_beside_a_tied_config_is_used_with_a_warning() {
+    let folder = folder();
+    let (path, tied) = (folder.path().join("model.safetensors"), steps(folder.path()));
+    let warnings = || {
+        let engine = Engine::load(folder.path(), EngineOptions::default()).unwrap();
+        engine.warnings().cloned().collect::<Vec<String>>()
+    };
+    let mut tensors = read(folder.path());
+    let embedding = tensors.iter().find(|t| t.name == "model.embed_tokens.weight").unwrap();
+    tensors.push(Tensor {
+        name: "lm_head.weight".to_owned(),
+        shape: embedding.shape.clone(),
+        values: embedding.values.clone(),
+    });
+    write(&path, &tensors, Dtype::BF16);
+    assert_eq!((steps(folder.path()), warnings()), (tied.clone(), Vec::new()), "a head equal to the embedding");
+    tensors.last_mut().unwrap().values.iter_mut().for_each(|x| *x = -*x);
+    write(&path, &tensors, Dtype::BF16);
+    assert_ne!(steps(folder.path()), tied);
+    assert!(warnings()[0].contains("tie_word_embeddings: true, but lm_head.weight"), "{:?}", warnings());
+}
+
+#[test]
+fn a_single_file_beside_a_stale_index_is_read() {
+    let folder = folder();
+    let expected = steps(folder.path());
+    let stale = json!({"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}});
+    std::fs::write(folder.path().join("model.safetensors.index.json"), stale.to_string()).unwrap();
+    assert_eq!(steps(folder.path()), expected);
+}
+
+/// Ends and beginnings of a sequence are found in whichever file has them.
+#[test]
+fn special_tokens_are_found_in_every_file() {
+    let folder = folder();
+    let put =
+        |name: &str, value: serde_json::Value| std::fs::write(folder.path().join(name), value.to_string()).unwrap();
+    let mut config = tiny::config();
+    config["eos_token_id"] = json!(null);
+    put("config.json", config);
+    let ends = || {
+        let engine = Engine::load(folder.path(), EngineOptions::default()).unwrap();
+        (engine.spec().eos_token_ids.clone(), engine.tokenizer().bos_token().map(str::to_owned))
+    };
+    let _ = std::fs::remove_file(folder.path().join("tokenizer_config.json"));
+    assert_eq!(ends(), (vec![], None));
+    put("special_tokens_map.json", json!({"eos_token": {"content": "<end>"}, "bos_token": "<end>"}));
+    assert_eq!(ends(), (vec![tiny::END], Some("<end>".to_owned())));
+    put("special_tokens_map.json", json!({}));
+    put("tokenizer_config.json", json!({"eos_token": "<end>"}));
+    assert_eq!(ends(), (vec![tiny::END], None));
+    put("generation_config.json", json!({"eos_token_id": [7]}));
+    assert_eq!(ends().0, [7], "the tokenizer's is for where nothing else says");
+}
+
+/// What a folder is instead of a model's.
+#[test]
+fn quantized_checkpoints_are_named() {
+    let folder = folder();
+    let mut config = tiny::config();
+    config["quantization_config"] = json!({"quant_method": "awq", "bits": 4});
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let error = Engine::load(folder.path(), EngineOptions::default()).err().unwrap().to_string();
+    assert!(error.contains("weights quantized by awq are not supported") && error.contains("--weights q8"), "{error}");
+}

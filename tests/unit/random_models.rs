@@ -11,10 +11,15 @@ use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 
 /// What [`RandomModel::new`] knows.
-pub const RANDOM_FAMILIES: [&str; 14] = [
+pub const RANDOM_FAMILIES: [&str; 15] = [
     "llama", "llama3", "yarn", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "smollm3", "olmo2", "olmo3",
-    "phi3", "granite",
+    "phi3", "granite", "qwen3moe",
 ];
+
+/// The families that there are CUDA kernels for.
+pub fn cuda_families() -> impl Iterator<Item = &'static str> {
+    RANDOM_FAMILIES.into_iter().filter(|family| *family != "qwen3moe")
+}
 
 /// A model's description; its weights follow from it.
 #[derive(Clone, Debug)]
@@ -76,6 +81,14 @@ impl RandomModel {
                 json!({}),
             ),
             "qwen3" => ("Qwen3", json!({"rope_theta": 1e6}), json!({})),
+            "qwen3moe" => {
+                let (experts, step) = (pick(2, 9), pick(1, 2));
+                let own = json!({
+                    "num_experts": experts, "num_experts_per_tok": pick(1, experts), "moe_intermediate_size": pick(5, 40),
+                    "norm_topk_prob": flag, "decoder_sparse_step": step
+                });
+                ("Qwen3Moe", own, json!({}))
+            }
             "gemma" => ("Gemma", json!({}), gemma),
             "mistral" => ("Mistral", json!({"sliding_window": if flag { json!(21) } else { json!(null) }}), json!({})),
             "smollm3" => ("SmolLM3", json!({"no_rope_layer_interval": 2, "rope_theta": 1e4}), json!({})),

@@ -3,13 +3,14 @@
 use super::attention::{self, AttentionRow};
 use super::input_rounding::{InputRounding, Output, round_inputs, round_operands};
 use super::matmul::{Job, matmul, matmul_many};
+use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
 use super::trace::Selection;
 use super::{CpuBackend, norm};
 use crate::backend::{BackendError, DType, Operations};
 use crate::model::ModelSpec;
 use crate::model::config::Activation;
-use crate::model::weights::LayerWeights;
+use crate::model::weights::{Expert, LayerWeights};
 
 impl CpuBackend {
     /// h ← (norm of) x, every row.
@@ -70,6 +71,23 @@ impl CpuBackend {
         self.options.input_rounding.terms(self.pass.width, output)
     }
 
+    /// h ← W_down (act(W_gate h) ⊙ W_up h), every row.
+    fn dense_feed_forward(&mut self, l: &LayerWeights) {
+        let (Expert { gate, up, down }, terms) = (&l.experts[0], self.terms(Output::Values));
+        let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
+        let (pass, inner) = (&mut self.pass, self.spec.intermediate_size);
+        round_inputs(&mut pass.h, width, gate.elements(), terms);
+        let mut jobs = [
+            Job { w: self.packed.matrix(gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
+            Job { w: self.packed.matrix(up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
+        ];
+        matmul_many(&self.pool, isa, &mut jobs, &pass.h, n);
+        activate(&self.pool, isa, self.spec.activation, &mut pass.gate, &pass.up, inner);
+        round_inputs(&mut pass.gate, inner, down.elements(), terms);
+        let down = self.packed.matrix(down);
+        matmul(&self.pool, isa, &down, &pass.gate, n, &mut pass.h, width, l.down_bias.as_deref());
+    }
+
     /// Offers every head of a layer to the traced rows' selections.
     fn select_heads(&mut self, layer: usize) {
         let (heads, head_dim) = (self.spec.num_attention_heads, self.spec.head_dim);
@@ -82,6 +100,15 @@ impl CpuBackend {
             }
         }
     }
+}
+
+/// gate ← act(gate) ⊙ up, both `[rows, inner]`.
+pub(super) fn activate(pool: &ThreadPool, isa: Isa, by: Activation, gate: &mut [f32], up: &[f32], inner: usize) {
+    let activate = match by {
+        Activation::Silu => norm::silu_mul,
+        Activation::GeluTanh => norm::gelu_tanh_mul,
+    };
+    each_row(pool, gate, inner, &|row, gate| activate(isa, gate, &up[row * inner..(row + 1) * inner]));
 }
 
 /// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads when there are many.
@@ -187,35 +214,11 @@ impl Operations for CpuBackend {
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         self.norm_input(|l| l.feed_forward_norm.as_deref(), layer);
-        let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
-        let (isa, n, inner) = (self.options.isa, self.pass.rows.len(), self.spec.intermediate_size);
-        let pass = &mut self.pass;
-        round_inputs(&mut pass.h, self.spec.hidden_size, l.gate.elements(), terms);
-        let mut jobs = [
-            Job { w: self.packed.matrix(&l.gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
-            Job { w: self.packed.matrix(&l.up), bias: l.up_bias.as_deref(), y: &mut pass.up, y_stride: inner },
-        ];
-        matmul_many(&self.pool, isa, &mut jobs, &pass.h, n);
-        let up = &pass.up;
-        let activate = match self.spec.activation {
-            Activation::Silu => norm::silu_mul,
-            Activation::GeluTanh => norm::gelu_tanh_mul,
-        };
-        each_row(&self.pool, &mut pass.gate, inner, &|row, gate| {
-            activate(isa, gate, &up[row * inner..(row + 1) * inner]);
-        });
-        round_inputs(&mut pass.gate, inner, l.down.elements(), terms);
-        let width = self.spec.hidden_size;
-        matmul(
-            &self.pool,
-            isa,
-            &self.packed.matrix(&l.down),
-            &pass.gate,
-            n,
-            &mut pass.h,
-            width,
-            l.down_bias.as_deref(),
-        );
+        let weights = self.weights.clone();
+        match (&weights.layers[layer].router, self.spec.experts) {
+            (Some(router), Some(spec)) => self.mix_experts(layer, router, &spec),
+            _ => self.dense_feed_forward(&weights.layers[layer]),
+        }
         self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
         Ok(())
     }

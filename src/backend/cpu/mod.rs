@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod cache;
+mod experts;
 mod input_rounding;
 mod layer;
 pub mod matmul;
@@ -152,7 +153,7 @@ impl Backend for CpuBackend {
     }
 
     fn weight_bytes_per_token(&self) -> Option<usize> {
-        Some(self.packed.bytes_per_token(&self.weights))
+        Some(self.packed.bytes_per_token(&self.weights, &self.spec))
     }
 
     fn max_rows(&self) -> usize {

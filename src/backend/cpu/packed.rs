@@ -4,8 +4,8 @@ use super::matmul::q8::{Q8Block, quantize};
 use super::matmul::{Matrix, Numbers};
 use super::threads::{Disjoint, ThreadPool};
 use crate::backend::WeightFormat;
-use crate::model::Weights;
-use crate::model::weights::Weight;
+use crate::model::weights::{LayerWeights, Weight};
+use crate::model::{ModelSpec, Weights};
 use std::collections::HashMap;
 
 /// The matrices that are held in another format, by name; the others are taken from their files. Rows of the embedding always are.
@@ -40,9 +40,9 @@ impl Packed {
     }
 
     /// Bytes of the matrices that a decode step reads.
-    pub fn bytes_per_token(&self, weights: &Weights) -> usize {
-        let bytes = |weight: &Weight| self.q8.get(&weight.name).map(|blocks| size_of_val(&blocks[..]));
-        products(weights).map(|weight| bytes(weight).unwrap_or(weight.byte_len())).sum()
+    pub fn bytes_per_token(&self, weights: &Weights, spec: &ModelSpec) -> usize {
+        let packed = |weight: &Weight| self.q8.get(&weight.name).map(|blocks| size_of_val(&blocks[..]));
+        weights.bytes_per_token(spec, |weight| packed(weight).unwrap_or(weight.byte_len()))
     }
 
     /// Bytes held besides the files.
@@ -51,8 +51,8 @@ impl Packed {
     }
 }
 
-/// Every matrix that activations are multiplied with.
+/// Every matrix that activations are multiplied with, but for routers, which stay as they are.
 fn products(weights: &Weights) -> impl Iterator<Item = &Weight> {
-    let layers = weights.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down]);
+    let layers = weights.layers.iter().flat_map(LayerWeights::products);
     layers.chain(std::iter::once(&weights.head))
 }

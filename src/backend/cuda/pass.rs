@@ -20,6 +20,7 @@ use crate::backend::entropy::EntropyRule;
 use crate::backend::{BackendError, Operations, Row, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::{Activation, QkNorm};
+use crate::model::weights::Expert;
 
 /// The pass in flight, or the last one.
 #[derive(Clone, Debug, Default)]
@@ -147,14 +148,15 @@ impl Operations for CudaBackend {
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
-        let gate = Job { w: &w.gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
-        let up = Job { w: &w.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
+        let Expert { gate, up, down } = &w.experts[0];
+        let gate = Job { w: gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
+        let up = Job { w: up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
         let activation = (self.spec.activation == Activation::GeluTanh).into();
         let norm = self.input_norm(w.feed_forward_norm.as_ref());
-        let rounded = self.wide(&w.down)?;
+        let rounded = self.wide(down)?;
         let gated = self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation, rounded)?;
         let norm = w.post_feed_forward_norm.as_ref();
-        Ok(self.add_residual(gated, &w.down, w.down_bias.as_ref(), norm)?)
+        Ok(self.add_residual(gated, down, w.down_bias.as_ref(), norm)?)
     }
 
     fn final_norm(&mut self) -> Result<(), BackendError> {

@@ -7,7 +7,7 @@ use super::context::Device;
 use super::error::{Context, CudaError};
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
-use crate::model::weights::{DType, LayerWeights, Weight};
+use crate::model::weights::{DType, Expert, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
@@ -129,10 +129,13 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     if spec.vocab_size > 1 << 20 {
         return Err(CudaError::Unsupported(format!("vocab_size is {}: expected at most 2^20", spec.vocab_size)));
     }
-    for layer in &weights.layers {
-        if dtype_on_device(layer.gate.dtype) != dtype_on_device(layer.up.dtype) {
-            let (gate, up) = (layer.gate.dtype.name(), layer.up.dtype.name());
-            return Err(CudaError::Unsupported(format!("{} is {gate}, {} is {up}", layer.gate.name, layer.up.name)));
+    if weights.layers.iter().any(|layer| layer.router.is_some()) {
+        return Err(CudaError::Unsupported("a mixture of experts: use --device cpu".to_owned()));
+    }
+    for Expert { gate, up, .. } in weights.layers.iter().flat_map(|layer| &layer.experts) {
+        if dtype_on_device(gate.dtype) != dtype_on_device(up.dtype) {
+            let message = format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name());
+            return Err(CudaError::Unsupported(message));
         }
     }
     Ok(())
@@ -181,16 +184,23 @@ impl<'a> Uploader<'a> {
             o_bias: optional(&times(&layer.o_bias))?,
             post_attention_norm: optional(&layer.post_attention_norm)?,
             feed_forward_norm: optional(&layer.feed_forward_norm)?,
-            gate: self.matrix(&layer.gate)?,
-            up: self.matrix(&layer.up)?,
-            down: self.matrix(&layer.down)?,
+            router: None,
+            experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
             gate_bias: optional(&layer.gate_bias)?,
             up_bias: optional(&layer.up_bias)?,
             down_bias: optional(&times(&layer.down_bias))?,
             post_feed_forward_norm: optional(&layer.post_feed_forward_norm)?,
         };
         if residual != 1.0 {
-            (uploaded.o, uploaded.down) = (uploaded.o.times(residual, device)?, uploaded.down.times(residual, device)?);
+            uploaded.o = uploaded.o.times(residual, device)?;
+        }
+        Ok(uploaded)
+    }
+
+    fn expert(&mut self, Expert { gate, up, down }: &Expert, residual: f32) -> Result<Expert<Matrix>, CudaError> {
+        let mut uploaded = Expert { gate: self.matrix(gate)?, up: self.matrix(up)?, down: self.matrix(down)? };
+        if residual != 1.0 {
+            uploaded.down = uploaded.down.times(residual, self.device)?;
         }
         Ok(uploaded)
     }

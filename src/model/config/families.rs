@@ -187,6 +187,32 @@ pub(super) const FAMILIES: &[Family] = &[
         qk_norm: QkNorm::Head,
         ..QWEN2
     },
+    Family {
+        architecture: "Qwen3MoeForCausalLM",
+        model_type: "qwen3_moe",
+        keys: &[
+            "attention_bias",
+            "use_sliding_window",
+            "sliding_window",
+            "num_experts",
+            "num_local_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            "norm_topk_prob",
+            "decoder_sparse_step",
+            "mlp_only_layers",
+        ],
+        defaults: || {
+            json!({
+                "max_position_embeddings": 32768, "num_key_value_heads": 4, "use_sliding_window": false,
+                "sliding_window": 4096, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "decoder_sparse_step": 1,
+            })
+        },
+        qkv_bias: false,
+        qk_norm: QkNorm::Head,
+        slides: Slides::All,
+        ..QWEN2
+    },
     GEMMA,
     GEMMA2,
     Family {

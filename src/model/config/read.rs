@@ -1,7 +1,7 @@
 //! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] that they make.
 
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
-use super::{Activation, LayerSpec, RopeScaling, RopeSpec, architectures};
+use super::{Activation, ExpertSpec, LayerSpec, RopeScaling, RopeSpec, architectures};
 use crate::files;
 use crate::model::{ModelError, ModelSpec};
 use serde::Deserialize;
@@ -16,13 +16,16 @@ pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
     let path = folder.join(CONFIG);
     let mut spec = of_config(&path, &read_tree(&path)?)?;
     let generation = folder.join("generation_config.json");
+    let mut ends = if spec.eos_token_ids.is_empty() { "generation_config.json" } else { CONFIG };
     if generation.is_file() {
         for id in typed::<Generation>(&generation, &read_tree(&generation)?)?.eos_token_id.0 {
             if !spec.eos_token_ids.contains(&id) {
                 spec.eos_token_ids.push(id);
+                ends = if ends == CONFIG { "config.json and generation_config.json" } else { ends };
             }
         }
     }
+    spec.sources.extend((!spec.eos_token_ids.is_empty()).then_some(("eos", ends)));
     Ok(spec)
 }
 
@@ -36,6 +39,11 @@ pub(super) fn of_config(path: &Path, tree: &Value) -> Result<ModelSpec, ModelErr
 
 /// The family of a text model, or of the `text_config` of a multimodal one.
 fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
+    if let Some(Quantization { quant_method }) = &named.quantization_config {
+        let method = quant_method.as_deref().unwrap_or("an unnamed method");
+        let instead = "use the original checkpoint, in 8 bits with --weights q8";
+        return Err(("quantization_config", format!("weights quantized by {method} are not supported; {instead}")));
+    }
     let name = named.architectures.as_ref().and_then(|names| names.first());
     let name = name.ok_or(("architectures", "expected a list with one name, found none".to_owned()))?;
     if let Some(family) = FAMILIES.iter().find(|family| family.architecture == name) {
@@ -150,6 +158,12 @@ struct Generation {
 struct Named {
     architectures: Option<Vec<String>>,
     text_config: Option<TextConfig>,
+    quantization_config: Option<Quantization>,
+}
+
+#[derive(Deserialize)]
+struct Quantization {
+    quant_method: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -192,6 +206,14 @@ struct Config {
     no_rope_layer_interval: Option<Size>,
     layer_types: Option<Vec<LayerType>>,
     use_bidirectional_attention: Option<bool>,
+    num_experts: Option<Size>,
+    /// The newer name of `num_experts`.
+    num_local_experts: Option<Size>,
+    num_experts_per_tok: Option<Size>,
+    moe_intermediate_size: Option<Size>,
+    norm_topk_prob: Option<bool>,
+    decoder_sparse_step: Option<Size>,
+    mlp_only_layers: Option<Vec<usize>>,
     // some write 0 or -1 where they do not use it
     sliding_window: Option<Value>,
     use_sliding_window: Option<bool>,
@@ -258,9 +280,15 @@ impl Config {
         }
         let attention_bias = self.attention_bias.unwrap_or(false);
         let by_width = 1.0 / self.query_pre_attn_scalar.map_or(head_dim as f32, Positive::f32).sqrt();
-        let layers = self.layers(family)?;
+        let experts = self.experts()?;
+        let layers = self.layers(family, experts.is_some())?;
         let (rope, longer_context) = self.rope(family, head_dim)?;
         let context = self.max_position_embeddings.0;
+        let rope_source = match (&self.rope_scaling, &self.rope_parameters) {
+            (Some(_), _) => "rope_scaling",
+            (None, Some(_)) => "rope_parameters",
+            (None, None) => "rope_theta",
+        };
         Ok(ModelSpec {
             architecture,
             hidden_size,
@@ -291,8 +319,10 @@ impl Config {
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(false),
             fused: family.fused,
             layers,
+            experts,
             rope,
             boxed_instruction: family.boxed_instruction,
+            sources: vec![("rope", rope_source)],
             bos_token_id: self.bos_token_id.0.first().copied(),
             eos_token_ids: self.eos_token_id.0,
         })
@@ -311,18 +341,36 @@ impl Config {
         }
     }
 
-    fn layers(&self, family: &Family) -> Result<Vec<LayerSpec>, Wrong> {
+    fn experts(&self) -> Result<Option<ExpertSpec>, Wrong> {
+        let found = (self.num_local_experts.or(self.num_experts), self.num_experts_per_tok, self.moe_intermediate_size);
+        let (Some(num_experts), Some(chosen), Some(inner)) = found else { return Ok(None) };
+        if chosen.0 > num_experts.0 {
+            let message = format!("expected at most num_experts ({}), found {}", num_experts.0, chosen.0);
+            return Err(("num_experts_per_tok", message));
+        }
+        Ok(Some(ExpertSpec {
+            num_experts: num_experts.0,
+            num_experts_per_tok: chosen.0,
+            moe_intermediate_size: inner.0,
+            norm_topk_prob: self.norm_topk_prob.unwrap_or(false),
+        }))
+    }
+
+    fn layers(&self, family: &Family, has_experts: bool) -> Result<Vec<LayerSpec>, Wrong> {
         let count = self.num_hidden_layers.0;
         if count > MAX_LAYERS {
             return Err(("num_hidden_layers", format!("expected at most {MAX_LAYERS}, found {count}")));
         }
         let turns = self.layers_with_rope(count)?;
         let windows = self.windows(family, &turns)?;
-        let layer = |(window, turns): (Option<usize>, bool)| LayerSpec {
+        let (step, dense) =
+            (self.decoder_sparse_step.map_or(1, |n| n.0), self.mlp_only_layers.as_deref().unwrap_or(&[]));
+        let layer = |(index, (window, turns)): (usize, (Option<usize>, bool))| LayerSpec {
             window,
             rope: usize::from(!turns || family.local_rope && window.is_some()),
+            experts: has_experts && (index + 1).is_multiple_of(step) && !dense.contains(&index),
         };
-        Ok(windows.into_iter().zip(turns).map(layer).collect())
+        Ok(windows.into_iter().zip(turns).enumerate().map(layer).collect())
     }
 
     /// Whether each layer has rotary positions.

@@ -76,6 +76,18 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
             }
         }
     }
+    if let Some(experts) = config["num_experts"].as_u64() {
+        let (step, width) = (config["decoder_sparse_step"].as_u64().unwrap_or(1) as usize, n("moe_intermediate_size"));
+        for layer in (0..n("num_hidden_layers")).filter(|layer| (layer + 1) % step == 0) {
+            list.retain(|(name, _)| !name.starts_with(&format!("layers.{layer}.mlp.")));
+            list.push((format!("layers.{layer}.mlp.gate.weight"), vec![experts as usize, hidden]));
+            for expert in 0..experts {
+                let name = |part: &str| format!("layers.{layer}.mlp.experts.{expert}.{part}_proj.weight");
+                list.extend([(name("gate"), vec![width, hidden]), (name("up"), vec![width, hidden])]);
+                list.push((name("down"), vec![hidden, width]));
+            }
+        }
+    }
     list.iter_mut().for_each(|(name, _)| name.insert_str(0, "model."));
     if !flag("tie_word_embeddings") {
         list.push(("lm_head.weight".to_owned(), vec![n("vocab_size"), hidden]));

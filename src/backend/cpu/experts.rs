@@ -1,0 +1,79 @@
+//! The feed-forward network of a layer with experts: rows are grouped by expert, so that each chosen expert's weights are read
+//! once a pass. A row's sum is in the order of its experts' ids, whatever the other rows choose.
+
+use super::CpuBackend;
+use super::input_rounding::{Output, round_inputs};
+use super::layer::activate;
+use super::matmul::{Job, matmul, matmul_many};
+use crate::backend::reference::choose_experts;
+use crate::model::config::ExpertSpec;
+use crate::model::weights::{Expert, Weight};
+
+/// The rows of a pass that chose one expert.
+struct Group<'a> {
+    expert: &'a Expert,
+    /// With the expert's share.
+    rows: Vec<(usize, f32)>,
+    /// Their inputs, `[rows, hidden_size]`
+    x: Vec<f32>,
+    /// `[rows, moe_intermediate_size]`
+    gate: Vec<f32>,
+    up: Vec<f32>,
+}
+
+impl CpuBackend {
+    /// h ← Σ_e g_e expert_e(h), every row.
+    pub(super) fn mix_experts(&mut self, layer: usize, router: &Weight, spec: &ExpertSpec) {
+        let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
+        let (inner, h) = (spec.moe_intermediate_size, std::mem::take(&mut self.pass.h));
+        let mut logits = vec![0.0; n * spec.num_experts];
+        matmul(&self.pool, isa, &self.packed.matrix(router), &h, n, &mut logits, spec.num_experts, None);
+        let mut groups: Vec<Group> = self.weights.layers[layer].experts.iter().map(Group::new).collect();
+        for (row, logits) in logits.chunks_exact(spec.num_experts).enumerate() {
+            for (expert, share) in choose_experts(logits, spec) {
+                groups[expert].add(row, share, &h[row * hidden..(row + 1) * hidden], inner);
+            }
+        }
+        groups.retain(|group| !group.rows.is_empty());
+        let terms = self.options.input_rounding.terms(self.pass.width, Output::Values);
+        for group in &mut groups {
+            round_inputs(&mut group.x, hidden, group.expert.gate.elements(), terms);
+        }
+        // the products of a single row have one input
+        for groups in if n == 1 { groups.chunks_mut(usize::MAX) } else { groups.chunks_mut(1) } {
+            let x = groups[0].x.clone();
+            let rows = groups[0].rows.len();
+            let mut jobs: Vec<Job> = Vec::with_capacity(2 * groups.len());
+            for Group { expert, gate, up, .. } in groups {
+                jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate, y_stride: inner });
+                jobs.push(Job { w: self.packed.matrix(&expert.up), bias: None, y: up, y_stride: inner });
+            }
+            matmul_many(&self.pool, isa, &mut jobs, &x, rows);
+        }
+        let (mut sum, mut out) = (h, Vec::new());
+        sum.fill(0.0);
+        for Group { expert, rows, mut gate, up, .. } in groups {
+            activate(&self.pool, isa, self.spec.activation, &mut gate, &up, inner);
+            round_inputs(&mut gate, inner, expert.down.elements(), terms);
+            out.resize(rows.len() * hidden, 0.0);
+            matmul(&self.pool, isa, &self.packed.matrix(&expert.down), &gate, rows.len(), &mut out, hidden, None);
+            for ((row, share), out) in rows.into_iter().zip(out.chunks_exact(hidden)) {
+                sum[row * hidden..(row + 1) * hidden].iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
+            }
+        }
+        self.pass.h = sum;
+    }
+}
+
+impl Group<'_> {
+    fn new(expert: &Expert) -> Group<'_> {
+        Group { expert, rows: Vec::new(), x: Vec::new(), gate: Vec::new(), up: Vec::new() }
+    }
+
+    fn add(&mut self, row: usize, share: f32, x: &[f32], inner: usize) {
+        self.rows.push((row, share));
+        self.x.extend_from_slice(x);
+        self.gate.resize(self.rows.len() * inner, 0.0);
+        self.up.resize(self.rows.len() * inner, 0.0);
+    }
+}
