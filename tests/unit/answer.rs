@@ -222,6 +222,10 @@ const ANYTHING: &[(AnswerForm, &str)] = &[
     (AsNumber, "of 100 200 ⟦300⟧"),
     (Phrase, "The answer is ⟦5 million⟧."),
     (AsNumber, r"it is $⟦5 \text{ million}⟧$ in all"),
+    (Phrase, "The answer is ⟦15⟧ minutes (0.25 hours)."),
+    (Phrase, "Of 12 apples 5 are red. The answer is ⟦twelve⟧."),
+    (Phrase, "With 2 of them, the answer is ⟦twenty-one⟧."),
+    (Phrase, "答案 3. The answer is ⟦４２⟧."),
     // no phrase
     (AsNumber, "#### Step 2: compute\nSo it makes ⟦14⟧"),
     (AsNumber, "#### 2. Compute\nSo it makes ⟦14⟧"),
@@ -229,6 +233,15 @@ const ANYTHING: &[(AnswerForm, &str)] = &[
     (Phrase, "⟦Yes⟧"),
     (Phrase, "3 > 2.</think>\n\n**(⟦B⟧)**\n"),
     (Phrase, "</think> $⟦x⟧$"),
+    (Phrase, "⟦C⟧) Paris"),
+    (Phrase, "(⟦C⟧) Paris"),
+    (Phrase, "Rome is in Italy.\n\n**⟦C⟧. Paris**"),
+    (Phrase, "3 + 4 = 7, so:\nOption ⟦B⟧ is correct."),
+    (AsNumber, "The options are\nA) 3\nB) ⟦4⟧"),
+    (Phrase, "The answer is **⟦Paris⟧** 🎉."),
+    (Phrase, "⟦Paris⟧ ✅"),
+    (Phrase, "The answer is ⟦] ) >⟧"),
+    (Phrase, "The answer is ⟦15⟧ minutes (0.25 hours)."),
 ];
 
 const NOTHING: &[&str] =

@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | 1 | the last closed, non-empty `\boxed{…}` or `\fbox{…}` | its number if it has exactly one, else its content | its content |
 //! | 2 | the last of `the answer is X`, `answer: X`, an answer heading, `#### X`, `the correct option is X` that has one | the number X is; else the last number in X | a formula as it stands; the number X is; else its words |
-//! | 3 | a text that is one formula | — | that formula |
+//! | 3 | a text that is one formula, or ends with an option's line (`C) Paris`) | — | that formula, the option's letter |
 //! | 4 | the numbers of the text | the last one | the last one |
 //! | 5 | a text of a single word | — | that word |
 //!
@@ -119,7 +119,7 @@ fn find_in(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
         return Some(span(bytes, AnswerForm::Phrase));
     }
     if rule != AnswerRule::Number
-        && let Some(bytes) = phrase::only_formula(text, &numbers)
+        && let Some(bytes) = phrase::only_formula(text, &numbers).or_else(|| phrase::option_line(text))
     {
         return Some(span(bytes, AnswerForm::Phrase));
     }

@@ -18,7 +18,9 @@ pub(super) fn announced(text: &str, numbers: &[Number], rule: AnswerRule) -> Opt
     announcements(text, numbers, rule).into_iter().rev().find_map(|start| {
         let Statement { whole, inner, is_formula } = Statement::at(text, start);
         match rule {
-            AnswerRule::Number => number_like(text, &inner, numbers).or_else(|| last_number(numbers, &whole)),
+            AnswerRule::Number => number_like(text, &inner, numbers)
+                .or_else(|| last_number(numbers, &whole))
+                .or_else(|| spelled_number(text, &whole)),
             _ if is_formula => formula(text, inner, numbers),
             AnswerRule::Boxed | AnswerRule::Auto => number_like(text, &inner, numbers)
                 .or_else(|| said(text, &inner, numbers))
@@ -36,12 +38,43 @@ pub(super) fn only_formula(text: &str, numbers: &[Number]) -> Option<Range<usize
 
 /// The only word of a text, if it has no more.
 pub(super) fn single_word(text: &str) -> Option<Range<usize>> {
-    if text.trim().contains(char::is_whitespace) || text.trim().len() > MAX_STATEMENT {
-        return None;
-    }
     let word = bare(text, Statement::unwrapped(text, 0..text.len()).0);
     let inside = &text[word.clone()];
-    (inside.contains(char::is_alphabetic) && !inside.contains(['\\', '{', '<', '>'])).then_some(word)
+    let is_word = inside.contains(char::is_alphabetic) && !inside.contains(['\\', '{', '<', '>']);
+    (is_word && !inside.contains(char::is_whitespace) && inside.len() <= MAX_STATEMENT).then_some(word)
+}
+
+/// The letter of the option that a text ends with: its last line is `C) Paris`, `**(C) Paris**` or `Option C is correct`, and
+/// not the last of a list.
+pub(super) fn option_line(text: &str) -> Option<Range<usize>> {
+    static LINE: LazyLock<Regex> = LazyLock::new(|| {
+        pattern(concat!(
+            r"^[\s*_`>]*(?:\((?P<bracketed>[A-Z])\)|(?P<single>[A-Z])[).:])[*_]*(?:\s+\S.*)?$|",
+            r"(?i)^[\s*_`]*(?:so,?\s+)?(?:option|choice)\s+[(*_]*(?P<named>[a-z])[)*_]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b"
+        ))
+    });
+    let letter = |line: &str| {
+        let found = LINE.captures(line)?;
+        let letter = found.name("bracketed").or_else(|| found.name("single")).or_else(|| found.name("named"))?;
+        Some(letter.range())
+    };
+    let mut lines = text.lines().rev().filter(|line| !line.trim().is_empty());
+    let last = lines.next().filter(|line| line.len() <= MAX_STATEMENT)?;
+    let start = text.rfind(last)?;
+    let found = letter(last).filter(|_| lines.next().is_none_or(|line| letter(line).is_none()))?;
+    Some(start + found.start..start + found.end)
+}
+
+/// The number that a statement spells: `twelve`, `twenty-one`, `three hundred`.
+fn spelled_number(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
+    static WORDS: LazyLock<Regex> = LazyLock::new(|| {
+        let word = "(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|\
+                    seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)";
+        pattern(&format!(r"(?i)\b{word}(?:(?:\s+and)?[\s-]+{word})*\b"))
+    });
+    let found = WORDS.find(&text[statement.clone()])?;
+    let part_of = text[statement.start + found.end()..statement.end].trim_start().starts_with("of ");
+    (!part_of).then(|| statement.start + found.start()..statement.start + found.end())
 }
 
 /// Where announced answers start, in order.
@@ -225,10 +258,11 @@ fn number_like(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Opti
             r#"\s*[.,;:!?)\]"'”’*_`]|\s*\p{Alphabetic}{2}|\s+\p{Alphabetic})"#
         ))
     });
-    static ASIDE: LazyLock<Regex> = LazyLock::new(|| pattern(r",\s+\p{Alphabetic}"));
+    // `15, as always` and `15 minutes (0.25 hours)`
+    static ASIDE: LazyLock<Regex> = LazyLock::new(|| pattern(r",\s+\p{Alphabetic}|\d\s*\p{Alphabetic}+(\s+\()"));
     let mut clause = clause(text, statement);
-    if let Some(aside) = ASIDE.find(&text[clause.clone()]) {
-        clause.end = clause.start + aside.start();
+    if let Some(aside) = ASIDE.captures(&text[clause.clone()]) {
+        clause.end = clause.start + aside.get(1).or(aside.get(0)).map_or(0, |end| end.start());
     }
     let equals = text[clause.clone()].rfind(['=', '≈']);
     let tail = equals.map_or(clause.start, |at| {
@@ -268,6 +302,11 @@ fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
     if let Some(verdict) = VERDICT.captures(&text[statement.clone()]).iter().find_map(|found| found.name("verdict")) {
         return Some(statement.start + verdict.start()..statement.start + verdict.end());
     }
+    let only_brackets = trim(text, statement.clone());
+    let is_bracket = |c: char| matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ' ');
+    if !only_brackets.is_empty() && text[only_brackets.clone()].chars().all(is_bracket) {
+        return Some(only_brackets); // a bracket sequence of `dyck_languages`
+    }
     let words = bare(text, clause(text, statement));
     // A formula may be all signs; a statement of none but dashes and dots says nothing.
     let says = |c: char| c.is_alphanumeric() || matches!(c, '\\' | '∅' | '∞' | 'π' | '[' | '(' | '{' | '<' | '>');
@@ -292,7 +331,8 @@ fn bare(text: &str, mut range: Range<usize>) -> Range<usize> {
     const BRACKETS: [(char, char); 3] = [('(', ')'), ('[', ']'), ('{', '}')];
     let loose = |c: char| {
         let quote = matches!(c, '"' | '\'' | '“' | '”' | '‘' | '’' | '«' | '»' | '`' | '*' | '_');
-        quote || c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':' | '!' | '?')
+        let decoration = matches!(c, '\u{2600}'..='\u{27bf}' | '\u{fe0f}' | '\u{1f300}'..='\u{1faff}' | '。' | '！');
+        quote || decoration || c.is_whitespace() || matches!(c, '.' | ',' | ';' | ':' | '!' | '?')
     };
     loop {
         let inside = &text[range.clone()];
