@@ -1,9 +1,9 @@
 //! The run's chain beside its controls: the same scores of the same responses over chains that attention has no part in.
 
-use super::compare::{Row, View, estimates, minus};
+use super::compare::{Row, View, by_metric, estimates, minus};
 use super::load::{SweepItem, confidence};
 use super::*;
-use crate::eval::metrics::{Confidence, Ranking};
+use crate::eval::metrics::Confidence;
 
 /// A control of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -83,30 +83,16 @@ fn of_method(
     if found.is_empty() {
         return None;
     }
-    let view = |ranking| View { ranking, probability: method.probability };
-    let own = view(Ranking::new(found.iter().map(|(i, own, _, correct)| (*i, *own, *correct))));
-    let each: Vec<View> = (0..draws.len())
-        .map(|d| view(Ranking::new(found.iter().map(|(i, _, all, correct)| (*i, all[d], *correct)))))
-        .collect();
-    let resampled: Vec<(Row, Row)> = options.resampling().run(items.len(), |counts| {
-        let mut levels = Vec::new();
-        let mut row = |view: &View| {
-            view.ranking.resampled(counts, &mut levels);
-            view.row(&levels)
-        };
-        (row(&own), mean(&each.iter().map(row).collect::<Vec<Row>>()))
+    let own = View::new(found.iter().map(|(i, own, _, correct)| (*i, *own, *correct)), method);
+    let of_draw = |d: usize| View::new(found.iter().map(|(i, _, all, correct)| (*i, all[d], *correct)), method);
+    let each: Vec<View> = (0..draws.len()).map(of_draw).collect();
+    let rows = estimates(items.len(), options, |counts| {
+        let control = mean(&each.iter().map(|view| view.row(counts)).collect::<Vec<Row>>());
+        let own = own.row(counts);
+        [own, control, minus(&own, &control)].concat()
     });
-    let own_row = own.row(&own.ranking.levels());
-    let control_row = mean(&each.iter().map(|view| view.row(&view.ranking.levels())).collect::<Vec<Row>>());
-    let (own_rows, control_rows): (Vec<Row>, Vec<Row>) = resampled.iter().copied().unzip();
-    let differences: Vec<Row> = resampled.iter().map(|(own, control)| minus(own, control)).collect();
-    Some(ControlMethod {
-        method: method.key.clone(),
-        items: found.len(),
-        own: estimates(&own_row, &own_rows),
-        control: estimates(&control_row, &control_rows),
-        difference: estimates(&minus(&own_row, &control_row), &differences),
-    })
+    let [own, control, difference] = [0, 1, 2].map(|row| by_metric(&rows[row * Metric::ALL.len()..]));
+    Some(ControlMethod { method: method.key.clone(), items: found.len(), own, control, difference })
 }
 
 /// The mean of each metric, where all rows have it.

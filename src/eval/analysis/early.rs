@@ -1,10 +1,11 @@
 //! What ending unsure responses early would have saved and cost, from responses that were written to their end: those of runs
 //! with a wide trace.
 
+use super::compare::estimates;
 use super::summary::wilson;
 use super::*;
 use crate::engine::running::{Measure, WINDOW};
-use crate::eval::metrics::{Ranking, auroc, interval};
+use crate::eval::metrics::{Ranking, auroc};
 
 /// Shares of the responses that the thresholds of a curve end early.
 const SHARES: [f64; 7] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];
@@ -119,11 +120,7 @@ fn point(
         }
     }
     let ranking = Ranking::new(judged);
-    let resampled = options.resampling().run(items, |counts| {
-        let mut levels = Vec::new();
-        ranking.resampled(counts, &mut levels);
-        auroc(&levels)
-    });
+    let auroc = estimates(items, options, |counts| vec![auroc(&ranking.resampled(counts))]);
     let n = responses.len();
     let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
     EarlyPoint {
@@ -134,7 +131,7 @@ fn point(
         accuracy: share(right - right_stopped, n),
         accuracy_interval: wilson(right - right_stopped, n),
         accuracy_by_chance: share(right, n) * (1.0 - share(stopped, n)),
-        auroc: auroc(&ranking.levels()).map(|value| Estimate { value, interval: interval(&resampled) }),
+        auroc: auroc[0],
     }
 }
 

@@ -88,12 +88,6 @@ impl Default for AnalysisOptions {
     }
 }
 
-impl AnalysisOptions {
-    fn resampling(&self) -> Resampling {
-        Resampling { resamples: self.resamples, seed: self.seed }
-    }
-}
-
 /// Everything a report shows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
