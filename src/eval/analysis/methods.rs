@@ -48,7 +48,7 @@ fn known() -> impl Iterator<Item = Method> {
     };
     let single_pass =
         as_shown().iter().map(move |score| method(score.key, score.name, score.group, score.is_probability, false));
-    let more_passes = METHODS.iter().flat_map(|method| method.scores());
+    let more_passes = METHODS.iter().flat_map(|method| method.scores);
     single_pass.chain(
         more_passes.map(move |score| {
             method(score.key, score.name, Group::MorePasses, score.is_probability, score.of_majority)
