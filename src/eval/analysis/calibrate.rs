@@ -124,7 +124,7 @@ fn parsed<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
 
 impl Answers {
     fn of(items: &[&Item], score: Option<&str>) -> Result<Answers, CalibrateError> {
-        let keys: BTreeSet<&str> = items.iter().flat_map(|item| item.scores.keys().map(String::as_str)).collect();
+        let keys: BTreeSet<&str> = items.iter().flat_map(|item| item.uq.scores.keys().map(String::as_str)).collect();
         let methods = keys.iter().map(|key| Method::among(key, &keys, std::iter::empty()));
         let mut scores = Vec::new();
         for method in methods.filter(|method| matches!(method.group, Group::Uqac | Group::SinglePass)) {

@@ -8,17 +8,15 @@ pub(super) type Row = [Option<f64>; Metric::ALL.len()];
 
 /// What `statistics` computes of the items: of each once, with the interval of what it gives for the resamples. It is called
 /// with how often each item counts.
-pub(super) fn estimates(
-    items: usize,
-    options: &AnalysisOptions,
-    statistics: impl Fn(&[u16]) -> Vec<Option<f64>> + Sync,
-) -> Vec<Option<Estimate>> {
-    let resampled = Resampling { resamples: options.resamples, seed: options.seed }.run(items, &statistics);
+pub(super) fn estimates(data: Data, statistics: impl Fn(&[u16]) -> Vec<Option<f64>> + Sync) -> Vec<Option<Estimate>> {
+    let Data { items, options, .. } = data;
+    let resampling = Resampling { resamples: options.resamples, seed: options.seed };
+    let resampled = resampling.run(items.len(), &statistics);
     let estimate = |(i, value): (usize, Option<f64>)| {
         let values: Vec<Option<f64>> = resampled.iter().map(|row| row[i]).collect();
         value.map(|value| Estimate { value, interval: interval(&values) })
     };
-    statistics(&vec![1; items]).into_iter().enumerate().map(estimate).collect()
+    statistics(&vec![1; items.len()]).into_iter().enumerate().map(estimate).collect()
 }
 
 /// The estimates of a [`Row`] by metric.
@@ -99,11 +97,8 @@ impl Views {
 }
 
 /// Every method that has a score of an answered, graded item; and each of them beside `against`, on the items that both have.
-pub(super) fn methods(
-    items: &[Item],
-    methods: &[Method],
-    options: &AnalysisOptions,
-) -> (Vec<MethodAnalysis>, Option<Common>) {
+pub(super) fn methods(data: Data) -> (Vec<MethodAnalysis>, Option<Common>) {
+    let Data { items, methods, options } = data;
     let present: Vec<&Method> =
         methods.iter().filter(|method| items.iter().any(|item| item.judged(method).is_some())).collect();
     let Some(against) = present.iter().find(|method| method.key == options.against).or(present.first()) else {
@@ -111,7 +106,7 @@ pub(super) fn methods(
     };
     let views: Vec<Views> = present.iter().map(|method| Views::new(items, method, against)).collect();
     // everything is compared on the same draw
-    let all = estimates(items.len(), options, |counts| views.iter().flat_map(|v| v.rows(counts)).flatten().collect());
+    let all = estimates(data, |counts| views.iter().flat_map(|views| views.rows(counts)).flatten().collect());
     let rows: Vec<&[Option<Estimate>]> = all.chunks(Metric::ALL.len()).collect();
     let each = || present.iter().zip(&views).zip(rows.chunks(4));
     let analysed = each().map(|((method, views), rows)| {

@@ -4,6 +4,7 @@ use super::compare::{Row, View, by_metric, estimates, minus};
 use super::load::{SweepItem, confidence};
 use super::*;
 use crate::eval::metrics::Confidence;
+use std::collections::BTreeSet;
 
 /// A control of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,38 +42,27 @@ pub(super) fn is_control(point: &SweepItem) -> bool {
 }
 
 /// Every control that any item has, in the order of [`ChainRule`](crate::uq::ChainRule).
-pub(super) fn controls(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Vec<Control> {
+pub(super) fn controls(data: Data) -> Vec<Control> {
     use crate::uq::{ChainRule, rules::Named};
     let of_chain = |(_, chain, _): &(ChainRule, &'static str, &'static str)| {
-        let draws: std::collections::BTreeSet<u64> = items
-            .iter()
-            .flat_map(|item| &item.sweep)
-            .filter_map(|point| control_of(&point.setting).filter(|(name, _)| name == chain))
-            .map(|(_, draw)| draw)
-            .collect();
-        let draws: Vec<u64> = draws.into_iter().collect();
-        let uqac = methods.iter().filter(|method| method.group == Group::Uqac);
-        let methods: Vec<ControlMethod> =
-            uqac.filter_map(|method| of_method(items, method, chain, &draws, options)).collect();
+        let points = data.items.iter().flat_map(|item| &item.sweep);
+        let controls = points.filter_map(|point| control_of(&point.setting).filter(|(name, _)| name == chain));
+        let draws: BTreeSet<u64> = controls.map(|(_, draw)| draw).collect();
+        let uqac = data.methods.iter().filter(|method| method.group == Group::Uqac);
+        let methods: Vec<ControlMethod> = uqac.filter_map(|method| of_method(data, method, chain, &draws)).collect();
         (!methods.is_empty()).then(|| Control { chain: (*chain).to_owned(), draws: draws.len(), methods })
     };
     ChainRule::VALUES.iter().filter_map(of_chain).collect()
 }
 
-fn of_method(
-    items: &[Item],
-    method: &Method,
-    chain: &str,
-    draws: &[u64],
-    options: &AnalysisOptions,
-) -> Option<ControlMethod> {
+fn of_method(data: Data, method: &Method, chain: &str, draws: &BTreeSet<u64>) -> Option<ControlMethod> {
     let drawn = |item: &Item, draw: u64| -> Option<Confidence> {
         let point = item.sweep.iter().find(|point| control_of(&point.setting) == Some((chain, draw)))?;
         confidence(&point.scores, method)
     };
     // (item, own, by draw, whether it is right) of those that have all draws
+    let items = data.items.iter();
     let found: Vec<(usize, Confidence, Vec<Confidence>, bool)> = items
-        .iter()
         .enumerate()
         .filter_map(|(i, item)| {
             let (own, correct) = item.judged(method)?;
@@ -86,7 +76,7 @@ fn of_method(
     let own = View::new(found.iter().map(|(i, own, _, correct)| (*i, *own, *correct)), method);
     let of_draw = |d: usize| View::new(found.iter().map(|(i, _, all, correct)| (*i, all[d], *correct)), method);
     let each: Vec<View> = (0..draws.len()).map(of_draw).collect();
-    let rows = estimates(items.len(), options, |counts| {
+    let rows = estimates(data, |counts| {
         let control = mean(&each.iter().map(|view| view.row(counts)).collect::<Vec<Row>>());
         let own = own.row(counts);
         [own, control, minus(&own, &control)].concat()

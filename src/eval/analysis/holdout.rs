@@ -2,7 +2,7 @@
 //! calibrated probabilities.
 
 use super::summary::wilson;
-use super::{AnalysisOptions, Item, Method};
+use super::{Data, Item, Method};
 use crate::eval::metrics::calibrators::{Isotonic, Platt, log_odds};
 use crate::eval::metrics::mt19937::Mt19937;
 use crate::eval::metrics::risk::RiskControl;
@@ -73,12 +73,7 @@ pub struct CalibrationErrors {
 }
 
 /// Both halves of a task; `None` if nothing of them was asked for or there are fewer than two graded items.
-pub(super) fn holdout(
-    items: &[Item],
-    methods: &[Method],
-    options: &AnalysisOptions,
-    binning: Binning,
-) -> Option<Holdout> {
+pub(super) fn holdout(Data { items, methods, options }: Data, binning: Binning) -> Option<Holdout> {
     let graded: Vec<&Item> = items.iter().filter(|item| item.correct.is_some()).collect();
     if graded.len() < 2 || (options.target_risk.is_none() && !options.calibrate) {
         return None;

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 /// One entry for the run's own parameters, over the items that have a sweep, then one for each setting; nothing where no
 /// item has one.
-pub(super) fn settings(items: &[Item], methods: &[Method]) -> Vec<SweepSetting> {
+pub(super) fn settings(Data { items, methods, .. }: Data) -> Vec<SweepSetting> {
     let of_item = |item: &&'_ Item| item.answered() && item.sweep.iter().any(|point| !is_control(point));
     let swept: Vec<&Item> = items.iter().filter(of_item).collect();
     let points = || swept.iter().flat_map(|item| item.sweep.iter().map(move |point| (*item, point)));
@@ -20,7 +20,7 @@ pub(super) fn settings(items: &[Item], methods: &[Method]) -> Vec<SweepSetting> 
         return Vec::new();
     }
     let own = |item: &&Item| {
-        let (setting, chain, scores) = (Setting::new(), item.chain, item.scores.clone());
+        let (setting, chain, scores) = (Setting::new(), item.chain, item.uq.scores.clone());
         SweepItem { setting, overlap: 1.0, chain, scores }
     };
     let own: Vec<SweepItem> = swept.iter().map(own).collect();

@@ -233,22 +233,17 @@ impl Form {
 
     /// A text that equal forms share.
     pub fn key(&self) -> String {
-        if let Some(value) = self.as_constant() {
-            return value.key();
+        if self.terms.is_empty() {
+            return String::from("0");
         }
-        let mut key = String::new();
-        for (monomial, coefficient) in &self.terms {
-            if !key.is_empty() {
-                key.push('+');
-            }
-            let coefficient = Some(coefficient).filter(|value| **value != Constant::ONE || monomial.is_empty());
+        let term = |(monomial, coefficient): (&Monomial, &Constant)| {
             let powers = monomial.iter().map(|(factor, exponent)| match *exponent {
                 Rational::ONE => factor.clone(),
                 exponent => format!("{factor}^{exponent}"),
             });
-            let factors: Vec<String> = coefficient.map(|value| value.key()).into_iter().chain(powers).collect();
-            key.push_str(&factors.join("*"));
-        }
-        key
+            let coefficient = (*coefficient != Constant::ONE || monomial.is_empty()).then(|| coefficient.key());
+            coefficient.into_iter().chain(powers).collect::<Vec<_>>().join("*")
+        };
+        self.terms.iter().map(term).collect::<Vec<_>>().join("+")
     }
 }

@@ -70,7 +70,7 @@ fn readings(answer: &str) -> Readings {
     let others = [
         clean.percent.then(hundredth).flatten().map(|form| form.key()),
         Reader { thousands: false }.read(text, 0), // "100,200" as two numbers
-        whole_equation(text),
+        equation(text),
         without_base(text),
         residue(text).map(|(residue, _)| residue.to_string()),
         approximation(),
@@ -83,14 +83,6 @@ fn readings(answer: &str) -> Readings {
 fn without_base(text: &str) -> Option<String> {
     let found = pattern!(r"^\s*([0-9]+)\s*_[{} ]*[0-9]+[{} ]*$").captures(text)?;
     parse(found.get(1)?.as_str()).map(|form| form.key())
-}
-
-/// `y = 2x` as an equation, with letters on either side.
-fn whole_equation(text: &str) -> Option<String> {
-    match split(text, &['=']).as_slice() {
-        [left, right] => equation(left, right),
-        _ => None,
-    }
 }
 
 /// Residue and modulus of `x ≡ 10 (mod 7)` and `10 mod 7`: 3 and 7.
@@ -108,7 +100,10 @@ fn residue(text: &str) -> Option<(i128, i128)> {
     Some((parse(value)?.as_rational()?.whole()?.rem_euclid(modulus), modulus))
 }
 
-fn equation(left: &str, right: &str) -> Option<String> {
+/// `y = 2x` as an equation, with letters on either side.
+fn equation(text: &str) -> Option<String> {
+    let sides = split(text, &['=']);
+    let [left, right] = sides.as_slice() else { return None };
     let difference = parse(left)?.add(parse(right)?.negated()?)?.monic()?;
     Some(format!("0={}", difference.key()))
 }
@@ -184,10 +179,7 @@ impl Reader {
         if parts.len() == 2 && is_number(first) && is_name(last) {
             return self.read(first, depth + 1);
         }
-        match parts.as_slice() {
-            [left, right] => equation(left, right),
-            _ => None,
-        }
+        equation(text)
     }
 
     /// Items in any order, each once. Names stay where there is more than one: `x=1,y=2`.
@@ -213,17 +205,15 @@ impl Reader {
             Some(_) => return None,
             None => list_items(text),
         };
-        if items.len() < 2 {
+        let parts: Vec<(&str, &str)> = items.iter().map(|item| item.split_once('=').unwrap_or(("", item))).collect();
+        let named = parts[0].1 != items[0];
+        let fits =
+            |pair: &[(&str, &str)]| if named { pair[0].0.trim() < pair[1].0.trim() } else { pair[1].0.is_empty() };
+        if parts.len() < 2 || !parts.windows(2).all(fits) {
             return None;
         }
-        let parts: Vec<_> = items.iter().map(|item| item.split_once('=')).collect();
-        let names: Vec<&str> = parts.iter().flatten().map(|(name, _)| name.trim()).collect();
-        let named = names.len() == items.len();
-        if !(named || names.is_empty()) || !names.windows(2).all(|pair| pair[0] < pair[1]) {
-            return None;
-        }
-        let values = items.iter().zip(&parts).map(|(item, part)| self.read(part.map_or(item, |(_, value)| value), 1));
-        Some((values.collect::<Option<Vec<_>>>()?.join(","), named))
+        let values: Option<Vec<String>> = parts.iter().map(|(_, value)| self.read(value, 1)).collect();
+        Some((values?.join(","), named))
     }
 }
 

@@ -60,7 +60,7 @@ pub fn assess(
 ) -> Result<Sample, MethodError> {
     let &Subject { task, item, options, ref prompt, .. } = subject;
     let parameters = &options.parameters;
-    let mut sample = empty(task, item, options);
+    let mut sample = failed(task, item, options, None);
     sample.uq.seconds.insert("generate".to_owned(), generate);
 
     let (response, _) = traced.parts();
@@ -131,15 +131,8 @@ pub fn assess(
     Ok(sample)
 }
 
-/// The sample of an item that failed, and why.
-pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: String) -> Sample {
-    let mut sample = empty(task, item, options);
-    sample.uq.error = Some(why);
-    sample.metrics = BTreeMap::from([("acc".to_owned(), 0.0)]);
-    sample
-}
-
-fn empty(task: &Task, item: &Question, options: &EvalOptions) -> Sample {
+/// The sample of an item without a response, and why.
+pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<String>) -> Sample {
     Sample {
         doc_id: item.doc_id,
         task: task.name.clone(),
@@ -148,10 +141,10 @@ fn empty(task: &Task, item: &Question, options: &EvalOptions) -> Sample {
         arguments: Vec::new(),
         resps: Vec::new(),
         filtered_resps: Vec::new(),
-        metrics: BTreeMap::new(),
+        metrics: BTreeMap::from([("acc".to_owned(), 0.0)]),
         uq: Uq {
             status: Status::Error,
-            error: None,
+            error: why,
             profile: options.parameters.reading.profile,
             finish: FinishReason::Interrupted,
             prompt_len: 0,

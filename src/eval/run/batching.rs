@@ -2,23 +2,18 @@
 //! and the turns that follow. What items that have begun still need comes before the next item.
 
 use super::assess::{Drawn, Reading, assess, failed};
+use super::folder::FolderError;
 use super::manifest::EvalOptions;
 use super::methods::{Draw, Method, MethodError, Subject, own_passes};
-use super::{Feed, RunError, prompt};
+use super::{Event, OnItem, RunError, prompt};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
+use crate::eval::sample::Sample;
 use crate::eval::tasks::{Question, Task};
+use crate::io::jsonl::append::Appender;
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Instant;
-
-/// What a task's responses share.
-pub(super) struct Plan<'t> {
-    pub task: &'t Task,
-    pub options: &'t EvalOptions,
-    /// Responses that are generated at once.
-    pub batch_size: usize,
-}
 
 /// An item whose responses are being generated.
 struct Item<'t> {
@@ -39,52 +34,58 @@ struct Drawing {
     missing: usize,
 }
 
-/// A response that waits for its place: of the item whose own response is `of`, for its `method`-th method.
-struct Waiting {
-    of: Ticket,
-    method: usize,
-    draw: Draw,
-}
+/// A method of an item, by the ticket of the item's own response and the method's index.
+type Owner = (Ticket, usize);
 
-struct Run<'t, 'e> {
-    plan: &'t Plan<'t>,
+struct Run<'t, 'e, 'o, 'i> {
+    task: &'t Task,
+    options: &'t EvalOptions,
     batch: Batch<'e>,
+    /// Items that have not begun.
+    questions: VecDeque<&'t Question>,
+    /// Where samples go, and what is told of them.
+    lines: Appender,
+    on_item: &'o mut OnItem<'i>,
     /// By the ticket of their own response.
     items: HashMap<Ticket, Item<'t>>,
-    /// Of every response of a method, its item and the method's index.
-    owners: HashMap<Ticket, (Ticket, usize)>,
-    waiting: VecDeque<Waiting>,
+    /// Of every response of a method.
+    owners: HashMap<Ticket, Owner>,
+    /// Responses that wait for their place.
+    waiting: VecDeque<(Owner, Draw)>,
     /// Seconds of each response: those of the batch are shared out by tokens.
     seconds: HashMap<Ticket, f64>,
 }
 
-/// Generates the feed's items and gives it their samples, in the order in which they are complete.
-pub(super) fn generate<'t>(engine: &mut Engine, plan: &Plan<'t>, feed: &mut Feed<'t, '_, '_>) -> Result<(), RunError> {
+/// Generates the responses to questions, `batch_size` at a time, and writes the samples in the order in which they are
+/// complete.
+pub(super) fn generate<'t>(
+    engine: &mut Engine,
+    (task, options): (&'t Task, &'t EvalOptions),
+    batch_size: usize,
+    questions: VecDeque<&'t Question>,
+    lines: Appender,
+    on_item: &mut OnItem,
+) -> Result<(), RunError> {
     let generate = GenerateOptions {
-        max_tokens: plan.task.max_tokens,
-        stop: plan.task.stop.clone(),
+        max_tokens: task.max_tokens,
+        stop: task.stop.clone(),
         sampling: Sampling::GREEDY,
-        trace: Some(plan.options.parameters.head_selection()),
-        running: plan.options.running,
+        trace: Some(options.parameters.head_selection()),
+        running: options.running,
         ..GenerateOptions::default()
     };
-    let mut run = Run {
-        plan,
-        batch: engine.batch(&generate),
-        items: HashMap::new(),
-        owners: HashMap::new(),
-        waiting: VecDeque::new(),
-        seconds: HashMap::new(),
-    };
+    let batch = engine.batch(&generate);
+    let (items, owners, waiting, seconds) = Default::default();
+    let mut run = Run { task, options, batch, questions, lines, on_item, items, owners, waiting, seconds };
     loop {
-        while run.batch.unfinished() < plan.batch_size.max(1) {
-            if let Some(waiting) = run.waiting.pop_front() {
-                if let Some(complete) = run.start_draw(waiting) {
-                    run.finish(complete, feed)?;
+        while run.batch.unfinished() < batch_size.max(1) {
+            if let Some((owner, draw)) = run.waiting.pop_front() {
+                if let Some(complete) = run.start_draw(owner, draw) {
+                    run.finish(complete)?;
                 }
-            } else if let Some(question) = feed.waiting.pop_front() {
+            } else if let Some(question) = run.questions.pop_front() {
                 if let Err(why) = run.start_item(question) {
-                    feed.done(&failed(plan.task, question, plan.options, why.to_string()))?;
+                    run.done(&failed(task, question, options, Some(why.to_string())))?;
                 }
             } else {
                 break;
@@ -99,15 +100,15 @@ pub(super) fn generate<'t>(engine: &mut Engine, plan: &Plan<'t>, feed: &mut Feed
         of_tokens.into_iter().for_each(|ticket| *run.seconds.entry(ticket).or_default() += per_token);
         let Some(ticket) = next else { return Ok(()) };
         if let Some(complete) = run.ended(ticket) {
-            run.finish(complete, feed)?;
+            run.finish(complete)?;
         }
     }
 }
 
-impl<'t> Run<'t, '_> {
+impl<'t> Run<'t, '_, '_, '_> {
     /// Starts an item's own response; what methods draw beside it waits. The error is the item's.
     fn start_item(&mut self, question: &'t Question) -> Result<(), MethodError> {
-        let Plan { task, options, .. } = self.plan;
+        let (task, options) = (self.task, self.options);
         let begun = Instant::now();
         let engine = self.batch.engine();
         let prompt = prompt(engine, question, options)?;
@@ -127,10 +128,8 @@ impl<'t> Run<'t, '_> {
     }
 
     /// Starts a response of a method; the item that is complete because it cannot be started.
-    fn start_draw(
-        &mut self,
-        Waiting { of, method, draw: Draw { prompt, stream, generate } }: Waiting,
-    ) -> Option<Ticket> {
+    fn start_draw(&mut self, (of, method): Owner, draw: Draw) -> Option<Ticket> {
+        let Draw { prompt, stream, generate } = draw;
         let item = self.items.get_mut(&of)?;
         let begun = Instant::now();
         let request = self.batch.engine().request(&generate);
@@ -191,7 +190,7 @@ impl<'t> Run<'t, '_> {
     }
 
     /// Assesses an item of which every response has ended.
-    fn finish(&mut self, own: Ticket, feed: &mut Feed) -> Result<(), RunError> {
+    fn finish(&mut self, own: Ticket) -> Result<(), RunError> {
         let Some(Item { subject, methods, error, .. }) = self.items.remove(&own) else { return Ok(()) };
         let mut drawn = Vec::new();
         for Drawing { method, drawn: tickets, .. } in methods {
@@ -207,7 +206,13 @@ impl<'t> Run<'t, '_> {
             (None, _, Some(Err(error))) => Err(error.to_string()),
             (error, ..) => Err(error.unwrap_or_default()),
         };
-        feed.done(&sample.unwrap_or_else(|why| failed(subject.task, subject.item, subject.options, why)))?;
+        self.done(&sample.unwrap_or_else(|why| failed(subject.task, subject.item, subject.options, Some(why))))
+    }
+
+    /// Puts a sample on the disk.
+    fn done(&mut self, sample: &Sample) -> Result<(), RunError> {
+        self.lines.append(sample).and_then(|()| self.lines.sync()).map_err(FolderError::from)?;
+        (self.on_item)(Event::of(sample, false));
         Ok(())
     }
 }
@@ -221,8 +226,8 @@ impl Item<'_> {
 }
 
 /// Puts what an item's `method`-th method draws in the queue.
-fn wait(waiting: &mut VecDeque<Waiting>, (of, item): (Ticket, &mut Item), method: usize, draws: Vec<Draw>) {
+fn wait(waiting: &mut VecDeque<(Owner, Draw)>, (of, item): (Ticket, &mut Item), method: usize, draws: Vec<Draw>) {
     item.missing += draws.len();
     item.methods[method].missing += draws.len();
-    waiting.extend(draws.into_iter().map(|draw| Waiting { of, method, draw }));
+    waiting.extend(draws.into_iter().map(|draw| ((of, method), draw)));
 }

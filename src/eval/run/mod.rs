@@ -17,7 +17,6 @@ use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason};
 use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
-use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::model::chat::Conversation;
 use assess::Prompt;
@@ -134,25 +133,7 @@ pub fn run_task(
             None => waiting.push_back(item),
         }
     }
-    let mut feed = Feed { waiting, lines, on_item };
-    batching::generate(engine, &batching::Plan { task, options, batch_size: run.batch_size }, &mut feed)
-}
-
-/// The source of a batch's items and the sink of its samples.
-struct Feed<'t, 'o, 'e> {
-    waiting: VecDeque<&'t Question>,
-    lines: Appender,
-    on_item: &'o mut OnItem<'e>,
-}
-
-impl Feed<'_, '_, '_> {
-    /// Puts a sample on the disk.
-    fn done(&mut self, sample: &Sample) -> Result<(), FolderError> {
-        self.lines.append(sample)?;
-        self.lines.sync()?;
-        (self.on_item)(Event::of(sample, false));
-        Ok(())
-    }
+    batching::generate(engine, (task, options), run.batch_size, waiting, lines, on_item)
 }
 
 /// Where a task's responses end, in lm-evaluation-harness's terms.

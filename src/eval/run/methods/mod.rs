@@ -44,9 +44,9 @@ pub struct Method {
     pub needs_chat_template: bool,
     /// Further responses to the item's prompt, which are generated while its own is: those that are needed at first, and once
     /// all that were asked for have ended (given in the order in which they were asked for) those that it takes then.
-    pub samples: fn(&Engine, &Subject, &[&Generation]) -> Result<Vec<Draw>, MethodError>,
+    pub samples: fn(&Engine, &Subject, &[&Generation]) -> Draws,
     /// Responses to prompts that go on from the item's own sequence (prompt and response), which has just ended.
-    pub turns: fn(&Engine, &Subject, &[u32]) -> Result<Vec<Draw>, MethodError>,
+    pub turns: fn(&Engine, &Subject, &[u32]) -> Draws,
     /// What it finds once all its responses have ended: its samples, then its turns. The trace is that of the item's own
     /// response, with its cache, which prompts that begin alike can share. `None`: it has nothing to say of this item.
     pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Result<Option<Findings>, MethodError>,
@@ -94,13 +94,7 @@ impl Subject<'_> {
     }
 
     /// The reply to a question in a turn after a response that has an answer.
-    fn ask(
-        &self,
-        engine: &Engine,
-        sequence: &[u32],
-        question: &str,
-        generate: GenerateOptions,
-    ) -> Result<Vec<Draw>, MethodError> {
+    fn ask(&self, engine: &Engine, sequence: &[u32], question: &str, generate: GenerateOptions) -> Draws {
         let ask = |_| Ok(Draw { prompt: self.next_turn(engine, sequence, question)?, stream: 0, generate });
         self.answer().map(ask).into_iter().collect()
     }
@@ -113,6 +107,9 @@ pub struct Draw {
     pub stream: u64,
     pub generate: GenerateOptions,
 }
+
+/// Responses that a method needs.
+type Draws = Result<Vec<Draw>, MethodError>;
 
 /// A score of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

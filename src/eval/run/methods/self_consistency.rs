@@ -1,6 +1,6 @@
 //! Self-consistency: answers drawn again from the same prompt, and counted.
 
-use super::{Draw, Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
+use super::{Draw, Draws, Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
 use crate::backend::sampling::{Sampling, stream_of};
 use crate::engine::encode::ResponseText;
 use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
@@ -55,7 +55,7 @@ pub(super) const SELF_CONSISTENCY: Method = Method {
     ..METHOD
 };
 
-fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<Vec<Draw>, MethodError> {
+fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
     let Subject { task, item, options, prompt, .. } = subject;
     let EvalOptions { samples, temperature, seed, stop_decided, .. } = **options;
     let first = drawn.len();
@@ -75,43 +75,37 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<
 }
 
 fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
-    let (texts, drawn) = read(traced.engine(), subject, drawn)?;
-    let support = subject.answer().map(|answer| support(&answer.text, &drawn, subject.item));
-    let correct = drawn.majority.as_deref().is_some_and(|answer| grading::correct_for(subject.item, answer));
+    let Subject { item, options, .. } = subject;
+    let (engine, mut texts) = (traced.engine(), Vec::new());
+    let mut found = SelfConsistency {
+        temperature: as_written(options.temperature),
+        answers: Vec::new(),
+        weights: Vec::new(),
+        majority: None,
+        majority_weight: 0.0,
+        response_tokens: Vec::new(),
+        samples: options.stop_decided.then_some(options.samples),
+    };
+    for generation in drawn {
+        let response = &generation.tokens[generation.prompt_len..];
+        let answer = vote(engine, generation, subject)?;
+        texts.push(ResponseText::new(engine, response)?.text);
+        found.weights.push(answer.as_ref().map_or(0.0, |(_, p)| p / drawn.len() as f64));
+        found.answers.push(answer.map(|(text, _)| text));
+        found.response_tokens.push(response.len());
+    }
+    (found.majority, found.majority_weight) = majority(&found.answers, &found.weights, item);
+    let support = subject.answer().map(|answer| support(&answer.text, &found, item));
+    let correct = found.majority.as_deref().is_some_and(|answer| grading::correct_for(item, answer));
     Ok(Some(Findings {
         scores: vec![
             ("self_consistency", support),
-            ("self_consistency_majority", drawn.majority.is_some().then_some(drawn.majority_weight)),
+            ("self_consistency_majority", found.majority.is_some().then_some(found.majority_weight)),
         ],
         metrics: vec![("acc_majority", f64::from(u8::from(correct)))],
-        details: serde_json::to_value(&drawn)?,
-        drawn: Some((texts, drawn.majority)),
+        details: serde_json::to_value(&found)?,
+        drawn: Some((texts, found.majority)),
     }))
-}
-
-/// The samples' texts, and what they answer.
-fn read(
-    engine: &Engine,
-    subject: &Subject,
-    generations: &[Generation],
-) -> Result<(Vec<String>, SelfConsistency), MethodError> {
-    let Subject { item, options, .. } = subject;
-    let (mut texts, mut answers, mut weights) = (Vec::new(), Vec::new(), Vec::new());
-    let mut response_tokens = Vec::new();
-    for generation in generations {
-        let response = &generation.tokens[generation.prompt_len..];
-        let answer = vote(engine, generation, subject)?;
-        let weight = answer.as_ref().map_or(0.0, |(_, p)| p / generations.len() as f64);
-        texts.push(ResponseText::new(engine, response)?.text);
-        answers.push(answer.map(|(text, _)| text));
-        weights.push(weight);
-        response_tokens.push(response.len());
-    }
-    let (majority, majority_weight) = majority(&answers, &weights, item);
-    let temperature = as_written(options.temperature);
-    let samples = options.stop_decided.then_some(options.samples);
-    let found = SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens, samples };
-    Ok((texts, found))
 }
 
 /// A sample's answer and ∏ p of its tokens; `None` where it has no answer.
