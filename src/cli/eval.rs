@@ -10,7 +10,7 @@ use crate::eval::analysis::{AnalysisOptions, analyse, results_json};
 use crate::eval::run::controls::draw_number;
 use crate::eval::run::folder::{RunFolder, Shard};
 use crate::eval::run::manifest::{EvalOptions, Manifest};
-use crate::eval::run::methods::{METHODS, Method, UQAC, own_passes};
+use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
@@ -86,14 +86,14 @@ Examples:
 /// The methods' names, with their meanings for `--help`.
 fn methods() -> PossibleValuesParser {
     let uqac = PossibleValue::new(UQAC).help("UQAC and its baselines; always run");
-    let others = METHODS.iter().map(|method| PossibleValue::new(method.key()).help(method.about()));
+    let others = METHODS.iter().map(|method| PossibleValue::new(method.key).help(method.about));
     PossibleValuesParser::new(std::iter::once(uqac).chain(others))
 }
 
 impl EvalArgs {
     /// The options with everything that depends on other flags or on the model.
     fn options(&self, engine: &Engine, parameters: Parameters) -> EvalOptions {
-        let keys = std::iter::once(UQAC).chain(own_passes(&self.methods).map(Method::key));
+        let keys = std::iter::once(UQAC).chain(own_passes(&self.methods).map(|method| method.key));
         let draw = if self.chain.is_random() { draw_number(self.options.seed, 0) } else { 0 };
         EvalOptions {
             parameters: Parameters { chain: self.chain, draw, ..parameters },
@@ -162,8 +162,8 @@ fn check_template(engine: &Engine, options: &EvalOptions) -> Result<(), CliError
     if options.chat_template {
         return engine.chat_template().map(|_| ()).ok_or(EncodeError::NoChatTemplate.into());
     }
-    let method = own_passes(&options.methods).find(|method| method.needs_chat_template());
-    method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key())))
+    let method = own_passes(&options.methods).find(|method| method.needs_chat_template);
+    method.map_or(Ok(()), |method| Err(CliError::NeedsChatTemplate(method.key)))
 }
 
 /// A run with all its responses.
@@ -180,27 +180,17 @@ impl Eval<'_> {
             return Ok(());
         }
         for task in tasks {
-            let sweep = Sweep {
-                folder: self.folder,
-                task: &task.name,
-                shard: self.args.shard,
-                options: &self.manifest.options,
-                model: &self.manifest.model,
-                settings,
-            };
+            let mut sweep = Sweep::open(self.folder, &task.name, self.args.shard, self.manifest, settings)?;
             let mut progress = Progress::new(None);
-            let own = engine.cache_types();
-            sweep.run::<CliError>(
-                &mut |caches, work| {
-                    if caches == own {
-                        return Ok(work(engine)?);
-                    }
-                    let options =
-                        EngineOptions { k_cache: Some(caches.0), v_cache: Some(caches.1), ..self.args.model.options() };
-                    Ok(work(&mut Engine::load(self.model_folder, options)?)?)
-                },
-                &mut |_, _| progress.advance(false),
-            )?;
+            for (k, v) in sweep.caches() {
+                let mut advance = || progress.advance(false);
+                if (k, v) == engine.cache_types() {
+                    sweep.run(engine, &mut advance)?;
+                } else {
+                    let options = EngineOptions { k_cache: Some(k), v_cache: Some(v), ..self.args.model.options() };
+                    sweep.run(&mut Engine::load(self.model_folder, options)?, &mut advance)?;
+                }
+            }
             progress.finish();
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::engine::FinishReason;
 use crate::io::record::{Answer, Status};
 use crate::model::chat::encode_plain;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
-use crate::uq::{Link, Member, Profile, Scores};
+use crate::uq::{Link, Member, Outcome, Profile, Scores};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -205,4 +205,12 @@ pub struct SweepPoint {
     pub chain: Vec<i64>,
     pub kept: Vec<i64>,
     pub scores: ScoreMap,
+}
+
+impl SweepPoint {
+    /// What was found under a setting.
+    pub fn of(setting: BTreeMap<String, Value>, outcome: Outcome) -> SweepPoint {
+        let chain = outcome.chain.iter().map(|link| link.row).collect();
+        SweepPoint { setting, chain, kept: outcome.kept, scores: score_map(&outcome.scores) }
+    }
 }

@@ -106,8 +106,7 @@ fn resampling_by_counts_is_resampling_of_items() {
         let written: Vec<usize> = (0..scores.len()).flat_map(|i| vec![i; counts[i].into()]).collect();
         let pick = |i: &usize| (scores[*i], labels[*i]);
         let (s, l): (Vec<f64>, Vec<bool>) = written.iter().map(pick).unzip();
-        let mut levels = Vec::new();
-        Ranking::of(scores, labels).resampled(&counts, &mut levels);
+        let levels = Ranking::of(scores, labels).resampled(&counts);
         let direct = Ranking::of(&s, &l).levels();
         for metric in Metric::ALL {
             assert_eq!(metric.of(&levels, true), metric.of(&direct, true), "{name}: {}", metric.key());

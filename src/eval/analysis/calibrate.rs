@@ -73,31 +73,49 @@ struct Candidate {
 pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<Calibration, CalibrateError> {
     let runs = load::load(folders)?;
     let name = |run: &load::Run| run.folders.first().map_or(String::new(), |folder| folder.display().to_string());
-    let mut found: Option<(String, Fingerprint, Reading)> = None;
-    for run in &runs {
+    let of = |run: &load::Run| -> Result<(Fingerprint, Reading), CalibrateError> {
         let missing = |what| CalibrateError::Manifest { name: name(run), what };
-        let model: Fingerprint = parsed(&run.manifest["model"]).ok_or_else(|| missing("hashes of the model"))?;
-        let reading: Reading = parsed(&run.manifest["options"]).ok_or_else(|| missing("profile"))?;
-        let different = |what| {
-            let first = found.as_ref().map_or(String::new(), |(first, ..)| first.clone());
-            CalibrateError::Different { first, other: name(run), what }
-        };
-        match &found {
-            Some((_, first, _)) if *first != model => return Err(different("models")),
-            Some((_, _, first)) if *first != reading => return Err(different("profiles or rules")),
-            Some(_) => {}
-            None => found = Some((name(run), model, reading)),
+        let model = parsed(&run.manifest["model"]).ok_or_else(|| missing("hashes of the model"))?;
+        Ok((model, parsed(&run.manifest["options"]).ok_or_else(|| missing("profile"))?))
+    };
+    let Some((first, others)) = runs.split_first() else {
+        return Err(CalibrateError::TooFew { items: 0, correct: 0 });
+    };
+    let (model, reading) = of(first)?;
+    for run in others {
+        let different = |what| CalibrateError::Different { first: name(first), other: name(run), what };
+        let other = of(run)?;
+        if other.0 != model {
+            return Err(different("models"));
+        }
+        if other.1 != reading {
+            return Err(different("profiles or rules"));
         }
     }
-    let items: Vec<&Item> = runs
-        .iter()
-        .flat_map(|run| run.items.values())
-        .filter(|item| item.answered() && item.correct.is_some())
-        .collect();
-    let Some((_, model, reading)) = found else { return Err(CalibrateError::TooFew { items: 0, correct: 0 }) };
+    let items = runs.iter().flat_map(|run| run.items.values());
+    let items: Vec<&Item> = items.filter(|item| item.answered() && item.correct.is_some()).collect();
+    let correct = items.iter().filter(|item| item.correct == Some(true)).count();
+    let too_few = || CalibrateError::TooFew { items: items.len(), correct };
+    if items.len() < MIN_ITEMS || correct.min(items.len() - correct) < MIN_OF_CLASS {
+        return Err(too_few());
+    }
     let answers = Answers::of(&items, score)?;
-    let tasks: BTreeSet<String> = items.iter().map(|item| item.task.clone()).collect();
-    answers.calibration(model, reading, tasks.into_iter().collect(), seed)
+    let all = Mt19937::new(seed).permutation(items.len());
+    let held_out = answers.held_out(&all).ok_or_else(too_few)?;
+    let (candidate, map) = answers.best(&all).ok_or_else(too_few)?;
+    let method = &answers.scores[candidate.score].method;
+    Ok(Calibration {
+        format: FORMAT,
+        model,
+        reading,
+        tasks: items.iter().map(|item| item.task.clone()).collect::<BTreeSet<_>>().into_iter().collect(),
+        items: items.len(),
+        correct,
+        score: method.key.clone(),
+        log: method.log.map(str::to_owned),
+        map,
+        held_out,
+    })
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
@@ -106,12 +124,7 @@ fn parsed<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
 
 impl Answers {
     fn of(items: &[&Item], score: Option<&str>) -> Result<Answers, CalibrateError> {
-        let correct: Vec<bool> = items.iter().map(|item| item.correct == Some(true)).collect();
-        let right = correct.iter().filter(|correct| **correct).count();
-        if items.len() < MIN_ITEMS || right.min(items.len() - right) < MIN_OF_CLASS {
-            return Err(CalibrateError::TooFew { items: items.len(), correct: right });
-        }
-        let keys: BTreeSet<&str> = items.iter().flat_map(|item| item.scores.keys().map(String::as_str)).collect();
+        let keys: BTreeSet<&str> = items.iter().flat_map(|item| item.uq.scores.keys().map(String::as_str)).collect();
         let methods = keys.iter().map(|key| Method::among(key, &keys, std::iter::empty()));
         let mut scores = Vec::new();
         for method in methods.filter(|method| matches!(method.group, Group::Uqac | Group::SinglePass)) {
@@ -129,35 +142,7 @@ impl Answers {
                 return Err(CalibrateError::NoScore { score: score.to_owned(), known });
             }
         }
-        Ok(Answers { scores, correct })
-    }
-
-    fn calibration(
-        &self,
-        model: Fingerprint,
-        reading: Reading,
-        tasks: Vec<String>,
-        seed: u32,
-    ) -> Result<Calibration, CalibrateError> {
-        let items = self.correct.len();
-        let right = self.correct.iter().filter(|correct| **correct).count();
-        let too_few = || CalibrateError::TooFew { items, correct: right };
-        let all = Mt19937::new(seed).permutation(items);
-        let held_out = self.held_out(&all).ok_or_else(too_few)?;
-        let (candidate, map) = self.best(&all).ok_or_else(too_few)?;
-        let method = &self.scores[candidate.score].method;
-        Ok(Calibration {
-            format: FORMAT,
-            model,
-            reading,
-            tasks,
-            items,
-            correct: right,
-            score: method.key.clone(),
-            log: method.log.map(str::to_owned),
-            map,
-            held_out,
-        })
+        Ok(Answers { scores, correct: items.iter().map(|item| item.correct == Some(true)).collect() })
     }
 
     /// Every score with every map that suits it.
@@ -172,17 +157,15 @@ impl Answers {
         self.scores.iter().enumerate().flat_map(of_score)
     }
 
-    fn input(&self, candidate: Candidate, item: usize) -> f64 {
-        let (score, log) = self.scores[candidate.score].values[item];
-        candidate.input.of(score, log)
-    }
-
     /// The candidate fitted on these answers.
     fn fit(&self, candidate: Candidate, answers: &[usize]) -> Option<Map> {
-        let inputs: Vec<f64> = answers.iter().map(|item| self.input(candidate, *item)).collect();
-        let labels: Vec<bool> = answers.iter().map(|item| self.correct[*item]).collect();
-        let input = candidate.input;
-        if candidate.isotonic {
+        let Candidate { score, input, isotonic } = candidate;
+        let of = |item: &usize| {
+            let (score, log) = self.scores[score].values[*item];
+            (input.of(score, log), self.correct[*item])
+        };
+        let (inputs, labels): (Vec<f64>, Vec<bool>) = answers.iter().map(of).unzip();
+        if isotonic {
             return Isotonic::fit(&inputs, &labels).map(|knots| Map::Isotonic { input, knots });
         }
         let Platt { slope, intercept } = Platt::fit(&inputs, &labels)?;

@@ -1,40 +1,55 @@
 //! Methods on the items of a task: each on what it has scores of, and beside one of them on the items that both have.
 
 use super::*;
-use crate::eval::metrics::{Confidence, Ranking, interval, length_controlled_auroc, ranking};
+use crate::eval::metrics::{Confidence, Level, Ranking, interval, length_controlled_auroc};
 
 /// The value of each of [`Metric::ALL`].
 pub(super) type Row = [Option<f64>; Metric::ALL.len()];
 
-/// A method over a choice of items, sorted.
-pub(super) struct View {
-    pub ranking: Ranking,
-    pub probability: bool,
-}
-
-impl View {
-    pub fn row(&self, levels: &[ranking::Level]) -> Row {
-        Metric::ALL.map(|metric| metric.of(levels, self.probability))
-    }
-
-    /// With the intervals of what the resamples gave.
-    fn measures(&self, resampled: &[Row]) -> Measures {
-        let levels = self.ranking.levels();
-        let (items, correct) = levels.iter().fold((0, 0), |(n, c), l| (n + l.items as usize, c + l.correct as usize));
-        Measures { items, correct, metrics: estimates(&self.row(&levels), resampled) }
-    }
-}
-
-pub(super) fn estimates(row: &Row, resampled: &[Row]) -> BTreeMap<Metric, Option<Estimate>> {
-    let estimate = |i: usize| {
+/// What `statistics` computes of the items: of each once, with the interval of what it gives for the resamples. It is called
+/// with how often each item counts.
+pub(super) fn estimates(data: Data, statistics: impl Fn(&[u16]) -> Vec<Option<f64>> + Sync) -> Vec<Option<Estimate>> {
+    let Data { items, options, .. } = data;
+    let resampling = Resampling { resamples: options.resamples, seed: options.seed };
+    let resampled = resampling.run(items.len(), &statistics);
+    let estimate = |(i, value): (usize, Option<f64>)| {
         let values: Vec<Option<f64>> = resampled.iter().map(|row| row[i]).collect();
-        row[i].map(|value| Estimate { value, interval: interval(&values) })
+        value.map(|value| Estimate { value, interval: interval(&values) })
     };
-    Metric::ALL.into_iter().enumerate().map(|(i, metric)| (metric, estimate(i))).collect()
+    statistics(&vec![1; items.len()]).into_iter().enumerate().map(estimate).collect()
+}
+
+/// The estimates of a [`Row`] by metric.
+pub(super) fn by_metric(row: &[Option<Estimate>]) -> BTreeMap<Metric, Option<Estimate>> {
+    Metric::ALL.into_iter().zip(row.iter().copied()).collect()
 }
 
 pub(super) fn minus(a: &Row, b: &Row) -> Row {
     std::array::from_fn(|i| Some(a[i]? - b[i]?))
+}
+
+/// A method over a choice of items, sorted.
+pub(super) struct View {
+    ranking: Ranking,
+    probability: bool,
+}
+
+impl View {
+    /// Of (item's index, confidence, whether its answer is right).
+    pub fn new(judged: impl IntoIterator<Item = (usize, Confidence, bool)>, method: &Method) -> View {
+        View { ranking: Ranking::new(judged), probability: method.probability }
+    }
+
+    /// Of item i `counts[i]` times.
+    pub fn row(&self, counts: &[u16]) -> Row {
+        let levels = self.ranking.resampled(counts);
+        Metric::ALL.map(|metric| metric.of(&levels, self.probability))
+    }
+
+    fn measures(&self, row: &[Option<Estimate>]) -> Measures {
+        let sum = |part: fn(&Level) -> u32| self.ranking.levels().iter().map(part).sum::<u32>() as usize;
+        Measures { items: sum(|level| level.items), correct: sum(|level| level.correct), metrics: by_metric(row) }
+    }
 }
 
 /// A method's views of a task's items.
@@ -49,86 +64,58 @@ struct Views {
 impl Views {
     /// `against`: the method that this one is compared with.
     fn new(items: &[Item], method: &Method, against: &Method) -> Views {
-        let judged = |method: &'_ Method, items: &'_ [Item]| -> Vec<(usize, Confidence, bool)> {
+        let judged = |method: &Method| {
             let each = items.iter().enumerate();
-            each.filter_map(|(i, item)| item.judged(method).map(|(found, correct)| (i, found, correct))).collect()
+            each.filter_map(|(i, item)| item.judged(method).map(|(found, right)| (i, found, right))).collect::<Vec<_>>()
         };
         let lowest = match (method.probability, method.log) {
             (true, None) => 0.0.into(),
             (true, Some(_)) => Confidence { score: 0.0, rank: f64::NEG_INFINITY },
             (false, _) => f64::NEG_INFINITY.into(),
         };
-        let all = items
-            .iter()
-            .enumerate()
-            .filter_map(|(i, item)| Some((i, item.confidence(method).unwrap_or(lowest), item.label(method)?)));
-        let view = |ranking, method: &Method| View { ranking, probability: method.probability };
-        let mine = judged(method, items);
-        let both = |other: &Method, list: Vec<(usize, Confidence, bool)>| {
-            Ranking::new(list.into_iter().filter(|(i, ..)| items[*i].judged(other).is_some()))
-        };
+        let confidence = |item: &Item| item.confidence(method).unwrap_or(lowest);
+        let all = items.iter().enumerate().filter_map(|(i, item)| Some((i, confidence(item), item.label(method)?)));
+        let (mine, theirs) = (judged(method), judged(against));
+        let both = |i: usize| items[i].judged(method).is_some() && items[i].judged(against).is_some();
         Views {
-            answered: view(Ranking::new(mine.iter().copied()), method),
-            all: view(Ranking::new(all), method),
-            own: view(both(against, mine), method),
-            base: view(both(method, judged(against, items)), against),
+            answered: View::new(mine.iter().copied(), method),
+            all: View::new(all, method),
+            own: View::new(mine.into_iter().filter(|(i, ..)| both(*i)), method),
+            base: View::new(theirs.into_iter().filter(|(i, ..)| both(*i)), against),
         }
     }
 
-    /// The rows of one resample.
-    fn rows(&self, counts: &[u16], levels: &mut Vec<ranking::Level>) -> Rows {
-        let mut row = |view: &View| {
-            view.ranking.resampled(counts, levels);
-            view.row(levels)
-        };
-        let answered = row(&self.answered);
-        let same = |view: &View| view.ranking.len() == self.answered.ranking.len(); // it is a part, or has it as one
-        let all = if same(&self.all) { answered } else { row(&self.all) };
-        let own = if same(&self.own) { answered } else { row(&self.own) };
-        Rows { answered, all, own, base: row(&self.base) }
+    /// Over the answered items, over all, over those of both, and there less the other method's.
+    fn rows(&self, counts: &[u16]) -> [Row; 4] {
+        let answered = self.answered.row(counts);
+        // it is a part, or has it as one
+        let same = |view: &View| view.ranking.len() == self.answered.ranking.len();
+        let row = |view: &View| if same(view) { answered } else { view.row(counts) };
+        let own = row(&self.own);
+        [answered, row(&self.all), own, minus(&own, &self.base.row(counts))]
     }
 }
 
-/// The values of a method's [`Views`].
-#[derive(Clone, Copy)]
-struct Rows {
-    answered: Row,
-    all: Row,
-    own: Row,
-    base: Row,
-}
-
 /// Every method that has a score of an answered, graded item; and each of them beside `against`, on the items that both have.
-pub(super) fn methods(
-    items: &[Item],
-    methods: &[Method],
-    options: &AnalysisOptions,
-) -> (Vec<MethodAnalysis>, Option<Common>) {
+pub(super) fn methods(data: Data) -> (Vec<MethodAnalysis>, Option<Common>) {
+    let Data { items, methods, options } = data;
     let present: Vec<&Method> =
         methods.iter().filter(|method| items.iter().any(|item| item.judged(method).is_some())).collect();
     let Some(against) = present.iter().find(|method| method.key == options.against).or(present.first()) else {
         return (Vec::new(), None);
     };
     let views: Vec<Views> = present.iter().map(|method| Views::new(items, method, against)).collect();
-    // [resample][method]: everything is compared on the same draw
-    let resampled: Vec<Vec<Rows>> = options.resampling().run(items.len(), |counts| {
-        let mut levels = Vec::new();
-        views.iter().map(|views| views.rows(counts, &mut levels)).collect()
+    // everything is compared on the same draw
+    let all = estimates(data, |counts| views.iter().flat_map(|views| views.rows(counts)).flatten().collect());
+    let rows: Vec<&[Option<Estimate>]> = all.chunks(Metric::ALL.len()).collect();
+    let each = || present.iter().zip(&views).zip(rows.chunks(4));
+    let analysed = each().map(|((method, views), rows)| {
+        method_analysis(items, method, (views.answered.measures(rows[0]), views.all.measures(rows[1])))
     });
-    let rows =
-        |method: usize, view: fn(&Rows) -> Row| -> Vec<Row> { resampled.iter().map(|r| view(&r[method])).collect() };
-    let analysed = present.iter().zip(&views).enumerate().map(|(m, (method, views))| {
-        let measures = (views.answered.measures(&rows(m, |r| r.answered)), views.all.measures(&rows(m, |r| r.all)));
-        method_analysis(items, method, measures)
-    });
-    let compared = present.iter().zip(&views).enumerate().map(|(m, (method, views))| {
-        let (own, base) = (&views.own, &views.base);
-        let difference = minus(&own.row(&own.ranking.levels()), &base.row(&base.ranking.levels()));
-        CommonMethod {
-            method: method.key.clone(),
-            measures: own.measures(&rows(m, |r| r.own)),
-            difference: estimates(&difference, &rows(m, |r| minus(&r.own, &r.base))),
-        }
+    let compared = each().map(|((method, views), rows)| CommonMethod {
+        method: method.key.clone(),
+        measures: views.own.measures(rows[2]),
+        difference: by_metric(rows[3]),
     });
     let common = Common {
         against: against.key.clone(),

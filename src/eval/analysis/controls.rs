@@ -1,9 +1,10 @@
 //! The run's chain beside its controls: the same scores of the same responses over chains that attention has no part in.
 
-use super::compare::{Row, View, estimates, minus};
+use super::compare::{Row, View, by_metric, estimates, minus};
 use super::load::{SweepItem, confidence};
 use super::*;
-use crate::eval::metrics::{Confidence, Ranking};
+use crate::eval::metrics::Confidence;
+use std::collections::BTreeSet;
 
 /// A control of the chain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -41,38 +42,27 @@ pub(super) fn is_control(point: &SweepItem) -> bool {
 }
 
 /// Every control that any item has, in the order of [`ChainRule`](crate::uq::ChainRule).
-pub(super) fn controls(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Vec<Control> {
+pub(super) fn controls(data: Data) -> Vec<Control> {
     use crate::uq::{ChainRule, rules::Named};
     let of_chain = |(_, chain, _): &(ChainRule, &'static str, &'static str)| {
-        let draws: std::collections::BTreeSet<u64> = items
-            .iter()
-            .flat_map(|item| &item.sweep)
-            .filter_map(|point| control_of(&point.setting).filter(|(name, _)| name == chain))
-            .map(|(_, draw)| draw)
-            .collect();
-        let draws: Vec<u64> = draws.into_iter().collect();
-        let uqac = methods.iter().filter(|method| method.group == Group::Uqac);
-        let methods: Vec<ControlMethod> =
-            uqac.filter_map(|method| of_method(items, method, chain, &draws, options)).collect();
+        let points = data.items.iter().flat_map(|item| &item.sweep);
+        let controls = points.filter_map(|point| control_of(&point.setting).filter(|(name, _)| name == chain));
+        let draws: BTreeSet<u64> = controls.map(|(_, draw)| draw).collect();
+        let uqac = data.methods.iter().filter(|method| method.group == Group::Uqac);
+        let methods: Vec<ControlMethod> = uqac.filter_map(|method| of_method(data, method, chain, &draws)).collect();
         (!methods.is_empty()).then(|| Control { chain: (*chain).to_owned(), draws: draws.len(), methods })
     };
     ChainRule::VALUES.iter().filter_map(of_chain).collect()
 }
 
-fn of_method(
-    items: &[Item],
-    method: &Method,
-    chain: &str,
-    draws: &[u64],
-    options: &AnalysisOptions,
-) -> Option<ControlMethod> {
+fn of_method(data: Data, method: &Method, chain: &str, draws: &BTreeSet<u64>) -> Option<ControlMethod> {
     let drawn = |item: &Item, draw: u64| -> Option<Confidence> {
         let point = item.sweep.iter().find(|point| control_of(&point.setting) == Some((chain, draw)))?;
         confidence(&point.scores, method)
     };
     // (item, own, by draw, whether it is right) of those that have all draws
+    let items = data.items.iter();
     let found: Vec<(usize, Confidence, Vec<Confidence>, bool)> = items
-        .iter()
         .enumerate()
         .filter_map(|(i, item)| {
             let (own, correct) = item.judged(method)?;
@@ -83,30 +73,16 @@ fn of_method(
     if found.is_empty() {
         return None;
     }
-    let view = |ranking| View { ranking, probability: method.probability };
-    let own = view(Ranking::new(found.iter().map(|(i, own, _, correct)| (*i, *own, *correct))));
-    let each: Vec<View> = (0..draws.len())
-        .map(|d| view(Ranking::new(found.iter().map(|(i, _, all, correct)| (*i, all[d], *correct)))))
-        .collect();
-    let resampled: Vec<(Row, Row)> = options.resampling().run(items.len(), |counts| {
-        let mut levels = Vec::new();
-        let mut row = |view: &View| {
-            view.ranking.resampled(counts, &mut levels);
-            view.row(&levels)
-        };
-        (row(&own), mean(&each.iter().map(row).collect::<Vec<Row>>()))
+    let own = View::new(found.iter().map(|(i, own, _, correct)| (*i, *own, *correct)), method);
+    let of_draw = |d: usize| View::new(found.iter().map(|(i, _, all, correct)| (*i, all[d], *correct)), method);
+    let each: Vec<View> = (0..draws.len()).map(of_draw).collect();
+    let rows = estimates(data, |counts| {
+        let control = mean(&each.iter().map(|view| view.row(counts)).collect::<Vec<Row>>());
+        let own = own.row(counts);
+        [own, control, minus(&own, &control)].concat()
     });
-    let own_row = own.row(&own.ranking.levels());
-    let control_row = mean(&each.iter().map(|view| view.row(&view.ranking.levels())).collect::<Vec<Row>>());
-    let (own_rows, control_rows): (Vec<Row>, Vec<Row>) = resampled.iter().copied().unzip();
-    let differences: Vec<Row> = resampled.iter().map(|(own, control)| minus(own, control)).collect();
-    Some(ControlMethod {
-        method: method.key.clone(),
-        items: found.len(),
-        own: estimates(&own_row, &own_rows),
-        control: estimates(&control_row, &control_rows),
-        difference: estimates(&minus(&own_row, &control_row), &differences),
-    })
+    let [own, control, difference] = [0, 1, 2].map(|row| by_metric(&rows[row * Metric::ALL.len()..]));
+    Some(ControlMethod { method: method.key.clone(), items: found.len(), own, control, difference })
 }
 
 /// The mean of each metric, where all rows have it.

@@ -1,10 +1,11 @@
 //! What ending unsure responses early would have saved and cost, from responses that were written to their end: those of runs
 //! with a wide trace.
 
+use super::compare::estimates;
 use super::summary::wilson;
 use super::*;
 use crate::engine::running::{Measure, WINDOW};
-use crate::eval::metrics::{Ranking, auroc, interval};
+use crate::eval::metrics::{Ranking, auroc};
 
 /// Shares of the responses that the thresholds of a curve end early.
 const SHARES: [f64; 7] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75];
@@ -44,16 +45,16 @@ pub struct EarlyPoint {
 }
 
 /// The curve of every running confidence that items have.
-pub(super) fn curves(items: &[Item], methods: &[Method], options: &AnalysisOptions) -> Vec<EarlyStopping> {
-    let against = methods.iter().find(|method| method.key == options.against);
-    Measure::ALL.iter().filter_map(|measure| curve(items, measure.name(), against, options)).collect()
+pub(super) fn curves(data: Data) -> Vec<EarlyStopping> {
+    Measure::ALL.iter().filter_map(|measure| curve(data, measure.name())).collect()
 }
 
-fn curve(items: &[Item], measure: &str, against: Option<&Method>, options: &AnalysisOptions) -> Option<EarlyStopping> {
+fn curve(data: Data, measure: &str) -> Option<EarlyStopping> {
+    let items = data.items;
     let recorded: Vec<Response> = items
         .iter()
         .enumerate()
-        .filter_map(|(index, item)| Some(Response::of(index, item, item.running_lows.get(measure)?, item.correct?)))
+        .filter_map(|(index, item)| Some(Response::of(index, item, item.uq.running_lows.get(measure)?, item.correct?)))
         .collect();
     let mut lowest: Vec<f64> = recorded.iter().map(Response::lowest).collect();
     lowest.sort_by(f64::total_cmp);
@@ -62,7 +63,7 @@ fn curve(items: &[Item], measure: &str, against: Option<&Method>, options: &Anal
     thresholds.retain(|threshold| threshold.is_finite());
     thresholds.dedup();
     let tokens = recorded.iter().map(|response| response.item.response_tokens).sum();
-    let point = |threshold| point(&recorded, (items.len(), tokens), threshold, against, options);
+    let point = |threshold| point(data, &recorded, tokens, threshold);
     (!thresholds.is_empty()).then(|| EarlyStopping {
         measure: measure.to_owned(),
         window: WINDOW,
@@ -99,13 +100,8 @@ impl<'a> Response<'a> {
     }
 }
 
-fn point(
-    responses: &[Response],
-    (items, tokens): (usize, usize),
-    threshold: Option<f64>,
-    against: Option<&Method>,
-    options: &AnalysisOptions,
-) -> EarlyPoint {
+fn point(data: Data, responses: &[Response], tokens: usize, threshold: Option<f64>) -> EarlyPoint {
+    let against = data.methods.iter().find(|method| method.key == data.options.against);
     let (mut stopped, mut right, mut right_stopped, mut saved) = (0, 0, 0, 0);
     let mut judged = Vec::new();
     for response in responses {
@@ -119,11 +115,7 @@ fn point(
         }
     }
     let ranking = Ranking::new(judged);
-    let resampled = options.resampling().run(items, |counts| {
-        let mut levels = Vec::new();
-        ranking.resampled(counts, &mut levels);
-        auroc(&levels)
-    });
+    let auroc = estimates(data, |counts| vec![auroc(&ranking.resampled(counts))]);
     let n = responses.len();
     let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
     EarlyPoint {
@@ -134,7 +126,7 @@ fn point(
         accuracy: share(right - right_stopped, n),
         accuracy_interval: wilson(right - right_stopped, n),
         accuracy_by_chance: share(right, n) * (1.0 - share(stopped, n)),
-        auroc: auroc(&ranking.levels()).map(|value| Estimate { value, interval: interval(&resampled) }),
+        auroc: auroc[0],
     }
 }
 
@@ -151,13 +143,14 @@ mod tests {
             .map(|i| {
                 let mut item = item(i, i >= 10, f64::from(i as u32) / 20.0);
                 item.response_tokens = 100;
-                item.running_lows =
+                item.uq.running_lows =
                     BTreeMap::from([("entropy".to_owned(), vec![(20, 50.0), (50, i as f64), (100, -1.0)])]);
                 item
             })
             .collect();
         let methods = [Method::among("p", &BTreeSet::from(["p"]), [0.5].into_iter())];
-        let curves = curves(&items, &methods, &AnalysisOptions { resamples: 50, ..AnalysisOptions::default() });
+        let options = AnalysisOptions { resamples: 50, ..AnalysisOptions::default() };
+        let curves = curves(Data { items: &items, methods: &methods, options: &options });
         let [EarlyStopping { items: 20, tokens: 2000, points, .. }] = &curves[..] else { panic!("{curves:?}") };
         let shown: Vec<(Option<f64>, usize, usize, f64, f64)> =
             points.iter().map(|p| (p.threshold, p.stopped, p.right_stopped, p.tokens_saved, p.accuracy)).collect();
@@ -179,6 +172,7 @@ mod tests {
 
     #[test]
     fn nothing_is_said_of_runs_without_a_wide_trace() {
-        assert_eq!(super::curves(&[item(0, true, 0.5)], &[], &AnalysisOptions::default()), []);
+        let data = Data { items: &[item(0, true, 0.5)], methods: &[], options: &AnalysisOptions::default() };
+        assert_eq!(super::curves(data), []);
     }
 }

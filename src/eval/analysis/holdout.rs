@@ -2,7 +2,7 @@
 //! calibrated probabilities.
 
 use super::summary::wilson;
-use super::{AnalysisOptions, Item, Method};
+use super::{Data, Item, Method};
 use crate::eval::metrics::calibrators::{Isotonic, Platt, log_odds};
 use crate::eval::metrics::mt19937::Mt19937;
 use crate::eval::metrics::risk::RiskControl;
@@ -73,19 +73,17 @@ pub struct CalibrationErrors {
 }
 
 /// Both halves of a task; `None` if nothing of them was asked for or there are fewer than two graded items.
-pub(super) fn holdout(
-    items: &[Item],
-    methods: &[Method],
-    options: &AnalysisOptions,
-    binning: Binning,
-) -> Option<Holdout> {
+pub(super) fn holdout(Data { items, methods, options }: Data, binning: Binning) -> Option<Holdout> {
     let graded: Vec<&Item> = items.iter().filter(|item| item.correct.is_some()).collect();
     if graded.len() < 2 || (options.target_risk.is_none() && !options.calibrate) {
         return None;
     }
     let order = Mt19937::new(options.seed).permutation(graded.len());
     let (fitted, held_out) = order.split_at(graded.len().div_ceil(2));
-    let half = |half: &[usize], method: &Method| Half::new(half.iter().map(|&i| graded[i]), method);
+    let half = |half: &[usize], method: &Method| Half {
+        items: half.len(),
+        judged: half.iter().filter_map(|&i| graded[i].judged(method)).collect(),
+    };
     let control = options.target_risk.map(|target| RiskControl { target, confidence: options.risk_confidence });
     let of_method = |method: &Method| {
         let (fit, show) = (half(fitted, method), half(held_out, method));
@@ -109,15 +107,6 @@ struct Half {
 }
 
 impl Half {
-    fn new<'a>(items: impl Iterator<Item = &'a Item>, method: &Method) -> Half {
-        let mut half = Half { items: 0, judged: Vec::new() };
-        for item in items {
-            half.items += 1;
-            half.judged.extend(item.judged(method));
-        }
-        half
-    }
-
     fn answered_above(&self, threshold: Option<Confidence>) -> Answered {
         let answered = |found: &Confidence| threshold.is_some_and(|threshold| found.rank > threshold.rank);
         let labels: Vec<bool> =
@@ -128,19 +117,6 @@ impl Half {
             risk: (!labels.is_empty()).then(|| wrong as f64 / labels.len() as f64),
             risk_interval: wilson(wrong, labels.len()),
         }
-    }
-
-    fn scores(&self) -> Vec<f64> {
-        self.judged.iter().map(|(found, _)| found.score).collect()
-    }
-
-    fn labels(&self) -> Vec<bool> {
-        self.judged.iter().map(|(_, label)| *label).collect()
-    }
-
-    /// The scores in the form that suits a sigmoid: of probabilities their log-odds.
-    fn transformed(&self, probability: bool) -> Vec<f64> {
-        self.scores().into_iter().map(|score| if probability { log_odds(score) } else { score }).collect()
     }
 }
 
@@ -157,19 +133,21 @@ fn abstention(fit: &Half, show: &Half, method: &Method, control: RiskControl) ->
 }
 
 fn calibration(fit: &Half, show: &Half, probability: bool, binning: Binning) -> Option<Calibration> {
-    let platt = Platt::fit(&fit.transformed(probability), &fit.labels())?;
-    let isotonic = Isotonic::fit(&fit.scores(), &fit.labels())?;
-    let labels = show.labels();
-    let errors = |scores: &[f64]| {
-        let levels = Ranking::of(scores, &labels).levels();
+    let split = |half: &Half| half.judged.iter().map(|(found, right)| (found.score, *right)).unzip();
+    let (scores, labels): (Vec<f64>, Vec<bool>) = split(fit);
+    let (shown, shown_labels): (Vec<f64>, Vec<bool>) = split(show);
+    // of probabilities the form that suits a sigmoid
+    let scaled = |score: &f64| if probability { log_odds(*score) } else { *score };
+    let platt = Platt::fit(&scores.iter().map(scaled).collect::<Vec<_>>(), &labels)?;
+    let isotonic = Isotonic::fit(&scores, &labels)?;
+    let errors = |map: &dyn Fn(&f64) -> f64| {
+        let levels = Ranking::of(&shown.iter().map(map).collect::<Vec<_>>(), &shown_labels).levels();
         Some(CalibrationErrors { ece: ece(&levels, binning)?, brier: brier(&levels)? })
     };
-    let platt: Vec<f64> = show.transformed(probability).iter().map(|score| platt.at(*score)).collect();
-    let isotonic: Vec<f64> = show.scores().into_iter().map(|score| isotonic.at(score)).collect();
     Some(Calibration {
-        items: show.judged.len(),
-        as_is: if probability { errors(&show.scores()) } else { None },
-        platt: errors(&platt)?,
-        isotonic: errors(&isotonic)?,
+        items: shown.len(),
+        as_is: if probability { errors(&|score| *score) } else { None },
+        platt: errors(&|score| platt.at(scaled(score)))?,
+        isotonic: errors(&|score| isotonic.at(*score))?,
     })
 }

@@ -1,15 +1,17 @@
 //! Run folders in, runs of items out.
 
-use super::{Method, Votes};
-use crate::engine::FinishReason;
+use super::Method;
 use crate::eval::metrics::Confidence;
+use crate::eval::run::manifest::comparable;
 use crate::eval::run::sweep::SweepRow;
-use crate::eval::sample::{Sample, ScoreMap, Similarity, SweepPoint};
+use crate::eval::sample::{ResponseTokens, Sample, ScoreMap, SweepPoint, Uq};
 use crate::files;
 use crate::io::jsonl::{Lines, ReadError};
 use crate::io::record::Status;
+use crate::uq::answer::pattern;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,28 +53,14 @@ pub struct Item {
     /// `None`: not graded.
     pub correct: Option<bool>,
     pub correct_reference: Option<bool>,
-    pub status: Status,
-    pub finish: FinishReason,
-    pub response_tokens: usize,
-    /// Links of the chain without the answer's tokens, and how many of them were kept.
-    pub chain: usize,
-    pub kept: usize,
-    /// Members of the ensemble, the response itself included.
-    pub ensemble: usize,
-    /// Of the chain and of the response to the answer, where that was recorded.
-    pub similarity: Option<Similarity>,
-    pub scores: ScoreMap,
     /// Whether the majority's answer is right, where there are several samples.
     pub majority_correct: Option<bool>,
-    /// Of samples that were drawn until their vote was decided.
-    pub votes: Option<Votes>,
-    pub seconds: BTreeMap<String, f64>,
+    pub response_tokens: usize,
+    /// Links of the chain without the answer's tokens.
+    pub chain: usize,
     pub sweep: Vec<SweepItem>,
-    /// As in [`Uq`](crate::eval::sample::Uq).
-    pub running_lows: BTreeMap<String, Vec<(usize, f64)>>,
-    /// Rows of the chain without the answer's, and the answer's: what sweeps are compared with.
-    chain_rows: BTreeSet<i64>,
-    answer_rows: BTreeSet<i64>,
+    /// The sample's, without its tokens and its sweep.
+    pub uq: Uq,
 }
 
 /// The item under other parameters.
@@ -88,11 +76,12 @@ pub struct SweepItem {
 impl Item {
     /// The response under another setting; the later of two under the same counts.
     fn add(&mut self, point: SweepPoint) {
-        let chain: BTreeSet<i64> = point.chain.into_iter().filter(|row| !self.answer_rows.contains(row)).collect();
+        let answer = rows(&self.uq, true);
+        let chain: BTreeSet<i64> = point.chain.into_iter().filter(|row| !answer.contains(row)).collect();
         self.sweep.retain(|other| other.setting != point.setting);
         self.sweep.push(SweepItem {
             setting: point.setting,
-            overlap: jaccard(&self.chain_rows, &chain),
+            overlap: jaccard(&rows(&self.uq, false), &chain),
             chain: chain.len(),
             scores: point.scores,
         });
@@ -100,12 +89,12 @@ impl Item {
 
     /// An answer was found and scored.
     pub fn answered(&self) -> bool {
-        self.status == Status::Ok
+        self.uq.status == Status::Ok
     }
 
     /// The method's score; `None` also for one that is not finite.
     pub fn score(&self, method: &str) -> Option<f64> {
-        finite(&self.scores, method)
+        finite(&self.uq.scores, method)
     }
 
     /// Whether the answer that the method scores is right; `None`: not graded.
@@ -116,7 +105,7 @@ impl Item {
     /// The method's confidence in the answer that it scores; `None` where there is no such answer or no score of it.
     pub fn confidence(&self, method: &Method) -> Option<Confidence> {
         let there = self.answered() || method.own_answer;
-        if there { confidence(&self.scores, method) } else { None }
+        if there { confidence(&self.uq.scores, method) } else { None }
     }
 
     /// The confidence, and whether the answer is right; `None` where one of them is not known.
@@ -140,35 +129,29 @@ pub(super) fn finite(scores: &ScoreMap, method: &str) -> Option<f64> {
 impl From<Sample> for Item {
     fn from(sample: Sample) -> Item {
         let label = |key: &str| sample.metrics.get(key).map(|value| *value >= 0.5);
-        let (correct, correct_reference, majority) = (label("acc"), label("acc_reference"), label("acc_majority"));
-        let uq = sample.uq;
-        let rows =
-            |answer: bool| uq.chain.iter().filter(move |link| link.from.is_none() == answer).map(|link| link.row);
-        let (chain_rows, answer_rows): (BTreeSet<i64>, BTreeSet<i64>) = (rows(false).collect(), rows(true).collect());
+        let (correct, correct_reference, majority_correct) =
+            (label("acc"), label("acc_reference"), label("acc_majority"));
+        let (tokens, sweep) = (ResponseTokens::default(), Vec::new());
+        let uq = Uq { tokens, sweep, ..sample.uq };
         let mut item = Item {
             task: sample.task,
             doc_id: sample.doc_id,
             correct,
             correct_reference,
-            status: uq.status,
-            finish: uq.finish,
-            response_tokens: uq.tokens.ids.len(),
-            chain: chain_rows.len(),
-            kept: uq.kept.len(),
-            ensemble: uq.ensemble.len(),
-            similarity: uq.similarity,
-            majority_correct: majority,
-            votes: Votes::of(&uq.details),
-            scores: uq.scores,
-            seconds: uq.seconds,
+            majority_correct,
+            response_tokens: sample.uq.tokens.ids.len(),
+            chain: rows(&uq, false).len(),
             sweep: Vec::new(),
-            running_lows: uq.running_lows,
-            chain_rows,
-            answer_rows,
+            uq,
         };
-        uq.sweep.into_iter().for_each(|point| item.add(point));
+        sample.uq.sweep.into_iter().for_each(|point| item.add(point));
         item
     }
+}
+
+/// Rows of the chain: those of the answer's tokens, or the others.
+fn rows(uq: &Uq, of_answer: bool) -> BTreeSet<i64> {
+    uq.chain.iter().filter(|link| link.from.is_none() == of_answer).map(|link| link.row).collect()
 }
 
 fn jaccard(a: &BTreeSet<i64>, b: &BTreeSet<i64>) -> f64 {
@@ -207,22 +190,11 @@ pub(super) fn load(folders: &[PathBuf]) -> Result<Vec<Run>, AnalysisError> {
 }
 
 impl Run {
-    /// Both are shards, of runs that differ in nothing that could change a result: the device and what the model was called
-    /// may differ.
+    /// Both are shards, of runs that differ in nothing that could change a result.
     fn is_shard_of_same(&self, other: &Run) -> bool {
-        let what = |run: &Run| {
-            let mut manifest = run.manifest.clone();
-            if let Some(object) = manifest.as_object_mut() {
-                ["device", "shard"].into_iter().for_each(|key| drop(object.remove(key)));
-            }
-            if let Some(model) = manifest.get_mut("model").and_then(Value::as_object_mut) {
-                model.remove("name");
-            }
-            manifest
-        };
         let fit = |a: &(usize, usize)| other.shards.iter().all(|b| a.0 != b.0 && a.1 == b.1);
         let sharded = !self.shards.is_empty() && !other.shards.is_empty();
-        sharded && self.shards.iter().all(fit) && what(self) == what(other)
+        sharded && self.shards.iter().all(fit) && comparable(&self.manifest) == comparable(&other.manifest)
     }
 
     fn merge(&mut self, other: Run) {
@@ -235,10 +207,11 @@ impl Run {
     fn add(&mut self, items: impl IntoIterator<Item = ((String, usize), Item)>) {
         let mut twice = 0;
         for (key, item) in items {
-            let other = self.items.get(&key).map(|other| Item { seconds: item.seconds.clone(), ..other.clone() });
-            // what two processes of one run have done is the same but for the time that it took
-            twice += usize::from(other.is_some_and(|other| other != item));
-            self.items.insert(key, item);
+            if let Some(mut other) = self.items.insert(key, item.clone()) {
+                // what two processes of one run have done is the same but for the time that it took
+                other.uq.seconds.clone_from(&item.uq.seconds);
+                twice += usize::from(other != item);
+            }
         }
         if twice > 0 {
             self.notes.push(format!("{twice} items are there twice: the later ones count"));
@@ -282,8 +255,7 @@ fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
 fn load_task(file: &Path) -> Result<(Vec<Item>, Vec<String>), AnalysisError> {
     let mut items: Vec<Item> = Vec::new();
     let mut notes = for_each_sample(file, |sample| items.push(sample.into()))?;
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let swept = file.with_file_name(name.replacen("samples_", "sweep_", 1));
+    let swept = file.with_file_name(name(file).replacen("samples_", "sweep_", 1));
     if swept.is_file() {
         let place: HashMap<usize, usize> = items.iter().enumerate().map(|(i, item)| (item.doc_id, i)).collect();
         notes.extend(for_each_line(&swept, |row: SweepRow| {
@@ -297,12 +269,19 @@ fn load_task(file: &Path) -> Result<(Vec<Item>, Vec<String>), AnalysisError> {
 
 /// The sample files of a run folder, by name.
 pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
-    let io = |source| AnalysisError::Io { file: folder.to_owned(), source };
-    let entries = folder.read_dir().map_err(io)?.map(|entry| entry.map(|entry| entry.path()));
-    let mut files: Vec<PathBuf> = entries.collect::<Result<_, _>>().map_err(io)?;
-    files.retain(|file| is_samples(file) && file.is_file());
-    files.sort();
+    let mut files = entries(folder).map_err(|source| AnalysisError::Io { file: folder.to_owned(), source })?;
+    files.retain(|file| pattern!(r"^samples_.*\.jsonl(?:\.gz)?$").is_match(&name(file)) && file.is_file());
     Ok(files)
+}
+
+/// What is in a folder, by name.
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = folder.read_dir()?.map(|entry| Ok(entry?.path()));
+    entries.collect::<io::Result<BTreeSet<_>>>().map(|entries| entries.into_iter().collect())
+}
+
+fn name(file: &Path) -> Cow<'_, str> {
+    file.file_name().unwrap_or_default().to_string_lossy()
 }
 
 fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
@@ -328,29 +307,15 @@ fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
 
 /// Run folders directly in a folder.
 fn runs_inside(folder: &Path) -> Vec<PathBuf> {
-    let entries = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut runs: Vec<PathBuf> = entries.filter(|path| path.join("manifest.json").is_file()).collect();
-    runs.sort();
-    runs
+    let entries = entries(folder).unwrap_or_default().into_iter();
+    entries.filter(|path| path.join("manifest.json").is_file()).collect()
 }
 
-fn is_samples(file: &Path) -> bool {
-    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("samples_") && stem(name) != name
-}
-
-/// The name of a file of lines without its ending; it may have been compressed since.
-fn stem(name: &str) -> &str {
-    let plain = name.strip_suffix(".gz").unwrap_or(name);
-    plain.strip_suffix(".jsonl").unwrap_or(name)
-}
-
-/// `samples_gsm8k.shard-2-of-4.jsonl`: (2, 4)
+/// `samples_gsm8k.shard-2-of-4.jsonl`: (2, 4). It may have been compressed since.
 fn shard_of(file: &Path) -> Option<(usize, usize)> {
-    let stem = stem(file.file_name()?.to_str()?);
-    let (_, shard) = stem.rsplit_once(".shard-")?;
-    let (i, n) = shard.split_once("-of-")?;
-    Some((i.parse().ok()?, n.parse().ok()?))
+    let name = name(file);
+    let found = pattern!(r"\.shard-([0-9]+)-of-([0-9]+)\.jsonl(?:\.gz)?$").captures(&name)?;
+    Some((found[1].parse().ok()?, found[2].parse().ok()?))
 }
 
 /// Hands over every sample of a file in its order; returns what was wrong with it. A half-written last line (of a run that
@@ -361,7 +326,7 @@ pub fn for_each_sample(file: &Path, each: impl FnMut(Sample)) -> Result<Vec<Stri
 
 /// The same for another kind of lines.
 fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> Result<Vec<String>, AnalysisError> {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let name = name(file);
     let (mut lines, mut good) = (Lines::open(file)?, 0);
     let (mut notes, mut bad): (Vec<String>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
     while let Some(line) = lines.next_line()? {
@@ -391,30 +356,21 @@ fn for_each_line<T: DeserializeOwned>(file: &Path, mut each: impl FnMut(T)) -> R
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use serde_json::json;
 
     /// An answered item with the score `p`.
     pub fn item(doc_id: usize, correct: bool, p: f64) -> Item {
-        Item {
-            task: "task".into(),
-            doc_id,
-            correct: Some(correct),
-            correct_reference: None,
-            status: Status::Ok,
-            finish: FinishReason::Stop,
-            response_tokens: 1,
-            chain: 0,
-            kept: 0,
-            ensemble: 0,
-            similarity: None,
-            scores: BTreeMap::from([("p".to_owned(), Some(p))]),
-            majority_correct: None,
-            votes: None,
-            seconds: BTreeMap::new(),
-            sweep: Vec::new(),
-            running_lows: BTreeMap::new(),
-            chain_rows: BTreeSet::new(),
-            answer_rows: BTreeSet::new(),
-        }
+        let uq = json!({
+            "status": "ok", "profile": "corrected", "finish": "stop", "n_instr": 0,
+            "tokens": {"ids": [0], "offsets": [[0, 0]], "logprobs": [null]},
+            "answer": {"text": "", "tokens": [0, 1]}, "chain": [], "kept": [], "ensemble": [],
+            "scores": {"p": p}, "seconds": {},
+        });
+        let sample = json!({
+            "doc_id": doc_id, "task": "task", "doc": null, "target": "", "arguments": [], "resps": [],
+            "filtered_resps": [], "metrics": {"acc": f64::from(u8::from(correct))}, "uq": uq,
+        });
+        serde_json::from_value::<Sample>(sample).unwrap().into()
     }
 
     #[test]

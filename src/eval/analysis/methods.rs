@@ -38,22 +38,13 @@ const LOGARITHMS: [(&str, &str); 5] = [
 
 /// All scores, in the order in which reports show them.
 fn known() -> impl Iterator<Item = Method> {
-    let method = |key: &str, name: &str, group, probability, own_answer| Method {
-        key: key.to_owned(),
-        name: name.to_owned(),
-        group,
-        probability,
-        own_answer,
-        log: None,
-    };
-    let single_pass =
-        as_shown().iter().map(move |score| method(score.key, score.name, score.group, score.is_probability, false));
-    let more_passes = METHODS.iter().flat_map(|method| method.scores());
-    single_pass.chain(
-        more_passes.map(move |score| {
-            method(score.key, score.name, Group::MorePasses, score.is_probability, score.of_majority)
-        }),
-    )
+    let single_pass = as_shown().iter().map(|s| (s.key, s.name, s.group, s.is_probability, false));
+    let more_passes = METHODS.iter().flat_map(|method| method.scores);
+    let more_passes = more_passes.map(|s| (s.key, s.name, Group::MorePasses, s.is_probability, s.of_majority));
+    single_pass.chain(more_passes).map(|(key, name, group, probability, own_answer)| {
+        let (key, name) = (key.to_owned(), name.to_owned());
+        Method { key, name, group, probability, own_answer, log: None }
+    })
 }
 
 impl Method {

@@ -33,6 +33,7 @@ use holdout::Holdout;
 use super::metrics::{Balanced, Metric, Resampling};
 use super::sample::Similarity;
 use crate::units::count;
+use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -42,10 +43,10 @@ use std::path::{Path, PathBuf};
 pub const FORMAT: u32 = 1;
 
 /// Options of an analysis; also those of the command line.
-#[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
+#[derive(Clone, Debug, PartialEq, Serialize, clap::Parser)]
 pub struct AnalysisOptions {
     /// Bootstrap resamples; 0: no intervals
-    #[arg(long, value_name = "N", default_value_t = Self::default().resamples, value_parser = count(0..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = count(0..=100_000))]
     pub resamples: usize,
     /// Seed of the bootstrap and the halves
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -54,7 +55,7 @@ pub struct AnalysisOptions {
     #[arg(long, value_delimiter = ',', value_name = "METHOD,...")]
     pub methods: Vec<String>,
     /// Baseline for differences
-    #[arg(long, value_name = "METHOD", default_value_t = Self::default().against)]
+    #[arg(long, value_name = "METHOD", default_value = "p")]
     pub against: String,
     /// Choose the threshold that bounds the share of wrong answers, on a random half of the items, and test it on the other
     ///
@@ -62,7 +63,7 @@ pub struct AnalysisOptions {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub target_risk: Option<f64>,
     /// Confidence level of --target-risk
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = Self::default().risk_confidence)]
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
     pub risk_confidence: f64,
     /// Fit Platt scaling and isotonic regression on a random half of the items and show the errors on the other
     #[arg(long)]
@@ -76,22 +77,16 @@ fn share(text: &str) -> Result<f64, &'static str> {
 
 impl Default for AnalysisOptions {
     fn default() -> Self {
-        AnalysisOptions {
-            resamples: 1000,
-            seed: 0,
-            methods: Vec::new(),
-            against: "p".to_owned(),
-            target_risk: None,
-            risk_confidence: 0.95,
-            calibrate: false,
-        }
+        AnalysisOptions::parse_from([""])
     }
 }
 
-impl AnalysisOptions {
-    fn resampling(&self) -> Resampling {
-        Resampling { resamples: self.resamples, seed: self.seed }
-    }
+/// What is analysed of a task: the items, and the methods, of which not every item has a score.
+#[derive(Clone, Copy)]
+struct Data<'a> {
+    items: &'a [Item],
+    methods: &'a [Method],
+    options: &'a AnalysisOptions,
 }
 
 /// Everything a report shows.
@@ -130,7 +125,7 @@ pub struct RunAnalysis {
     pub manifest: Value,
     /// What the reader must know: missing shards, half-written lines.
     pub notes: Vec<String>,
-    /// Benchmarks in the run's order, each followed by its subtasks.
+    /// Benchmarks by name, each followed by its subtasks.
     pub tasks: Vec<TaskAnalysis>,
     /// Over the benchmarks, where there is more than one.
     pub means: Vec<MethodMeans>,

@@ -8,7 +8,7 @@ pub const GENERATE: &str = "generate";
 
 /// Seconds by stage: `generate` first, then the most expensive.
 pub(super) fn stages(items: &[Item]) -> Vec<Stage> {
-    let names: BTreeSet<&str> = items.iter().flat_map(|item| item.seconds.keys().map(String::as_str)).collect();
+    let names: BTreeSet<&str> = items.iter().flat_map(|item| item.uq.seconds.keys().map(String::as_str)).collect();
     let mut stages: Vec<Stage> = names.into_iter().map(|name| stage(items, name)).collect();
     stages.sort_by(|a, b| {
         let later = |stage: &Stage| stage.stage != GENERATE;
@@ -18,7 +18,7 @@ pub(super) fn stages(items: &[Item]) -> Vec<Stage> {
 }
 
 fn stage(items: &[Item], name: &str) -> Stage {
-    let seconds_of = |item: &Item, name: &str| item.seconds.get(name).copied().filter(|seconds| seconds.is_finite());
+    let seconds_of = |item: &Item, name: &str| item.uq.seconds.get(name).copied().filter(|seconds| seconds.is_finite());
     let through: Vec<(&Item, f64)> = items.iter().filter_map(|item| Some((item, seconds_of(item, name)?))).collect();
     let seconds: f64 = through.iter().map(|(_, seconds)| seconds).sum();
     let generate: f64 = through.iter().filter_map(|(item, _)| seconds_of(item, GENERATE)).sum();

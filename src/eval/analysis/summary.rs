@@ -20,7 +20,7 @@ pub fn wilson(successes: usize, n: usize) -> Option<[f64; 2]> {
 
 pub(super) fn summary(items: &[Item]) -> Summary {
     let count = |which: &dyn Fn(&Item) -> bool| items.iter().filter(|item| which(item)).count();
-    let status = |wanted: Status| count(&|item| item.status == wanted);
+    let status = |wanted: Status| count(&|item| item.uq.status == wanted);
     let share = |part: usize, whole: usize| (whole > 0).then(|| part as f64 / whole as f64);
     let (graded, correct) = (count(&|item| item.correct.is_some()), count(&|item| item.correct == Some(true)));
     let twice = |item: &Item| item.correct.is_some() && item.correct_reference.is_some();
@@ -39,19 +39,19 @@ pub(super) fn summary(items: &[Item]) -> Summary {
         answered,
         no_answer: status(Status::NoAnswer),
         errors: status(Status::Error),
-        truncated: count(&|item| item.finish.is_cut_off()),
+        truncated: count(&|item| item.uq.finish.is_cut_off()),
         graded_twice,
         accuracy_reference: share(correct_reference, graded_twice),
         disagreements: count(&|item| twice(item) && item.correct != item.correct_reference),
         majority_accuracy: share(count(&|item| item.majority_correct == Some(true)), several),
-        votes: items.iter().filter_map(|item| item.votes).reduce(Votes::and),
+        votes: items.iter().filter_map(|item| Votes::of(&item.uq.details)).reduce(Votes::and),
         response_tokens: items.iter().map(|item| item.response_tokens).sum(),
         mean_response_tokens: mean(&|item| item.response_tokens),
         mean_chain: mean(&|item| item.chain),
-        mean_kept: mean(&|item| item.kept),
-        mean_ensemble: mean(&|item| item.ensemble),
+        mean_kept: mean(&|item| item.uq.kept.len()),
+        mean_ensemble: mean(&|item| item.uq.ensemble.len()),
         mean_similarity: mean_similarity(items),
-        seconds: items.iter().flat_map(|item| item.seconds.values()).filter(|seconds| seconds.is_finite()).sum(),
+        seconds: items.iter().flat_map(|item| item.uq.seconds.values()).filter(|seconds| seconds.is_finite()).sum(),
     }
 }
 
@@ -76,7 +76,7 @@ impl Votes {
 }
 
 fn mean_similarity(items: &[Item]) -> Option<Similarity> {
-    let found: Vec<Similarity> = items.iter().filter_map(|item| item.similarity).collect();
+    let found: Vec<Similarity> = items.iter().filter_map(|item| item.uq.similarity).collect();
     let mean = |value: fn(&Similarity) -> f64| found.iter().map(value).sum::<f64>() / found.len() as f64;
     (!found.is_empty()).then(|| Similarity { chain: mean(|s| s.chain), response: mean(|s| s.response) })
 }

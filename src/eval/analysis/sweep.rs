@@ -4,56 +4,37 @@ use super::controls::is_control;
 use super::load::{SweepItem, confidence};
 use super::*;
 use crate::eval::metrics::{Confidence, Ranking};
-use crate::eval::sample::ScoreMap;
+use crate::eval::run::sweep::Setting;
 use std::cmp::Ordering;
 
 /// One entry for the run's own parameters, over the items that have a sweep, then one for each setting; nothing where no
 /// item has one.
-pub(super) fn settings(items: &[Item], methods: &[Method]) -> Vec<SweepSetting> {
-    let points = |item: &'_ Item| item.sweep.iter().any(|point| !is_control(point));
-    let swept: Vec<&Item> = items.iter().filter(|item| item.answered() && points(item)).collect();
-    let mut found: Vec<&BTreeMap<String, Value>> = Vec::new();
-    let all = swept.iter().flat_map(|item| &item.sweep).filter(|point| !is_control(point));
-    for setting in all.map(|point| &point.setting) {
-        if !found.contains(&setting) {
-            found.push(setting);
-        }
-    }
+pub(super) fn settings(Data { items, methods, .. }: Data) -> Vec<SweepSetting> {
+    let of_item = |item: &&'_ Item| item.answered() && item.sweep.iter().any(|point| !is_control(point));
+    let swept: Vec<&Item> = items.iter().filter(of_item).collect();
+    let points = || swept.iter().flat_map(|item| item.sweep.iter().map(move |point| (*item, point)));
+    let mut found: Vec<&Setting> = points().filter(|(_, p)| !is_control(p)).map(|(_, p)| &p.setting).collect();
+    found.sort_by(|a, b| order(a, b));
+    found.dedup();
     if found.is_empty() {
         return Vec::new();
     }
-    found.sort_by(|a, b| order(a, b));
-    let own: Vec<(&Item, Point)> = swept.iter().map(|item| (*item, Point::own(item))).collect();
-    let mut settings = vec![of_setting(BTreeMap::new(), &own, methods)];
+    let own = |item: &&Item| {
+        let (setting, chain, scores) = (Setting::new(), item.chain, item.uq.scores.clone());
+        SweepItem { setting, overlap: 1.0, chain, scores }
+    };
+    let own: Vec<SweepItem> = swept.iter().map(own).collect();
+    let own: Vec<(&Item, &SweepItem)> = swept.iter().copied().zip(&own).collect();
+    let mut settings = vec![of_setting(&Setting::new(), &own, methods)];
     for setting in found {
-        let points = swept.iter().filter_map(|item| {
-            let point = item.sweep.iter().find(|point| point.setting == *setting)?;
-            Some((*item, Point::of(point)))
-        });
-        settings.push(of_setting(setting.clone(), &points.collect::<Vec<_>>(), methods));
+        let points: Vec<(&Item, &SweepItem)> = points().filter(|(_, point)| point.setting == *setting).collect();
+        settings.push(of_setting(setting, &points, methods));
     }
     settings
 }
 
-/// An item under one setting.
-struct Point<'a> {
-    overlap: f64,
-    chain: usize,
-    scores: &'a ScoreMap,
-}
-
-impl<'a> Point<'a> {
-    fn own(item: &'a Item) -> Point<'a> {
-        Point { overlap: 1.0, chain: item.chain, scores: &item.scores }
-    }
-
-    fn of(point: &'a SweepItem) -> Point<'a> {
-        Point { overlap: point.overlap, chain: point.chain, scores: &point.scores }
-    }
-}
-
 /// By what differs, then by its value: numbers as numbers.
-fn order(a: &BTreeMap<String, Value>, b: &BTreeMap<String, Value>) -> Ordering {
+fn order(a: &Setting, b: &Setting) -> Ordering {
     let value = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a.total_cmp(&b),
         _ => a.to_string().cmp(&b.to_string()),
@@ -67,9 +48,9 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (n > 0).then(|| sum / f64::from(n))
 }
 
-fn of_setting(setting: BTreeMap<String, Value>, points: &[(&Item, Point)], methods: &[Method]) -> SweepSetting {
+fn of_setting(setting: &Setting, points: &[(&Item, &SweepItem)], methods: &[Method]) -> SweepSetting {
     SweepSetting {
-        setting,
+        setting: setting.clone(),
         items: points.len(),
         chain_overlap: mean(points.iter().map(|(_, point)| point.overlap)),
         same_chain: mean(points.iter().map(|(_, point)| f64::from(u8::from(point.overlap == 1.0)))),
@@ -78,11 +59,11 @@ fn of_setting(setting: BTreeMap<String, Value>, points: &[(&Item, Point)], metho
     }
 }
 
-fn of_method(method: &Method, points: &[(&Item, Point)]) -> Option<SweepMethod> {
+fn of_method(method: &Method, points: &[(&Item, &SweepItem)]) -> Option<SweepMethod> {
     let scored: Vec<(&Item, Confidence)> = points
         .iter()
         .filter(|(item, _)| item.label(method).is_some())
-        .filter_map(|(item, point)| Some((*item, confidence(point.scores, method)?)))
+        .filter_map(|(item, point)| Some((*item, confidence(&point.scores, method)?)))
         .collect();
     let entries = scored.iter().enumerate().map(|(i, (item, found))| (i, *found, item.label(method) == Some(true)));
     let levels = Ranking::new(entries).levels();

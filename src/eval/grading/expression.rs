@@ -3,8 +3,10 @@
 use super::form::Form;
 use super::functions::{binomial, factorial, rounded};
 use super::rational::Rational;
-use super::text::{digits, period, proper_fraction};
+use super::text::{group, period, proper_fraction};
 use super::vocabulary::{UNITS, is_half_of_day, is_unit_letter, multiplier};
+use crate::uq::answer::pattern;
+use regex::Regex;
 
 /// The form of an expression; `None` if it is none or has something unknown.
 pub(super) fn parse(text: &str) -> Option<Form> {
@@ -38,6 +40,20 @@ impl<'a> Parser<'a> {
         let c = self.peek()?;
         self.rest = &self.rest[c.len_utf8()..];
         Some(c)
+    }
+
+    /// Takes what a pattern finds at the start.
+    fn take(&mut self, pattern: &Regex) -> Option<&'a str> {
+        let (found, rest) = self.rest.split_at(pattern.find(self.rest)?.end());
+        self.rest = rest;
+        Some(found)
+    }
+
+    /// Takes the braces at the start; their content.
+    pub(super) fn group(&mut self) -> Option<&'a str> {
+        let (inside, rest) = group(self.rest.trim_start())?;
+        self.rest = rest;
+        Some(inside)
     }
 
     pub(super) fn skip_spaces(&mut self) {
@@ -80,30 +96,26 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn sum(&mut self) -> Option<Form> {
-        let mut sum = Form::number(Rational::ZERO);
-        let (mut another, mut negative) = (true, false);
-        loop {
-            while let Some(minus) = self.sign() {
-                negative ^= minus;
-                another = true;
-            }
-            if !another {
-                return Some(sum);
-            }
-            let term = self.product()?;
-            sum = sum.add(if negative { term.negated()? } else { term })?;
-            (another, negative) = (false, false);
+        let mut sum = self.term()?;
+        while self.rest.trim_start().starts_with(['-', '+']) {
+            sum = sum.add(self.term()?)?;
         }
+        Some(sum)
     }
 
-    /// Whether the sign that follows is a minus.
-    fn sign(&mut self) -> Option<bool> {
-        let minus = self.eat("-");
-        (minus || self.eat("+")).then_some(minus)
+    /// A product after any number of signs.
+    fn term(&mut self) -> Option<Form> {
+        let signs = self.take(pattern!(r"^[-+\s]*"))?;
+        let product = self.product()?;
+        if signs.matches('-').count() % 2 == 1 { product.negated() } else { Some(product) }
     }
 
     fn product(&mut self) -> Option<Form> {
-        while self.skip_label() {}
+        self.skip_spaces();
+        // words before a number, as in `\text{Area } 5`
+        while let Some((_, rest)) = self.words().filter(|(_, rest)| !rest.trim().is_empty()) {
+            self.rest = rest.trim_start();
+        }
         let mut after_number = self.peek_number();
         let mut product = self.power()?;
         let mut after_unit = false;
@@ -129,53 +141,38 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Skips words before a number, as in `\text{Area } 5`.
-    fn skip_label(&mut self) -> bool {
-        self.skip_spaces();
-        let after = self.words().map(|(_, rest)| rest).filter(|rest| !rest.trim().is_empty());
-        self.rest = after.unwrap_or(self.rest);
-        after.is_some()
-    }
-
     fn signed_factor(&mut self) -> Option<Form> {
         if self.eat("-") { self.power()?.negated() } else { self.power() }
     }
 
     /// Factor of a word: `million`, `\text{ million dollars}`.
     fn multiplier(&mut self) -> Option<Rational> {
-        let word = self.letters();
-        let (word, rest) = match self.words() {
-            Some((words, rest)) => (words.split_whitespace().next()?, rest),
-            None => (word, &self.rest[word.len()..]),
-        };
-        let value = multiplier(word)?;
+        let letters = self.letters();
+        let (words, rest) = self.words().unwrap_or((letters, &self.rest[letters.len()..]));
+        let value = multiplier(words.split_whitespace().next()?)?;
         self.rest = rest;
         Some(value)
     }
 
     /// Skips a unit, its exponent and the unit that it is divided by.
     fn skip_unit(&mut self) -> bool {
-        let start = self.rest;
-        if let Some((words, rest)) = self.words() {
-            let mut letters = words.chars();
-            let variable = letters.next().is_some_and(|letter| !is_unit_letter(letter)) && letters.next().is_none();
-            if variable || is_half_of_day(words) {
-                return false;
+        let (start, letters) = (self.rest, self.letters());
+        let (is_unit, rest) = match self.words() {
+            Some((words, rest)) => {
+                let variable = words.chars().count() == 1 && !words.starts_with(is_unit_letter);
+                (!variable && !is_half_of_day(words), rest)
             }
-            self.rest = rest;
-        } else {
-            let run = self.letters();
-            if !UNITS.contains(&run.to_lowercase()) {
-                return false;
-            }
-            self.rest = &self.rest[run.len()..];
+            None => (UNITS.contains(&letters.to_lowercase()), &self.rest[letters.len()..]),
+        };
+        if !is_unit {
+            return false;
         }
+        self.rest = rest;
         if self.eat("^") && self.argument().is_none() {
             self.rest = start;
             return false;
         }
-        let below = self.rest.strip_prefix('/').map(|rest| Parser::new(rest, 0).letters().len());
-        self.rest = &self.rest[below.filter(|length| *length > 0).map_or(0, |length| 1 + length)..];
+        self.take(pattern!("^/[A-Za-z]+"));
         true
     }
 
@@ -201,7 +198,7 @@ impl<'a> Parser<'a> {
             } else if self.eat("^") {
                 base = base.power(self.argument()?)?;
             } else if self.eat("°") {
-                self.skip_temperature_scale();
+                self.take(pattern!(r"^\s*(?:[CF]\b|\\text\{[CF]\}\B)")); // the scale of a temperature
                 if self.in_angle {
                     base = base.mul(Form::rounded(std::f64::consts::PI / 180.0)?)?;
                 }
@@ -209,13 +206,6 @@ impl<'a> Parser<'a> {
                 return Some(base);
             }
         }
-    }
-
-    /// Skips the letter of `°C`.
-    fn skip_temperature_scale(&mut self) {
-        let rest = self.rest.trim_start();
-        let after = ["C", "F", "\\text{C}", "\\text{F}"].iter().find_map(|scale| rest.strip_prefix(scale));
-        self.rest = after.filter(|after| !after.starts_with(char::is_alphanumeric)).unwrap_or(self.rest);
     }
 
     /// An exponent or an index: a group, a command, a whole number, or one character.
@@ -230,16 +220,9 @@ impl<'a> Parser<'a> {
     /// An argument as TeX reads it: the first digit of `\frac12`.
     pub(super) fn tex_argument(&mut self) -> Option<Form> {
         self.skip_spaces();
-        match self.peek()? {
-            c if c.is_ascii_digit() => {
-                self.next();
-                Some(Form::number(Rational::integer(c.to_digit(10)?.into())))
-            }
-            c if c.is_ascii_alphabetic() => {
-                self.next();
-                Some(Form::symbol(c))
-            }
-            _ => self.primary(),
+        match self.take(pattern!("^[0-9A-Za-z]")) {
+            Some(one) => Some(Rational::decimal(one).map_or_else(|| Form::symbol(one), Form::number)),
+            None => self.primary(),
         }
     }
 
@@ -298,30 +281,22 @@ impl<'a> Parser<'a> {
 
     /// Digits, decimals, a period, an exponent of ten, a base as index.
     fn number(&mut self) -> Option<Form> {
-        let whole = digits(self.rest);
-        let decimals = self.rest[whole..].strip_prefix('.').map_or(0, |decimals| 1 + digits(decimals));
-        let (text, rest) = self.rest.split_at(whole + decimals);
-        self.rest = rest;
-        if text.contains('.') && rest.starts_with(['\\', '(']) {
-            if let Some((period, rest)) = period(rest) {
+        let text = self.take(pattern!(r"^[0-9]*(?:\.[0-9]*)?"))?;
+        if text.contains('.') && self.rest.starts_with(['\\', '(']) {
+            if let Some((period, rest)) = period(self.rest) {
                 self.rest = rest;
                 return Rational::repeating(text, &period).map(Form::number);
             }
-            if text.ends_with('.') && !rest.starts_with("\\text") {
+            if text.ends_with('.') && !self.rest.starts_with("\\text") {
                 return None;
             }
         }
         let value = Rational::decimal(text)?;
-        if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
-            let sign = usize::from(exponent.starts_with(['-', '+']));
-            let (exponent, rest) = exponent.split_at(sign + digits(&exponent[sign..]));
-            if exponent.len() > sign {
-                self.rest = rest;
-                return value.mul(Rational::integer(10).power(exponent.parse().ok()?)?).map(Form::number);
-            }
+        if let Some(exponent) = self.take(pattern!("^[eE][-+]?[0-9]+")) {
+            let power = Rational::integer(10).power(exponent[1..].parse().ok()?)?;
+            return value.mul(power).map(Form::number);
         }
-        if let Some(rest) = rest.strip_prefix('_') {
-            self.rest = rest;
+        if self.take(pattern!("^_")).is_some() {
             return Some(Form::symbol(format!("{text}_{}", self.argument()?.key())));
         }
         Some(Form::number(value))

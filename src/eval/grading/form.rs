@@ -17,6 +17,9 @@ enum Constant {
 use Constant::{Exact, Rounded};
 
 impl Constant {
+    const ZERO: Self = Exact(Rational::ZERO);
+    const ONE: Self = Exact(Rational::ONE);
+
     /// A computed value: the fraction that it is up to rounding, if there is one.
     fn computed(value: f64) -> Option<Self> {
         const MAX_DENOMINATOR: i128 = 1000;
@@ -28,10 +31,6 @@ impl Constant {
             Exact(fraction) => fraction.to_f64(),
             Rounded(value) => value,
         }
-    }
-
-    fn is_zero(self) -> bool {
-        matches!(self, Exact(fraction) if fraction.is_zero())
     }
 
     fn add(self, other: Self) -> Option<Self> {
@@ -48,16 +47,12 @@ impl Constant {
         }
     }
 
-    fn inverse(self) -> Option<Self> {
-        self.power(Exact(Rational::integer(-1)))
-    }
-
     fn power(self, exponent: Self) -> Option<Self> {
         if let (Exact(base), Exact(exponent)) = (self, exponent) {
             if let Some(whole) = exponent.whole() {
                 return base.power(whole).map(Exact);
             }
-            let degree = u32::try_from(exponent.root_degree()).ok()?;
+            let degree = u32::try_from(exponent.denominator).ok()?;
             if let Some(root) = base.root(degree) {
                 return root.power(exponent.mul(Rational::integer(degree.into()))?.whole()?).map(Exact);
             }
@@ -98,7 +93,7 @@ impl Form {
 
     /// A letter, or an expression without inner structure.
     pub fn symbol(name: impl Into<String>) -> Self {
-        Self::term(Monomial::from([(name.into(), Rational::ONE)]), Exact(Rational::ONE))
+        Self::term(Monomial::from([(name.into(), Rational::ONE)]), Constant::ONE)
     }
 
     fn constant(value: Constant) -> Self {
@@ -106,23 +101,21 @@ impl Form {
     }
 
     fn term(monomial: Monomial, coefficient: Constant) -> Self {
-        let terms = if coefficient.is_zero() { BTreeMap::new() } else { BTreeMap::from([(monomial, coefficient)]) };
+        let terms =
+            if coefficient == Constant::ZERO { BTreeMap::new() } else { BTreeMap::from([(monomial, coefficient)]) };
         Self { terms }
     }
 
     fn as_constant(&self) -> Option<Constant> {
         match self.terms.first_key_value() {
-            None => Some(Exact(Rational::ZERO)),
+            None => Some(Constant::ZERO),
             Some((monomial, value)) => (self.terms.len() == 1 && monomial.is_empty()).then_some(*value),
         }
     }
 
     /// Its value, if it is a fraction.
     pub fn as_rational(&self) -> Option<Rational> {
-        match self.as_constant()? {
-            Exact(value) => Some(value),
-            Rounded(_) => None,
-        }
+        if let Exact(value) = self.as_constant()? { Some(value) } else { None }
     }
 
     /// Its value, if it is a whole number.
@@ -153,9 +146,9 @@ impl Form {
     /// The sum; `None` where it would have more than `MAX_TERMS` terms or a number overflows.
     pub fn add(mut self, other: Self) -> Option<Self> {
         for (monomial, coefficient) in other.terms {
-            let before = self.terms.remove(&monomial).unwrap_or(Exact(Rational::ZERO));
+            let before = self.terms.remove(&monomial).unwrap_or(Constant::ZERO);
             let sum = before.add(coefficient)?;
-            if !sum.is_zero() {
+            if sum != Constant::ZERO {
                 self.terms.insert(monomial, sum);
             }
         }
@@ -170,7 +163,7 @@ impl Form {
     fn scaled(self, factor: Constant) -> Option<Self> {
         let terms = self.terms.into_iter().map(|(monomial, value)| Some((monomial, value.mul(factor)?)));
         let terms: BTreeMap<_, _> = terms.collect::<Option<_>>()?;
-        Some(Self { terms: terms.into_iter().filter(|(_, value)| !value.is_zero()).collect() })
+        Some(Self { terms: terms.into_iter().filter(|(_, value)| *value != Constant::ZERO).collect() })
     }
 
     /// The product; `None` as for a sum.
@@ -185,7 +178,7 @@ impl Form {
         for (factor, exponent) in others {
             let before = factors.remove(&factor).unwrap_or(Rational::ZERO);
             let sum = before.add(exponent)?;
-            if !sum.is_zero() {
+            if sum != Rational::ZERO {
                 factors.insert(factor, sum);
             }
         }
@@ -212,12 +205,12 @@ impl Form {
         let negative = self.terms.values().next().is_some_and(|first| first.value() < 0.0);
         if rational.whole().is_none() && negative {
             let factors = Monomial::from([(format!("({})", self.key()), rational)]);
-            return Some(Self::term(factors, Exact(Rational::ONE)));
+            return Some(Self::term(factors, Constant::ONE));
         }
         let (coefficient, factors) = self.factored()?;
         let factors = factors.into_iter().map(|(factor, power)| Some((factor, power.mul(rational)?)));
         let factors: Monomial = factors.collect::<Option<_>>()?;
-        let factors = factors.into_iter().filter(|(_, power)| !power.is_zero()).collect();
+        let factors = factors.into_iter().filter(|(_, power)| *power != Rational::ZERO).collect();
         Some(Self::term(factors, coefficient.power(Exact(rational))?))
     }
 
@@ -233,29 +226,24 @@ impl Form {
     /// Divided by the coefficient of its first term: the same for all multiples of an equation.
     pub fn monic(self) -> Option<Self> {
         match self.terms.values().next().copied() {
-            Some(first) => self.scaled(first.inverse()?),
+            Some(first) => self.scaled(first.power(Exact(Rational::integer(-1)))?),
             None => Some(self),
         }
     }
 
     /// A text that equal forms share.
     pub fn key(&self) -> String {
-        if let Some(value) = self.as_constant() {
-            return value.key();
+        if self.terms.is_empty() {
+            return String::from("0");
         }
-        let mut key = String::new();
-        for (monomial, coefficient) in &self.terms {
-            if !key.is_empty() {
-                key.push('+');
-            }
-            let coefficient = Some(coefficient).filter(|value| **value != Exact(Rational::ONE) || monomial.is_empty());
+        let term = |(monomial, coefficient): (&Monomial, &Constant)| {
             let powers = monomial.iter().map(|(factor, exponent)| match *exponent {
                 Rational::ONE => factor.clone(),
                 exponent => format!("{factor}^{exponent}"),
             });
-            let factors: Vec<String> = coefficient.map(|value| value.key()).into_iter().chain(powers).collect();
-            key.push_str(&factors.join("*"));
-        }
-        key
+            let coefficient = (*coefficient != Constant::ONE || monomial.is_empty()).then(|| coefficient.key());
+            coefficient.into_iter().chain(powers).collect::<Vec<_>>().join("*")
+        };
+        self.terms.iter().map(term).collect::<Vec<_>>().join("+")
     }
 }

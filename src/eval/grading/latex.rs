@@ -3,6 +3,7 @@
 use super::text::{digits, group};
 use super::vocabulary::{FUNCTIONS, PERCENT, Words};
 use crate::uq::answer::pattern;
+use regex::Captures;
 
 /// A cleaned answer.
 pub(super) struct Clean {
@@ -26,9 +27,11 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("≡", r"\equiv"),
     ("<", r"\lt"),
     (">", r"\gt"),
-    ("", r#"** $ £ € ¥ ` " “ ” \$ \( \) \[ \] \#"#),
+    ("", r#"** $ £ € ¥ ` " “ ” \$ \( \) \[ \] \# % ％ \%"#),
     ("", r"\displaystyle \textstyle \rm \bf \it \mathbf \boldsymbol \bm \mathcal \mathsf"),
-    ("", r"\limits \nolimits \boxed \fbox"),
+    ("", r"\limits \nolimits \boxed \fbox \mathbb \Bbb"),
+    ("", r"\left. \right. \left \right \middle \big \Big \bigg \Bigg"),
+    ("", r"\bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr"),
     ("*", r"× · ⋅ ∗ \cdot \times \ast"),
     ("/", r"÷ \div"),
     ("-", "− –"),
@@ -73,9 +76,6 @@ const SPELLINGS: &[(&str, &str)] = &[
 const THOUSANDS: [(&str, &str); 5] =
     [("{,}", ","), ("\\,", " "), ("\u{202f}", " "), ("\u{2009}", " "), ("\u{a0}", " ")];
 
-/// Commands for the size of the bracket after them.
-const SIZES: Words = Words("left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr");
-
 /// Commands whose argument is words.
 const FONTS: Words =
     Words("text textrm textnormal textbf textit textsf texttt textup mathrm mathit mbox hbox operatorname");
@@ -88,13 +88,21 @@ pub(super) fn clean(source: &str) -> Option<Clean> {
     // Outside of a matrix two backslashes are one that was escaped.
     let single = if source.contains("\\begin") { source.to_owned() } else { source.replace("\\\\", "\\") };
     let single = single.replace("^{ \\circ }", "°").replace("\\not =", "≠");
-    let mut cleaner = Cleaner { rest: &single, text: String::new(), percent: false };
+    let set = |found: &Captures| translated(&found[1], "RZNQC", "ℝℤℕℚℂ");
+    let single = pattern!(r"\\(?:mathbb|Bbb)(?:\s*\{\s*|\s+)([RZNQC])(?:\s*\})?").replace_all(&single, set);
+    let mut cleaner = Cleaner { rest: &single, text: String::new() };
     while cleaner.step().is_some() {}
     let words: Vec<&str> = cleaner.text.split_whitespace().collect();
     let text = without_spaces_in_numbers(&words.join(" ")).replace(")or(", ") or (").replace(")and(", ") and (");
-    let percent = text.split(|c: char| !c.is_alphabetic()).any(|word| PERCENT.contains(word));
+    let in_words = text.split(|c: char| !c.is_alphabetic()).any(|word| PERCENT.contains(word));
     let text = text.trim_end_matches(['.', ',', ';', ':', ' ']).trim_start_matches([',', ';', ':', ' ']);
-    Some(Clean { text: text.to_owned(), percent: cleaner.percent || percent })
+    Some(Clean { text: text.to_owned(), percent: in_words || source.contains(['%', '％']) })
+}
+
+/// A text with other characters for those that are known.
+fn translated(text: &str, from: &str, to: &str) -> String {
+    let other = |c| from.chars().zip(to.chars()).find(|(known, _)| *known == c).map(|(_, other)| other);
+    text.chars().filter_map(other).collect()
 }
 
 /// Joins groups of three digits that cannot be numbers of their own: `1 000`, `12 345 678`, not `100 200 300`.
@@ -127,11 +135,10 @@ fn replacement(text: &str) -> Option<(&'static str, &str)> {
     if text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == ' ') {
         return None;
     }
-    let starts_with_letter = |text: &str| text.starts_with(|c: char| c.is_ascii_alphabetic());
+    let letter = |c: char| c.is_ascii_alphabetic();
     let after = |spelling: &str| {
-        let rest = text.strip_prefix(spelling)?;
-        let is_command = spelling.strip_prefix('\\').is_some_and(starts_with_letter) && !spelling.ends_with('=');
-        (!(is_command && starts_with_letter(rest))).then_some(rest)
+        let is_command = spelling.starts_with('\\') && spelling.ends_with(letter);
+        text.strip_prefix(spelling).filter(|rest| !(is_command && rest.starts_with(letter)))
     };
     SPELLINGS.iter().find_map(|(to, from)| Some((*to, from.split_whitespace().find_map(after)?)))
 }
@@ -139,7 +146,6 @@ fn replacement(text: &str) -> Option<(&'static str, &str)> {
 struct Cleaner<'a> {
     rest: &'a str,
     text: String,
-    percent: bool,
 }
 
 impl Cleaner<'_> {
@@ -164,15 +170,19 @@ impl Cleaner<'_> {
             }
             return Some(());
         }
+        if let Some(raised) = pattern!("^[⁰¹²³⁴-⁹⁻]+").find(self.rest) {
+            let exponent = translated(raised.as_str(), "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-");
+            self.text.push_str(&format!("^{{{exponent}}}"));
+            self.rest = &self.rest[raised.end()..];
+            return Some(());
+        }
         match self.next()? {
             '\\' => self.command(),
-            '%' | '％' => self.percent = true,
             // `5!=120` is the value of a factorial.
             '!' if self.rest.starts_with('=') && !self.after_digit() && !self.text.ends_with(')') => {
                 self.rest = &self.rest[1..];
                 self.text.push('≠');
             }
-            c if superscript(c).is_some() => self.superscripts(c),
             c => self.text.push(c),
         }
         Some(())
@@ -182,15 +192,6 @@ impl Cleaner<'_> {
         self.text.ends_with(|c: char| c.is_ascii_digit())
     }
 
-    /// Raised digits, of which `first` is already read.
-    fn superscripts(&mut self, first: char) {
-        let rest = self.rest.trim_start_matches(|c| superscript(c).is_some());
-        let raised = &self.rest[..self.rest.len() - rest.len()];
-        let exponent: String = std::iter::once(first).chain(raised.chars()).filter_map(superscript).collect();
-        self.rest = rest;
-        self.text.push_str(&format!("^{{{exponent}}}"));
-    }
-
     /// The command after a backslash.
     fn command(&mut self) {
         let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
@@ -198,8 +199,6 @@ impl Cleaner<'_> {
         self.rest = rest;
         match name {
             "" => self.control_symbol(),
-            "mathbb" | "Bbb" => self.number_set(),
-            _ if SIZES.contains(name) => self.rest = rest.strip_prefix('.').unwrap_or(rest),
             _ if FONTS.contains(name) => self.words(),
             _ => self.text.push_str(&format!("\\{name} ")),
         }
@@ -212,18 +211,8 @@ impl Cleaner<'_> {
             Some(c @ ('\\' | '{' | '}')) => self.text.extend(['\\', c]),
             Some('!') if self.text.ends_with(',') => self.rest = self.rest.trim_start(),
             Some('!') => {}
-            Some('%') => self.percent = true,
             Some(_) => self.text.push(' '),
         }
-    }
-
-    /// The argument of `\mathbb`.
-    fn number_set(&mut self) {
-        let found = pattern!(r"^\s*(?:\{\s*([RZNQC])(?:\s*\})?|([RZNQC]))").captures(self.rest);
-        let Some(found) = found else { return };
-        let letter = found.iter().skip(1).flatten().next().and_then(|letter| "RZNQC".find(letter.as_str()));
-        self.text.extend(letter.and_then(|at| "ℝℤℕℚℂ".chars().nth(at)));
-        self.rest = &self.rest[found[0].len()..];
     }
 
     /// The argument of a command for words.
@@ -241,9 +230,4 @@ impl Cleaner<'_> {
             _ => self.text.push_str(&format!("\\text{{{words}}}")),
         }
     }
-}
-
-/// Plain form of a raised digit or sign.
-fn superscript(c: char) -> Option<char> {
-    "⁰¹²³⁴⁵⁶⁷⁸⁹⁻".chars().zip("0123456789-".chars()).find(|(raised, _)| *raised == c).map(|(_, plain)| plain)
 }

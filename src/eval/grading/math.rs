@@ -9,6 +9,7 @@ use super::text::{group, nesting, split};
 use super::vocabulary::{Words, multiplier};
 use super::words;
 use crate::uq::answer::pattern;
+use regex::Captures;
 use std::collections::BTreeSet;
 
 /// The meanings of an answer.
@@ -69,7 +70,7 @@ fn readings(answer: &str) -> Readings {
     let others = [
         clean.percent.then(hundredth).flatten().map(|form| form.key()),
         Reader { thousands: false }.read(text, 0), // "100,200" as two numbers
-        whole_equation(text),
+        equation(text),
         without_base(text),
         residue(text).map(|(residue, _)| residue.to_string()),
         approximation(),
@@ -82,14 +83,6 @@ fn readings(answer: &str) -> Readings {
 fn without_base(text: &str) -> Option<String> {
     let found = pattern!(r"^\s*([0-9]+)\s*_[{} ]*[0-9]+[{} ]*$").captures(text)?;
     parse(found.get(1)?.as_str()).map(|form| form.key())
-}
-
-/// `y = 2x` as an equation, with letters on either side.
-fn whole_equation(text: &str) -> Option<String> {
-    match split(text, &['=']).as_slice() {
-        [left, right] => equation(left, right),
-        _ => None,
-    }
 }
 
 /// Residue and modulus of `x ≡ 10 (mod 7)` and `10 mod 7`: 3 and 7.
@@ -107,7 +100,10 @@ fn residue(text: &str) -> Option<(i128, i128)> {
     Some((parse(value)?.as_rational()?.whole()?.rem_euclid(modulus), modulus))
 }
 
-fn equation(left: &str, right: &str) -> Option<String> {
+/// `y = 2x` as an equation, with letters on either side.
+fn equation(text: &str) -> Option<String> {
+    let sides = split(text, &['=']);
+    let [left, right] = sides.as_slice() else { return None };
     let difference = parse(left)?.add(parse(right)?.negated()?)?.monic()?;
     Some(format!("0={}", difference.key()))
 }
@@ -128,30 +124,14 @@ impl Reader {
         if is_real_line(text) {
             return Some(String::from("(-1*∞,∞)"));
         }
-        if let Some(words) = as_words(text) {
-            return Some(words);
-        }
         if let Some((value, modulus)) = residue(text) {
             return Some(format!("{value} mod {modulus}"));
         }
-        if let [first, second, ..] = split(text, &['≈']).as_slice() {
-            return self.read(if is_name(first) { second } else { first }, depth + 1);
+        if let Some(form) = as_words(text).or_else(|| alternatives(text)) {
+            return Some(form);
         }
-        if let [first, second] = split(text, &['=']).as_slice()
-            && is_ratio(first)
-        {
-            return self.read(second, depth + 1);
-        }
-        if let Some(interval) = alternatives(text) {
-            return Some(interval);
-        }
-        if let Some(inside) = text.strip_prefix("\\text{").and_then(|rest| rest.strip_suffix('}'))
-            && !inside.contains(['{', '}'])
-        {
-            return self.read(inside, depth + 1); // letters, or a list of them
-        }
-        if let [_, set] = split(text, &['∈']).as_slice() {
-            return self.read(set, depth + 1); // x ∈ …
+        if let Some(value) = value_in(text) {
+            return self.read(value, depth + 1);
         }
         let text = if self.thousands { without_thousands(text) } else { text.to_owned() };
         let items = list_items(&text);
@@ -199,27 +179,23 @@ impl Reader {
         if parts.len() == 2 && is_number(first) && is_name(last) {
             return self.read(first, depth + 1);
         }
-        match parts.as_slice() {
-            [left, right] => equation(left, right),
-            _ => None,
-        }
+        equation(text)
     }
 
     /// Items in any order, each once. Names stay where there is more than one: `x=1,y=2`.
     fn list(&self, items: &[&str], depth: usize) -> Option<String> {
         let items: Vec<String> = items.iter().flat_map(|item| both_signs(item)).collect();
-        let name = |item: &str| split(item, &['=']).first().map(|name| name.trim().to_owned());
-        let names: BTreeSet<_> = items.iter().filter(|item| item.contains('=')).filter_map(|item| name(item)).collect();
+        let name = |item: &str| match split(item, &['=']).as_slice() {
+            [_] if !item.contains('=') => None,
+            parts => parts.first().map(|name| name.trim().to_owned()),
+        };
+        let several = items.iter().filter_map(|item| name(item)).collect::<BTreeSet<_>>().len() > 1;
         let read = |item: &String| {
             let value = self.read(item, depth + 1)?;
-            let name = name(item).filter(|_| item.contains('=')).unwrap_or_default();
-            Some(if names.len() > 1 { format!("{name}={value}") } else { value })
+            Some(if several { format!("{}={value}", name(item).unwrap_or_default()) } else { value })
         };
         let read: Vec<String> = items.iter().map(read).collect::<Option<BTreeSet<_>>>()?.into_iter().collect();
-        match read.as_slice() {
-            [only] => Some(only.clone()),
-            _ => Some(format!("{{{}}}", read.join(";"))),
-        }
+        if let [only] = read.as_slice() { Some(only.clone()) } else { Some(format!("{{{}}}", read.join(";"))) }
     }
 
     /// Values of a list or tuple in their order, and whether they have names, which must be in alphabetical order.
@@ -229,26 +205,34 @@ impl Reader {
             Some(_) => return None,
             None => list_items(text),
         };
-        if items.len() < 2 {
+        let parts: Vec<(&str, &str)> = items.iter().map(|item| item.split_once('=').unwrap_or(("", item))).collect();
+        let named = parts[0].1 != items[0];
+        let fits =
+            |pair: &[(&str, &str)]| if named { pair[0].0.trim() < pair[1].0.trim() } else { pair[1].0.is_empty() };
+        if parts.len() < 2 || !parts.windows(2).all(fits) {
             return None;
         }
-        let parts: Vec<_> = items.iter().map(|item| item.split_once('=')).collect();
-        let names: Vec<&str> = parts.iter().flatten().map(|(name, _)| name.trim()).collect();
-        let named = names.len() == items.len();
-        if !(named || names.is_empty()) || !names.windows(2).all(|pair| pair[0] < pair[1]) {
-            return None;
-        }
-        let values = items.iter().zip(&parts).map(|(item, part)| self.read(part.map_or(item, |(_, value)| value), 1));
-        Some((values.collect::<Option<Vec<_>>>()?.join(","), named))
+        let values: Option<Vec<String>> = parts.iter().map(|(_, value)| self.read(value, 1)).collect();
+        Some((values?.join(","), named))
+    }
+}
+
+/// The part of a text that says its value: of `x ≈ 5`, `1/3 ≈ 0.33`, `A:B = 1:2`, `\text{A, B}`, `x ∈ …`.
+fn value_in(text: &str) -> Option<&str> {
+    let sides = |sign: char| split(text, &[sign]);
+    if let [first, second, ..] = sides('≈').as_slice() {
+        return Some(if is_name(first) { second } else { first });
+    }
+    match (sides('=').as_slice(), sides('∈').as_slice()) {
+        ([ratio, value], _) if is_ratio(ratio) => Some(value),
+        (_, [_, set]) => Some(set),
+        _ => text.strip_prefix("\\text{")?.strip_suffix('}').filter(|inside| !inside.contains(['{', '}'])),
     }
 }
 
 /// An item with the upper and with the lower signs of `±`.
-fn both_signs(item: &str) -> Vec<String> {
-    if !item.contains(['±', '∓']) {
-        return vec![item.to_owned()];
-    }
-    vec![item.replace('±', "+").replace('∓', "-"), item.replace('±', "-").replace('∓', "+")]
+fn both_signs(item: &str) -> BTreeSet<String> {
+    [["+", "-"], ["-", "+"]].map(|[plus, minus]| item.replace('±', plus).replace('∓', minus)).into()
 }
 
 /// Whether the left side of an equation is only a name of the right: a letter, `f(x)`, `(x,y)`, `AB`, `\angle ABC`, words.
@@ -257,19 +241,14 @@ fn is_name(text: &str) -> bool {
     const MARKS: &str = r"(?:m ?)?\\(?:angle|measuredangle|triangle|overline|overrightarrow|vec|widehat|hat) ?";
     let geometry =
         pattern!(r"^(?:(?:", MARKS, ")?", POINTS, "|", MARKS, r"\{?[A-Z]\}?|\|", POINTS, r"\|)(?:_(?:\w|\{\w+\}))?$");
+    let is_symbol = |text: &str| parse(text).is_some_and(|form| form.is_symbol());
     let text = text.trim();
-    let function = text.split_once('(').is_some_and(|(name, rest)| {
-        name.trim_end_matches('\'').chars().count() == 1
-            && rest.strip_suffix(')').is_some_and(|x| x.chars().count() == 1)
-    });
-    let tuple =
-        |inside: &str| split(inside, &[',']).iter().all(|item| parse(item).is_some_and(|form| form.is_symbol()));
-    function
-        || text.is_empty()
+    text.is_empty()
+        || pattern!(r"(?s)^[^(]'*\(.\)$").is_match(text)
         || geometry.is_match(text)
-        || enclosed(text).is_some_and(|(_, inside, _)| tuple(inside))
+        || enclosed(text).is_some_and(|(_, inside, _)| split(inside, &[',']).into_iter().all(is_symbol))
         || as_words(text).is_some()
-        || parse(text).is_some_and(|form| form.is_symbol())
+        || is_symbol(text)
 }
 
 /// Whether the left side of an equation is a ratio of names: `A:B`, `S_{1}:S_{2}`, `\frac{NO}{BO}`.
@@ -289,9 +268,9 @@ fn is_real_line(text: &str) -> bool {
 /// Two inequalities as one set: those between `or` as a union, those between `and` as one interval.
 fn alternatives(text: &str) -> Option<String> {
     let parts = |words: [&str; 2]| -> Option<Vec<String>> {
-        let parts: Vec<&str> = words.iter().find_map(|word| text.contains(word).then(|| text.split(word).collect()))?;
-        let interval = |part: &&str| relation(part.trim()).filter(|interval| interval.starts_with(['(', '[']));
-        parts.iter().map(interval).collect()
+        let word = words.into_iter().find(|word| text.contains(word))?;
+        let interval = |part: &str| relation(part.trim()).filter(|interval| interval.starts_with(['(', '[']));
+        text.split(word).map(interval).collect()
     };
     if let Some(mut intervals) = parts([" or ", "\\text{or}"]) {
         intervals.sort();
@@ -333,24 +312,14 @@ fn list_items(text: &str) -> Vec<&str> {
 
 /// Removes the commas before groups of three digits. In brackets a comma separates.
 fn without_thousands(text: &str) -> String {
-    let (mut joined, mut depth, mut rest) = (String::new(), 0, text);
-    while let Some(c) = rest.chars().next() {
-        depth += nesting(c);
-        let length = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b',').count();
-        let number = rest[..length].trim_end_matches(',');
-        if depth == 0 && has_thousands(number) && !joined.ends_with('.') {
-            joined.extend(number.chars().filter(|c| *c != ','));
-        } else {
-            joined.push_str(if number.is_empty() { &rest[..c.len_utf8()] } else { number });
-        }
-        rest = &rest[number.len().max(c.len_utf8())..];
-    }
-    joined
-}
-
-/// `1,234` and `12,345,678`, not `1234,567`, `0,123` or `1,23`.
-fn has_thousands(number: &str) -> bool {
-    pattern!(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})+$").is_match(number)
+    let plain = |found: &Captures| {
+        let before = &text[..found.get(0).map_or(0, |number| number.start())];
+        let outside = || before.chars().map(nesting).sum::<i32>() == 0 && !before.ends_with('.');
+        // `1,234` and `12,345,678`, not `1234,567`, `0,123` or `1,23`
+        let separates = pattern!(r"^[1-9][0-9]{0,2}(?:,[0-9]{3})+$").is_match(&found[0]) && outside();
+        if separates { found[0].replace(',', "") } else { found[0].to_owned() }
+    };
+    pattern!("[0-9,]*[0-9]").replace_all(text, plain).into_owned()
 }
 
 /// The brackets around a text and their content: `(a,b]`, `\{a\}`, `⟨a,b⟩` (as parentheses).
@@ -365,13 +334,12 @@ fn enclosed(text: &str) -> Option<(char, &str, char)> {
     let open = Some(inside.next()?).filter(|c| matches!(c, '(' | '[' | '⟨'))?;
     let close = Some(inside.next_back()?).filter(|c| matches!(c, ')' | ']' | '⟩'))?;
     let inside = inside.as_str();
-    let mut depth = 0;
-    let closes_early = inside.chars().any(|c| {
-        depth += nesting(c);
-        depth < 0
+    let mut depths = inside.chars().scan(0, |depth, c| {
+        *depth += nesting(c);
+        Some(*depth)
     });
     let (open, close) = (if open == '⟨' { '(' } else { open }, if close == '⟩' { ')' } else { close });
-    (!closes_early).then_some((open, inside, close))
+    depths.all(|depth| depth >= 0).then_some((open, inside, close))
 }
 
 /// Inequalities with the smaller side first; a letter between numbers as an interval: `x>2` as `(2,∞)`.
@@ -391,21 +359,25 @@ fn relation(text: &str) -> Option<String> {
         signs.reverse();
         signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
     }
-    let number = |form: &Form| form.as_f64().is_some() || form.key().trim_start_matches("-1*") == "∞";
     let (sides, signs) = divided_by_coefficient(&sides, &signs).unwrap_or((sides, signs));
-    let (below, above) = (|sign| if sign == '<' { '(' } else { '[' }, |sign| if sign == '<' { ')' } else { ']' });
+    interval(&sides, &signs).or_else(|| {
+        let signs = std::iter::once(String::new()).chain(signs.iter().map(char::to_string));
+        Some(signs.zip(sides).map(|(sign, side)| sign + &side.key()).collect())
+    })
+}
+
+/// What ascending inequalities say of a letter between numbers: `2 < x` as `(2,∞)`.
+fn interval(sides: &[Form], signs: &[char]) -> Option<String> {
+    let is_variable = |form: &Form| form.is_symbol() && form.key() != "∞";
+    let x = sides.iter().position(is_variable).filter(|x| sides.len() == 2 || (sides.len() == 3 && *x == 1))?;
+    let is_number = |form: &Form| form.as_f64().is_some() || form.key().trim_start_matches("-1*") == "∞";
+    let numbers = sides.iter().filter(|side| is_number(side)).count() + 1 == sides.len();
     let ordered = signs.iter().all(|sign| matches!(sign, '<' | '≤'));
-    match (sides.as_slice(), signs.as_slice()) {
-        ([a, x], [sign]) if ordered && x.is_symbol() && number(a) => Some(format!("{}{},∞)", below(*sign), a.key())),
-        ([x, b], [sign]) if ordered && x.is_symbol() && number(b) => Some(format!("(-1*∞,{}{}", b.key(), above(*sign))),
-        ([a, x, b], [s, t]) if ordered && x.is_symbol() && number(a) && number(b) => {
-            Some(format!("{}{},{}{}", below(*s), a.key(), b.key(), above(*t)))
-        }
-        _ => {
-            let signs = std::iter::once(String::new()).chain(signs.iter().map(char::to_string));
-            Some(signs.zip(sides).map(|(sign, side)| sign + &side.key()).collect())
-        }
-    }
+    let below = |i: usize| format!("{}{}", if signs[i] == '<' { '(' } else { '[' }, sides[i].key());
+    let above = |side: &Form| format!("{}{}", side.key(), if signs[x] == '<' { ')' } else { ']' });
+    let lower = x.checked_sub(1).map_or_else(|| String::from("(-1*∞"), below);
+    let upper = sides.get(x + 1).map_or_else(|| String::from("∞)"), above);
+    (ordered && numbers).then(|| format!("{lower},{upper}"))
 }
 
 /// `-2x < 6` as `-3 < x`, where one side is a multiple of a letter and the others are numbers.

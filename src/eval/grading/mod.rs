@@ -71,27 +71,19 @@ pub fn normal_form_for(item: &Question, answer: &str) -> String {
     normal_form(answer, item.grader)
 }
 
-/// How the authors' code compares answers of a dataset.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
-    Gsm8k,
-    Math,
-    Bbh,
-}
-
 /// The authors' label; `None` for responses that their code cannot grade and leaves out, those without an answer.
 ///
 /// `response` is the decoded text without the template's end tokens; `target` the right answer, or the publisher's worked
 /// solution around it. `task` chooses the comparison; that of a file's items depends on their grader.
 #[must_use]
 pub fn label_reference(response: &str, target: &str, task: &str, grader: Grader) -> Option<bool> {
-    let scheme = match (task, grader) {
-        ("gsm8k", _) => Scheme::Gsm8k,
-        ("math", _) => Scheme::Math,
-        (bbh, _) if bbh == "bbh" || bbh.starts_with("bbh:") => Scheme::Bbh,
-        (_, Grader::Number) => Scheme::Gsm8k,
-        (_, Grader::Math) => Scheme::Math,
-        (_, Grader::Choice | Grader::Exact) => Scheme::Bbh,
+    let label = match (task, grader) {
+        ("gsm8k", _) => reference::gsm8k,
+        ("math", _) => reference::math,
+        (bbh, _) if bbh == "bbh" || bbh.starts_with("bbh:") => reference::bbh,
+        (_, Grader::Number) => reference::gsm8k,
+        (_, Grader::Math) => reference::math,
+        (_, Grader::Choice | Grader::Exact) => reference::bbh,
     };
-    reference::label(response, target, scheme)
+    label(response, target)
 }

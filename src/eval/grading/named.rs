@@ -4,8 +4,8 @@ use super::expression::Parser;
 use super::form::Form;
 use super::functions::{apply, binomial};
 use super::rational::Rational;
-use super::text::group;
 use super::vocabulary::{FUNCTIONS, MARKS, SYMBOLS, is_half_of_day};
+use crate::uq::answer::pattern;
 
 impl Parser<'_> {
     /// Value of the command at the start.
@@ -68,9 +68,7 @@ impl Parser<'_> {
         let mut name = name.to_owned();
         if name.len() > 1 {
             while self.rest.trim_start().starts_with('{') {
-                let (inside, rest) = group(self.rest.trim_start())?;
-                self.rest = rest;
-                name.extend(["(", &inside.replace(' ', ""), ")"]);
+                name.extend(["(", &self.group()?.replace(' ', ""), ")"]);
             }
         }
         if self.eat("_") {
@@ -94,12 +92,7 @@ impl Parser<'_> {
     /// The text of an index.
     fn index(&mut self) -> Option<String> {
         self.skip_spaces();
-        if !self.rest.starts_with('{') {
-            return self.next().map(String::from);
-        }
-        let (inside, rest) = group(self.rest)?;
-        self.rest = rest;
-        Some(inside.replace(' ', ""))
+        if self.peek() == Some('{') { Some(self.group()?.replace(' ', "")) } else { self.next().map(String::from) }
     }
 
     /// A function with its base or power and its argument.
@@ -111,10 +104,7 @@ impl Parser<'_> {
         let argument = if matches!(self.peek()?, '(' | '[' | '{') { self.primary()? } else { self.bare_argument()? };
         self.in_angle = outside;
         let value = apply(name, base, argument)?;
-        match power {
-            Some(power) => value.power(power),
-            None => Some(value),
-        }
+        if let Some(power) = power { value.power(power) } else { Some(value) }
     }
 
     /// The argument of a function without brackets: the factors up to brackets, words or the next function.
@@ -133,15 +123,18 @@ impl Parser<'_> {
 
     /// The rows of a matrix, as a symbol.
     fn matrix(&mut self) -> Option<Form> {
-        let (environment, rest) = group(self.rest.trim_start())?;
+        let environment = self.group()?;
         let kind = match environment {
             "matrix" | "pmatrix" | "bmatrix" | "Bmatrix" | "array" | "smallmatrix" => "matrix",
             "vmatrix" => "determinant",
             _ => return None,
         };
-        let rest = if environment == "array" { group(rest.trim_start())?.1 } else { rest };
-        let (rows, end) = rest.split_once("\\end")?;
-        (_, self.rest) = group(end.trim_start())?;
+        if environment == "array" {
+            self.group()?;
+        }
+        let (rows, end) = self.rest.split_once("\\end")?;
+        self.rest = end;
+        self.group()?;
         let cell = |cell: &str| {
             let mut cell = Parser::new(cell, self.depth + 1);
             let form = cell.sum()?;
@@ -157,8 +150,6 @@ impl Parser<'_> {
 /// Whether the parentheses after a symbol hold its arguments and no factor: those of f, g and h, and a number alone, as in
 /// `P(2)`.
 fn is_applied(name: &str, rest: &str) -> bool {
-    let Some(inside) = rest.strip_prefix('(') else { return false };
-    let after_number = inside.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-');
-    (after_number.len() < inside.len() && after_number.starts_with(')'))
-        || matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H")
+    let of_one_letter = matches!(name.trim_end_matches('\''), "f" | "g" | "h" | "F" | "G" | "H");
+    rest.starts_with('(') && (of_one_letter || pattern!(r"^\([-0-9]+\)").is_match(rest))
 }

@@ -8,31 +8,23 @@ use super::vocabulary::{FRACTIONS, SMALL_NUMBERS, TENS, is_unit_letter, multipli
 use super::words;
 use crate::uq::answer::pattern;
 
-/// A number with or without a percent sign.
-struct Number {
-    value: Rational,
-    percent: bool,
-}
-
 /// Whether two numbers are equal; `50%` is 50 and also 0.5.
 pub(super) fn equal(answer: &str, target: &str) -> bool {
-    match (number(answer), number(target)) {
-        (Some(a), Some(b)) => {
-            let hundredth = |x: &Number| Rational::new(1, 100).and_then(|hundredth| x.value.mul(hundredth));
-            a.value == b.value
-                || (a.percent && !b.percent && hundredth(&a) == Some(b.value))
-                || (b.percent && !a.percent && hundredth(&b) == Some(a.value))
-        }
-        _ => normal_form(answer) == normal_form(target),
-    }
+    let (Some((a, a_percent)), Some((b, b_percent))) = (number(answer), number(target)) else {
+        return normal_form(answer) == normal_form(target);
+    };
+    let (percent, plain) = if a_percent { (a, b) } else { (b, a) };
+    let hundredth = || percent.mul(Rational::new(1, 100)?);
+    a == b || (a_percent != b_percent && hundredth() == Some(plain))
 }
 
 /// The value as a fraction in lowest terms; the words of an answer that is no number.
 pub(super) fn normal_form(answer: &str) -> String {
-    number(answer).map_or_else(|| words::normal_form(answer), |number| number.value.to_string())
+    number(answer).map_or_else(|| words::normal_form(answer), |(value, _)| value.to_string())
 }
 
-fn number(answer: &str) -> Option<Number> {
+/// A number, and whether it has a percent sign.
+fn number(answer: &str) -> Option<(Rational, bool)> {
     let clean = clean(answer)?;
     if clean.text.contains(['<', '>', '≤', '≥', '≠']) {
         return None;
@@ -43,7 +35,7 @@ fn number(answer: &str) -> Option<Number> {
         let (numeral, words) = numeral(&text)?;
         parse(numeral)?.as_rational()?.mul(multiplied_by(words)?)
     })?;
-    Some(Number { value, percent: clean.percent })
+    Some((value, clean.percent))
 }
 
 /// Factor of the words after a number: 1, or a million; `None` where they change it: `i`, `and a half`.
@@ -51,10 +43,8 @@ fn multiplied_by(words: &str) -> Option<Rational> {
     let plain = words.replace("\\text{", " ").replace('}', " ");
     let words: Vec<&str> = plain.split_whitespace().collect();
     let first = words.first().copied().unwrap_or_default();
-    let variable = match words.as_slice() {
-        [word] => word.chars().count() == 1 && word.chars().any(|c| c.is_alphabetic() && !is_unit_letter(c)),
-        _ => false,
-    };
+    let is_variable = |c: char| c.is_alphabetic() && !is_unit_letter(c);
+    let variable = words.len() == 1 && first.chars().count() == 1 && first.starts_with(is_variable);
     let fraction = first == "and" && words.iter().any(|word| FRACTIONS.contains(word));
     let formula = plain.contains(['+', '*', '=']);
     (!variable && !fraction && !formula).then(|| multiplier(first).unwrap_or(Rational::ONE))
@@ -69,20 +59,11 @@ fn numeral(text: &str) -> Option<(&str, &str)> {
         _ => pattern!(r"[-+]*\.?[0-9]").find(text)?.start(),
     };
     let text = &text[start..];
-    let end = word_start(text).unwrap_or(text.len());
-    let mut rest = text[end..].chars().scan(' ', |before, c| Some((std::mem::replace(before, c), c)));
-    let more =
-        rest.any(|(before, c)| c.is_ascii_digit() && !(before == '^' || before == '{' || before.is_alphabetic()));
-    (!more).then(|| (text[..end].trim_end_matches([' ', '.', '/', '-']), &text[end..]))
-}
-
-/// Where the words after a number start. Commands (`\frac`) and the `e` of `1e5` are no words.
-fn word_start(text: &str) -> Option<usize> {
-    let exponent_or_word = pattern!(r"\\text\b|\\[A-Za-z]+|[0-9][eE][-+]?[0-9]|\p{Alphabetic}");
-    let found = exponent_or_word
-        .find_iter(text)
-        .find(|found| found.as_str() == "\\text" || found.as_str().starts_with(char::is_alphabetic))?;
-    Some(found.start())
+    // commands (`\frac`) and the `e` of `1e5` are no words
+    let mut parts = pattern!(r"(\\text\b|\p{Alphabetic})|\\[A-Za-z]+|[0-9][eE][-+]?[0-9]").captures_iter(text);
+    let (numeral, words) = text.split_at(parts.find_map(|part| Some(part.get(1)?.start())).unwrap_or(text.len()));
+    let more = pattern!(r"(?:^|[^\^{\p{Alphabetic}])[0-9]").is_match(words);
+    (!more).then(|| (numeral.trim_end_matches([' ', '.', '/', '-']), words))
 }
 
 /// A text without the commas between a digit and three more.
@@ -97,16 +78,18 @@ fn in_words(text: &str) -> Option<Rational> {
         return None;
     }
     let text = words::normal_form(text);
-    let words: Vec<&str> = text.split([' ', '-']).collect();
-    let first = words.first()?;
-    let ones = words.get(1).and_then(|word| SMALL_NUMBERS.position(word)).filter(|ones| (1..10).contains(ones));
-    let (value, length) = match (TENS.position(first), ones) {
-        (Some(tens), Some(ones)) => (20 + 10 * tens + ones, 2),
-        (Some(tens), None) => (20 + 10 * tens, 1),
-        (None, _) => (SMALL_NUMBERS.position(first)?, 1),
+    let mut words = text.split([' ', '-']).peekable();
+    let first = words.next()?;
+    let value = match TENS.position(first) {
+        Some(tens) => {
+            let ones = words.peek().and_then(|word| SMALL_NUMBERS.position(word)).filter(|ones| (1..10).contains(ones));
+            words.next_if(|_| ones.is_some());
+            20 + 10 * tens + ones.unwrap_or_default()
+        }
+        None => SMALL_NUMBERS.position(first)?,
     };
     // "one hundred", "two thirds", "five or six" are more than this number.
     let larger = |word: &str| multiplier(word).is_some() || word == "dozen" || FRACTIONS.contains(word);
-    let more = |word: &&str| SMALL_NUMBERS.contains(word) || TENS.contains(word) || larger(word);
-    (!words[length..].iter().any(more)).then(|| i128::try_from(value).ok().map(Rational::integer))?
+    let more = words.any(|word| SMALL_NUMBERS.contains(word) || TENS.contains(word) || larger(word));
+    (!more).then_some(Rational::integer(value as i128))
 }

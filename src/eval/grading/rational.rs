@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)] // the order is that of the fields: it only sorts
 pub(super) struct Rational {
     numerator: i128,
-    denominator: i128,
+    pub denominator: i128,
 }
 
 impl Rational {
@@ -34,16 +34,9 @@ impl Rational {
     /// Parses digits with at most one point: `12`, `0.25`, `.5`, `5.`.
     pub fn decimal(text: &str) -> Option<Self> {
         let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
-        if whole.is_empty() && decimals.is_empty() {
-            return None;
-        }
         let decimals = decimals.trim_end_matches('0');
-        let digits = whole.bytes().chain(decimals.bytes());
-        let numerator = digits.into_iter().try_fold(0_i128, |value, digit| {
-            let digit = digit.is_ascii_digit().then(|| i128::from(digit - b'0'))?;
-            value.checked_mul(10)?.checked_add(digit)
-        })?;
-        Self::new(numerator, power_of_ten(decimals.len())?)
+        let digits = format!("0{whole}{decimals}").parse().ok().filter(|_| !matches!(text, "" | "."))?;
+        Self::new(digits, power_of_ten(decimals.len())?)
     }
 
     /// The decimal `whole` with the digits `repeated` after it for ever: `0.\overline{3}`.
@@ -54,19 +47,9 @@ impl Rational {
         Self::decimal(whole)?.add(tail)
     }
 
-    /// Whether it is 0.
-    pub fn is_zero(self) -> bool {
-        self.numerator == 0
-    }
-
     /// Its value if it is a whole number.
     pub fn whole(self) -> Option<i128> {
         (self.denominator == 1).then_some(self.numerator)
-    }
-
-    /// Degree of the root that it is as an exponent.
-    pub fn root_degree(self) -> i128 {
-        self.denominator
     }
 
     /// The value, up to the rounding of numerator and denominator.
@@ -112,23 +95,11 @@ impl Rational {
     /// The fraction, with a denominator of at most `max_denominator`, that a value is up to rounding.
     pub fn near(value: f64, max_denominator: i128) -> Option<Self> {
         let tolerance = 1e-12 * value.abs().max(1.0);
-        if !value.is_finite() || value.abs() > 1e9 {
-            return None;
-        }
-        let (mut before, mut now) = ((1_i128, 0_i128), (value.floor() as i128, 1_i128)); // convergents
-        let mut rest = value - value.floor();
-        while now.1 <= max_denominator {
-            if (now.0 as f64 / now.1 as f64 - value).abs() <= tolerance {
-                return Self::new(now.0, now.1);
-            }
-            let next = (1.0 / rest).floor();
-            if !(1.0..=1e9).contains(&next) {
-                return None;
-            }
-            rest = 1.0 / rest - next;
-            (before, now) = (now, (now.0 * next as i128 + before.0, now.1 * next as i128 + before.1));
-        }
-        None
+        let above = |denominator: i128| (value * denominator as f64).round();
+        let is_near = |of: &i128| (above(*of) / *of as f64 - value).abs() <= tolerance;
+        let most = (1e-3 / tolerance).sqrt() as i128; // beyond it, any value is near some fraction
+        let denominator = (1..=max_denominator.min(most)).find(is_near)?;
+        Self::new(above(denominator) as i128, denominator)
     }
 }
 

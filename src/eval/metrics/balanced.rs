@@ -71,16 +71,11 @@ pub struct Balanced {
 impl Balanced {
     /// Of confidences (none NaN) and labels, in the data's order; `None` if a class has no item.
     pub fn of(scores: &[Confidence], labels: &[bool], probability: bool) -> Option<Balanced> {
-        let mut values: BTreeMap<Metric, Vec<f64>> = Metric::ALL.into_iter().map(|metric| (metric, vec![])).collect();
-        let mut per_class = 0;
-        for subsample in SEEDS.map(|seed| balanced_subsample(labels, seed)) {
-            per_class = subsample.correct.len();
-            let levels = subsample.levels(scores, labels);
-            for (metric, values) in &mut values {
-                values.extend(metric.of(&levels, probability));
-            }
-        }
-        let metrics = values.iter().map(|(metric, values)| (*metric, MeanSd::of(values))).collect();
+        let drawn: Vec<Subsample> = SEEDS.map(|seed| balanced_subsample(labels, seed)).collect();
+        let per_class = drawn.first().map_or(0, |subsample| subsample.correct.len());
+        let levels: Vec<Vec<Level>> = drawn.iter().map(|subsample| subsample.levels(scores, labels)).collect();
+        let over = |metric: Metric| -> Vec<f64> { levels.iter().filter_map(|l| metric.of(l, probability)).collect() };
+        let metrics = Metric::ALL.map(|metric| (metric, MeanSd::of(&over(metric)))).into();
         (per_class > 0).then(|| Balanced { per_class, seeds: SEEDS.collect(), metrics })
     }
 

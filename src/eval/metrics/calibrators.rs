@@ -50,25 +50,14 @@ fn minimum(points: &[(f64, f64)]) -> [f64; 2] {
         points.iter().map(of).sum::<f64>()
     };
     let mut at = [0.0, 0.0];
-    let mut least = loss(at);
     for _ in 0..STEPS {
         let step = newton_step(points, at);
-        let mut scale = 1.0;
-        let found = loop {
-            let next = [at[0] - scale * step[0], at[1] - scale * step[1]];
-            let value = loss(next);
-            // at the minimum the loss is flat to rounding, where the gradient still has digits to give
-            if value <= least * (1.0 + 1e-12) {
-                break Some((next, value));
-            }
-            scale /= 2.0;
-            if scale < 1e-10 {
-                break None;
-            }
-        };
-        let Some((next, value)) = found else { break };
+        // at the minimum the loss is flat to rounding, where the gradient still has digits to give
+        let most = loss(at) * (1.0 + 1e-12);
+        let scaled = |halvings| [0, 1].map(|i| at[i] - step[i] * 0.5f64.powi(halvings));
+        let Some(next) = (0..34).map(scaled).find(|next| loss(*next) <= most) else { break };
         let moved = (next[0] - at[0]).abs().max((next[1] - at[1]).abs());
-        (at, least) = (next, value);
+        at = next;
         if moved <= 1e-14 {
             break;
         }
@@ -97,11 +86,11 @@ fn newton_step(points: &[(f64, f64)], [a, b]: [f64; 2]) -> [f64; 2] {
 /// Isotonic regression (Zadrozny and Elkan 2002): the non-decreasing map of least squared error, linear between the scores
 /// that it was fitted on and constant beyond them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(into = "Vec<(f64, f64)>", try_from = "Vec<(f64, f64)>")]
-pub struct Isotonic {
+#[serde(try_from = "Vec<(f64, f64)>")]
+pub struct Isotonic(
     /// (score, probability), scores ascending.
-    knots: Vec<(f64, f64)>,
-}
+    Vec<(f64, f64)>,
+);
 
 impl Isotonic {
     /// By pooling adjacent violators. Scores must be finite; `None` of no items.
@@ -132,23 +121,17 @@ impl Isotonic {
             if low == high { vec![(low, at)] } else { vec![(low, at), (high, at)] }
         };
         let knots: Vec<(f64, f64)> = pools.iter().flat_map(ends).collect();
-        (!knots.is_empty()).then_some(Isotonic { knots })
+        (!knots.is_empty()).then_some(Isotonic(knots))
     }
 
     /// The calibrated probability of a score.
     pub fn at(&self, score: f64) -> f64 {
-        let above = self.knots.partition_point(|(knot, _)| *knot < score);
-        match (self.knots.get(above.wrapping_sub(1)), self.knots.get(above)) {
+        let above = self.0.partition_point(|(knot, _)| *knot < score);
+        match (self.0.get(above.wrapping_sub(1)), self.0.get(above)) {
             (Some((x0, y0)), Some((x1, y1))) => y0 + (y1 - y0) * ((score - x0) / (x1 - x0)),
             (Some((_, y)), None) | (None, Some((_, y))) => *y,
             (None, None) => unreachable!("fitted on at least one item"),
         }
-    }
-}
-
-impl From<Isotonic> for Vec<(f64, f64)> {
-    fn from(map: Isotonic) -> Vec<(f64, f64)> {
-        map.knots
     }
 }
 
@@ -158,12 +141,8 @@ impl TryFrom<Vec<(f64, f64)>> for Isotonic {
     fn try_from(knots: Vec<(f64, f64)>) -> Result<Isotonic, &'static str> {
         let ascending = knots.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1);
         let within = knots.iter().all(|(score, p)| score.is_finite() && (0.0..=1.0).contains(p));
-        let valid = ascending && within && !knots.is_empty();
-        if valid {
-            Ok(Isotonic { knots })
-        } else {
-            Err("knots: expected pairs of ascending numbers, the second from 0 to 1")
-        }
+        let found = Some(knots).filter(|knots| ascending && within && !knots.is_empty()).map(Isotonic);
+        found.ok_or("knots: expected pairs of ascending numbers, the second from 0 to 1")
     }
 }
 

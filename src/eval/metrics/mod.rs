@@ -53,34 +53,33 @@ impl Metric {
     pub const ALL: [Metric; 7] =
         [Metric::Auroc, Metric::Ece, Metric::EceRight, Metric::Brier, Metric::Auprc, Metric::Aurc, Metric::Prr];
 
+    /// Its name for programs, its name for people, whether more of it is better, whether it takes the score for a probability
+    /// (the others only rank by it), and its value.
+    fn row(self) -> (&'static str, &'static str, bool, bool, fn(&[Level]) -> Option<f64>) {
+        match self {
+            Metric::Auroc => ("auroc", "AUROC", true, false, auroc),
+            Metric::Ece => ("ece", "ECE", false, true, |levels| ece(levels, Binning::Left)),
+            Metric::EceRight => ("ece_right", "ECE", false, true, |levels| ece(levels, Binning::Right)),
+            Metric::Brier => ("brier", "Brier", false, true, brier),
+            Metric::Auprc => ("auprc", "AUPRC", true, false, auprc),
+            Metric::Aurc => ("aurc", "AURC", false, false, aurc),
+            Metric::Prr => ("prr", "PRR", true, false, prr),
+        }
+    }
+
     /// Its name for programs.
     pub fn key(self) -> &'static str {
-        match self {
-            Metric::Auroc => "auroc",
-            Metric::Ece => "ece",
-            Metric::EceRight => "ece_right",
-            Metric::Brier => "brier",
-            Metric::Auprc => "auprc",
-            Metric::Aurc => "aurc",
-            Metric::Prr => "prr",
-        }
+        self.row().0
     }
 
     /// Its name for people.
     pub fn name(self) -> &'static str {
-        match self {
-            Metric::Auroc => "AUROC",
-            Metric::Ece | Metric::EceRight => "ECE",
-            Metric::Brier => "Brier",
-            Metric::Auprc => "AUPRC",
-            Metric::Aurc => "AURC",
-            Metric::Prr => "PRR",
-        }
+        self.row().1
     }
 
     /// Whether more of it is better.
     pub fn higher_is_better(self) -> bool {
-        matches!(self, Metric::Auroc | Metric::Auprc | Metric::Prr)
+        self.row().2
     }
 
     /// The bins of this calibration error; of other metrics the authors' code's.
@@ -88,24 +87,9 @@ impl Metric {
         if self == Metric::EceRight { Binning::Right } else { Binning::Left }
     }
 
-    /// Whether it takes the score for a probability; the others only rank by it.
-    pub fn needs_probability(self) -> bool {
-        matches!(self, Metric::Ece | Metric::EceRight | Metric::Brier)
-    }
-
-    /// The metric of these labels, scores that are no probabilities left out with `probability` false.
+    /// The metric of these labels; `None` of scores that are no probabilities (`probability` false) where it needs them.
     pub fn of(self, levels: &[Level], probability: bool) -> Option<f64> {
-        if self.needs_probability() && !probability {
-            return None;
-        }
-        match self {
-            Metric::Auroc => auroc(levels),
-            Metric::Ece => ece(levels, Binning::Left),
-            Metric::EceRight => ece(levels, Binning::Right),
-            Metric::Brier => brier(levels),
-            Metric::Auprc => auprc(levels),
-            Metric::Aurc => aurc(levels),
-            Metric::Prr => prr(levels),
-        }
+        let (_, _, _, needs_probability, value) = self.row();
+        if needs_probability && !probability { None } else { value(levels) }
     }
 }

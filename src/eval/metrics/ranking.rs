@@ -82,35 +82,33 @@ impl Ranking {
 
     /// Every item once.
     pub fn levels(&self) -> Vec<Level> {
-        let mut levels = Vec::new();
-        self.count(|_| 1, &mut levels);
-        levels
+        self.counted(|_| 1)
     }
 
-    /// Item i `counts[i]` times, into `levels`.
-    pub fn resampled(&self, counts: &[u16], levels: &mut Vec<Level>) {
-        self.count(|item| u32::from(counts[item as usize]), levels);
+    /// Item i `counts[i]` times.
+    pub fn resampled(&self, counts: &[u16]) -> Vec<Level> {
+        self.counted(|item| u32::from(counts[item as usize]))
     }
 
     /// Descending by rank; levels without an item are left out.
-    fn count(&self, times: impl Fn(u32) -> u32, levels: &mut Vec<Level>) {
-        levels.clear();
+    fn counted(&self, times: impl Fn(u32) -> u32) -> Vec<Level> {
+        let mut levels: Vec<Level> = Vec::new();
         let mut rank = f64::NAN;
         for entry in &self.entries {
             let n = times(entry.item);
             if n == 0 {
                 continue;
             }
-            let correct = n * u32::from(entry.correct);
-            match levels.last_mut() {
-                Some(level) if rank == entry.rank => {
-                    level.items += n;
-                    level.correct += correct;
-                }
-                _ => levels.push(Level { score: entry.score, items: n, correct }),
+            if rank != entry.rank {
+                levels.push(Level { score: entry.score, items: 0, correct: 0 });
+            }
+            if let Some(level) = levels.last_mut() {
+                level.items += n;
+                level.correct += n * u32::from(entry.correct);
             }
             rank = entry.rank;
         }
+        levels
     }
 }
 
@@ -124,8 +122,7 @@ mod tests {
         let ranking = Ranking::of(&scores, &[true, true, true, false, false, false]);
         let level = |score, items, correct| Level { score, items, correct };
         assert_eq!(ranking.levels(), [level(0.9, 1, 0), level(0.5, 2, 1), level(0.0, 2, 1)]);
-        let mut levels = Vec::new();
-        ranking.resampled(&[3, 9, 0, 0, 1, 1], &mut levels);
+        let levels = ranking.resampled(&[3, 9, 0, 0, 1, 1]);
         assert_eq!(levels, [level(0.5, 4, 3), level(0.0, 1, 0)]);
         assert_eq!(ranking.len(), 5);
     }

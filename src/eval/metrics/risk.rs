@@ -74,16 +74,10 @@ impl RiskControl {
         let alpha = (1.0 - self.confidence) / LEVELS as f64;
         let mut sorted = items.to_vec();
         sorted.sort_by(|a, b| b.0.rank.total_cmp(&a.0.rank));
-        let wrong_before: Vec<usize> = std::iter::once(0)
-            .chain(sorted.iter().scan(0, |wrong, (_, right)| {
-                *wrong += usize::from(!right);
-                Some(*wrong)
-            }))
-            .collect();
         let passes = |level: usize| {
             let above = sorted.get((level * sorted.len()).div_ceil(LEVELS).checked_sub(1)?)?.0;
             let answered = sorted.partition_point(|(found, _)| found.rank > above.rank);
-            let wrong = wrong_before[answered];
+            let wrong = sorted[..answered].iter().filter(|(_, right)| !right).count();
             let passes = answered > 0 && binomial_cdf(wrong, answered, self.target) <= alpha;
             passes.then(|| Controlled { above, bound: clopper_pearson_upper(wrong, answered, alpha) })
         };

@@ -1,31 +1,23 @@
 //! The responses of a task's items in one batch that is kept full: the items' own, the samples that methods draw beside them,
 //! and the turns that follow. What items that have begun still need comes before the next item.
 
-use super::assess::{Drawn, Prompt, Reading, assess, failed};
+use super::assess::{Drawn, Reading, assess, failed};
+use super::folder::FolderError;
 use super::manifest::EvalOptions;
-use super::methods::{Draw, Ended, Method, MethodError, Source, own_passes};
-use super::{Feed, RunError, prompt};
+use super::methods::{Draw, Method, MethodError, Subject, own_passes};
+use super::{Event, OnItem, RunError, prompt};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
+use crate::eval::sample::Sample;
 use crate::eval::tasks::{Question, Task};
+use crate::io::jsonl::append::Appender;
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// What a task's responses share.
-pub(super) struct Plan<'t> {
-    pub task: &'t Task,
-    pub options: &'t EvalOptions,
-    /// Responses that are generated at once.
-    pub batch_size: usize,
-}
-
 /// An item whose responses are being generated.
 struct Item<'t> {
-    question: &'t Question,
-    prompt: Prompt,
-    /// Once its own response has ended.
-    reading: Option<Reading>,
+    subject: Subject<'t>,
     methods: Vec<Drawing>,
     /// Of its responses, its own included, those that have not ended.
     missing: usize,
@@ -35,91 +27,98 @@ struct Item<'t> {
 
 /// A method's responses to an item.
 struct Drawing {
-    method: &'static dyn Method,
+    method: &'static Method,
     /// In the order in which the method asked for them.
     drawn: Vec<Ticket>,
     /// Those of them, and of those that wait, that have not ended.
     missing: usize,
 }
 
-/// A response that waits for its place: of the item whose own response is `of`, for its `method`-th method.
-struct Waiting {
-    of: Ticket,
-    method: usize,
-    draw: Draw,
-}
+/// A method of an item, by the ticket of the item's own response and the method's index.
+type Owner = (Ticket, usize);
 
-struct Run<'t, 'e> {
-    plan: &'t Plan<'t>,
+struct Run<'t, 'e, 'o, 'i> {
+    task: &'t Task,
+    options: &'t EvalOptions,
     batch: Batch<'e>,
+    /// Items that have not begun.
+    questions: VecDeque<&'t Question>,
+    /// Where samples go, and what is told of them.
+    lines: Appender,
+    on_item: &'o mut OnItem<'i>,
     /// By the ticket of their own response.
     items: HashMap<Ticket, Item<'t>>,
-    /// Of every response of a method, its item and the method's index.
-    owners: HashMap<Ticket, (Ticket, usize)>,
-    waiting: VecDeque<Waiting>,
-    clock: Clock,
+    /// Of every response of a method.
+    owners: HashMap<Ticket, Owner>,
+    /// Responses that wait for their place.
+    waiting: VecDeque<(Owner, Draw)>,
+    /// Seconds of each response: those of the batch are shared out by tokens.
+    seconds: HashMap<Ticket, f64>,
 }
 
-/// Generates the feed's items and gives it their samples, in the order in which they are complete.
-pub(super) fn generate<'t>(engine: &mut Engine, plan: &Plan<'t>, feed: &mut Feed<'t, '_, '_>) -> Result<(), RunError> {
+/// Generates the responses to questions, `batch_size` at a time, and writes the samples in the order in which they are
+/// complete.
+pub(super) fn generate<'t>(
+    engine: &mut Engine,
+    (task, options): (&'t Task, &'t EvalOptions),
+    batch_size: usize,
+    questions: VecDeque<&'t Question>,
+    lines: Appender,
+    on_item: &mut OnItem,
+) -> Result<(), RunError> {
     let generate = GenerateOptions {
-        max_tokens: plan.task.max_tokens,
-        stop: plan.task.stop.clone(),
+        max_tokens: task.max_tokens,
+        stop: task.stop.clone(),
         sampling: Sampling::GREEDY,
-        trace: Some(plan.options.parameters.head_selection()),
-        running: plan.options.running,
+        trace: Some(options.parameters.head_selection()),
+        running: options.running,
         ..GenerateOptions::default()
     };
-    let mut run = Run {
-        plan,
-        batch: engine.batch(&generate),
-        items: HashMap::new(),
-        owners: HashMap::new(),
-        waiting: VecDeque::new(),
-        clock: Clock::default(),
-    };
+    let batch = engine.batch(&generate);
+    let (items, owners, waiting, seconds) = Default::default();
+    let mut run = Run { task, options, batch, questions, lines, on_item, items, owners, waiting, seconds };
     loop {
-        while run.batch.unfinished() < plan.batch_size.max(1) {
-            if let Some(waiting) = run.waiting.pop_front() {
-                if let Some(complete) = run.start_draw(waiting) {
-                    run.finish(complete, feed)?;
+        while run.batch.unfinished() < batch_size.max(1) {
+            if let Some((owner, draw)) = run.waiting.pop_front() {
+                if let Some(complete) = run.start_draw(owner, draw) {
+                    run.finish(complete)?;
                 }
-            } else if let Some(question) = feed.waiting.pop_front() {
+            } else if let Some(question) = run.questions.pop_front() {
                 if let Err(why) = run.start_item(question) {
-                    feed.done(&failed(plan.task, question, plan.options, why))?;
+                    run.done(&failed(task, question, options, Some(why.to_string())))?;
                 }
             } else {
                 break;
             }
         }
-        let mut interval = run.clock.interval();
+        let (begun, mut of_tokens) = (Instant::now(), Vec::new());
         let next = run.batch.next(&mut |progress| {
-            interval.token(progress.ticket);
+            of_tokens.push(progress.ticket);
             ControlFlow::Continue(())
         })?;
-        interval.end();
+        let per_token = begun.elapsed().as_secs_f64() / of_tokens.len().max(1) as f64;
+        of_tokens.into_iter().for_each(|ticket| *run.seconds.entry(ticket).or_default() += per_token);
         let Some(ticket) = next else { return Ok(()) };
         if let Some(complete) = run.ended(ticket) {
-            run.finish(complete, feed)?;
+            run.finish(complete)?;
         }
     }
 }
 
-impl<'t> Run<'t, '_> {
+impl<'t> Run<'t, '_, '_, '_> {
     /// Starts an item's own response; what methods draw beside it waits. The error is the item's.
-    fn start_item(&mut self, question: &'t Question) -> Result<(), String> {
-        let Plan { task, options, .. } = self.plan;
+    fn start_item(&mut self, question: &'t Question) -> Result<(), MethodError> {
+        let (task, options) = (self.task, self.options);
         let begun = Instant::now();
-        let prompt = prompt(self.batch.engine(), question, options).map_err(|error| error.to_string())?;
-        let mut draws = Vec::new();
-        for method in own_passes(&options.methods) {
-            let source = Source { engine: self.batch.engine(), prompt: &prompt.tokens, task, item: question, options };
-            draws.push((method, method.samples(&source, &[]).map_err(|error| error.to_string())?));
-        }
-        let started = self.batch.start(&prompt.tokens, question.doc_id as u64, &mut |_| ControlFlow::Continue(()));
-        let own = started.map_err(|error| error.to_string())?;
-        self.clock.add(own, begun.elapsed().as_secs_f64());
-        let mut item = Item { question, prompt, reading: None, methods: Vec::new(), missing: 1, error: None };
+        let engine = self.batch.engine();
+        let prompt = prompt(engine, question, options)?;
+        let subject = Subject { task, item: question, options, prompt, reading: None };
+        let draws = |method: &'static Method| Ok((method, (method.samples)(engine, &subject, &[])?));
+        let draws = own_passes(&options.methods).map(draws).collect::<Result<Vec<_>, MethodError>>()?;
+        let prompt = &subject.prompt.tokens;
+        let own = self.batch.start(prompt, question.doc_id as u64, &mut |_| ControlFlow::Continue(()))?;
+        self.seconds.insert(own, begun.elapsed().as_secs_f64());
+        let mut item = Item { subject, methods: Vec::new(), missing: 1, error: None };
         for (index, (method, draws)) in draws.into_iter().enumerate() {
             item.methods.push(Drawing { method, drawn: Vec::new(), missing: 0 });
             wait(&mut self.waiting, (own, &mut item), index, draws);
@@ -129,16 +128,14 @@ impl<'t> Run<'t, '_> {
     }
 
     /// Starts a response of a method; the item that is complete because it cannot be started.
-    fn start_draw(
-        &mut self,
-        Waiting { of, method, draw: Draw { prompt, stream, generate } }: Waiting,
-    ) -> Option<Ticket> {
+    fn start_draw(&mut self, (of, method): Owner, draw: Draw) -> Option<Ticket> {
+        let Draw { prompt, stream, generate } = draw;
         let item = self.items.get_mut(&of)?;
         let begun = Instant::now();
         let request = self.batch.engine().request(&generate);
         match self.batch.start_after(of, &prompt, stream, request, &mut |_| ControlFlow::Continue(())) {
             Ok(ticket) => {
-                self.clock.add(ticket, begun.elapsed().as_secs_f64());
+                self.seconds.insert(ticket, begun.elapsed().as_secs_f64());
                 item.methods[method].drawn.push(ticket);
                 self.owners.insert(ticket, (of, method));
                 None
@@ -166,25 +163,20 @@ impl<'t> Run<'t, '_> {
 
     /// Reads an item's own response, and puts the turns that follow it in the queue.
     fn read(&mut self, own: Ticket) -> Result<(), MethodError> {
-        let Plan { task, options, .. } = self.plan;
         let (Some(item), Some(response)) = (self.items.get_mut(&own), self.batch.generation(own)) else {
             return Ok(());
         };
-        let (engine, tokens) = (self.batch.engine(), &response.tokens);
-        let reading = Reading::of(engine, response, task, options.parameters.rules())?;
-        let (text, answer) = (&reading.text.text, reading.answer.as_ref());
-        let ended = Ended { engine, tokens, item: item.question, options, text, answer };
+        let engine = self.batch.engine();
+        item.subject.reading = Some(Reading::of(engine, response, &item.subject)?);
         for index in 0..item.methods.len() {
-            let draws = item.methods[index].method.turns(&ended)?;
+            let draws = (item.methods[index].method.turns)(engine, &item.subject, &response.tokens)?;
             wait(&mut self.waiting, (own, item), index, draws);
         }
-        item.reading = Some(reading);
         Ok(())
     }
 
     /// Notes that a response of an item's method has ended; after the last one asks the method for more.
     fn drew(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
-        let Plan { task, options, .. } = self.plan;
         let Some(item) = self.items.get_mut(&own) else { return Ok(()) };
         let Drawing { method: by, drawn, missing } = &mut item.methods[method];
         *missing -= 1;
@@ -192,34 +184,35 @@ impl<'t> Run<'t, '_> {
             return Ok(());
         }
         let drawn: Vec<&Generation> = drawn.iter().filter_map(|ticket| self.batch.generation(*ticket)).collect();
-        let source =
-            Source { engine: self.batch.engine(), prompt: &item.prompt.tokens, task, item: item.question, options };
-        let draws = by.samples(&source, &drawn)?;
+        let draws = (by.samples)(self.batch.engine(), &item.subject, &drawn)?;
         wait(&mut self.waiting, (own, item), method, draws);
         Ok(())
     }
 
     /// Assesses an item of which every response has ended.
-    fn finish(&mut self, own: Ticket, feed: &mut Feed) -> Result<(), RunError> {
-        let Plan { task, options, .. } = self.plan;
-        let Some(item) = self.items.remove(&own) else { return Ok(()) };
-        let Item { question, prompt, reading, methods, error, .. } = item;
+    fn finish(&mut self, own: Ticket) -> Result<(), RunError> {
+        let Some(Item { subject, methods, error, .. }) = self.items.remove(&own) else { return Ok(()) };
         let mut drawn = Vec::new();
         for Drawing { method, drawn: tickets, .. } in methods {
-            let seconds = tickets.iter().map(|ticket| self.clock.take(*ticket)).sum();
+            let seconds = tickets.iter().filter_map(|ticket| self.seconds.remove(ticket)).sum();
             let responses = tickets.into_iter().filter_map(|ticket| self.batch.take(ticket)).collect();
             drawn.push(Drawn { method, responses, seconds });
         }
-        let seconds = self.clock.take(own);
-        let sample = match (error, reading, self.batch.take_traced(own)) {
+        let seconds = self.seconds.remove(&own).unwrap_or_default();
+        let sample = match (error, &subject.reading, self.batch.take_traced(own)) {
             (None, Some(reading), Some(Ok(mut traced))) => {
-                assess(&mut traced, task, question, &prompt, reading, options, (seconds, &drawn))
-                    .map_err(|error| error.to_string())
+                assess(&mut traced, &subject, reading, (seconds, &drawn)).map_err(|error| error.to_string())
             }
             (None, _, Some(Err(error))) => Err(error.to_string()),
             (error, ..) => Err(error.unwrap_or_default()),
         };
-        feed.done(&sample.unwrap_or_else(|why| failed(task, question, options, why)))?;
+        self.done(&sample.unwrap_or_else(|why| failed(subject.task, subject.item, subject.options, Some(why))))
+    }
+
+    /// Puts a sample on the disk.
+    fn done(&mut self, sample: &Sample) -> Result<(), RunError> {
+        self.lines.append(sample).and_then(|()| self.lines.sync()).map_err(FolderError::from)?;
+        (self.on_item)(Event::of(sample, false));
         Ok(())
     }
 }
@@ -233,48 +226,8 @@ impl Item<'_> {
 }
 
 /// Puts what an item's `method`-th method draws in the queue.
-fn wait(waiting: &mut VecDeque<Waiting>, (of, item): (Ticket, &mut Item), method: usize, draws: Vec<Draw>) {
+fn wait(waiting: &mut VecDeque<(Owner, Draw)>, (of, item): (Ticket, &mut Item), method: usize, draws: Vec<Draw>) {
     item.missing += draws.len();
     item.methods[method].missing += draws.len();
-    waiting.extend(draws.into_iter().map(|draw| Waiting { of, method, draw }));
-}
-
-/// Shares the time of a batch out among its responses, by tokens.
-#[derive(Default)]
-struct Clock {
-    seconds: HashMap<Ticket, f64>,
-}
-
-/// A stretch of decoding.
-struct Interval<'c> {
-    clock: &'c mut Clock,
-    begun: Instant,
-    tokens: HashMap<Ticket, usize>,
-}
-
-impl Clock {
-    fn add(&mut self, response: Ticket, seconds: f64) {
-        *self.seconds.entry(response).or_default() += seconds;
-    }
-
-    fn take(&mut self, response: Ticket) -> f64 {
-        self.seconds.remove(&response).unwrap_or_default()
-    }
-
-    fn interval(&mut self) -> Interval<'_> {
-        Interval { clock: self, begun: Instant::now(), tokens: HashMap::new() }
-    }
-}
-
-impl Interval<'_> {
-    fn token(&mut self, response: Ticket) {
-        *self.tokens.entry(response).or_default() += 1;
-    }
-
-    fn end(self) {
-        let per_token = self.begun.elapsed().as_secs_f64() / self.tokens.values().sum::<usize>().max(1) as f64;
-        for (response, tokens) in &self.tokens {
-            self.clock.add(*response, per_token * *tokens as f64);
-        }
-    }
+    waiting.extend(draws.into_iter().map(|draw| ((of, method), draw)));
 }

@@ -4,7 +4,7 @@
 use super::manifest::EvalOptions;
 use super::methods::MethodError;
 use crate::engine::TracedSequence;
-use crate::eval::sample::{ScoreMap, SweepPoint, score_map};
+use crate::eval::sample::SweepPoint;
 use crate::uq::{ChainRule, Outcome, Parameters, chain, control, pipeline};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -54,14 +54,9 @@ pub fn controls(
                 _ => control::chain(&response, &answer, size, &parameters, &mut queries)?,
             };
             let (found, _) = pipeline::run(&response, outcome.answer.clone(), Some(chain), &parameters, &mut queries)?;
-            let mut scores: ScoreMap = score_map(&found.scores);
-            scores.retain(|key, _| SCORES.contains(&key.as_str()));
-            points.push(SweepPoint {
-                setting: setting(rule, index),
-                chain: found.chain.iter().map(|link| link.row).collect(),
-                kept: found.kept,
-                scores,
-            });
+            let mut point = SweepPoint::of(setting(rule, index), found);
+            point.scores.retain(|key, _| SCORES.contains(&key.as_str()));
+            points.push(point);
         }
     }
     Ok(points)

@@ -5,7 +5,7 @@ use super::manifest::Manifest;
 use crate::cache;
 use crate::files;
 use crate::io::jsonl::append::{AppendError, Appender, Existing, Output};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -56,13 +56,8 @@ impl RunFolder {
                 _ => failed.file.persist(&file).map(drop).map_err(|e| io(e.error)), // a file system without links
             })?;
         }
-        let found = read_manifest(path)?;
-        let differences = found.differences(manifest);
-        if differences.is_empty() {
-            Ok(RunFolder { path: path.to_owned() })
-        } else {
-            Err(FolderError::OtherOptions { path: path.to_owned(), differences })
-        }
+        check(path, &read_manifest(file)?, manifest)?;
+        Ok(RunFolder { path: path.to_owned() })
     }
 
     pub fn path(&self) -> &Path {
@@ -82,14 +77,19 @@ impl RunFolder {
     }
 }
 
-/// The manifest of a run folder.
-pub fn read_manifest(folder: &Path) -> Result<Manifest, FolderError> {
-    let path = folder.join("manifest.json");
-    read_manifest_file(path)
+/// Whether what a run makes belongs with what is there, of an earlier run.
+pub(super) fn check<Options: Serialize>(
+    path: &Path,
+    earlier: &Manifest<Options>,
+    now: &Manifest<Options>,
+) -> Result<(), FolderError> {
+    let differences = earlier.differences(now);
+    let same = differences.is_empty().then_some(());
+    same.ok_or_else(|| FolderError::OtherOptions { path: path.to_owned(), differences })
 }
 
 /// The manifest in a file.
-pub(super) fn read_manifest_file<Options: DeserializeOwned>(path: PathBuf) -> Result<Manifest<Options>, FolderError> {
+pub(super) fn read_manifest<Options: DeserializeOwned>(path: PathBuf) -> Result<Manifest<Options>, FolderError> {
     let text = files::read_to_string(&path, files::MAX_SETTINGS);
     let text = text.map_err(|source| FolderError::Io { path: path.clone(), source })?;
     let value: serde_json::Value =

@@ -122,16 +122,10 @@ fn is_zero(n: &usize) -> bool {
 const NEWER_HASHES: [&str; 3] = ["generation_config", "weights_index", "tokenizer_config"];
 
 impl<Options: Serialize> Manifest<Options> {
-    /// Where another run would give results that do not belong with this one's: a line a difference, empty if none. The
-    /// device, the model's name, the date and the command may differ, and what this one, of an older version, does not say.
+    /// Where another run would give results that do not belong with this one's: a line a difference, empty if none. What is
+    /// not [`comparable`] may differ, and what this one, of an older version, does not say.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        let [mut ours, mut theirs] = [self, other].map(|m| serde_json::to_value(m).unwrap_or_default());
-        for manifest in [&mut ours, &mut theirs] {
-            for key in ["device", "started", "command"] {
-                manifest[key] = Value::Null;
-            }
-            manifest["model"]["name"] = Value::Null;
-        }
+        let [ours, mut theirs] = [self, other].map(|m| comparable(&serde_json::to_value(m).unwrap_or_default()));
         for hash in NEWER_HASHES {
             if ours["model"][hash].is_null() {
                 theirs["model"][hash] = Value::Null;
@@ -141,6 +135,18 @@ impl<Options: Serialize> Manifest<Options> {
         compare("", &ours, &theirs, &mut lines);
         lines
     }
+}
+
+/// A manifest without what may differ between parts of one run: the device, the model's name, the date and the command.
+pub fn comparable(manifest: &Value) -> Value {
+    let mut manifest = manifest.clone();
+    if let Some(fields) = manifest.as_object_mut() {
+        fields.retain(|key, _| !["device", "started", "command"].contains(&key.as_str()));
+    }
+    if let Some(model) = manifest.get_mut("model").and_then(Value::as_object_mut) {
+        model.remove("name");
+    }
+    manifest
 }
 
 /// Adds a line for every leaf that differs.

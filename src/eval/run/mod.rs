@@ -17,17 +17,15 @@ use crate::engine::encode::{EncodeError, encode_prompt};
 use crate::engine::{Engine, EngineError, FinishReason};
 use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
-use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::model::chat::Conversation;
 use assess::Prompt;
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use sweep::SweepError;
 
 /// What stops a run. What is wrong with one item stays with it.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +36,8 @@ pub enum RunError {
     Engine(#[from] EngineError),
     #[error(transparent)]
     Sequence(#[from] SequenceError),
+    #[error(transparent)]
+    Sweep(#[from] SweepError),
 }
 
 /// How a task is run; none of it changes a result.
@@ -77,52 +77,34 @@ pub struct Event<'a> {
 /// Called with every item, those that are there first.
 pub type OnItem<'a> = dyn FnMut(Event) + 'a;
 
-/// What is looked at in a sample that is there.
-#[derive(Deserialize)]
-struct Earlier {
-    doc_id: usize,
-    doc: Value,
-    /// Each request's prompt and settings.
-    arguments: Vec<(IgnoredAny, Map<String, Value>)>,
-    metrics: BTreeMap<String, f64>,
-    uq: EarlierUq,
-}
-
-#[derive(Deserialize)]
-struct EarlierUq {
-    status: Status,
-    finish: FinishReason,
-    error: Option<String>,
-}
-
-impl Earlier {
-    /// Its question, and where its response ends, must be the task's.
-    fn check(&self, task: &Task, path: &Path) -> Result<(), FolderError> {
-        let path = || path.to_owned();
-        if task.items.iter().any(|item| item.doc_id == self.doc_id && item.doc != self.doc) {
-            return Err(FolderError::OtherQuestion { path: path(), doc_id: self.doc_id });
-        }
-        let ours = limits(task);
-        match self.arguments.first().map(|(_, found)| only_limits(found)).filter(|found| *found != ours) {
-            Some(found) => {
-                let [found, expected] = [found, ours].map(|limits| Value::from(limits).to_string());
-                Err(FolderError::OtherLimits { path: path(), found, expected })
-            }
-            None => Ok(()),
+impl Event<'_> {
+    fn of(sample: &Sample, earlier: bool) -> Event<'_> {
+        Event {
+            task: &sample.task,
+            doc_id: sample.doc_id,
+            status: sample.uq.status,
+            finish: sample.uq.finish,
+            correct: sample.metrics.get("acc") == Some(&1.0),
+            earlier,
+            seconds: (!earlier).then_some(&sample.uq.seconds),
+            error: sample.uq.error.as_deref(),
         }
     }
+}
 
-    fn event<'a>(&'a self, task: &'a str) -> Event<'a> {
-        Event {
-            task,
-            doc_id: self.doc_id,
-            status: self.uq.status,
-            finish: self.uq.finish,
-            correct: self.metrics.get("acc") == Some(&1.0),
-            earlier: true,
-            seconds: None,
-            error: self.uq.error.as_deref(),
+/// The question of a sample that is there, and where its response ends, must be the task's.
+fn check(sample: &Sample, task: &Task, path: &Path) -> Result<(), FolderError> {
+    let (path, doc_id) = (path.to_owned(), sample.doc_id);
+    if task.items.iter().any(|item| item.doc_id == doc_id && item.doc != sample.doc) {
+        return Err(FolderError::OtherQuestion { path, doc_id });
+    }
+    let ours = limits(task);
+    match sample.arguments.first().map(|(_, found)| only_limits(found)).filter(|found| *found != ours) {
+        Some(found) => {
+            let [found, expected] = [found, ours].map(|limits| Value::from(limits).to_string());
+            Err(FolderError::OtherLimits { path, found, expected })
         }
+        None => Ok(()),
     }
 }
 
@@ -139,47 +121,19 @@ pub fn run_task(
     on_item: &mut OnItem,
 ) -> Result<(), RunError> {
     let path = folder.lines("samples", &task.name, run.shard);
-    let mut earlier: BTreeMap<usize, Earlier> = BTreeMap::new();
-    let lines = open_lines(&path, |sample: Earlier| {
+    let mut earlier: BTreeMap<usize, Sample> = BTreeMap::new();
+    let lines = open_lines(&path, |sample: Sample| {
         earlier.insert(sample.doc_id, sample);
     })?;
-    earlier.values().try_for_each(|sample| sample.check(task, &path))?;
+    earlier.values().try_for_each(|sample| check(sample, task, &path))?;
     let mut waiting = VecDeque::new();
     for item in run.items(task) {
         match earlier.get(&item.doc_id) {
-            Some(sample) => on_item(sample.event(&task.name)),
+            Some(sample) => on_item(Event::of(sample, true)),
             None => waiting.push_back(item),
         }
     }
-    let mut feed = Feed { task, waiting, lines, on_item };
-    batching::generate(engine, &batching::Plan { task, options, batch_size: run.batch_size }, &mut feed)
-}
-
-/// The source of a batch's items and the sink of its samples.
-struct Feed<'t, 'o, 'e> {
-    task: &'t Task,
-    waiting: VecDeque<&'t Question>,
-    lines: Appender,
-    on_item: &'o mut OnItem<'e>,
-}
-
-impl Feed<'_, '_, '_> {
-    /// Puts a sample on the disk.
-    fn done(&mut self, sample: &Sample) -> Result<(), FolderError> {
-        self.lines.append(sample)?;
-        self.lines.sync()?;
-        (self.on_item)(Event {
-            task: &self.task.name,
-            doc_id: sample.doc_id,
-            status: sample.uq.status,
-            finish: sample.uq.finish,
-            correct: sample.metrics.get("acc") == Some(&1.0),
-            earlier: false,
-            seconds: Some(&sample.uq.seconds),
-            error: sample.uq.error.as_deref(),
-        });
-        Ok(())
-    }
+    batching::generate(engine, (task, options), run.batch_size, waiting, lines, on_item)
 }
 
 /// Where a task's responses end, in lm-evaluation-harness's terms.

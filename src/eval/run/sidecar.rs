@@ -1,7 +1,7 @@
 //! The manifest beside `score`'s output: records of another model, other options or another input are not added to it.
 
 use super::fingerprint::{add, digits};
-use super::folder::{FolderError, read_manifest_file};
+use super::folder::{self, FolderError, read_manifest};
 use super::manifest::{Input, Manifest, ScoreOptions};
 use crate::{cache, files};
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ pub fn path(output: &Path) -> PathBuf {
 
 /// The manifest beside an output; `None` if there is none, as beside those of older versions.
 pub fn read(output: &Path) -> Result<Option<Manifest<ScoreOptions>>, FolderError> {
-    match read_manifest_file(path(output)) {
+    match read_manifest(path(output)) {
         Err(FolderError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some),
     }
@@ -41,10 +41,7 @@ pub fn check(
 ) -> Result<(), FolderError> {
     let mut now = now.clone();
     now.options.input = earlier.options.input.as_ref().and(start);
-    match earlier.differences(&now) {
-        differences if differences.is_empty() => Ok(()),
-        differences => Err(FolderError::OtherOptions { path: output.to_owned(), differences }),
-    }
+    folder::check(output, earlier, &now)
 }
 
 impl Input {

@@ -2,19 +2,21 @@
 //! `sweep_<task>.jsonl`, so a sweep can be added to a run that is finished, and resume where it ended.
 
 use super::RunError;
-use super::controls::draw_number;
+use super::controls::{draw_number, setting};
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
-use super::manifest::{EvalOptions, Model};
+use super::manifest::Manifest;
 use crate::backend::DType;
-use crate::engine::{Engine, HeadSelection};
-use crate::eval::sample::{Sample, SweepPoint, score_map};
+use crate::engine::Engine;
+use crate::eval::sample::{Sample, SweepPoint};
 use crate::io::jsonl::append::Appender;
 use crate::io::record::Status;
 use crate::uq::rules::RULES;
-use crate::uq::{ChainRule, Parameters, Profile, Reading, RuleError, pipeline};
+use crate::uq::{Parameters, Profile, RuleError, pipeline};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 /// Max heads that a row's trace holds on every device.
 const MAX_HEADS: usize = 32;
@@ -62,68 +64,30 @@ pub enum SweepError {
 /// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16` |
 /// | a rule | one of [`RULES`], but not how the responses and answers came about | its values |
 pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, SweepError> {
-    let drawn = |setting: Setting| {
-        let chain = setting.get("chain").and_then(|name| serde_json::from_value::<ChainRule>(name.clone()).ok());
-        let draws = if chain.is_some_and(ChainRule::is_random) { draws.max(1) } else { 0 };
-        let numbered = (0..draws).map(|draw| {
-            let mut setting = setting.clone();
-            setting.insert("draw".to_owned(), json!(draw));
-            setting
-        });
-        let numbered: Vec<Setting> = numbered.collect();
-        if numbered.is_empty() { vec![setting] } else { numbered }
-    };
-    Ok(axes(arguments)?.into_iter().flat_map(drawn).collect())
-}
-
-/// The distinct settings; a random chain once for all its draws.
-fn axes(arguments: &[String]) -> Result<Vec<Setting>, SweepError> {
-    let mut settings = Vec::new();
+    let mut settings: Vec<Setting> = Vec::new();
+    let mut count = 0;
     for argument in arguments {
         let (name, values) = argument.split_once('=').ok_or_else(|| SweepError::Shape(argument.clone()))?;
-        for text in values.split(',') {
-            let setting = Setting::from([(name.to_owned(), value(name, text.trim())?)]);
-            if !settings.contains(&setting) {
-                settings.push(setting);
+        for text in values.split(',').map(str::trim) {
+            let mut applied = Applied::new(Parameters::published(Profile::Corrected), (DType::F32, DType::F32));
+            let one = Setting::from([(name.to_owned(), applied.set(name, text)?)]);
+            let chain = applied.parameters.chain;
+            let drawn = |draw| setting(chain, draw);
+            let these = match chain.is_random() {
+                true => (0..draws.max(1) as u64).map(drawn).collect(),
+                false => vec![one],
+            };
+            if settings.contains(&these[0]) {
+                continue;
             }
-            if settings.len() > MAX_SETTINGS {
+            settings.extend(these);
+            count += 1;
+            if count > MAX_SETTINGS {
                 return Err(SweepError::TooMany);
             }
         }
     }
     Ok(settings)
-}
-
-/// A value of one name, checked.
-fn value(name: &str, text: &str) -> Result<Value, SweepError> {
-    let wrong = |expected| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected };
-    let whole = |min: usize, max: usize, expected| {
-        let number = text.parse().ok().filter(|n: &usize| (min..=max).contains(n));
-        number.map(Value::from).ok_or_else(|| wrong(expected))
-    };
-    let real = |min: f64, max: f64, expected| {
-        let number = text.parse().ok().filter(|x: &f64| (min..=max).contains(x));
-        number.map(Value::from).ok_or_else(|| wrong(expected))
-    };
-    let cache = || {
-        let known = text.parse::<DType>().map_err(|_| wrong("f32, f16 or bf16"));
-        known.map(|t| json!(t))
-    };
-    match name {
-        "k" => whole(1, MAX_HEADS, "a number of heads from 1 to 32"),
-        "theta" => real(0.0, f64::MAX, "a number ≥ 0"),
-        "kept" => whole(0, usize::MAX, "a number of tokens"),
-        "similarity" => real(-1.0, 1.0, "a cosine from -1 to 1"),
-        "tau" => real(0.01, 1.0, "a probability ≥ 0.01"),
-        "targets" => whole(1, usize::MAX, "a number of targets ≥ 1"),
-        "chain" => text
-            .parse::<ChainRule>()
-            .map(|c| json!(c))
-            .map_err(|_| wrong("attention, random, random-digits, random-content, similarity or none")),
-        "k-cache" | "v-cache" => cache(),
-        _ if rules().contains(&name) => Ok(Reading::new(Profile::Corrected, [(name, text)]).map(|_| json!(text))?),
-        _ => Err(SweepError::Name(name.to_owned())),
-    }
 }
 
 /// Names of the rules that can be swept: a run's tokens and answers are what they are.
@@ -136,146 +100,148 @@ fn key(setting: &Setting) -> String {
     serde_json::to_string(setting).unwrap_or_default()
 }
 
-/// What a setting makes of the run's parameters.
-struct Applied<'s> {
-    setting: &'s Setting,
+/// What a setting makes of a run's parameters and of the types of its cached keys and values.
+struct Applied {
+    setting: Setting,
     parameters: Parameters,
     caches: (DType, DType),
 }
 
-fn apply<'s>(setting: &'s Setting, options: &EvalOptions, model: &Model) -> Applied<'s> {
-    let mut parameters = options.parameters.clone();
-    let mut caches = (model.k_cache, model.v_cache);
-    let whole = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
-    for (name, value) in setting {
-        match name.as_str() {
-            "k" => parameters.selected_heads = whole(value).unwrap_or(parameters.selected_heads),
-            "theta" => parameters.score_threshold = value.as_f64().unwrap_or(parameters.score_threshold),
-            "kept" => parameters.max_kept = whole(value).unwrap_or(parameters.max_kept),
-            "similarity" => parameters.min_similarity = value.as_f64().unwrap_or(parameters.min_similarity),
-            "tau" => parameters.min_alternative = value.as_f64().unwrap_or(parameters.min_alternative),
-            "targets" => parameters.targets_per_step = whole(value).unwrap_or(parameters.targets_per_step),
-            "chain" => parameters.chain = serde_json::from_value(value.clone()).unwrap_or(parameters.chain),
-            "draw" => parameters.draw = draw_number(options.seed, value.as_u64().unwrap_or_default()),
-            "k-cache" => caches.0 = serde_json::from_value(value.clone()).unwrap_or(caches.0),
-            "v-cache" => caches.1 = serde_json::from_value(value.clone()).unwrap_or(caches.1),
-            // its value was checked when it was read
-            rule => parameters.reading.set(rule, value.as_str().unwrap_or_default()).unwrap_or_default(),
-        }
+impl Applied {
+    fn new(parameters: Parameters, caches: (DType, DType)) -> Applied {
+        Applied { setting: Setting::new(), parameters, caches }
     }
-    Applied { setting, parameters, caches }
+
+    /// A setting of a run.
+    fn of(setting: &Setting, manifest: &Manifest) -> Result<Applied, SweepError> {
+        let Manifest { model, options, .. } = manifest;
+        let mut applied = Applied::new(options.parameters.clone(), (model.k_cache, model.v_cache));
+        for (name, value) in setting {
+            if name == "draw" {
+                applied.parameters.draw = draw_number(options.seed, value.as_u64().unwrap_or_default());
+            } else {
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                applied.set(name, &text)?;
+            }
+        }
+        Ok(Applied { setting: setting.clone(), ..applied })
+    }
+
+    /// Sets one name; its value in JSON.
+    fn set(&mut self, name: &str, text: &str) -> Result<Value, SweepError> {
+        let Applied { parameters: to, caches: (k, v), .. } = self;
+        let (value, expected) = match name {
+            "k" => (within(1..=MAX_HEADS, text, &mut to.selected_heads), "a number of heads from 1 to 32"),
+            "theta" => (within(0.0..=f64::MAX, text, &mut to.score_threshold), "a number ≥ 0"),
+            "kept" => (within(0..=usize::MAX, text, &mut to.max_kept), "a number of tokens"),
+            "similarity" => (within(-1.0..=1.0, text, &mut to.min_similarity), "a cosine from -1 to 1"),
+            "tau" => (within(0.01..=1.0, text, &mut to.min_alternative), "a probability ≥ 0.01"),
+            "targets" => (within(1..=usize::MAX, text, &mut to.targets_per_step), "a number of targets ≥ 1"),
+            "chain" => {
+                (parsed(text, &mut to.chain), "attention, random, random-digits, random-content, similarity or none")
+            }
+            "k-cache" => (parsed(text, k), "f32, f16 or bf16"),
+            "v-cache" => (parsed(text, v), "f32, f16 or bf16"),
+            _ if rules().contains(&name) => return Ok(to.reading.set(name, text).map(|()| json!(text))?),
+            _ => return Err(SweepError::Name(name.to_owned())),
+        };
+        value.ok_or_else(|| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected })
+    }
 }
 
-/// What is done with an engine.
-type Work<'w> = &'w mut dyn FnMut(&mut Engine) -> Result<(), RunError>;
+/// Sets what a text stands for; its value in JSON.
+fn parsed<T: FromStr + Serialize>(text: &str, to: &mut T) -> Option<Value> {
+    *to = text.parse().ok()?;
+    Some(json!(to))
+}
 
-/// Does work with an engine of these types of cached keys and values.
-pub type WithEngine<'e, E> = dyn FnMut((DType, DType), Work) -> Result<(), E> + 'e;
+/// The same of a number in a range.
+fn within<T: FromStr + Serialize + PartialOrd>(range: RangeInclusive<T>, text: &str, to: &mut T) -> Option<Value> {
+    parsed(text, to).filter(|_| range.contains(to))
+}
 
 /// A sweep over the samples of one task.
-pub struct Sweep<'a> {
-    pub folder: &'a RunFolder,
-    pub task: &'a str,
-    pub shard: Option<Shard>,
-    pub options: &'a EvalOptions,
-    pub model: &'a Model,
-    pub settings: &'a [Setting],
+pub struct Sweep {
+    /// The run's samples that have an answer.
+    samples: Vec<Sample>,
+    settings: Vec<Applied>,
+    lines: Appender,
+    /// The rows that are there: doc_id and setting.
+    done: HashSet<(usize, String)>,
 }
 
-impl Sweep<'_> {
-    /// Assesses every answered sample under every setting that its rows do not have yet. `engine` gives the engine with
-    /// these types of cached keys and values; `on_row` is called after each row with the rows so far and their total.
-    pub fn run<E: From<RunError>>(
-        &self,
-        engine: &mut WithEngine<E>,
-        on_row: &mut dyn FnMut(usize, usize),
-    ) -> Result<(), E> {
-        let samples = self.samples().map_err(RunError::from)?;
-        let (mut lines, mut done) = self.open().map_err(RunError::from)?;
-        let applied: Vec<Applied> = self.settings.iter().map(|s| apply(s, self.options, self.model)).collect();
-        let total = samples.len() * applied.len();
-        let mut rows = 0;
-        let mut groups: Vec<(DType, DType)> = Vec::new();
-        for a in &applied {
-            if !groups.contains(&a.caches) {
-                groups.push(a.caches);
+impl Sweep {
+    /// The sweep of a task (of a shard of it) in a run's folder.
+    ///
+    /// # Errors
+    /// Samples or rows that cannot be read, or a file that cannot be written.
+    pub fn open(
+        folder: &RunFolder,
+        task: &str,
+        shard: Option<Shard>,
+        manifest: &Manifest,
+        settings: &[Setting],
+    ) -> Result<Sweep, RunError> {
+        let (mut samples, mut done) = (BTreeMap::new(), HashSet::new());
+        open_lines(&folder.lines("samples", task, shard), |sample: Sample| {
+            samples.insert(sample.doc_id, sample);
+        })?;
+        let lines = open_lines(&folder.lines("sweep", task, shard), |row: SweepRow| {
+            done.insert((row.doc_id, key(&row.point.setting)));
+        })?;
+        let samples = samples.into_values().filter(|sample| sample.uq.status == Status::Ok).collect();
+        let settings = settings.iter().map(|setting| Applied::of(setting, manifest)).collect::<Result<_, _>>()?;
+        Ok(Sweep { samples, settings, lines, done })
+    }
+
+    /// The types of cached keys and values that an engine must have for what is missing.
+    pub fn caches(&self) -> Vec<(DType, DType)> {
+        let mut caches = Vec::new();
+        for applied in self.samples.iter().flat_map(|sample| missing(&self.settings, &self.done, sample)) {
+            if !caches.contains(&applied.caches) {
+                caches.push(applied.caches);
             }
         }
-        for caches in groups {
-            let settings: Vec<&Applied> = applied.iter().filter(|a| a.caches == caches).collect();
-            let missing = |sample: &Sample, done: &HashSet<(usize, String)>| -> Vec<&Applied> {
-                let is_missing = |a: &&&Applied| !done.contains(&(sample.doc_id, key(a.setting)));
-                settings.iter().filter(is_missing).copied().collect()
-            };
-            rows += samples.iter().map(|s| settings.len() - missing(s, &done).len()).sum::<usize>();
-            if samples.iter().all(|s| missing(s, &done).is_empty()) {
-                continue;
-            }
-            engine(caches, &mut |engine| {
-                for sample in &samples {
-                    for row in self.assess(engine, sample, &missing(sample, &done))? {
-                        lines.append(&row).and_then(|()| lines.sync()).map_err(FolderError::from)?;
-                        done.insert((row.doc_id, key(&row.point.setting)));
-                        rows += 1;
-                        on_row(rows, total);
-                    }
+        caches
+    }
+
+    /// Assesses every sample under the settings that it has no row of yet and that this engine's caches suit; `on_row` is
+    /// called after each row. A response is run once for each selection of heads.
+    ///
+    /// # Errors
+    /// The engine, a prompt that is no longer encoded as it was, or a file that cannot be written.
+    pub fn run(&mut self, engine: &mut Engine, on_row: &mut dyn FnMut()) -> Result<(), RunError> {
+        let selection = |applied: &&Applied| applied.parameters.head_selection();
+        for sample in &self.samples {
+            let mut missing: Vec<&Applied> = missing(&self.settings, &self.done, sample).collect();
+            missing.retain(|applied| applied.caches == engine.cache_types());
+            let Some(answer) = sample.uq.answer.as_ref().filter(|_| !missing.is_empty()) else { continue };
+            missing.sort_by_key(|applied| (selection(applied).heads, selection(applied).entropy as u8));
+            let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
+            for same in missing.chunk_by(|a, b| selection(a) == selection(b)) {
+                let mut traced = engine.trace(&tokens, prompt_len, selection(&same[0]))?;
+                let (response, mut queries) = traced.parts();
+                for applied in same {
+                    let answer = answer.tokens.clone();
+                    let (outcome, _) = pipeline::run(&response, answer, None, &applied.parameters, &mut queries)?;
+                    let point = SweepPoint::of(applied.setting.clone(), outcome);
+                    let row = SweepRow { doc_id: sample.doc_id, point };
+                    self.lines.append(&row).and_then(|()| self.lines.sync()).map_err(FolderError::from)?;
+                    on_row();
                 }
-                Ok(())
-            })?;
+            }
         }
         Ok(())
     }
+}
 
-    /// The run's samples that have an answer.
-    fn samples(&self) -> Result<Vec<Sample>, FolderError> {
-        let mut samples = BTreeMap::new();
-        let path = self.folder.lines("samples", self.task, self.shard);
-        open_lines(&path, |sample: Sample| {
-            samples.insert(sample.doc_id, sample);
-        })?;
-        Ok(samples.into_values().filter(|s| s.uq.status == Status::Ok).collect())
-    }
-
-    fn open(&self) -> Result<(Appender, HashSet<(usize, String)>), FolderError> {
-        let mut done = HashSet::new();
-        let path = self.folder.lines("sweep", self.task, self.shard);
-        let lines = open_lines(&path, |row: SweepRow| {
-            done.insert((row.doc_id, key(&row.point.setting)));
-        })?;
-        Ok((lines, done))
-    }
-
-    /// The rows of one sample. Its response is run once for each selection of heads.
-    fn assess(&self, engine: &mut Engine, sample: &Sample, settings: &[&Applied]) -> Result<Vec<SweepRow>, RunError> {
-        let Some(answer) = &sample.uq.answer else { return Ok(Vec::new()) };
-        let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
-        let answer = answer.tokens.clone();
-        let mut by_selection: Vec<(HeadSelection, Vec<&Applied>)> = Vec::new();
-        for a in settings {
-            let selection = a.parameters.head_selection();
-            match by_selection.iter_mut().find(|(other, _)| *other == selection) {
-                Some((_, same)) => same.push(a),
-                None => by_selection.push((selection, vec![a])),
-            }
-        }
-        by_selection.sort_by_key(|(selection, _)| selection.heads);
-        let mut rows = Vec::new();
-        for (selection, settings) in by_selection {
-            let mut traced = engine.trace(&tokens, prompt_len, selection)?;
-            let (response, mut queries) = traced.parts();
-            for a in settings {
-                let (outcome, _) = pipeline::run(&response, answer.clone(), None, &a.parameters, &mut queries)?;
-                let point = SweepPoint {
-                    setting: a.setting.clone(),
-                    chain: outcome.chain.iter().map(|link| link.row).collect(),
-                    kept: outcome.kept,
-                    scores: score_map(&outcome.scores),
-                };
-                rows.push(SweepRow { doc_id: sample.doc_id, point });
-            }
-        }
-        Ok(rows)
-    }
+/// The settings that a sample has no row of yet.
+fn missing<'s>(
+    settings: &'s [Applied],
+    done: &HashSet<(usize, String)>,
+    sample: &Sample,
+) -> impl Iterator<Item = &'s Applied> {
+    settings.iter().filter(|applied| !done.contains(&(sample.doc_id, key(&applied.setting))))
 }
 
 #[cfg(test)]

@@ -2,25 +2,23 @@
 
 use super::read::{Record, first_record, records};
 use super::source::Files;
-use super::{Benchmark, Grader, MAX_TOKENS, Question, TaskError, items, user};
+use super::{Benchmark, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, items, user};
 use crate::model::demo;
 use crate::uq::answer::AnswerRule;
 
-const FILES: Files = Files {
-    patterns: &["models/abacus/test.jsonl", "abacus/test.jsonl", "abacus*.jsonl"],
-    shared_patterns: &["test.jsonl"],
-    fits: |path| first_record(path).is_some_and(|record| record.value.get("template").is_some()),
-    hub: &[],
-    how: "it comes with this program",
-};
-
 pub(super) const ABACUS: Benchmark = Benchmark {
     key: "abacus",
-    files: FILES,
+    files: Files {
+        patterns: &["models/abacus/test.jsonl", "abacus/test.jsonl", "abacus*.jsonl"],
+        shared_patterns: &["test.jsonl"],
+        fits: |path| first_record(path).is_some_and(|record| record.value.get("template").is_some()),
+        hub: &[],
+        how: "it comes with this program",
+    },
     embedded: Some(|| Ok(demo::folder()?.join(demo::TEST_SET))),
     subtasks: None,
     rule: AnswerRule::Number,
-    max_tokens: MAX_TOKENS,
+    max_tokens: [DEFAULT_MAX_TOKENS; 2],
     stop: &[],
     read: |path, _| items(records(path)?, item),
 };

@@ -2,28 +2,25 @@
 
 use super::read::{Record, examples, text};
 use super::source::{Files, file_name, matches};
-use super::{Benchmark, Grader, MaxTokens, Question, TaskError, items, user};
-use crate::uq::answer::AnswerRule;
+use super::{Benchmark, Grader, Question, TaskError, items, user};
+use crate::uq::answer::{AnswerRule, pattern};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
-
-const FILES: Files = Files {
-    patterns: &["bbh/bbh", "bbh", "big-bench-hard/bbh"],
-    shared_patterns: &["."],
-    fits: |path| prompt_folder(path).is_some(),
-    hub: &[],
-    how: "get it with: git clone --depth 1 https://github.com/suzgunmirac/BIG-Bench-Hard\n\
-          then give --data BIG-Bench-Hard (copies on the Hugging Face hub are Parquet, which is not read)",
-};
 
 pub(super) const BBH: Benchmark = Benchmark {
     key: "bbh",
-    files: FILES,
+    files: Files {
+        patterns: &["bbh/bbh", "bbh", "big-bench-hard/bbh"],
+        shared_patterns: &["."],
+        fits: |path| prompt_folder(path).is_some(),
+        hub: &[],
+        how: "get it with: git clone --depth 1 https://github.com/suzgunmirac/BIG-Bench-Hard\n\
+              then give --data BIG-Bench-Hard (copies on the Hugging Face hub are Parquet, which is not read)",
+    },
     embedded: None,
     subtasks: Some(subtasks),
     rule: AnswerRule::Boxed,
-    max_tokens: MaxTokens { usual: 1536, thinking: 1536 },
+    max_tokens: [1536; 2],
     // after its answer a model goes on with a question of its own, as the worked examples do
     stop: &["\nQ:", "\nQUESTION"],
     read: |path, _| {
@@ -75,7 +72,7 @@ fn read_prompt(questions: &Path) -> Result<String, TaskError> {
     let path = path.ok_or_else(|| TaskError::Missing {
         task: format!("bbh:{subtask}"),
         looked: vec![format!("cot-prompts/{subtask}.txt beside {}", questions.display())],
-        how: FILES.how.to_owned(),
+        how: BBH.files.how.to_owned(),
     })?;
     let text = text(&path)?;
     // The publisher's warning against training on the data ends with a line of dashes.
@@ -90,7 +87,7 @@ fn read_prompt(questions: &Path) -> Result<String, TaskError> {
 /// The instruction is the first line: what `snarks` says after it stands among the examples, in the paper's code too.
 fn prompt(published: &str) -> Result<String, String> {
     let (instruction, examples) = published.trim_start().split_once('\n').ok_or("a single line")?;
-    let (questions, answers) = (QUESTION.find_iter(examples).count(), ANSWER.find_iter(examples).count());
+    let (questions, answers) = (pattern!("(?m)^Q: ").find_iter(examples).count(), answer().find_iter(examples).count());
     if questions == 0 || questions != answers {
         return Err(format!("{questions} questions and {answers} answers"));
     }
@@ -101,18 +98,15 @@ fn prompt(published: &str) -> Result<String, String> {
     ))
 }
 
-static QUESTION: LazyLock<Regex> = LazyLock::new(|| pattern("(?m)^Q: "));
 /// An answer ends with its sentence or its line.
-static ANSWER: LazyLock<Regex> = LazyLock::new(|| pattern(r"(?m)\b((?i:the answer is)\s+)(.+?)(\.?[ \t]*$|\.[ \t])"));
-
-fn pattern(source: &str) -> Regex {
-    Regex::new(source).expect("the pattern is a constant")
+fn answer() -> &'static Regex {
+    pattern!(r"(?m)\b((?i:the answer is)\s+)(.+?)(\.?[ \t]*$|\.[ \t])")
 }
 
 /// "the answer is (B)." as "the answer is \boxed{(B)}."
 fn box_answers(examples: &str) -> String {
     let boxed = |found: &Captures| format!("{}\\boxed{{{}}}{}", &found[1], found[2].trim(), &found[3]);
-    ANSWER.replace_all(examples, boxed).into_owned()
+    answer().replace_all(examples, boxed).into_owned()
 }
 
 #[cfg(test)]

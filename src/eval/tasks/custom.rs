@@ -2,7 +2,7 @@
 
 use super::read::{Record, records};
 use super::source::file_name;
-use super::{Grader, MAX_TOKENS, Question, Task, TaskError, TaskOptions, items, user};
+use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items, user};
 use crate::uq::answer::AnswerRule;
 use std::path::Path;
 
@@ -18,25 +18,20 @@ pub(super) fn load(path: &Path, options: &TaskOptions) -> Result<Task, TaskError
     };
     let name = file_name(path);
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    let task = Task {
+    Ok(Task {
         name: name.strip_suffix(".jsonl").unwrap_or(name).to_owned(),
         rule,
         items,
         source: path.to_path_buf(),
-        max_tokens: MAX_TOKENS.of(options),
+        max_tokens: options.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
         stop: options.stop.clone().unwrap_or_default(),
-    };
-    task.not_empty()
+    })
 }
 
 fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let (question, target) = (record.text("question")?, record.scalar("answer")?);
-    let grader = match record.text("grader")?.as_str() {
-        "number" => Grader::Number,
-        "math" => Grader::Math,
-        "choice" => Grader::Choice,
-        "exact" => Grader::Exact,
-        other => return Err(record.error("grader", "number, math, choice or exact", other)),
-    };
+    let name = record.text("grader")?;
+    let grader = serde_json::from_value(name.clone().into());
+    let grader = grader.map_err(|_| record.error("grader", "number, math, choice or exact", &name))?;
     Ok(Question { doc_id, messages: user(question), target, grader, doc: record.value })
 }

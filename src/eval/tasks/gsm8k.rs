@@ -2,32 +2,27 @@
 
 use super::read::{Record, first_record, records};
 use super::source::Files;
-use super::{
-    Benchmark, BoxedInstruction, Grader, MAX_TOKENS, Question, TaskError, TaskOptions, items, user,
-    with_boxed_instruction,
-};
+use super::{Benchmark, BoxedInstruction, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, TaskOptions, asked, items};
 use crate::uq::answer::AnswerRule;
-
-const FILES: Files = Files {
-    patterns: &["gsm8k/test.jsonl", "gsm8k/*test*.jsonl", "gsm8k*test*.jsonl", "gsm8k*.jsonl"],
-    shared_patterns: &["grade_school_math/data/test.jsonl", "main/test.jsonl", "data/test.jsonl", "test.jsonl"],
-    fits: |path| {
-        let answer = first_record(path).and_then(|record| record.text("answer").ok());
-        answer.is_some_and(|answer| answer.contains("####"))
-    },
-    hub: &["openai/gsm8k"],
-    how: "get it with: mkdir -p DATA/gsm8k && curl -Lo DATA/gsm8k/test.jsonl https://raw.githubusercontent.com/openai/\
-          grade-school-math/master/grade_school_math/data/test.jsonl\nthen give --data DATA (the copy on the Hugging \
-          Face hub is Parquet, which is not read)",
-};
 
 pub(super) const GSM8K: Benchmark = Benchmark {
     key: "gsm8k",
-    files: FILES,
+    files: Files {
+        patterns: &["gsm8k/test.jsonl", "gsm8k/*test*.jsonl", "gsm8k*test*.jsonl", "gsm8k*.jsonl"],
+        shared_patterns: &["grade_school_math/data/test.jsonl", "main/test.jsonl", "data/test.jsonl", "test.jsonl"],
+        fits: |path| {
+            let answer = first_record(path).and_then(|record| record.text("answer").ok());
+            answer.is_some_and(|answer| answer.contains("####"))
+        },
+        hub: &["openai/gsm8k"],
+        how: "get it with: mkdir -p DATA/gsm8k && curl -Lo DATA/gsm8k/test.jsonl https://raw.githubusercontent.com/openai/\
+              grade-school-math/master/grade_school_math/data/test.jsonl\nthen give --data DATA (the copy on the Hugging \
+              Face hub is Parquet, which is not read)",
+    },
     embedded: None,
     subtasks: None,
     rule: AnswerRule::Number,
-    max_tokens: MAX_TOKENS,
+    max_tokens: [DEFAULT_MAX_TOKENS; 2],
     stop: &[],
     read: |path, options| items(records(path)?, |doc_id, record| item(doc_id, record, options)),
 };
@@ -37,15 +32,6 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
     let answer = record.text("answer")?;
     let target = answer.rsplit_once("####").map(|(_, target)| target.trim()).filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| record.error("answer", "a text that ends in \"#### N\"", &answer))?;
-    let prompt = match options.boxed_instruction {
-        BoxedInstruction::All => with_boxed_instruction(&question),
-        BoxedInstruction::None | BoxedInstruction::Math => question,
-    };
-    Ok(Question {
-        doc_id,
-        messages: user(prompt),
-        target: target.to_owned(),
-        grader: Grader::Number,
-        doc: record.value,
-    })
+    let messages = asked(question, BoxedInstruction::All, options);
+    Ok(Question { doc_id, messages, target: target.to_owned(), grader: Grader::Number, doc: record.value })
 }

@@ -2,33 +2,28 @@
 
 use super::read::{Record, first_record, record, records};
 use super::source::{Files, entries, file_name, matches};
-use super::{
-    Benchmark, BoxedInstruction, Grader, MaxTokens, Question, TaskError, TaskOptions, items, user,
-    with_boxed_instruction,
-};
+use super::{Benchmark, BoxedInstruction, Grader, Question, TaskError, TaskOptions, asked, items};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use std::path::{Path, PathBuf};
 
-const FILES: Files = Files {
-    patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
-    shared_patterns: &["test", "test.jsonl"],
-    fits: |path| {
-        let folder = || matches(path, "*/*.json").first().and_then(|path| record(path).ok());
-        let first = if path.is_dir() { folder() } else { first_record(path) };
-        first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
-    },
-    hub: &["HuggingFaceH4/MATH-500"],
-    how: "get MATH-500 with: hf download --repo-type dataset HuggingFaceH4/MATH-500 test.jsonl\n(it is then found \
-          without --data), or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
-};
-
 pub(super) const MATH: Benchmark = Benchmark {
     key: "math",
-    files: FILES,
+    files: Files {
+        patterns: &["math/test", "math-500/test.jsonl", "math500/test.jsonl", "math*500*.jsonl", "math*.jsonl"],
+        shared_patterns: &["test", "test.jsonl"],
+        fits: |path| {
+            let folder = || matches(path, "*/*.json").first().and_then(|path| record(path).ok());
+            let first = if path.is_dir() { folder() } else { first_record(path) };
+            first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
+        },
+        hub: &["HuggingFaceH4/MATH-500"],
+        how: "get MATH-500 with: hf download --repo-type dataset HuggingFaceH4/MATH-500 test.jsonl\n(it is then found \
+              without --data), or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
+    },
     embedded: None,
     subtasks: None,
     rule: AnswerRule::Boxed,
-    max_tokens: MaxTokens { usual: 1024, thinking: 1536 },
+    max_tokens: [1024, 1536],
     stop: &[],
     read: |path, options| {
         let item = |doc_id, record| item(doc_id, record, options);
@@ -51,11 +46,8 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
         Some(_) => record.scalar("answer")?,
         None => boxed_answer(&record)?,
     };
-    let prompt = match options.boxed_instruction {
-        BoxedInstruction::Math | BoxedInstruction::All => with_boxed_instruction(&problem),
-        BoxedInstruction::None => problem,
-    };
-    Ok(Question { doc_id, messages: user(prompt), target, grader: Grader::Math, doc: record.value })
+    let messages = asked(problem, BoxedInstruction::Math, options);
+    Ok(Question { doc_id, messages, target, grader: Grader::Math, doc: record.value })
 }
 
 /// What the solution's last box holds.

@@ -48,30 +48,17 @@ struct Benchmark {
     subtasks: Option<Subtasks>,
     /// How an answer is found in a response.
     rule: AnswerRule,
-    max_tokens: MaxTokens,
+    /// Max tokens of a response, as published: of most models, and of those that think at length before they answer
+    /// (DeepSeek-R1-Distill-Llama-8B).
+    max_tokens: [usize; 2],
     /// Texts with which a model goes on after its answer: they end the response.
     stop: &'static [&'static str],
     /// The questions, their prompts and graders, of a file or folder: the benchmark's or a subtask's.
     read: fn(&Path, &TaskOptions) -> Result<Vec<Question>, TaskError>,
 }
 
-/// Max tokens of a response, as published.
-struct MaxTokens {
-    usual: usize,
-    /// Of models that think at length before they answer (DeepSeek-R1-Distill-Llama-8B).
-    thinking: usize,
-}
-
 /// Of tasks without a limit of their own.
 pub const DEFAULT_MAX_TOKENS: usize = 1024;
-
-const MAX_TOKENS: MaxTokens = MaxTokens { usual: DEFAULT_MAX_TOKENS, thinking: DEFAULT_MAX_TOKENS };
-
-impl MaxTokens {
-    fn of(&self, options: &TaskOptions) -> usize {
-        options.max_tokens.unwrap_or(if options.thinking { self.thinking } else { self.usual })
-    }
-}
 
 impl Benchmark {
     /// The benchmark's tasks: one, or each of its subtasks, or that of this name.
@@ -84,35 +71,32 @@ impl Benchmark {
             return Ok(vec![self.task(self.key.to_owned(), &path, options)?]);
         };
         let available = subtasks(&path);
-        let is_chosen = |name: &str| subtask.is_none_or(|subtask| name == subtask);
-        let chosen: Vec<_> = available.iter().filter(|(name, _)| is_chosen(name)).collect();
-        if chosen.is_empty() {
-            return Err(match subtask {
-                None => TaskError::Empty { path },
-                Some(subtask) => TaskError::NoSubtask {
-                    task: self.key,
-                    name: subtask.to_owned(),
-                    folder: path,
-                    available: available.into_iter().map(|(name, _)| name).collect(),
-                },
-            });
-        }
+        let chosen = available.iter().filter(|(name, _)| subtask.is_none_or(|subtask| name == subtask));
         let load = |(name, path): &(String, PathBuf)| self.task(format!("{}:{name}", self.key), path, options);
-        chosen.into_iter().map(load).collect()
+        let tasks = chosen.map(load).collect::<Result<Vec<_>, _>>()?;
+        match subtask {
+            None if tasks.is_empty() => Err(TaskError::Empty { path }),
+            Some(name) if tasks.is_empty() => Err(TaskError::NoSubtask {
+                task: self.key,
+                name: name.to_owned(),
+                folder: path,
+                available: available.into_iter().map(|(name, _)| name).collect(),
+            }),
+            _ => Ok(tasks),
+        }
     }
 
     /// The task of this name, whose questions are in this file or folder.
     fn task(&self, name: String, path: &Path, options: &TaskOptions) -> Result<Task, TaskError> {
         let own_stop = || self.stop.iter().map(|stop| (*stop).to_owned()).collect();
-        let task = Task {
+        Ok(Task {
             name,
             rule: self.rule,
             items: (self.read)(path, options)?,
             source: path.to_path_buf(),
-            max_tokens: self.max_tokens.of(options),
+            max_tokens: options.max_tokens.unwrap_or(self.max_tokens[usize::from(options.thinking)]),
             stop: options.stop.clone().unwrap_or_else(own_stop),
-        };
-        task.not_empty()
+        })
     }
 }
 
@@ -169,13 +153,6 @@ pub struct Task {
     pub stop: Vec<String>,
 }
 
-impl Task {
-    /// Itself, if it has a question.
-    fn not_empty(self) -> Result<Task, TaskError> {
-        if self.items.is_empty() { Err(TaskError::Empty { path: self.source }) } else { Ok(self) }
-    }
-}
-
 /// How tasks are found and asked.
 #[derive(Clone, Debug, Default)]
 pub struct TaskOptions {
@@ -192,7 +169,7 @@ pub struct TaskOptions {
 
 /// Which questions say that the answer belongs in a `\boxed{ }`, besides those that always do. In JSON `false`, `true`
 /// (MATH's) and `"all"`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
 #[serde(into = "Value", try_from = "Value")]
 pub enum BoxedInstruction {
     #[default]
@@ -221,11 +198,6 @@ impl TryFrom<Value> for BoxedInstruction {
         let found = known.into_iter().find(|instruction| Value::from(*instruction) == value);
         found.ok_or_else(|| format!("boxed_instruction: expected false, true or \"all\", found {value}"))
     }
-}
-
-/// The question with the instruction after it.
-fn with_boxed_instruction(question: &str) -> String {
-    format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", question.trim())
 }
 
 /// Why a task could not be read.
@@ -278,15 +250,20 @@ fn shown_paths(paths: &[PathBuf]) -> String {
 /// # Errors
 /// Says which file, line and field are at fault, or how to get files that are missing.
 pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
-    if spec.ends_with(".jsonl") || spec.ends_with(".jsonl.gz") {
-        return Ok(vec![custom::load(Path::new(spec), options)?]);
-    }
-    let (key, subtask) = spec.split_once(':').map_or((spec, None), |(key, subtask)| (key, Some(subtask)));
-    let fits = |benchmark: &&Benchmark| {
-        benchmark.key == key && subtask.is_none_or(|subtask| benchmark.subtasks.is_some() && !subtask.is_empty())
+    let tasks = if spec.ends_with(".jsonl") || spec.ends_with(".jsonl.gz") {
+        vec![custom::load(Path::new(spec), options)?]
+    } else {
+        let (key, subtask) = spec.split_once(':').map_or((spec, None), |(key, subtask)| (key, Some(subtask)));
+        let fits = |benchmark: &&Benchmark| {
+            benchmark.key == key && subtask.is_none_or(|subtask| benchmark.subtasks.is_some() && !subtask.is_empty())
+        };
+        let benchmark = BENCHMARKS.iter().find(fits).ok_or_else(|| TaskError::Unknown { spec: spec.to_owned() })?;
+        benchmark.load(subtask, options)?
     };
-    let benchmark = BENCHMARKS.iter().find(fits).ok_or_else(|| TaskError::Unknown { spec: spec.to_owned() })?;
-    benchmark.load(subtask, options)
+    match tasks.iter().find(|task| task.items.is_empty()) {
+        Some(Task { source, .. }) => Err(TaskError::Empty { path: source.clone() }),
+        None => Ok(tasks),
+    }
 }
 
 /// Max questions of a task: all are held in memory.
@@ -309,4 +286,12 @@ fn items(
 /// One message by the user.
 fn user(content: impl Into<String>) -> Vec<Message> {
     vec![Message::new("user", content)]
+}
+
+/// A question as the user's message, with the instruction after it where one of `least` or more was asked for.
+fn asked(question: String, least: BoxedInstruction, options: &TaskOptions) -> Vec<Message> {
+    if options.boxed_instruction < least {
+        return user(question);
+    }
+    user(format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", question.trim()))
 }

@@ -71,21 +71,14 @@ const MAX_LINE: u64 = 4 << 20;
 /// The objects of a JSONL file.
 pub(super) fn records(path: &Path) -> Result<impl Iterator<Item = Result<Record, TaskError>>, TaskError> {
     let path = path.to_path_buf();
-    let mut lines = lines(&path)?;
-    Ok(std::iter::from_fn(move || match lines.next_line() {
-        Ok(line) => line.map(|line| line_record(&path, &line)),
-        Err(error) => Some(Err(error.into())),
-    }))
+    let file = files::open(&path).map_err(|source| TaskError::Read { path: path.clone(), source })?;
+    let mut lines = Lines::new(file, path.clone())?.with_limit(MAX_LINE).with_max(MAX_FILE);
+    Ok(std::iter::from_fn(move || lines.next_line().transpose().map(|line| line_record(&path, &line?))))
 }
 
 /// The first object of a JSONL file, if it can be read.
 pub(super) fn first_record(path: &Path) -> Option<Record> {
     records(path).ok()?.next()?.ok()
-}
-
-fn lines(path: &Path) -> Result<Lines, TaskError> {
-    let file = files::open(path).map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
-    Ok(Lines::new(file, path.to_path_buf())?.with_limit(MAX_LINE).with_max(MAX_FILE))
 }
 
 fn line_record(path: &Path, line: &Line) -> Result<Record, TaskError> {

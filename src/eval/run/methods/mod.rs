@@ -1,6 +1,6 @@
 //! Methods that need passes of their own: what such a method is, and the table of them.
 //!
-//! A new method is a file with an implementation of [`Method`] and a row of [`METHODS`]; `--methods`, the manifest, the
+//! A new method is a file with a [`Method`] and a row of [`METHODS`]; `--methods`, the manifest, the
 //! samples and the reports know it from there.
 
 pub mod csl;
@@ -9,6 +9,7 @@ pub mod pmi;
 pub mod self_consistency;
 pub mod verbalized;
 
+use super::assess::{Prompt, Reading};
 use super::manifest::EvalOptions;
 use crate::engine::encode::{EncodeError, encode_next_turn};
 use crate::engine::{Engine, EngineError, GenerateOptions, Generation, TracedSequence};
@@ -19,57 +20,84 @@ use crate::uq::pipeline::Answer;
 use serde_json::Value;
 
 /// Every method with passes of its own, in the order in which they run.
-pub static METHODS: &[&dyn Method] =
-    &[&self_consistency::Drawn, &verbalized::Asked, &p_true::PTrue, &pmi::Pmi, &csl::Csl];
+pub static METHODS: &[Method] =
+    &[self_consistency::SELF_CONSISTENCY, verbalized::VERBALIZED, p_true::P_TRUE, pmi::PMI, csl::CSL];
 
 /// The methods with these keys.
-pub fn own_passes(keys: &[String]) -> impl Iterator<Item = &'static dyn Method> + use<'_> {
-    METHODS.iter().copied().filter(|method| keys.iter().any(|key| key == method.key()))
+pub fn own_passes(keys: &[String]) -> impl Iterator<Item = &'static Method> + use<'_> {
+    METHODS.iter().filter(|method| keys.iter().any(|key| key == method.key))
 }
 
 /// UQAC with its baselines, which always runs: in `--methods` and in the manifest beside those of the table.
 pub const UQAC: &str = "uqac";
 
 /// A method that needs passes of its own.
-pub trait Method: Sync {
+pub struct Method {
     /// Its name on the command line, such as `self-consistency`; with `_` for `-`, its key in a sample's `uq` and in
     /// `seconds`.
-    fn key(&self) -> &'static str;
-
+    pub key: &'static str,
     /// What it does, in a line of help.
-    fn about(&self) -> &'static str;
-
+    pub about: &'static str,
     /// The scores that it gives.
-    fn scores(&self) -> &'static [Score];
-
+    pub scores: &'static [Score],
     /// Whether it asks further turns of the model.
-    fn needs_chat_template(&self) -> bool {
-        false
-    }
-
+    pub needs_chat_template: bool,
     /// Further responses to the item's prompt, which are generated while its own is: those that are needed at first, and once
-    /// all that were asked for have ended (`drawn`, in the order in which they were asked for) those that it takes then.
-    fn samples(&self, _source: &Source, _drawn: &[&Generation]) -> Result<Vec<Draw>, MethodError> {
-        Ok(Vec::new())
-    }
-
-    /// Responses to prompts that go on from the item's own response.
-    fn turns(&self, _ended: &Ended) -> Result<Vec<Draw>, MethodError> {
-        Ok(Vec::new())
-    }
-
-    /// What it finds once all its responses have ended: `drawn` are its samples, then its turns. `None`: it has nothing to
-    /// say of this item.
-    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError>;
+    /// all that were asked for have ended (given in the order in which they were asked for) those that it takes then.
+    pub samples: fn(&Engine, &Subject, &[&Generation]) -> Draws,
+    /// Responses to prompts that go on from the item's own sequence (prompt and response), which has just ended.
+    pub turns: fn(&Engine, &Subject, &[u32]) -> Draws,
+    /// What it finds once all its responses have ended: its samples, then its turns. The trace is that of the item's own
+    /// response, with its cache, which prompts that begin alike can share. `None`: it has nothing to say of this item.
+    pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Result<Option<Findings>, MethodError>,
 }
 
-/// What further responses to an item's prompt are drawn of.
-pub struct Source<'c> {
-    pub engine: &'c Engine,
-    pub prompt: &'c [u32],
-    pub task: &'c Task,
-    pub item: &'c Question,
-    pub options: &'c EvalOptions,
+impl Method {
+    /// Its key in `uq` and in `seconds`.
+    pub fn field(&self) -> String {
+        self.key.replace('-', "_")
+    }
+}
+
+/// One without responses of its own.
+const METHOD: Method = Method {
+    key: "",
+    about: "",
+    scores: &[],
+    needs_chat_template: false,
+    samples: |_, _, _| Ok(Vec::new()),
+    turns: |_, _, _| Ok(Vec::new()),
+    run: |_, _, _| Ok(None),
+};
+
+/// An item of a run.
+pub struct Subject<'t> {
+    pub task: &'t Task,
+    pub item: &'t Question,
+    pub options: &'t EvalOptions,
+    pub prompt: Prompt,
+    /// Its own response, once that has ended.
+    pub reading: Option<Reading>,
+}
+
+impl Subject<'_> {
+    /// The response's answer.
+    pub fn answer(&self) -> Option<&Answer> {
+        self.reading.as_ref()?.answer.as_ref()
+    }
+
+    /// The tokens of a question in a turn after the item's own response, which ends `sequence`.
+    fn next_turn(&self, engine: &Engine, sequence: &[u32], question: &str) -> Result<Vec<u32>, EncodeError> {
+        let conversation = Conversation::Messages(self.item.messages.clone());
+        let text = self.reading.as_ref().map_or("", |reading| reading.text.text.as_str());
+        encode_next_turn(engine, &conversation, text, sequence, question)
+    }
+
+    /// The reply to a question in a turn after a response that has an answer.
+    fn ask(&self, engine: &Engine, sequence: &[u32], question: &str, generate: GenerateOptions) -> Draws {
+        let ask = |_| Ok(Draw { prompt: self.next_turn(engine, sequence, question)?, stream: 0, generate });
+        self.answer().map(ask).into_iter().collect()
+    }
 }
 
 /// A response that a method needs. What its prompt has in common with the item's own response is taken from that one's cache.
@@ -80,17 +108,8 @@ pub struct Draw {
     pub generate: GenerateOptions,
 }
 
-/// The item's own response, when it has just ended.
-pub struct Ended<'c> {
-    pub engine: &'c Engine,
-    /// Prompt and response.
-    pub tokens: &'c [u32],
-    pub item: &'c Question,
-    pub options: &'c EvalOptions,
-    /// The response up to its first end token.
-    pub text: &'c str,
-    pub answer: Option<&'c Answer>,
-}
+/// Responses that a method needs.
+type Draws = Result<Vec<Draw>, MethodError>;
 
 /// A score of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,29 +126,8 @@ pub struct Score {
     pub of_majority: bool,
 }
 
-/// What a method may use.
-pub struct Context<'c, 'e> {
-    /// The response with its cache, which prompts that begin alike can share.
-    pub traced: &'c mut TracedSequence<'e>,
-    pub task: &'c Task,
-    pub item: &'c Question,
-    pub options: &'c EvalOptions,
-    /// The response up to its first end token.
-    pub text: &'c str,
-    pub answer: Option<&'c Answer>,
-}
-
-/// The tokens of a question in a turn after an item's response, `text` and `tokens`.
-fn next_turn(
-    engine: &Engine,
-    item: &Question,
-    text: &str,
-    tokens: &[u32],
-    question: &str,
-) -> Result<Vec<u32>, EncodeError> {
-    let conversation = Conversation::Messages(item.messages.clone());
-    encode_next_turn(engine, &conversation, text, tokens, question)
-}
+/// A score of the response that claims to be no probability.
+const SCORE: Score = Score { key: "", name: "", meaning: "", is_probability: false, of_majority: false };
 
 /// What a method found about one response.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -140,17 +138,9 @@ pub struct Findings {
     pub details: Value,
     /// What the sample's `metrics` get.
     pub metrics: Vec<(&'static str, f64)>,
-    /// Responses drawn from the same prompt.
-    pub drawn: Option<Responses>,
-}
-
-/// Further responses to a sample's prompt: one more of its requests.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Responses {
-    pub temperature: f32,
-    pub texts: Vec<String>,
-    /// The answer that they give together.
-    pub answer: Option<String>,
+    /// Responses drawn from the same prompt, which are one more of the sample's requests, and the answer that they give
+    /// together.
+    pub drawn: Option<(Vec<String>, Option<String>)>,
 }
 
 /// What a response's further passes can fail with.
@@ -173,14 +163,14 @@ mod tests {
 
     #[test]
     fn keys_are_unique() {
-        let keys: HashSet<&str> = METHODS.iter().map(|method| method.key()).chain([UQAC]).collect();
+        let keys: HashSet<&str> = METHODS.iter().map(|method| method.key).chain([UQAC]).collect();
         assert_eq!(keys.len(), METHODS.len() + 1);
     }
 
     #[test]
     fn no_two_scores_have_one_key() {
         let mut seen = HashSet::new();
-        for score in METHODS.iter().flat_map(|method| method.scores()) {
+        for score in METHODS.iter().flat_map(|method| method.scores) {
             assert!(seen.insert(score.key), "{}", score.key);
         }
     }

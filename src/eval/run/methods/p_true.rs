@@ -2,8 +2,8 @@
 //! whether its answer is true: p = p(True) / (p(True) + p(False)), of the tokens that the answer to that begins with. Those
 //! with p > 0.01, and at least five, are counted. Input: one more turn of one token, on the response's cache.
 
-use super::{Context, Draw, Ended, Findings, Method, MethodError, Score, next_turn};
-use crate::engine::{GenerateOptions, Generation};
+use super::{Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
+use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::model::tokenizer::TokenizerError;
 use serde_json::json;
 
@@ -12,58 +12,36 @@ pub const QUESTION: &str =
     "Is your final answer:\n (A) True\n (B) False\nReply with the letter alone, A or B. The final answer is:";
 
 /// Asks in a second turn on the response's cache, and reads the first token's distribution.
-pub struct PTrue;
-
-impl Method for PTrue {
-    fn key(&self) -> &'static str {
-        "p-true"
-    }
-
-    fn about(&self) -> &'static str {
-        "Probability of True in a second turn that asks whether the answer is true"
-    }
-
-    fn scores(&self) -> &'static [Score] {
-        &[Score {
-            key: "p_true",
-            name: "P(True)",
-            meaning: "probability of \"True\" when asked, out of that of \"True\" or \"False\"",
-            is_probability: true,
-            of_majority: false,
-        }]
-    }
-
-    fn needs_chat_template(&self) -> bool {
-        true
-    }
-
-    fn turns(&self, ended: &Ended) -> Result<Vec<Draw>, MethodError> {
-        let Ended { engine, tokens, item, options, text, answer } = *ended;
-        if answer.is_none() {
-            return Ok(Vec::new());
-        }
-        let prompt = next_turn(engine, item, text, tokens, QUESTION)?;
+pub(super) const P_TRUE: Method = Method {
+    key: "p-true",
+    about: "Probability of True in a second turn that asks whether the answer is true",
+    scores: &[Score {
+        key: "p_true",
+        name: "P(True)",
+        meaning: "probability of \"True\" when asked, out of that of \"True\" or \"False\"",
+        is_probability: true,
+        ..SCORE
+    }],
+    needs_chat_template: true,
+    turns: |engine, subject, sequence| {
         // a trace, because its steps list the most probable tokens; the item's own, so that one pass can have both
-        let (trace, running) = (Some(options.parameters.head_selection()), options.running);
+        let (trace, running) = (Some(subject.options.parameters.head_selection()), subject.options.running);
         let generate = GenerateOptions { max_tokens: 1, trace, running, ..GenerateOptions::default() };
-        Ok(vec![Draw { prompt, stream: 0, generate }])
-    }
+        subject.ask(engine, sequence, QUESTION, generate)
+    },
+    run,
+    ..METHOD
+};
 
-    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
-        let Some(step) = drawn.first().and_then(|generation| generation.steps.first()) else { return Ok(None) };
-        let texts = step.top.iter().map(|t| context.traced.engine().tokenizer().decode_token(t.token));
-        let listed: Vec<(String, f64)> = texts
-            .zip(&step.top)
-            .map(|(text, t)| Ok((text?, t.logprob.exp())))
-            .collect::<Result<_, TokenizerError>>()?;
-        let [yes, no] = [["a", "true"], ["b", "false"]].map(|names| mass(&listed, names));
-        let p_true = (yes + no > 0.0).then(|| yes / (yes + no));
-        Ok(Some(Findings {
-            scores: vec![("p_true", p_true)],
-            details: json!({ "true": yes, "false": no }),
-            ..Findings::default()
-        }))
-    }
+fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+    let Some(step) = drawn.first().and_then(|generation| generation.steps.first()) else { return Ok(None) };
+    let tokenizer = traced.engine().tokenizer();
+    let texts = step.top.iter().map(|t| Ok((tokenizer.decode_token(t.token)?, t.logprob.exp())));
+    let listed: Vec<(String, f64)> = texts.collect::<Result<_, TokenizerError>>()?;
+    let [yes, no] = [["a", "true"], ["b", "false"]].map(|names| mass(&listed, names));
+    let p_true = (yes + no > 0.0).then(|| yes / (yes + no));
+    let details = json!({ "true": yes, "false": no });
+    Ok(Some(Findings { scores: vec![("p_true", p_true)], details, ..Findings::default() }))
 }
 
 /// Probability of the tokens whose text, without brackets, whitespace and case, is one of `names`.

@@ -1,12 +1,12 @@
 //! Self-consistency: answers drawn again from the same prompt, and counted.
 
-use super::{Context, Draw, Findings, Method, MethodError, Responses, Score, Source};
+use super::{Draw, Draws, Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
 use crate::backend::sampling::{Sampling, stream_of};
 use crate::engine::encode::ResponseText;
-use crate::engine::{Engine, GenerateOptions, Generation};
+use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::run::manifest::EvalOptions;
-use crate::eval::tasks::{Question, Task};
+use crate::eval::tasks::Question;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::pipeline;
 use serde::{Deserialize, Serialize};
@@ -31,104 +31,88 @@ pub struct SelfConsistency {
 
 /// Responses drawn again from the same prompt, whose keys and values are taken from the response's own cache. Each
 /// sample's answer votes with ∏ p(its tokens) / n; answers of one normal form vote together.
-pub struct Drawn;
+pub(super) const SELF_CONSISTENCY: Method = Method {
+    key: "self-consistency",
+    about: "Majority vote over sampled answers",
+    scores: &[
+        Score {
+            key: "self_consistency",
+            name: "Self-consistency",
+            meaning: "the weight of the samples that give the same answer",
+            is_probability: true,
+            ..SCORE
+        },
+        Score {
+            key: "self_consistency_majority",
+            name: "Majority weight",
+            meaning: "the weight of the answer that most samples give",
+            is_probability: true,
+            of_majority: true,
+        },
+    ],
+    samples,
+    run,
+    ..METHOD
+};
 
-impl Method for Drawn {
-    fn key(&self) -> &'static str {
-        "self-consistency"
-    }
-
-    fn about(&self) -> &'static str {
-        "Majority vote over sampled answers"
-    }
-
-    fn scores(&self) -> &'static [Score] {
-        &[
-            Score {
-                key: "self_consistency",
-                name: "Self-consistency",
-                meaning: "the weight of the samples that give the same answer",
-                is_probability: true,
-                of_majority: false,
-            },
-            Score {
-                key: "self_consistency_majority",
-                name: "Majority weight",
-                meaning: "the weight of the answer that most samples give",
-                is_probability: true,
-                of_majority: true,
-            },
-        ]
-    }
-
-    fn samples(&self, source: &Source, drawn: &[&Generation]) -> Result<Vec<Draw>, MethodError> {
-        let Source { prompt, task, item, options, .. } = *source;
-        let EvalOptions { samples, temperature, seed, stop_decided, .. } = *options;
-        let first = drawn.len();
-        let next = match stop_decided {
-            true => first + undecided(&sums(source, drawn)?, samples - first, samples),
-            false => samples,
-        };
-        let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
-        let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
-        let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
-        let draw = |sample| Draw {
-            prompt: prompt.to_vec(),
-            stream: stream(&task.name, item.doc_id, sample),
-            generate: generate.clone(),
-        };
-        Ok((first..next).map(draw).collect())
-    }
-
-    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
-        let (texts, drawn) = read(context, drawn)?;
-        let Context { item, answer, .. } = context;
-        let support = answer.map(|answer| support(&answer.text, &drawn, item));
-        let correct = drawn.majority.as_deref().is_some_and(|answer| grading::correct_for(item, answer));
-        Ok(Some(Findings {
-            scores: vec![
-                ("self_consistency", support),
-                ("self_consistency_majority", drawn.majority.is_some().then_some(drawn.majority_weight)),
-            ],
-            metrics: vec![("acc_majority", f64::from(u8::from(correct)))],
-            details: serde_json::to_value(&drawn)?,
-            drawn: Some(Responses { temperature: context.options.temperature, texts, answer: drawn.majority }),
-        }))
-    }
+fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
+    let Subject { task, item, options, prompt, .. } = subject;
+    let EvalOptions { samples, temperature, seed, stop_decided, .. } = **options;
+    let first = drawn.len();
+    let next = match stop_decided {
+        true => first + undecided(&sums(engine, subject, drawn)?, samples - first, samples),
+        false => samples,
+    };
+    let sampling = Sampling { temperature, seed, ..Sampling::GREEDY };
+    let (max_tokens, stop) = (task.max_tokens, task.stop.clone());
+    let generate = GenerateOptions { max_tokens, stop, sampling, trace: None, ..GenerateOptions::default() };
+    let draw = |sample| Draw {
+        prompt: prompt.tokens.clone(),
+        stream: stream(&task.name, item.doc_id, sample),
+        generate: generate.clone(),
+    };
+    Ok((first..next).map(draw).collect())
 }
 
-/// The samples' texts, and what they answer.
-fn read(context: &Context, generations: &[Generation]) -> Result<(Vec<String>, SelfConsistency), MethodError> {
-    let Context { traced, task, item, options, .. } = context;
-    let engine = traced.engine();
-    let (mut texts, mut answers, mut weights) = (Vec::new(), Vec::new(), Vec::new());
-    let mut response_tokens = Vec::new();
-    for generation in generations {
+fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+    let Subject { item, options, .. } = subject;
+    let (engine, mut texts) = (traced.engine(), Vec::new());
+    let mut found = SelfConsistency {
+        temperature: as_written(options.temperature),
+        answers: Vec::new(),
+        weights: Vec::new(),
+        majority: None,
+        majority_weight: 0.0,
+        response_tokens: Vec::new(),
+        samples: options.stop_decided.then_some(options.samples),
+    };
+    for generation in drawn {
         let response = &generation.tokens[generation.prompt_len..];
-        let answer = vote(engine, generation, task, options)?;
-        let weight = answer.as_ref().map_or(0.0, |(_, p)| p / generations.len() as f64);
+        let answer = vote(engine, generation, subject)?;
         texts.push(ResponseText::new(engine, response)?.text);
-        answers.push(answer.map(|(text, _)| text));
-        weights.push(weight);
-        response_tokens.push(response.len());
+        found.weights.push(answer.as_ref().map_or(0.0, |(_, p)| p / drawn.len() as f64));
+        found.answers.push(answer.map(|(text, _)| text));
+        found.response_tokens.push(response.len());
     }
-    let (majority, majority_weight) = majority(&answers, &weights, item);
-    let temperature = as_written(options.temperature);
-    let samples = options.stop_decided.then_some(options.samples);
-    let found = SelfConsistency { temperature, answers, weights, majority, majority_weight, response_tokens, samples };
-    Ok((texts, found))
+    (found.majority, found.majority_weight) = majority(&found.answers, &found.weights, item);
+    let support = subject.answer().map(|answer| support(&answer.text, &found, item));
+    let correct = found.majority.as_deref().is_some_and(|answer| grading::correct_for(item, answer));
+    Ok(Some(Findings {
+        scores: vec![
+            ("self_consistency", support),
+            ("self_consistency_majority", found.majority.is_some().then_some(found.majority_weight)),
+        ],
+        metrics: vec![("acc_majority", f64::from(u8::from(correct)))],
+        details: serde_json::to_value(&found)?,
+        drawn: Some((texts, found.majority)),
+    }))
 }
 
 /// A sample's answer and ∏ p of its tokens; `None` where it has no answer.
-fn vote(
-    engine: &Engine,
-    generation: &Generation,
-    task: &Task,
-    options: &EvalOptions,
-) -> Result<Option<(String, f64)>, TokenizerError> {
+fn vote(engine: &Engine, generation: &Generation, subject: &Subject) -> Result<Option<(String, f64)>, TokenizerError> {
     let &Generation { ref tokens, prompt_len, ref steps, .. } = generation;
-    let rules = options.parameters.rules();
-    let answer = pipeline::find_in(engine, tokens, prompt_len, generation.is_cut_off(), task.rule, rules)?;
+    let (rule, rules) = (subject.task.rule, subject.options.parameters.rules());
+    let answer = pipeline::find_in(engine, tokens, prompt_len, generation.is_cut_off(), rule, rules)?;
     let logprob = |position: usize| steps.get(position - prompt_len).and_then(|step| step.logprob);
     Ok(answer.map(|answer| {
         let sum: f64 = answer.tokens.map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
@@ -137,11 +121,11 @@ fn vote(
 }
 
 /// ∑ ∏ p of every answer that samples have given, by its normal form.
-fn sums(source: &Source, drawn: &[&Generation]) -> Result<BTreeMap<String, f64>, TokenizerError> {
+fn sums(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<BTreeMap<String, f64>, TokenizerError> {
     let mut sums = BTreeMap::new();
     for generation in drawn {
-        if let Some((text, p)) = vote(source.engine, generation, source.task, source.options)? {
-            *sums.entry(grading::normal_form_for(source.item, &text)).or_insert(0.0) += p;
+        if let Some((text, p)) = vote(engine, generation, subject)? {
+            *sums.entry(grading::normal_form_for(subject.item, &text)).or_insert(0.0) += p;
         }
     }
     Ok(sums)

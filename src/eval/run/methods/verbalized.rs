@@ -1,8 +1,8 @@
 //! Verbalized confidence: the model is asked how sure it is.
 
-use super::{Context, Draw, Ended, Findings, Method, MethodError, Score, next_turn};
+use super::{Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
 use crate::engine::encode::ResponseText;
-use crate::engine::{GenerateOptions, Generation};
+use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
 use serde::{Deserialize, Serialize};
 
@@ -25,51 +25,31 @@ pub struct Verbalized {
 }
 
 /// Asks in a second turn on the response's cache; greedy.
-pub struct Asked;
-
-impl Method for Asked {
-    fn key(&self) -> &'static str {
-        "verbalized"
-    }
-
-    fn about(&self) -> &'static str {
-        "Confidence stated by the model in a second turn"
-    }
-
-    fn scores(&self) -> &'static [Score] {
-        &[Score {
-            key: "verbalized",
-            name: "Verbalized",
-            meaning: "the confidence stated by the model",
-            is_probability: true,
-            of_majority: false,
-        }]
-    }
-
-    fn needs_chat_template(&self) -> bool {
-        true
-    }
-
-    fn turns(&self, ended: &Ended) -> Result<Vec<Draw>, MethodError> {
-        let Ended { engine, tokens, item, text, answer, .. } = *ended;
-        if answer.is_none() {
-            return Ok(Vec::new());
-        }
-        let prompt = next_turn(engine, item, text, tokens, QUESTION)?;
+pub(super) const VERBALIZED: Method = Method {
+    key: "verbalized",
+    about: "Confidence stated by the model in a second turn",
+    scores: &[Score {
+        key: "verbalized",
+        name: "Verbalized",
+        meaning: "the confidence stated by the model",
+        is_probability: true,
+        ..SCORE
+    }],
+    needs_chat_template: true,
+    turns: |engine, subject, sequence| {
         let generate = GenerateOptions { max_tokens: MAX_TOKENS, trace: None, ..GenerateOptions::default() };
-        Ok(vec![Draw { prompt, stream: 0, generate }])
-    }
+        subject.ask(engine, sequence, QUESTION, generate)
+    },
+    run,
+    ..METHOD
+};
 
-    fn run(&self, context: &mut Context, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
-        let Some(generation) = drawn.first() else { return Ok(None) };
-        let response = ResponseText::new(context.traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
-        let confidence = stated_confidence(&response);
-        Ok(Some(Findings {
-            scores: vec![("verbalized", confidence)],
-            details: serde_json::to_value(Verbalized { response, confidence })?,
-            ..Findings::default()
-        }))
-    }
+fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+    let Some(generation) = drawn.first() else { return Ok(None) };
+    let response = ResponseText::new(traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
+    let confidence = stated_confidence(&response);
+    let details = serde_json::to_value(Verbalized { response, confidence })?;
+    Ok(Some(Findings { scores: vec![("verbalized", confidence)], details, ..Findings::default() }))
 }
 
 /// The number from 0 to 10 that the last box of a text holds, over 10. Without a box nothing was stated.
