@@ -26,6 +26,7 @@ use error::ApiError;
 use metrics::Metrics;
 use page::Page;
 use request::Task;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -52,7 +53,7 @@ pub struct Settings {
 #[error("{address}: {source}")]
 pub struct ServeError {
     pub address: SocketAddr,
-    pub source: std::io::Error,
+    pub source: io::Error,
 }
 
 /// A parsed request in the queue.
@@ -108,7 +109,8 @@ pub fn serve(
     let shared = Arc::new(Shared {
         queue: Mutex::new(Some(sender)),
         metrics: Metrics::default(),
-        page: page::render(&settings.model, settings.api_key.is_some()),
+        page: page::render(&settings.model, settings.api_key.is_some())
+            .map_err(|error| failed(io::Error::other(error)))?,
         started: unix_seconds(),
         settings,
     });
