@@ -42,8 +42,6 @@ pub struct Settings {
     pub max_batch: usize,
     /// Maximum number of queued requests.
     pub max_queue: usize,
-    /// Maximum size of a request body in bytes.
-    pub max_body: usize,
     /// Whether each request is logged to standard error.
     pub log: bool,
 }
@@ -70,6 +68,8 @@ struct Shared {
     metrics: Metrics,
     page: Page,
     started: u64,
+    /// Whether only this machine can connect.
+    loopback: bool,
 }
 
 impl Shared {
@@ -112,6 +112,7 @@ pub fn serve(
         page: page::render(&settings.model, settings.api_key.is_some())
             .map_err(|error| failed(io::Error::other(error)))?,
         started: unix_seconds(),
+        loopback: address.ip().is_loopback(),
         settings,
     });
     listener.set_nonblocking(true).map_err(failed)?;
