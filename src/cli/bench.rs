@@ -10,7 +10,7 @@ use crate::bench::{BenchError, MedianRange, Report, Settings, Stage, SweepRow, c
 use crate::cache;
 use crate::engine::EngineOptions;
 use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::{Align, TextTable};
+use crate::report::term::layout::TextTable;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -129,9 +129,8 @@ type Column<T> = (&'static str, fn(&T) -> String);
 
 /// A table whose first `left` columns hold text.
 fn table<T, const N: usize>(columns: [Column<T>; N], left: usize, rows: &[T], style: TermStyle) -> String {
-    let mut headings = columns.map(|(heading, _)| (heading, Align::Right));
-    headings[..left].iter_mut().for_each(|heading| heading.1 = Align::Left);
-    let mut table = TextTable::new(headings);
+    let align = "l".repeat(left) + &"r".repeat(N - left);
+    let mut table = TextTable::new(&align, columns.map(|(heading, _)| heading));
     rows.iter().for_each(|row| table.row(columns.map(|(_, cell)| (cell(row), Style::PLAIN))));
     table.render(style)
 }

@@ -5,7 +5,7 @@ use super::print;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::cuda;
 use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::{Align, TextTable};
+use crate::report::term::layout::TextTable;
 use crate::report::term::sanitize::visible;
 use crate::units;
 use clap::Args;
@@ -89,13 +89,7 @@ fn checked(info: &cuda::DeviceInfo) -> Checked {
 }
 
 fn table(checked: &Checked, style: TermStyle) -> String {
-    let mut table = TextTable::new([
-        ("kernel", Align::Left),
-        ("numbers", Align::Right),
-        ("error", Align::Right),
-        ("bound", Align::Right),
-        ("", Align::Left),
-    ]);
+    let mut table = TextTable::new("lrrrl", ["kernel", "numbers", "error", "bound", ""]);
     for Row { check, ok } in &checked.kernels {
         let verdict = if *ok { "ok".to_owned() } else { format!("FAILS: {}", check.describe()) };
         let (error, bound) = (format!("{:.1e}", check.error), format!("{:.1e}", check.bound));

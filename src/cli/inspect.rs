@@ -10,7 +10,7 @@ use crate::model::chat::Message;
 use crate::model::config::{Activation, ExpertSpec, Norms, QkNorm, RopeScaling, RopeSpec};
 use crate::model::hub::locate_model;
 use crate::report::term::colour::{Style, TermStyle};
-use crate::report::term::layout::{Align, TextTable};
+use crate::report::term::layout::TextTable;
 use crate::report::term::sanitize::{quoted, visible};
 use crate::units;
 use clap::Args;
@@ -206,7 +206,7 @@ fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
 fn tables(facts: &Value, look: TermStyle) -> String {
     let mut out = String::new();
     for (group, entries) in facts.as_object().into_iter().flatten() {
-        let mut table = TextTable::new([("", Align::Left), ("", Align::Left)]);
+        let mut table = TextTable::new("ll", ["", ""]);
         for (name, value) in entries.as_object().into_iter().flatten() {
             let bytes = group == "memory" && !["tokens", "batch"].contains(&name.as_str()) || name.starts_with("bytes");
             let text = match value.as_u64() {

@@ -39,9 +39,6 @@ pub struct ServeArgs {
     method: MethodArgs,
 }
 
-/// Maximum size of a request body in bytes.
-const MAX_BODY: usize = 8 << 20;
-
 const EXAMPLES: &str = "\
 Examples:
   uqac serve -m Qwen/Qwen2.5-0.5B-Instruct
@@ -66,7 +63,6 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
         api_key,
         max_batch: args.max_batch,
         max_queue: args.queue,
-        max_body: MAX_BODY,
         log: says(Level::Normal),
     };
     note(&format!("{} on {}: http://{address}", settings.model, engine.device()));

@@ -22,40 +22,22 @@ pub struct Gallery {
 /// digits, `.`, `-` and `_`, so that they can be file names.
 pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
     let mut galleries = across(analysis);
-    let benchmarks: usize = analysis.runs.iter().map(|run| run.benchmarks().count()).sum();
-    let mut names = Names { several: benchmarks > 1, taken: Vec::new() };
-    for run in &analysis.runs {
-        for task in run.benchmarks() {
-            let prefix = names.prefix(run, task);
-            galleries.extend(of_benchmark(analysis, run, task, &prefix));
+    let benchmarks: Vec<(&RunAnalysis, &TaskAnalysis)> =
+        analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task))).collect();
+    let mut taken: Vec<String> = Vec::new();
+    for (run, task) in &benchmarks {
+        let wanted = slug(&format!("{}_{}", run.name, task.task));
+        let mut prefix = wanted.clone() + "_";
+        let mut n = 1;
+        while taken.contains(&prefix) {
+            n += 1;
+            prefix = format!("{wanted}.{n}_");
         }
+        galleries.extend(of_benchmark(analysis, run, task, if benchmarks.len() > 1 { &prefix } else { "" }));
+        taken.push(prefix);
     }
     galleries.retain(|gallery| !gallery.pictures.is_empty());
     galleries
-}
-
-/// What stands before the names of a benchmark's pictures.
-struct Names {
-    several: bool,
-    taken: Vec<String>,
-}
-
-impl Names {
-    /// Nothing if there is only one benchmark in all.
-    fn prefix(&mut self, run: &RunAnalysis, task: &TaskAnalysis) -> String {
-        if !self.several {
-            return String::new();
-        }
-        let wanted = slug(&format!("{}_{}", run.name, task.task));
-        let mut name = wanted.clone();
-        let mut n = 1;
-        while self.taken.contains(&name) {
-            n += 1;
-            name = format!("{wanted}.{n}");
-        }
-        self.taken.push(name.clone());
-        name + "_"
-    }
 }
 
 /// The text with everything replaced that is no letter, digit, `.`, `-` or `_`.
@@ -94,29 +76,37 @@ fn across(analysis: &Analysis) -> Vec<Gallery> {
 fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, prefix: &str) -> [Gallery; 2] {
     let of = format!("{} · {}", run.name, task.task);
     let name = |picture: &str| format!("{prefix}{picture}");
-    let main = main_method(analysis).map(|method| method.key.as_str());
+    let main = main_method(analysis);
     let (mut first, mut further) = (Vec::new(), Vec::new());
     for method in analysis.methods.iter().filter(|method| task.method(&method.key).is_some()) {
-        let pictures = if Some(method.key.as_str()) == main { &mut first } else { &mut further };
+        let is_main = Some(method) == main;
+        let pictures = if is_main { &mut first } else { &mut further };
+        let named = |kind: &str| name(&format!("{kind}-{}", slug(&method.key)));
         if method.probability {
             let data = reliability_of(run, task, method);
-            pictures.push(reliability(&name(&format!("reliability-{}", slug(&method.key))), &method.name, &of, &data));
-            if Some(method.key.as_str()) == main
-                && let Some(data) = balanced_reliability_of(run, task, method)
-            {
+            pictures.push(reliability(&named("reliability"), &method.name, &of, &data));
+            let balanced = if is_main { balanced_reliability_of(run, task, method) } else { None };
+            pictures.extend(balanced.map(|data| {
                 let of = format!("{of} · balanced subsamples, mean ± σ");
-                pictures.push(reliability(&name("reliability-balanced"), &method.name, &of, &data));
-            }
+                reliability(&name("reliability-balanced"), &method.name, &of, &data)
+            }));
         }
-        let (title, quantity) = (format!("{} by correctness", method.name), scores_of(task, method));
-        pictures.push(by_correctness(&name(&format!("scores-{}", slug(&method.key))), &title, &of, &[quantity]));
+        let scores = scored(task, method).map(|(found, correct)| (found.score, correct));
+        let scores = quantity(&method.name, method.probability, scores);
+        let title = format!("{} by correctness", method.name);
+        pictures.push(by_correctness(&named("scores"), &title, &of, &[scores]));
     }
     let curves = curves(analysis, task);
     if !curves.is_empty() {
         first.push(risk_coverage(&name("risk-coverage"), &of, &curves));
     }
     if task.items.iter().any(Item::answered) {
-        first.push(by_correctness(&name("lengths"), "Lengths by correctness", &of, &lengths(task)));
+        let lengths = |label: &str, length: fn(&Item) -> usize| {
+            let answered = task.items.iter().filter(|item| item.answered());
+            quantity(label, false, answered.filter_map(|item| Some((length(item) as f64, item.correct?))))
+        };
+        let lengths = [lengths("response (tokens)", |i| i.response_tokens), lengths("chain (tokens)", |i| i.chain)];
+        first.push(by_correctness(&name("lengths"), "Lengths by correctness", &of, &lengths));
     }
     first.extend(settings(analysis, run, task).map(|(method, points)| ece_auroc(&name("settings"), &method, &points)));
     let bars = bars(&task.overhead);
@@ -130,6 +120,13 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
     ]
 }
 
+/// Numbers of items and whether their answers are right.
+fn quantity(label: &str, unit_interval: bool, numbers: impl Iterator<Item = (f64, bool)>) -> Quantity {
+    let (correct, incorrect): (Vec<_>, Vec<_>) = numbers.partition(|(_, correct)| *correct);
+    let [correct, incorrect] = [correct, incorrect].map(|group| group.into_iter().map(|(x, _)| x).collect());
+    Quantity { label: label.to_owned(), unit_interval, numbers: ByCorrectness { correct, incorrect } }
+}
+
 /// The answered items that have a grade, and a score of the method.
 fn scored<'a>(task: &'a TaskAnalysis, method: &'a Method) -> impl Iterator<Item = (Confidence, bool)> + 'a {
     task.items.iter().filter_map(|item| item.judged(method))
@@ -140,31 +137,26 @@ fn levels(task: &TaskAnalysis, method: &Method) -> Vec<Level> {
 }
 
 fn reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Reliability {
-    let binning = run.ece().binning();
-    let levels = levels(task, method);
-    let bin = |bin: metrics::Bin| Bin {
-        interval: (bin.low, bin.high),
-        items: bin.items as usize,
-        confidence: bin.confidence.unwrap_or(f64::NAN),
-        accuracy: bin.accuracy.unwrap_or(f64::NAN),
-        sd: f64::NAN,
+    let (binning, levels) = (run.ece().binning(), levels(task, method));
+    let mean = |mean: f64| MeanSd { mean, sd: f64::NAN };
+    let bin = |metrics::Bin { low, high, items, confidence, accuracy }| {
+        let (confidence, accuracy) = (confidence.map(mean), accuracy.map(mean));
+        BalancedBin { low, high, items: items.into(), confidence, accuracy }
     };
-    let mean = |value: fn(&Level) -> f64| {
-        let items: f64 = levels.iter().map(|level| f64::from(level.items)).sum();
-        levels.iter().map(value).sum::<f64>() / items
-    };
-    Reliability {
-        bins: metrics::reliability(&levels, binning).into_iter().map(bin).collect(),
-        ece: metrics::ece(&levels, binning).unwrap_or(f64::NAN),
-        accuracy: mean(|level| f64::from(level.correct)),
-        confidence: mean(|level| level.score * f64::from(level.items)),
-    }
+    let bins: Vec<BalancedBin> = metrics::reliability(&levels, binning).into_iter().map(bin).collect();
+    let (items, right) = levels.iter().fold((0, 0), |(items, right), l| (items + l.items, right + l.correct));
+    diagram(&bins, metrics::ece(&levels, binning), f64::from(right) / f64::from(items))
 }
 
 /// Over the paper's subsamples; `None` where there are none.
 fn balanced_reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Method) -> Option<Reliability> {
     let balanced = task.method(&method.key)?.balanced.as_ref()?;
     let (scores, labels): (Vec<Confidence>, Vec<bool>) = scored(task, method).unzip();
+    let bins = metrics::balanced_reliability(&scores, &labels, run.ece().binning());
+    Some(diagram(&bins, balanced.get(run.ece()).map(|ece| ece.mean), 0.5))
+}
+
+fn diagram(bins: &[BalancedBin], ece: Option<f64>, accuracy: f64) -> Reliability {
     let mean = |value: Option<MeanSd>| value.map_or(f64::NAN, |value| value.mean);
     let bin = |bin: &BalancedBin| Bin {
         interval: (bin.low, bin.high),
@@ -173,15 +165,10 @@ fn balanced_reliability_of(run: &RunAnalysis, task: &TaskAnalysis, method: &Meth
         accuracy: mean(bin.accuracy),
         sd: bin.accuracy.map_or(f64::NAN, |value| value.sd),
     };
-    let bins = metrics::balanced_reliability(&scores, &labels, run.ece().binning());
     let weighted: f64 = bins.iter().filter_map(|bin| Some(bin.items * bin.confidence?.mean)).sum();
     let items: f64 = bins.iter().map(|bin| bin.items).sum();
-    Some(Reliability {
-        bins: bins.iter().map(bin).collect(),
-        ece: mean(balanced.get(run.ece())),
-        accuracy: 0.5,
-        confidence: weighted / items,
-    })
+    let bins = bins.iter().map(bin).collect();
+    Reliability { bins, ece: ece.unwrap_or(f64::NAN), accuracy, confidence: weighted / items }
 }
 
 /// Settings of a sweep that a picture of them is worth.
@@ -200,27 +187,6 @@ fn settings(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Opti
     };
     let points: Vec<Point> = task.sweep.iter().filter_map(point).collect();
     (points.len() >= MIN_SETTINGS).then(|| (method.name.clone(), points))
-}
-
-fn scores_of(task: &TaskAnalysis, method: &Method) -> Quantity {
-    let of = |wanted: bool| {
-        let scored = scored(task, method).filter(|(_, correct)| *correct == wanted);
-        scored.map(|(found, _)| found.score).collect()
-    };
-    let numbers = ByCorrectness { correct: of(true), incorrect: of(false) };
-    Quantity { label: method.name.clone(), unit_interval: method.probability, numbers }
-}
-
-fn lengths(task: &TaskAnalysis) -> [Quantity; 2] {
-    let quantity = |label: &str, length: fn(&Item) -> usize| {
-        let of = |wanted: bool| {
-            let items = task.items.iter().filter(move |item| item.answered() && item.correct == Some(wanted));
-            items.map(|item| length(item) as f64).collect()
-        };
-        let numbers = ByCorrectness { correct: of(true), incorrect: of(false) };
-        Quantity { label: label.to_owned(), unit_interval: false, numbers }
-    };
-    [quantity("response (tokens)", |item| item.response_tokens), quantity("chain (tokens)", |item| item.chain)]
 }
 
 /// How many of the best curves are drawn in colour, with UQAC's and the controls'.
@@ -248,15 +214,19 @@ const UQAC: [&str; 3] = ["chain", "similarity", "ensemble"];
 
 /// What each method takes on top of generation; the methods that read the same pass alone take nothing.
 fn bars(stages: &[Stage]) -> Vec<Bar> {
+    let bar = |method: &str, more: f64| Bar { method: method.to_owned(), relative: 1.0 + more };
     let relative = |stage: &Stage| stage.relative_to_generate.unwrap_or(f64::NAN);
-    let bar = |method: String, more: f64| Bar { method, relative: 1.0 + more };
-    let Some(generate) = stages.iter().position(|stage| stage.stage == "generate") else { return Vec::new() };
-    let uqac: Vec<f64> = stages.iter().filter(|s| UQAC.contains(&s.stage.as_str())).map(relative).collect();
-    let mut bars = vec![bar("single pass".to_owned(), 0.0)];
-    if !uqac.is_empty() {
-        bars.push(bar("UQAC P".to_owned(), uqac.iter().sum()));
+    let is = |stage: &Stage, names: &[&str]| names.contains(&stage.stage.as_str());
+    if !stages.iter().any(|stage| is(stage, &["generate"])) {
+        return Vec::new();
     }
-    let others = stages.iter().enumerate().filter(|(i, s)| *i != generate && !UQAC.contains(&s.stage.as_str()));
-    bars.extend(others.map(|(_, stage)| bar(Method::of(&stage.stage, std::iter::empty()).name, relative(stage))));
+    let (uqac, others): (Vec<&Stage>, Vec<&Stage>) =
+        stages.iter().filter(|stage| !is(stage, &["generate"])).partition(|stage| is(stage, &UQAC));
+    let mut bars = vec![bar("single pass", 0.0)];
+    if !uqac.is_empty() {
+        bars.push(bar("UQAC P", uqac.into_iter().map(relative).sum()));
+    }
+    let name = |stage: &Stage| Method::of(&stage.stage, std::iter::empty()).name;
+    bars.extend(others.into_iter().map(|stage| bar(&name(stage), relative(stage))));
     bars
 }

@@ -7,6 +7,7 @@ use crate::engine::running::RunningConfidence;
 use crate::eval::sample::{EnsembleMember, ResponseTokens};
 use crate::io::record::Record;
 use crate::model::tokenizer::{Tokenizer, TokenizerError};
+use crate::uq::Member;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -42,14 +43,15 @@ pub struct TokenInfo {
     pub top: Vec<(String, f64)>,
 }
 
-/// A finished choice.
-#[derive(Clone, Debug)]
+/// A choice, or a part of one on its stream.
+#[derive(Clone, Debug, Default)]
 pub struct Choice {
     pub index: usize,
     pub text: String,
-    /// Empty without logprobs.
-    pub tokens: Vec<TokenInfo>,
-    pub finish: &'static str,
+    /// `None` without logprobs.
+    pub tokens: Option<Vec<TokenInfo>>,
+    /// Of a whole choice and of a stream's last part, which has no text.
+    pub finish: Option<&'static str>,
     pub uqac: Option<Value>,
 }
 
@@ -58,13 +60,6 @@ pub struct Choice {
 pub struct Usage {
     pub prompt: usize,
     pub completion: usize,
-}
-
-impl Usage {
-    fn json(self) -> Value {
-        let Usage { prompt, completion } = self;
-        json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
-    }
 }
 
 impl Reply {
@@ -79,41 +74,26 @@ impl Reply {
     }
 
     /// Sends the answer to a request that is not streamed.
-    pub fn whole(&self, mut choices: Vec<Choice>, usage: Usage, logprobs: bool) {
+    pub fn whole(&self, mut choices: Vec<Choice>, usage: Usage) {
         choices.sort_by_key(|choice| choice.index);
-        let json = |Choice { index, text, tokens, finish, uqac }: Choice| {
-            let logprobs = if logprobs { self.logprobs(&tokens, &text) } else { Value::Null };
-            let content = match self.chat {
-                true => ("message", json!({"role": "assistant", "content": text, "refusal": null})),
-                false => ("text", text.into()),
-            };
-            choice(index, content, logprobs, Some(finish), uqac)
-        };
+        let message = |text: &str| json!({"role": "assistant", "content": text, "refusal": null});
+        let choices = choices.into_iter().map(|choice| self.choice("message", message(&choice.text), choice)).collect();
         let kind = if self.chat { "chat.completion" } else { "text_completion" };
-        let mut whole = self.object(kind, choices.into_iter().map(json).collect());
-        whole["usage"] = usage.json();
-        self.send(Event::Whole(whole.to_string()));
+        self.send(Event::Whole(self.object(kind, choices, Some(usage))));
     }
 
-    /// Sends the first chunk of a choice. Completions have none.
+    /// Sends what comes before a choice's parts. Completions have none.
     pub fn first(&self, index: usize) {
         if self.chat {
             let delta = json!({"role": "assistant", "content": ""});
-            self.chunk(vec![choice(index, ("delta", delta), Value::Null, None, None)], None);
+            self.chunk(vec![self.choice("delta", delta, Choice { index, ..Choice::default() })], None);
         }
     }
 
-    /// Sends more of a choice.
-    pub fn piece(&self, index: usize, text: &str, tokens: Option<&[TokenInfo]>) {
-        let logprobs = tokens.map_or(Value::Null, |tokens| self.logprobs(tokens, text));
-        let content = if self.chat { ("delta", json!({"content": text})) } else { ("text", text.into()) };
-        self.chunk(vec![choice(index, content, logprobs, None, None)], None);
-    }
-
-    /// Sends the last chunk of a choice.
-    pub fn last(&self, index: usize, finish: &str, uqac: Option<Value>) {
-        let content = if self.chat { ("delta", json!({})) } else { ("text", "".into()) };
-        self.chunk(vec![choice(index, content, Value::Null, Some(finish), uqac)], None);
+    /// Sends a part of a choice.
+    pub fn part(&self, part: Choice) {
+        let delta = if part.finish.is_some() { json!({}) } else { json!({"content": part.text}) };
+        self.chunk(vec![self.choice("delta", delta, part)], None);
     }
 
     /// Ends a stream.
@@ -126,15 +106,28 @@ impl Reply {
 
     fn chunk(&self, choices: Vec<Value>, usage: Option<Usage>) {
         let kind = if self.chat { "chat.completion.chunk" } else { "text_completion" };
-        let mut chunk = self.object(kind, choices);
-        if let Some(usage) = usage {
-            chunk["usage"] = usage.json();
-        }
-        self.send(Event::Chunk(chunk.to_string()));
+        self.send(Event::Chunk(self.object(kind, choices, usage)));
     }
 
-    fn object(&self, kind: &str, choices: Vec<Value>) -> Value {
-        json!({"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices})
+    fn object(&self, kind: &str, choices: Vec<Value>, usage: Option<Usage>) -> String {
+        let Reply { id, created, model, .. } = self;
+        let mut object = json!({"id": id, "object": kind, "created": created, "model": model, "choices": choices});
+        if let Some(Usage { prompt, completion }) = usage {
+            let total = prompt + completion;
+            object["usage"] = json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total});
+        }
+        object.to_string()
+    }
+
+    /// A choice as JSON; its text is `content` under `key` in a chat.
+    fn choice(&self, key: &str, content: Value, Choice { index, text, tokens, finish, uqac }: Choice) -> Value {
+        let logprobs = tokens.map_or(Value::Null, |tokens| self.logprobs(&tokens, &text));
+        let (key, content) = if self.chat { (key, content) } else { ("text", text.into()) };
+        let mut choice = json!({"index": index, key: content, "logprobs": logprobs, "finish_reason": finish});
+        if let Some(uqac) = uqac {
+            choice["uqac"] = uqac;
+        }
+        choice
     }
 
     fn logprobs(&self, tokens: &[TokenInfo], text: &str) -> Value {
@@ -166,20 +159,6 @@ impl Reply {
             "text_offset": tokens.iter().map(characters).collect::<Vec<_>>(),
         })
     }
-}
-
-fn choice(
-    index: usize,
-    (key, content): (&str, Value),
-    logprobs: Value,
-    finish: Option<&str>,
-    uqac: Option<Value>,
-) -> Value {
-    let mut choice = json!({"index": index, key: content, "logprobs": logprobs, "finish_reason": finish});
-    if let Some(uqac) = uqac {
-        choice["uqac"] = uqac;
-    }
-    choice
 }
 
 /// A token's bytes; `null` for part of a character.
@@ -216,27 +195,28 @@ pub fn uqac(
     for unused in ["id", "ensemble", "scores"] {
         fields.shift_remove(unused);
     }
-    let mut object = Map::new();
-    object.insert("confidence".to_owned(), json!(record.scores.as_ref().map(|scores| scores.p())));
+    let score = |key: &str| json!(record.scores.as_ref().and_then(|scores| scores.get(key)));
+    let mut object = Map::from_iter([("confidence".to_owned(), score("p"))]);
     object.extend(fields.shift_remove("confidence").map(|calibrated| ("calibrated".to_owned(), calibrated)));
     object.extend(fields);
-    let score = |key: &&'static str| json!(record.scores.as_ref().and_then(|scores| scores.get(key)));
-    let scores: Map<String, Value> = options.scores.iter().map(|key| ((*key).to_owned(), score(key))).collect();
-    object.insert("scores".to_owned(), scores.into());
+    let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
+    add("scores", options.scores.iter().map(|key| (*key, score(key))).collect());
     if let Some(RunningConfidence { measure, window, stop_below }) = options.running {
         let running =
             json!({"measure": measure, "window": window, "stop_below": stop_below, "confidence": confidence_at_end});
-        object.insert("running".to_owned(), running);
+        add("running", running);
     }
-    object.extend(seed.map(|seed| ("seed".to_owned(), json!(seed))));
+    if let Some(seed) = seed {
+        add("seed", seed.into());
+    }
     if options.explain {
-        let mut ensemble = Vec::new();
-        for member in &record.ensemble {
+        let explained = |member: &Member| {
             let text = member.token.map(|token| tokenizer.decode_token(token)).transpose()?;
-            ensemble.push(EnsembleMember { member: member.clone(), text });
-        }
-        object.insert("ensemble".to_owned(), json!(ensemble));
-        object.insert("tokens".to_owned(), json!(tokens));
+            Ok(EnsembleMember { member: member.clone(), text })
+        };
+        let ensemble = record.ensemble.iter().map(explained).collect::<Result<Vec<_>, TokenizerError>>()?;
+        add("ensemble", json!(ensemble));
+        add("tokens", json!(tokens));
     }
     Ok(Value::Object(object))
 }

@@ -66,14 +66,13 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(self.json())).into_response();
-        let headers = response.headers_mut();
+        let mut set = |name, value: HeaderValue| drop(response.headers_mut().insert(name, value));
         if let Some(seconds) = self.retry_after {
-            headers.insert(header::RETRY_AFTER, seconds.into());
+            set(header::RETRY_AFTER, seconds.into());
         }
         match self.status {
-            401 => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            // the rest of the body stays unread
-            408 | 413 => drop(headers.insert(header::CONNECTION, HeaderValue::from_static("close"))),
+            401 => set(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            408 | 413 => set(header::CONNECTION, HeaderValue::from_static("close")), // the rest of the body stays unread
             _ => (),
         }
         response

@@ -31,40 +31,33 @@ pub fn run(
     engine_done: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    runtime.block_on(accept(listener, shared, stop, engine_done))
-}
-
-async fn accept(
-    listener: TcpListener,
-    shared: &Arc<Shared>,
-    stop: &dyn Fn() -> bool,
-    engine_done: oneshot::Receiver<()>,
-) -> io::Result<()> {
-    let service = TowerToHyperService::new(routes::router(shared, listener.local_addr()?.ip().is_loopback()));
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let connections = GracefulShutdown::new();
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(64 << 10);
-    while !stop() {
-        if connections.count() >= MAX_CONNECTIONS {
-            sleep(TICK).await;
-            continue;
-        }
-        match timeout(TICK, listener.accept()).await {
-            Ok(Ok((stream, _))) => {
-                let _ = stream.set_nodelay(true);
-                let connection = builder.serve_connection(TokioIo::new(stream), service.clone());
-                // its errors are the client's: it disconnected, or sent something other than HTTP
-                tokio::spawn(connections.watch(connection));
+    runtime.block_on(async {
+        let service = TowerToHyperService::new(routes::router(shared));
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let connections = GracefulShutdown::new();
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(64 << 10);
+        while !stop() {
+            if connections.count() >= MAX_CONNECTIONS {
+                sleep(TICK).await;
+                continue;
             }
-            Ok(Err(_)) => sleep(TICK).await, // out of file descriptors, or already disconnected
-            Err(_) => (),
+            match timeout(TICK, listener.accept()).await {
+                Ok(Ok((stream, _))) => {
+                    let _ = stream.set_nodelay(true);
+                    let connection = builder.serve_connection(TokioIo::new(stream), service.clone());
+                    // its errors are the client's: it disconnected, or sent something other than HTTP
+                    tokio::spawn(connections.watch(connection));
+                }
+                Ok(Err(_)) => sleep(TICK).await, // out of file descriptors, or already disconnected
+                Err(_) => (),
+            }
         }
-    }
-    drop(listener);
-    shared.queue().take();
-    let closed = tokio::spawn(connections.shutdown());
-    let _ = engine_done.await;
-    let _ = timeout(SHUTDOWN_GRACE, closed).await;
-    Ok(())
+        drop(listener);
+        shared.queue().take();
+        let closed = tokio::spawn(connections.shutdown());
+        let _ = engine_done.await;
+        let _ = timeout(SHUTDOWN_GRACE, closed).await;
+        Ok(())
+    })
 }

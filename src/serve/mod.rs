@@ -26,6 +26,7 @@ use error::ApiError;
 use metrics::Metrics;
 use page::Page;
 use request::Task;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -41,8 +42,6 @@ pub struct Settings {
     pub max_batch: usize,
     /// Maximum number of queued requests.
     pub max_queue: usize,
-    /// Maximum size of a request body in bytes.
-    pub max_body: usize,
     /// Whether each request is logged to standard error.
     pub log: bool,
 }
@@ -52,7 +51,7 @@ pub struct Settings {
 #[error("{address}: {source}")]
 pub struct ServeError {
     pub address: SocketAddr,
-    pub source: std::io::Error,
+    pub source: io::Error,
 }
 
 /// A parsed request in the queue.
@@ -69,6 +68,8 @@ struct Shared {
     metrics: Metrics,
     page: Page,
     started: u64,
+    /// Whether only this machine can connect.
+    loopback: bool,
 }
 
 impl Shared {
@@ -108,8 +109,10 @@ pub fn serve(
     let shared = Arc::new(Shared {
         queue: Mutex::new(Some(sender)),
         metrics: Metrics::default(),
-        page: page::render(&settings.model, settings.api_key.is_some()),
+        page: page::render(&settings.model, settings.api_key.is_some())
+            .map_err(|error| failed(io::Error::other(error)))?,
         started: unix_seconds(),
+        loopback: address.ip().is_loopback(),
         settings,
     });
     listener.set_nonblocking(true).map_err(failed)?;

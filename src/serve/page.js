@@ -30,12 +30,11 @@ async function* events(body, signal) {
 }
 
 function request() {
-  const value = (id) => (byId(id).value.trim() === "" ? null : Number(byId(id).value));
   return {
     messages: [{ role: "user", content: byId("question").value }],
-    temperature: value("temperature"),
-    seed: value("seed"),
-    max_tokens: value("max-tokens"),
+    temperature: numberIn("temperature"),
+    seed: numberIn("seed"),
+    max_tokens: numberIn("max-tokens"),
     stream: true,
     uqac: { scores: "all", explain: true },
   };
@@ -82,31 +81,25 @@ function itemOf(text, uqac) {
 function showVerdict(uqac, finish, seconds, tokens) {
   const verdict = byId("verdict");
   verdict.hidden = false;
-  const speed = make("p", "note", `${tokens} tokens in ${seconds.toFixed(1)} s` + (finish === "length" ? "; the response was cut off" : ""));
-  if (!uqac.answer) {
-    verdict.replaceChildren(make("p", "headline", "No final answer was found in the response."), speed);
-    return;
-  }
+  const speed = `${tokens} tokens in ${seconds.toFixed(1)} s` + (finish === "length" ? "; the response was cut off" : "");
+  const line = make("p", "headline", "No final answer was found in the response.");
+  verdict.replaceChildren(line, make("p", "note", speed));
+  if (!uqac.answer) return;
   const meter = make("meter", "");
-  [meter.min, meter.max, meter.value] = [0, 1, uqac.confidence];
-  const p = uqac.confidence;
-  meter.setAttribute("aria-label", "confidence");
-  const line = make("p", "headline", "Answer ", make("b", "", uqac.answer.text), " with confidence P = ", make("b", "", number(p)), " ", meter);
-  const calibrated = uqac.calibrated;
-  const right = calibrated
-    ? [make("p", "", `Right with probability ${number(calibrated.value)}, by a calibration on ${calibrated.items} answers (${calibrated.tasks.join(", ")}).`)]
-    : [];
-  verdict.replaceChildren(line, ...right, speed);
+  [meter.min, meter.max, meter.value, meter.ariaLabel] = [0, 1, uqac.confidence, "confidence"];
+  line.replaceChildren("Answer ", make("b", "", uqac.answer.text), " with confidence P = ", make("b", "", number(uqac.confidence)), " ", meter);
+  if (!uqac.calibrated) return;
+  const { value, items, tasks } = uqac.calibrated;
+  line.after(make("p", "", `Right with probability ${number(value)}, by a calibration on ${items} answers (${tasks.join(", ")}).`));
 }
 
 function showFindings(text, uqac) {
   const item = itemOf(text, uqac);
   byId("controls").hidden = !uqac.chain.length;
   byId("response").replaceChildren(...drawResponse(item));
-  const found = [];
-  if (item.ensemble.length > 1) found.push(make("h2", "", "Alternatives, by their effect on P"), drawAlternatives(item));
-  if (uqac.answer) found.push(make("h2", "", "Scores"), drawScores(item));
-  byId("findings").replaceChildren(...found);
+  const findings = byId("findings");
+  if (item.ensemble.length > 1) findings.append(make("h2", "", "Alternatives, by their effect on P"), drawAlternatives(item));
+  if (uqac.answer) findings.append(make("h2", "", "Scores"), drawScores(item));
 }
 
 async function ask() {
@@ -142,7 +135,7 @@ async function ask() {
   running = null;
 }
 
-byId("key-label").hidden = !HEAD.key;
+byId("v-arcs").checked = true;
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   if (!running) ask();
@@ -154,5 +147,5 @@ byId("question").addEventListener("keydown", (event) => {
   }
 });
 byId("stop").addEventListener("click", () => running?.abort());
-byId("controls").addEventListener("input", () => byId("response").querySelector(".response").view && redraw());
-addEventListener("resize", () => byId("response").querySelector(".response")?.view && redraw());
+byId("controls").addEventListener("input", redraw);
+addEventListener("resize", redraw);

@@ -1,14 +1,10 @@
 //! The page at `/`: one self-contained document. It draws responses with the report's scripts.
 
-use crate::report::html::{RESPONSE_SCRIPTS, STYLE, policy, script_safe};
-use crate::report::svg::escape;
+use crate::report::html::Document;
 use crate::uq::scores;
 use axum::body::Bytes;
+use minijinja::{Error, context};
 use serde_json::json;
-
-const TEMPLATE: &str = include_str!("page.html");
-const OWN_STYLE: &str = include_str!("page.css");
-const OWN_SCRIPT: &str = include_str!("page.js");
 
 pub struct Page {
     pub text: Bytes,
@@ -17,21 +13,16 @@ pub struct Page {
 }
 
 /// Renders the page; `key`: whether the server requires an API key.
-pub fn render(model: &str, key: bool) -> Page {
+pub fn render(model: &str, key: bool) -> Result<Page, Error> {
     let methods: Vec<_> = scores::as_shown().iter().map(|score| json!([score.key, score.name])).collect();
-    let head =
-        script_safe(&json!({"methods": methods, "runs": [{"model": model, "task": ""}], "key": key}).to_string());
-    let style = format!("\n{STYLE}{OWN_STYLE}");
-    let script = format!("\n\"use strict\";\n{}{OWN_SCRIPT}", RESPONSE_SCRIPTS.concat());
-    let policy = format!("{}; connect-src 'self'; frame-ancestors 'none'", policy(&style, &script));
-    // the script last: its text is not searched for placeholders
-    let text = [
-        ("{{ title }}", escape(model).into_owned()),
-        ("{{ head }}", head),
-        ("{{ style }}", style),
-        ("{{ script }}", script),
-    ]
-    .into_iter()
-    .fold(TEMPLATE.to_owned(), |page, (place, text)| page.replace(place, &text));
-    Page { text: text.into(), policy }
+    let document = Document {
+        title: &format!("{model} · uqac"),
+        body: include_str!("page.html"),
+        style: include_str!("page.css"),
+        script: include_str!("page.js"),
+        connects: true,
+        head: json!({"methods": methods, "runs": [{"model": model, "task": ""}], "key": key}),
+    };
+    let (text, policy) = document.render(context! { key, model })?;
+    Ok(Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" })
 }

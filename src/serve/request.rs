@@ -14,46 +14,42 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 /// Alternatives that the engine keeps per step.
-const MAX_TOP_LOGPROBS: u64 = 5;
+const MAX_TOP_LOGPROBS: usize = 5;
 
-const MAX_CHOICES: u64 = 128;
+const MAX_CHOICES: usize = 128;
 
 const MAX_STOP: usize = 16;
 
 /// OpenAI's default for `/v1/completions`.
-const COMPLETION_TOKENS: u64 = 16;
+const COMPLETION_TOKENS: usize = 16;
 
-/// Whether a value turns its field off.
-type IsOff = fn(&Value) -> bool;
-
-/// Fields that would change the answer but are not supported, each with a test for values that turn it off.
-const UNSUPPORTED: [(&str, IsOff); 10] = [
-    ("audio", is_off),
-    ("frequency_penalty", is_off),
-    ("functions", is_off),
-    ("logit_bias", is_off),
-    ("prediction", is_off),
-    ("presence_penalty", is_off),
-    ("response_format", |value| value["type"] == "text"),
-    ("suffix", is_off),
-    ("tools", is_off),
-    ("web_search_options", is_off),
+/// Fields that would change the answer but are not supported.
+const UNSUPPORTED: [&str; 10] = [
+    "audio",
+    "frequency_penalty",
+    "functions",
+    "logit_bias",
+    "prediction",
+    "presence_penalty",
+    "response_format",
+    "suffix",
+    "tools",
+    "web_search_options",
 ];
 
-fn is_off(value: &Value) -> bool {
-    *value == json!([]) || *value == json!({}) || value.as_f64() == Some(0.0)
+/// Whether a value turns its unsupported field off.
+fn is_off(name: &str, value: &Value) -> bool {
+    match name {
+        "response_format" => value["type"] == "text",
+        _ => *value == json!([]) || *value == json!({}) || value.as_f64() == Some(0.0),
+    }
 }
 
 /// The engine's work for a request.
 pub enum Task {
     Generate(Box<Generate>),
-    Score(Box<Score>),
-}
-
-/// An existing response.
-pub struct Score {
-    pub item: Item,
-    pub explain: bool,
+    /// Scores an existing response; whether to explain its confidence.
+    Score(Box<Item>, bool),
 }
 
 /// Responses to generate.
@@ -104,10 +100,10 @@ struct Target {
 /// Fields of both endpoints that generate.
 #[derive(Deserialize)]
 struct Common {
-    n: Option<u64>,
+    n: Option<usize>,
     temperature: Option<f64>,
     top_p: Option<f64>,
-    top_k: Option<u64>,
+    top_k: Option<u32>,
     seed: Option<i128>,
     stop: Option<Strings>,
     stream: Option<bool>,
@@ -129,10 +125,10 @@ enum Strings {
 #[derive(Deserialize)]
 struct Chat {
     messages: Vec<ChatMessage>,
-    max_tokens: Option<u64>,
-    max_completion_tokens: Option<u64>,
+    max_tokens: Option<usize>,
+    max_completion_tokens: Option<usize>,
     logprobs: Option<bool>,
-    top_logprobs: Option<u64>,
+    top_logprobs: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -152,10 +148,10 @@ enum Content {
 #[derive(Deserialize)]
 struct Completion {
     prompt: Prompts,
-    max_tokens: Option<u64>,
-    logprobs: Option<u64>,
+    max_tokens: Option<usize>,
+    logprobs: Option<usize>,
     echo: Option<bool>,
-    best_of: Option<u64>,
+    best_of: Option<usize>,
 }
 
 #[derive(Deserialize)]
@@ -171,7 +167,7 @@ struct UqacFields {
     explain: Option<bool>,
     stop_below: Option<f64>,
     running: Option<Measure>,
-    window: Option<u64>,
+    window: Option<usize>,
 }
 
 impl Task {
@@ -183,8 +179,8 @@ impl Task {
             return Err(ApiError::invalid("messages", "expected at least one message"));
         }
         let messages = chat.messages.into_iter().enumerate().map(|(i, found)| message(i, found));
-        let max_tokens = within("max_tokens", chat.max_tokens, 1..=u64::MAX)?;
-        let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=u64::MAX)?.or(max_tokens);
+        let max_tokens = within("max_tokens", chat.max_tokens, 1..=usize::MAX)?;
+        let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=usize::MAX)?.or(max_tokens);
         let top = within("top_logprobs", chat.top_logprobs, 0..=MAX_TOP_LOGPROBS)?;
         let logprobs = chat.logprobs.unwrap_or(false);
         if top.is_some() && !logprobs {
@@ -193,8 +189,8 @@ impl Task {
         Ok(Task::Generate(Box::new(Generate {
             chat: true,
             prompts: vec![Prompt::Chat(Conversation::Messages(messages.collect::<Result<_, _>>()?))],
-            max_tokens: max_tokens.map_or(GenerateOptions::default().max_tokens, |max| max as usize),
-            logprobs: logprobs.then_some(top.unwrap_or(0) as usize),
+            max_tokens: max_tokens.unwrap_or(GenerateOptions::default().max_tokens),
+            logprobs: logprobs.then_some(top.unwrap_or(0)),
             ..generate
         })))
     }
@@ -207,16 +203,16 @@ impl Task {
             Prompts::One(prompt) => vec![prompt],
             Prompts::Many(prompts) => prompts,
         };
-        within("n", Some((generate.n * prompts.len()) as u64), 1..=MAX_CHOICES)?;
-        if completion.best_of.is_some_and(|best_of| best_of != generate.n as u64) {
+        within("n", Some(generate.n.saturating_mul(prompts.len())), 1..=MAX_CHOICES)?;
+        if completion.best_of.is_some_and(|best_of| best_of != generate.n) {
             return Err(ApiError::invalid("best_of", "not supported unless equal to n"));
         }
         let echo = completion.echo.unwrap_or(false);
         if echo && generate.stream {
             return Err(ApiError::invalid("echo", "not supported with stream"));
         }
-        let max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS) as usize;
-        let logprobs = within("logprobs", completion.logprobs, 0..=MAX_TOP_LOGPROBS)?.map(|top| top as usize);
+        let max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
+        let logprobs = within("logprobs", completion.logprobs, 0..=MAX_TOP_LOGPROBS)?;
         Ok(Task::Generate(Box::new(Generate { prompts, max_tokens, logprobs, echo, ..generate })))
     }
 
@@ -228,14 +224,15 @@ impl Task {
         }
         let item = Item::parse(body.to_string().as_bytes(), 1);
         let item = item.map_err(|bad| ApiError::new(400, None, bad.problem.to_string()))?;
-        Ok(Task::Score(Box::new(Score { item, explain })))
+        Ok(Task::Score(Box::new(item), explain))
     }
 }
 
 /// Deserializes an object. Errors name the field by its path in the body; `parent` is the object's own path and a dot.
 fn read<'de, T: Deserialize<'de>>(parent: &str, value: &'de Value) -> Result<T, ApiError> {
-    const WORDS: [(&str, &str); 5] = [
-        ("expected u64", "expected a non-negative integer"),
+    const WORDS: [(&str, &str); 6] = [
+        ("expected u32", "expected an integer from 0 to 4294967295"),
+        ("expected usize", "expected a non-negative integer"),
         ("expected i128", "expected an integer"),
         ("expected f64", "expected a number"),
         ("expected a sequence", "expected a list"),
@@ -281,20 +278,28 @@ fn target(body: &Value, served: &str) -> Result<Option<UqacOptions>, ApiError> {
         Some(Value::Bool(false)) => return Ok(None),
         Some(value) => read("uqac.", &value)?,
     };
-    let scores = match fields.scores.map(Strings::list) {
-        None => Vec::new(),
-        Some(keys) if keys == ["all"] => scores::all().map(|score| score.key).collect(),
-        Some(keys) => keys.iter().map(|key| score_key(key)).collect::<Result<_, _>>()?,
+    let known: Vec<&str> = scores::all().map(|score| score.key).collect();
+    let scores = match fields.scores.map(Strings::list).unwrap_or_default() {
+        keys if keys == ["all"] => known,
+        keys => {
+            let known_key = |key: &String| {
+                known.iter().copied().find(|known| known == key).ok_or_else(|| {
+                    let problem = format!("unknown score {key:?}; expected all, {}", known.join(", "));
+                    ApiError::invalid("uqac.scores", problem)
+                })
+            };
+            keys.iter().map(known_key).collect::<Result<_, _>>()?
+        }
     };
-    let window = within("uqac.window", fields.window, 1..=MAX_WINDOW as u64)?;
+    let window = within("uqac.window", fields.window, 1..=MAX_WINDOW)?;
     let running = match (fields.running, fields.stop_below) {
         (None, None) if window.is_some() => {
             return Err(ApiError::invalid("uqac.window", "only with stop_below or running"));
         }
         (None, None) => None,
         (measure, stop_below) => {
-            let window = window.map_or(WINDOW, |window| window as usize);
-            Some(RunningConfidence { measure: measure.unwrap_or_default(), window, stop_below })
+            let (measure, window) = (measure.unwrap_or_default(), window.unwrap_or(WINDOW));
+            Some(RunningConfidence { measure, window, stop_below })
         }
     };
     Ok(Some(UqacOptions { scores, explain: fields.explain.unwrap_or(false), running }))
@@ -305,18 +310,11 @@ pub fn no_model(name: &str, served: &str) -> ApiError {
     ApiError { param: Some("model".to_owned()), ..ApiError::new(404, Some("model_not_found"), message) }
 }
 
-fn score_key(key: &str) -> Result<&'static str, ApiError> {
-    scores::all().map(|score| score.key).find(|known| *known == key).ok_or_else(|| {
-        let keys: Vec<&str> = scores::all().map(|score| score.key).collect();
-        ApiError::invalid("uqac.scores", format!("unknown score {key:?}; expected all, {}", keys.join(", ")))
-    })
-}
-
 /// Reads the fields of both endpoints that generate.
 fn generate(body: &Value, served: &str) -> Result<Generate, ApiError> {
     let uqac = target(body, served)?;
-    let is_set = |(name, is_off): &&(&str, fn(&Value) -> bool)| !body[name].is_null() && !is_off(&body[name]);
-    if let Some((name, _)) = UNSUPPORTED.iter().find(is_set) {
+    let is_set = |name: &&&str| !body[**name].is_null() && !is_off(name, &body[**name]);
+    if let Some(name) = UNSUPPORTED.iter().find(is_set) {
         return Err(ApiError::invalid(name, "not supported"));
     }
     let common: Common = read("", body)?;
@@ -331,13 +329,13 @@ fn generate(body: &Value, served: &str) -> Result<Generate, ApiError> {
     Ok(Generate {
         chat: false,
         prompts: Vec::new(),
-        n: within("n", common.n, 1..=MAX_CHOICES)?.unwrap_or(1) as usize,
+        n: within("n", common.n, 1..=MAX_CHOICES)?.unwrap_or(1),
         max_tokens: 0,
         stop,
         sampling: Sampling {
             temperature: within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32,
             top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
-            top_k: within("top_k", common.top_k, 0..=u64::from(u32::MAX))?.unwrap_or(0) as usize,
+            top_k: common.top_k.unwrap_or(0) as usize,
             seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
         },
         logprobs: None,
@@ -391,7 +389,7 @@ mod tests {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         match Task::chat(&body, "abacus")? {
             Task::Generate(generate) => Ok(*generate),
-            Task::Score(_) => unreachable!(),
+            Task::Score(..) => unreachable!(),
         }
     }
 

@@ -4,38 +4,38 @@ use super::answer::{Event, Reply};
 use super::error::ApiError;
 use super::request::{Task, no_model};
 use super::{Job, Shared, unix_seconds};
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::HttpBody;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Extension, FromRequest, FromRequestParts, MatchedPath, Path, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header, request};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::sse::{self, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use futures_util::{StreamExt, stream};
-use hyper::body::{Frame, SizeHint};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 use std::io::Write;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
 
+/// Maximum size of a request body in bytes.
+const MAX_BODY: usize = 8 << 20;
+
 /// Time for a client to send a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub fn router(shared: &Arc<Shared>, loopback: bool) -> Router {
+pub fn router(shared: &Arc<Shared>) -> Router {
     let not_found = || async { ApiError::new(404, Some("unknown_url"), "no such path") };
     let wrong_method = || async { ApiError::new(405, None, "method not allowed") };
-    let mut router = Router::new()
+    Router::new()
         .route("/", get(page))
         .route("/health", get(health))
         .route("/metrics", get(metrics))
@@ -46,11 +46,9 @@ pub fn router(shared: &Arc<Shared>, loopback: bool) -> Router {
         .route("/v1/score", engine(Task::score))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(shared.settings.max_body));
-    if loopback {
-        router = router.layer(from_fn(require_local_host));
-    }
-    router.layer(from_fn_with_state(shared.clone(), track)).with_state(shared.clone())
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(from_fn_with_state(shared.clone(), track))
+        .with_state(shared.clone())
 }
 
 async fn page(State(shared): State<Arc<Shared>>) -> Response {
@@ -97,44 +95,41 @@ fn description(shared: &Shared) -> Value {
 
 /// A route to the engine; `parse` takes the body and the served model's name.
 fn engine(parse: fn(&Value, &str) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
-    post(
-        move |_: Authorized,
-              State(shared): State<Arc<Shared>>,
-              Extension(id): Extension<RequestId>,
-              JsonBody(body): JsonBody| async move {
-            submit(&shared, id, parse(&body, &shared.settings.model)?).await
-        },
-    )
+    post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, JsonBody(body): JsonBody| async move {
+        let task = parse(&body, &access.shared.settings.model)?;
+        submit(access, task).await
+    })
 }
 
 /// Queues a task and waits for its answer, or for a stream's first chunk.
-async fn submit(shared: &Shared, RequestId(id): RequestId, task: Task) -> Result<Response, ApiError> {
+async fn submit(access: Arc<Access>, task: Task) -> Result<Response, ApiError> {
+    let shared = &access.shared;
     let (events, mut receiver) = unbounded_channel();
     let chat = matches!(&task, Task::Generate(generate) if generate.chat);
     let reply = Reply {
-        id: format!("{}-{:x}-{id:x}", if chat { "chatcmpl" } else { "cmpl" }, shared.started),
+        id: format!("{}-{:x}-{:x}", if chat { "chatcmpl" } else { "cmpl" }, shared.started, access.id),
         chat,
         created: unix_seconds(),
         model: shared.settings.model.clone(),
         events,
     };
     shared.submit(Job { task, reply })?;
-    let mut first = match receiver.recv().await {
+    let first = match receiver.recv().await {
         None => return Err(ApiError::internal("the engine has stopped")),
         Some(Event::Failed(error)) => return Err(error),
         Some(Event::Whole(body)) => return Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response()),
-        Some(event) => Some(event),
+        Some(event) => event,
     };
-    let events = stream::poll_fn(move |context| match first.take() {
-        Some(event) => Poll::Ready(Some(event)),
-        None => receiver.poll_recv(context),
-    });
-    let data = |event: Event| match event {
-        Event::Chunk(json) | Event::Whole(json) => sse::Event::default().data(json),
-        Event::Done => sse::Event::default().data("[DONE]"),
-        Event::Failed(error) => sse::Event::default().data(error.json().to_string()),
-    };
-    let sse = Sse::new(events.map(move |event| Ok::<_, Infallible>(data(event))));
+    let events = stream::iter([first]).chain(stream::poll_fn(move |context| receiver.poll_recv(context)));
+    let sse = Sse::new(events.map(move |event| {
+        access.complete.store(!matches!(event, Event::Chunk(_)), Relaxed);
+        let data = match event {
+            Event::Chunk(json) | Event::Whole(json) => json,
+            Event::Done => "[DONE]".to_owned(),
+            Event::Failed(error) => error.json().to_string(),
+        };
+        Ok::<_, Infallible>(sse::Event::default().data(data))
+    }));
     Ok(([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], sse).into_response())
 }
 
@@ -179,13 +174,6 @@ impl FromRequestParts<Arc<Shared>> for Authorized {
 }
 
 /// Against DNS rebinding: a page whose host name resolves to this machine sends that name as `Host`.
-async fn require_local_host(request: Request, next: Next) -> Response {
-    match is_local(request.headers()) {
-        true => next.run(request).await,
-        false => ApiError::new(403, None, "the Host header names another machine").into_response(),
-    }
-}
-
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else { return true };
     let authority = Authority::try_from(host.as_bytes()).ok();
@@ -193,10 +181,7 @@ fn is_local(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-#[derive(Clone, Copy)]
-struct RequestId(u64);
-
-/// Gives each request its id and its [`Access`].
+/// Gives each request its [`Access`], and none to a server on loopback by another name.
 async fn track(
     State(shared): State<Arc<Shared>>,
     path: Option<MatchedPath>,
@@ -204,35 +189,44 @@ async fn track(
     next: Next,
 ) -> Response {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let id = NEXT.fetch_add(1, Ordering::Relaxed);
-    request.extensions_mut().insert(RequestId(id));
-    let path = path.as_ref().map_or("other", MatchedPath::as_str).to_owned();
-    // 499: the client disconnected before the answer
-    let mut access = Access { shared, id, path, begun: Instant::now(), status: 499, complete: false };
-    let mut response = next.run(request).await;
+    let refused = shared.loopback && !is_local(request.headers());
+    let access = Arc::new(Access {
+        shared,
+        id: NEXT.fetch_add(1, Relaxed),
+        path: path.as_ref().map_or("other", MatchedPath::as_str).to_owned(),
+        begun: Instant::now(),
+        status: AtomicU16::new(499),
+        complete: AtomicBool::new(false),
+    });
+    request.extensions_mut().insert(access.clone());
+    let mut response = match refused {
+        true => ApiError::new(403, None, "the Host header names another machine").into_response(),
+        false => next.run(request).await,
+    };
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    access.status = response.status().as_u16();
-    access.complete = response.body().is_end_stream();
-    response.map(|body| Body::new(Tracked { body, access }))
+    access.status.store(response.status().as_u16(), Relaxed);
+    access.complete.store(response.body().size_hint().exact().is_some(), Relaxed); // not yet of a stream
+    response
 }
 
-/// A request in flight, logged and counted when dropped.
+/// A request in flight, logged and counted when its handler, or the stream that answers it, is dropped.
 struct Access {
     shared: Arc<Shared>,
     id: u64,
     /// The route, so that clients cannot create metric labels.
     path: String,
     begun: Instant,
-    status: u16,
-    /// Whether the whole answer was sent.
-    complete: bool,
+    /// 499 until there is an answer: the client disconnected before.
+    status: AtomicU16,
+    /// Whether there is a whole answer.
+    complete: AtomicBool,
 }
 
 impl Drop for Access {
     fn drop(&mut self) {
-        let Access { shared, id, path, begun, status, complete } = self;
-        let took = begun.elapsed();
-        shared.metrics.answered(path, *status, took, *complete);
+        let Access { shared, id, path, begun, .. } = self;
+        let (took, status, complete) = (begun.elapsed(), self.status.load(Relaxed), self.complete.load(Relaxed));
+        shared.metrics.answered(path, status, took, complete);
         if shared.settings.log {
             let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
             let seconds = (took.as_secs_f64() * 1e4).round() / 1e4;
@@ -242,31 +236,6 @@ impl Drop for Access {
             });
             let _ = writeln!(std::io::stderr(), "{line}");
         }
-    }
-}
-
-/// A response body that owns its request's [`Access`].
-struct Tracked {
-    body: Body,
-    access: Access,
-}
-
-impl HttpBody for Tracked {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        self.access.complete = frame.is_none() || self.body.is_end_stream();
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -35,62 +35,52 @@ pub fn token_info(
     Ok(TokenInfo { text: tokenizer.decode_token(token)?, offset, logprob, top })
 }
 
-/// A streamed choice.
+/// What a streamed choice has not sent yet.
 pub struct Streamed {
     tokenizer: Arc<Tokenizer>,
     stream: TextStream<Arc<Tokenizer>>,
-    /// Text not yet sent.
-    held: String,
-    /// Bytes sent.
-    sent: usize,
-    stop: Vec<String>,
-    /// Number of alternatives per token; `None`: no logprobs.
-    pub logprobs: Option<usize>,
-    /// Tokens not yet sent, each with the end of its text.
+    text: String,
+    /// Each token with the end of its text.
     tokens: Vec<(TokenInfo, usize)>,
-    sent_tokens: usize,
+    /// Bytes and tokens sent.
+    sent: (usize, usize),
 }
 
 impl Streamed {
-    pub fn new(tokenizer: &Arc<Tokenizer>, stop: &[String], logprobs: Option<usize>) -> Streamed {
-        Streamed {
-            tokenizer: tokenizer.clone(),
-            stream: TextStream::new(tokenizer.clone()),
-            held: String::new(),
-            sent: 0,
-            stop: stop.to_vec(),
-            logprobs,
-            tokens: Vec::new(),
-            sent_tokens: 0,
-        }
+    pub fn new(tokenizer: &Arc<Tokenizer>) -> Streamed {
+        let (tokenizer, stream) = (tokenizer.clone(), TextStream::new(tokenizer.clone()));
+        Streamed { tokenizer, stream, text: String::new(), tokens: Vec::new(), sent: (0, 0) }
     }
 
-    /// Adds a token; returns text and tokens that can be sent.
+    /// Adds a token; returns text and tokens that can be sent before one of the stop strings. `logprobs`: alternatives per
+    /// token.
     ///
     /// # Errors
     /// An id outside the vocabulary.
-    pub fn push(&mut self, progress: &Progress) -> Result<Option<(String, Vec<TokenInfo>)>, TokenizerError> {
-        let offset = self.sent + self.held.len();
-        self.held += &self.stream.push(progress.token.token)?;
-        if let Some(top) = self.logprobs {
-            let logprobs = (Some(progress.token.logprob), progress.step);
-            let info = token_info(&self.tokenizer, progress.token.token, logprobs, (offset, top))?;
-            self.tokens.push((info, self.sent + self.held.len()));
+    pub fn push(
+        &mut self,
+        Progress { token, step, .. }: &Progress,
+        stop: &[String],
+        logprobs: Option<usize>,
+    ) -> Result<(String, Vec<TokenInfo>), TokenizerError> {
+        let offset = self.sent.0 + self.text.len();
+        self.text += &self.stream.push(token.token)?;
+        if let Some(top) = logprobs {
+            let info = token_info(&self.tokenizer, token.token, (Some(token.logprob), step), (offset, top))?;
+            self.tokens.push((info, self.sent.0 + self.text.len()));
         }
-        let settled = settled(&self.held, &self.stop);
-        let rest = self.held.split_off(settled);
-        let text = std::mem::replace(&mut self.held, rest);
-        self.sent += text.len();
-        let whole = self.tokens.iter().take_while(|(_, end)| *end <= self.sent).count();
-        let tokens: Vec<TokenInfo> = self.tokens.drain(..whole).map(|(info, _)| info).collect();
-        self.sent_tokens += tokens.len();
-        Ok(if text.is_empty() && tokens.is_empty() { None } else { Some((text, tokens)) })
+        let rest = self.text.split_off(settled(&self.text, stop));
+        let text = std::mem::replace(&mut self.text, rest);
+        self.sent.0 += text.len();
+        let whole = self.tokens.iter().take_while(|(_, end)| *end <= self.sent.0).count();
+        self.sent.1 += whole;
+        Ok((text, self.tokens.drain(..whole).map(|(info, _)| info).collect()))
     }
 
-    /// The unsent part of a finished choice, if any.
-    pub fn rest<'t>(&self, text: &'t str, tokens: &'t [TokenInfo]) -> Option<(&'t str, &'t [TokenInfo])> {
-        let (text, tokens) = (text.get(self.sent..)?, tokens.get(self.sent_tokens..)?);
-        (!text.is_empty() || !tokens.is_empty()).then_some((text, tokens))
+    /// The unsent part of a finished choice.
+    pub fn rest(&self, text: &str, tokens: &[TokenInfo]) -> (String, Vec<TokenInfo>) {
+        let (bytes, count) = self.sent;
+        (text.get(bytes..).unwrap_or_default().to_owned(), tokens.get(count..).unwrap_or_default().to_vec())
     }
 }
 

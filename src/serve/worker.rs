@@ -2,7 +2,7 @@
 
 use super::answer::{Choice, Event, Reply, TokenInfo, Usage, finish_name, uqac};
 use super::error::ApiError;
-use super::request::{Generate, Prompt, Score, Task};
+use super::request::{Generate, Prompt, Task};
 use super::text::{Streamed, cut, token_info};
 use super::{Job, Shared};
 use crate::backend::Step;
@@ -11,6 +11,7 @@ use crate::engine::{Batch, Engine, FinishReason, GenerateOptions, Generation, Pr
 use crate::eval::assess::{self, assess, record, sequence};
 use crate::eval::calibration::Calibration;
 use crate::eval::sample::ResponseTokens;
+use crate::io::item::Item;
 use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
 use crate::uq::Parameters;
@@ -45,16 +46,9 @@ struct Running {
     reply: Reply,
     request: Request,
     prompts: Vec<EncodedPrompt>,
-    finished: RefCell<Finished>,
+    /// The finished choices; of those that were streamed, nothing but that they are finished.
+    finished: RefCell<(Usage, Vec<Choice>)>,
     failed: Cell<bool>,
-}
-
-#[derive(Default)]
-struct Finished {
-    usage: Usage,
-    count: usize,
-    /// The choices themselves, unless streamed.
-    choices: Vec<Choice>,
 }
 
 struct EncodedPrompt {
@@ -130,27 +124,48 @@ impl Worker<'_, '_> {
     }
 
     fn accept(&mut self, Job { task, reply }: Job) {
-        match task {
-            Task::Generate(generate) => match self.encoded(&generate) {
-                Ok(prompts) => self.enqueue(*generate, prompts, reply),
-                Err(error) => reply.send(Event::Failed(error)),
-            },
-            Task::Score(score) => match self.score(*score) {
-                Ok(line) => reply.send(Event::Whole(line)),
-                Err(error) => reply.send(Event::Failed(error)),
-            },
-        }
+        let event = match task {
+            Task::Generate(generate) => {
+                match generate.prompts.iter().map(|prompt| self.encoded(&generate, prompt)).collect() {
+                    Ok(prompts) => return self.enqueue(*generate, prompts, reply),
+                    Err(error) => Event::Failed(error),
+                }
+            }
+            Task::Score(item, explain) => self.score(*item, explain).map_or_else(Event::Failed, Event::Whole),
+        };
+        reply.send(event);
     }
 
-    fn encoded(&self, generate: &Generate) -> Result<Vec<EncodedPrompt>, ApiError> {
+    /// A prompt's tokens, checked against the vocabulary and the context.
+    fn encoded(
+        &self,
+        Generate { echo, max_tokens, .. }: &Generate,
+        prompt: &Prompt,
+    ) -> Result<EncodedPrompt, ApiError> {
         let engine = self.batch.engine();
-        let context = engine.spec().max_position_embeddings;
-        let room = usize::from(generate.max_tokens > 0);
-        let encode = |prompt| match encoded(engine, prompt, generate.echo)? {
-            prompt if prompt.tokens.len() + room > context => Err(ApiError::context(prompt.tokens.len(), context)),
-            prompt => Ok(prompt),
+        let tokens = match prompt {
+            Prompt::Chat(conversation) => encode_prompt(engine, conversation, true)?,
+            Prompt::Text(text) => encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?,
+            Prompt::Tokens(tokens) => tokens.clone(),
         };
-        generate.prompts.iter().map(encode).collect()
+        if tokens.is_empty() {
+            return Err(ApiError::invalid("prompt", "no tokens"));
+        }
+        let vocabulary = engine.tokenizer().vocab_size();
+        if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
+            let message = format!("token id {id} is outside the tokenizer's vocabulary of {vocabulary}");
+            return Err(ApiError::invalid("prompt", message));
+        }
+        let context = engine.spec().max_position_embeddings;
+        if tokens.len() + usize::from(*max_tokens > 0) > context {
+            return Err(ApiError::context(tokens.len(), context));
+        }
+        let decoded = if *echo { engine.tokenizer().decode_with_offsets(&tokens)?.0 } else { String::new() };
+        let (text, before) = match prompt {
+            Prompt::Text(text) if *echo => (text.clone(), decoded.strip_suffix(text.as_str()).map_or(0, str::len)),
+            _ => (decoded, 0),
+        };
+        Ok(EncodedPrompt { tokens, text, before })
     }
 
     /// Lets a job's choices wait for the batch.
@@ -166,8 +181,7 @@ impl Worker<'_, '_> {
         });
         let prompt_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).sum();
         self.shared.metrics.prompt_tokens.fetch_add(prompt_tokens as u64, Relaxed);
-        let usage = Usage { prompt: prompt_tokens, completion: 0 };
-        let finished = RefCell::new(Finished { usage, ..Finished::default() });
+        let finished = RefCell::new((Usage { prompt: prompt_tokens, completion: 0 }, Vec::new()));
         let job = Rc::new(Running { generate, reply, request, prompts, finished, failed: Cell::new(false) });
         for index in 0..job.choices() {
             if job.generate.stream {
@@ -220,12 +234,12 @@ impl Worker<'_, '_> {
             echoed.iter_mut().for_each(|info| info.offset = info.offset.saturating_sub(prompt.before));
         }
         if generate.max_tokens == 0 {
-            let text = prompt.text.clone();
-            job.finish(Choice { index, text, tokens: echoed, finish: "length", uqac: None }, 0);
+            let (text, tokens) = (prompt.text.clone(), generate.logprobs.map(|_| echoed));
+            job.finish(Choice { index, text, tokens, finish: Some("length"), uqac: None }, 0);
             return Ok(None);
         }
         let engine = batch.engine();
-        let streamed = generate.stream.then(|| Streamed::new(engine.tokenizer(), &generate.stop, generate.logprobs));
+        let streamed = generate.stream.then(|| Streamed::new(engine.tokenizer()));
         let eos = engine.spec().eos_token_ids.clone();
         let mut active = Active { job: job.clone(), index, echoed, streamed, eos };
         let (stream, request) = ((index % generate.n) as u64, request.clone());
@@ -243,7 +257,7 @@ impl Worker<'_, '_> {
         if let (Some(active), Some((tokens, finish))) = (self.active.remove(&ticket), generation) {
             self.shared.metrics.completion_tokens.fetch_add(tokens as u64, Relaxed);
             if finish != FinishReason::Interrupted {
-                match finished(&mut self.batch, ticket, &active, (self.parameters, self.calibration)) {
+                match self.finished(ticket, &active) {
                     Ok(choice) => active.finish(choice, tokens),
                     Err(error) => active.job.fail(&error),
                 }
@@ -252,8 +266,46 @@ impl Worker<'_, '_> {
         self.batch.take(ticket); // unless its trace was taken
     }
 
+    /// An ended response: its text before the first stop string, log-probabilities and confidence.
+    fn finished(&mut self, ticket: Ticket, Active { job, index, echoed, .. }: &Active) -> Result<Choice, ApiError> {
+        let Worker { batch, parameters, calibration, .. } = self;
+        let (generate, prompt, engine) = (&job.generate, job.prompt(*index), batch.engine());
+        let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
+        let (prompt_len, finish, response) = (*prompt_len, finish_name(*finish), &tokens[*prompt_len..]);
+        let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
+        let shown = cut(&text, &generate.stop);
+        let kept = match (shown == text.len(), generate.chat) {
+            // the end token has no text, but a completion's log-likelihood includes it
+            (true, false) => response.len(),
+            (true, true) => ranges.len(),
+            (false, _) => ranges.iter().take_while(|range| range.start < shown).count(),
+        };
+        let mut logprobs = echoed.clone();
+        if let Some(top) = generate.logprobs {
+            let of_response = infos(engine, &response[..kept], steps, top)?.into_iter();
+            logprobs.extend(of_response.map(|info| TokenInfo { offset: prompt.text.len() + info.offset, ..info }));
+        }
+        let whole = format!("{}{}", prompt.text, &text[..shown]);
+        let tokens = generate.logprobs.map(|_| logprobs);
+        let mut choice = Choice { index: *index, text: whole, tokens, finish: Some(finish), uqac: None };
+        if let Some(options) = &generate.uqac {
+            let offsets = (0..response.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end]));
+            let logprobs = steps.iter().take(response.len()).map(|step| step.logprob).collect();
+            let tokens = ResponseTokens { ids: response.to_vec(), offsets: offsets.collect(), logprobs };
+            let at_end = options.running.and_then(|running| running.after(&steps[..response.len()]));
+            let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
+            let trace = options.explain;
+            let request = assess::Request { parameters, calibration: *calibration, dataset: None, answer: None, trace };
+            let assessed = assess(&mut traced, &request)?;
+            let record = record(serde_json::Value::Null, parameters.reading, prompt_len, assessed, traced.engine());
+            let seed = (generate.sampling.temperature > 0.0).then_some(generate.sampling.seed);
+            choice.uqac = Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?);
+        }
+        Ok(choice)
+    }
+
     /// Scores an existing response like `uqac score`; returns a line of its output.
-    fn score(&mut self, Score { item, explain }: Score) -> Result<String, ApiError> {
+    fn score(&mut self, item: Item, explain: bool) -> Result<String, ApiError> {
         let Worker { batch, parameters, calibration, .. } = self;
         let engine = batch.engine();
         let chat = engine.chat_template().is_some();
@@ -291,19 +343,17 @@ impl Running {
     }
 
     /// Sends a finished choice, or the whole answer after the last one.
-    fn finish(&self, choice: Choice, tokens: usize) {
+    fn finish(&self, mut choice: Choice, tokens: usize) {
         let Running { generate, reply, .. } = self;
-        let Finished { usage, count, choices } = &mut *self.finished.borrow_mut();
+        let (usage, choices) = &mut *self.finished.borrow_mut();
         usage.completion += tokens;
-        *count += 1;
-        let is_last = *count == self.choices();
-        match generate.stream {
-            true => reply.last(choice.index, choice.finish, choice.uqac),
-            false => choices.push(choice),
+        if generate.stream {
+            reply.part(Choice { text: String::new(), tokens: None, ..std::mem::take(&mut choice) });
         }
-        match (is_last, generate.stream) {
+        choices.push(choice);
+        match (choices.len() == self.choices(), generate.stream) {
             (true, true) => reply.done(generate.include_usage.then_some(*usage)),
-            (true, false) => reply.whole(std::mem::take(choices), *usage, generate.logprobs.is_some()),
+            (true, false) => reply.whole(std::mem::take(choices), *usage),
             (false, _) => (),
         }
     }
@@ -315,21 +365,26 @@ impl Active {
         if self.job.is_cancelled() {
             return ControlFlow::Break(());
         }
+        let Generate { stop, logprobs, .. } = &self.job.generate;
         if let Some(streamed) = self.streamed.as_mut().filter(|_| !self.eos.contains(&progress.token.token))
-            && let Ok(Some((text, tokens))) = streamed.push(progress)
+            && let Ok((text, tokens)) = streamed.push(progress, stop, *logprobs)
         {
-            self.send(&text, &tokens);
+            self.send(text, tokens);
         }
         ControlFlow::Continue(())
     }
 
-    fn send(&self, text: &str, tokens: &[TokenInfo]) {
-        self.job.reply.piece(self.index, text, self.job.generate.logprobs.map(|_| tokens));
+    fn send(&self, text: String, tokens: Vec<TokenInfo>) {
+        if !text.is_empty() || !tokens.is_empty() {
+            let tokens = self.job.generate.logprobs.map(|_| tokens);
+            self.job.reply.part(Choice { index: self.index, text, tokens, ..Choice::default() });
+        }
     }
 
     fn finish(&self, choice: Choice, tokens: usize) {
-        if let Some((text, infos)) = self.streamed.as_ref().and_then(|s| s.rest(&choice.text, &choice.tokens)) {
-            self.send(text, infos);
+        if let Some(streamed) = &self.streamed {
+            let (text, tokens) = streamed.rest(&choice.text, choice.tokens.as_deref().unwrap_or_default());
+            self.send(text, tokens);
         }
         self.job.finish(choice, tokens);
     }
@@ -339,29 +394,6 @@ fn gone() -> ApiError {
     ApiError::internal("the response is gone from the batch")
 }
 
-/// A prompt's tokens, checked against the vocabulary.
-fn encoded(engine: &Engine, prompt: &Prompt, echo: bool) -> Result<EncodedPrompt, ApiError> {
-    let tokens = match prompt {
-        Prompt::Chat(conversation) => encode_prompt(engine, conversation, true)?,
-        Prompt::Text(text) => encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?,
-        Prompt::Tokens(tokens) => tokens.clone(),
-    };
-    if tokens.is_empty() {
-        return Err(ApiError::invalid("prompt", "no tokens"));
-    }
-    let vocabulary = engine.tokenizer().vocab_size();
-    if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
-        let message = format!("token id {id} is outside the tokenizer's vocabulary of {vocabulary}");
-        return Err(ApiError::invalid("prompt", message));
-    }
-    let decoded = if echo { engine.tokenizer().decode_with_offsets(&tokens)?.0 } else { String::new() };
-    let (text, before) = match prompt {
-        Prompt::Text(text) if echo => (text.clone(), decoded.strip_suffix(text.as_str()).map_or(0, str::len)),
-        _ => (decoded, 0),
-    };
-    Ok(EncodedPrompt { tokens, text, before })
-}
-
 /// Tokens with their log-probabilities; `steps[i]` predicts `tokens[i]`.
 fn infos(engine: &Engine, tokens: &[u32], steps: &[Step], top: usize) -> Result<Vec<TokenInfo>, TokenizerError> {
     let (_, ranges) = engine.tokenizer().decode_with_offsets(tokens)?;
@@ -369,47 +401,4 @@ fn infos(engine: &Engine, tokens: &[u32], steps: &[Step], top: usize) -> Result<
         token_info(engine.tokenizer(), *token, (step.logprob, step), (range.start, top))
     };
     tokens.iter().zip(&ranges).zip(steps).map(info).collect()
-}
-
-/// An ended response: its text before the first stop string, log-probabilities and confidence.
-fn finished(
-    batch: &mut Batch,
-    ticket: Ticket,
-    Active { job, index, echoed, .. }: &Active,
-    (parameters, calibration): (&Parameters, Option<&Calibration>),
-) -> Result<Choice, ApiError> {
-    let (generate, prompt, engine) = (&job.generate, job.prompt(*index), batch.engine());
-    let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
-    let (prompt_len, finish, response) = (*prompt_len, finish_name(*finish), &tokens[*prompt_len..]);
-    let ResponseText { text, ranges } = ResponseText::new(engine, response)?;
-    let shown = cut(&text, &generate.stop);
-    let kept = match (shown == text.len(), generate.chat) {
-        // the end token has no text, but a completion's log-likelihood includes it
-        (true, false) => response.len(),
-        (true, true) => ranges.len(),
-        (false, _) => ranges.iter().take_while(|range| range.start < shown).count(),
-    };
-    let mut logprobs = echoed.clone();
-    if let Some(top) = generate.logprobs {
-        let of_response = infos(engine, &response[..kept], steps, top)?.into_iter();
-        logprobs.extend(of_response.map(|info| TokenInfo { offset: prompt.text.len() + info.offset, ..info }));
-    }
-    let uqac = match &generate.uqac {
-        None => None,
-        Some(options) => {
-            let offsets = (0..response.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end]));
-            let logprobs = steps.iter().take(response.len()).map(|step| step.logprob).collect();
-            let tokens = ResponseTokens { ids: response.to_vec(), offsets: offsets.collect(), logprobs };
-            let at_end = options.running.and_then(|running| running.after(&steps[..response.len()]));
-            let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
-            let trace = options.explain;
-            let request = assess::Request { parameters, calibration, dataset: None, answer: None, trace };
-            let assessed = assess(&mut traced, &request)?;
-            let record = record(serde_json::Value::Null, parameters.reading, prompt_len, assessed, traced.engine());
-            let seed = (generate.sampling.temperature > 0.0).then_some(generate.sampling.seed);
-            Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?)
-        }
-    };
-    let text = format!("{}{}", prompt.text, &text[..shown]);
-    Ok(Choice { index: *index, text, tokens: logprobs, finish, uqac })
 }

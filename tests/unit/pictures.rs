@@ -186,8 +186,12 @@ fn nothing_lies_outside_the_picture_or_is_no_number() {
         let size = |name| number(document.root_element().attribute(name).unwrap());
         let (width, height) = (size("width"), size("height"));
         for node in document.root_element().children() {
-            for (names, max) in [(["x", "x1", "x2", "cx"], width), (["y", "y1", "y2", "cy"], height)] {
-                for at in names.iter().filter_map(|name| node.attribute(*name)).map(number) {
+            // a path's absolute points: `M x y`, `L x y`; a shape goes on from its own
+            let points = node.attribute("d").into_iter().flat_map(|d| d.split(['M', 'L']).skip(1));
+            let points = points.map(|point| point.split('m').next().unwrap().split_once(' ').unwrap());
+            let corner = node.attribute("x").zip(node.attribute("y"));
+            for (x, y) in points.chain(corner) {
+                for (at, max) in [(number(x), width), (number(y), height)] {
                     assert!((0.0..=max).contains(&at), "{}: {at} of {max} in {node:?}", picture.name);
                 }
             }

@@ -1,24 +1,11 @@
 //! One answer with its chain drawn on the response, for a notebook or as a page of its own: `answer.html`, without a script.
 
 use super::page::environment;
-use super::tokens::segments;
+use crate::report::term::draw::Mark;
+use crate::report::term::tokens::Piece;
 use crate::report::term::{AskReport, HOW_TO_CALIBRATE, confidence, number, origin, token_of};
 use crate::uq::scores::as_shown;
-use minijinja::value::Serde;
 use minijinja::{Error, Value, context};
-use serde::Serialize;
-
-const TEMPLATE: &str = include_str!("answer.html");
-
-/// A piece of the response.
-#[derive(Serialize)]
-struct Segment {
-    text: String,
-    /// What a token is to the answer; empty where it is nothing.
-    class: &'static str,
-    /// What is known of a token.
-    title: String,
-}
 
 /// An answer as HTML: the confidence, the response with chain, kept tokens and answer marked, and the scores. Without
 /// `page`, the part of a page that a notebook shows.
@@ -29,55 +16,34 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
     let confidence_value = report.outcome.map(|outcome| report.value(outcome));
     let label = if report.confidence.is_some() { "confidence" } else { "UQAC P, uncalibrated" };
     let origin = report.confidence.map_or_else(|| HOW_TO_CALIBRATE.to_owned(), origin);
-    let scores: Vec<(&str, String, &str)> = report.outcome.map_or_else(Vec::new, |outcome| {
+    let scores = report.outcome.into_iter().flat_map(|outcome| {
         let shown = as_shown().iter().filter_map(|score| Some((score, outcome.scores.get(score.key)?)));
-        shown.map(|(score, value)| (score.key, number(value), score.meaning)).collect()
+        shown.map(|(score, value)| Value::from(vec![score.key.to_owned(), number(value), score.meaning.to_owned()]))
     });
     environment().render_str(
-        TEMPLATE,
+        include_str!("answer.html"),
         context! {
             page,
             label,
             origin,
-            answer => report.outcome.map(|outcome| report.answer_text(outcome).trim().to_owned()),
+            answer => report.outcome.map(|_| report.answer_text().trim().to_owned()),
             confidence => confidence_value.map(confidence),
             value => confidence_value.filter(|value| value.is_finite()),
-            segments => Value::from(Serde(&pieces(report))),
-            scores => Value::from(Serde(&scores)),
+            segments => report.pieces().into_iter().map(|(piece, mark)| segment(report, piece, mark)).collect::<Value>(),
+            scores => scores.collect::<Value>(),
         },
     )
 }
 
-/// The response cut up along its tokens.
-fn pieces(report: &AskReport) -> Vec<Segment> {
-    let offsets: Vec<[usize; 2]> = report.ranges.iter().map(|range| [range.start, range.end]).collect();
-    let cut = segments(report.text, &offsets);
-    let mut gaps = cut.gaps.into_iter().peekable();
-    let mut pieces = Vec::new();
-    for (j, text) in cut.tokens.into_iter().enumerate() {
-        while let Some((_, gap)) = gaps.next_if(|(before, _)| *before == j) {
-            pieces.push(Segment { text: gap, class: "", title: String::new() });
-        }
-        let (class, similarity) = role(report, j);
-        let similarity = similarity.map_or(String::new(), |similarity| format!(", similarity {}", number(similarity)));
-        pieces.push(Segment { text, class, title: format!("p {}{similarity}", number(report.p(Some(j)))) });
-    }
-    pieces.extend(gaps.map(|(_, text)| Segment { text, class: "", title: String::new() }));
-    pieces
-}
-
-/// What token j is to the answer, and its similarity to it where it is in the chain.
-fn role(report: &AskReport, j: usize) -> (&'static str, Option<f64>) {
-    let Some(outcome) = report.outcome else { return ("", None) };
-    let link = outcome.chain.iter().find(|link| token_of(link.row) == Some(j));
-    let kept = outcome.kept.iter().any(|row| token_of(*row) == Some(j));
-    let class = match (report.answer_tokens(outcome).contains(&j), kept, link) {
-        (true, ..) => "answer",
-        (_, true, _) => "kept",
-        (.., Some(_)) => "chain",
-        _ => "",
-    };
-    (class, link.map(|link| link.similarity))
+/// A piece of the response: its text, and of a token what it is to the answer and what is known of it.
+fn segment(report: &AskReport, Piece { token, text }: Piece, mark: Option<Mark>) -> Value {
+    let title = token.map(|j| {
+        let chain = report.outcome.map_or(&[][..], |outcome| &outcome.chain);
+        let link = chain.iter().find(|link| token_of(link.row) == Some(j));
+        let similarity = link.map_or(String::new(), |link| format!(", similarity {}", number(link.similarity)));
+        format!("p {}{similarity}", number(report.p(Some(j))))
+    });
+    context! { text, class => mark.map(Mark::name), title }
 }
 
 #[cfg(test)]

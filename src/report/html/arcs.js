@@ -1,52 +1,36 @@
 // Arrows over a response: from each token of the chain to where it was reached from.
 
-const SVG = "http://www.w3.org/2000/svg";
-
 /// Draws the arrows of a token (to where it was reached from, and from those that were reached from it), of all tokens if
 /// that is chosen, or none.
 function drawArcs(view, token) {
-  const { response, links } = view;
-  response.querySelector("svg")?.remove();
+  view.response.querySelector("svg")?.remove();
   const all = byId("v-arcs").checked;
-  if (token === null && view.held !== null) token = view.held;
+  token ??= view.held;
   if (token === null && !all) return;
-  const svg = document.createElementNS(SVG, "svg");
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("aria-hidden", "true");
-  for (const [reached, link] of links) {
+  for (const [reached, link] of view.links) {
     if (link.from === null) continue;
-    const own = token !== null && (reached === token || link.from === token);
-    if (!own && !all) continue;
-    const className = own ? (reached === token ? "" : " out") : " faint";
-    arrow(view, svg, reached, link, className);
+    const part = reached === token ? "" : link.from === token ? " out" : " faint";
+    if (all || part !== " faint") arrow(view, svg, reached, link, part);
   }
-  response.append(svg);
+  view.response.append(svg);
 }
 
 /// The weaker the link, the fainter its arrow.
-function arrow(view, svg, reached, link, className) {
+function arrow(view, svg, reached, link, part) {
   const [start, end] = [place(view, reached), place(view, link.from)];
   if (!start || !end) return;
   // Upwards out of the one token and down onto the other; on one line the arc is the higher the further it goes.
   const lift = Math.min(46, 12 + Math.hypot(end.x - start.x, end.y - start.y) / 6);
   const peak = { x: (start.x + end.x) / 2, y: Math.min(start.y, end.y) - lift };
-  const path = document.createElementNS(SVG, "path");
-  const opacity = (0.25 + 0.75 * Math.min(1, Math.max(0, link.score) / view.strongest)).toFixed(2);
-  path.setAttribute("class", "arc" + className);
-  path.setAttribute("opacity", opacity);
-  path.setAttribute("d", `M${start.x} ${start.y}Q${peak.x} ${peak.y} ${end.x} ${end.y}`);
-  const head = tip(peak, end, className);
-  head.setAttribute("opacity", opacity);
-  svg.append(path, head);
-}
-
-/// The arrow's head: a triangle that points along the end of the arc.
-function tip(before, end, className) {
-  const angle = Math.atan2(end.y - before.y, end.x - before.x);
-  const corner = (turn, length) => `${end.x + length * Math.cos(angle + turn)},${end.y + length * Math.sin(angle + turn)}`;
-  const polygon = document.createElementNS(SVG, "polygon");
-  polygon.setAttribute("class", "tip" + className);
-  polygon.setAttribute("points", [`${end.x},${end.y}`, corner(Math.PI - 0.45, 8), corner(Math.PI + 0.45, 8)].join(" "));
-  return polygon;
+  const angle = Math.atan2(end.y - peak.y, end.x - peak.x);
+  const barb = (turn) => `${(end.x - 8 * Math.cos(angle + turn)).toFixed(1)} ${(end.y - 8 * Math.sin(angle + turn)).toFixed(1)}`;
+  const path = document.createElementNS(svg.namespaceURI, "path");
+  path.setAttribute("class", "arc" + part);
+  path.setAttribute("opacity", (0.25 + 0.75 * Math.min(1, Math.max(0, link.score) / view.strongest)).toFixed(2));
+  path.setAttribute("d", `M${start.x} ${start.y}Q${peak.x} ${peak.y} ${end.x} ${end.y}L${barb(-0.45)}M${end.x} ${end.y}L${barb(0.45)}`);
+  svg.append(path);
 }
 
 /// The middle of a token's upper edge, in the response's box.
@@ -59,8 +43,9 @@ function place(view, token) {
 
 /// Heat and arrows of every open item.
 function redraw() {
-  for (const response of document.querySelectorAll(".response")) {
-    colour(response.view);
-    drawArcs(response.view, null);
+  for (const { view } of document.querySelectorAll(".response")) {
+    if (!view) continue; // one that is still being written
+    colour(view);
+    drawArcs(view, null);
   }
 }

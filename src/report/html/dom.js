@@ -11,6 +11,9 @@ function make(tag, className, ...children) {
   return element;
 }
 
+/// The number in a field, or null.
+const numberIn = (id) => (byId(id).value.trim() === "" ? null : Number(byId(id).value));
+
 /// A number for a person.
 function number(x) {
   if (x === null || x === undefined) return "–";

@@ -4,12 +4,6 @@ const ITEMS = JSON.parse(byId("items-data").textContent).flatMap((items, run) =>
 const PAGE = 100; // summaries added at a time
 const OUTCOMES = { correct: "correct", incorrect: "incorrect", no_answer: "no answer", not_graded: "not graded", error: "error" };
 
-function fillChoices() {
-  for (const [i, method] of HEAD.methods.entries()) byId("f-method").append(new Option(method[1], i));
-  for (const [i, run] of HEAD.runs.entries()) byId("f-run").append(new Option(run.model + " · " + run.task, i));
-  byId("f-run-label").hidden = HEAD.runs.length < 2;
-}
-
 const chosenMethod = () => Number(byId("f-method").value);
 
 /// What is searched, made when it is first needed.
@@ -29,13 +23,12 @@ function matches(item, filter) {
 }
 
 function currentFilter() {
-  const bound = (id) => (byId(id).value.trim() === "" ? null : Number(byId(id).value));
   return {
     outcome: byId("f-outcome").value,
     run: byId("f-run").value,
     method: chosenMethod(),
-    min: bound("f-min"),
-    max: bound("f-max"),
+    min: numberIn("f-min"),
+    max: numberIn("f-max"),
     text: byId("f-text").value.toLowerCase(),
   };
 }
@@ -88,4 +81,22 @@ function summary(item) {
     else if (!details.open) while (details.children.length > 1) details.lastChild.remove();
   });
   return details;
+}
+
+{
+  for (const [i, method] of HEAD.methods.entries()) byId("f-method").append(new Option(method[1], i));
+  for (const [i, run] of HEAD.runs.entries()) byId("f-run").append(new Option(run.model + " · " + run.task, i));
+  byId("f-run-label").hidden = HEAD.runs.length < 2;
+  const form = byId("filters");
+  form.addEventListener("submit", (event) => event.preventDefault());
+  let waiting = 0;
+  form.addEventListener("input", (event) => {
+    if (event.target.id.startsWith("v-")) return redraw();
+    clearTimeout(waiting);
+    waiting = setTimeout(refresh, event.target.tagName === "INPUT" ? 200 : 0);
+  });
+  form.addEventListener("reset", () => setTimeout(refresh)); // when the fields have their values
+  byId("more").addEventListener("click", more);
+  addEventListener("resize", redraw);
+  refresh();
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! finding, tables, pictures ────────────────┐
-//! samples ─ items as JSON (data, tokens) ───┼─ page ─ report.html
-//! page.css, {dom,view,arcs,items,tex,start}.js ┘
+//! samples ─ items as JSON (data)──────── ───┼─ page ─ report.html
+//! page.css, {dom,view,arcs,tex,items}.js ┘
 //! ```
 //!
 //! Items are drawn by the script when they are opened, so that a run of a thousand stays light. Everything that comes
@@ -12,13 +12,11 @@
 
 mod answer;
 mod data;
-mod heads;
 mod page;
-mod tokens;
 
 pub use answer::answer;
-pub use data::{Items, script_safe};
-pub use page::{Page, RESPONSE_SCRIPTS, Run, STYLE, policy};
+pub use data::Items;
+pub use page::{Document, Page, Run};
 
 use super::finding::findings;
 use super::pictures::galleries;

@@ -1,12 +1,11 @@
-//! The page around tables, pictures and items: `page.html`, filled in by minijinja.
+//! The page around tables, pictures and items, and the frame of all pages: templates, filled in by minijinja.
 
 use super::data::{Items, script_safe};
-use super::heads;
 use crate::eval::analysis::Method;
 use crate::report::finding::Finding;
 use crate::report::pictures::Gallery;
 use crate::report::svg::{Picture, escape, theme};
-use crate::report::tables::Table;
+use crate::report::tables::{Table, meaning};
 use crate::report::term::sanitize::visible;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, Value, context, escape_formatter};
@@ -16,12 +15,51 @@ use sha2::{Digest, Sha256};
 /// How many tables are open from the start.
 const OPEN_TABLES: usize = 2;
 
-const TEMPLATE: &str = include_str!("page.html");
-pub const STYLE: &str = include_str!("page.css");
+/// What makes a page, within the frame that all pages have.
+pub struct Document<'a> {
+    pub title: &'a str,
+    /// A template; `heat` and `legend` are fields and text for what [`RESPONSE_SCRIPTS`] draw.
+    pub body: &'a str,
+    pub style: &'a str,
+    pub script: &'a str,
+    /// Whether the script may ask its own server.
+    pub connects: bool,
+    /// What the script finds in the element `head`.
+    pub head: serde_json::Value,
+}
 
 /// What draws a response with its chain, from an item as `data.rs` describes it and what a page has in its element `head`.
-pub const RESPONSE_SCRIPTS: [&str; 3] = [include_str!("dom.js"), include_str!("view.js"), include_str!("arcs.js")];
-const SCRIPTS: [&str; 3] = [include_str!("items.js"), include_str!("tex.js"), include_str!("start.js")];
+const RESPONSE_SCRIPTS: &str = concat!(include_str!("dom.js"), include_str!("view.js"), include_str!("arcs.js"));
+
+impl Document<'_> {
+    /// The whole file, and its content security policy: the page loads nothing, and of what stands in it only its own style
+    /// and script count, each known by its hash.
+    ///
+    /// # Errors
+    /// The template's own, of which none depends on the data.
+    pub fn render(&self, data: Value) -> Result<(String, String), Error> {
+        let style = format!("\n{}{}", include_str!("page.css"), self.style);
+        let script = format!("\n\"use strict\";\n{RESPONSE_SCRIPTS}{}", self.script);
+        let hash = |text: &str| format!("'sha256-{}'", base64(Sha256::digest(text).as_slice()));
+        let policy = format!(
+            "default-src 'none'; style-src {}; script-src {}; connect-src {}; img-src data:; base-uri 'none'; form-action 'none'",
+            hash(&style),
+            hash(&script),
+            if self.connects { "'self'" } else { "'none'" }
+        );
+        let [heat, legend] = [include_str!("heat.html"), include_str!("legend.html")].map(markup);
+        let body = environment().render_str(self.body, context! { title => self.title, heat, legend, ..data })?;
+        let frame = context! {
+            title => self.title,
+            policy => markup(policy.as_str()),
+            style => markup(style),
+            body => markup(body),
+            head => markup(script_safe(&self.head.to_string())),
+            script => markup(script),
+        };
+        Ok((environment().render_str(include_str!("frame.html"), frame)? + "\n", policy))
+    }
+}
 
 /// One model on one task.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,42 +89,29 @@ impl Page {
     /// The template's own, of which none depends on the data.
     pub fn render(&self) -> Result<String, Error> {
         let items: Vec<String> = self.runs.iter().map(|run| run.items.json()).collect();
-        let names: Vec<_> =
-            self.runs.iter().map(|run| json!({"model": visible(&run.model), "task": visible(&run.task)})).collect();
-        let methods: Vec<_> =
-            self.methods.iter().map(|method| json!([visible(&method.key), visible(&method.name)])).collect();
-        let head = script_safe(&json!({"methods": methods, "runs": names}).to_string());
-        let style = format!("\n{STYLE}{}", theme::style_sheet());
-        let script = format!("\n\"use strict\";\n{}", [RESPONSE_SCRIPTS, SCRIPTS].concat().concat());
-        let page = environment().render_str(
-            TEMPLATE,
-            context! {
-                title => self.title.as_str(),
-                policy => markup(policy(&style, &script)),
-                style => markup(style),
-                findings => Value::from(Serde(&self.findings)),
-                tables => Value::from(Serde(&self.tables)),
-                open_tables => OPEN_TABLES,
-                galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
-                left_out => self.runs.iter().map(|run| run.items.left_out()).sum::<usize>(),
-                head => markup(head),
-                items => markup(items.join(",\n")),
-                script => markup(script),
-            },
-        )?;
-        Ok(page + "\n") // a template's last newline is left out
+        let run = |run: &Run| json!({"model": visible(&run.model), "task": visible(&run.task)});
+        let method = |method: &Method| json!([visible(&method.key), visible(&method.name)]);
+        let document = Document {
+            title: &self.title,
+            body: include_str!("page.html"),
+            style: &theme::style_sheet(),
+            script: concat!(include_str!("tex.js"), include_str!("items.js")),
+            connects: false,
+            head: json!({
+                "methods": self.methods.iter().map(method).collect::<Vec<_>>(),
+                "runs": self.runs.iter().map(run).collect::<Vec<_>>(),
+            }),
+        };
+        let (page, _) = document.render(context! {
+            findings => Value::from(Serde(&self.findings)),
+            tables => Value::from(Serde(&self.tables)),
+            open_tables => OPEN_TABLES,
+            galleries => self.galleries.iter().map(gallery).collect::<Vec<Value>>(),
+            left_out => self.runs.iter().map(|run| run.items.left_out()).sum::<usize>(),
+            items => markup(items.join(",\n")),
+        })?;
+        Ok(page)
     }
-}
-
-/// The content security policy: the page loads nothing, and of what stands in it only this style and this script count,
-/// each known by its hash.
-pub fn policy(style: &str, script: &str) -> String {
-    let hash = |text: &str| format!("'sha256-{}'", base64(Sha256::digest(text).as_slice()));
-    format!(
-        "default-src 'none'; style-src {}; script-src {}; img-src data:; base-uri 'none'; form-action 'none'",
-        hash(style),
-        hash(script)
-    )
 }
 
 /// RFC 4648.
@@ -106,8 +131,8 @@ fn gallery(gallery: &Gallery) -> Value {
 }
 
 /// Text that the template writes as it is.
-fn markup(text: String) -> Value {
-    Value::from_safe_string(text)
+fn markup(text: impl Into<String>) -> Value {
+    Value::from_safe_string(text.into())
 }
 
 /// A table's text, with minus signs where there are hyphens before digits.
@@ -125,7 +150,7 @@ fn with_minus(text: &str) -> String {
 
 /// What a column's head means, for a tooltip, and whether more of it is better.
 fn head(name: &str) -> Value {
-    let (arrow, meaning) = heads::meaning(name).unwrap_or_default();
+    let (arrow, meaning) = meaning(name).unwrap_or_default();
     context! { arrow, meaning }
 }
 

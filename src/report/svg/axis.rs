@@ -1,5 +1,7 @@
 //! Axes: from data to units of the picture, and where the ticks stand.
 
+use super::text::{self, SMALL};
+
 /// What an axis shows of its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
@@ -29,10 +31,7 @@ impl Axis {
 
     /// From 0 to the first tick at or above `max`.
     pub fn to(label: &str, max: f64) -> Axis {
-        let max = if max.is_finite() && max > 0.0 { max } else { 1.0 };
-        let step = step(max);
-        let last = (max / step - 1e-9).ceil().max(1.0) * step;
-        Axis { label: label.to_owned(), domain: (0.0, last), ticks: ticks(0.0, last, step) }
+        Axis::between(label, 0.0, if max.is_finite() && max > 0.0 { max } else { 1.0 })
     }
 
     /// From the smallest to the largest of the finite numbers.
@@ -48,9 +47,27 @@ impl Axis {
             let room = (low.abs() * 0.1).max(0.5);
             (low, high) = (low - room, high + room);
         }
+        Axis::between(label, low, high)
+    }
+
+    /// From the last tick at or below `low` to the first at or above `high`.
+    fn between(label: &str, low: f64, high: f64) -> Axis {
         let step = step(high - low);
         let (first, last) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
         Axis { label: label.to_owned(), domain: (first, last), ticks: ticks(first, last, step) }
+    }
+
+    /// Of an axis of numbers ≥ 0: continued downwards without signs.
+    pub fn mirrored(self) -> Axis {
+        let half: Vec<_> = self.ticks.iter().step_by(self.ticks.len().div_ceil(4)).cloned().collect();
+        let below = half.iter().skip(1).rev().map(|(at, text)| (-at, text.clone()));
+        let ticks = below.chain(half.iter().cloned()).collect();
+        Axis { domain: (-self.domain.1, self.domain.1), ticks, ..self }
+    }
+
+    /// Units that the widest tick's text takes.
+    pub fn widest(&self) -> f64 {
+        self.ticks.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max)
     }
 
     /// Where a number lies between the ends: 0 ... 1. What lies outside is put at an end; NaN at 0.

@@ -1,9 +1,170 @@
-//! What the methods cost.
+//! Pictures of areas: the reliability diagram, distributions over right and wrong answers, and what the methods cost.
 
 use super::Picture;
 use super::axis::Axis;
-use super::drawing::{Drawing, SMALL};
-use super::text;
+use super::drawing::{Drawing, Look};
+use super::text::{self, SMALL};
+use crate::report::term::number;
+
+/// The items whose confidence lies in one interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bin {
+    /// The interval's ends.
+    pub interval: (f64, f64),
+    pub items: usize,
+    /// Means over the items; without items they are not looked at.
+    pub confidence: f64,
+    pub accuracy: f64,
+    /// Standard deviation of the accuracy over subsamples; not finite: not drawn.
+    pub sd: f64,
+}
+
+/// How well a confidence says how often it is right.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reliability {
+    /// Ascending.
+    pub bins: Vec<Bin>,
+    /// Expected calibration error, in `[0, 1]`.
+    pub ece: f64,
+    /// Means over all items.
+    pub accuracy: f64,
+    pub confidence: f64,
+}
+
+/// Confidence against accuracy, the gaps between them, and how many items have which confidence.
+pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Picture {
+    const ACCURACY: Look = Look::Area("s0");
+    const PERFECT: Look = Look::Line("axis", 1.5, "5 4");
+    const MEAN_ACCURACY: Look = Look::Line("ink", 2.0, "");
+    const MEAN_CONFIDENCE: Look = Look::Line("s1", 2.0, "6 3");
+    /// A bin with fewer items is drawn thinner: what says little looks thin.
+    const ENOUGH: f64 = 10.0;
+    let items: usize = data.bins.iter().map(|bin| bin.items).sum();
+    let [ece, accuracy, confidence] = [data.ece, data.accuracy, data.confidence].map(number);
+    let mut description = format!(
+        "Accuracy by confidence over {items} items. Expected calibration error {ece}, accuracy {accuracy}, mean confidence \
+         {confidence}."
+    );
+    let subtitle = format!("{of} · n = {items} · ECE {ece} ({} bins)", data.bins.len());
+    let mut drawing = Drawing::new(name, &format!("Reliability: {method}"), &subtitle);
+    let mut panel = drawing.panel(220.0, Axis::unit("confidence"), Axis::unit("accuracy"));
+    for bin in data.bins.iter().filter(|bin| bin.items > 0) {
+        let Bin { interval: (from, to), items, confidence, accuracy, sd } = *bin;
+        let middle = (from + to) / 2.0;
+        let half = (to - from) / 2.0 * (items as f64 / ENOUGH).clamp(0.2, 1.0);
+        let (left, right) = (middle - half, middle + half);
+        panel.draw(ACCURACY, &[(left, 0.0), (right, accuracy)]);
+        panel.draw(Look::Hatched, &[(left, accuracy), (right, confidence)]);
+        panel.draw(Look::Line("ink", 2.0, ""), &[(left, accuracy), (right, accuracy)]);
+        panel.draw(Look::Line("ink", 1.0, ""), &[(middle, accuracy - sd), (middle, accuracy + sd)]);
+        let spread = if sd.is_finite() { format!(" ± {}", number(sd)) } else { String::new() };
+        description += &format!(" {from:.2} to {to:.2}: {items} items, accuracy {}{spread}.", number(accuracy));
+    }
+    panel.draw(PERFECT, &[(0.0, 0.0), (1.0, 1.0)]);
+    if items == 0 {
+        panel.note("no items with this confidence");
+    }
+    let share = |bin: &Bin| bin.items as f64 / items.max(1) as f64;
+    let max = data.bins.iter().map(share).fold(0.0, f64::max);
+    let mut panel = drawing.panel(90.0, Axis::unit("confidence"), Axis::percent("items", max));
+    for bin in &data.bins {
+        panel.draw(Look::Area("s5"), &[(bin.interval.0, 0.0), (bin.interval.1, share(bin))]);
+    }
+    panel.draw(MEAN_ACCURACY, &[(data.accuracy, 0.0), (data.accuracy, 1.0)]);
+    panel.draw(MEAN_CONFIDENCE, &[(data.confidence, 0.0), (data.confidence, 1.0)]);
+    drawing.legend(&[
+        (ACCURACY, "accuracy in the bin (thin: < 10 items)".to_owned()),
+        (Look::Hatched, "gap to its mean confidence".to_owned()),
+        (PERFECT, "perfectly calibrated".to_owned()),
+        (MEAN_ACCURACY, format!("accuracy {accuracy}")),
+        (MEAN_CONFIDENCE, format!("mean confidence {confidence}")),
+    ]);
+    drawing.finish(description)
+}
+
+/// Numbers of items, by whether their answers are right. What is not finite is counted and left out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ByCorrectness {
+    pub correct: Vec<f64>,
+    pub incorrect: Vec<f64>,
+}
+
+/// What the numbers are, and what their axis shows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quantity {
+    /// With its unit: `tokens`.
+    pub label: String,
+    /// The numbers lie in `[0, 1]`.
+    pub unit_interval: bool,
+    pub numbers: ByCorrectness,
+}
+
+const BINS: usize = 24;
+
+/// A panel a quantity: the right answers' histogram upwards, the wrong ones' downwards, each as shares of its own
+/// group, so that their forms can be compared however many there are; lines at the medians.
+pub fn by_correctness(name: &str, title: &str, of: &str, quantities: &[Quantity]) -> Picture {
+    const CORRECT: Look = Look::Area("s0");
+    const INCORRECT: Look = Look::Hatched;
+    const MEDIANS: [Look; 2] = [Look::Line("ink", 2.0, "4 3"), Look::Line("s1", 2.0, "4 3")];
+    let (right, wrong) = quantities.first().map_or((0, 0), |q| (q.numbers.correct.len(), q.numbers.incorrect.len()));
+    let subtitle = format!("{of} · {right} correct, {wrong} incorrect");
+    let mut drawing = Drawing::new(name, title, &subtitle);
+    let mut description = subtitle + ".";
+    for Quantity { label, unit_interval, numbers: ByCorrectness { correct, incorrect } } in quantities {
+        let x = match unit_interval {
+            true => Axis::unit(label),
+            false => Axis::around(label, correct.iter().chain(incorrect).copied()),
+        };
+        let (up, down) = (shares(correct, &x), shares(incorrect, &x));
+        let max = up.iter().chain(&down).copied().fold(0.0, f64::max);
+        let (low, high) = x.domain;
+        let edge = |i: usize| low + (high - low) * i as f64 / BINS as f64;
+        let mut panel = drawing.panel(150.0, x, Axis::percent("share of group", max).mirrored());
+        for (i, (up, down)) in up.iter().zip(&down).enumerate() {
+            panel.draw(CORRECT, &[(edge(i), 0.0), (edge(i + 1), *up)]);
+            panel.draw(INCORRECT, &[(edge(i), 0.0), (edge(i + 1), -down)]);
+        }
+        panel.draw(Look::Line("axis", 1.0, ""), &[(low, 0.0), (high, 0.0)]);
+        let medians = [median(correct), median(incorrect)];
+        for ((look, at), end) in MEDIANS.into_iter().zip(medians).zip([max, -max]) {
+            panel.draw(look, &[(at, 0.0), (at, end)]);
+        }
+        if max == 0.0 {
+            panel.note("no numbers");
+        }
+        let [of_correct, of_incorrect] = [(correct, medians[0]), (incorrect, medians[1])].map(|(numbers, median)| {
+            let missing = numbers.iter().filter(|x| !x.is_finite()).count();
+            number(median) + &if missing > 0 { format!(", {missing} without") } else { String::new() }
+        });
+        description += &format!(" Median {label}: correct {of_correct}; incorrect {of_incorrect}.");
+    }
+    drawing.legend(&[
+        (CORRECT, "correct (upwards)".to_owned()),
+        (INCORRECT, "incorrect (downwards)".to_owned()),
+        (MEDIANS[0], "median, correct".to_owned()),
+        (MEDIANS[1], "median, incorrect".to_owned()),
+    ]);
+    drawing.finish(description)
+}
+
+/// The share of the finite numbers in each of [`BINS`] equal parts of the axis.
+fn shares(numbers: &[f64], axis: &Axis) -> [f64; BINS] {
+    let mut counts = [0usize; BINS];
+    for x in numbers.iter().filter(|x| x.is_finite()) {
+        counts[((axis.share(*x) * BINS as f64) as usize).min(BINS - 1)] += 1;
+    }
+    let all = counts.iter().sum::<usize>().max(1);
+    counts.map(|count| count as f64 / all as f64)
+}
+
+/// Of the finite numbers; NaN where there are none.
+fn median(numbers: &[f64]) -> f64 {
+    let mut finite: Vec<f64> = numbers.iter().copied().filter(|x| x.is_finite()).collect();
+    finite.sort_by(f64::total_cmp);
+    let half = |i: usize| finite.get(i).map_or(f64::NAN, |x| x / 2.0);
+    half(finite.len() / 2) + half(finite.len().saturating_sub(1) / 2)
+}
 
 /// The cost of one method.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,42 +174,46 @@ pub struct Bar {
     pub relative: f64,
 }
 
-const ROW: f64 = 20.0;
-
 /// A bar a method: the time of an item relative to plain generation, which is the line at 1.
 pub fn overhead(name: &str, of: &str, bars: &[Bar]) -> Picture {
+    const ROW: f64 = 20.0;
     let mut drawing = Drawing::new(name, "Time per item by method", &format!("{of} · plain generation = 1"));
-    let finite = bars.iter().map(|bar| bar.relative).filter(|x| x.is_finite());
+    let longest = bars.iter().map(|bar| bar.relative).filter(|x| x.is_finite()).fold(1.0, f64::max);
     let names = bars.iter().map(|bar| text::width(&bar.method, SMALL)).fold(0.0, f64::max).min(110.0);
     // Room for the value after the longest bar.
-    let x = Axis::to("time relative to plain generation (×)", finite.fold(1.0, f64::max) * 1.2);
+    let x = Axis::to("time relative to plain generation (×)", longest * 1.2);
     let rows = bars.len().max(3) as f64;
-    let ticks = bars.iter().enumerate().map(|(i, bar)| (rows - i as f64 - 0.5, text::cut(&bar.method, SMALL, names)));
+    let middle = |i: usize| rows - i as f64 - 0.5;
+    let ticks = bars.iter().enumerate().map(|(i, bar)| (middle(i), text::cut(&bar.method, SMALL, names)));
     let y = Axis { label: "method".to_owned(), domain: (0.0, rows), ticks: ticks.collect() };
-    let panel = drawing.panel(rows * ROW, x, y);
-    for (i, bar) in bars.iter().enumerate() {
-        let middle = rows - i as f64 - 0.5;
-        if !bar.relative.is_finite() {
-            drawing.write(panel.x(0.0) + 4.0, panel.y(middle) + 4.0, "start", "t-small f-dim", "not measured");
-            continue;
+    let mut panel = drawing.panel(rows * ROW, x, y);
+    for (i, Bar { relative, .. }) in bars.iter().enumerate() {
+        panel.draw(Look::Area("s0"), &[(0.0, middle(i) - 0.35), (*relative, middle(i) + 0.35)]);
+        match relative {
+            x if !x.is_finite() => panel.label((0.0, middle(i)), "dim", "not measured"),
+            x if *x < 1e3 => panel.label((*x, middle(i)), "ink", &format!("{x:.2}×")),
+            x => panel.label((*x, middle(i)), "ink", &format!("{x:.1e}×")),
         }
-        if let Some(area) = panel.rect((0.0, bar.relative), (middle - 0.35, middle + 0.35)) {
-            drawing.push(area.attr("class", "f-s0"));
-        }
-        let value =
-            if bar.relative < 1e3 { format!("{:.2}×", bar.relative) } else { format!("{:.1e}×", bar.relative) };
-        drawing.write(panel.x(bar.relative) + 4.0, panel.y(middle) + 4.0, "start", "t-small f-ink", &value);
     }
-    drawing.push(
-        panel
-            .line((1.0, 0.0), (1.0, rows))
-            .attr("class", "l-s1")
-            .attr("stroke-width", "1.5")
-            .attr("stroke-dasharray", "4 3"),
-    );
+    panel.draw(Look::Line("s1", 1.5, "4 3"), &[(1.0, 0.0), (1.0, rows)]);
     if bars.is_empty() {
-        drawing.nothing(&panel, "no timings");
+        panel.note("no timings");
     }
-    let list: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.method, text::number(bar.relative))).collect();
+    let list: Vec<String> = bars.iter().map(|bar| format!("{} {}", bar.method, number(bar.relative))).collect();
     drawing.finish(format!("Seconds an item relative to plain generation: {}.", list.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_group_add_up_and_medians_skip_what_is_not_finite() {
+        let axis = Axis::unit("");
+        let of = shares(&[0.0, 0.01, 1.0, f64::NAN], &axis);
+        assert_eq!((of[0], of[BINS - 1]), (2.0 / 3.0, 1.0 / 3.0));
+        assert!(shares(&[], &axis).iter().all(|share| *share == 0.0));
+        assert_eq!([median(&[f64::NAN, 3.0]), median(&[4.0, 1.0])], [3.0, 2.5]);
+        assert!(median(&[]).is_nan());
+    }
 }

@@ -1,10 +1,13 @@
-//! Risk–coverage curves.
+//! Pictures of lines and points: risk against coverage, calibration error against accuracy or ranking, attention and γ by
+//! distance.
 
 use super::Picture;
 use super::axis::Axis;
-use super::drawing::{Drawing, Panel, Sign, area_class, line_class, mark};
-use super::text::number;
+use super::drawing::{Drawing, Look};
 use super::theme;
+use crate::eval::metrics::pearson;
+use crate::report::term::number;
+use crate::uq::gamma::GammaFit;
 
 /// The curve of one method.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,65 +24,131 @@ pub struct Curve {
 
 /// Risk against coverage, a line a method, the best (smallest area) of the highlighted ones first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
-    let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
+    const GREY: Look = Look::Line("axis", 0.7, "");
     // Colours go to the highlighted ones as they come, not by rank, so that UQAC's is the same in all pictures.
-    let mut highlighted = 0;
-    let mut order: Vec<(usize, &Curve)> = Vec::new();
-    for curve in curves {
-        order.push((highlighted, curve));
-        highlighted += usize::from(curve.highlighted);
-    }
-    let key = |curve: &Curve| if curve.aurc.is_finite() { curve.aurc } else { f64::INFINITY };
-    order.sort_by(|(_, a), (_, b)| key(a).total_cmp(&key(b)));
-    let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).filter(|risk| risk.is_finite());
-    let y = Axis::percent("risk (wrong among the answered)", max.fold(0.0, f64::max));
-    let panel = drawing.panel(240.0, Axis::percent("coverage (answered)", 1.0), y);
+    let mut colours = (0..).map(Look::series);
+    let mut order: Vec<(Option<Look>, &Curve)> =
+        curves.iter().map(|curve| (curve.highlighted.then(|| colours.next()).flatten(), curve)).collect();
+    order.sort_by(|(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
+    let (shown, grey): (Vec<_>, Vec<_>) = order.iter().partition(|(look, _)| look.is_some());
+    let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
+    let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.0, f64::max);
+    let (x, y) = (Axis::percent("coverage (answered)", 1.0), Axis::percent("risk (wrong among the answered)", max));
+    let mut panel = drawing.panel(240.0, x, y);
     // The best are drawn last, over the others.
-    let (shown, grey): (Vec<_>, Vec<_>) = order.iter().copied().partition(|(_, curve)| curve.highlighted);
-    for &(i, curve) in grey.iter().rev().chain(shown.iter().rev()) {
-        let (line, area, width, dashes) = match curve.highlighted {
-            true => (line_class(i), area_class(i), "2", theme::series(i).1),
-            false => ("l-axis".to_owned(), "f-axis".to_owned(), "0.7", ""),
-        };
-        match thinned(curve, &panel).as_slice() {
-            [] => {}
-            [(x, y)] => drawing.push(mark(i, panel.x(*x), panel.y(*y), &area)),
-            points => {
-                let path = panel.path(points).attr("class", &line).attr("stroke-width", width);
-                drawing.push(path.attr("stroke-dasharray", dashes).attr("stroke-linejoin", "round"));
-            }
-        }
+    for (look, curve) in grey.iter().rev().chain(shown.iter().rev()) {
+        panel.draw(look.unwrap_or(GREY), &curve.points);
     }
-    if curves.iter().all(|curve| thinned(curve, &panel).is_empty()) {
-        drawing.nothing(&panel, "no items with a score");
+    if !curves.iter().flat_map(|curve| &curve.points).any(|(x, y)| x.is_finite() && y.is_finite()) {
+        panel.note("no items with a score");
     }
-    let entry = |&(i, curve): &(usize, &Curve)| {
-        let sign = Sign::Line { class: line_class(i), dashes: theme::series(i).1 };
-        (sign, format!("{} ({})", curve.method, number(curve.aurc)))
-    };
-    let others = match grey.len() {
-        0 => None,
-        n => Some((Sign::Line { class: "l-axis".to_owned(), dashes: "" }, format!("{n} other methods"))),
-    };
-    drawing.legend(&shown.iter().map(entry).chain(others).collect::<Vec<_>>());
-    let areas: Vec<String> =
-        order.iter().map(|(_, curve)| format!("{} {}", curve.method, number(curve.aurc))).collect();
+    let named =
+        |curve: &Curve, brackets: [&str; 2]| curve.method.clone() + brackets[0] + &number(curve.aurc) + brackets[1];
+    let entries = shown.iter().filter_map(|(look, curve)| Some(((*look)?, named(curve, [" (", ")"]))));
+    let others = (!grey.is_empty()).then(|| (GREY, format!("{} other methods", grey.len())));
+    drawing.legend(&entries.chain(others).collect::<Vec<_>>());
     drawing.finish(format!(
         "The share of wrong answers among those given, as the share of items answered grows from the most confident on. \
          Area under the curve by method, best first: {}.",
-        areas.join(", ")
+        order.iter().map(|(_, curve)| named(curve, [" ", ""])).collect::<Vec<_>>().join(", ")
     ))
 }
 
-/// One point for each unit of the picture's width, the last that falls there; the ends stay.
-fn thinned(curve: &Curve, panel: &Panel) -> Vec<(f64, f64)> {
-    let column = |x: f64| (panel.x(x) - panel.x(0.0)).round() as i64;
-    let mut kept: Vec<(f64, f64)> = Vec::new();
-    for point in curve.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()) {
-        if kept.len() > 1 && kept.last().is_some_and(|last| column(last.0) == column(point.0)) {
-            kept.pop();
-        }
-        kept.push(point);
+/// One model on one task, or under one setting.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What the colour says.
+    pub model: String,
+    /// What the shape says.
+    pub task: String,
+    pub accuracy: f64,
+    pub auroc: f64,
+    pub ece: f64,
+}
+
+/// A point a model and task: the model is the colour, the task the shape.
+pub fn ece_accuracy(name: &str, method: &str, points: &[Point]) -> Picture {
+    let (title, axis) = ("Calibration error against accuracy", Axis::percent("accuracy", 1.0));
+    scatter(name, title, method, points, axis, |point| point.accuracy)
+}
+
+/// The same against AUROC.
+pub fn ece_auroc(name: &str, method: &str, points: &[Point]) -> Picture {
+    let (title, axis) = ("Calibration error against ranking", Axis::around("AUROC", points.iter().map(|p| p.auroc)));
+    scatter(name, title, method, points, axis, |point| point.auroc)
+}
+
+/// ECE against what the axis has of each point.
+fn scatter(name: &str, title: &str, method: &str, points: &[Point], axis: Axis, x: fn(&Point) -> f64) -> Picture {
+    let what = axis.label.clone();
+    let shown: Vec<&Point> = points.iter().filter(|p| x(p).is_finite() && p.ece.is_finite()).collect();
+    let pairs: Vec<(f64, f64)> = shown.iter().map(|point| (x(point), point.ece)).collect();
+    let correlation = pearson(&pairs).map(|r| format!(" · Pearson r = {r:.2} over {} points", pairs.len()));
+    let correlation = correlation.unwrap_or_default();
+    let subtitle = format!("confidence: {method} · lower right is better{correlation}");
+    let mut drawing = Drawing::new(name, title, &subtitle);
+    let max = pairs.iter().map(|pair| pair.1).fold(0.0, f64::max);
+    let mut panel = drawing.panel(240.0, axis, Axis::to("ECE", max * 1.05));
+    let (models, tasks) = (distinct(points, |p| &p.model), distinct(points, |p| &p.task));
+    for (point, pair) in shown.iter().zip(&pairs) {
+        let place = |among: &[&str], name: &str| among.iter().position(|other| *other == name).unwrap_or(0);
+        let colour = theme::colour(place(&models, &point.model));
+        panel.draw(Look::Mark(place(&tasks, &point.task), colour), &[*pair]);
     }
-    kept
+    if shown.is_empty() {
+        panel.note("nothing to compare");
+    }
+    let model = |(i, model): (usize, &&str)| (Look::Area(theme::colour(i)), model.to_string());
+    let task = |(i, task): (usize, &&str)| (Look::Mark(i, "dim"), task.to_string());
+    drawing.legend(&models.iter().enumerate().map(model).collect::<Vec<_>>());
+    drawing.legend(&tasks.iter().enumerate().map(task).collect::<Vec<_>>());
+    let sentence = |p: &Point| format!(" {} on {}: {what} {}, ECE {}.", p.model, p.task, number(x(p)), number(p.ece));
+    let sentences: String = points.iter().map(sentence).collect();
+    drawing.finish(format!("Expected calibration error of {method} against {what}{correlation}.{sentences}"))
+}
+
+/// In the order of their first appearance.
+fn distinct<'a>(points: &'a [Point], name: fn(&Point) -> &String) -> Vec<&'a str> {
+    let mut names: Vec<&str> = Vec::new();
+    for name in points.iter().map(name) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The mean attention at each distance with the line that the nearest are measured against; below, γ by distance beside the
+/// published one.
+pub fn gamma(name: &str, of: &str, fit: &GammaFit) -> Picture {
+    const ATTENTION: Look = Look::Area("s0");
+    const LINE: Look = Look::Line("s1", 2.0, "6 3");
+    const HERE: Look = Look::Mark(0, "s0");
+    const PUBLISHED: Look = Look::Mark(1, "s5");
+    let subtitle = format!("{of} · mean of {} rows and heads", fit.rows);
+    let mut drawing = Drawing::new(name, "Attention by distance, and γ", &subtitle);
+    let x = Axis::to("distance (tokens)", fit.attention.len() as f64 + 0.5);
+    let max = fit.attention.iter().chain(&fit.line).copied().fold(0.0, f64::max);
+    let by_distance = |values: &[f64]| (1..).map(f64::from).zip(values.iter().copied()).collect::<Vec<_>>();
+    let mut panel = drawing.panel(150.0, x.clone(), Axis::to("share of attention", max));
+    for (distance, share) in by_distance(&fit.attention) {
+        panel.draw(ATTENTION, &[(distance - 0.4, 0.0), (distance + 0.4, share)]);
+    }
+    panel.draw(LINE, &by_distance(&fit.line));
+    let mut panel = drawing.panel(120.0, x, Axis::unit("γ"));
+    panel.draw(PUBLISHED, &by_distance(&fit.published));
+    panel.draw(HERE, &by_distance(&fit.gamma));
+    drawing.legend(&[
+        (ATTENTION, "attention".to_owned()),
+        (LINE, format!("line through {} and {}", fit.gamma.len() + 1, fit.attention.len())),
+        (HERE, format!("γ here, rms difference {}", number(fit.difference))),
+        (PUBLISHED, "γ as published".to_owned()),
+    ]);
+    let list = |values: &[f64]| values.iter().map(|x| number(*x)).collect::<Vec<_>>().join(", ");
+    drawing.finish(format!(
+        "Mean share of a row's attention by distance: {}. γ, nearest first: {}; as published: {}.",
+        list(&fit.attention),
+        list(&fit.gamma),
+        list(&fit.published)
+    ))
 }

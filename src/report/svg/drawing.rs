@@ -1,21 +1,39 @@
 //! A picture under construction: title, panels with axes, legend, one below the other.
 
 use super::axis::Axis;
-use super::element::{Element, units};
-use super::text;
+use super::text::{self, SMALL, escape};
 use super::{Picture, theme};
 
-const WIDTH: f64 = 420.0;
+pub const WIDTH: f64 = 420.0;
 const EDGE: f64 = 10.0;
 /// What tick labels and the axis title take on the left, if no label is wider; the same for panels below each other.
 const LEFT: f64 = 66.0;
-/// Size of text, of titles, and of ticks and legends.
+/// Size of text and of titles.
 const SIZE: f64 = 12.0;
 const TITLE: f64 = 14.0;
 /// How much wider bold text is.
 const BOLD: f64 = 1.1;
-/// Size of the small text, in units of the picture.
-pub const SMALL: f64 = 11.0;
+
+/// How something looks, in a panel and before its name in the legend. Colours are roles of [`theme`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Look {
+    /// Filled with a colour.
+    Area(&'static str),
+    /// Hatched, with an edge.
+    Hatched,
+    /// A colour, a width and dashes.
+    Line(&'static str, f64, &'static str),
+    /// A shape's number and a colour.
+    Mark(usize, &'static str),
+}
+
+impl Look {
+    /// The i-th of many lines.
+    pub fn series(i: usize) -> Look {
+        let (colour, dashes) = theme::series(i);
+        Look::Line(colour, 2.0, dashes)
+    }
+}
 
 /// A picture in the making: title, panels and legend from top to bottom.
 pub struct Drawing {
@@ -27,8 +45,8 @@ pub struct Drawing {
 }
 
 /// Where data goes: the inside of a pair of axes.
-#[derive(Clone, Debug)]
-pub struct Panel {
+pub struct Panel<'d> {
+    drawing: &'d mut Drawing,
     x: Axis,
     y: Axis,
     left: f64,
@@ -37,236 +55,196 @@ pub struct Panel {
     height: f64,
 }
 
-impl Panel {
-    /// The place of a value on the horizontal axis, in units of the picture.
-    pub fn x(&self, value: f64) -> f64 {
-        self.left + self.x.share(value) * self.width
+impl Panel<'_> {
+    /// The place of a point, in units of the picture.
+    fn place(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        (self.left + self.x.share(x) * self.width, self.top + (1.0 - self.y.share(y)) * self.height)
     }
 
-    /// The place of a value on the vertical axis, in units of the picture.
-    pub fn y(&self, value: f64) -> f64 {
-        self.top + (1.0 - self.y.share(value)) * self.height
-    }
-
-    /// The area between two corners, in data; `None` where nothing of it could be seen.
-    pub fn rect(&self, x: (f64, f64), y: (f64, f64)) -> Option<Element> {
-        let (x0, x1) = (self.x(x.0.min(x.1)), self.x(x.0.max(x.1)));
-        let (y0, y1) = (self.y(y.0.max(y.1)), self.y(y.0.min(y.1)));
-        let rect = Element::new("rect").num("x", x0).num("y", y0).num("width", x1 - x0).num("height", y1 - y0);
-        (x1 - x0 >= 0.01 && y1 - y0 >= 0.01).then_some(rect)
-    }
-
-    /// A line between two points in data coordinates.
-    pub fn line(&self, from: (f64, f64), to: (f64, f64)) -> Element {
-        let (x1, y1, x2, y2) = (self.x(from.0), self.y(from.1), self.x(to.0), self.y(to.1));
-        Element::new("line").num("x1", x1).num("y1", y1).num("x2", x2).num("y2", y2)
-    }
-
-    /// A line through the points, all finite.
-    pub fn path(&self, points: &[(f64, f64)]) -> Element {
-        let mut d = String::new();
-        for (i, (x, y)) in points.iter().enumerate() {
-            let command = if i == 0 { 'M' } else { 'L' };
-            d += &format!("{command}{} {}", units(self.x(*x)), units(self.y(*y)));
+    /// Draws an area between two corners, a line through points, or a mark at each point, all in data. Points with a number
+    /// that is not finite are left out, and of a line those that share a unit of the picture's width with a later one.
+    pub fn draw(&mut self, look: Look, points: &[(f64, f64)]) {
+        let mut places: Vec<(f64, f64)> = Vec::new();
+        for point in points.iter().filter(|(x, y)| x.is_finite() && y.is_finite()) {
+            let place = self.place(*point);
+            let column = |x: f64| (x - self.left).round();
+            let crowded = |last: &(f64, f64)| column(last.0) == column(place.0);
+            if matches!(look, Look::Line(..)) && places.len() > 1 && places.last().is_some_and(crowded) {
+                places.pop();
+            }
+            places.push(place);
         }
-        Element::new("path").attr("d", &d)
+        self.drawing.draw(look, &places);
     }
-}
 
-/// What stands before a legend's text.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Sign {
-    /// A line of a class, with dashes.
-    Line { class: String, dashes: &'static str },
-    /// A filled area of a class.
-    Area { class: String },
-    /// A hatched area with a pattern's name.
-    Hatched { pattern: &'static str, class: String },
-    /// A shape's number and class.
-    Mark { shape: usize, class: String },
+    /// Small text to the right of a point.
+    pub fn label(&mut self, point: (f64, f64), role: &str, text: &str) {
+        let (x, y) = self.place(point);
+        self.drawing.write(x + 4.0, y + 4.0, "start", &format!("t-small f-{role}"), text);
+    }
+
+    /// A note in the middle of a panel that has nothing to show.
+    pub fn note(&mut self, note: &str) {
+        let (x, y) = (self.left + self.width / 2.0, self.top + self.height / 2.0);
+        self.drawing.write(x, y, "middle", "f-dim", note);
+    }
+
+    /// Grid and ticks.
+    fn axes(&mut self) {
+        const GRID: Look = Look::Line("grid", 1.0, "");
+        let ((x0, x1), (y0, y1)) = (self.x.domain, self.y.domain);
+        for (at, text) in self.y.ticks.clone() {
+            self.draw(GRID, &[(x0, at), (x1, at)]);
+            let (left, y) = self.place((x0, at));
+            self.drawing.write(left - 6.0, y + 4.0, "end", "t-small f-dim", &text);
+        }
+        let room = self.width / (self.x.ticks.len().max(2) - 1) as f64;
+        let every = ((self.x.widest().max(1.0) + 8.0) / room).ceil() as usize;
+        for (i, (at, text)) in self.x.ticks.clone().into_iter().enumerate() {
+            self.draw(GRID, &[(at, y0), (at, y1)]);
+            if i.is_multiple_of(every) {
+                let (x, bottom) = self.place((at, y0));
+                // The last one must not leave the picture.
+                let x = x.min(WIDTH - 2.0 - text::width(&text, SMALL) / 2.0);
+                self.drawing.write(x, bottom + 16.0, "middle", "t-small f-dim", &text);
+            }
+        }
+        self.draw(Look::Line("axis", 1.0, ""), &[(x0, y1), (x0, y0), (x1, y0)]);
+    }
 }
 
 impl Drawing {
-    /// `subtitle` says what is shown: model, task, items, the number that sums it up.
+    /// `name`: letters, digits, `.`, `-` and `_`. `subtitle` says what is shown: model, task, items, the number that sums it
+    /// up.
     pub fn new(name: &str, title: &str, subtitle: &str) -> Drawing {
         let mut drawing = Drawing { name: name.to_owned(), title: title.to_owned(), body: String::new(), y: EDGE };
-        for line in text::wrap(title, TITLE * BOLD, WIDTH - 2.0 * EDGE, 2) {
-            drawing.y += 17.0;
-            drawing.write(EDGE, drawing.y - 3.0, "start", "t-title f-ink", &line);
-        }
-        for line in text::wrap(subtitle, SIZE, WIDTH - 2.0 * EDGE, 3) {
-            drawing.y += 16.0;
-            drawing.write(EDGE, drawing.y - 2.0, "start", "f-dim", &line);
+        drawing.body += &format!(
+            "<pattern id=\"{name}-hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
+             patternTransform=\"rotate(45)\"><path d=\"M0 0V6\" class=\"l-s1\" stroke-width=\"2.5\"/></pattern>"
+        );
+        for (text, size, lines, height, class) in
+            [(title, TITLE * BOLD, 2, 17.0, "t-title f-ink"), (subtitle, SIZE, 3, 16.0, "f-dim")]
+        {
+            for line in text::wrap(text, size, WIDTH - 2.0 * EDGE, lines) {
+                drawing.y += height;
+                drawing.write(EDGE, drawing.y - 3.0, "start", class, &line);
+            }
         }
         drawing
     }
 
-    /// Adds an element on top of those before it.
-    pub fn push(&mut self, element: Element) {
-        self.body += &element.into_xml();
-    }
-
     /// Adds text on top; `anchor` is SVG's `text-anchor`.
-    pub fn write(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
-        let element = Element::new("text").num("x", x).num("y", y).attr("text-anchor", anchor).attr("class", class);
-        self.push(element.text(text));
+    fn write(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
+        let ([x, y], text) = ([x, y].map(units), escape(text));
+        self.body += &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>");
     }
 
-    /// A hatching that [`Sign::Hatched`] and [`Drawing::hatch`] use.
-    pub fn pattern(&mut self, pattern: &str, class: &str) {
-        let line = Element::new("path").attr("d", "M0 0V6").attr("class", class).attr("stroke-width", "2.5");
-        let element = Element::new("pattern").attr("id", &self.id(pattern));
-        let element = element.attr("width", "6").attr("height", "6").attr("patternUnits", "userSpaceOnUse");
-        self.push(element.attr("patternTransform", "rotate(45)").content(&line.into_xml()));
-    }
-
-    /// Fills an area with a hatching and draws its edge.
-    pub fn hatch(&mut self, area: Element, pattern: &str, class: &str) {
-        let fill = format!("url(#{})", self.id(pattern));
-        self.push(area.attr("fill", &fill).attr("class", class).attr("stroke-width", "1"));
-    }
-
-    fn id(&self, part: &str) -> String {
-        format!("{}-{part}", self.name)
+    /// As [`Panel::draw`], in units of the picture; a line of one point is a dot.
+    fn draw(&mut self, look: Look, points: &[(f64, f64)]) {
+        let attributes = match look {
+            Look::Area(role) => format!("class=\"f-{role} l-paper\" stroke-width=\"0.5\""),
+            Look::Hatched => format!("class=\"l-s1\" fill=\"url(#{}-hatch)\"", self.name),
+            Look::Line(role, width, dashes) => {
+                format!("class=\"l-{role}\" stroke-width=\"{width}\" stroke-dasharray=\"{dashes}\"")
+            }
+            Look::Mark(_, role) => format!("class=\"f-{role} l-paper\""),
+        };
+        let at = |(x, y): &(f64, f64)| format!("{} {}", units(*x), units(*y));
+        match (look, points) {
+            (Look::Area(_) | Look::Hatched, &[(x0, y0), (x1, y1)]) => {
+                let (width, height) = ((x1 - x0).abs(), (y1 - y0).abs());
+                let [x, y, w, h] = [x0.min(x1), y0.min(y1), width, height].map(units);
+                if width >= 0.01 && height >= 0.01 {
+                    self.body += &format!("<rect x=\"{x}\" y=\"{y}\" width=\"{w}\" height=\"{h}\" {attributes}/>");
+                }
+            }
+            (Look::Line(role, ..), [_]) => self.draw(Look::Mark(0, role), points),
+            (Look::Line(..), [_, _, ..]) => {
+                let line = points.iter().map(at).collect::<Vec<_>>().join("L");
+                self.body += &format!("<path d=\"M{line}\" {attributes}/>");
+            }
+            (Look::Mark(shape, _), _) => {
+                for point in points {
+                    self.body += &format!("<path d=\"M{}{}\" {attributes}/>", at(point), SHAPES[shape % SHAPES.len()]);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Axes with their grid, titles and ticks; the space below the last part is taken.
-    pub fn panel(&mut self, height: f64, x: Axis, y: Axis) -> Panel {
-        let widest = y.ticks.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max);
-        let left = (32.0 + widest).clamp(LEFT, WIDTH / 3.0);
-        let panel = Panel { x, y, left, top: self.y + 12.0, width: WIDTH - EDGE - 6.0 - left, height };
-        self.grid(&panel);
-        self.ticks(&panel);
-        let (bottom, middle) = (panel.top + height, panel.left + panel.width / 2.0);
-        self.write(middle, bottom + 33.0, "middle", "f-ink", &panel.x.label);
-        let at = format!("translate({} {}) rotate(-90)", units(EDGE + SIZE), units(panel.top + height / 2.0));
-        let label = Element::new("text").attr("transform", &at).attr("text-anchor", "middle").attr("class", "f-ink");
-        self.push(label.text(&panel.y.label));
+    pub fn panel(&mut self, height: f64, x: Axis, y: Axis) -> Panel<'_> {
+        let left = (32.0 + y.widest()).clamp(LEFT, WIDTH / 3.0);
+        let (top, width) = (self.y + 12.0, WIDTH - EDGE - 6.0 - left);
+        let bottom = top + height;
+        self.write(left + width / 2.0, bottom + 33.0, "middle", "f-ink", &x.label);
+        let ([across, up], label) = ([EDGE + SIZE, top + height / 2.0].map(units), escape(&y.label));
+        self.body += &format!(
+            "<text transform=\"translate({across} {up}) rotate(-90)\" text-anchor=\"middle\" class=\"f-ink\">{label}</text>"
+        );
         self.y = bottom + 38.0;
+        let mut panel = Panel { drawing: self, x, y, left, top, width, height };
+        panel.axes();
         panel
     }
 
-    fn grid(&mut self, panel: &Panel) {
-        let (across, up) = (panel.x.domain, panel.y.domain);
-        for (at, _) in &panel.y.ticks {
-            self.push(panel.line((across.0, *at), (across.1, *at)).attr("class", "l-grid"));
-        }
-        for (at, _) in &panel.x.ticks {
-            self.push(panel.line((*at, up.0), (*at, up.1)).attr("class", "l-grid"));
-        }
-        self.push(panel.line((across.0, up.0), (across.1, up.0)).attr("class", "l-axis"));
-        self.push(panel.line((across.0, up.0), (across.0, up.1)).attr("class", "l-axis"));
-    }
-
-    fn ticks(&mut self, panel: &Panel) {
-        let bottom = panel.top + panel.height;
-        for (at, text) in &panel.y.ticks {
-            self.write(panel.left - 6.0, panel.y(*at) + 4.0, "end", "t-small f-dim", text);
-        }
-        let widest = panel.x.ticks.iter().map(|(_, text)| text::width(text, SMALL)).fold(1.0, f64::max);
-        let room = panel.width / (panel.x.ticks.len().max(2) - 1) as f64;
-        let every = ((widest + 8.0) / room).ceil().max(1.0) as usize;
-        for (at, text) in panel.x.ticks.iter().step_by(every) {
-            // The last one must not leave the picture.
-            let x = panel.x(*at).min(WIDTH - 2.0 - text::width(text, SMALL) / 2.0);
-            self.write(x, bottom + 16.0, "middle", "t-small f-dim", text);
-        }
-    }
-
-    /// A note in the middle of a panel that has nothing to show.
-    pub fn nothing(&mut self, panel: &Panel, note: &str) {
-        let (x, y) = (panel.left + panel.width / 2.0, panel.top + panel.height / 2.0);
-        self.write(x, y, "middle", "f-dim", note);
-    }
-
-    /// Explains the signs, in as many columns as fit.
-    pub fn legend(&mut self, entries: &[(Sign, String)]) {
+    /// Explains the looks, in as many columns as fit.
+    pub fn legend(&mut self, entries: &[(Look, String)]) {
         const ROW: f64 = 17.0;
         const SIGN: f64 = 25.0;
         let room = WIDTH - 2.0 * EDGE;
         let widest = entries.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max) + SIGN + 3.0;
         let columns = ((room / widest).floor().max(1.0) as usize).min(4);
         let rows = entries.len().div_ceil(columns);
-        let column_width = if columns > 1 { room / columns as f64 } else { room };
-        for (i, (sign, text)) in entries.iter().enumerate() {
-            let (column, row) = (i / rows.max(1), i % rows.max(1));
-            let x = EDGE + column as f64 * column_width;
-            let y = self.y + 10.0 + row as f64 * ROW;
-            self.sign(sign, x, y);
+        let column_width = room / columns as f64;
+        for (i, (look, text)) in entries.iter().enumerate() {
+            let (column, row) = (i / rows, i % rows);
+            let (x, y) = (EDGE + column as f64 * column_width, self.y + 10.0 + row as f64 * ROW);
+            match *look {
+                Look::Area(role) => self.draw(Look::Line(role, 10.0, ""), &[(x, y), (x + 20.0, y)]),
+                Look::Hatched => self.draw(*look, &[(x, y - 5.0), (x + 20.0, y + 5.0)]),
+                Look::Line(..) => self.draw(*look, &[(x, y), (x + 20.0, y)]),
+                Look::Mark(..) => self.draw(*look, &[(x + 10.0, y)]),
+            }
             let text = text::cut(text, SMALL, column_width - SIGN);
             self.write(x + SIGN, y + 4.0, "start", "t-small f-ink", &text);
         }
         self.y += rows as f64 * ROW + 6.0;
     }
 
-    fn sign(&mut self, sign: &Sign, x: f64, y: f64) {
-        let area = || Element::new("rect").num("x", x).num("y", y - 5.0).num("width", 20.0).num("height", 10.0);
-        match sign {
-            Sign::Line { class, dashes } => {
-                let line = Element::new("line").num("x1", x).num("y1", y).num("x2", x + 20.0).num("y2", y);
-                self.push(line.attr("class", class).attr("stroke-width", "2").attr("stroke-dasharray", dashes));
-            }
-            Sign::Area { class } => self.push(area().attr("class", class)),
-            Sign::Hatched { pattern, class } => self.hatch(area(), pattern, class),
-            Sign::Mark { shape, class } => self.push(mark(*shape, x + 10.0, y, class)),
-        }
-    }
-
     /// `description`: the picture in words.
     pub fn finish(self, description: String) -> Picture {
-        let height = (self.y + EDGE).ceil();
-        let paper = Element::new("rect").num("width", WIDTH).num("height", height).attr("class", "f-paper");
-        Picture {
-            name: self.name,
-            title: self.title,
-            description,
-            width: WIDTH as u32,
-            height: height as u32,
-            body: paper.into_xml() + &self.body,
-        }
+        let height = (self.y + EDGE).ceil() as u32;
+        let paper = format!("<rect width=\"{WIDTH}\" height=\"{height}\" class=\"f-paper\"/>");
+        Picture { name: self.name, title: self.title, description, height, body: paper + &self.body }
     }
 }
 
-/// The classes of a line and of an area in a series' colour.
-pub fn line_class(i: usize) -> String {
-    format!("l-s{}", theme::series(i).0)
+/// What follows `M x y` in the path of each shape around that point: circle, square, triangles, diamond, cross.
+const SHAPES: [&str; 8] = [
+    "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
+    "m-4.5-4.5h9v9h-9z",
+    "m0-6 5.5 10h-11z",
+    "m0-6.5 6.5 6.5-6.5 6.5-6.5-6.5z",
+    "m0 6-5.5-10h11z",
+    "m-2-6h4v4h4v4h-4v4h-4v-4h-4v-4h4z",
+    "m-6 0 10-5.5v11z",
+    "m6 0-10-5.5v11z",
+];
+
+/// A length with at most two decimals. One that is not finite has no place in a picture; it becomes 0.
+fn units(value: f64) -> String {
+    let rounded = (value * 100.0).round() / 100.0;
+    if rounded.is_finite() && rounded != 0.0 { rounded.to_string() } else { "0".to_owned() } // no "-0"
 }
 
-/// The class that fills the i-th area.
-pub fn area_class(i: usize) -> String {
-    format!("f-s{}", theme::series(i).0)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// One of eight shapes around a point.
-pub fn mark(shape: usize, x: f64, y: f64, class: &str) -> Element {
-    const R: f64 = 5.0;
-    let polygon = |corners: &[(f64, f64)]| {
-        let points: Vec<String> =
-            corners.iter().map(|(dx, dy)| format!("{},{}", units(x + dx * R), units(y + dy * R))).collect();
-        Element::new("polygon").attr("points", &points.join(" "))
-    };
-    let shape = match shape % 8 {
-        0 => Element::new("circle").num("cx", x).num("cy", y).num("r", R),
-        1 => polygon(&[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]),
-        2 => polygon(&[(0.0, -1.2), (1.1, 0.8), (-1.1, 0.8)]),
-        3 => polygon(&[(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)]),
-        4 => polygon(&[(0.0, 1.2), (1.1, -0.8), (-1.1, -0.8)]),
-        5 => polygon(&[
-            (-0.4, -1.2),
-            (0.4, -1.2),
-            (0.4, -0.4),
-            (1.2, -0.4),
-            (1.2, 0.4),
-            (0.4, 0.4),
-            (0.4, 1.2),
-            (-0.4, 1.2),
-            (-0.4, 0.4),
-            (-1.2, 0.4),
-            (-1.2, -0.4),
-            (-0.4, -0.4),
-        ]),
-        6 => polygon(&[(-1.2, 0.0), (0.8, -1.1), (0.8, 1.1)]),
-        _ => polygon(&[(1.2, 0.0), (-0.8, -1.1), (-0.8, 1.1)]),
-    };
-    shape.attr("class", &format!("{class} l-paper"))
+    #[test]
+    fn lengths_are_short() {
+        let lengths = [1.0, 1.005, -0.001, 12.345678, f64::NAN, f64::INFINITY].map(units);
+        assert_eq!(lengths, ["1", "1", "0", "12.35", "0", "0"]);
+    }
 }

@@ -2,8 +2,7 @@
 //! setting, hatching, and a title and description for screen readers.
 //!
 //! ```text
-//! numbers ─ chart (reliability, curves, histogram, scatter, bars, gamma) ─ drawing (title, panels, axes, legend) ─ Picture
-//!                                                                   (drawing, axis, text, element)
+//! numbers ─ chart (bars, curves) ─ drawing (title, panels, legend; by axis, text, theme) ─ Picture
 //! ```
 //!
 //! A [`Picture`] is 420 units wide, so that its text can be read on a telephone; it names every colour by a class of
@@ -13,23 +12,12 @@ mod axis;
 mod bars;
 mod curves;
 mod drawing;
-mod element;
-mod gamma;
-mod histogram;
-mod reliability;
-mod scatter;
 mod text;
 pub mod theme;
 
-pub use bars::{Bar, overhead};
-pub use curves::{Curve, risk_coverage};
-pub use gamma::gamma;
-pub use histogram::{ByCorrectness, Quantity, by_correctness};
-pub use reliability::{Bin, Reliability, reliability};
-pub use scatter::{Point, ece_accuracy, ece_auroc};
-
-use element::Element;
-pub(crate) use element::escape;
+pub use bars::{Bar, Bin, ByCorrectness, Quantity, Reliability, by_correctness, overhead, reliability};
+pub use curves::{Curve, Point, ece_accuracy, ece_auroc, gamma, risk_coverage};
+pub(crate) use text::escape;
 
 /// A finished picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +28,6 @@ pub struct Picture {
     pub title: String,
     /// The picture in words.
     pub description: String,
-    width: u32,
     height: u32,
     body: String,
 }
@@ -48,30 +35,22 @@ pub struct Picture {
 impl Picture {
     /// A file of its own, with the style table in it.
     pub fn standalone(&self) -> String {
-        let declaration = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
-        format!("{declaration}{}\n", self.svg(Some(&theme::style_sheet())))
+        let style = format!("<style>{}</style>", escape(&theme::style_sheet()));
+        format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", self.svg(&style))
     }
 
     /// For a page that has [`theme::style_sheet`] already.
     pub fn inline(&self) -> String {
-        self.svg(None)
+        self.svg("")
     }
 
-    fn svg(&self, style: Option<&str>) -> String {
-        let (title, description) = (format!("{}-title", self.name), format!("{}-desc", self.name));
-        let style = style.map(|css| Element::new("style").text(css).into_xml()).unwrap_or_default();
-        let titles = [("title", &title, &self.title), ("desc", &description, &self.description)]
-            .map(|(tag, id, text)| Element::new(tag).attr("id", id).text(text).into_xml());
-        let content = format!("{}{style}{}", titles.concat(), self.body);
-        Element::new("svg")
-            .attr("xmlns", "http://www.w3.org/2000/svg")
-            .attr("class", "picture")
-            .attr("viewBox", &format!("0 0 {} {}", self.width, self.height))
-            .attr("width", &self.width.to_string())
-            .attr("height", &self.height.to_string())
-            .attr("role", "img")
-            .attr("aria-labelledby", &format!("{title} {description}"))
-            .content(&content)
-            .into_xml()
+    fn svg(&self, style: &str) -> String {
+        let Picture { name, height, body, .. } = self;
+        let (width, title, description) = (drawing::WIDTH, escape(&self.title), escape(&self.description));
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"picture\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
+             height=\"{height}\" role=\"img\" aria-labelledby=\"{name}-title {name}-desc\">\
+             <title id=\"{name}-title\">{title}</title><desc id=\"{name}-desc\">{description}</desc>{style}{body}</svg>"
+        )
     }
 }

@@ -1,6 +1,11 @@
-//! How wide a text is going to be, without fonts: an estimate, on the wide side, for common sans-serif fonts.
+//! Text in a picture: escaped, cut and wrapped. How wide it is going to be is an estimate without fonts, on the wide side,
+//! for common sans-serif fonts.
 
 use crate::report::term::sanitize;
+use minijinja::HtmlEscape;
+
+/// Size of ticks and legends.
+pub const SMALL: f64 = 11.0;
 
 /// Width in units of a text drawn at `size`.
 pub fn width(text: &str, size: f64) -> f64 {
@@ -19,17 +24,7 @@ fn em(c: char) -> f64 {
 
 /// The text cut to `max` units, with an ellipsis where something is missing.
 pub fn cut(text: &str, size: f64, max: f64) -> String {
-    if width(text, size) <= max {
-        return text.to_owned();
-    }
-    let mut used = width("…", size);
-    let fits = |c: &char| {
-        used += em(*c) * size;
-        used <= max
-    };
-    let mut short: String = text.chars().take_while(fits).collect();
-    short.push('…');
-    short
+    sanitize::cut_to(text, max / size, em)
 }
 
 /// Lines of at most `max` units, broken at spaces; at most `lines` of them, the last one cut.
@@ -46,15 +41,10 @@ pub fn wrap(text: &str, size: f64, max: f64, lines: usize) -> Vec<String> {
     wrapped.iter().map(|line| cut(line, size, max)).collect()
 }
 
-/// A number for a person: three decimals, fewer for large ones; a dash where there is none.
-pub fn number(x: f64) -> String {
-    match x.abs() {
-        a if !a.is_finite() => "–".to_owned(),
-        a if a >= 1e6 => format!("{x:.1e}"),
-        a if a >= 100.0 => format!("{x:.0}"),
-        a if a >= 10.0 => format!("{x:.1}"),
-        _ => format!("{x:.3}"),
-    }
+/// Text for an element or an attribute, made harmless to show.
+pub fn escape(text: &str) -> String {
+    const NO_CHARACTERS: [char; 2] = ['\u{fffe}', '\u{ffff}']; // in XML
+    HtmlEscape(&sanitize::visible(text).replace(NO_CHARACTERS, "\u{fffd}")).to_string()
 }
 
 #[cfg(test)]
@@ -74,8 +64,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
-        let numbers = [0.12345, -0.5, 12.345, 1234.5, 1e9, f64::NAN].map(number);
-        assert_eq!(numbers, ["0.123", "-0.500", "12.3", "1234", "1.0e9", "–"]);
+    fn text_is_escaped() {
+        assert_eq!(escape("a<b>&\"'\u{0}\u{202e}\u{ffff}"), "a&lt;b&gt;&amp;&quot;&#x27;␀\u{fffd}\u{fffd}");
+        assert_eq!(escape("plain é 家"), "plain é 家");
     }
 }

@@ -28,31 +28,33 @@ const ROLES: [(&str, &str, &str); 5 + SERIES] = [
 ///
 /// Plain declarations, so that viewers without CSS variables show it; printed, it is light.
 pub fn style_sheet() -> String {
-    let mut css = String::from(
-        ".picture text{font:12px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\
-         .picture .t-title{font-size:14px;font-weight:600}\
-         .picture .t-small{font-size:11px}\
-         .picture path,.picture line{fill:none}",
-    );
-    css += &rules(|(_, light, _)| light);
-    css += "@media screen and (prefers-color-scheme:dark){";
-    css += &rules(|(_, _, dark)| dark);
-    css.push('}');
-    css
-}
-
-fn rules(colour: fn((&'static str, &'static str, &'static str)) -> &'static str) -> String {
-    let rule = |role: &(&'static str, &'static str, &'static str)| {
-        let (name, colour) = (role.0, colour(*role));
-        format!(".picture .f-{name}{{fill:{colour}}}.picture .l-{name}{{stroke:{colour}}}")
+    let rules = |dark_mode: bool| -> String {
+        let rule = |(name, light, dark): &(&str, &str, &str)| {
+            let colour = if dark_mode { dark } else { light };
+            format!(".picture .f-{name}{{fill:{colour}}}.picture .l-{name}{{stroke:{colour}}}")
+        };
+        ROLES.iter().map(rule).collect()
     };
-    ROLES.iter().map(rule).collect()
+    format!(
+        ".picture text{{font:12px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}}\
+         .picture .t-title{{font-size:14px;font-weight:600}}\
+         .picture .t-small{{font-size:11px}}\
+         .picture path{{fill:none;stroke-linejoin:round}}\
+         {}@media screen and (prefers-color-scheme:dark){{{}}}",
+        rules(false),
+        rules(true)
+    )
 }
 
-/// How the i-th of many series is drawn: a colour's number and dashes, no two alike for 32 series.
-pub fn series(i: usize) -> (usize, &'static str) {
+/// The colour's name of the i-th of many series.
+pub fn colour(i: usize) -> &'static str {
+    ROLES[ROLES.len() - SERIES + i % SERIES].0
+}
+
+/// A colour's name and dashes of the i-th of many series, no two alike for 32 series.
+pub fn series(i: usize) -> (&'static str, &'static str) {
     const DASHES: [&str; 4] = ["", "7 3", "2 3", "8 3 2 3"];
-    (i % SERIES, DASHES[i / SERIES % DASHES.len()])
+    (colour(i), DASHES[i / SERIES % DASHES.len()])
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The tables of a report: columns over facts.
 
 use super::Table;
-use super::columns::{Column, method_table, table};
-use super::facts::{self, Facts, Number, find};
+use super::columns::{Column, MethodColumn, method_table, table};
+use super::facts::{Facts, Number};
 use super::format::Format;
 use super::format::Format::{
     Count, Decimals, Difference, Interval, Items, OneDecimal, Percent, PercentInterval, Spread, Threshold,
@@ -15,11 +15,11 @@ use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
 use crate::eval::sample::Similarity;
 
-/// Every table of a report, in its order.
+/// Every table of a report, in its order; of those of one benchmark or over several, the ones that have rows.
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
     let mut tables = Vec::new();
     for run in &analysis.runs {
-        let scope = |task| Scope { analysis, run, task, ece: run.ece().key(), facts: facts::of_task(task) };
+        let scope = |task| Scope { analysis, run, task, ece: run.ece().key(), facts: Facts::of_task(task) };
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
         for scope in &scopes {
             tables.extend([scope.methods(), scope.compared(), scope.controls()]);
@@ -31,12 +31,11 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
         tables.extend(scopes.iter().map(Scope::overhead));
     }
     tables.extend([over_models(analysis), similarity(analysis)]);
-    let with_rows = |mut table: Table| {
-        table.sections.retain(|section| !section.rows.is_empty());
-        (!table.sections.is_empty()).then_some(table)
-    };
-    let tables = tables.into_iter().flatten().filter_map(with_rows);
-    std::iter::once(summary(analysis)).chain(tables).collect()
+    let mut tables: Vec<Table> = tables.into_iter().flatten().collect();
+    tables.iter_mut().for_each(|table| table.sections.retain(|section| !section.rows.is_empty()));
+    tables.retain(|table| !table.sections.is_empty());
+    tables.insert(0, summary(analysis));
+    tables
 }
 
 /// A benchmark of a run with its facts.
@@ -46,7 +45,7 @@ struct Scope<'a> {
     task: &'a TaskAnalysis,
     /// Key of the calibration error that the run's profile means.
     ece: &'static str,
-    facts: Vec<Facts<'a>>,
+    facts: Facts<'a>,
 }
 
 impl<'a> Scope<'a> {
@@ -55,85 +54,58 @@ impl<'a> Scope<'a> {
     }
 
     /// Methods that have facts of a view.
-    fn methods_of(&self, views: &[&str]) -> Vec<&'a Method> {
-        let has = |method: &&Method| self.facts.iter().any(|of| of.method == method.key && views.contains(&of.view));
-        self.analysis.rows().filter(has).collect()
+    fn methods_of(&self, view: &str) -> impl Iterator<Item = &'a Method> {
+        let has =
+            move |method: &&Method| self.facts.0.iter().any(|fact| fact.method == method.key && fact.view == view);
+        self.analysis.rows().filter(has)
     }
 
-    /// Name of the method that the others are compared with.
-    fn against(&self) -> &'a str {
-        self.analysis.name_of(&self.analysis.options.against)
-    }
-
-    fn plain(
-        &self,
-        head: &'static str,
-        format: Format,
-        view: &'static str,
-        metric: &'static str,
-    ) -> Column<'_, &'a Method> {
-        Column::new(head, format, move |method: &&Method| find(&self.facts, view, "", &method.key, metric))
-    }
-
-    fn ranked(
-        &self,
-        head: &'static str,
-        format: Format,
-        view: &'static str,
-        metric: &'static str,
-    ) -> Column<'_, &'a Method> {
-        let lower = metric.starts_with("ece") || metric.starts_with("brier") || metric == "aurc";
-        self.plain(head, format, view, metric).ranked(!lower)
+    /// A column of a view's metric by method.
+    fn of(&self, head: &'static str, format: Format, view: &'static str, metric: &'static str) -> MethodColumn<'_, 'a> {
+        Column::new(head, format, move |method: &&Method| self.facts.find(view, "", &method.key, metric))
     }
 
     fn methods(&self) -> Option<Table> {
         let columns = [
-            self.plain("n", Items, "answered", "auroc"),
-            self.ranked("AUROC [95 %]", Interval, "answered", "auroc"),
-            self.ranked("ECE", Decimals, "answered", self.ece),
-            self.ranked("Brier", Decimals, "answered", "brier"),
-            self.ranked("AUPRC", Decimals, "answered", "auprc"),
-            self.ranked("AURC", Decimals, "answered", "aurc"),
-            self.ranked("PRR", Decimals, "answered", "prr"),
-            self.ranked("AUROC, balanced", Spread, "balanced", "auroc"),
-            self.ranked("ECE, balanced", Spread, "balanced", self.ece),
-            self.ranked("by length", Decimals, "answered", "length_controlled_auroc"),
-            self.ranked("AUROC, all", Decimals, "all", "auroc"),
+            self.of("n", Items, "answered", "auroc"),
+            self.of("AUROC [95 %]", Interval, "answered", "auroc"),
+            self.of("ECE", Decimals, "answered", self.ece),
+            self.of("Brier", Decimals, "answered", "brier"),
+            self.of("AUPRC", Decimals, "answered", "auprc"),
+            self.of("AURC", Decimals, "answered", "aurc"),
+            self.of("PRR", Decimals, "answered", "prr"),
+            self.of("AUROC, balanced", Spread, "balanced", "auroc"),
+            self.of("ECE, balanced", Spread, "balanced", self.ece),
+            self.of("by length", Decimals, "answered", "length_controlled_auroc"),
+            self.of("AUROC, all", Decimals, "all", "auroc"),
         ];
-        Some(method_table(self.title("methods"), &self.methods_of(&["answered"]), &columns, self.method_notes()))
+        Some(method_table(self.title("methods"), self.methods_of("answered"), &columns, self.method_notes()))
     }
 
     fn method_notes(&self) -> Vec<String> {
         let (run, task) = (self.run, self.task);
         let answered = task.items.iter().filter(|i| i.answered() && i.correct.is_some()).count();
+        let unanswered = task.summary.graded - answered;
         let ends = if run.ece() == Metric::Ece { "[a, b)" } else { "(a, b]" };
         let balanced = per_class(task).map_or("undefined, one class only".to_owned(), |n| {
             format!("mean ± sd over 5 subsamples of {n} right and {n} wrong items")
         });
-        let mut notes = vec![
-            format!(
-                "n: answered items with a score, of {answered}. All: with the {} unanswered items, ranked lowest.",
-                task.summary.graded - answered
-            ),
-            format!("ECE: 20 bins {ends}, probabilities only. Balanced: {balanced}."),
-            "By length: AUROC within fifths of response length. Best: *.".to_owned(),
+        let most_missing = task.methods.iter().max_by_key(|method| method.missing).filter(|method| method.missing > 0);
+        let logarithms = "Products of probabilities rank by their logarithms, which have no rows of their own.";
+        let unknown_gain = "No control chains: the chain's gain over random tokens is unknown.";
+        let identity = "Task identity: accuracy of the item's subtask, the gain of telling subtasks apart.";
+        let notes = [
+            Some(format!(
+                "n: answered items with a score, of {answered}. All: with the {unanswered} unanswered items, ranked lowest."
+            )),
+            Some(format!("ECE: 20 bins {ends}, probabilities only. Balanced: {balanced}.")),
+            Some("By length: AUROC within fifths of response length. Best: *.".to_owned()),
+            self.analysis.methods.iter().any(|method| method.log.is_some()).then(|| logarithms.to_owned()),
+            task.controls.is_empty().then(|| unknown_gain.to_owned()),
+            task.method(TASK_IDENTITY).is_some().then(|| identity.to_owned()),
+            most_missing.map(|most| format!("{} has no score for {} answered items.", most.method, most.missing)),
         ];
-        if self.analysis.methods.iter().any(|method| method.log.is_some()) {
-            notes.push(
-                "Products of probabilities rank by their logarithms, which have no rows of their own.".to_owned(),
-            );
-        }
-        if task.controls.is_empty() {
-            notes.push("No control chains: the chain's gain over random tokens is unknown.".to_owned());
-        }
-        if task.method(TASK_IDENTITY).is_some() {
-            notes.push("Task identity: accuracy of the item's subtask, the gain of telling subtasks apart.".to_owned());
-        }
-        if let Some(most) = task.methods.iter().max_by_key(|method| method.missing).filter(|method| method.missing > 0)
-        {
-            notes.push(format!("{} has no score for {} answered items.", most.method, most.missing));
-        }
-        notes
+        notes.into_iter().flatten().collect()
     }
 
     /// Methods on the same items as one of them, and the differences to it.
@@ -141,18 +113,18 @@ impl<'a> Scope<'a> {
         let common = self.task.common.as_ref()?;
         let against = self.analysis.name_of(&common.against);
         let columns = [
-            self.plain("n", Items, "common", "auroc"),
-            self.ranked("AUROC [95 %]", Interval, "common", "auroc"),
-            self.plain("Difference [95 %]", Difference, "difference", "auroc"),
-            self.ranked("ECE [95 %]", Interval, "common", self.ece),
-            self.plain("Difference [95 %]", Difference, "difference", self.ece),
+            self.of("n", Items, "common", "auroc"),
+            self.of("AUROC [95 %]", Interval, "common", "auroc"),
+            self.of("Difference [95 %]", Difference, "difference", "auroc"),
+            self.of("ECE [95 %]", Interval, "common", self.ece),
+            self.of("Difference [95 %]", Difference, "difference", self.ece),
         ];
         let notes = vec![format!(
             "n: items with scores of the method and of {against} ({} items). Difference: to {against} on these items, paired \
              bootstrap.",
             common.items
         )];
-        let mut table = method_table(self.title("methods compared"), &self.methods_of(&["common"]), &columns, notes);
+        let mut table = method_table(self.title("methods compared"), self.methods_of("common"), &columns, notes);
         let rows = table.sections.iter_mut().flat_map(|section| &mut section.rows);
         for row in rows.filter(|row| row[0].text == against) {
             (row[3], row[5]) = Default::default();
@@ -165,7 +137,7 @@ impl<'a> Scope<'a> {
         type Of<'c> = (&'c Control, &'c ControlMethod);
         let column = |head, format, view, metric| {
             Column::new(head, format, move |(control, found): &Of| {
-                find(&self.facts, view, &format!("chain={}", control.chain), &found.method, metric)
+                self.facts.find(view, &format!("chain={}", control.chain), &found.method, metric)
             })
         };
         let columns = [
@@ -203,12 +175,12 @@ impl<'a> Scope<'a> {
             found.and_then(|found| found.abstention.as_ref()?.bound)
         };
         let columns = [
-            self.plain("Threshold", Threshold, "fitted", "threshold"),
-            self.plain("Coverage, chosen on", Percent, "fitted", "coverage"),
-            self.plain("Risk", Percent, "fitted", "risk"),
+            self.of("Threshold", Threshold, "fitted", "threshold"),
+            self.of("Coverage, chosen on", Percent, "fitted", "coverage").unranked(),
+            self.of("Risk", Percent, "fitted", "risk").unranked(),
             Column::new("Bound", Percent, bound),
-            self.ranked("Coverage, held out", Percent, "held_out", "coverage"),
-            self.plain("Risk, held out [95 %]", PercentInterval, "held_out", "risk"),
+            self.of("Coverage, held out", Percent, "held_out", "coverage"),
+            self.of("Risk, held out [95 %]", PercentInterval, "held_out", "risk").unranked(),
         ];
         let percent = |share: f64| format!("{} %", (share * 1e6).round() / 1e4);
         let notes = vec![
@@ -222,19 +194,19 @@ impl<'a> Scope<'a> {
             ),
             "Coverage: answered share of all questions of the half. Best: highest on the held-out half.".to_owned(),
         ];
-        Some(method_table(self.title("when to answer"), &self.methods_of(&["fitted"]), &columns, notes))
+        Some(method_table(self.title("when to answer"), self.methods_of("fitted"), &columns, notes))
     }
 
     fn calibration(&self) -> Option<Table> {
         let holdout = self.task.holdout.as_ref().filter(|_| self.analysis.options.calibrate)?;
         let columns = [
-            self.plain("n", Items, "held_out", "ece"),
-            self.ranked("ECE, as is", Decimals, "held_out", "ece"),
-            self.ranked("ECE, Platt", Decimals, "held_out", "ece_platt"),
-            self.ranked("ECE, isotonic", Decimals, "held_out", "ece_isotonic"),
-            self.ranked("Brier, as is", Decimals, "held_out", "brier"),
-            self.ranked("Brier, Platt", Decimals, "held_out", "brier_platt"),
-            self.ranked("Brier, isotonic", Decimals, "held_out", "brier_isotonic"),
+            self.of("n", Items, "held_out", "ece"),
+            self.of("ECE, as is", Decimals, "held_out", "ece"),
+            self.of("ECE, Platt", Decimals, "held_out", "ece_platt"),
+            self.of("ECE, isotonic", Decimals, "held_out", "ece_isotonic"),
+            self.of("Brier, as is", Decimals, "held_out", "brier"),
+            self.of("Brier, Platt", Decimals, "held_out", "brier_platt"),
+            self.of("Brier, isotonic", Decimals, "held_out", "brier_isotonic"),
         ];
         let notes = vec![format!(
             "Fitted on one half, measured on the other ({} items to fit on, {} held out). Platt: a sigmoid, of log-odds where the \
@@ -242,7 +214,7 @@ impl<'a> Scope<'a> {
             holdout.fitted, holdout.held_out
         )];
         let known = self.analysis.rows().filter(|m| holdout.methods.iter().any(|found| found.method == m.key));
-        Some(method_table(self.title("calibrated"), &known.collect::<Vec<_>>(), &columns, notes))
+        Some(method_table(self.title("calibrated"), known, &columns, notes))
     }
 
     fn sweep(&self) -> Option<Table> {
@@ -250,7 +222,7 @@ impl<'a> Scope<'a> {
         let against = self.analysis.rows().find(|m| m.key == self.analysis.options.against && has(&m.key));
         let shown = against.or_else(|| self.analysis.rows().find(|method| has(&method.key)))?;
         let of = |head, format, method: &'a str, metric| {
-            let number = move |setting: &&SweepSetting| find(&self.facts, "sweep", &setting.name(), method, metric);
+            let number = move |setting: &&SweepSetting| self.facts.find("sweep", &setting.name(), method, metric);
             Column::new(head, format, number)
         };
         let columns = [
@@ -291,7 +263,7 @@ impl<'a> Scope<'a> {
             early.measure,
             early.window,
             early.items,
-            self.against()
+            self.analysis.name_of(&self.analysis.options.against)
         )];
         let rows = early.points.iter().map(|point| (Decimals.show(point.threshold), point)).collect();
         let title = self.title(&format!("stopping early ({})", early.measure));
@@ -316,10 +288,10 @@ const OWN: &str = "the run's own";
 
 /// Items, accuracy and failures, by run and task.
 fn summary(analysis: &Analysis) -> Table {
-    type Of<'f> = Vec<Facts<'f>>;
-    let column = |head, format, metric| Column::new(head, format, move |of: &Of| find(of, "summary", "", "", metric));
-    let differ = |of: &Of| match find(of, "summary", "", "", "accuracy_reference").value {
-        Some(_) => find(of, "summary", "", "", "disagreements"),
+    type Of<'f> = Facts<'f>;
+    let column = |head, format, metric| Column::new(head, format, move |of: &Of| of.find("summary", "", "", metric));
+    let differ = |of: &Of| match of.find("summary", "", "", "accuracy_reference").value {
+        Some(_) => of.find("summary", "", "", "disagreements"),
         None => Number::default(),
     };
     let columns = [
@@ -354,7 +326,7 @@ fn summary(analysis: &Analysis) -> Table {
     }
     let sections = analysis.runs.iter().map(|run| {
         let by = run.profile.as_ref().map_or(String::new(), |profile| format!(", {profile}"));
-        let rows = run.tasks.iter().map(|task| (task.task.clone(), vec![facts::summary(&task.summary)]));
+        let rows = run.tasks.iter().map(|task| (task.task.clone(), Facts::of_summary(&task.summary)));
         (Some(format!("{}{by}", run.name)), rows.collect())
     });
     table("Runs".to_owned(), "Task", &columns, sections.collect(), notes)
@@ -365,36 +337,21 @@ fn per_class(task: &TaskAnalysis) -> Option<usize> {
     task.methods.iter().filter_map(|method| method.balanced.as_ref()).map(|balanced| balanced.per_class).max()
 }
 
-/// A method's mean over a task's balanced subsamples.
-fn balanced(task: &TaskAnalysis, method: &Method, metric: Metric) -> Option<MeanSd> {
-    task.method(&method.key)?.balanced.as_ref()?.get(metric)
-}
+/// A task's name, and the runs that have it.
+type Shared<'a> = (&'a str, Vec<(&'a RunAnalysis, &'a TaskAnalysis)>);
 
 /// The paper's main table: every method on every task, on the balanced subsamples.
 fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
-    let tasks: Vec<&TaskAnalysis> = run.benchmarks().collect();
-    if tasks.len() < 2 {
-        return None;
-    }
-    let mut columns = Vec::new();
-    for metric in [Metric::Auroc, run.ece()] {
-        columns.extend(tasks.iter().map(|task| {
-            let head = format!("{}: {}", task.task, metric.name());
-            let column = Column::new(head, Spread, move |method: &&Method| balanced(task, method, metric));
-            column.ranked(metric.higher_is_better())
-        }));
-    }
-    let classes: Vec<String> =
-        tasks.iter().map(|task| format!("{} {}", task.task, per_class(task).unwrap_or(0))).collect();
-    let notes =
-        vec![format!("Mean ± sd over 5 balanced subsamples; items per class: {}. Best: *.", classes.join(", "))];
-    let rows: Vec<&Method> = analysis.rows().collect();
-    Some(method_table(format!("{}: methods over tasks", run.name), &rows, &columns, notes))
+    let tasks: Vec<Shared> = run.benchmarks().map(|task| (task.task.as_str(), vec![(run, task)])).collect();
+    let class = |task: &TaskAnalysis| format!("{} {}", task.task, per_class(task).unwrap_or(0));
+    let classes: Vec<String> = run.benchmarks().map(class).collect();
+    let note = format!("Mean ± sd over 5 balanced subsamples; items per class: {}. Best: *.", classes.join(", "));
+    (tasks.len() > 1).then(|| spreads(analysis, format!("{}: methods over tasks", run.name), &tasks, note))
 }
 
 /// The paper's table of means over models: every method on every task that several runs have, all runs with the same weight.
 fn over_models(analysis: &Analysis) -> Option<Table> {
-    let mut tasks: Vec<(&str, Vec<(&RunAnalysis, &TaskAnalysis)>)> = Vec::new();
+    let mut tasks: Vec<Shared> = Vec::new();
     for (run, task) in analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task))) {
         match tasks.iter_mut().find(|(name, _)| *name == task.task) {
             Some((_, found)) => found.push((run, task)),
@@ -402,30 +359,36 @@ fn over_models(analysis: &Analysis) -> Option<Table> {
         }
     }
     tasks.retain(|(_, found)| found.len() > 1);
-    if tasks.is_empty() {
-        return None;
-    }
+    let runs: Vec<String> = tasks.iter().map(|(name, found)| format!("{name} {}", found.len())).collect();
+    let note = format!(
+        "Mean ± sd over runs of the means over balanced subsamples, of methods in every run. Runs: {}. Best: *.",
+        runs.join(", ")
+    );
+    (!tasks.is_empty()).then(|| spreads(analysis, "Means over models".to_owned(), &tasks, note))
+}
+
+/// AUROC and ECE of every method on every task: of one run with their spread over balanced subsamples, of several the spread
+/// of their means.
+fn spreads(analysis: &Analysis, title: String, tasks: &[Shared], note: String) -> Table {
     let mut columns = Vec::new();
     for metric in [Metric::Auroc, Metric::Ece] {
         columns.extend(tasks.iter().map(|(name, found)| {
             let number = move |method: &&Method| {
                 let of_run = |(run, task): &(&RunAnalysis, &TaskAnalysis)| {
                     let metric = if metric == Metric::Ece { run.ece() } else { metric };
-                    balanced(task, method, metric).map(|spread| spread.mean)
+                    task.method(&method.key)?.balanced.as_ref()?.get(metric)
                 };
-                MeanSd::of(&found.iter().map(of_run).collect::<Option<Vec<f64>>>()?)
+                match found.as_slice() {
+                    [one] => of_run(one),
+                    several => {
+                        MeanSd::of(&several.iter().map(|one| Some(of_run(one)?.mean)).collect::<Option<Vec<_>>>()?)
+                    }
+                }
             };
-            let head = format!("{name}: {}", metric.name());
-            Column::new(head, Spread, number).ranked(metric.higher_is_better())
+            Column::new(format!("{name}: {}", metric.name()), Spread, number)
         }));
     }
-    let runs: Vec<String> = tasks.iter().map(|(name, found)| format!("{name} {}", found.len())).collect();
-    let notes = vec![format!(
-        "Mean ± sd over runs of the means over balanced subsamples, of methods in every run. Runs: {}. Best: *.",
-        runs.join(", ")
-    )];
-    let rows: Vec<&Method> = analysis.rows().collect();
-    Some(method_table("Means over models".to_owned(), &rows, &columns, notes))
+    method_table(title, analysis.rows(), &columns, vec![note])
 }
 
 /// Similarity of hidden states to the answer's: of the chain, and of the whole response before the answer.
@@ -449,12 +412,10 @@ fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     type Of<'m> = &'m Method;
     let find = |method: &Of| run.means.iter().find(|mean| mean.method == method.key);
     let answered = |head, metric: Metric| {
-        let number = move |method: &Of| find(method)?.answered.get(&metric).copied().flatten();
-        Column::new(head, Decimals, number).ranked(metric.higher_is_better())
+        Column::new(head, Decimals, move |method: &Of| find(method)?.answered.get(&metric).copied().flatten())
     };
     let balanced = |head, metric: Metric| {
-        let number = move |method: &Of| find(method)?.balanced.get(&metric).copied().flatten();
-        Column::new(head, Decimals, number).ranked(metric.higher_is_better())
+        Column::new(head, Decimals, move |method: &Of| find(method)?.balanced.get(&metric).copied().flatten())
     };
     let columns = [
         answered("AUROC", Metric::Auroc),
@@ -465,10 +426,10 @@ fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
         answered("PRR", Metric::Prr),
         balanced("AUROC, balanced", Metric::Auroc),
         balanced("ECE, balanced", run.ece()),
-        Column::new("by length", Decimals, |method: &Of| find(method)?.length_controlled_auroc).ranked(true),
+        Column::new("by length", Decimals, |method: &Of| find(method)?.length_controlled_auroc),
     ];
     let tasks: Vec<&str> = run.benchmarks().map(|task| task.task.as_str()).collect();
     let notes = vec![format!("All tasks with the same weight: {}. Best: *.", tasks.join(", "))];
-    let rows: Vec<&Method> = analysis.rows().filter(|method| find(method).is_some()).collect();
-    Some(method_table(format!("{}: means over tasks", run.name), &rows, &columns, notes))
+    let rows = analysis.rows().filter(|method| find(method).is_some());
+    Some(method_table(format!("{}: means over tasks", run.name), rows, &columns, notes))
 }

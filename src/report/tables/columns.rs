@@ -2,7 +2,7 @@
 
 use super::facts::Number;
 use super::format::Format;
-use super::{Cell, Section, Table};
+use super::{Cell, Section, Table, heads};
 use crate::eval::analysis::Method;
 use std::borrow::Cow;
 
@@ -11,9 +11,11 @@ pub(super) struct Column<'a, T> {
     head: Cow<'static, str>,
     format: Format,
     number: Box<dyn Fn(&T) -> Number + 'a>,
-    /// Whether the highest number is the best, which is then marked.
-    higher_is_better: Option<bool>,
+    /// Whether the best is marked in a table of methods, if its head says which is.
+    ranked: bool,
 }
+
+pub(super) type MethodColumn<'a, 'm> = Column<'a, &'m Method>;
 
 impl<'a, T> Column<'a, T> {
     pub(super) fn new<N: Into<Number>>(
@@ -21,12 +23,11 @@ impl<'a, T> Column<'a, T> {
         format: Format,
         number: impl Fn(&T) -> N + 'a,
     ) -> Column<'a, T> {
-        let number = Box::new(move |of: &T| number(of).into());
-        Column { head: head.into(), format, number, higher_is_better: None }
+        Column { head: head.into(), format, number: Box::new(move |of: &T| number(of).into()), ranked: true }
     }
 
-    pub(super) fn ranked(self, higher_is_better: bool) -> Column<'a, T> {
-        Column { higher_is_better: Some(higher_is_better), ..self }
+    pub(super) fn unranked(self) -> Column<'a, T> {
+        Column { ranked: false, ..self }
     }
 
     fn cell(&self, of: &T) -> Cell {
@@ -58,19 +59,23 @@ pub(super) fn table<T>(
 /// A table with a row per method, by groups, the best of each ranked column marked.
 pub(super) fn method_table<'a>(
     title: String,
-    methods: &[&'a Method],
-    columns: &[Column<'_, &'a Method>],
+    methods: impl IntoIterator<Item = &'a Method>,
+    columns: &[MethodColumn<'_, 'a>],
     notes: Vec<String>,
 ) -> Table {
+    let methods: Vec<&Method> = methods.into_iter().collect();
     let sections = methods.chunk_by(|a, b| a.group == b.group).map(|group| {
         let rows = group.iter().map(|method| (method.name.clone(), *method));
         (Some(group[0].group.name().to_owned()), rows.collect())
     });
     let mut table = table(title, "Method", columns, sections.collect(), notes);
     for (i, column) in columns.iter().enumerate() {
-        let Some(higher) = column.higher_is_better else { continue };
+        let better: fn(f64, f64) -> f64 = match heads::meaning(&column.head) {
+            Some(("↑", _)) if column.ranked => f64::max,
+            Some(("↓", _)) if column.ranked => f64::min,
+            _ => continue,
+        };
         let values: Vec<Option<f64>> = methods.iter().map(|method| (column.number)(method).value).collect();
-        let better = |a: f64, b: f64| if higher { a.max(b) } else { a.min(b) };
         let Some(best) = values.iter().copied().flatten().reduce(better) else { continue };
         let rows = table.sections.iter_mut().flat_map(|section| &mut section.rows);
         rows.zip(values).for_each(|(row, value)| row[i + 1].best = value == Some(best));

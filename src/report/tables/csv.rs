@@ -1,6 +1,6 @@
 //! Every number in full precision on a row of its own (RFC 4180).
 
-use super::facts::{Facts, Number, of_run, of_task};
+use super::facts::{Fact, Facts};
 use crate::eval::analysis::Analysis;
 use crate::report::term::sanitize::one_line;
 
@@ -20,16 +20,11 @@ pub fn csv(analysis: &Analysis) -> Result<String, ::csv::Error> {
     let mut writer = ::csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
     writer.write_record(HEADER)?;
     for run in &analysis.runs {
-        let tasks = run.tasks.iter().map(|task| (task.task.as_str(), of_task(task)));
-        for (task, facts) in tasks.chain([("", of_run(run))]) {
+        let tasks = run.tasks.iter().map(|task| (task.task.as_str(), Facts::of_task(task)));
+        for (task, facts) in tasks.chain([("", Facts::of_run(run))]) {
             let scope = [&run.name, run.profile.as_deref().unwrap_or_default(), task].map(name);
-            for Facts { view, setting, method, numbers } in facts {
-                let (setting, method) = (name(&setting), name(method));
-                for (metric, number) in numbers {
-                    let row: (&[String; 3], &str, &str, &str, &str, Number) =
-                        (&scope, view, &setting, &method, metric, number);
-                    writer.serialize(row)?;
-                }
+            for Fact { view, setting, method, metric, number } in facts.0 {
+                writer.serialize((&scope, view, name(&setting), name(method), metric, number))?;
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Every number of an analysis with its keys: the rows of the CSV, and the source of all table cells.
+//! Every number of an analysis with its keys: the rows of the CSV, and the source of most table cells.
 
-use crate::eval::analysis::holdout::{Answered, CalibrationErrors, HoldoutMethod};
+use crate::eval::analysis::holdout::{Answered, CalibrationErrors, Holdout, HoldoutMethod};
 use crate::eval::analysis::{Estimate, RunAnalysis, Summary, TaskAnalysis};
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
@@ -25,10 +25,6 @@ impl Number {
         let [low, high] = interval.map_or([None; 2], |ends| ends.map(Some));
         Number { value, low, high, ..Number::default() }
     }
-
-    fn over(self, items: usize) -> Number {
-        Number { items: Some(items), ..self }
-    }
 }
 
 impl From<Option<f64>> for Number {
@@ -45,156 +41,153 @@ impl From<Option<Estimate>> for Number {
 
 impl From<Option<MeanSd>> for Number {
     fn from(spread: Option<MeanSd>) -> Number {
-        Number { value: spread.map(|s| s.mean), sd: spread.map(|s| s.sd), ..Number::default() }
+        Number { sd: spread.map(|s| s.sd), ..Number::from(spread.map(|s| s.mean)) }
     }
 }
 
-/// Numbers of one view, setting and method.
+/// A number and what it is of.
 #[derive(Clone, Debug)]
-pub struct Facts<'a> {
+pub struct Fact<'a> {
     /// Items or procedure: `answered`, `all`, `balanced`, `common`, `difference`, `mean`, `control`, `sweep`, ...
     pub view: &'static str,
     /// What a sweep or a control changes.
     pub setting: String,
     /// Key of a method; of `overhead` the stage.
     pub method: &'a str,
-    pub numbers: Vec<(&'static str, Number)>,
+    pub metric: &'static str,
+    pub number: Number,
 }
+
+#[derive(Clone, Debug, Default)]
+pub struct Facts<'a>(pub Vec<Fact<'a>>);
 
 impl<'a> Facts<'a> {
-    fn new<T>(view: &'static str, method: &'a str, numbers: T) -> Facts<'a>
-    where
-        T: IntoIterator<Item = (&'static str, Number)>,
-    {
-        Facts { view, setting: String::new(), method, numbers: numbers.into_iter().collect() }
+    /// Adds numbers with these keys over so many items.
+    fn add<N: Into<Number>>(
+        &mut self,
+        (view, setting, method): (&'static str, &str, &'a str),
+        items: usize,
+        numbers: impl IntoIterator<Item = (&'static str, N)>,
+    ) {
+        self.0.extend(numbers.into_iter().map(|(metric, number)| {
+            let number = Number { items: Some(items), ..number.into() };
+            Fact { view, setting: setting.to_owned(), method, metric, number }
+        }));
     }
 
-    fn with_setting(self, setting: String) -> Facts<'a> {
-        Facts { setting, ..self }
+    /// The number with these keys; an empty one if there is none.
+    pub fn find(&self, view: &str, setting: &str, method: &str, metric: &str) -> Number {
+        let is =
+            |fact: &&Fact| (fact.method, fact.view, fact.metric) == (method, view, metric) && fact.setting == setting;
+        self.0.iter().find(is).map_or_else(Number::default, |fact| fact.number)
     }
-}
 
-/// The number with these keys; an empty one if there is none.
-pub fn find(facts: &[Facts], view: &str, setting: &str, method: &str, metric: &str) -> Number {
-    let here = facts.iter().filter(|of| of.method == method && of.view == view && of.setting == setting);
-    here.flat_map(|of| &of.numbers).find(|(key, _)| *key == metric).map_or_else(Number::default, |(_, found)| *found)
-}
-
-type Metrics<T> = BTreeMap<Metric, Option<T>>;
-
-fn metrics<T: Copy>(metrics: &Metrics<T>, items: usize) -> impl Iterator<Item = (&'static str, Number)>
-where
-    Number: From<Option<T>>,
-{
-    metrics.iter().map(move |(metric, value)| (metric.key(), Number::from(*value).over(items)))
-}
-
-/// All facts of a task.
-pub fn of_task(task: &TaskAnalysis) -> Vec<Facts<'_>> {
-    let mut facts = vec![summary(&task.summary)];
-    for found in &task.methods {
-        let items = found.answered.items;
-        let of = |view, numbers| Facts::new(view, &found.method, numbers);
-        facts.push(of("answered", metrics(&found.answered.metrics, items).collect::<Vec<_>>()));
-        facts.push(of("all", metrics(&found.all.metrics, found.all.items).collect()));
-        let balanced = found.balanced.as_ref().map(|b| metrics(&b.metrics, 2 * b.per_class));
-        facts.push(of("balanced", balanced.into_iter().flatten().collect()));
-        let by_length = Number::from(found.length_controlled_auroc).over(items);
-        facts.push(of("answered", vec![("length_controlled_auroc", by_length)]));
+    /// All facts of a task.
+    pub fn of_task(task: &'a TaskAnalysis) -> Facts<'a> {
+        let mut facts = Facts::of_summary(&task.summary);
+        for found in &task.methods {
+            let (method, items) = (found.method.as_str(), found.answered.items);
+            facts.add(("answered", "", method), items, metrics(&found.answered.metrics));
+            facts.add(("all", "", method), found.all.items, metrics(&found.all.metrics));
+            if let Some(balanced) = &found.balanced {
+                facts.add(("balanced", "", method), 2 * balanced.per_class, metrics(&balanced.metrics));
+            }
+            facts.add(("answered", "", method), items, [("length_controlled_auroc", found.length_controlled_auroc)]);
+        }
+        for found in task.common.iter().flat_map(|common| &common.methods) {
+            let (method, items) = (found.method.as_str(), found.measures.items);
+            facts.add(("common", "", method), items, metrics(&found.measures.metrics));
+            facts.add(("difference", "", method), items, metrics(&found.difference));
+        }
+        for control in &task.controls {
+            let setting = format!("chain={}", control.chain);
+            for found in &control.methods {
+                let (method, items) = (found.method.as_str(), found.items);
+                facts.add(("control_own", &setting, method), items, metrics(&found.own));
+                facts.add(("control", &setting, method), items, metrics(&found.control));
+                facts.add(("control_difference", &setting, method), items, metrics(&found.difference));
+            }
+        }
+        if let Some(Holdout { fitted, held_out, methods }) = &task.holdout {
+            methods.iter().for_each(|found| facts.add_halves(found, *fitted, *held_out));
+        }
+        for sweep in &task.sweep {
+            let (setting, overlap) = (sweep.name(), ("chain_overlap", sweep.chain_overlap));
+            facts.add(("sweep", &setting, ""), sweep.items, [overlap, ("same_chain", sweep.same_chain)]);
+            for found in &sweep.methods {
+                let keys = ("sweep", setting.as_str(), found.method.as_str());
+                facts.add(keys, found.items, metrics(&found.metrics));
+                let mean = ("mean_change", found.mean_change);
+                facts.add(keys, found.items, [mean, ("largest_change", found.largest_change)]);
+            }
+        }
+        for stage in &task.overhead {
+            let relative = ("relative_to_generate", stage.relative_to_generate);
+            facts.add(("overhead", "", &stage.stage), stage.items, [("seconds", Some(stage.seconds)), relative]);
+        }
+        facts
     }
-    for found in task.common.iter().flat_map(|common| &common.methods) {
-        let items = found.measures.items;
-        facts.push(Facts::new("common", &found.method, metrics(&found.measures.metrics, items)));
-        facts.push(Facts::new("difference", &found.method, metrics(&found.difference, items)));
+
+    /// Over a run's benchmarks.
+    pub fn of_run(run: &'a RunAnalysis) -> Facts<'a> {
+        let mut facts = Facts::default();
+        for mean in &run.means {
+            facts.add(("mean", "", &mean.method), mean.benchmarks, metrics(&mean.answered));
+        }
+        facts
     }
-    for control in &task.controls {
-        for found in &control.methods {
-            for (view, of) in
-                [("control_own", &found.own), ("control", &found.control), ("control_difference", &found.difference)]
-            {
-                let numbers = Facts::new(view, &found.method, metrics(of, found.items));
-                facts.push(numbers.with_setting(format!("chain={}", control.chain)));
+
+    pub fn of_summary(summary: &Summary) -> Facts<'a> {
+        let mut facts = Facts::default();
+        let count = |n: usize| Some(n as f64);
+        let accuracy = Number::new(summary.accuracy, summary.accuracy_interval);
+        facts.add(("summary", "", ""), summary.items, [("accuracy", accuracy)]);
+        let numbers = [
+            ("items", count(summary.items)),
+            ("graded", count(summary.graded)),
+            ("correct", count(summary.correct)),
+            ("answered", count(summary.answered)),
+            ("no_answer", count(summary.no_answer)),
+            ("errors", count(summary.errors)),
+            ("truncated", count(summary.truncated)),
+            ("disagreements", count(summary.disagreements)),
+            ("accuracy_reference", summary.accuracy_reference),
+            ("majority_accuracy", summary.majority_accuracy),
+            ("response_tokens", count(summary.response_tokens)),
+            ("mean_response_tokens", summary.mean_response_tokens),
+            ("mean_chain", summary.mean_chain),
+            ("mean_kept", summary.mean_kept),
+            ("mean_ensemble", summary.mean_ensemble),
+            ("seconds", Some(summary.seconds)),
+        ];
+        facts.add(("summary", "", ""), summary.items, numbers);
+        facts
+    }
+
+    fn add_halves(&mut self, found: &'a HoldoutMethod, fitted: usize, held_out: usize) {
+        let method = found.method.as_str();
+        if let Some(abstention) = &found.abstention {
+            let answered = |half: Answered| {
+                [("coverage", Some(half.coverage).into()), ("risk", Number::new(half.risk, half.risk_interval))]
+            };
+            self.add(("fitted", "", method), fitted, [("threshold", abstention.threshold)]);
+            self.add(("fitted", "", method), fitted, answered(abstention.fitted));
+            self.add(("held_out", "", method), held_out, answered(abstention.held_out));
+        }
+        if let Some(calibration) = &found.calibration {
+            let maps = [
+                ("ece", "brier", calibration.as_is),
+                ("ece_platt", "brier_platt", Some(calibration.platt)),
+                ("ece_isotonic", "brier_isotonic", Some(calibration.isotonic)),
+            ];
+            for (ece, brier, errors) in maps {
+                let of = |value: fn(CalibrationErrors) -> f64| errors.map(value);
+                self.add(("held_out", "", method), calibration.items, [(ece, of(|e| e.ece)), (brier, of(|e| e.brier))]);
             }
         }
     }
-    if let Some(holdout) = &task.holdout {
-        facts.extend(holdout.methods.iter().flat_map(|found| halves(found, holdout.fitted, holdout.held_out)));
-    }
-    for sweep in &task.sweep {
-        let number = |(metric, value): (&'static str, Option<f64>), items| (metric, Number::from(value).over(items));
-        let chain = [("chain_overlap", sweep.chain_overlap), ("same_chain", sweep.same_chain)];
-        let chain = chain.map(|found| number(found, sweep.items));
-        facts.push(Facts::new("sweep", "", chain).with_setting(sweep.name()));
-        for found in &sweep.methods {
-            let changes = [("mean_change", found.mean_change), ("largest_change", found.largest_change)];
-            let changes = changes.map(|change| number(change, found.items));
-            let numbers = metrics(&found.metrics, found.items).chain(changes);
-            facts.push(Facts::new("sweep", &found.method, numbers).with_setting(sweep.name()));
-        }
-    }
-    for stage in &task.overhead {
-        let number = |value: Option<f64>| Number::from(value).over(stage.items);
-        let numbers =
-            [("seconds", number(Some(stage.seconds))), ("relative_to_generate", number(stage.relative_to_generate))];
-        facts.push(Facts::new("overhead", &stage.stage, numbers));
-    }
-    facts
 }
 
-/// Facts over a run's benchmarks.
-pub fn of_run(run: &RunAnalysis) -> Vec<Facts<'_>> {
-    run.means.iter().map(|mean| Facts::new("mean", &mean.method, metrics(&mean.answered, mean.benchmarks))).collect()
-}
-
-fn halves(found: &HoldoutMethod, fitted: usize, held_out: usize) -> Vec<Facts<'_>> {
-    let mut facts = Vec::new();
-    if let Some(abstention) = &found.abstention {
-        let answered = |half: Answered, items: usize| {
-            let risk = Number::new(half.risk, half.risk_interval).over(items);
-            [("coverage", Number::from(Some(half.coverage)).over(items)), ("risk", risk)]
-        };
-        let threshold = ("threshold", Number::from(abstention.threshold).over(fitted));
-        let chosen = std::iter::once(threshold).chain(answered(abstention.fitted, fitted));
-        facts.push(Facts::new("fitted", &found.method, chosen));
-        facts.push(Facts::new("held_out", &found.method, answered(abstention.held_out, held_out)));
-    }
-    if let Some(calibration) = &found.calibration {
-        let maps = [
-            ("ece", "brier", calibration.as_is),
-            ("ece_platt", "brier_platt", Some(calibration.platt)),
-            ("ece_isotonic", "brier_isotonic", Some(calibration.isotonic)),
-        ];
-        let errors = |(ece, brier, errors): (_, _, Option<CalibrationErrors>)| {
-            let number = |value: Option<f64>| Number::from(value).over(calibration.items);
-            [(ece, number(errors.map(|e| e.ece))), (brier, number(errors.map(|e| e.brier)))]
-        };
-        facts.push(Facts::new("held_out", &found.method, maps.into_iter().flat_map(errors)));
-    }
-    facts
-}
-
-pub fn summary(summary: &Summary) -> Facts<'static> {
-    let count = |n: usize| Some(n as f64);
-    let values = [
-        ("items", count(summary.items)),
-        ("graded", count(summary.graded)),
-        ("correct", count(summary.correct)),
-        ("answered", count(summary.answered)),
-        ("no_answer", count(summary.no_answer)),
-        ("errors", count(summary.errors)),
-        ("truncated", count(summary.truncated)),
-        ("disagreements", count(summary.disagreements)),
-        ("accuracy_reference", summary.accuracy_reference),
-        ("majority_accuracy", summary.majority_accuracy),
-        ("response_tokens", count(summary.response_tokens)),
-        ("mean_response_tokens", summary.mean_response_tokens),
-        ("mean_chain", summary.mean_chain),
-        ("mean_kept", summary.mean_kept),
-        ("mean_ensemble", summary.mean_ensemble),
-        ("seconds", Some(summary.seconds)),
-    ];
-    let accuracy = ("accuracy", Number::new(summary.accuracy, summary.accuracy_interval));
-    let values = values.map(|(metric, value)| (metric, Number::from(value)));
-    let numbers = std::iter::once(accuracy).chain(values);
-    Facts::new("summary", "", numbers.map(|(metric, number)| (metric, number.over(summary.items))))
+fn metrics<T: Copy>(metrics: &BTreeMap<Metric, Option<T>>) -> impl Iterator<Item = (&'static str, Option<T>)> {
+    metrics.iter().map(|(metric, value)| (metric.key(), *value))
 }

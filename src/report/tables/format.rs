@@ -32,30 +32,23 @@ impl Format {
     pub fn show(self, number: impl Into<Number>) -> String {
         use Format::*;
         let number = number.into();
-        if self == Items {
-            return number.items.map_or(NONE.to_owned(), |items| items.to_string());
-        }
-        let Some(value) = number.value else { return NONE.to_owned() };
-        let interval = number.low.zip(number.high);
-        match self {
-            Items | Count => format!("{value:.0}"),
-            OneDecimal => format!("{value:.1}"),
-            Decimals => format!("{value:.3}"),
-            Interval => {
-                format!("{value:.3}") + &interval.map_or(String::new(), |(low, high)| format!(" [{low:.3}, {high:.3}]"))
-            }
-            Difference => {
-                let interval = interval.map_or(String::new(), |(low, high)| format!(" [{low:+.3}, {high:+.3}]"));
-                format!("{value:+.3}{interval}")
-            }
-            Spread => format!("{value:.3} ± {:.3}", number.sd.unwrap_or_default()),
-            Percent => format!("{:.1} %", 100.0 * value),
-            PercentInterval => {
-                let ends = interval.map(|(low, high)| format!(" [{:.1}, {:.1}]", 100.0 * low, 100.0 * high));
-                format!("{:.1} %{}", 100.0 * value, ends.unwrap_or_default())
-            }
-            Threshold if value != 0.0 && value.abs() < 1e-3 => format!("{value:.2e}"),
-            Threshold => format!("{value:.4}"),
-        }
+        let value = if self == Items { number.items.map(|items| items as f64) } else { number.value };
+        let Some(value) = value else { return NONE.to_owned() };
+        let show = |x: f64| match self {
+            Items | Count => format!("{x:.0}"),
+            OneDecimal => format!("{x:.1}"),
+            Percent | PercentInterval => format!("{:.1}", 100.0 * x),
+            Difference => format!("{x:+.3}"),
+            Threshold if x != 0.0 && x.abs() < 1e-3 => format!("{x:.2e}"),
+            Threshold => format!("{x:.4}"),
+            Decimals | Interval | Spread => format!("{x:.3}"),
+        };
+        let unit = if matches!(self, Percent | PercentInterval) { " %" } else { "" };
+        let precision = match (self, number.low.zip(number.high)) {
+            (Spread, _) => format!(" ± {}", show(number.sd.unwrap_or_default())),
+            (Interval | Difference | PercentInterval, Some((low, high))) => format!(" [{}, {}]", show(low), show(high)),
+            _ => String::new(),
+        };
+        show(value) + unit + &precision
     }
 }

@@ -10,9 +10,12 @@ mod columns;
 pub mod csv;
 pub mod facts;
 pub mod format;
+mod heads;
 pub mod latex;
 pub mod markdown;
 pub mod text;
+
+pub use heads::meaning;
 
 use serde::Serialize;
 use std::borrow::Cow;

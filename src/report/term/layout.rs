@@ -2,8 +2,6 @@
 
 use super::colour::{Style, TermStyle};
 use super::sanitize::{one_line, text_width, width};
-use serde::Serialize;
-use std::borrow::Cow;
 
 /// A character and how it looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +10,11 @@ pub struct Cell {
     pub style: Style,
     /// Something the reader looks for: its line is never left out.
     pub marked: bool,
+}
+
+/// A text's cells; a tab takes four.
+pub fn cells(text: &str, style: Style, marked: bool) -> Vec<Cell> {
+    text.replace('\t', "    ").chars().map(|c| Cell { c, style, marked }).collect()
 }
 
 /// Breaks text into lines of at most `columns`: at its newlines, else after a space, else (a long word) anywhere.
@@ -64,45 +67,30 @@ pub enum Shown<'a> {
 
 /// Leaves out the lines that are further than one line from anything marked, if there are more than `max` lines.
 pub fn elide(lines: &[Vec<Cell>], max: usize) -> Vec<Shown<'_>> {
-    let marked: Vec<bool> = lines.iter().map(|line| line.iter().any(|cell| cell.marked)).collect();
-    let near = |i: usize| (i.saturating_sub(1)..=i + 1).any(|j| marked.get(j) == Some(&true));
-    let mut shown = Vec::new();
-    let mut omitted = 0;
-    for (i, line) in lines.iter().enumerate() {
-        if lines.len() > max && !near(i) {
-            omitted += 1;
-            continue;
-        }
-        if omitted > 0 {
-            shown.push(Shown::Omitted(std::mem::take(&mut omitted)));
-        }
-        shown.push(Shown::Line(line));
-    }
-    if omitted > 0 {
-        shown.push(Shown::Omitted(omitted));
-    }
-    shown
-}
-
-/// Which side of its column a cell keeps to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Align {
-    Left,
-    Right,
+    let marked = |i: usize| lines.get(i).is_some_and(|line| line.iter().any(|cell| cell.marked));
+    let near = |i: &usize| lines.len() <= max || (i.saturating_sub(1)..=i + 1).any(marked);
+    let places: Vec<usize> = (0..lines.len()).collect();
+    let runs = places.chunk_by(|a, b| near(a) == near(b));
+    let shown = runs.flat_map(|run| match near(&run[0]) {
+        true => run.iter().map(|i| Shown::Line(&lines[*i])).collect(),
+        false => vec![Shown::Omitted(run.len())],
+    });
+    shown.collect()
 }
 
 /// Rows under a dim header, two spaces between columns, each column as wide as its widest cell. Whatever a cell holds, it
 /// stays on its line and is nothing that a terminal acts upon.
 pub struct TextTable {
-    header: Vec<(String, Align)>,
+    /// Each name, and whether its column keeps to the right.
+    header: Vec<(String, bool)>,
     rows: Vec<Vec<(String, Style)>>,
 }
 
 impl TextTable {
-    /// An empty table; a header of empty names is not shown.
-    pub fn new<S: Into<Cow<'static, str>>>(header: impl IntoIterator<Item = (S, Align)>) -> TextTable {
-        let header = header.into_iter().map(|(name, align)| (one_line(&name.into()), align)).collect();
-        TextTable { header, rows: Vec::new() }
+    /// An empty table. `align` has an `l` (left) or `r` (right) for each column; a header of empty names is not shown.
+    pub fn new<S: AsRef<str>>(align: &str, header: impl IntoIterator<Item = S>) -> TextTable {
+        let column = |(name, align): (S, char)| (one_line(name.as_ref()), align == 'r');
+        TextTable { header: header.into_iter().zip(align.chars()).map(column).collect(), rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as the header has.
@@ -112,36 +100,53 @@ impl TextTable {
 
     /// The table as lines, each ended with a newline and indented by two spaces.
     pub fn render(&self, style: TermStyle) -> String {
-        let column = |i: usize| self.rows.iter().filter_map(move |row| row.get(i)).map(|(text, _)| text_width(text));
-        let widest = |(i, (name, _)): (usize, &(String, Align))| column(i).max().unwrap_or(0).max(text_width(name));
-        let widths: Vec<usize> = self.header.iter().enumerate().map(widest).collect();
-        let mut lines = String::new();
-        if self.header.iter().any(|(name, _)| !name.is_empty()) {
-            let names: Vec<_> = self.header.iter().map(|(name, _)| (name.clone(), Style::DIM)).collect();
-            lines += &self.line(&names, &widths, style);
-        }
-        for row in &self.rows {
-            lines += &self.line(row, &widths, style);
-        }
-        lines
+        self.block(&(0..self.header.len()).collect::<Vec<_>>(), style)
     }
 
-    fn line(&self, cells: &[(String, Style)], widths: &[usize], style: TermStyle) -> String {
-        let mut line = String::new();
-        let mut gap = 2; // spaces that are due before the next text, so that a line does not end with any
-        for (((text, cell_style), (_, align)), &width) in cells.iter().zip(&self.header).zip(widths) {
-            let fill = width - text_width(text);
-            let (before, after) = if *align == Align::Right { (fill, 0) } else { (0, fill) };
-            if text.is_empty() {
-                gap += width + 2;
-                continue;
+    /// As [`render`](TextTable::render); columns that do not fit side by side follow in further blocks, each after the first
+    /// column.
+    pub fn render_within(&self, style: TermStyle) -> String {
+        let mut blocks = vec![vec![0]];
+        let mut used = 2 + self.width(0);
+        for column in 1..self.header.len() {
+            let needed = 2 + self.width(column);
+            if used + needed > style.width && blocks.last().is_some_and(|block| block.len() > 1) {
+                blocks.push(vec![0]);
+                used = 2 + self.width(0);
             }
-            line += &" ".repeat(gap + before);
-            line += &style.paint(*cell_style, text);
-            gap = after + 2;
+            blocks.last_mut().into_iter().for_each(|block| block.push(column));
+            used += needed;
         }
-        line.push('\n');
-        line
+        blocks.iter().map(|block| self.block(block, style)).collect()
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|(text, _)| text_width(text)).fold(text_width(&self.header[column].0), usize::max)
+    }
+
+    /// Some of the columns.
+    fn block(&self, columns: &[usize], style: TermStyle) -> String {
+        let header: Vec<_> = self.header.iter().map(|(name, _)| (name.clone(), Style::DIM)).collect();
+        let header = Some(&header).filter(|header| header.iter().any(|(name, _)| !name.is_empty()));
+        let widths: Vec<usize> = columns.iter().map(|column| self.width(*column)).collect();
+        let mut lines = String::new();
+        for row in header.into_iter().chain(&self.rows) {
+            let mut gap = 2; // spaces that are due before the next text, so that a line does not end with any
+            for (&column, &width) in columns.iter().zip(&widths) {
+                let Some((text, cell_style)) = row.get(column).filter(|(text, _)| !text.is_empty()) else {
+                    gap += width + 2;
+                    continue;
+                };
+                let fill = width - text_width(text);
+                let (before, after) = if self.header[column].1 { (fill, 0) } else { (0, fill) };
+                lines += &" ".repeat(gap + before);
+                lines += &style.paint(*cell_style, text);
+                gap = after + 2;
+            }
+            lines.push('\n');
+        }
+        lines
     }
 }
 
@@ -151,12 +156,12 @@ mod tests {
 
     const PLAIN: TermStyle = TermStyle { colour: false, width: 80 };
 
-    fn cells(text: &str) -> Vec<Cell> {
+    fn marked(text: &str) -> Vec<Cell> {
         text.chars().map(|c| Cell { c, style: Style::PLAIN, marked: c == '!' }).collect()
     }
 
     fn wrapped(text: &str, columns: usize) -> Vec<String> {
-        wrap(&cells(text), columns).iter().map(|line| paint(line, PLAIN)).collect()
+        wrap(&marked(text), columns).iter().map(|line| paint(line, PLAIN)).collect()
     }
 
     #[test]
@@ -183,17 +188,17 @@ mod tests {
 
     #[test]
     fn long_text_keeps_marked_lines_and_their_neighbours() {
-        let lines = wrap(&cells("0\n1\n2\n3!\n4\n5\n6"), 80);
+        let lines = wrap(&marked("0\n1\n2\n3!\n4\n5\n6"), 80);
         assert_eq!(elide(&lines, 7).len(), 7);
         let shown = elide(&lines, 6);
         assert_eq!(shown.len(), 5);
         assert_eq!((&shown[0], &shown[4]), (&Shown::Omitted(2), &Shown::Omitted(2)));
-        assert_eq!(shown[2], Shown::Line(&cells("3!")));
+        assert_eq!(shown[2], Shown::Line(&marked("3!")));
     }
 
     #[test]
     fn a_table_lines_up() {
-        let mut table = TextTable::new([("row", Align::Right), ("token", Align::Left), ("p", Align::Right)]);
+        let mut table = TextTable::new("rlr", ["row", "token", "p"]);
         let plain = |text: &str| (text.to_string(), Style::PLAIN);
         table.row([plain("7"), plain("家"), plain("0.5")]);
         table.row([plain("1234"), plain("abc"), plain("")]);

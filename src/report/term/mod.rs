@@ -4,15 +4,17 @@ pub mod colour;
 pub mod draw;
 pub mod layout;
 pub mod sanitize;
+pub mod tokens;
 
 use crate::io::record::Calibrated;
 use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
-use draw::Mark;
-use layout::{Align, Shown, TextTable, elide, paint, wrap};
-use sanitize::{cut, quoted, visible};
+use draw::{Mark, marked_cells};
+use layout::{Shown, TextTable, elide, paint, wrap};
+use sanitize::{cut, one_line, quoted};
 use std::ops::Range;
+use tokens::{Piece, pieces};
 
 /// A response and what the method made of it.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +65,7 @@ impl AskReport<'_> {
         };
         let parts = [
             self.headline(outcome, style),
-            self.drawing(outcome, style),
+            self.drawing(style),
             self.chain_table(outcome, style),
             scores_table(&outcome.scores, style),
         ];
@@ -75,25 +77,25 @@ impl AskReport<'_> {
         let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
         let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
         let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
-        let number = style.paint(tint, &confidence(p));
-        let answer = visible(&self.answer_text(outcome)).replace(['\n', '\t'], " ");
-        let label = |name| style.paint(Style::BOLD, name);
+        let number = format!("{}  {bar}", style.paint(tint, &confidence(p)));
+        let answer = one_line(&self.answer_text());
         let answer = style.paint(Style::BOLD, &cut(answer.trim(), style.width.saturating_sub(12)));
+        let dim = |text: &str, columns| style.paint(Style::DIM, &cut(text, columns)) + "\n";
+        let label_width = if self.confidence.is_some() { 10 } else { 20 };
+        let row = |label: &str, value: &str| {
+            format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:label_width$}")))
+        };
         match self.confidence {
-            Some(calibrated) => format!(
-                "{}  {number}  {bar}\n            {}\n{}      {answer}\n",
-                label("confidence"),
-                style.paint(Style::DIM, &cut(&origin(calibrated), style.width.saturating_sub(12))),
-                label("answer")
-            ),
-            None => format!(
-                "{}  {number}  {bar}\n{}  {}\n{}  {answer}\n{}\n",
-                label("UQAC P, uncalibrated"),
-                label("least token p       "),
-                confidence(outcome.scores["min_token_prob"]),
-                label("answer              "),
-                style.paint(Style::DIM, &cut(HOW_TO_CALIBRATE, style.width))
-            ),
+            Some(calibrated) => {
+                let origin = dim(&origin(calibrated), style.width.saturating_sub(12));
+                row("confidence", &number) + &format!("{:12}{origin}", "") + &row("answer", &answer)
+            }
+            None => {
+                let least = confidence(outcome.scores["min_token_prob"]);
+                let rows =
+                    row("UQAC P, uncalibrated", &number) + &row("least token p", &least) + &row("answer", &answer);
+                rows + &dim(HOW_TO_CALIBRATE, style.width)
+            }
         }
     }
 
@@ -103,13 +105,9 @@ impl AskReport<'_> {
     }
 
     /// The answer as it stands in the text.
-    pub(super) fn answer_text(&self, outcome: &Outcome) -> String {
-        let tokens = self.answer_tokens(outcome);
-        let ranges = self.ranges.get(tokens.start..tokens.end.min(self.ranges.len())).unwrap_or_default();
-        match (ranges.first(), ranges.last()) {
-            (Some(first), Some(last)) => self.text.get(first.start..last.end).unwrap_or_default().to_owned(),
-            _ => String::new(),
-        }
+    pub(super) fn answer_text(&self) -> String {
+        let answer = self.pieces().into_iter().filter(|(_, mark)| *mark == Some(Mark::Answer));
+        answer.map(|(piece, _)| piece.text).collect()
     }
 
     /// Indices of the answer's tokens in the response.
@@ -123,19 +121,33 @@ impl AskReport<'_> {
         token.and_then(|j| self.logprobs.get(j)).map_or(f64::NAN, |logprob| logprob.exp())
     }
 
+    /// The response cut up along its tokens, with what each is to the answer.
+    pub(super) fn pieces(&self) -> Vec<(Piece, Option<Mark>)> {
+        let pieces = pieces(self.text, self.ranges.iter().map(|range| [range.start, range.end]));
+        let mark = |token: Option<usize>| self.outcome.and_then(|outcome| self.mark(outcome, token?));
+        pieces
+            .into_iter()
+            .map(|piece| {
+                let mark = mark(piece.token);
+                (piece, mark)
+            })
+            .collect()
+    }
+
+    /// What a response token is to the answer, if anything.
+    fn mark(&self, outcome: &Outcome, token: usize) -> Option<Mark> {
+        let is = |row: i64| token_of(row) == Some(token);
+        match () {
+            () if self.answer_tokens(outcome).contains(&token) => Some(Mark::Answer),
+            () if outcome.kept.iter().any(|row| is(*row)) => Some(Mark::Kept),
+            () if outcome.chain.iter().any(|link| is(link.row)) => Some(Mark::Chain),
+            () => None,
+        }
+    }
+
     /// The response with answer, kept and other chain tokens marked, and a legend.
-    fn drawing(&self, outcome: &Outcome, style: TermStyle) -> String {
-        let mut marks = vec![None; self.ranges.len()];
-        let mut mark = |token: Option<usize>, mark: Mark| {
-            if let Some(slot) = token.and_then(|j| marks.get_mut(j)) {
-                *slot = Some(mark);
-            }
-        };
-        outcome.chain.iter().for_each(|link| mark(token_of(link.row), Mark::Chain));
-        outcome.kept.iter().for_each(|row| mark(token_of(*row), Mark::Kept));
-        self.answer_tokens(outcome).for_each(|j| mark(Some(j), Mark::Answer));
-        let cells = draw::cells(self.text, self.ranges, &marks, |j| self.p(Some(j)), style.colour);
-        let lines = wrap(&cells, style.width.saturating_sub(2));
+    fn drawing(&self, style: TermStyle) -> String {
+        let lines = wrap(&marked_cells(&self.pieces(), |j| self.p(j), style.colour), style.width.saturating_sub(2));
         let mut out = draw::legend(style) + "\n";
         for shown in elide(&lines, MAX_LINES) {
             match shown {
@@ -149,19 +161,11 @@ impl AskReport<'_> {
     }
 
     fn chain_table(&self, outcome: &Outcome, style: TermStyle) -> String {
-        let header = [
-            ("row", Align::Right),
-            ("token", Align::Left),
-            ("p", Align::Right),
-            ("similarity", Align::Right),
-            ("reached from", Align::Left),
-            ("kept", Align::Left),
-        ];
-        let mut table = TextTable::new(header);
-        let answer = self.answer_tokens(outcome);
-        let role = |link: &Link| match token_of(link.row) {
-            Some(j) if answer.contains(&j) => "answer",
-            _ if outcome.kept.contains(&link.row) => "✓",
+        let header = ["row", "token", "p", "similarity", "reached from", "kept"];
+        let mut table = TextTable::new("rlrrll", header);
+        let role = |link: &Link| match token_of(link.row).and_then(|token| self.mark(outcome, token)) {
+            Some(Mark::Answer) => "answer",
+            Some(Mark::Kept) => "✓",
             _ => "",
         };
         let whole = outcome.chain.len() <= MAX_LINKS;
@@ -220,8 +224,7 @@ pub(super) fn confidence(p: f64) -> String {
 
 /// The other scores, each with what it means.
 fn scores_table(scores: &Scores, look: TermStyle) -> String {
-    let mut table =
-        TextTable::new([("score", Align::Left), ("value", Align::Right), ("higher is more confident", Align::Left)]);
+    let mut table = TextTable::new("lrl", ["score", "value", "higher is more confident"]);
     let room = look.width.saturating_sub(34); // what the other columns leave
     for score in as_shown().iter().filter(|score| score.key != "p") {
         let Some(value) = scores.get(score.key) else { continue };

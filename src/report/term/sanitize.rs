@@ -46,19 +46,8 @@ pub fn stand_in(c: char) -> Option<char> {
 
 /// A token's text on one line, in quotes, so that its spaces can be seen: `" a\n"`.
 pub fn quoted(token: &str) -> String {
-    let mut text = String::from("\"");
-    for c in token.chars() {
-        match c {
-            '\n' => text.push_str("\\n"),
-            '\t' => text.push_str("\\t"),
-            '\r' => text.push_str("\\r"),
-            '"' => text.push_str("\\\""),
-            '\\' => text.push_str("\\\\"),
-            c => text.push(stand_in(c).unwrap_or(c)),
-        }
-    }
-    text.push('"');
-    text
+    let shown: String = token.chars().map(|c| if c == '\r' { c } else { stand_in(c).unwrap_or(c) }).collect();
+    serde_json::Value::from(shown).to_string()
 }
 
 /// Columns that a character takes in a terminal: 0 for combining marks, 2 for East Asian wide ones and emoji.
@@ -73,17 +62,20 @@ pub fn text_width(text: &str) -> usize {
 
 /// The text cut to `columns` columns, with an ellipsis where something is missing.
 pub fn cut(text: &str, columns: usize) -> String {
-    if text_width(text) <= columns {
+    cut_to(text, columns as f64, |c| width(c) as f64)
+}
+
+/// The text cut to `max`, where each character is as wide as `width` says, with an ellipsis where something is missing.
+pub fn cut_to(text: &str, max: f64, width: impl Fn(char) -> f64) -> String {
+    if text.chars().map(&width).sum::<f64>() <= max {
         return text.to_owned();
     }
-    let mut used = 0;
+    let mut used = width('…');
     let fits = |c: &char| {
         used += width(*c);
-        used < columns // one column is the ellipsis's
+        used <= max
     };
-    let mut short: String = text.chars().take_while(fits).collect();
-    short.push('…');
-    short
+    text.chars().take_while(fits).chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -109,7 +101,7 @@ mod tests {
 
     #[test]
     fn tokens_are_quoted() {
-        assert_eq!(quoted(" a\n\t\"\\\u{1b}"), r#"" a\n\t\"\\␛""#);
+        assert_eq!(quoted(" a\n\t\r\"\\\u{1b}"), r#"" a\n\t\r\"\\␛""#);
     }
 
     #[test]

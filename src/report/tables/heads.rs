@@ -1,4 +1,4 @@
-//! What the columns of the tables mean, for their tooltips.
+//! What the columns of the tables mean, for their tooltips, and which numbers in them are the best.
 
 /// (what a head is, after a task and before a comma or an interval; an arrow to what is better; its meaning). The
 /// first that fits counts.
@@ -41,7 +41,7 @@ const HEADS: &[(&str, &str, &str)] = &[
 ];
 
 /// An arrow towards what is better, and the meaning, of a column's head: `AUROC [95 %]`, `gsm8k: AUROC`.
-pub(super) fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
+pub fn meaning(head: &str) -> Option<(&'static str, &'static str)> {
     let measure = head.rsplit(": ").next().unwrap_or(head);
     let fits =
         |name: &str| measure.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with([',', ' ']));
