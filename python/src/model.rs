@@ -24,13 +24,15 @@ impl Model {
     /// Loads a model; the second value is an event of JSON that says how it runs.
     #[staticmethod]
     fn load(name: String, options: &str) -> PyResult<(Model, Events)> {
-        let options = from_json::<Load>(options)?.engine()?;
+        let options = from_json::<Load>(options)?;
+        let (options, template_args) = (options.engine()?, options.template_args);
         let (jobs, queue) = channel::<Job>();
         let (reporter, events) = events();
         let work = move || {
             let folder = locate_model(&name).map_err(|error| error.to_string());
             let loaded = folder.and_then(|folder| {
-                let engine = Engine::load(&folder, options).map_err(|error| error.to_string())?;
+                let mut engine = Engine::load(&folder, options).map_err(|error| error.to_string())?;
+                engine.set_template_arguments(template_args);
                 Ok(Loaded::new(engine, folder))
             });
             let mut loaded = match loaded {

@@ -23,12 +23,15 @@ pub struct Load {
     threads: usize,
     weights: String,
     gamma: Option<Vec<f64>>,
+    /// Variables of the chat template.
+    pub template_args: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Default for Load {
     fn default() -> Load {
         let [device, weights] = ["auto", "file"].map(str::to_owned);
-        Load { device, k_cache: None, v_cache: None, threads: 0, weights, gamma: None }
+        let template_args = serde_json::Map::new();
+        Load { device, k_cache: None, v_cache: None, threads: 0, weights, gamma: None, template_args }
     }
 }
 

@@ -89,6 +89,7 @@ def load(
     threads: int = 0,
     weights: Literal["file", "q8"] = "file",
     gamma: Sequence[float] | None = None,
+    template_args: Mapping[str, Any] | None = None,
 ) -> Model:
     """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
     the small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub`, which
@@ -96,7 +97,8 @@ def load(
 
     `device` is `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`;
     `k_cache` and `v_cache` are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 is one per core;
-    `gamma` discounts the nearest positions.
+    `gamma` discounts the nearest positions; `template_args` are variables of the chat template, such as
+    `{"enable_thinking": False}`.
 
     Raises Error if there is no such model or it cannot run, ValueError for an invalid option, and what `huggingface_hub`
     raises.
@@ -107,6 +109,8 @@ def load(
     options: dict[str, Any] = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, weights=weights)
     if gamma is not None:
         options["gamma"] = list(gamma)
+    if template_args is not None:
+        options["template_args"] = dict(template_args)
     native, events = _uqac.Model.load(str(model), json.dumps(options))
     return Model(native, json.loads(_only(events)))
 

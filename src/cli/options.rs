@@ -7,6 +7,7 @@ use crate::backend::entropy::Gamma;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions};
 use crate::files;
+use crate::model::chat::reserved_argument;
 use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::units::count;
@@ -31,6 +32,19 @@ pub struct ModelArgs {
     /// published γ]. Not on CUDA
     #[arg(long, value_name = "FILE", value_parser = gamma, hide_short_help = true)]
     gamma: Option<Gamma>,
+    /// Set a variable of the chat template, such as enable_thinking=false (JSON or a text); can be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = template_argument, hide_short_help = true)]
+    template_arg: Vec<(String, serde_json::Value)>,
+}
+
+fn template_argument(text: &str) -> Result<(String, serde_json::Value), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
+    let argument = [(name.to_owned(), value)];
+    match reserved_argument(&argument.iter().cloned().collect()) {
+        Some(name) => Err(format!("{name} is set by the conversation")),
+        None => Ok(argument.into_iter().next().unwrap_or_default()),
+    }
 }
 
 /// γ from a file.
@@ -70,7 +84,12 @@ impl ModelArgs {
     }
 
     pub fn load(&self, folder: &Path) -> Result<Engine, CliError> {
-        load(folder, self.options())
+        let mut engine = load(folder, self.options())?;
+        if !self.template_arg.is_empty() && engine.chat_template().is_none() {
+            note("warning: the model has no chat template; --template-arg has no effect");
+        }
+        engine.set_template_arguments(self.template_arg.iter().cloned().collect());
+        Ok(engine)
     }
 }
 

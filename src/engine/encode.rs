@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::model::chat::Conversation;
-use crate::model::chat::{ChatError, Message, encode_plain};
+use crate::model::chat::{Arguments, ChatError, Message, encode_plain};
 use crate::model::tokenizer::TokenizerError;
 use std::ops::Range;
 
@@ -47,6 +47,16 @@ pub enum Encoding {
 
 /// The tokens of a prompt, up to where the response starts; `chat`: through the model's chat template.
 pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -> Result<Vec<u32>, EncodeError> {
+    encode_prompt_with(engine, conversation, chat, &Arguments::new())
+}
+
+/// [`encode_prompt`] with further arguments of the chat template.
+pub fn encode_prompt_with(
+    engine: &Engine,
+    conversation: &Conversation,
+    chat: bool,
+    arguments: &Arguments,
+) -> Result<Vec<u32>, EncodeError> {
     let tokenizer = engine.tokenizer();
     let bytes = match conversation {
         Conversation::Prompt(text) => text.len(),
@@ -58,7 +68,7 @@ pub fn encode_prompt(engine: &Engine, conversation: &Conversation, chat: bool) -
         Conversation::Messages(_) if !chat => Err(EncodeError::NeedsChatTemplate("messages")),
         conversation => {
             let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
-            let text = template.render(&conversation.to_messages(), true)?;
+            let text = template.render_with(&conversation.to_messages(), true, arguments)?;
             check_length(engine, text.len())?;
             Ok(tokenizer.encode(&text, false)?)
         }

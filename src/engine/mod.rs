@@ -23,7 +23,7 @@ use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
     Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, WeightFormat,
 };
-use crate::model::chat::ChatTemplate;
+use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
 use crate::units::count;
@@ -151,6 +151,11 @@ impl Engine {
 
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.chat_template.as_ref()
+    }
+
+    /// Sets variables of the chat template, such as `enable_thinking`, for every conversation; without a template nothing.
+    pub fn set_template_arguments(&mut self, arguments: Arguments) {
+        self.chat_template.iter_mut().for_each(|template| template.set_arguments(arguments.clone()));
     }
 
     pub fn options(&self) -> &EngineOptions {

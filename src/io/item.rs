@@ -192,7 +192,10 @@ fn text(fields: &Fields) -> Result<Content, Problem> {
         (Some(_), Some(_)) => return Err(Problem::Both("messages", "prompt")),
         (Some(messages), None) => Conversation::Messages(list(
             "messages",
-            ("a list of at least one message", "an object with a role and a content, both strings"),
+            (
+                "a list of at least one message",
+                "an object with a role and a content (a string or a list of text parts)",
+            ),
             messages,
         )?),
         (None, Some(prompt)) => Conversation::Prompt(typed("prompt", "a string", prompt)?),

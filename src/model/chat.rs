@@ -6,11 +6,13 @@ mod json;
 mod python;
 
 use std::collections::BTreeMap;
+use std::fmt::Formatter;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value as Json, json};
 
 use jinja::Fault;
 
@@ -42,7 +44,44 @@ impl Conversation {
 pub struct Message {
     /// `system`, `user` or `assistant`, and whatever else the template knows.
     pub role: String,
+    /// A text, or as OpenAI's clients write it a list of `{"type": "text", "text": …}`, whose texts are joined.
+    #[serde(deserialize_with = "text_or_parts")]
     pub content: String,
+}
+
+fn text_or_parts<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    struct Part {
+        #[serde(rename = "type")]
+        _kind: Kind,
+        text: String,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Kind {
+        Text,
+    }
+    struct Content;
+    impl<'de> Visitor<'de> for Content {
+        type Value = String;
+
+        fn expecting(&self, f: &mut Formatter) -> std::fmt::Result {
+            f.write_str("a string or a list of {\"type\": \"text\", \"text\": \"…\"}")
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<String, E> {
+            Ok(text.to_owned())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<String, A::Error> {
+            let mut text = String::new();
+            while let Some(part) = parts.next_element::<Part>()? {
+                text += &part.text;
+            }
+            Ok(text)
+        }
+    }
+    from.deserialize_any(Content)
 }
 
 impl Message {
@@ -101,6 +140,19 @@ pub struct ChatTemplate {
     source: String,
     /// `bos_token`, `eos_token` ... as the template sees them; those the model lacks are undefined in it.
     special_tokens: BTreeMap<String, String>,
+    /// Variables of the user's, such as `enable_thinking`.
+    arguments: Arguments,
+}
+
+/// Variables of a chat template besides those that every template has; they may replace special tokens.
+pub type Arguments = Map<String, Json>;
+
+/// Variables that a conversation sets.
+const RESERVED: [&str; 4] = ["messages", "add_generation_prompt", "tools", "documents"];
+
+/// The first of these arguments that is none of the user's to set.
+pub fn reserved_argument(arguments: &Arguments) -> Option<&'static str> {
+    RESERVED.into_iter().find(|name| arguments.contains_key(*name))
 }
 
 /// Bytes of a template; published ones have up to 40 thousand.
@@ -156,7 +208,7 @@ impl ChatTemplate {
         }
         let template = on_known_stack(|| jinja::Template::parse(&source)).map_err(ChatError::Thread)?;
         let template = template.map_err(|message| ChatError::Syntax { origin, message })?;
-        Ok(Self { template, source, special_tokens })
+        Ok(Self { template, source, special_tokens, arguments: Arguments::new() })
     }
 
     /// The text of `messages`; with `add_generation_prompt`, also what comes before the assistant's next answer.
@@ -168,13 +220,33 @@ impl ChatTemplate {
     /// tools, [`ChatError::Limit`] if it takes too much time, memory or stack, [`ChatError::Render`] if it fails
     /// otherwise.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, ChatError> {
+        self.render_with(messages, add_generation_prompt, &Arguments::new())
+    }
+
+    /// [`Self::render`] with further arguments, which take precedence.
+    ///
+    /// # Errors
+    /// As [`Self::render`].
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        arguments: &Arguments,
+    ) -> Result<String, ChatError> {
         let mut variables = json!({"messages": messages, "add_generation_prompt": add_generation_prompt,
                                    "tools": null, "documents": null});
         let texts = self.special_tokens.iter().map(|(name, text)| {
             variables[name] = json!(text);
             text.len()
         });
-        let input_len = texts.sum::<usize>() + messages.iter().map(|m| m.role.len() + m.content.len()).sum::<usize>();
+        let input_len = texts.sum::<usize>();
+        for (name, value) in self.arguments.iter().chain(arguments) {
+            variables[name] = value.clone();
+        }
+        let arguments = self.arguments.values().chain(arguments.values()).map(|value| value.to_string().len());
+        let input_len = input_len
+            + arguments.sum::<usize>()
+            + messages.iter().map(|m| m.role.len() + m.content.len()).sum::<usize>();
         let rendered = on_known_stack(|| {
             self.template.render(&variables, input_len).map_err(|fault| match fault {
                 Fault::Limit(message) => ChatError::Limit { message },
@@ -193,6 +265,15 @@ impl ChatTemplate {
         let function = json!({"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}});
         variables["tools"] = json!([{"type": "function", "function": function}]);
         self.template.render(variables, input_len).is_ok()
+    }
+
+    /// Sets the arguments of every conversation.
+    pub fn set_arguments(&mut self, arguments: Arguments) {
+        self.arguments = arguments;
+    }
+
+    pub fn arguments(&self) -> &Arguments {
+        &self.arguments
     }
 
     /// The template's text as published.

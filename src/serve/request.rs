@@ -1,15 +1,15 @@
-//! Request bodies: OpenAI's JSON into a [`Task`]. `null` counts as absent, unknown fields are ignored, and those of
-//! [`UNSUPPORTED`] are errors unless their value turns them off.
+//! Request bodies: OpenAI's JSON into a [`Task`]. `null` counts as absent; a field that is not known is an error, unless its value
+//! turns it off or it changes no answer.
 
 use super::error::ApiError;
 use crate::backend::sampling::Sampling;
 use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::io::item::Item;
-use crate::model::chat::{Conversation, Message};
+use crate::model::chat::{Arguments, Conversation, Message, reserved_argument};
 use crate::uq::scores;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
@@ -23,25 +23,30 @@ const MAX_STOP: usize = 16;
 /// OpenAI's default for `/v1/completions`.
 const COMPLETION_TOKENS: usize = 16;
 
-/// Fields that would change the answer but are not supported.
-const UNSUPPORTED: [&str; 10] = [
-    "audio",
-    "frequency_penalty",
-    "functions",
-    "logit_bias",
-    "prediction",
-    "presence_penalty",
-    "response_format",
-    "suffix",
-    "tools",
-    "web_search_options",
+/// Fields that change no answer.
+const IGNORED: [&str; 12] = [
+    "metadata",
+    "parallel_tool_calls",
+    "priority",
+    "prompt_cache_key",
+    "request_id",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "tool_choice",
+    "user",
 ];
 
-/// Whether a value turns its unsupported field off.
+/// Whether a value turns its field off, as vLLM's and OpenAI's defaults do.
 fn is_off(name: &str, value: &Value) -> bool {
     match name {
         "response_format" => value["type"] == "text",
-        _ => *value == json!([]) || *value == json!({}) || value.as_f64() == Some(0.0),
+        "repetition_penalty" | "length_penalty" => value.as_f64() == Some(1.0),
+        "add_generation_prompt" | "skip_special_tokens" | "spaces_between_special_tokens" => *value == json!(true),
+        "min_p" | "min_tokens" | "frequency_penalty" | "presence_penalty" => value.as_f64() == Some(0.0),
+        _ => [json!(null), json!(false), json!([]), json!({}), json!("")].contains(value),
     }
 }
 
@@ -67,6 +72,8 @@ pub struct Generate {
     pub echo: bool,
     pub stream: bool,
     pub include_usage: bool,
+    /// Variables of the chat template.
+    pub template_arguments: Arguments,
     /// `None`: no confidence, and no trace for it.
     pub uqac: Option<UqacOptions>,
 }
@@ -90,10 +97,17 @@ pub struct UqacOptions {
     pub running: Option<RunningConfidence>,
 }
 
+/// Names of [`Target`]'s, [`Common`]'s and the endpoints' own fields.
+const COMMON: [&str; 11] =
+    ["model", "uqac", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream", "stream_options", "max_tokens"];
+const CHAT: [&str; 5] = ["messages", "max_completion_tokens", "logprobs", "top_logprobs", "chat_template_kwargs"];
+const COMPLETION: [&str; 4] = ["prompt", "logprobs", "echo", "best_of"];
+
 /// Fields of all endpoints.
 #[derive(Deserialize)]
 struct Target {
-    model: Option<String>,
+    #[serde(rename = "model")]
+    _model: Option<String>,
     uqac: Option<Value>,
 }
 
@@ -103,11 +117,13 @@ struct Common {
     n: Option<usize>,
     temperature: Option<f64>,
     top_p: Option<f64>,
-    top_k: Option<u32>,
+    /// 0 and -1: all tokens.
+    top_k: Option<i64>,
     seed: Option<i128>,
     stop: Option<Strings>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
+    chat_template_kwargs: Option<Arguments>,
 }
 
 #[derive(Deserialize)]
@@ -124,25 +140,11 @@ enum Strings {
 
 #[derive(Deserialize)]
 struct Chat {
-    messages: Vec<ChatMessage>,
+    messages: Vec<Message>,
     max_tokens: Option<usize>,
     max_completion_tokens: Option<usize>,
     logprobs: Option<bool>,
     top_logprobs: Option<usize>,
-}
-
-#[derive(Deserialize)]
-struct ChatMessage {
-    role: String,
-    content: Content,
-    tool_calls: Option<Value>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a string or a list of texts")]
-enum Content {
-    Text(String),
-    Parts(Vec<Value>),
 }
 
 #[derive(Deserialize)]
@@ -171,14 +173,21 @@ struct UqacFields {
 }
 
 impl Task {
-    /// Parses the body of `/v1/chat/completions`; `served` is the model's name.
-    pub fn chat(body: &Value, served: &str) -> Result<Task, ApiError> {
-        let generate = generate(body, served)?;
-        let chat: Chat = read("", body)?;
+    /// Parses the body of `/v1/chat/completions`.
+    pub fn chat(body: &Value) -> Result<Task, ApiError> {
+        let generate = generate(body, &CHAT)?;
+        let mut chat: Chat = read("", body)?;
         if chat.messages.is_empty() {
             return Err(ApiError::invalid("messages", "expected at least one message"));
         }
-        let messages = chat.messages.into_iter().enumerate().map(|(i, found)| message(i, found));
+        for (i, message) in chat.messages.iter_mut().enumerate() {
+            if !body["messages"][i]["tool_calls"].is_null() {
+                return Err(ApiError::invalid(&format!("messages[{i}].tool_calls"), "not supported"));
+            }
+            if message.role == "developer" {
+                message.role = "system".to_owned();
+            }
+        }
         let max_tokens = within("max_tokens", chat.max_tokens, 1..=usize::MAX)?;
         let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=usize::MAX)?.or(max_tokens);
         let top = within("top_logprobs", chat.top_logprobs, 0..=MAX_TOP_LOGPROBS)?;
@@ -188,7 +197,7 @@ impl Task {
         }
         Ok(Task::Generate(Box::new(Generate {
             chat: true,
-            prompts: vec![Prompt::Chat(Conversation::Messages(messages.collect::<Result<_, _>>()?))],
+            prompts: vec![Prompt::Chat(Conversation::Messages(chat.messages))],
             max_tokens: max_tokens.unwrap_or(GenerateOptions::default().max_tokens),
             logprobs: logprobs.then_some(top.unwrap_or(0)),
             ..generate
@@ -196,8 +205,8 @@ impl Task {
     }
 
     /// Parses the body of `/v1/completions`.
-    pub fn completion(body: &Value, served: &str) -> Result<Task, ApiError> {
-        let generate = generate(body, served)?;
+    pub fn completion(body: &Value) -> Result<Task, ApiError> {
+        let generate = generate(body, &COMPLETION)?;
         let completion: Completion = read("", body)?;
         let prompts = match completion.prompt {
             Prompts::One(prompt) => vec![prompt],
@@ -217,8 +226,8 @@ impl Task {
     }
 
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
-    pub fn score(body: &Value, served: &str) -> Result<Task, ApiError> {
-        let UqacOptions { explain, running, .. } = target(body, served)?.unwrap_or_default();
+    pub fn score(body: &Value) -> Result<Task, ApiError> {
+        let UqacOptions { explain, running, .. } = target(body)?.unwrap_or_default();
         if running.is_some() {
             return Err(ApiError::invalid("uqac.running", "only for generated responses"));
         }
@@ -267,12 +276,9 @@ fn within<T: PartialOrd + Display>(
     }
 }
 
-/// Checks the model's name and reads `uqac`, an object or a boolean.
-fn target(body: &Value, served: &str) -> Result<Option<UqacOptions>, ApiError> {
-    let Target { model, uqac } = read("", body)?;
-    if let Some(name) = model.filter(|name| name != served) {
-        return Err(no_model(&name, served));
-    }
+/// Reads `uqac`, an object or a boolean. Any model's name stands for the only one.
+fn target(body: &Value) -> Result<Option<UqacOptions>, ApiError> {
+    let Target { uqac, .. } = read("", body)?;
     let fields: UqacFields = match uqac {
         None | Some(Value::Bool(true)) => return Ok(Some(UqacOptions::default())),
         Some(Value::Bool(false)) => return Ok(None),
@@ -310,11 +316,14 @@ pub fn no_model(name: &str, served: &str) -> ApiError {
     ApiError { param: Some("model".to_owned()), ..ApiError::new(404, Some("model_not_found"), message) }
 }
 
-/// Reads the fields of both endpoints that generate.
-fn generate(body: &Value, served: &str) -> Result<Generate, ApiError> {
-    let uqac = target(body, served)?;
-    let is_set = |name: &&&str| !body[**name].is_null() && !is_off(name, &body[**name]);
-    if let Some(name) = UNSUPPORTED.iter().find(is_set) {
+/// Reads the fields of both endpoints that generate; `own` are the names of the endpoint's.
+fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
+    let uqac = target(body)?;
+    let known = |name: &&String| {
+        let name = name.as_str();
+        COMMON.contains(&name) || own.contains(&name) || IGNORED.contains(&name) || is_off(name, &body[name])
+    };
+    if let Some(name) = body.as_object().into_iter().flat_map(Map::keys).find(|name| !known(name)) {
         return Err(ApiError::invalid(name, "not supported"));
     }
     let common: Common = read("", body)?;
@@ -326,6 +335,10 @@ fn generate(body: &Value, served: &str) -> Result<Generate, ApiError> {
     if common.stream_options.is_some() && !stream {
         return Err(ApiError::invalid("stream_options", "requires stream: true"));
     }
+    let arguments = common.chat_template_kwargs.unwrap_or_default();
+    if let Some(name) = reserved_argument(&arguments) {
+        return Err(ApiError::invalid(&format!("chat_template_kwargs.{name}"), "set by the conversation"));
+    }
     Ok(Generate {
         chat: false,
         prompts: Vec::new(),
@@ -335,12 +348,13 @@ fn generate(body: &Value, served: &str) -> Result<Generate, ApiError> {
         sampling: Sampling {
             temperature: within("temperature", common.temperature, 0.0..=2.0)?.unwrap_or(1.0) as f32,
             top_p: within("top_p", common.top_p, 0.0..=1.0)?.unwrap_or(1.0) as f32,
-            top_k: common.top_k.unwrap_or(0) as usize,
+            top_k: within("top_k", common.top_k, -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as usize,
             seed: common.seed.map_or_else(fresh_seed, |seed| seed as u64),
         },
         logprobs: None,
         echo: false,
         stream,
+        template_arguments: arguments,
         include_usage: common.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
         uqac,
     })
@@ -361,25 +375,6 @@ fn fresh_seed() -> u64 {
     RandomState::new().hash_one(0) >> 11
 }
 
-fn message(index: usize, ChatMessage { role, content, tool_calls }: ChatMessage) -> Result<Message, ApiError> {
-    if tool_calls.is_some() {
-        return Err(ApiError::invalid(&format!("messages[{index}].tool_calls"), "not supported"));
-    }
-    let role = if role == "developer" { "system" } else { &role };
-    let parts = match content {
-        Content::Text(text) => return Ok(Message::new(role, text)),
-        Content::Parts(parts) => parts,
-    };
-    let text = |(i, part): (usize, &Value)| match (part["type"].as_str(), part["text"].as_str()) {
-        (Some("text"), Some(text)) => Ok(text.to_owned()),
-        _ => {
-            let param = format!("messages[{index}].content[{i}]");
-            Err(ApiError::invalid(&param, "expected {\"type\": \"text\", \"text\": \"…\"}"))
-        }
-    };
-    Ok(Message::new(role, parts.iter().enumerate().map(text).collect::<Result<String, _>>()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,7 +382,7 @@ mod tests {
     fn chat(more: Value) -> Result<Generate, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "x"}]});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        match Task::chat(&body, "abacus")? {
+        match Task::chat(&body)? {
             Task::Generate(generate) => Ok(*generate),
             Task::Score(..) => unreachable!(),
         }
@@ -395,8 +390,15 @@ mod tests {
 
     #[test]
     fn defaults_are_openais() {
-        let generate =
-            chat(json!({"stop": null, "model": "abacus", "tools": [], "logit_bias": {}, "user": 7})).unwrap();
+        let generate = chat(json!({
+            "stop": null, "model": "another", "tools": [], "logit_bias": {}, "user": 7, "repetition_penalty": 1,
+            "min_p": 0.0, "top_k": -1, "skip_special_tokens": true, "continue_final_message": false,
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+        }))
+        .unwrap();
+        assert_eq!(generate.sampling.top_k, 0);
+        let Prompt::Chat(Conversation::Messages(messages)) = &generate.prompts[0] else { panic!("no messages") };
+        assert_eq!(messages[0].content, "ab");
         assert_eq!((generate.n, generate.max_tokens, generate.logprobs), (1, 1024, None));
         assert_eq!((generate.sampling.temperature, generate.sampling.top_p), (1.0, 1.0));
         assert_eq!(generate.uqac, Some(UqacOptions::default()));
@@ -415,13 +417,12 @@ mod tests {
     #[test]
     fn errors_name_the_field() {
         for (more, param, status) in [
-            (json!({"model": "other"}), "model", 404),
             (json!({"messages": "x"}), "messages", 400),
             (json!({"messages": []}), "messages", 400),
             (json!({"messages": [{"role": "user"}]}), "messages[0].content", 400),
             (
                 json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
-                "messages[0].content[0]",
+                "messages[0].content[0].type",
                 400,
             ),
             (json!({"messages": [7]}), "messages[0]", 400),
@@ -438,6 +439,20 @@ mod tests {
             (json!({"stream_options": {}}), "stream_options", 400),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage", 400),
             (json!({"tools": [{}]}), "tools", 400),
+            (json!({"repetition_penalty": 1.3}), "repetition_penalty", 400),
+            (json!({"min_p": 0.1}), "min_p", 400),
+            (json!({"min_tokens": 5}), "min_tokens", 400),
+            (json!({"stop_token_ids": [7]}), "stop_token_ids", 400),
+            (json!({"guided_json": {"type": "object"}}), "guided_json", 400),
+            (json!({"grammar": "root ::= x"}), "grammar", 400),
+            (json!({"continue_final_message": true}), "continue_final_message", 400),
+            (json!({"some_new_field": 1}), "some_new_field", 400),
+            (json!({"chat_template_kwargs": {"messages": []}}), "chat_template_kwargs.messages", 400),
+            (
+                json!({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}),
+                "messages[0].tool_calls",
+                400,
+            ),
             (json!({"presence_penalty": 0.5}), "presence_penalty", 400),
             (json!({"response_format": {"type": "json_object"}}), "response_format", 400),
             (json!({"uqac": 1}), "uqac", 400),
@@ -455,7 +470,7 @@ mod tests {
 
     #[test]
     fn prompts_have_four_forms() {
-        let count = |prompt: Value| match Task::completion(&json!({"prompt": prompt}), "abacus") {
+        let count = |prompt: Value| match Task::completion(&json!({"prompt": prompt})) {
             Ok(Task::Generate(generate)) => Some(generate.prompts.len()),
             _ => None,
         };

@@ -93,10 +93,10 @@ fn description(shared: &Shared) -> Value {
     json!({"id": shared.settings.model, "object": "model", "created": shared.started, "owned_by": "uqac"})
 }
 
-/// A route to the engine; `parse` takes the body and the served model's name.
-fn engine(parse: fn(&Value, &str) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
+/// A route to the engine; `parse` takes the body.
+fn engine(parse: fn(&Value) -> Result<Task, ApiError>) -> MethodRouter<Arc<Shared>> {
     post(move |_: Authorized, Extension(access): Extension<Arc<Access>>, JsonBody(body): JsonBody| async move {
-        let task = parse(&body, &access.shared.settings.model)?;
+        let task = parse(&body)?;
         submit(access, task).await
     })
 }

@@ -6,7 +6,7 @@ use super::request::{Generate, Prompt, Task};
 use super::text::{Streamed, cut, token_info};
 use super::{Job, Shared};
 use crate::backend::Step;
-use crate::engine::encode::{ResponseText, encode_prompt};
+use crate::engine::encode::{ResponseText, encode_prompt, encode_prompt_with};
 use crate::engine::{Batch, Engine, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
 use crate::eval::assess::{self, assess, record, sequence};
 use crate::eval::calibration::Calibration;
@@ -139,12 +139,12 @@ impl Worker<'_, '_> {
     /// A prompt's tokens, checked against the vocabulary and the context.
     fn encoded(
         &self,
-        Generate { echo, max_tokens, .. }: &Generate,
+        Generate { echo, max_tokens, template_arguments, .. }: &Generate,
         prompt: &Prompt,
     ) -> Result<EncodedPrompt, ApiError> {
         let engine = self.batch.engine();
         let tokens = match prompt {
-            Prompt::Chat(conversation) => encode_prompt(engine, conversation, true)?,
+            Prompt::Chat(conversation) => encode_prompt_with(engine, conversation, true, template_arguments)?,
             Prompt::Text(text) => encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?,
             Prompt::Tokens(tokens) => tokens.clone(),
         };

@@ -43,6 +43,9 @@ pub struct Model {
     /// The discount of the nearest positions, where not the published one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gamma: Option<Vec<f32>>,
+    /// Variables of the chat template.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub template_arguments: Map<String, Value>,
 }
 
 /// Everything that records of `score` depend on besides the model.
@@ -191,6 +194,7 @@ mod tests {
                 v_cache: DType::F16,
                 weight_format: WeightFormat::File,
                 gamma: None,
+                template_arguments: Map::new(),
             },
             options: EvalOptions {
                 parameters: Parameters::published(Profile::Corrected),
