@@ -175,17 +175,13 @@ impl Task {
     pub fn chat(body: &Value, served: &str) -> Result<Task, ApiError> {
         let generate = generate(body, served)?;
         let chat: Chat = read("", body)?;
-        if chat.messages.is_empty() {
-            return Err(ApiError::invalid("messages", "expected at least one message"));
-        }
+        ApiError::unless(!chat.messages.is_empty(), "messages", "expected at least one message")?;
         let messages = chat.messages.into_iter().enumerate().map(|(i, found)| message(i, found));
         let max_tokens = within("max_tokens", chat.max_tokens, 1..=usize::MAX)?;
         let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=usize::MAX)?.or(max_tokens);
         let top = within("top_logprobs", chat.top_logprobs, 0..=MAX_TOP_LOGPROBS)?;
         let logprobs = chat.logprobs.unwrap_or(false);
-        if top.is_some() && !logprobs {
-            return Err(ApiError::invalid("top_logprobs", "requires logprobs: true"));
-        }
+        ApiError::unless(logprobs || top.is_none(), "top_logprobs", "requires logprobs: true")?;
         Ok(Task::Generate(Box::new(Generate {
             chat: true,
             prompts: vec![Prompt::Chat(Conversation::Messages(messages.collect::<Result<_, _>>()?))],
@@ -204,13 +200,10 @@ impl Task {
             Prompts::Many(prompts) => prompts,
         };
         within("n", Some(generate.n.saturating_mul(prompts.len())), 1..=MAX_CHOICES)?;
-        if completion.best_of.is_some_and(|best_of| best_of != generate.n) {
-            return Err(ApiError::invalid("best_of", "not supported unless equal to n"));
-        }
+        let is_n = completion.best_of.is_none_or(|best_of| best_of == generate.n);
+        ApiError::unless(is_n, "best_of", "not supported unless equal to n")?;
         let echo = completion.echo.unwrap_or(false);
-        if echo && generate.stream {
-            return Err(ApiError::invalid("echo", "not supported with stream"));
-        }
+        ApiError::unless(!echo || !generate.stream, "echo", "not supported with stream")?;
         let max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
         let logprobs = within("logprobs", completion.logprobs, 0..=MAX_TOP_LOGPROBS)?;
         Ok(Task::Generate(Box::new(Generate { prompts, max_tokens, logprobs, echo, ..generate })))
@@ -219,9 +212,7 @@ impl Task {
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
     pub fn score(body: &Value, served: &str) -> Result<Task, ApiError> {
         let UqacOptions { explain, running, .. } = target(body, served)?.unwrap_or_default();
-        if running.is_some() {
-            return Err(ApiError::invalid("uqac.running", "only for generated responses"));
-        }
+        ApiError::unless(running.is_none(), "uqac.running", "only for generated responses")?;
         let item = Item::parse(body.to_string().as_bytes(), 1);
         let item = item.map_err(|bad| ApiError::new(400, None, bad.problem.to_string()))?;
         Ok(Task::Score(Box::new(item), explain))
@@ -259,12 +250,11 @@ fn within<T: PartialOrd + Display>(
     value: Option<T>,
     range: RangeInclusive<T>,
 ) -> Result<Option<T>, ApiError> {
-    match value {
-        Some(found) if !range.contains(&found) => {
-            Err(ApiError::invalid(param, format!("expected {} to {}, found {found}", range.start(), range.end())))
-        }
-        value => Ok(value),
+    if let Some(found) = &value {
+        let problem = format!("expected {} to {}, found {found}", range.start(), range.end());
+        ApiError::unless(range.contains(found), param, problem)?;
     }
+    Ok(value)
 }
 
 /// Checks the model's name and reads `uqac`, an object or a boolean.
@@ -292,16 +282,13 @@ fn target(body: &Value, served: &str) -> Result<Option<UqacOptions>, ApiError> {
         }
     };
     let window = within("uqac.window", fields.window, 1..=MAX_WINDOW)?;
-    let running = match (fields.running, fields.stop_below) {
-        (None, None) if window.is_some() => {
-            return Err(ApiError::invalid("uqac.window", "only with stop_below or running"));
-        }
-        (None, None) => None,
-        (measure, stop_below) => {
-            let (measure, window) = (measure.unwrap_or_default(), window.unwrap_or(WINDOW));
-            Some(RunningConfidence { measure, window, stop_below })
-        }
-    };
+    let runs = fields.running.is_some() || fields.stop_below.is_some();
+    ApiError::unless(runs || window.is_none(), "uqac.window", "only with stop_below or running")?;
+    let running = runs.then(|| RunningConfidence {
+        measure: fields.running.unwrap_or_default(),
+        window: window.unwrap_or(WINDOW),
+        stop_below: fields.stop_below,
+    });
     Ok(Some(UqacOptions { scores, explain: fields.explain.unwrap_or(false), running }))
 }
 
@@ -313,19 +300,15 @@ pub fn no_model(name: &str, served: &str) -> ApiError {
 /// Reads the fields of both endpoints that generate.
 fn generate(body: &Value, served: &str) -> Result<Generate, ApiError> {
     let uqac = target(body, served)?;
-    let is_set = |name: &&&str| !body[**name].is_null() && !is_off(name, &body[**name]);
-    if let Some(name) = UNSUPPORTED.iter().find(is_set) {
-        return Err(ApiError::invalid(name, "not supported"));
+    for name in UNSUPPORTED {
+        ApiError::unless(body[name].is_null() || is_off(name, &body[name]), name, "not supported")?;
     }
     let common: Common = read("", body)?;
     let stop = common.stop.map(Strings::list).unwrap_or_default();
-    if stop.len() > MAX_STOP {
-        return Err(ApiError::invalid("stop", format!("expected at most {MAX_STOP} strings, found {}", stop.len())));
-    }
+    let too_many = format!("expected at most {MAX_STOP} strings, found {}", stop.len());
+    ApiError::unless(stop.len() <= MAX_STOP, "stop", too_many)?;
     let stream = common.stream.unwrap_or(false);
-    if common.stream_options.is_some() && !stream {
-        return Err(ApiError::invalid("stream_options", "requires stream: true"));
-    }
+    ApiError::unless(stream || common.stream_options.is_none(), "stream_options", "requires stream: true")?;
     Ok(Generate {
         chat: false,
         prompts: Vec::new(),
@@ -362,9 +345,7 @@ fn fresh_seed() -> u64 {
 }
 
 fn message(index: usize, ChatMessage { role, content, tool_calls }: ChatMessage) -> Result<Message, ApiError> {
-    if tool_calls.is_some() {
-        return Err(ApiError::invalid(&format!("messages[{index}].tool_calls"), "not supported"));
-    }
+    ApiError::unless(tool_calls.is_none(), &format!("messages[{index}].tool_calls"), "not supported")?;
     let role = if role == "developer" { "system" } else { &role };
     let parts = match content {
         Content::Text(text) => return Ok(Message::new(role, text)),

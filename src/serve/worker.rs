@@ -148,13 +148,11 @@ impl Worker<'_, '_> {
             Prompt::Text(text) => encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?,
             Prompt::Tokens(tokens) => tokens.clone(),
         };
-        if tokens.is_empty() {
-            return Err(ApiError::invalid("prompt", "no tokens"));
-        }
+        ApiError::unless(!tokens.is_empty(), "prompt", "no tokens")?;
         let vocabulary = engine.tokenizer().vocab_size();
-        if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
-            let message = format!("token id {id} is outside the tokenizer's vocabulary of {vocabulary}");
-            return Err(ApiError::invalid("prompt", message));
+        for id in &tokens {
+            let problem = format_args!("token id {id} is outside the tokenizer's vocabulary of {vocabulary}");
+            ApiError::unless((*id as usize) < vocabulary, "prompt", problem)?;
         }
         let context = engine.spec().max_position_embeddings;
         if tokens.len() + usize::from(*max_tokens > 0) > context {
