@@ -62,7 +62,7 @@ async fn page(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
-    match shared.queue().is_some() {
+    match shared.queue.upgrade().is_some() {
         true => Ok(Json(json!({"status": "ok"}))),
         false => Err(ApiError::stopping()),
     }
