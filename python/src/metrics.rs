@@ -40,11 +40,7 @@ pub fn bootstrap(
 ) -> PyResult<Option<(f64, f64)>> {
     let (metric, ranking) = (named(key)?, ranking(&scores, &labels)?);
     let values = py.detach(|| {
-        Resampling { resamples, seed }.run(scores.len(), |counts| {
-            let mut levels = Vec::new();
-            ranking.resampled(counts, &mut levels);
-            metric.of(&levels, true)
-        })
+        Resampling { resamples, seed }.run(scores.len(), |counts| metric.of(&ranking.resampled(counts), true))
     });
     Ok(metrics::interval(&values).map(|[low, high]| (low, high)))
 }

@@ -33,6 +33,11 @@ impl ApiError {
         ApiError { param, ..ApiError::new(400, None, format!("{name}: {problem}")) }
     }
 
+    /// As [`invalid`](ApiError::invalid), unless `holds`.
+    pub fn unless(holds: bool, param: &str, problem: impl std::fmt::Display) -> Result<(), ApiError> {
+        if holds { Ok(()) } else { Err(ApiError::invalid(param, problem)) }
+    }
+
     pub fn context(tokens: usize, context: usize) -> ApiError {
         let message = format!(
             "the prompt has {tokens} tokens and leaves no room for a response in the model's context of {context} \

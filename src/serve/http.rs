@@ -1,6 +1,6 @@
 //! Connections: HTTP/1.1 on one thread. hyper-util drives them rather than `axum::serve`, which sets no header timeout.
 
-use super::{Shared, routes};
+use super::{Job, Shared, routes};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -9,7 +9,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 const MAX_CONNECTIONS: usize = 1024;
@@ -23,11 +23,13 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// Interval at which `stop` is polled.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Accepts connections until `stop` returns true; returns once accepted requests are answered.
+/// Accepts connections until `stop` returns true; returns once accepted requests are answered. The queue ends with its
+/// sender here, and the worker with the queue.
 pub fn run(
     listener: TcpListener,
     shared: &Arc<Shared>,
     stop: &dyn Fn() -> bool,
+    queue: mpsc::Sender<Job>,
     engine_done: oneshot::Receiver<()>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -53,8 +55,7 @@ pub fn run(
                 Err(_) => (),
             }
         }
-        drop(listener);
-        shared.queue().take();
+        drop((listener, queue));
         let closed = tokio::spawn(connections.shutdown());
         let _ = engine_done.await;
         let _ = timeout(SHUTDOWN_GRACE, closed).await;

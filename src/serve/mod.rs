@@ -28,7 +28,7 @@ use page::Page;
 use request::Task;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 
@@ -63,8 +63,8 @@ struct Job {
 /// State shared by all threads.
 struct Shared {
     settings: Settings,
-    /// The queue's sending side; `None` once the server is shutting down.
-    queue: Mutex<Option<mpsc::Sender<Job>>>,
+    /// The queue's sending side, which lives until the server shuts down.
+    queue: mpsc::WeakSender<Job>,
     metrics: Metrics,
     page: Page,
     started: u64,
@@ -73,17 +73,12 @@ struct Shared {
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Option<mpsc::Sender<Job>>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn queued(&self) -> usize {
-        self.queue().as_ref().map_or(0, |queue| queue.max_capacity() - queue.capacity())
+        self.queue.upgrade().map_or(0, |queue| queue.max_capacity() - queue.capacity())
     }
 
     fn submit(&self, job: Job) -> Result<(), ApiError> {
-        let queue = self.queue();
-        queue.as_ref().ok_or_else(ApiError::stopping)?.try_send(job).map_err(|_| {
+        self.queue.upgrade().ok_or_else(ApiError::stopping)?.try_send(job).map_err(|_| {
             let message = format!("the queue is full: {} requests are waiting", self.settings.max_queue);
             let error = ApiError::new(429, Some("queue_full"), message);
             ApiError { retry_after: Some(self.metrics.retry_after()), ..error }
@@ -105,9 +100,9 @@ pub fn serve(
 ) -> Result<(), ServeError> {
     let address = listener.local_addr().unwrap_or(([0, 0, 0, 0], 0).into());
     let failed = |source| ServeError { address, source };
-    let (sender, mut queue) = mpsc::channel(settings.max_queue.max(1));
+    let (sender, queue) = mpsc::channel(settings.max_queue.max(1));
     let shared = Arc::new(Shared {
-        queue: Mutex::new(Some(sender)),
+        queue: sender.downgrade(),
         metrics: Metrics::default(),
         page: page::render(&settings.model, settings.api_key.is_some())
             .map_err(|error| failed(io::Error::other(error)))?,
@@ -119,15 +114,10 @@ pub fn serve(
     let (done, engine_done) = oneshot::channel();
     let front = std::thread::Builder::new().name("http".to_owned()).spawn({
         let shared = shared.clone();
-        move || {
-            let ended = http::run(listener, &shared, &stop, engine_done);
-            shared.queue().take(); // also where listening failed: the worker ends with the queue
-            ended
-        }
+        move || http::run(listener, &shared, &stop, sender, engine_done)
     });
     let front = front.map_err(failed)?;
-    worker::run(engine, (parameters, calibration), &mut queue, &shared);
-    drop(queue);
+    worker::run(engine, (parameters, calibration), queue, &shared);
     let _ = done.send(());
     match front.join() {
         Ok(ended) => ended.map_err(failed),

@@ -177,13 +177,10 @@ impl Task {
     pub fn chat(body: &Value) -> Result<Task, ApiError> {
         let generate = generate(body, &CHAT)?;
         let mut chat: Chat = read("", body)?;
-        if chat.messages.is_empty() {
-            return Err(ApiError::invalid("messages", "expected at least one message"));
-        }
+        ApiError::unless(!chat.messages.is_empty(), "messages", "expected at least one message")?;
         for (i, message) in chat.messages.iter_mut().enumerate() {
-            if !body["messages"][i]["tool_calls"].is_null() {
-                return Err(ApiError::invalid(&format!("messages[{i}].tool_calls"), "not supported"));
-            }
+            let calls = &body["messages"][i]["tool_calls"];
+            ApiError::unless(calls.is_null(), &format!("messages[{i}].tool_calls"), "not supported")?;
             if message.role == "developer" {
                 message.role = "system".to_owned();
             }
@@ -192,9 +189,7 @@ impl Task {
         let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=usize::MAX)?.or(max_tokens);
         let top = within("top_logprobs", chat.top_logprobs, 0..=MAX_TOP_LOGPROBS)?;
         let logprobs = chat.logprobs.unwrap_or(false);
-        if top.is_some() && !logprobs {
-            return Err(ApiError::invalid("top_logprobs", "requires logprobs: true"));
-        }
+        ApiError::unless(logprobs || top.is_none(), "top_logprobs", "requires logprobs: true")?;
         Ok(Task::Generate(Box::new(Generate {
             chat: true,
             prompts: vec![Prompt::Chat(Conversation::Messages(chat.messages))],
@@ -213,13 +208,10 @@ impl Task {
             Prompts::Many(prompts) => prompts,
         };
         within("n", Some(generate.n.saturating_mul(prompts.len())), 1..=MAX_CHOICES)?;
-        if completion.best_of.is_some_and(|best_of| best_of != generate.n) {
-            return Err(ApiError::invalid("best_of", "not supported unless equal to n"));
-        }
+        let is_n = completion.best_of.is_none_or(|best_of| best_of == generate.n);
+        ApiError::unless(is_n, "best_of", "not supported unless equal to n")?;
         let echo = completion.echo.unwrap_or(false);
-        if echo && generate.stream {
-            return Err(ApiError::invalid("echo", "not supported with stream"));
-        }
+        ApiError::unless(!echo || !generate.stream, "echo", "not supported with stream")?;
         let max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
         let logprobs = within("logprobs", completion.logprobs, 0..=MAX_TOP_LOGPROBS)?;
         Ok(Task::Generate(Box::new(Generate { prompts, max_tokens, logprobs, echo, ..generate })))
@@ -228,9 +220,7 @@ impl Task {
     /// Parses the body of `/v1/score`: a line of `uqac score`'s input.
     pub fn score(body: &Value) -> Result<Task, ApiError> {
         let UqacOptions { explain, running, .. } = target(body)?.unwrap_or_default();
-        if running.is_some() {
-            return Err(ApiError::invalid("uqac.running", "only for generated responses"));
-        }
+        ApiError::unless(running.is_none(), "uqac.running", "only for generated responses")?;
         let item = Item::parse(body.to_string().as_bytes(), 1);
         let item = item.map_err(|bad| ApiError::new(400, None, bad.problem.to_string()))?;
         Ok(Task::Score(Box::new(item), explain))
@@ -268,12 +258,11 @@ fn within<T: PartialOrd + Display>(
     value: Option<T>,
     range: RangeInclusive<T>,
 ) -> Result<Option<T>, ApiError> {
-    match value {
-        Some(found) if !range.contains(&found) => {
-            Err(ApiError::invalid(param, format!("expected {} to {}, found {found}", range.start(), range.end())))
-        }
-        value => Ok(value),
+    if let Some(found) = &value {
+        let problem = format!("expected {} to {}, found {found}", range.start(), range.end());
+        ApiError::unless(range.contains(found), param, problem)?;
     }
+    Ok(value)
 }
 
 /// Reads `uqac`, an object or a boolean. Any model's name stands for the only one.
@@ -298,16 +287,13 @@ fn target(body: &Value) -> Result<Option<UqacOptions>, ApiError> {
         }
     };
     let window = within("uqac.window", fields.window, 1..=MAX_WINDOW)?;
-    let running = match (fields.running, fields.stop_below) {
-        (None, None) if window.is_some() => {
-            return Err(ApiError::invalid("uqac.window", "only with stop_below or running"));
-        }
-        (None, None) => None,
-        (measure, stop_below) => {
-            let (measure, window) = (measure.unwrap_or_default(), window.unwrap_or(WINDOW));
-            Some(RunningConfidence { measure, window, stop_below })
-        }
-    };
+    let runs = fields.running.is_some() || fields.stop_below.is_some();
+    ApiError::unless(runs || window.is_none(), "uqac.window", "only with stop_below or running")?;
+    let running = runs.then(|| RunningConfidence {
+        measure: fields.running.unwrap_or_default(),
+        window: window.unwrap_or(WINDOW),
+        stop_below: fields.stop_below,
+    });
     Ok(Some(UqacOptions { scores, explain: fields.explain.unwrap_or(false), running }))
 }
 
@@ -319,26 +305,19 @@ pub fn no_model(name: &str, served: &str) -> ApiError {
 /// Reads the fields of both endpoints that generate; `own` are the names of the endpoint's.
 fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
     let uqac = target(body)?;
-    let known = |name: &&String| {
-        let name = name.as_str();
-        COMMON.contains(&name) || own.contains(&name) || IGNORED.contains(&name) || is_off(name, &body[name])
-    };
-    if let Some(name) = body.as_object().into_iter().flat_map(Map::keys).find(|name| !known(name)) {
-        return Err(ApiError::invalid(name, "not supported"));
+    for name in body.as_object().into_iter().flat_map(Map::keys).map(String::as_str) {
+        let known = [&COMMON[..], own, &IGNORED].iter().any(|names| names.contains(&name));
+        ApiError::unless(known || is_off(name, &body[name]), name, "not supported")?;
     }
     let common: Common = read("", body)?;
     let stop = common.stop.map(Strings::list).unwrap_or_default();
-    if stop.len() > MAX_STOP {
-        return Err(ApiError::invalid("stop", format!("expected at most {MAX_STOP} strings, found {}", stop.len())));
-    }
+    let too_many = format!("expected at most {MAX_STOP} strings, found {}", stop.len());
+    ApiError::unless(stop.len() <= MAX_STOP, "stop", too_many)?;
     let stream = common.stream.unwrap_or(false);
-    if common.stream_options.is_some() && !stream {
-        return Err(ApiError::invalid("stream_options", "requires stream: true"));
-    }
+    ApiError::unless(stream || common.stream_options.is_none(), "stream_options", "requires stream: true")?;
     let arguments = common.chat_template_kwargs.unwrap_or_default();
-    if let Some(name) = reserved_argument(&arguments) {
-        return Err(ApiError::invalid(&format!("chat_template_kwargs.{name}"), "set by the conversation"));
-    }
+    let reserved = reserved_argument(&arguments).unwrap_or_default();
+    ApiError::unless(reserved.is_empty(), &format!("chat_template_kwargs.{reserved}"), "set by the conversation")?;
     Ok(Generate {
         chat: false,
         prompts: Vec::new(),

@@ -62,7 +62,7 @@ async fn page(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn health(State(shared): State<Arc<Shared>>) -> Result<Json<Value>, ApiError> {
-    match shared.queue().is_some() {
+    match shared.queue.upgrade().is_some() {
         true => Ok(Json(json!({"status": "ok"}))),
         false => Err(ApiError::stopping()),
     }
@@ -163,13 +163,11 @@ impl FromRequestParts<Arc<Shared>> for Authorized {
         let sent = parts.headers.get(header::AUTHORIZATION).map_or(&[][..], HeaderValue::as_bytes);
         let sent = sent.strip_prefix(b"Bearer ").unwrap_or_default();
         // digests, so that the time of the comparison tells nothing about the key
-        match Sha256::digest(key) == Sha256::digest(sent) {
-            true => Ok(Authorized),
-            false => {
-                let message = "invalid API key; expected the header Authorization: Bearer KEY";
-                Err(ApiError::new(401, Some("invalid_api_key"), message))
-            }
+        if Sha256::digest(key) != Sha256::digest(sent) {
+            let message = "invalid API key; expected the header Authorization: Bearer KEY";
+            return Err(ApiError::new(401, Some("invalid_api_key"), message));
         }
+        Ok(Authorized)
     }
 }
 
@@ -181,7 +179,7 @@ fn is_local(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Gives each request its [`Access`], and none to a server on loopback by another name.
+/// Gives each request its [`Access`]; refuses those to a loopback address under another host's name.
 async fn track(
     State(shared): State<Arc<Shared>>,
     path: Option<MatchedPath>,

@@ -26,13 +26,13 @@ use tokio::sync::mpsc::Receiver;
 pub fn run(
     engine: &mut Engine,
     (parameters, calibration): (&Parameters, Option<&Calibration>),
-    queue: &mut Receiver<Job>,
+    mut queue: Receiver<Job>,
     shared: &Shared,
 ) {
     loop {
         let batch = engine.batch(&GenerateOptions { max_tokens: 0, ..GenerateOptions::default() });
         let (waiting, active) = (VecDeque::new(), HashMap::new());
-        let mut worker = Worker { batch, parameters, calibration, queue, shared, waiting, active };
+        let mut worker = Worker { batch, parameters, calibration, queue: &mut queue, shared, waiting, active };
         let Err(error) = worker.work() else { return };
         // the batch is lost; later jobs start with an empty one
         let active = worker.active.values().map(|active| &active.job);
@@ -148,13 +148,11 @@ impl Worker<'_, '_> {
             Prompt::Text(text) => encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?,
             Prompt::Tokens(tokens) => tokens.clone(),
         };
-        if tokens.is_empty() {
-            return Err(ApiError::invalid("prompt", "no tokens"));
-        }
+        ApiError::unless(!tokens.is_empty(), "prompt", "no tokens")?;
         let vocabulary = engine.tokenizer().vocab_size();
-        if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
-            let message = format!("token id {id} is outside the tokenizer's vocabulary of {vocabulary}");
-            return Err(ApiError::invalid("prompt", message));
+        for id in &tokens {
+            let problem = format_args!("token id {id} is outside the tokenizer's vocabulary of {vocabulary}");
+            ApiError::unless((*id as usize) < vocabulary, "prompt", problem)?;
         }
         let context = engine.spec().max_position_embeddings;
         if tokens.len() + usize::from(*max_tokens > 0) > context {
@@ -199,27 +197,15 @@ impl Worker<'_, '_> {
         let mut pass = None;
         let prefilled = self.prefill(&job, index, &mut pass);
         pass.and_then(|pass| self.batch.take(pass));
-        match prefilled {
-            Ok(Some((ticket, active))) => drop(self.active.insert(ticket, active)),
-            Ok(None) => (),
-            Err(error) => {
-                job.fail(&error);
-                if error.status >= 500 {
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
+        prefilled.or_else(|error| {
+            job.fail(&error);
+            if error.status >= 500 { Err(error) } else { Ok(()) }
+        })
     }
 
-    /// Prefills a choice's prompt. `None`: there is nothing to generate, and the choice is finished. `pass`: the prompt's
-    /// own pass, if it is echoed with logprobs.
-    fn prefill(
-        &mut self,
-        job: &Rc<Running>,
-        index: usize,
-        pass: &mut Option<Ticket>,
-    ) -> Result<Option<(Ticket, Active)>, ApiError> {
+    /// Prefills a choice's prompt, and finishes the choice if there is nothing to generate. `pass`: the prompt's own pass, if
+    /// it is echoed with logprobs.
+    fn prefill(&mut self, job: &Rc<Running>, index: usize, pass: &mut Option<Ticket>) -> Result<(), ApiError> {
         let Running { generate, request, .. } = &**job;
         let (prompt, batch) = (job.prompt(index), &mut self.batch);
         let mut echoed = Vec::new();
@@ -236,7 +222,7 @@ impl Worker<'_, '_> {
         if generate.max_tokens == 0 {
             let (text, tokens) = (prompt.text.clone(), generate.logprobs.map(|_| echoed));
             job.finish(Choice { index, text, tokens, finish: Some("length"), uqac: None }, 0);
-            return Ok(None);
+            return Ok(());
         }
         let engine = batch.engine();
         let streamed = generate.stream.then(|| Streamed::new(engine.tokenizer()));
@@ -248,7 +234,8 @@ impl Worker<'_, '_> {
             Some(pass) => batch.start_after(pass, &prompt.tokens, stream, request, &mut on_token)?,
             None => batch.start_with(&prompt.tokens, stream, request, &mut on_token)?,
         };
-        Ok(Some((ticket, active)))
+        self.active.insert(ticket, active);
+        Ok(())
     }
 
     /// Takes an ended response out of the batch and sends it with its confidence.

@@ -29,14 +29,14 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
             answer => report.outcome.map(|_| report.answer_text().trim().to_owned()),
             confidence => confidence_value.map(confidence),
             value => confidence_value.filter(|value| value.is_finite()),
-            segments => report.pieces().into_iter().map(|(piece, mark)| segment(report, piece, mark)).collect::<Value>(),
+            segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),
             scores => scores.collect::<Value>(),
         },
     )
 }
 
 /// A piece of the response: its text, and of a token what it is to the answer and what is known of it.
-fn segment(report: &AskReport, Piece { token, text }: Piece, mark: Option<Mark>) -> Value {
+fn segment(report: &AskReport, mark: Option<Mark>, Piece { token, text }: Piece) -> Value {
     let title = token.map(|j| {
         let chain = report.outcome.map_or(&[][..], |outcome| &outcome.chain);
         let link = chain.iter().find(|link| token_of(link.row) == Some(j));

@@ -1,8 +1,8 @@
 //! `report.html`: tables, pictures and every item of one or several runs in one file that loads nothing.
 //!
 //! ```text
-//! finding, tables, pictures ────────────────┐
-//! samples ─ items as JSON (data)──────── ───┼─ page ─ report.html
+//! finding, tables, pictures ─────────────┐
+//! samples ─ items as JSON (data) ────────┼─ page.html in frame.html (page) ─ report.html
 //! page.css, {dom,view,arcs,tex,items}.js ┘
 //! ```
 //!

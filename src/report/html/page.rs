@@ -9,8 +9,10 @@ use crate::report::tables::{Table, meaning};
 use crate::report::term::sanitize::visible;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, Value, context, escape_formatter};
+use regex::Regex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::sync::LazyLock;
 
 /// How many tables are open from the start.
 const OPEN_TABLES: usize = 2;
@@ -137,15 +139,8 @@ fn markup(text: impl Into<String>) -> Value {
 
 /// A table's text, with minus signs where there are hyphens before digits.
 fn with_minus(text: &str) -> String {
-    let mut before = ' ';
-    let mut chars = text.chars().peekable();
-    let mut out = String::with_capacity(text.len());
-    while let Some(c) = chars.next() {
-        let minus = c == '-' && matches!(before, ' ' | '[' | '(') && chars.peek().is_some_and(char::is_ascii_digit);
-        out.push(if minus { '−' } else { c });
-        before = c;
-    }
-    out
+    static HYPHEN: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(^|[ \[(])-([0-9])").expect("a pattern"));
+    HYPHEN.replace_all(text, "$1−$2").into_owned()
 }
 
 /// What a column's head means, for a tooltip, and whether more of it is better.

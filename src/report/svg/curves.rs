@@ -108,7 +108,7 @@ fn scatter(name: &str, title: &str, method: &str, points: &[Point], axis: Axis, 
 }
 
 /// In the order of their first appearance.
-fn distinct<'a>(points: &'a [Point], name: fn(&Point) -> &String) -> Vec<&'a str> {
+fn distinct(points: &[Point], name: fn(&Point) -> &String) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in points.iter().map(name) {
         if !names.contains(&name.as_str()) {

@@ -4,8 +4,8 @@ use super::colour::{Style, TermStyle, ramp};
 use super::layout::{Cell, cells};
 use super::tokens::Piece;
 
-/// What a token is to the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a token is to the answer, the strongest last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
     Chain,
     Kept,
@@ -53,14 +53,14 @@ pub fn legend(style: TermStyle) -> String {
 }
 
 /// The pieces of a text, each with its mark, as cells; `p(j)` is the probability of token j.
-pub fn marked_cells(pieces: &[(Piece, Option<Mark>)], p: impl Fn(Option<usize>) -> f64, colour: bool) -> Vec<Cell> {
-    let pieces: Vec<_> = pieces.iter().filter(|(piece, _)| !piece.text.is_empty()).collect();
+pub fn marked_cells(pieces: &[(Option<Mark>, Piece)], p: impl Fn(Option<usize>) -> f64, colour: bool) -> Vec<Cell> {
+    let pieces: Vec<_> = pieces.iter().filter(|(_, piece)| !piece.text.is_empty()).collect();
     // Neighbours share brackets; in colours, each chain token has a colour of its own.
     let separate = |mark: Option<Mark>| colour && matches!(mark, Some(Mark::Chain | Mark::Kept));
     let mut row = Vec::new();
-    for run in pieces.chunk_by(|(_, a), (_, b)| a == b && !separate(*a)) {
-        let text: String = run.iter().map(|(piece, _)| piece.text.as_str()).collect();
-        let (piece, mark) = run[0];
+    for run in pieces.chunk_by(|(a, _), (b, _)| a == b && !separate(*a)) {
+        let text: String = run.iter().map(|(_, piece)| piece.text.as_str()).collect();
+        let (mark, piece) = run[0];
         let Some(mark) = mark else {
             row.extend(cells(&text, Style::PLAIN, false));
             continue;

@@ -106,8 +106,8 @@ impl AskReport<'_> {
 
     /// The answer as it stands in the text.
     pub(super) fn answer_text(&self) -> String {
-        let answer = self.pieces().into_iter().filter(|(_, mark)| *mark == Some(Mark::Answer));
-        answer.map(|(piece, _)| piece.text).collect()
+        let answer = self.pieces().into_iter().filter(|(mark, _)| *mark == Some(Mark::Answer));
+        answer.map(|(_, piece)| piece.text).collect()
     }
 
     /// Indices of the answer's tokens in the response.
@@ -121,17 +121,16 @@ impl AskReport<'_> {
         token.and_then(|j| self.logprobs.get(j)).map_or(f64::NAN, |logprob| logprob.exp())
     }
 
-    /// The response cut up along its tokens, with what each is to the answer.
-    pub(super) fn pieces(&self) -> Vec<(Piece, Option<Mark>)> {
+    /// The response cut up along its tokens, with what each is to the answer. Tokens that share a character show it once,
+    /// with the strongest of their marks.
+    pub(super) fn pieces(&self) -> Vec<(Option<Mark>, Piece)> {
+        let shares = |j: usize, k: usize| self.ranges.get(k).is_some_and(|range| range.start < self.ranges[j].end);
+        let mark = |j: usize| {
+            let sharing = (j..).take_while(|k| *k == j || shares(j, *k));
+            sharing.filter_map(|k| self.mark(self.outcome?, k)).max()
+        };
         let pieces = pieces(self.text, self.ranges.iter().map(|range| [range.start, range.end]));
-        let mark = |token: Option<usize>| self.outcome.and_then(|outcome| self.mark(outcome, token?));
-        pieces
-            .into_iter()
-            .map(|piece| {
-                let mark = mark(piece.token);
-                (piece, mark)
-            })
-            .collect()
+        pieces.into_iter().map(|piece| (piece.token.and_then(mark), piece)).collect()
     }
 
     /// What a response token is to the answer, if anything.
@@ -394,6 +393,14 @@ answer      48
         let rendered = report(&sample(&["\n\n", "a", "b", " ", "c", "7"], 0.5)).render(PLAIN);
         assert!(rendered.contains("\n  ‹⏎⏎›\n\n  ab«␣»c⟦7⟧\n"), "{rendered}");
         assert!(rendered.contains(r#""\n\n""#) && rendered.contains(r#"" ""#));
+    }
+
+    #[test]
+    fn a_character_of_several_tokens_has_the_mark_of_any() {
+        let mut sample = sample(&["a", "b", "😀", "", "7"], 0.5);
+        sample.ranges[3] = sample.ranges[2].clone(); // the token that is kept
+        let rendered = report(&sample).render(PLAIN);
+        assert!(rendered.contains("\n  ‹a›b«😀»⟦7⟧\n"), "{rendered}");
     }
 
     #[test]
