@@ -78,11 +78,7 @@ impl RunFolder {
 }
 
 /// Whether what a run makes belongs with what is there, of an earlier run.
-pub(super) fn check<Options: Serialize>(
-    path: &Path,
-    earlier: &Manifest<Options>,
-    now: &Manifest<Options>,
-) -> Result<(), FolderError> {
+pub(super) fn check<O: Serialize>(path: &Path, earlier: &Manifest<O>, now: &Manifest<O>) -> Result<(), FolderError> {
     let differences = earlier.differences(now);
     let same = differences.is_empty().then_some(());
     same.ok_or_else(|| FolderError::OtherOptions { path: path.to_owned(), differences })
