@@ -300,12 +300,9 @@ fn as_words(text: &str) -> Option<String> {
 
 /// Items of a list: between commas, semicolons, "and", "or".
 fn list_items(text: &str) -> Vec<&str> {
-    const WORDS: [&str; 6] = ["\\text{and}", "\\text{or}", "\\text{, and}", "\\text{, or}", " and ", " or "];
-    let mut items = split(text, &[',', ';']);
-    for word in WORDS {
-        items = items.into_iter().flat_map(|item| item.split(word)).collect();
-    }
-    let items = items.iter().map(|item| item.trim()).map(|item| item.strip_prefix("and ").unwrap_or(item));
+    let words = pattern!(r"\\text\{(?:, )?(?:and|or)\}| and | or ");
+    let items = split(text, &[',', ';']).into_iter().flat_map(|item| words.split(item));
+    let items = items.map(str::trim).map(|item| item.strip_prefix("and ").unwrap_or(item));
     let filled: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
     if filled.len() > 1 { filled } else { vec![text] }
 }

@@ -48,7 +48,7 @@ pub struct Method {
     pub turns: fn(&Engine, &Subject, &[u32]) -> Draws,
     /// What it finds once all its responses have ended: its samples, then its turns. The trace is that of the item's own
     /// response, with its cache, which prompts that begin alike can share. `None`: it has nothing to say of this item.
-    pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Result<Option<Findings>, MethodError>,
+    pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Found,
 }
 
 impl Method {
@@ -134,6 +134,9 @@ pub struct Draw {
 
 /// Responses that a method needs.
 type Draws = Result<Vec<Draw>, MethodError>;
+
+/// What a method has found, if it has something to say of an item.
+type Found = Result<Option<Findings>, MethodError>;
 
 /// A score of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Self-consistency: answers drawn again from the same prompt, and counted.
 
-use super::{Draw, Draws, Findings, METHOD, Method, MethodError, Reading, SCORE, Score, Subject};
+use super::{Draw, Draws, Findings, Found, METHOD, Method, Reading, SCORE, Score, Subject};
 use crate::backend::sampling::{Sampling, stream_of};
 use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
 use crate::eval::grading;
@@ -73,7 +73,7 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
     Ok((first..next).map(draw).collect())
 }
 
-fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> Found {
     let Subject { item, options, .. } = subject;
     let (engine, mut texts) = (traced.engine(), Vec::new());
     let mut found = SelfConsistency {
