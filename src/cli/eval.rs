@@ -129,7 +129,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
     for task in &tasks {
         progress.task(&task.name);
-        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |event| progress.item(&event))?;
+        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |sample, earlier| {
+            progress.item(sample, earlier)
+        })?;
     }
     let errors = progress.finish();
     let eval = Eval { args, model_folder: &model_folder, manifest: &manifest, folder: &folder };

@@ -1,7 +1,7 @@
 //! Progress of long runs on standard error: a bar in a terminal, elsewhere a line now and then.
 
 use super::say::{Level, counted, note, says};
-use crate::eval::run::Event;
+use crate::eval::sample::Sample;
 use crate::io::record::Status;
 use crate::report::term::sanitize::one_line;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -138,19 +138,20 @@ impl EvalProgress {
         self.counts.task = one_line(name);
     }
 
-    pub fn item(&mut self, event: &Event) {
-        let counts = &mut self.counts;
+    /// The sample of an item; `earlier`: of an earlier run.
+    pub fn item(&mut self, sample: &Sample, earlier: bool) {
+        let (counts, uq) = (&mut self.counts, &sample.uq);
         counts.done += 1;
-        counts.correct += usize::from(event.correct);
-        counts.no_answer += usize::from(event.status == Status::NoAnswer);
-        counts.truncated += usize::from(event.finish.is_cut_off());
-        for (stage, seconds) in event.seconds.into_iter().flatten() {
+        counts.correct += usize::from(sample.metrics.get("acc") == Some(&1.0));
+        counts.no_answer += usize::from(uq.status == Status::NoAnswer);
+        counts.truncated += usize::from(uq.finish.is_cut_off());
+        for (stage, seconds) in uq.seconds.iter().filter(|_| !earlier) {
             *counts.seconds.entry(stage.clone()).or_default() += seconds;
         }
-        if event.status == Status::Error {
-            counts.errors.add(&format!("{} {}", event.task, event.doc_id), event.error);
+        if uq.status == Status::Error {
+            counts.errors.add(&format!("{} {}", sample.task, sample.doc_id), uq.error.as_deref());
         }
-        self.progress.advance_with(event.earlier, |progress| counts.status(progress));
+        self.progress.advance_with(earlier, |progress| counts.status(progress));
     }
 
     /// Removes the bar and prints a summary; returns the number of errors.

@@ -9,7 +9,7 @@ use crate::engine::{Engine, EngineError, TracedSequence};
 use crate::io::item::Content;
 use crate::io::record::{Calibrated, Record, RowTrace, top_entries};
 use crate::uq::answer::AnswerRule;
-use crate::uq::rules::FirstRow;
+use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Outcome, Parameters, Reading, pipeline};
 use serde_json::Value;
 use std::ops::Range;
@@ -49,19 +49,13 @@ pub type Sequence = (Vec<u32>, usize, Option<Range<usize>>);
 ///
 /// # Errors
 /// Text that cannot be made into tokens.
-pub fn sequence(
-    engine: &Engine,
-    content: &Content,
-    chat: bool,
-    parameters: &Parameters,
-) -> Result<Sequence, EncodeError> {
+pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Parameters) -> Result<Sequence, EncodeError> {
     match content {
         Content::Tokens { input_ids, prompt_len, answer_span } => {
             Ok((input_ids.clone(), *prompt_len, answer_span.clone()))
         }
         Content::Text { conversation, response } => {
-            let encoding = parameters.rules().encoding;
-            let (tokens, prompt_len) = encode(engine, conversation, response, chat, encoding)?;
+            let (tokens, prompt_len) = encode(engine, conversation, response, chat, method.rules().encoding)?;
             Ok((tokens, prompt_len, None))
         }
     }
@@ -93,19 +87,15 @@ pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<
     let (parameters, rule) = (request.parameters, AnswerRule::for_dataset(request.dataset));
     let assessed = pipeline::assess(traced, rule, request.answer.clone(), parameters)?;
     let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else { return Ok(None) };
-    let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters)?) } else { None };
+    let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
     let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
     Ok(Some(Assessed { answer_text: answer.text, outcome, confidence, trace }))
 }
 
 /// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
 /// under [`FirstRow::Wrapped`] there is none here.
-fn row_traces(
-    traced: &mut TracedSequence<'_>,
-    chain: &[Link],
-    parameters: &Parameters,
-) -> Result<Vec<RowTrace>, EngineError> {
-    let first = if parameters.rules().first_row == FirstRow::Wrapped { 0 } else { -1 };
+fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Result<Vec<RowTrace>, EngineError> {
+    let first = if rules.first_row == FirstRow::Wrapped { 0 } else { -1 };
     let relative: Vec<i64> = chain.iter().map(|link| link.row).filter(|row| *row >= first).collect();
     let (response, mut queries) = traced.parts();
     let prompt_len = response.prompt_len;

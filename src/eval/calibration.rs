@@ -157,11 +157,7 @@ impl Calibration {
     ///
     /// # Errors
     /// A file that is there but is no calibration.
-    pub fn find(
-        folder: &Path,
-        model: &Fingerprint,
-        reading: &Reading,
-    ) -> Result<Option<Calibration>, CalibrationError> {
+    pub fn find(folder: &Path, model: &Fingerprint, reading: &Reading) -> Result<Option<Self>, CalibrationError> {
         let places = [cached(model), Some(folder.join(FILE))];
         for path in places.into_iter().flatten() {
             let text = match std::fs::read_to_string(&path) {

@@ -81,7 +81,7 @@ fn an_options_words_stand_for_its_letter() {
     let item = |question: &str| Question {
         doc_id: 0,
         doc: json!({"input": question, "target": "(B)"}),
-        messages: Vec::new(),
+        prompt: String::new(),
         target: String::from("(B)"),
         grader: Choice,
     };

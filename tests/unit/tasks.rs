@@ -34,9 +34,7 @@ fn message(spec: &str, data: &Path) -> String {
 }
 
 fn prompt(task: &Task, doc_id: usize) -> &str {
-    let messages = &task.items[doc_id].messages;
-    assert_eq!((messages.len(), messages[0].role.as_str()), (1, "user"));
-    &messages[0].content
+    &task.items[doc_id].prompt
 }
 
 #[test]

@@ -173,49 +173,46 @@ impl Answers {
         (slope > 0.0).then_some(Map::Platt { input, slope, intercept })
     }
 
-    /// The probabilities of answers by a map of a candidate's score.
-    fn predict(&self, candidate: Candidate, map: &Map, answers: &[usize]) -> Vec<f64> {
-        let at = |item: &usize| {
-            let (score, log) = self.scores[candidate.score].values[*item];
-            map.at(score, log)
-        };
-        answers.iter().map(at).collect()
+    /// Every answer's probability by what `choose` makes of the other folds.
+    fn cross_validate(
+        &self,
+        answers: &[usize],
+        mut choose: impl FnMut(&[usize]) -> Option<(Candidate, Map)>,
+    ) -> Option<(Vec<f64>, Vec<bool>)> {
+        let mut predicted = Vec::new();
+        for fold in 0..FOLDS {
+            let (rest, part) = split(answers, fold);
+            let (candidate, map) = choose(&rest)?;
+            predicted.extend(part.into_iter().map(|item| {
+                let (score, log) = self.scores[candidate.score].values[item];
+                (map.at(score, log), self.correct[item])
+            }));
+        }
+        Some(predicted.into_iter().unzip())
     }
 
     /// The candidate of the least cross-validated Brier score on these answers (of equals the first), fitted on all of them.
     fn best(&self, answers: &[usize]) -> Option<(Candidate, Map)> {
-        let brier_of = |candidate: &Candidate| {
-            let mut sum = 0.0;
-            for fold in 0..FOLDS {
-                let (rest, part) = split(answers, fold);
-                let map = self.fit(*candidate, &rest)?;
-                let predicted = self.predict(*candidate, &map, &part);
-                sum += part
-                    .iter()
-                    .zip(predicted)
-                    .map(|(item, p)| (p - f64::from(u8::from(self.correct[*item]))).powi(2))
-                    .sum::<f64>();
-            }
-            Some(sum)
+        let fitted = |candidate: Candidate, answers: &[usize]| Some((candidate, self.fit(candidate, answers)?));
+        let brier_of = |candidate: Candidate| {
+            let (predicted, labels) = self.cross_validate(answers, |rest| fitted(candidate, rest))?;
+            Some(predicted.iter().zip(labels).map(|(p, label)| (p - f64::from(u8::from(label))).powi(2)).sum::<f64>())
         };
-        let scored = self.candidates().filter_map(|candidate| Some((brier_of(&candidate)?, candidate)));
+        let scored = self.candidates().filter_map(|candidate| Some((brier_of(candidate)?, candidate)));
         let (_, candidate) = scored.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        Some((candidate, self.fit(candidate, answers)?))
+        fitted(candidate, answers)
     }
 
     /// The procedure on parts that it has not seen.
     fn held_out(&self, answers: &[usize]) -> Option<HeldOut> {
-        let (mut predicted, mut labels, mut base) = (Vec::new(), Vec::new(), Vec::new());
-        let mut chosen: BTreeMap<String, usize> = BTreeMap::new();
-        for fold in 0..FOLDS {
-            let (rest, part) = split(answers, fold);
-            let (candidate, map) = self.best(&rest)?;
+        let (mut base, mut chosen) = (Vec::new(), BTreeMap::<String, usize>::new());
+        let (predicted, labels) = self.cross_validate(answers, |rest| {
             let right = rest.iter().filter(|item| self.correct[**item]).count();
+            base.resize(base.len() + answers.len() - rest.len(), right as f64 / rest.len() as f64);
+            let (candidate, map) = self.best(rest)?;
             *chosen.entry(map.name(&self.scores[candidate.score].method.key)).or_default() += 1;
-            predicted.extend(self.predict(candidate, &map, &part));
-            base.extend(part.iter().map(|_| right as f64 / rest.len() as f64));
-            labels.extend(part.iter().map(|item| self.correct[*item]));
-        }
+            Some((candidate, map))
+        })?;
         let levels = Ranking::of(&predicted, &labels).levels();
         Some(HeldOut {
             folds: FOLDS,

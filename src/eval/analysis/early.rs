@@ -50,13 +50,16 @@ pub(super) fn curves(data: Data) -> Vec<EarlyStopping> {
 }
 
 fn curve(data: Data, measure: &str) -> Option<EarlyStopping> {
-    let items = data.items;
-    let recorded: Vec<Response> = items
-        .iter()
-        .enumerate()
-        .filter_map(|(index, item)| Some(Response::of(index, item, item.uq.running_lows.get(measure)?, item.correct?)))
-        .collect();
-    let mut lowest: Vec<f64> = recorded.iter().map(Response::lowest).collect();
+    let items = data.items.iter().enumerate();
+    let recorded = items.filter_map(|(index, item)| {
+        let (lows, correct) = (item.uq.running_lows.get(measure)?, item.correct?);
+        // with its last token it has ended by itself
+        let before_end = lows.partition_point(|(tokens, _)| *tokens < item.response_tokens);
+        Some(Response { index, item, lows: &lows[..before_end], correct })
+    });
+    let recorded: Vec<Response> = recorded.collect();
+    let lowest = |response: &Response| response.lows.last().map_or(f64::INFINITY, |(_, low)| *low);
+    let mut lowest: Vec<f64> = recorded.iter().map(lowest).collect();
     lowest.sort_by(f64::total_cmp);
     let place = |share: f64| (share * lowest.len() as f64) as usize;
     let mut thresholds: Vec<f64> = SHARES.iter().filter_map(|share| lowest.get(place(*share)).copied()).collect();
@@ -83,33 +86,17 @@ struct Response<'a> {
     correct: bool,
 }
 
-impl<'a> Response<'a> {
-    fn of(index: usize, item: &'a Item, lows: &'a [(usize, f64)], correct: bool) -> Response<'a> {
-        // with its last token it has ended by itself
-        let before_end = lows.partition_point(|(tokens, _)| *tokens < item.response_tokens);
-        Response { index, item, lows: &lows[..before_end], correct }
-    }
-
-    fn lowest(&self) -> f64 {
-        self.lows.last().map_or(f64::INFINITY, |(_, low)| *low)
-    }
-
-    /// Tokens after which a threshold ends it, if it does.
-    fn stops_after(&self, threshold: f64) -> Option<usize> {
-        self.lows.iter().find(|(_, low)| *low < threshold).map(|(tokens, _)| *tokens)
-    }
-}
-
 fn point(data: Data, responses: &[Response], tokens: usize, threshold: Option<f64>) -> EarlyPoint {
     let against = data.methods.iter().find(|method| method.key == data.options.against);
     let (mut stopped, mut right, mut right_stopped, mut saved) = (0, 0, 0, 0);
     let mut judged = Vec::new();
     for response in responses {
         right += usize::from(response.correct);
-        if let Some(written) = threshold.and_then(|threshold| response.stops_after(threshold)) {
+        let below = |threshold| response.lows.iter().find(|(_, low)| *low < threshold);
+        if let Some((written, _)) = threshold.and_then(below) {
             stopped += 1;
             right_stopped += usize::from(response.correct);
-            saved += response.item.response_tokens - written;
+            saved += response.item.response_tokens - *written;
         } else if let Some((confidence, label)) = against.and_then(|method| response.item.judged(method)) {
             judged.push((response.index, confidence, label));
         }

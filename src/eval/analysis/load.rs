@@ -160,7 +160,7 @@ fn jaccard(a: &BTreeSet<i64>, b: &BTreeSet<i64>) -> f64 {
 }
 
 /// A run as it was found.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Run {
     pub folders: Vec<PathBuf>,
     pub manifest: Value,
@@ -232,13 +232,7 @@ fn load_folder(folder: &Path) -> Result<Run, AnalysisError> {
         return Err(AnalysisError::NoFolder(folder.to_owned()));
     }
     let manifest = read_manifest(folder)?;
-    let mut run = Run {
-        folders: vec![folder.to_owned()],
-        manifest,
-        items: BTreeMap::new(),
-        shards: BTreeSet::new(),
-        notes: vec![],
-    };
+    let mut run = Run { folders: vec![folder.to_owned()], manifest, ..Run::default() };
     for file in sample_files(folder)? {
         run.shards.extend(shard_of(&file));
         let (items, notes) = load_task(&file)?;

@@ -96,18 +96,18 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn sum(&mut self) -> Option<Form> {
-        let mut sum = self.term()?;
+        let mut sum = self.signed(Self::product)?;
         while self.rest.trim_start().starts_with(['-', '+']) {
-            sum = sum.add(self.term()?)?;
+            sum = sum.add(self.signed(Self::product)?)?;
         }
         Some(sum)
     }
 
-    /// A product after any number of signs.
-    fn term(&mut self) -> Option<Form> {
+    /// What is read after any number of signs.
+    fn signed(&mut self, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         let signs = self.take(pattern!(r"^[-+\s]*"))?;
-        let product = self.product()?;
-        if signs.matches('-').count() % 2 == 1 { product.negated() } else { Some(product) }
+        let form = read(self)?;
+        if signs.matches('-').count() % 2 == 1 { form.negated() } else { Some(form) }
     }
 
     fn product(&mut self) -> Option<Form> {
@@ -122,9 +122,9 @@ impl<'a> Parser<'a> {
         loop {
             self.skip_spaces();
             if self.eat("*") {
-                product = product.mul(self.signed_factor()?)?;
+                product = product.mul(self.signed(Self::power)?)?;
             } else if self.eat("/") {
-                product = product.divided_by(self.signed_factor()?)?;
+                product = product.divided_by(self.signed(Self::power)?)?;
             } else if let Some(multiplier) = self.multiplier() {
                 product = product.mul(Form::number(multiplier))?;
             } else if self.skip_unit() {
@@ -139,10 +139,6 @@ impl<'a> Parser<'a> {
                 return Some(product);
             }
         }
-    }
-
-    fn signed_factor(&mut self) -> Option<Form> {
-        if self.eat("-") { self.power()?.negated() } else { self.power() }
     }
 
     /// Factor of a word: `million`, `\text{ million dollars}`.

@@ -88,6 +88,7 @@ pub(super) fn clean(source: &str) -> Option<Clean> {
     // Outside of a matrix two backslashes are one that was escaped.
     let single = if source.contains("\\begin") { source.to_owned() } else { source.replace("\\\\", "\\") };
     let single = single.replace("^{ \\circ }", "°").replace("\\not =", "≠");
+    let single = pattern!(r"(^|[^0-9)\\])!=").replace_all(&single, "$1≠"); // `5!=120` is the value of a factorial
     let set = |found: &Captures| translated(&found[1], "RZNQC", "ℝℤℕℚℂ");
     let single = pattern!(r"\\(?:mathbb|Bbb)(?:\s*\{\s*|\s+)([RZNQC])(?:\s*\})?").replace_all(&single, set);
     let mut cleaner = Cleaner { rest: &single, text: String::new() };
@@ -107,27 +108,14 @@ fn translated(text: &str, from: &str, to: &str) -> String {
 
 /// Joins groups of three digits that cannot be numbers of their own: `1 000`, `12 345 678`, not `100 200 300`.
 fn without_spaces_in_numbers(text: &str) -> String {
-    let (mut joined, mut rest) = (String::new(), text);
-    while let Some(c) = rest.chars().next() {
-        let first = digits(rest);
-        let mut end = first;
-        let mut groups = Vec::new();
-        while first > 0 && rest[end..].starts_with(' ') && digits(&rest[end + 1..]) == 3 {
-            groups.push(&rest[end + 1..end + 4]);
-            end += 4;
-        }
-        let whole = first <= 3 && !joined.ends_with(['.', ',']) && !rest[end..].starts_with('/');
-        let separated = groups.iter().any(|group| group.starts_with('0')) || (groups.len() > 1 && first < 3);
-        if whole && separated {
-            joined.push_str(&rest[..first]);
-            joined.extend(groups);
-        } else {
-            end = first.max(c.len_utf8());
-            joined.push_str(&rest[..end]);
-        }
-        rest = &rest[end..];
-    }
-    joined
+    let joined = |found: &Captures| {
+        let groups: Vec<&str> = found[2].split(' ').collect();
+        let begins_with_0 = groups[1..].iter().any(|group| group.starts_with('0'));
+        let number =
+            if begins_with_0 || (groups.len() > 2 && groups[0].len() < 3) { groups.concat() } else { groups.join(" ") };
+        [&found[1], &number, &found[3]].concat()
+    };
+    pattern!(r"(^|[^0-9.,])([0-9]{1,3}(?: [0-9]{3})+)([^0-9/]|$)").replace_all(text, joined).into_owned()
 }
 
 /// Replacement of the spelling at the start of a text, and the text after it.
@@ -178,11 +166,6 @@ impl Cleaner<'_> {
         }
         match self.next()? {
             '\\' => self.command(),
-            // `5!=120` is the value of a factorial.
-            '!' if self.rest.starts_with('=') && !self.after_digit() && !self.text.ends_with(')') => {
-                self.rest = &self.rest[1..];
-                self.text.push('≠');
-            }
             c => self.text.push(c),
         }
         Some(())

@@ -300,12 +300,9 @@ fn as_words(text: &str) -> Option<String> {
 
 /// Items of a list: between commas, semicolons, "and", "or".
 fn list_items(text: &str) -> Vec<&str> {
-    const WORDS: [&str; 6] = ["\\text{and}", "\\text{or}", "\\text{, and}", "\\text{, or}", " and ", " or "];
-    let mut items = split(text, &[',', ';']);
-    for word in WORDS {
-        items = items.into_iter().flat_map(|item| item.split(word)).collect();
-    }
-    let items = items.iter().map(|item| item.trim()).map(|item| item.strip_prefix("and ").unwrap_or(item));
+    let words = pattern!(r"\\text\{(?:, )?(?:and|or)\}| and | or ");
+    let items = split(text, &[',', ';']).into_iter().flat_map(|item| words.split(item));
+    let items = items.map(str::trim).map(|item| item.strip_prefix("and ").unwrap_or(item));
     let filled: Vec<&str> = items.filter(|item| !item.is_empty()).collect();
     if filled.len() > 1 { filled } else { vec![text] }
 }
@@ -346,20 +343,25 @@ fn enclosed(text: &str) -> Option<(char, &str, char)> {
 fn relation(text: &str) -> Option<String> {
     const SIGNS: [char; 5] = ['<', '>', '≤', '≥', '≠'];
     let sides = split(text, &SIGNS);
-    if sides.len() < 2 {
-        return None;
-    }
-    let mut sides = sides.iter().map(|side| parse(side)).collect::<Option<Vec<_>>>()?;
     let mut signs: Vec<char> = text.chars().filter(|c| SIGNS.contains(c)).collect();
-    if signs.len() + 1 != sides.len() {
-        return None; // a sign inside of brackets
+    if sides.len() < 2 || signs.len() + 1 != sides.len() {
+        return None; // no sign, or one inside of brackets
     }
-    if signs.iter().all(|sign| matches!(sign, '>' | '≥')) {
-        sides.reverse();
-        signs.reverse();
+    let sides = sides.into_iter().map(parse).collect::<Option<Vec<Form>>>()?;
+    // `-2x < 6` as `-3 < x`, where one side is a multiple of a letter and the others are numbers
+    let mut symbolic = sides.iter().filter(|side| side.as_f64().is_none());
+    let factor = symbolic.next().and_then(Form::symbol_factor).filter(|_| symbolic.next().is_none());
+    let inverse = factor.and_then(|factor| factor.power(-1)).unwrap_or(Rational::ONE);
+    let scaled = sides.into_iter().map(|side| side.mul(Form::number(inverse)));
+    let mut sides = scaled.collect::<Option<Vec<Form>>>()?;
+    let descending = signs.iter().all(|sign| matches!(sign, '>' | '≥'));
+    if descending {
         signs.iter_mut().for_each(|sign| *sign = if *sign == '>' { '<' } else { '≤' });
     }
-    let (sides, signs) = divided_by_coefficient(&sides, &signs).unwrap_or((sides, signs));
+    if descending != (inverse.to_f64() < 0.0) {
+        sides.reverse();
+        signs.reverse();
+    }
     interval(&sides, &signs).or_else(|| {
         let signs = std::iter::once(String::new()).chain(signs.iter().map(char::to_string));
         Some(signs.zip(sides).map(|(sign, side)| sign + &side.key()).collect())
@@ -378,18 +380,4 @@ fn interval(sides: &[Form], signs: &[char]) -> Option<String> {
     let lower = x.checked_sub(1).map_or_else(|| String::from("(-1*∞"), below);
     let upper = sides.get(x + 1).map_or_else(|| String::from("∞)"), above);
     (ordered && numbers).then(|| format!("{lower},{upper}"))
-}
-
-/// `-2x < 6` as `-3 < x`, where one side is a multiple of a letter and the others are numbers.
-fn divided_by_coefficient(sides: &[Form], signs: &[char]) -> Option<(Vec<Form>, Vec<char>)> {
-    let mut symbolic = sides.iter().filter(|side| side.as_f64().is_none());
-    let factor = symbolic.next().and_then(Form::symbol_factor).filter(|_| symbolic.next().is_none())?;
-    let inverse = Form::number(factor.power(-1)?);
-    let mut sides = sides.iter().map(|side| side.clone().mul(inverse.clone())).collect::<Option<Vec<_>>>()?;
-    let mut signs = signs.to_vec();
-    if factor.to_f64() < 0.0 {
-        sides.reverse();
-        signs.reverse();
-    }
-    Some((sides, signs))
 }

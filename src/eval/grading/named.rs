@@ -21,10 +21,7 @@ impl Parser<'_> {
         }
         self.rest = &self.rest[1 + name.len()..];
         match name {
-            "frac" => {
-                let above = self.tex_argument()?;
-                above.divided_by(self.tex_argument()?)
-            }
+            "frac" => self.tex_argument()?.divided_by(self.tex_argument()?),
             "sqrt" => {
                 let mut degree = Rational::integer(2);
                 if self.eat("[") {
@@ -34,10 +31,7 @@ impl Parser<'_> {
                 }
                 self.tex_argument()?.power(Form::number(degree.power(-1)?))
             }
-            "binom" | "dbinom" | "tbinom" => {
-                let (of, chosen) = (self.tex_argument()?, self.tex_argument()?);
-                binomial(&of, &chosen)
-            }
+            "binom" | "dbinom" | "tbinom" => binomial(&self.tex_argument()?, &self.tex_argument()?),
             "begin" => self.matrix(),
             _ if FUNCTIONS.contains(name) => self.function(name),
             _ if SYMBOLS.contains(name) || MARKS.contains(name) => self.symbol(name),

@@ -45,19 +45,10 @@ pub(super) fn math(response: &str, target: &str) -> Option<bool> {
 /// The normal form of the MATH dataset's authors (Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH
 /// Dataset", 2021); `None` where their code fails.
 pub(super) fn hendrycks_form(text: &str) -> Option<String> {
-    const SPELLINGS: [(&str, &str); 10] = [
-        ("\n", ""),
-        ("\\!", ""),
-        ("\\\\", "\\"),
-        ("tfrac", "frac"),
-        ("dfrac", "frac"),
-        ("\\left", ""),
-        ("\\right", ""),
-        ("^{\\circ}", ""),
-        ("^\\circ", ""),
-        ("\\$", ""),
-    ];
-    let mut text = SPELLINGS.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+    let text = text.replace('\n', "").replace("\\!", "").replace("\\\\", "\\");
+    let text = pattern!("[td]frac").replace_all(&text, "frac");
+    let text = pattern!(r"\\left|\\right").replace_all(&text, "");
+    let mut text = pattern!(r"\^\{\\circ\}|\^\\circ|\\\$").replace_all(&text, "").into_owned();
     if let Some((value, unit)) = text.split_once("\\text{ ") {
         text = (!unit.contains("\\text{ ")).then(|| value.to_owned())?;
     }

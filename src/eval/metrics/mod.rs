@@ -48,6 +48,9 @@ pub enum Metric {
     Prr,
 }
 
+/// The value of a metric; `None` where it is not defined.
+type Compute = fn(&[Level]) -> Option<f64>;
+
 impl Metric {
     /// In the order of tables and files.
     pub const ALL: [Metric; 7] =
@@ -55,7 +58,7 @@ impl Metric {
 
     /// Its name for programs, its name for people, whether more of it is better, whether it takes the score for a probability
     /// (the others only rank by it), and its value.
-    fn row(self) -> (&'static str, &'static str, bool, bool, fn(&[Level]) -> Option<f64>) {
+    fn row(self) -> (&'static str, &'static str, bool, bool, Compute) {
         match self {
             Metric::Auroc => ("auroc", "AUROC", true, false, auroc),
             Metric::Ece => ("ece", "ECE", false, true, |levels| ece(levels, Binning::Left)),

@@ -2,54 +2,22 @@
 
 use super::controls::controls;
 use super::manifest::EvalOptions;
-use super::methods::{Findings, Method, MethodError, Subject};
+use super::methods::{Method, MethodError, Reading, Subject};
 use crate::engine::encode::ResponseText;
 use crate::engine::running::{Measure, RunningConfidence, WINDOW};
-use crate::engine::{Engine, FinishReason, Generation, TracedSequence};
+use crate::engine::{FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Similarity, Uq, score_map};
 use crate::eval::tasks::{Question, Task};
 use crate::io::record::Status;
-use crate::model::tokenizer::TokenizerError;
 use crate::uq::Outcome;
-use crate::uq::pipeline::{self, Answer};
+use crate::uq::pipeline;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// An item's prompt.
-#[derive(Clone, Debug)]
-pub struct Prompt {
-    /// As the chat template renders it.
-    pub text: String,
-    pub tokens: Vec<u32>,
-}
-
-/// A response that was read: why it ended, its text, and the answer that it gives.
-pub struct Reading {
-    pub finish: FinishReason,
-    pub text: ResponseText,
-    pub answer: Option<Answer>,
-}
-
-impl Reading {
-    pub fn of(engine: &Engine, response: &Generation, subject: &Subject) -> Result<Reading, TokenizerError> {
-        let Generation { tokens, prompt_len, .. } = response;
-        let (rule, rules) = (subject.task.rule, subject.options.parameters.rules());
-        let text = ResponseText::new(engine, &tokens[*prompt_len..])?;
-        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.is_cut_off(), rule, rules)?;
-        Ok(Reading { finish: response.finish, text, answer })
-    }
-}
-
-/// What a method has drawn for an item.
-pub struct Drawn {
-    pub method: &'static Method,
-    /// Its samples, then its turns.
-    pub responses: Vec<Generation>,
-    /// How long they took.
-    pub seconds: f64,
-}
+/// A method, what it has drawn for an item (its samples, then its turns), and how long that took, in seconds.
+pub type Drawn = (&'static Method, Vec<Generation>, f64);
 
 /// The sample of an item whose responses have ended; `generate` is how long its own took, in seconds.
 pub fn assess(
@@ -78,17 +46,27 @@ pub fn assess(
     let offsets = (0..ids.len()).map(|i| ranges.get(i).map_or([text.len(); 2], |r| [r.start, r.end])).collect();
     (sample.uq.prompt_len, sample.uq.finish) = (prompt_len, *finish);
     sample.uq.tokens = ResponseTokens { ids, offsets, logprobs };
-    sample.arguments = vec![(prompt.text.clone(), arguments(task, options, None))];
+    sample.arguments.push((prompt.text.clone(), arguments(task, options, None)));
+    sample.resps.push(vec![text.clone()]);
+    sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
+    (sample.uq.status, sample.uq.answer) = (Status::NoAnswer, answer.clone());
 
-    let mut found: Vec<(&Method, Findings)> = Vec::new();
-    for &Drawn { method, ref responses, seconds } in drawn {
+    for (method, responses, seconds) in drawn {
         let begun = Instant::now();
-        if let Some(findings) = (method.run)(traced, subject, responses)? {
-            sample.uq.seconds.insert(method.field(), seconds + begun.elapsed().as_secs_f64());
-            found.push((method, findings));
+        let Some(found) = (method.run)(traced, subject, responses)? else { continue };
+        sample.uq.seconds.insert(method.field(), seconds + begun.elapsed().as_secs_f64());
+        sample.uq.details.insert(method.field(), found.details);
+        sample.uq.scores.extend(found.scores.into_iter().map(|(key, score)| (key.to_owned(), score)));
+        sample.metrics.extend(found.metrics.into_iter().map(|(key, value)| (key.to_owned(), value)));
+        if let Some((texts, answer)) = found.drawn {
+            sample.arguments.push((prompt.text.clone(), arguments(task, options, Some(options.temperature))));
+            sample.resps.push(texts);
+            sample.filtered_resps.push(answer);
         }
     }
     if let Some(answer) = answer {
+        sample.uq.status = Status::Ok;
+        sample.metrics.insert("acc".to_owned(), f64::from(u8::from(grading::correct_for(item, &answer.text))));
         let (response, mut queries) = traced.parts();
         let (outcome, seconds) = pipeline::run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
         sample.uq.seconds.extend([("chain".to_owned(), seconds.chain), ("ensemble".to_owned(), seconds.ensemble)]);
@@ -106,28 +84,10 @@ pub fn assess(
         }
         (sample.uq.chain, sample.uq.kept) = (outcome.chain, outcome.kept);
     }
-
-    let correct = |answer: &str| f64::from(u8::from(grading::correct_for(item, answer)));
-    let metrics = &mut sample.metrics;
-    metrics.insert("acc".to_owned(), answer.as_ref().map_or(0.0, |answer| correct(&answer.text)));
     // the authors leave out what their code cannot grade
     if let Some(right) = grading::label_reference(text, &item.target, &task.name, item.grader) {
-        metrics.insert("acc_reference".to_owned(), f64::from(u8::from(right)));
+        sample.metrics.insert("acc_reference".to_owned(), f64::from(u8::from(right)));
     }
-    sample.resps.push(vec![text.clone()]);
-    sample.filtered_resps.push(answer.as_ref().map(|answer| answer.text.clone()));
-    for (method, Findings { scores, details, metrics, drawn }) in found {
-        sample.uq.details.insert(method.field(), details);
-        sample.uq.scores.extend(scores.into_iter().map(|(key, score)| (key.to_owned(), score)));
-        sample.metrics.extend(metrics.into_iter().map(|(key, value)| (key.to_owned(), value)));
-        if let Some((texts, answer)) = drawn {
-            sample.arguments.push((prompt.text.clone(), arguments(task, options, Some(options.temperature))));
-            sample.resps.push(texts);
-            sample.filtered_resps.push(answer);
-        }
-    }
-    sample.uq.status = if answer.is_some() { Status::Ok } else { Status::NoAnswer };
-    sample.uq.answer = answer.clone();
     Ok(sample)
 }
 

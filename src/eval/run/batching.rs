@@ -1,11 +1,11 @@
 //! The responses of a task's items in one batch that is kept full: the items' own, the samples that methods draw beside them,
 //! and the turns that follow. What items that have begun still need comes before the next item.
 
-use super::assess::{Drawn, Reading, assess, failed};
+use super::assess::{Drawn, assess, failed};
 use super::folder::FolderError;
 use super::manifest::EvalOptions;
-use super::methods::{Draw, Method, MethodError, Subject, own_passes};
-use super::{Event, OnItem, RunError, prompt};
+use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes};
+use super::{OnItem, RunError, prompt};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
 use crate::eval::sample::Sample;
@@ -18,24 +18,14 @@ use std::time::Instant;
 /// An item whose responses are being generated.
 struct Item<'t> {
     subject: Subject<'t>,
-    methods: Vec<Drawing>,
-    /// Of its responses, its own included, those that have not ended.
-    missing: usize,
+    /// Each method and its responses, in the order in which it asked for them.
+    methods: Vec<(&'static Method, Vec<Ticket>)>,
     /// Why one of them could not be generated.
     error: Option<String>,
 }
 
-/// A method's responses to an item.
-struct Drawing {
-    method: &'static Method,
-    /// In the order in which the method asked for them.
-    drawn: Vec<Ticket>,
-    /// Those of them, and of those that wait, that have not ended.
-    missing: usize,
-}
-
-/// A method of an item, by the ticket of the item's own response and the method's index.
-type Owner = (Ticket, usize);
+/// Whose a response is: the item's by the ticket of its own response, and the method's by its index, if it is not that one.
+type Owner = (Ticket, Option<usize>);
 
 struct Run<'t, 'e, 'o, 'i> {
     task: &'t Task,
@@ -48,7 +38,7 @@ struct Run<'t, 'e, 'o, 'i> {
     on_item: &'o mut OnItem<'i>,
     /// By the ticket of their own response.
     items: HashMap<Ticket, Item<'t>>,
-    /// Of every response of a method.
+    /// Of every response that has not ended.
     owners: HashMap<Ticket, Owner>,
     /// Responses that wait for their place.
     waiting: VecDeque<(Owner, Draw)>,
@@ -118,47 +108,52 @@ impl<'t> Run<'t, '_, '_, '_> {
         let prompt = &subject.prompt.tokens;
         let own = self.batch.start(prompt, question.doc_id as u64, &mut |_| ControlFlow::Continue(()))?;
         self.seconds.insert(own, begun.elapsed().as_secs_f64());
-        let mut item = Item { subject, methods: Vec::new(), missing: 1, error: None };
+        self.owners.insert(own, (own, None));
+        let mut item = Item { subject, methods: Vec::new(), error: None };
         for (index, (method, draws)) in draws.into_iter().enumerate() {
-            item.methods.push(Drawing { method, drawn: Vec::new(), missing: 0 });
-            wait(&mut self.waiting, (own, &mut item), index, draws);
+            item.methods.push((method, Vec::new()));
+            self.waiting.extend(draws.into_iter().map(|draw| ((own, Some(index)), draw)));
         }
         self.items.insert(own, item);
         Ok(())
     }
 
+    /// Whether one of these owners has a response that has not ended, or not begun.
+    fn has_more(&self, of: impl Fn(&Owner) -> bool) -> bool {
+        self.owners.values().chain(self.waiting.iter().map(|(owner, _)| owner)).any(of)
+    }
+
+    /// Notes what has come of a response; the item that is complete with it.
+    fn complete(&mut self, own: Ticket, outcome: Result<(), MethodError>) -> Option<Ticket> {
+        if let Err(error) = outcome {
+            self.items.get_mut(&own)?.error.get_or_insert_with(|| error.to_string());
+        }
+        (!self.has_more(|(of, _)| *of == own)).then_some(own)
+    }
+
     /// Starts a response of a method; the item that is complete because it cannot be started.
-    fn start_draw(&mut self, (of, method): Owner, draw: Draw) -> Option<Ticket> {
-        let Draw { prompt, stream, generate } = draw;
-        let item = self.items.get_mut(&of)?;
-        let begun = Instant::now();
+    fn start_draw(&mut self, owner: Owner, Draw { prompt, stream, generate }: Draw) -> Option<Ticket> {
+        let (of, begun) = (owner.0, Instant::now());
         let request = self.batch.engine().request(&generate);
         match self.batch.start_after(of, &prompt, stream, request, &mut |_| ControlFlow::Continue(())) {
             Ok(ticket) => {
                 self.seconds.insert(ticket, begun.elapsed().as_secs_f64());
-                item.methods[method].drawn.push(ticket);
-                self.owners.insert(ticket, (of, method));
+                self.items.get_mut(&of)?.methods[owner.1?].1.push(ticket);
+                self.owners.insert(ticket, owner);
                 None
             }
-            Err(error) => {
-                item.error.get_or_insert_with(|| error.to_string());
-                item.one_less().then_some(of)
-            }
+            Err(error) => self.complete(of, Err(error.into())),
         }
     }
 
     /// Notes that a response has ended; the item that is complete with it.
     fn ended(&mut self, ticket: Ticket) -> Option<Ticket> {
-        let (own, read) = match self.owners.remove(&ticket) {
-            None => (ticket, self.read(ticket)),
-            Some((own, method)) => (own, self.drew(own, method)),
+        let (own, method) = self.owners.remove(&ticket)?;
+        let read = match method {
+            None => self.read(own),
+            Some(method) => self.drew(own, method),
         };
-        if let Err(error) = read
-            && let Some(item) = self.items.get_mut(&own)
-        {
-            item.error.get_or_insert_with(|| error.to_string());
-        }
-        self.items.get_mut(&own)?.one_less().then_some(own)
+        self.complete(own, read)
     }
 
     /// Reads an item's own response, and puts the turns that follow it in the queue.
@@ -168,35 +163,34 @@ impl<'t> Run<'t, '_, '_, '_> {
         };
         let engine = self.batch.engine();
         item.subject.reading = Some(Reading::of(engine, response, &item.subject)?);
-        for index in 0..item.methods.len() {
-            let draws = (item.methods[index].method.turns)(engine, &item.subject, &response.tokens)?;
-            wait(&mut self.waiting, (own, item), index, draws);
+        for (index, (method, _)) in item.methods.iter().enumerate() {
+            let draws = (method.turns)(engine, &item.subject, &response.tokens)?;
+            self.waiting.extend(draws.into_iter().map(|draw| ((own, Some(index)), draw)));
         }
         Ok(())
     }
 
     /// Notes that a response of an item's method has ended; after the last one asks the method for more.
     fn drew(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
-        let Some(item) = self.items.get_mut(&own) else { return Ok(()) };
-        let Drawing { method: by, drawn, missing } = &mut item.methods[method];
-        *missing -= 1;
-        if *missing > 0 || item.error.is_some() {
-            return Ok(());
+        let owner = (own, Some(method));
+        let Some(item) = self.items.get(&own).filter(|item| item.error.is_none()) else { return Ok(()) };
+        if !self.has_more(|other| *other == owner) {
+            let (by, drawn) = &item.methods[method];
+            let drawn: Vec<&Generation> = drawn.iter().filter_map(|ticket| self.batch.generation(*ticket)).collect();
+            let draws = (by.samples)(self.batch.engine(), &item.subject, &drawn)?;
+            self.waiting.extend(draws.into_iter().map(|draw| (owner, draw)));
         }
-        let drawn: Vec<&Generation> = drawn.iter().filter_map(|ticket| self.batch.generation(*ticket)).collect();
-        let draws = (by.samples)(self.batch.engine(), &item.subject, &drawn)?;
-        wait(&mut self.waiting, (own, item), method, draws);
         Ok(())
     }
 
     /// Assesses an item of which every response has ended.
     fn finish(&mut self, own: Ticket) -> Result<(), RunError> {
-        let Some(Item { subject, methods, error, .. }) = self.items.remove(&own) else { return Ok(()) };
-        let mut drawn = Vec::new();
-        for Drawing { method, drawn: tickets, .. } in methods {
+        let Some(Item { subject, methods, error }) = self.items.remove(&own) else { return Ok(()) };
+        let mut drawn: Vec<Drawn> = Vec::new();
+        for (method, tickets) in methods {
             let seconds = tickets.iter().filter_map(|ticket| self.seconds.remove(ticket)).sum();
             let responses = tickets.into_iter().filter_map(|ticket| self.batch.take(ticket)).collect();
-            drawn.push(Drawn { method, responses, seconds });
+            drawn.push((method, responses, seconds));
         }
         let seconds = self.seconds.remove(&own).unwrap_or_default();
         let sample = match (error, &subject.reading, self.batch.take_traced(own)) {
@@ -212,22 +206,7 @@ impl<'t> Run<'t, '_, '_, '_> {
     /// Puts a sample on the disk.
     fn done(&mut self, sample: &Sample) -> Result<(), RunError> {
         self.lines.append(sample).and_then(|()| self.lines.sync()).map_err(FolderError::from)?;
-        (self.on_item)(Event::of(sample, false));
+        (self.on_item)(sample, false);
         Ok(())
     }
-}
-
-impl Item<'_> {
-    /// Notes that one of its responses has ended, or never will; whether it was the last.
-    fn one_less(&mut self) -> bool {
-        self.missing -= 1;
-        self.missing == 0
-    }
-}
-
-/// Puts what an item's `method`-th method draws in the queue.
-fn wait(waiting: &mut VecDeque<(Owner, Draw)>, (of, item): (Ticket, &mut Item), method: usize, draws: Vec<Draw>) {
-    item.missing += draws.len();
-    item.methods[method].missing += draws.len();
-    waiting.extend(draws.into_iter().map(|draw| ((of, method), draw)));
 }

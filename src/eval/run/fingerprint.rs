@@ -25,17 +25,14 @@ pub struct Fingerprint {
     /// Of `config.json`.
     pub config: String,
     /// Of `generation_config.json`, which can name further end tokens.
-    #[serde(default)]
     pub generation_config: Option<String>,
     /// Of every weight file's name, length, and 64 blocks of 64 KiB.
     pub weights: String,
     /// Of `model.safetensors.index.json`.
-    #[serde(default)]
     pub weights_index: Option<String>,
     /// Of `tokenizer.json`.
     pub tokenizer: String,
     /// Of `tokenizer_config.json`: special tokens, and whether one is put before a text.
-    #[serde(default)]
     pub tokenizer_config: Option<String>,
     /// Of the chat template's text; `None` for a model without one.
     pub chat_template: Option<String>,
@@ -43,11 +40,7 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// Reads the files of a model folder.
-    pub fn of(
-        folder: &Path,
-        spec: &ModelSpec,
-        chat_template: Option<&str>,
-    ) -> Result<Fingerprint, (PathBuf, io::Error)> {
+    pub fn of(folder: &Path, spec: &ModelSpec, chat_template: Option<&str>) -> Result<Self, (PathBuf, io::Error)> {
         let whole = |name: &str| {
             let path = folder.join(name);
             hash_file(&path).map_err(|error| (path, error))

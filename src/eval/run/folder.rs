@@ -28,11 +28,6 @@ pub enum FolderError {
     OtherLimits { path: PathBuf, found: String, expected: String },
 }
 
-/// A task's name as a part of files' names.
-fn file_name(task: &str) -> String {
-    task.chars().map(|c| if c.is_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()
-}
-
 /// A folder that a run writes to.
 #[derive(Debug)]
 pub struct RunFolder {
@@ -67,7 +62,8 @@ impl RunFolder {
     /// The file of a task's samples, or of another kind of lines: `samples_bbh_word_sorting.shard-2-of-4.jsonl`.
     pub fn lines(&self, kind: &str, task: &str, shard: Option<Shard>) -> PathBuf {
         let shard = shard.map_or(String::new(), |s| format!(".shard-{}-of-{}", s.index, s.of));
-        self.path.join(format!("{kind}_{}{shard}.jsonl", file_name(task)))
+        let task = task.replace(|c: char| !(c.is_alphanumeric() || "-.".contains(c)), "_");
+        self.path.join(format!("{kind}_{task}{shard}.jsonl"))
     }
 
     /// Writes a whole file at once: readers see the old one or the new one.
@@ -78,11 +74,7 @@ impl RunFolder {
 }
 
 /// Whether what a run makes belongs with what is there, of an earlier run.
-pub(super) fn check<Options: Serialize>(
-    path: &Path,
-    earlier: &Manifest<Options>,
-    now: &Manifest<Options>,
-) -> Result<(), FolderError> {
+pub(super) fn check<O: Serialize>(path: &Path, earlier: &Manifest<O>, now: &Manifest<O>) -> Result<(), FolderError> {
     let differences = earlier.differences(now);
     let same = differences.is_empty().then_some(());
     same.ok_or_else(|| FolderError::OtherOptions { path: path.to_owned(), differences })

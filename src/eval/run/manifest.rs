@@ -154,14 +154,12 @@ pub fn comparable(manifest: &Value) -> Value {
 
 /// Adds a line for every leaf that differs.
 fn compare(path: &str, ours: &Value, theirs: &Value, lines: &mut Vec<String>) {
-    let empty = Map::new();
     match (ours, theirs) {
         (Value::Object(_), _) | (_, Value::Object(_)) => {
-            let (a, b) = (ours.as_object().unwrap_or(&empty), theirs.as_object().unwrap_or(&empty));
-            for key in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
+            let [own, other] = [ours, theirs].map(|value| value.as_object().into_iter().flat_map(Map::keys));
+            for key in own.chain(other.filter(|key| ours.get(key).is_none())) {
                 let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                let null = Value::Null;
-                compare(&path, a.get(key).unwrap_or(&null), b.get(key).unwrap_or(&null), lines);
+                compare(&path, &ours[key], &theirs[key], lines);
             }
         }
         _ if ours != theirs => lines.push(format!("{path}: the earlier run has {ours}, this one {theirs}")),

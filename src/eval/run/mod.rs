@@ -14,14 +14,13 @@ pub mod sidecar;
 pub mod sweep;
 
 use crate::engine::encode::{EncodeError, encode_prompt};
-use crate::engine::{Engine, EngineError, FinishReason};
+use crate::engine::{Engine, EngineError};
 use crate::eval::sample::{Sample, SequenceError};
 use crate::eval::tasks::{Question, Task};
-use crate::io::record::Status;
 use crate::model::chat::Conversation;
-use assess::Prompt;
 use folder::{FolderError, RunFolder, Shard, open_lines};
 use manifest::EvalOptions;
+use methods::Prompt;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -59,38 +58,8 @@ impl RunOptions {
     }
 }
 
-/// What happened to an item, for progress.
-#[derive(Clone, Copy, Debug)]
-pub struct Event<'a> {
-    pub task: &'a str,
-    pub doc_id: usize,
-    pub status: Status,
-    pub finish: FinishReason,
-    pub correct: bool,
-    /// Done by an earlier run.
-    pub earlier: bool,
-    /// By stage, as in the sample; of an item that this run did.
-    pub seconds: Option<&'a BTreeMap<String, f64>>,
-    pub error: Option<&'a str>,
-}
-
-/// Called with every item, those that are there first.
-pub type OnItem<'a> = dyn FnMut(Event) + 'a;
-
-impl Event<'_> {
-    fn of(sample: &Sample, earlier: bool) -> Event<'_> {
-        Event {
-            task: &sample.task,
-            doc_id: sample.doc_id,
-            status: sample.uq.status,
-            finish: sample.uq.finish,
-            correct: sample.metrics.get("acc") == Some(&1.0),
-            earlier,
-            seconds: (!earlier).then_some(&sample.uq.seconds),
-            error: sample.uq.error.as_deref(),
-        }
-    }
-}
+/// Called with the sample of every item, those that are there first, and whether an earlier run has made it.
+pub type OnItem<'a> = dyn FnMut(&Sample, bool) + 'a;
 
 /// The question of a sample that is there, and where its response ends, must be the task's.
 fn check(sample: &Sample, task: &Task, path: &Path) -> Result<(), FolderError> {
@@ -99,13 +68,11 @@ fn check(sample: &Sample, task: &Task, path: &Path) -> Result<(), FolderError> {
         return Err(FolderError::OtherQuestion { path, doc_id });
     }
     let ours = limits(task);
-    match sample.arguments.first().map(|(_, found)| only_limits(found)).filter(|found| *found != ours) {
-        Some(found) => {
-            let [found, expected] = [found, ours].map(|limits| Value::from(limits).to_string());
-            Err(FolderError::OtherLimits { path, found, expected })
-        }
-        None => Ok(()),
-    }
+    let Some((_, mut found)) = sample.arguments.first().cloned() else { return Ok(()) };
+    found.retain(|key, _| ["max_gen_toks", "until"].contains(&key.as_str()));
+    let same = (found == ours).then_some(());
+    let [found, expected] = [found, ours].map(|limits| Value::from(limits).to_string());
+    same.ok_or(FolderError::OtherLimits { path, found, expected })
 }
 
 /// Runs the items of a task that the folder does not have yet.
@@ -129,7 +96,7 @@ pub fn run_task(
     let mut waiting = VecDeque::new();
     for item in run.items(task) {
         match earlier.get(&item.doc_id) {
-            Some(sample) => on_item(Event::of(sample, true)),
+            Some(sample) => on_item(sample, true),
             None => waiting.push_back(item),
         }
     }
@@ -145,20 +112,11 @@ fn limits(task: &Task) -> Map<String, Value> {
     fields
 }
 
-/// A request's limits.
-fn only_limits(arguments: &Map<String, Value>) -> Map<String, Value> {
-    let limits = arguments.iter().filter(|(key, _)| ["max_gen_toks", "until"].contains(&key.as_str()));
-    limits.map(|(key, value)| (key.clone(), value.clone())).collect()
-}
-
 /// An item's prompt as text and as tokens.
 fn prompt(engine: &Engine, item: &Question, options: &EvalOptions) -> Result<Prompt, EncodeError> {
-    let conversation = Conversation::Messages(item.messages.clone());
-    if options.chat_template {
-        let template = engine.chat_template().ok_or(EncodeError::NoChatTemplate)?;
-        let text = template.render(&conversation.to_messages(), true)?;
-        return Ok(Prompt { tokens: encode_prompt(engine, &conversation, true)?, text });
-    }
-    let text = item.messages.iter().map(|m| m.content.as_str()).collect::<Vec<_>>().join("\n\n");
-    Ok(Prompt { tokens: encode_prompt(engine, &Conversation::Prompt(text.clone()), false)?, text })
+    let conversation = Conversation::Prompt(item.prompt.clone());
+    let tokens = encode_prompt(engine, &conversation, options.chat_template)?;
+    let template = engine.chat_template().filter(|_| options.chat_template);
+    let text = template.map(|template| template.render(&conversation.to_messages(), true)).transpose()?;
+    Ok(Prompt { tokens, text: text.unwrap_or_else(|| item.prompt.clone()) })
 }

@@ -147,6 +147,11 @@ impl Applied {
         };
         value.ok_or_else(|| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected })
     }
+
+    /// Whether a sample's row is among those that are there.
+    fn is_in(&self, done: &HashSet<(usize, String)>, sample: &Sample) -> bool {
+        done.contains(&(sample.doc_id, key(&self.setting)))
+    }
 }
 
 /// Sets what a text stands for; its value in JSON.
@@ -197,8 +202,9 @@ impl Sweep {
     /// The types of cached keys and values that an engine must have for what is missing.
     pub fn caches(&self) -> Vec<(DType, DType)> {
         let mut caches = Vec::new();
-        for applied in self.samples.iter().flat_map(|sample| missing(&self.settings, &self.done, sample)) {
-            if !caches.contains(&applied.caches) {
+        for applied in &self.settings {
+            let missing = self.samples.iter().any(|sample| !applied.is_in(&self.done, sample));
+            if missing && !caches.contains(&applied.caches) {
                 caches.push(applied.caches);
             }
         }
@@ -213,8 +219,8 @@ impl Sweep {
     pub fn run(&mut self, engine: &mut Engine, on_row: &mut dyn FnMut()) -> Result<(), RunError> {
         let selection = |applied: &&Applied| applied.parameters.head_selection();
         for sample in &self.samples {
-            let mut missing: Vec<&Applied> = missing(&self.settings, &self.done, sample).collect();
-            missing.retain(|applied| applied.caches == engine.cache_types());
+            let fits = |a: &&Applied| a.caches == engine.cache_types() && !a.is_in(&self.done, sample);
+            let mut missing: Vec<&Applied> = self.settings.iter().filter(fits).collect();
             let Some(answer) = sample.uq.answer.as_ref().filter(|_| !missing.is_empty()) else { continue };
             missing.sort_by_key(|applied| (selection(applied).heads, selection(applied).entropy as u8));
             let (tokens, prompt_len) = sample.sequence(engine.tokenizer())?;
@@ -233,15 +239,6 @@ impl Sweep {
         }
         Ok(())
     }
-}
-
-/// The settings that a sample has no row of yet.
-fn missing<'s>(
-    settings: &'s [Applied],
-    done: &HashSet<(usize, String)>,
-    sample: &Sample,
-) -> impl Iterator<Item = &'s Applied> {
-    settings.iter().filter(|applied| !done.contains(&(sample.doc_id, key(&applied.setting))))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::read::{Record, first_record, records};
 use super::source::Files;
-use super::{Benchmark, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, items, user};
+use super::{Benchmark, DEFAULT_MAX_TOKENS, Grader, Question, TaskError, items};
 use crate::model::demo;
 use crate::uq::answer::AnswerRule;
 
@@ -25,5 +25,5 @@ pub(super) const ABACUS: Benchmark = Benchmark {
 
 fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let (question, target) = (record.text("question")?, record.scalar("answer")?);
-    Ok(Question { doc_id, messages: user(question), target, grader: Grader::Number, doc: record.value })
+    Ok(Question { doc_id, prompt: question, target, grader: Grader::Number, doc: record.value })
 }

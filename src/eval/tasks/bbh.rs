@@ -2,7 +2,7 @@
 
 use super::read::{Record, examples, text};
 use super::source::{Files, file_name, matches};
-use super::{Benchmark, Grader, Question, TaskError, items, user};
+use super::{Benchmark, Grader, Question, TaskError, items};
 use crate::uq::answer::{AnswerRule, pattern};
 use regex::{Captures, Regex};
 use std::path::{Path, PathBuf};
@@ -39,17 +39,16 @@ fn subtask(file: &Path) -> String {
     file_name(file).trim_end_matches(".json").to_owned()
 }
 
-fn item(doc_id: usize, record: Record, prompt: &str) -> Result<Question, TaskError> {
+fn item(doc_id: usize, record: Record, examples: &str) -> Result<Question, TaskError> {
     let (question, target) = (record.text("input")?, record.text("target")?);
     let grader = grader(&target);
-    let messages = user(format!("{prompt}\n\nQUESTION\n------\nQ: {question}"));
-    Ok(Question { doc_id, messages, target, grader, doc: record.value })
+    let prompt = format!("{examples}\n\nQUESTION\n------\nQ: {question}");
+    Ok(Question { doc_id, prompt, target, grader, doc: record.value })
 }
 
 /// By the answer itself: a few questions of the published files want another kind than the rest of their subtask.
 fn grader(target: &str) -> Grader {
-    let letter = target.strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
-    if letter.is_some_and(|letter| letter.len() == 1 && letter.bytes().all(|byte| byte.is_ascii_uppercase())) {
+    if pattern!(r"^\([A-Z]\)$").is_match(target) {
         Grader::Choice
     } else if target.parse::<i64>().is_ok() {
         Grader::Number

@@ -2,7 +2,7 @@
 
 use super::read::{Record, records};
 use super::source::file_name;
-use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items, user};
+use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items};
 use crate::uq::answer::AnswerRule;
 use std::path::Path;
 
@@ -33,5 +33,5 @@ fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let name = record.text("grader")?;
     let grader = serde_json::from_value(name.clone().into());
     let grader = grader.map_err(|_| record.error("grader", "number, math, choice or exact", &name))?;
-    Ok(Question { doc_id, messages: user(question), target, grader, doc: record.value })
+    Ok(Question { doc_id, prompt: question, target, grader, doc: record.value })
 }

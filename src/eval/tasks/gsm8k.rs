@@ -32,6 +32,6 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
     let answer = record.text("answer")?;
     let target = answer.rsplit_once("####").map(|(_, target)| target.trim()).filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| record.error("answer", "a text that ends in \"#### N\"", &answer))?;
-    let messages = asked(question, BoxedInstruction::All, options);
-    Ok(Question { doc_id, messages, target: target.to_owned(), grader: Grader::Number, doc: record.value })
+    let prompt = asked(question, BoxedInstruction::All, options);
+    Ok(Question { doc_id, prompt, target: target.to_owned(), grader: Grader::Number, doc: record.value })
 }

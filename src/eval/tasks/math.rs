@@ -46,8 +46,8 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
         Some(_) => record.scalar("answer")?,
         None => boxed_answer(&record)?,
     };
-    let messages = asked(problem, BoxedInstruction::Math, options);
-    Ok(Question { doc_id, messages, target, grader: Grader::Math, doc: record.value })
+    let prompt = asked(problem, BoxedInstruction::Math, options);
+    Ok(Question { doc_id, prompt, target, grader: Grader::Math, doc: record.value })
 }
 
 /// What the solution's last box holds.

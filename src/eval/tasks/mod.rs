@@ -13,7 +13,6 @@
 //! Face cache; nothing is downloaded, an error says how to.
 
 use crate::io::jsonl::ReadError;
-use crate::model::chat::Message;
 use crate::model::demo::DemoError;
 use crate::uq::answer::AnswerRule;
 use serde::{Deserialize, Serialize};
@@ -130,8 +129,8 @@ pub struct Question {
     pub doc_id: usize,
     /// The publisher's record.
     pub doc: Value,
-    /// The prompt, before the model's chat template.
-    pub messages: Vec<Message>,
+    /// The user's message, before the model's chat template.
+    pub prompt: String,
     /// The right answer.
     pub target: String,
     pub grader: Grader,
@@ -283,15 +282,10 @@ fn items(
     records.into_iter().enumerate().map(question).collect()
 }
 
-/// One message by the user.
-fn user(content: impl Into<String>) -> Vec<Message> {
-    vec![Message::new("user", content)]
-}
-
-/// A question as the user's message, with the instruction after it where one of `least` or more was asked for.
-fn asked(question: String, least: BoxedInstruction, options: &TaskOptions) -> Vec<Message> {
+/// The prompt of a question, with the instruction after it where one of `least` or more was asked for.
+fn asked(question: String, least: BoxedInstruction, options: &TaskOptions) -> String {
     if options.boxed_instruction < least {
-        return user(question);
+        return question;
     }
-    user(format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", question.trim()))
+    format!("{}\n\nPut your final answer in `\\boxed{{ }}`.", question.trim())
 }

@@ -28,31 +28,24 @@ impl Files {
 
     fn find_in(&self, task: &'static str, data: Option<&Path>, snapshots: Vec<PathBuf>) -> Result<PathBuf, TaskError> {
         if let Some(path) = data {
-            std::fs::metadata(path).map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?;
-            if path.is_file() {
+            let metadata = std::fs::metadata(path);
+            if metadata.map_err(|source| TaskError::Read { path: path.to_path_buf(), source })?.is_file() {
                 return Ok(path.to_path_buf());
             }
         }
-        for folder in data.iter().copied().chain(snapshots.iter().map(PathBuf::as_path)) {
-            if let Some(found) = self.find_below(task, folder)? {
-                return Ok(found);
-            }
-        }
-        Err(self.missing(task, data, &snapshots))
-    }
-
-    fn find_below(&self, task: &'static str, folder: &Path) -> Result<Option<PathBuf>, TaskError> {
-        let shared = self.shared_patterns.iter().map(|pattern| (pattern, true));
-        for (pattern, unsure) in self.patterns.iter().map(|pattern| (pattern, false)).chain(shared) {
+        let sure = self.patterns.iter().map(|pattern| (pattern, true));
+        let patterns = sure.chain(self.shared_patterns.iter().map(|pattern| (pattern, false)));
+        let folders = data.into_iter().chain(snapshots.iter().map(PathBuf::as_path));
+        for (folder, (pattern, sure)) in folders.flat_map(|folder| patterns.clone().map(move |p| (folder, p))) {
             let mut found = matches(folder, pattern);
-            found.retain(|path| !unsure || (self.fits)(path));
+            found.retain(|path| sure || (self.fits)(path));
             match found.len() {
                 0 => {}
-                1 => return Ok(found.pop()),
+                1 => return Ok(found.remove(0)),
                 _ => return Err(TaskError::Ambiguous { task, found }),
             }
         }
-        Ok(None)
+        Err(self.missing(task, data, &snapshots))
     }
 
     fn missing(&self, task: &str, data: Option<&Path>, snapshots: &[PathBuf]) -> TaskError {

@@ -4,7 +4,7 @@
 //! and asks P(True)'s question, in a turn of its own, in place of the paper's examples. Input: one more turn of no tokens, on the response's cache.
 
 use super::p_true::QUESTION;
-use super::{Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
+use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{Generation, TracedSequence};
 
 /// Asks for a judgement, and reads where the model looks before it gives one.
@@ -22,7 +22,7 @@ pub(super) const CSL: Method = Method {
     ..METHOD
 };
 
-fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Result<Option<Findings>, MethodError> {
+fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Found {
     let Some(answer) = subject.answer() else { return Ok(None) };
     let (tokens, prompt_len) = traced.tokens();
     let response = prompt_len..answer.tokens.end;

@@ -9,14 +9,13 @@ pub mod pmi;
 pub mod self_consistency;
 pub mod verbalized;
 
-use super::assess::{Prompt, Reading};
 use super::manifest::EvalOptions;
-use crate::engine::encode::{EncodeError, encode_next_turn};
-use crate::engine::{Engine, EngineError, GenerateOptions, Generation, TracedSequence};
+use crate::engine::encode::{EncodeError, ResponseText, encode_next_turn};
+use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generation, TracedSequence};
 use crate::eval::tasks::{Question, Task};
 use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
-use crate::uq::pipeline::Answer;
+use crate::uq::pipeline::{self, Answer};
 use serde_json::Value;
 
 /// Every method with passes of its own, in the order in which they run.
@@ -49,7 +48,7 @@ pub struct Method {
     pub turns: fn(&Engine, &Subject, &[u32]) -> Draws,
     /// What it finds once all its responses have ended: its samples, then its turns. The trace is that of the item's own
     /// response, with its cache, which prompts that begin alike can share. `None`: it has nothing to say of this item.
-    pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Result<Option<Findings>, MethodError>,
+    pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Found,
 }
 
 impl Method {
@@ -70,6 +69,31 @@ const METHOD: Method = Method {
     run: |_, _, _| Ok(None),
 };
 
+/// An item's prompt.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// As the chat template renders it.
+    pub text: String,
+    pub tokens: Vec<u32>,
+}
+
+/// A response that was read: why it ended, its text, and the answer that it gives.
+pub struct Reading {
+    pub finish: FinishReason,
+    pub text: ResponseText,
+    pub answer: Option<Answer>,
+}
+
+impl Reading {
+    pub fn of(engine: &Engine, response: &Generation, subject: &Subject) -> Result<Reading, TokenizerError> {
+        let Generation { tokens, prompt_len, .. } = response;
+        let (rule, rules) = (subject.task.rule, subject.options.parameters.rules());
+        let text = ResponseText::new(engine, &tokens[*prompt_len..])?;
+        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.is_cut_off(), rule, rules)?;
+        Ok(Reading { finish: response.finish, text, answer })
+    }
+}
+
 /// An item of a run.
 pub struct Subject<'t> {
     pub task: &'t Task,
@@ -88,7 +112,7 @@ impl Subject<'_> {
 
     /// The tokens of a question in a turn after the item's own response, which ends `sequence`.
     fn next_turn(&self, engine: &Engine, sequence: &[u32], question: &str) -> Result<Vec<u32>, EncodeError> {
-        let conversation = Conversation::Messages(self.item.messages.clone());
+        let conversation = Conversation::Prompt(self.item.prompt.clone());
         let text = self.reading.as_ref().map_or("", |reading| reading.text.text.as_str());
         encode_next_turn(engine, &conversation, text, sequence, question)
     }
@@ -110,6 +134,9 @@ pub struct Draw {
 
 /// Responses that a method needs.
 type Draws = Result<Vec<Draw>, MethodError>;
+
+/// What a method has found, if it has something to say of an item.
+type Found = Result<Option<Findings>, MethodError>;
 
 /// A score of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! whether its answer is true: p = p(True) / (p(True) + p(False)), of the tokens that the answer to that begins with. Those
 //! with p > 0.01, and at least five, are counted. Input: one more turn of one token, on the response's cache.
 
-use super::{Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
+use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::model::tokenizer::TokenizerError;
 use serde_json::json;
@@ -33,7 +33,7 @@ pub(super) const P_TRUE: Method = Method {
     ..METHOD
 };
 
-fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Found {
     let Some(step) = drawn.first().and_then(|generation| generation.steps.first()) else { return Ok(None) };
     let tokenizer = traced.engine().tokenizer();
     let texts = step.top.iter().map(|t| Ok((tokenizer.decode_token(t.token)?, t.logprob.exp())));

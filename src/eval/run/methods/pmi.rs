@@ -2,7 +2,7 @@
 //! MeanPointwiseMutualInformation): the mean over tokens of ln p(y_t | x, y_<t) − ln p(y_t | y_<t), the latter 0 for the first
 //! token, of which nothing is known without x.
 
-use super::{Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
+use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{Generation, TracedSequence};
 
 /// Runs the response once more, without its prompt.
@@ -19,7 +19,7 @@ pub(super) const PMI: Method = Method {
     ..METHOD
 };
 
-fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Result<Option<Findings>, MethodError> {
+fn run(traced: &mut TracedSequence, subject: &Subject, _: &[Generation]) -> Found {
     let (tokens, prompt_len) = traced.tokens();
     let end = subject.answer().map_or(tokens.len(), |answer| answer.tokens.end);
     let response = tokens[prompt_len..end].to_vec();

@@ -1,14 +1,13 @@
 //! Self-consistency: answers drawn again from the same prompt, and counted.
 
-use super::{Draw, Draws, Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
+use super::{Draw, Draws, Findings, Found, METHOD, Method, Reading, SCORE, Score, Subject};
 use crate::backend::sampling::{Sampling, stream_of};
-use crate::engine::encode::ResponseText;
 use crate::engine::{Engine, GenerateOptions, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::run::manifest::EvalOptions;
 use crate::eval::tasks::Question;
 use crate::model::tokenizer::TokenizerError;
-use crate::uq::pipeline;
+use crate::uq::pipeline::Answer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -74,7 +73,7 @@ fn samples(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Draws {
     Ok((first..next).map(draw).collect())
 }
 
-fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> Found {
     let Subject { item, options, .. } = subject;
     let (engine, mut texts) = (traced.engine(), Vec::new());
     let mut found = SelfConsistency {
@@ -87,12 +86,11 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
         samples: options.stop_decided.then_some(options.samples),
     };
     for generation in drawn {
-        let response = &generation.tokens[generation.prompt_len..];
-        let answer = vote(engine, generation, subject)?;
-        texts.push(ResponseText::new(engine, response)?.text);
-        found.weights.push(answer.as_ref().map_or(0.0, |(_, p)| p / drawn.len() as f64));
-        found.answers.push(answer.map(|(text, _)| text));
-        found.response_tokens.push(response.len());
+        let Reading { text, answer, .. } = Reading::of(engine, generation, subject)?;
+        texts.push(text.text);
+        found.weights.push(answer.as_ref().map_or(0.0, |answer| probability(answer, generation) / drawn.len() as f64));
+        found.answers.push(answer.map(|answer| answer.text));
+        found.response_tokens.push(generation.tokens.len() - generation.prompt_len);
     }
     (found.majority, found.majority_weight) = majority(&found.answers, &found.weights, item);
     let support = subject.answer().map(|answer| support(&answer.text, &found, item));
@@ -108,24 +106,20 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
     }))
 }
 
-/// A sample's answer and ∏ p of its tokens; `None` where it has no answer.
-fn vote(engine: &Engine, generation: &Generation, subject: &Subject) -> Result<Option<(String, f64)>, TokenizerError> {
-    let &Generation { ref tokens, prompt_len, ref steps, .. } = generation;
-    let (rule, rules) = (subject.task.rule, subject.options.parameters.rules());
-    let answer = pipeline::find_in(engine, tokens, prompt_len, generation.is_cut_off(), rule, rules)?;
-    let logprob = |position: usize| steps.get(position - prompt_len).and_then(|step| step.logprob);
-    Ok(answer.map(|answer| {
-        let sum: f64 = answer.tokens.map(|p| logprob(p).unwrap_or(f64::NEG_INFINITY)).sum();
-        (answer.text, sum.exp())
-    }))
+/// ∏ p of an answer's tokens.
+fn probability(answer: &Answer, generation: &Generation) -> f64 {
+    let step = |position: usize| generation.steps.get(position - generation.prompt_len);
+    let logprob = |position| step(position).and_then(|step| step.logprob).unwrap_or(f64::NEG_INFINITY);
+    answer.tokens.clone().map(logprob).sum::<f64>().exp()
 }
 
 /// ∑ ∏ p of every answer that samples have given, by its normal form.
 fn sums(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<BTreeMap<String, f64>, TokenizerError> {
     let mut sums = BTreeMap::new();
     for generation in drawn {
-        if let Some((text, p)) = vote(engine, generation, subject)? {
-            *sums.entry(grading::normal_form_for(subject.item, &text)).or_insert(0.0) += p;
+        if let Some(answer) = Reading::of(engine, generation, subject)?.answer {
+            let form = grading::normal_form_for(subject.item, &answer.text);
+            *sums.entry(form).or_insert(0.0) += probability(&answer, generation);
         }
     }
     Ok(sums)
@@ -184,7 +178,7 @@ mod tests {
         Question {
             doc_id: 0,
             doc,
-            messages: Vec::new(),
+            prompt: String::new(),
             target: "1000".into(),
             grader: crate::eval::tasks::Grader::Number,
         }

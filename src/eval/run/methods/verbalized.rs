@@ -1,6 +1,6 @@
 //! Verbalized confidence: the model is asked how sure it is.
 
-use super::{Findings, METHOD, Method, MethodError, SCORE, Score, Subject};
+use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::encode::ResponseText;
 use crate::engine::{GenerateOptions, Generation, TracedSequence};
 use crate::uq::answer::{AnswerForm, AnswerRule, find_answer};
@@ -44,7 +44,7 @@ pub(super) const VERBALIZED: Method = Method {
     ..METHOD
 };
 
-fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Result<Option<Findings>, MethodError> {
+fn run(traced: &mut TracedSequence, _: &Subject, drawn: &[Generation]) -> Found {
     let Some(generation) = drawn.first() else { return Ok(None) };
     let response = ResponseText::new(traced.engine(), &generation.tokens[generation.prompt_len..])?.text;
     let confidence = stated_confidence(&response);
