@@ -25,7 +25,11 @@ fn math() -> Grader {
 fn main() -> Result<(), Box<dyn Error>> {
     for line in std::io::stdin().lines() {
         let case: Case = serde_json::from_str(&line?)?;
-        let rule = if case.grader == Grader::Number { AnswerRule::Number } else { AnswerRule::Boxed };
+        let rule = match case.grader {
+            Grader::Number => AnswerRule::Number,
+            Grader::Exact => AnswerRule::Words,
+            Grader::Math | Grader::Choice => AnswerRule::Boxed,
+        };
         let found = |response: String| find_answer(&response, rule).map(|span| response[span.bytes].to_owned());
         let answer = case.answer.or_else(|| case.response.and_then(found));
         let form = answer.as_deref().map(|answer| normal_form(answer, case.grader));

@@ -280,6 +280,18 @@ fn anything_is_found() {
 }
 
 #[test]
+fn an_exact_answer_keeps_its_unit() {
+    let cases = [
+        (Phrase, "The answer is ⟦20 km⟧."),
+        (Phrase, "So the answer is ⟦3:30 PM⟧."),
+        (Phrase, "The answer is ⟦] ) >⟧"),
+        (InBox, r"\boxed{⟦20 km⟧}"),
+        (Phrase, "**Answer:** *⟦the red one⟧* 🎉"),
+    ];
+    assert_eq!(wrong(AnswerRule::Words, &cases), Vec::<String>::new());
+}
+
+#[test]
 fn a_dataset_has_its_rule() {
     let rules =
         [(Some("gsm8k"), Number), (Some("openai/GSM8K"), Number), (Some("math"), Boxed), (Some("MATH-500"), Boxed)];

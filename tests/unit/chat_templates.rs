@@ -454,3 +454,19 @@ fn golden_prompts_encode_to_their_ids() {
         }
     }
 }
+
+/// Variables of the user's: those of the conversation before those of the model, both before special tokens.
+#[test]
+fn arguments_are_variables_of_the_template() {
+    let source = "{{ bos_token }}{% if enable_thinking is defined and not enable_thinking %}<no>{% endif %}{{ n }}";
+    let mut template = ChatTemplate::new(source, Some("<s>"), None).unwrap();
+    let arguments = |value: serde_json::Value| value.as_object().unwrap().clone();
+    let render = |template: &ChatTemplate, more: serde_json::Value| {
+        template.render_with(&[Message::new("user", "x")], true, &arguments(more)).unwrap()
+    };
+    assert_eq!(render(&template, serde_json::json!({})), "<s>");
+    assert_eq!(render(&template, serde_json::json!({"enable_thinking": false, "n": 3})), "<s><no>3");
+    template.set_arguments(arguments(serde_json::json!({"enable_thinking": false, "bos_token": "", "n": 1})));
+    assert_eq!(render(&template, serde_json::json!({"n": 2})), "<no>2");
+    assert_eq!(render(&template, serde_json::json!({"enable_thinking": true})), "1");
+}

@@ -26,10 +26,16 @@ mod words;
 #[must_use]
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
     match grader {
+        Grader::Number | Grader::Math if half_days_differ(answer, target) => false,
         Grader::Number => number::equal(answer, target),
         Grader::Math => math::equal(answer, target),
         Grader::Choice | Grader::Exact => normal_form(answer, grader) == normal_form(target, grader),
     }
+}
+
+/// Whether one is a time before noon and the other one after: units do not count, these do.
+fn half_days_differ(answer: &str, target: &str) -> bool {
+    words::half_of_day(answer).zip(words::half_of_day(target)).is_some_and(|(a, b)| a != b)
 }
 
 /// A form of the answer that equal answers share: votes of self-consistency are counted by it.
@@ -37,12 +43,13 @@ pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
 /// Answers that are equal only in a wider sense ([`correct`] takes `50\%` for 0.5) differ.
 #[must_use]
 pub fn normal_form(answer: &str, grader: Grader) -> String {
-    match grader {
+    let form = match grader {
         Grader::Number => number::normal_form(answer),
         Grader::Math => math::normal_form(answer),
-        Grader::Choice => words::choice(answer),
-        Grader::Exact => exact(answer),
-    }
+        Grader::Choice => return words::choice(answer),
+        Grader::Exact => return exact(answer),
+    };
+    words::half_of_day(answer).map_or(form.clone(), |half| format!("{form} {half}"))
 }
 
 /// Words; a number that is written with digits alone by its value.

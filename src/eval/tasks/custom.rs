@@ -13,6 +13,8 @@ pub(super) fn load(path: &Path, options: &TaskOptions) -> Result<Task, TaskError
         AnswerRule::Number
     } else if all(Grader::Math) {
         AnswerRule::Boxed
+    } else if all(Grader::Exact) {
+        AnswerRule::Words
     } else {
         AnswerRule::Auto
     };

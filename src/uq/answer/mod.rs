@@ -3,10 +3,10 @@
 //! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. If the
 //! text holds `</think>`, [`find_answer`] looks after the last one first, and in the whole text only if nothing is there.
 //!
-//! | step | what counts | [`AnswerRule::Number`] takes | [`AnswerRule::Boxed`], [`AnswerRule::Auto`] take |
+//! | step | what counts | [`AnswerRule::Number`] takes | the others take |
 //! |---|---|---|---|
 //! | 1 | the last closed, non-empty `\boxed{…}` or `\fbox{…}` | its number if it has exactly one, else its content | its content |
-//! | 2 | the last of `the answer is X`, `answer: X`, an answer heading, `#### X`, `the correct option is X` that has one | the number X is; else the last number in X | a formula as it stands; the number X is; else its words |
+//! | 2 | the last of `the answer is X`, `answer: X`, an answer heading, `#### X`, `the correct option is X` that has one | the number X is; else the last number in X | a formula as it stands; the number X is (not [`AnswerRule::Words`]); else its words |
 //! | 3 | a text that is one formula, or ends with an option's line (`C) Paris`) | — | that formula, the option's letter |
 //! | 4 | the numbers of the text | the last one | the last one |
 //! | 5 | a text of a single word | — | that word |
@@ -56,6 +56,8 @@ pub enum AnswerRule {
     Boxed,
     /// Nothing is known about the answer.
     Auto,
+    /// The answer is compared as it is written: of `the answer is 20 km` the unit belongs to it.
+    Words,
 }
 
 impl AnswerRule {

@@ -22,6 +22,7 @@ pub(super) fn announced(text: &str, numbers: &[Number], rule: AnswerRule) -> Opt
                 .or_else(|| last_number(numbers, &whole))
                 .or_else(|| spelled_number(text, &whole)),
             _ if is_formula => formula(text, inner, numbers),
+            AnswerRule::Words => words(text, &inner),
             AnswerRule::Boxed | AnswerRule::Auto => number_like(text, &inner, numbers)
                 .or_else(|| said(text, &inner, numbers))
                 .or_else(|| words(text, &inner)),
