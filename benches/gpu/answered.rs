@@ -66,7 +66,7 @@ fn floor(bench: &Bench, prompt_len: usize, tokens: usize, variants: usize, bandw
     let positions = replaced(prompt_len, tokens, variants);
     let operations = roofline::ensemble_operations(&bench.engine, &positions, last);
     let computed = bench.matrix_rate.map_or(0.0, |rate| operations / rate);
-    computed.max(bench.engine.weights().bytes_per_token() as f64 / bandwidth)
+    computed.max(bench.engine.weight_bytes_per_token() as f64 / bandwidth)
 }
 
 fn round(engine: &mut Engine, prompt: &[u32], tokens: usize, variants: usize, seed: u64) -> Result<Round, StageError> {

@@ -275,7 +275,7 @@ impl Session<'_> {
         let cache = format!("K {}, V {}", k.name(), v.name());
         println!("  {}, cache {cache}", engine.device());
         // a kernel replaced by its plain version: these figures are not the engine's
-        let warnings = engine.warnings().to_vec();
+        let warnings: Vec<String> = engine.warnings().cloned().collect();
         let gigabytes = engine.weights().byte_len() as f64 / 1e9;
         let load = Row::new(shape.name, "time to load", "s", &[seconds]).fact("GB/s", gigabytes / seconds);
         self.log.report.about.insert(format!("cache, {}", shape.name), cache);

@@ -236,7 +236,7 @@ fn score_item<T>(
     let dataset = item.dataset.as_deref();
     let request = Request { parameters, calibration: calibration.as_ref(), dataset, answer, trace: options.trace };
     let assessed = assess(&mut traced, &request).map_err(text).map_err(read)?;
-    let more = more(&mut traced, assessed.as_ref().map(|assessed| &assessed.outcome)).map_err(read)?;
+    let more = more(&mut traced, assessed.as_ref().ok().map(|assessed| &assessed.outcome)).map_err(read)?;
     let json = |record, _: &str, _| serde_json::to_string(&record);
     let response = Response::new(&mut traced, assessed, item.id, parameters, json).map_err(read)?;
     Ok((response, more))

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use serde_json::Value;
 use std::ops::Range;
-use uqac::internals::assess::{Assessed, record};
+use uqac::internals::assess::{Finding, record};
 use uqac::internals::html;
 use uqac::internals::term::AskReport;
 use uqac::internals::term::colour::TermStyle;
@@ -89,7 +89,7 @@ impl Response {
     /// A response that was assessed; `json` writes its record, given the text and how many tokens there are.
     pub fn new(
         traced: &mut TracedSequence,
-        assessed: Option<Assessed>,
+        assessed: Finding,
         id: Value,
         parameters: &Parameters,
         json: impl FnOnce(Record, &str, usize) -> serde_json::Result<String>,
@@ -101,8 +101,8 @@ impl Response {
         let engine = traced.engine();
         let ResponseText { text: shown, ranges } =
             ResponseText::new(engine, &input_ids[prompt_len..]).map_err(|error| error.to_string())?;
-        let outcome = assessed.as_ref().map(|assessed| assessed.outcome.clone());
-        let confidence = assessed.as_ref().and_then(|assessed| assessed.confidence.clone());
+        let outcome = assessed.as_ref().ok().map(|assessed| assessed.outcome.clone());
+        let confidence = assessed.as_ref().ok().and_then(|assessed| assessed.confidence.clone());
         let record = record(id, parameters.reading, prompt_len, assessed, engine);
         let json = json(record, &shown, input_ids.len() - prompt_len).map_err(|error| error.to_string())?;
         Ok(Response { json, text: shown, input_ids, token_texts, logprobs, prompt_len, ranges, outcome, confidence })

@@ -15,6 +15,8 @@ def test_small_cases_by_hand():
     assert metrics.ece(scores, labels) == pytest.approx((0.1 + 0.2 + 2 * 0.2) / 4)
     assert metrics.ece([0.05], [True], bins="right") == pytest.approx(0.95)
     assert metrics.auroc([0.5], [True]) is None and metrics.ece([], []) is None
+    with pytest.raises(ValueError, match="ece: expected probabilities, found 1.5"):
+        metrics.ece([0.5, 1.5], [True, False])
     curve = metrics.risk_coverage(scores, labels)
     assert [point["coverage"] for point in curve] == [0.25, 0.5, 1.0] and curve[-1]["risk"] == 0.25
     bins = metrics.reliability(np.array(scores), np.array(labels))

@@ -141,3 +141,17 @@ def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):
         model.score([1, 2], [4_000_000, 4])
     with pytest.raises(ValueError, match="answer_span"):
         model.score("1 + 1?", "2", answer_span=(0, 1))
+
+
+def test_names_of_transformers_and_an_empty_question(model):
+    with pytest.warns(UserWarning, match="max_new_tokens is transformers' name"):
+        short = model.ask(PENCILS, max_new_tokens=3)
+    assert len(short.input_ids) - short.n_instr == 3
+    for question in ["", " \n"]:
+        with pytest.raises(ValueError, match="the question is empty"):
+            model.ask(question)
+
+
+def test_text_parts_are_a_text(model):
+    parts = [{"role": "user", "content": [{"type": "text", "text": PENCILS}]}]
+    assert model.encode(parts) == model.encode(PENCILS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Message(TypedDict):
-    """A turn of a conversation."""
+    """A turn of a conversation; `content` is a text, or a list of `{"type": "text", "text": …}`."""
 
     role: str
-    content: str
+    content: str | Sequence[Mapping[str, str]]
 
 
 #: A question, or the messages of a conversation.
@@ -224,7 +225,10 @@ class Model:
         return text
 
     def _ask(self, conversations: Sequence[Conversation], options: Mapping[str, Any]) -> _Told:
-        return _told(self._native.ask(_json(conversations), _json(options)))
+        for conversation in conversations:
+            if isinstance(conversation, str) and not conversation.strip():
+                raise ValueError("the question is empty")
+        return _told(self._native.ask(_json(conversations), _json(_named(options))))
 
 
 class Generation(Iterator[Token]):
@@ -263,6 +267,19 @@ def _only(events: Iterator[Any]) -> Any:
     for event in events:
         return event
     raise _uqac.Error("the model's thread has ended")
+
+
+#: transformers' names of options.
+_ALIASES = {"max_new_tokens": "max_tokens", "stop_strings": "stop"}
+
+
+def _named(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options under this package's names."""
+    for alias, name in _ALIASES.items():
+        if alias in options:
+            warnings.warn(f"{alias} is transformers' name; here it is {name}", stacklevel=4)
+            options = {**{key: value for key, value in options.items() if key != alias}, name: options[alias]}
+    return dict(options)
 
 
 def _conversation(question: Conversation, system: str | None) -> Conversation:

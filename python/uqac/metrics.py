@@ -88,7 +88,12 @@ def bootstrap(
 
 
 def _metric(key: str, scores: Scores, labels: Labels) -> float | None:
-    return _uqac.metric(key, _floats(scores), _labels(labels))
+    values = _floats(scores)
+    if key in ("ece", "ece_right", "brier"):
+        outside = next((value for value in values if value < 0 or value > 1), None)
+        if outside is not None:
+            raise ValueError(f"{key}: expected probabilities, found {outside}")
+    return _uqac.metric(key, values, _labels(labels))
 
 
 def _floats(scores: Scores) -> list[float]:

@@ -125,8 +125,8 @@ fn answer(
         token_texts: &token_texts,
         logprobs: &logprobs,
         prompt_len,
-        outcome: assessed.as_ref().map(|Assessed { outcome, .. }| outcome),
-        confidence: assessed.as_ref().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
+        outcome: assessed.as_ref().ok().map(|Assessed { outcome, .. }| outcome),
+        confidence: assessed.as_ref().ok().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
     };
     print(&format!("\n{}", report.render(TermStyle::of_stdout())))?;
     let why = match finish {

@@ -113,7 +113,22 @@ fn tables(report: &Report, style: TermStyle) -> String {
     if !report.sweep.is_empty() {
         text += &format!("\n{}", sweep_table(&report.sweep, style));
     }
-    text
+    text + &format!("\n{}\n", overhead(report))
+}
+
+/// What the method adds to a plain generation.
+fn overhead(report: &Report) -> String {
+    let added = |stages: &[&str]| -> f64 {
+        let added = report.stages.iter().filter(|stage| stages.contains(&stage.stage));
+        100.0 * added.map(|stage| stage.relative_to_generation).sum::<f64>()
+    };
+    format!(
+        "of a generation: trace {:+.1} %, P {:+.1} %, self-consistency ({} samples) {:+.0} %",
+        report.trace_overhead_percent.median,
+        added(&["chain", "similarity", "ensemble"]),
+        report.settings.samples,
+        added(&["self-consistency"])
+    )
 }
 
 fn percents(range: &MedianRange) -> String {

@@ -10,7 +10,7 @@ use crate::io::item::Content;
 use crate::io::record::{Calibrated, Record, RowTrace, top_entries};
 use crate::uq::answer::AnswerRule;
 use crate::uq::rules::{FirstRow, Rules};
-use crate::uq::{Link, Outcome, Parameters, Reading, pipeline};
+use crate::uq::{Link, Outcome, Parameters, Reading, Scores, pipeline};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
@@ -82,14 +82,19 @@ pub struct Assessed {
     pub trace: Option<Vec<RowTrace>>,
 }
 
-/// [`pipeline::assess`], and a description of the chain's rows. `None` where the response has no final answer.
-pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<Option<Assessed>, EngineError> {
+/// What was found out; of a response without a final answer the scores that need none.
+pub type Finding = Result<Assessed, Scores>;
+
+/// [`pipeline::assess`], and a description of the chain's rows.
+pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<Finding, EngineError> {
     let (parameters, rule) = (request.parameters, AnswerRule::for_dataset(request.dataset));
     let assessed = pipeline::assess(traced, rule, request.answer.clone(), parameters)?;
-    let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else { return Ok(None) };
+    let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else {
+        return Ok(Err(Scores::of_response(&traced.parts().0, parameters.rules())));
+    };
     let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
     let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
-    Ok(Some(Assessed { answer_text: answer.text, outcome, confidence, trace }))
+    Ok(Ok(Assessed { answer_text: answer.text, outcome, confidence, trace }))
 }
 
 /// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
@@ -114,13 +119,13 @@ fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Res
     relative.iter().zip(&rows).zip(&weights).map(describe).collect()
 }
 
-/// An item's line of output: what was found, or that its response has no final answer.
-pub fn record(id: Value, reading: Reading, prompt_len: usize, assessed: Option<Assessed>, engine: &Engine) -> Record {
-    let record = match assessed {
-        Some(Assessed { answer_text, outcome, confidence, trace }) => {
+/// An item's line of output.
+pub fn record(id: Value, reading: Reading, prompt_len: usize, found: Finding, engine: &Engine) -> Record {
+    let record = match found {
+        Ok(Assessed { answer_text, outcome, confidence, trace }) => {
             Record { confidence, trace, ..Record::ok(id, reading, prompt_len, answer_text, outcome) }
         }
-        None => Record::no_answer(id, reading, prompt_len),
+        Err(scores) => Record { scores: Some(scores), ..Record::no_answer(id, reading, prompt_len) },
     };
     Record { weights: engine.options().weights, ..record }
 }

@@ -42,11 +42,13 @@ const IGNORED: [&str; 12] = [
 /// Whether a value turns its field off, as vLLM's and OpenAI's defaults do.
 fn is_off(name: &str, value: &Value) -> bool {
     match name {
+        _ if value.is_null() => true,
         "response_format" => value["type"] == "text",
         "repetition_penalty" | "length_penalty" => value.as_f64() == Some(1.0),
         "add_generation_prompt" | "skip_special_tokens" | "spaces_between_special_tokens" => *value == json!(true),
         "min_p" | "min_tokens" | "frequency_penalty" | "presence_penalty" => value.as_f64() == Some(0.0),
-        _ => [json!(null), json!(false), json!([]), json!({}), json!("")].contains(value),
+        "logit_bias" | "tools" | "functions" | "suffix" => [json!([]), json!({})].contains(value),
+        _ => [json!(false), json!([]), json!({}), json!("")].contains(value),
     }
 }
 

@@ -159,6 +159,10 @@ fn bad_items_get_a_status_and_the_others_go_on() {
     for (i, says) in [(0, "line 1: not valid JSON"), (1, "99999"), (2, "n_instr"), (4, "messages"), (6, "3000")] {
         assert!(records[i]["error"].as_str().unwrap().contains(says), "{}", records[i]);
     }
+    // without an answer there are the scores that need none
+    let scores = &records[3]["scores"];
+    assert!(scores["response_prob"].is_number() && scores["min_token_prob"].is_number(), "{scores}");
+    assert!(scores["p"].is_null() && scores["answer_prob"].is_null() && records[3]["answer"].is_null(), "{scores}");
     // a later run that has nothing to do still tells that there were errors
     assert_eq!(score(folder.path(), &["--resume"]).status.code(), Some(1));
 }

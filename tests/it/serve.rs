@@ -429,11 +429,15 @@ fn wrong_bodies() -> Vec<Body> {
     let prompt = json!({"prompt": "x", "max_tokens": 1});
     let completion = ("/v1/completions", &prompt);
     for target in [chat, completion] {
-        add(&mut bodies, target, "model", &|_| false);
+        add(&mut bodies, target, "model", &Value::is_string);
         add(&mut bodies, target, "n", &whole(1, 128));
         add(&mut bodies, target, "temperature", &number(2.0));
         add(&mut bodies, target, "top_p", &number(1.0));
-        add(&mut bodies, target, "top_k", &whole(0, u64::from(u32::MAX)));
+        let top_k = |v: &Value| v.as_i64().is_some_and(|n| (-1..=i64::from(u32::MAX)).contains(&n));
+        add(&mut bodies, target, "top_k", &top_k);
+        for field in ["min_p", "stop_token_ids", "guided_json", "continue_final_message", "no_such_field"] {
+            add(&mut bodies, target, field, &|v| [json!(false), json!([]), json!({}), json!("")].contains(v));
+        }
         add(&mut bodies, target, "seed", &Value::is_i64);
         add(&mut bodies, target, "stop", &strings);
         add(&mut bodies, target, "stream", &Value::is_boolean);

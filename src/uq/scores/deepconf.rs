@@ -26,6 +26,7 @@ pub(super) const SCORES: &[Score] = &[
         name: "DeepConf, answer",
         meaning: "DeepConf over the answer's tokens",
         compute: |found| Some(mean(&confidences(found, found.answer.clone())?)),
+        of_answer: true,
         ..SINGLE_PASS
     },
     // The mean over the last w tokens (eq. 7).

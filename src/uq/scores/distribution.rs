@@ -22,6 +22,7 @@ pub(super) const SCORES: &[Score] = &[
         name: "Self-certainty, answer",
         meaning: "self-certainty over the answer's tokens",
         compute: |found| over(found, found.answer.clone(), self_certainty),
+        of_answer: true,
         ..SINGLE_PASS
     },
     // D_½(q ‖ U) = −2 ln Σ_j √(q_j / V), q the softmax at temperature 2, mean over tokens (Darrin, Piantanida and Colombo 2023,
@@ -40,6 +41,7 @@ pub(super) const SCORES: &[Score] = &[
         name: "Rényi, answer",
         meaning: "Rényi divergence over the answer's tokens",
         compute: |found| over(found, found.answer.clone(), renyi),
+        of_answer: true,
         ..SINGLE_PASS
     },
     // (2/π) arccos Σ_j √(q_j / V), q as above, mean over tokens (the same paper). LM-Polygraph's FisherRao: as above.
@@ -56,6 +58,7 @@ pub(super) const SCORES: &[Score] = &[
         name: "Fisher–Rao, answer",
         meaning: "Fisher–Rao distance over the answer's tokens",
         compute: |found| over(found, found.answer.clone(), fisher_rao),
+        of_answer: true,
         ..SINGLE_PASS
     },
     // b_t = Σ p of the dominant tokens if the token written is one of them, else its own p; mean over tokens (Dinh and Niehues
@@ -75,6 +78,7 @@ pub(super) const SCORES: &[Score] = &[
         meaning: "BoostedProb over the answer's tokens",
         is_probability: true,
         compute: |found| over(found, found.answer.clone(), boosted),
+        of_answer: true,
         ..SINGLE_PASS
     },
 ];

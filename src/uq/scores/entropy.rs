@@ -28,6 +28,7 @@ pub(super) const SCORES: &[Score] = &[
         meaning: "minus the summed entropy of the answer's tokens",
         place: 0,
         compute: |found| Some(negative_sum(&of_answer(found))),
+        of_answer: true,
         ..SINGLE_PASS
     },
     Score {
@@ -37,6 +38,7 @@ pub(super) const SCORES: &[Score] = &[
         place: 0,
         is_probability: true,
         compute: |found| Some(one_minus_mean(&of_answer(found))),
+        of_answer: true,
         ..SINGLE_PASS
     },
 ];

@@ -11,6 +11,7 @@ pub(super) const SCORES: &[Score] = &[
         place: 0,
         is_probability: true,
         compute: |found| Some(product_and_mean(&found.answer_logprobs()).0),
+        of_answer: true,
         ..SINGLE_PASS
     },
     Score {
@@ -20,6 +21,7 @@ pub(super) const SCORES: &[Score] = &[
         place: 0,
         is_probability: true,
         compute: |found| Some(product_and_mean(&found.answer_logprobs()).1),
+        of_answer: true,
         ..SINGLE_PASS
     },
     Score {
@@ -46,6 +48,7 @@ pub(super) const SCORES: &[Score] = &[
         name: "ln P(answer)",
         meaning: "log-probability of the answer's tokens",
         compute: |found| Some(found.answer_logprobs().iter().sum()),
+        of_answer: true,
         ..SINGLE_PASS
     },
     // (1/n) Σ ln p over the answer, minus the log of its perplexity.
@@ -54,6 +57,7 @@ pub(super) const SCORES: &[Score] = &[
         name: "ln P(answer), mean",
         meaning: "mean log-probability of the answer's tokens",
         compute: |found| Some(mean(&found.answer_logprobs())),
+        of_answer: true,
         ..SINGLE_PASS
     },
     // min p over the answer.
@@ -63,6 +67,7 @@ pub(super) const SCORES: &[Score] = &[
         meaning: "minimum probability of an answer token",
         is_probability: true,
         compute: |found| Some(found.answer_logprobs().into_iter().fold(0.0, f64::min).exp()),
+        of_answer: true,
         ..SINGLE_PASS
     },
     // Σ ln p over the response: P(response) where that underflows.

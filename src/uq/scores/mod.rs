@@ -59,6 +59,8 @@ pub struct Score {
     pub place: u8,
     /// Whether it is meant as a probability, so that calibration can be measured.
     pub is_probability: bool,
+    /// Whether it needs the answer's place.
+    pub of_answer: bool,
     /// `None` if its inputs were not recorded; some need an extended trace.
     pub compute: fn(&Found) -> Option<f64>,
 }
@@ -71,11 +73,12 @@ const SINGLE_PASS: Score = Score {
     group: Group::SinglePass,
     place: 2,
     is_probability: false,
+    of_answer: false,
     compute: |_| None,
 };
 
 /// Defaults of UQAC's scores.
-const UQAC: Score = Score { group: Group::Uqac, is_probability: true, ..SINGLE_PASS };
+const UQAC: Score = Score { group: Group::Uqac, is_probability: true, of_answer: true, ..SINGLE_PASS };
 
 /// The registry: the entries of every family, in the order in which JSON has them.
 const FAMILIES: [&[Score]; 10] = [
@@ -155,6 +158,13 @@ pub struct Scores(Vec<Option<f64>>);
 impl Scores {
     pub fn compute(found: &Found) -> Self {
         Scores(all().map(|score| (score.compute)(found)).collect())
+    }
+
+    /// Those of a response without an answer: that of the whole response.
+    pub fn of_response(response: &Response, rules: &Rules) -> Self {
+        let end = response.tokens.len();
+        let found = Found { response, answer: &(end..end), chain: &[], kept: &[], ensemble: &[], rules };
+        Scores(all().map(|score| (score.compute)(&found).filter(|_| !score.of_answer)).collect())
     }
 
     /// A value for each score.
