@@ -70,10 +70,10 @@ struct Standing<'a> {
     ece: Option<f64>,
 }
 
-/// Methods with an AUROC, the best first: on the common items of all methods if these are nearly all items; else each method
-/// that scores nearly all items on its own.
+/// Methods with an AUROC, the best first: on the common items of all methods if these are nearly all that have an answer; else
+/// each method that scores nearly all of these on its own. Some methods score items without an answer, too.
 fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalysis) -> Vec<Standing<'a>> {
-    let items = task.methods.iter().map(|method| method.answered.items).max().unwrap_or(0);
+    let items = task.summary.answered;
     let nearly_all = |n: usize| 10 * n >= 9 * items;
     let common = task.common.as_ref().filter(|common| nearly_all(common.items));
     let measured = |key: &str| match common {
