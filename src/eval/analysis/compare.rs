@@ -89,7 +89,7 @@ impl Views {
     fn rows(&self, counts: &[u16]) -> [Row; 4] {
         let answered = self.answered.row(counts);
         // it is a part, or has it as one
-        let same = |view: &View| view.ranking.len() == self.answered.ranking.len();
+        let same = |view: &View| view.ranking.items() == self.answered.ranking.items();
         let row = |view: &View| if same(view) { answered } else { view.row(counts) };
         let own = row(&self.own);
         [answered, row(&self.all), own, minus(&own, &self.base.row(counts))]

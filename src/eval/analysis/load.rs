@@ -10,7 +10,7 @@ use crate::io::jsonl::{Lines, ReadError};
 use crate::io::record::Status;
 use crate::uq::answer::pattern;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -207,11 +207,12 @@ impl Run {
     fn add(&mut self, items: impl IntoIterator<Item = ((String, usize), Item)>) {
         let mut twice = 0;
         for (key, item) in items {
-            if let Some(mut other) = self.items.insert(key, item.clone()) {
+            if let Some(other) = self.items.get_mut(&key) {
                 // what two processes of one run have done is the same but for the time that it took
                 other.uq.seconds.clone_from(&item.uq.seconds);
-                twice += usize::from(other != item);
+                twice += usize::from(*other != item);
             }
+            self.items.insert(key, item);
         }
         if twice > 0 {
             self.notes.push(format!("{twice} items are there twice: the later ones count"));
@@ -288,14 +289,11 @@ fn read_manifest(folder: &Path) -> Result<Value, AnalysisError> {
         }
         Err(source) => return Err(AnalysisError::Io { file, source }),
     };
-    let manifest: Value = serde_json::from_str(&text)
+    let manifest: Map<String, Value> = serde_json::from_str(&text)
         .map_err(|error| AnalysisError::Manifest { file: file.clone(), why: error.to_string() })?;
-    if !manifest.is_object() {
-        return Err(AnalysisError::Manifest { file, why: "found another JSON value".to_owned() });
-    }
     match manifest.get("format").and_then(Value::as_u64) {
         Some(found) if found > u64::from(super::FORMAT) => Err(AnalysisError::Format { file, found }),
-        _ => Ok(manifest),
+        _ => Ok(manifest.into()),
     }
 }
 

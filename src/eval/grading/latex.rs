@@ -153,7 +153,7 @@ impl Cleaner<'_> {
         let separator = |(spelling, otherwise): &(&str, _)| Some((self.rest.strip_prefix(spelling)?, *otherwise));
         if let Some((rest, otherwise)) = THOUSANDS.iter().find_map(separator) {
             self.rest = rest;
-            if !(self.after_digit() && digits(rest) == 3) {
+            if !(self.text.ends_with(|c: char| c.is_ascii_digit()) && digits(rest) == 3) {
                 self.text.push_str(otherwise);
             }
             return Some(());
@@ -171,30 +171,21 @@ impl Cleaner<'_> {
         Some(())
     }
 
-    fn after_digit(&self) -> bool {
-        self.text.ends_with(|c: char| c.is_ascii_digit())
-    }
-
-    /// The command after a backslash.
+    /// What is after a backslash: a command, or a character that is no letter.
     fn command(&mut self) {
         let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (name, rest) = self.rest.split_at(length);
         self.rest = rest;
         match name {
-            "" => self.control_symbol(),
+            "" => match self.next() {
+                None => {}
+                Some(c @ ('\\' | '{' | '}')) => self.text.extend(['\\', c]),
+                Some('!') if self.text.ends_with(',') => self.rest = self.rest.trim_start(),
+                Some('!') => {}
+                Some(_) => self.text.push(' '),
+            },
             _ if FONTS.contains(name) => self.words(),
             _ => self.text.push_str(&format!("\\{name} ")),
-        }
-    }
-
-    /// A backslash before a character that is no letter.
-    fn control_symbol(&mut self) {
-        match self.next() {
-            None => {}
-            Some(c @ ('\\' | '{' | '}')) => self.text.extend(['\\', c]),
-            Some('!') if self.text.ends_with(',') => self.rest = self.rest.trim_start(),
-            Some('!') => {}
-            Some(_) => self.text.push(' '),
         }
     }
 

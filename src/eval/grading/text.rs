@@ -3,8 +3,8 @@
 use super::rational::Rational;
 use crate::uq::answer::pattern;
 
-/// An argument of digits, or of a single digit without braces.
-const DIGITS: &str = r"\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))";
+/// An argument as TeX reads it: digits in braces, or a single digit.
+const TEX: &str = r"\s*(?:\{\s*([0-9]+)\s*\}|([0-9]))";
 
 /// Number of ASCII digits at the start of a text.
 pub(super) fn digits(text: &str) -> usize {
@@ -13,48 +13,31 @@ pub(super) fn digits(text: &str) -> usize {
 
 /// Content of the braces at the start of a text, and the text after them.
 pub(super) fn group(text: &str) -> Option<(&str, &str)> {
-    let mut depth = 0_usize;
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some((&text[1..at], &text[at + 1..]));
-                }
-            }
-            _ if depth == 0 => return None,
-            _ => {}
-        }
-    }
-    None
+    let mut depth = 0;
+    let closes = |c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 0
+    };
+    let end = text.find(closes).filter(|_| text.starts_with('{'))?;
+    Some((&text[1..end], &text[end + 1..]))
 }
 
 /// Period of a repeating decimal, and the text after it: `\overline{3}`, `\bar 3`, `\dot{1}4\dot{2}`, `(3)`.
 pub(super) fn period(text: &str) -> Option<(String, &str)> {
-    let pattern = pattern!(
-        r"^(?:\\(?:overline|bar)",
-        DIGITS,
-        r"|\(([0-9]+)\)|\\dot",
-        DIGITS,
-        "(?P<between>[0-9]*)",
-        r"(?P<last>\\dot",
-        DIGITS,
-        ")?)"
-    );
+    let pattern =
+        pattern!(r"^(?:\\(?:overline|bar)", TEX, r"|\(([0-9]+)\)|\\dot", TEX, r"(?:([0-9]*)\\dot", TEX, ")?)");
     let found = pattern.captures(text)?;
     let rest = &text[found[0].len()..];
-    let open = found.name("last").is_none();
-    if open && (found.name("between").is_some_and(|digits| !digits.is_empty()) || rest.starts_with("\\dot")) {
+    let open = found[0].matches("\\dot").count() == 1;
+    if open && (digits(rest) > 0 || rest.starts_with("\\dot")) {
         return None;
     }
-    let digits = found.iter().skip(1).flatten().map(|part| part.as_str()).filter(|part| !part.starts_with('\\'));
-    Some((digits.collect(), rest))
+    Some((found.iter().skip(1).flatten().map(|part| part.as_str()).collect(), rest))
 }
 
 /// Proper fraction after a whole number (`\frac{1}{2}`, ` 1/2`), and the text after it.
 pub(super) fn proper_fraction(text: &str) -> Option<(Rational, &str)> {
-    let pattern = pattern!(r"^(?:\s*\\frac", DIGITS, DIGITS, r"|\s+([0-9]+)/([0-9]+))");
+    let pattern = pattern!(r"^(?:\s*\\frac", TEX, TEX, r"|\s+([0-9]+)/([0-9]+))");
     let found = pattern.captures(text)?;
     let mut parts = found.iter().skip(1).flatten().map(|part| part.as_str().parse::<u32>());
     let (above, below) = (parts.next()?.ok()?, parts.next()?.ok()?);

@@ -5,10 +5,7 @@ use crate::uq::answer::pattern;
 /// Words in lower case with single spaces, without the quotes, punctuation and formatting around them; brackets alone
 /// (the closing ones of BIG-Bench Hard's `dyck_languages`) without spaces.
 pub(super) fn normal_form(answer: &str) -> String {
-    let mut text = answer.trim().to_owned();
-    for command in ["\\text", "\\textbf", "\\textit", "\\mathrm", "\\mathbf", "\\boxed"] {
-        text = text.replace(&format!("{command}{{"), "{");
-    }
+    let text = pattern!(r"\\(?:text|textbf|textit|mathrm|mathbf|boxed)\{").replace_all(answer.trim(), "{");
     if let Some(brackets) = brackets(&text) {
         return brackets;
     }

@@ -15,7 +15,7 @@ impl Resampling {
     /// order. `evaluate` is called with how often each item was drawn; what is to be compared must be evaluated on the
     /// same draw. Each resample has its own stream, so the result does not depend on the number of threads.
     pub fn run<T: Send>(&self, items: usize, evaluate: impl Fn(&[u16]) -> T + Sync) -> Vec<T> {
-        let one = |resample: usize, counts: &mut [u16]| {
+        let one = |counts: &mut Vec<u16>, resample: usize| {
             counts.fill(0);
             let mut random = Mt19937::new(self.seed ^ (resample as u32 + 1).wrapping_mul(0x9E37_79B9));
             for _ in 0..items {
@@ -24,10 +24,8 @@ impl Resampling {
             }
             evaluate(counts)
         };
-        if items == 0 {
-            return Vec::new();
-        }
-        (0..self.resamples).into_par_iter().map_init(|| vec![0; items], |counts, i| one(i, counts)).collect()
+        let resamples = if items == 0 { 0 } else { self.resamples };
+        (0..resamples).into_par_iter().map_init(|| vec![0; items], one).collect()
     }
 }
 

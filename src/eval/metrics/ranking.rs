@@ -71,13 +71,8 @@ impl Ranking {
     }
 
     /// Items with a score.
-    pub fn len(&self) -> usize {
+    pub fn items(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Whether no item has a score.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 
     /// Every item once.
@@ -124,6 +119,6 @@ mod tests {
         assert_eq!(ranking.levels(), [level(0.9, 1, 0), level(0.5, 2, 1), level(0.0, 2, 1)]);
         let levels = ranking.resampled(&[3, 9, 0, 0, 1, 1]);
         assert_eq!(levels, [level(0.5, 4, 3), level(0.0, 1, 0)]);
-        assert_eq!(ranking.len(), 5);
+        assert_eq!(ranking.items(), 5);
     }
 }
