@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 /// Fit a score to graded answers, so that the confidence of ask and score is a probability
 ///
-/// Reads runs of `uqac eval` with one model. Takes the score and the map (Platt's sigmoid or isotonic regression) with the lowest
-/// cross-validated Brier score, and reports the error of the whole procedure on held-out parts. `ask` and `score` find the
+/// Reads runs of `uqac eval` with one model. Takes the score and the map (Platt's sigmoid, or from 500 answers on isotonic
+/// regression) with the lowest cross-validated Brier score, and reports the error of the whole procedure on held-out parts. `ask` and `score` find the
 /// file by the hashes of the model's files, in the cache folder, or beside the model as uqac-calibration.json.
 #[derive(Args)]
 #[command(
@@ -30,6 +30,9 @@ pub struct CalibrateArgs {
     /// Seed of the cross-validation's parts
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u32,
+    /// Take the place of a calibration that was fitted on more answers (of the file's, and of the one beside the model)
+    #[arg(long)]
+    replace: bool,
     /// Print the file's JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -37,7 +40,7 @@ pub struct CalibrateArgs {
 
 pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
     let score = Some(args.score.as_str()).filter(|score| *score != "auto");
-    let found = calibrate(&args.runs, score, args.seed)?;
+    let found = Calibration { replaces: args.replace, ..calibrate(&args.runs, score, args.seed)? };
     let path = args.output.clone().map_or_else(|| found.cache_path(), Ok)?;
     found.write(&path)?;
     if args.json {

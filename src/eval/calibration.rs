@@ -45,6 +45,15 @@ pub struct Calibration {
     pub log: Option<String>,
     pub map: Map,
     pub held_out: HeldOut,
+    /// Whether it takes the place of one that was fitted on more answers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replaces: bool,
+}
+
+/// A probability that so many answers can support: by the rule of succession never nearer to 0 or 1 than 1/(n + 2).
+pub fn bounded(probability: f64, items: usize) -> f64 {
+    let least = 1.0 / (items as f64 + 2.0);
+    probability.clamp(least, 1.0 - least)
 }
 
 /// What the whole procedure, the choice of score and map included, comes to on answers that it has not seen: by
@@ -135,6 +144,8 @@ pub enum CalibrationError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: not a calibration: {why}; make it again with `uqac calibrate`, or remove it", path.display())]
     Invalid { path: PathBuf, why: String },
+    #[error("{}: fitted on {there} answers, more than these {items}; use --replace to take this one all the same", path.display())]
+    Larger { path: PathBuf, there: usize, items: usize },
     #[error("no cache folder for the calibration: give --output FILE, or set UQAC_CACHE")]
     NoFolder,
 }
@@ -145,7 +156,7 @@ impl Calibration {
         let log = self.log.as_deref().and_then(&score);
         let value = self.map.at(score(&self.score).filter(|score| !score.is_nan())?, log);
         value.is_finite().then(|| Calibrated {
-            value,
+            value: bounded(value, self.items),
             score: self.score.clone(),
             items: self.items,
             tasks: self.tasks.clone(),
@@ -153,24 +164,30 @@ impl Calibration {
         })
     }
 
-    /// The calibration of this model and reading, if there is one: in the folder for caches (one's own), else beside the model.
+    /// The calibration of this model and reading, if there is one: in the folder for caches (one's own) or beside the model. Of two,
+    /// that of more answers, unless one's own [`replaces`](Self::replaces) the other.
     ///
     /// # Errors
     /// A file that is there but is no calibration.
     pub fn find(folder: &Path, model: &Fingerprint, reading: &Reading) -> Result<Option<Self>, CalibrationError> {
-        let places = [cached(model), Some(folder.join(FILE))];
-        for path in places.into_iter().flatten() {
-            let text = match std::fs::read_to_string(&path) {
-                Ok(text) => text,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(source) => return Err(CalibrationError::Io { path, source }),
-            };
-            let found = Calibration::parse(&text).map_err(|why| CalibrationError::Invalid { path, why })?;
-            if found.as_ref().is_some_and(|found| found.model == *model && found.reading == *reading) {
-                return Ok(found);
+        let fits = |found: &Self| found.model == *model && found.reading == *reading;
+        let own = cached(model).map(|path| Self::read(&path)).transpose()?.flatten().filter(fits);
+        let shipped = Self::read(&folder.join(FILE))?.filter(fits);
+        Ok(match (own, shipped) {
+            (Some(own), Some(shipped)) if !own.replaces && shipped.items > own.items => Some(shipped),
+            (own, shipped) => own.or(shipped),
+        })
+    }
+
+    /// A file; `None` if it is not there or of another format.
+    fn read(path: &Path) -> Result<Option<Self>, CalibrationError> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => {
+                Calibration::parse(&text).map_err(|why| CalibrationError::Invalid { path: path.to_owned(), why })
             }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(CalibrationError::Io { path: path.to_owned(), source }),
         }
-        Ok(None)
     }
 
     /// Whether there is any file that could be a calibration of the model in this folder; to find out which it is takes the
@@ -191,8 +208,13 @@ impl Calibration {
     /// Writes it to a file.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// The file cannot be written, or holds a calibration of the same model and reading on more answers that it does not replace.
     pub fn write(&self, path: &Path) -> Result<(), CalibrationError> {
+        let there = Self::read(path).ok().flatten();
+        let same = |there: &Self| there.model == self.model && there.reading == self.reading;
+        if let Some(there) = there.filter(same).filter(|there| !self.replaces && there.items > self.items) {
+            return Err(CalibrationError::Larger { path: path.to_owned(), there: there.items, items: self.items });
+        }
         let text = serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
         cache::write(path, text.as_bytes()).map_err(|source| CalibrationError::Io { path: path.to_owned(), source })
     }

@@ -99,7 +99,13 @@ fn ask_shows_the_calibrated_confidence() {
     let spec = ModelSpec::from_folder(&folder).unwrap();
     let model = Fingerprint::of(&folder, &spec, template.as_ref().map(|template| template.source())).unwrap();
     write_run(run.path(), 300, &model);
-    let fitted = uqac(cache.path(), &["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob"]);
+    // the one beside the model is of 2,000 answers
+    let few = uqac(cache.path(), &["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob"]);
+    assert_eq!(few.status.code(), Some(0), "{}", text(&few.stderr));
+    let asked = uqac(cache.path(), &["ask", "--model", "abacus", "--device", "cpu", "What is 17 + 25?"]);
+    assert!(text(&asked.stdout).contains("answers of abacus-fresh"), "{}", text(&asked.stdout));
+    let arguments = ["calibrate", run.path().to_str().unwrap(), "--score", "answer_prob", "--replace"];
+    let fitted = uqac(cache.path(), &arguments);
     let shown = text(&fitted.stdout);
     assert_eq!(fitted.status.code(), Some(0), "{}", text(&fitted.stderr));
     assert!(shown.contains("of answer_prob, fitted on") && shown.contains("held out    ECE"), "{shown}");
@@ -116,10 +122,16 @@ fn ask_shows_the_calibrated_confidence() {
     let (value, p) = (json["confidence"]["value"].as_f64().unwrap(), json["scores"]["answer_prob"].as_f64().unwrap());
     let file = std::fs::read_dir(cache.path().join("calibrations")).unwrap().next().unwrap().unwrap().path();
     let calibration: Calibration = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
-    assert_eq!(
-        value,
-        calibration.map.at(p, json["scores"]["answer_logprob"].as_f64().filter(|_| calibration.log.is_some()))
-    );
+    let log = json["scores"]["answer_logprob"].as_f64();
+    let expected = calibration.confidence(|key| if key == "answer_prob" { Some(p) } else { log }).unwrap();
+    assert_eq!(value, expected.value);
+    assert!((1.0 / 302.0..=301.0 / 302.0).contains(&value), "{value}");
+    // a smaller one does not take its place unasked
+    let smaller = tempfile::tempdir().unwrap();
+    write_run(smaller.path(), 200, &model);
+    let refused = uqac(cache.path(), &["calibrate", smaller.path().to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
+    assert!(text(&refused.stderr).contains("more than these") && text(&refused.stderr).contains("--replace"));
     assert_eq!(json["confidence"]["score"], "answer_prob");
     // of another reading of the method it says nothing
     let corrected = Reading::from(Profile::Corrected);

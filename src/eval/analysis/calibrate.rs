@@ -8,7 +8,7 @@
 
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
-use crate::eval::calibration::{Calibration, FORMAT, HeldOut, Input, Map};
+use crate::eval::calibration::{Calibration, FORMAT, HeldOut, Input, Map, bounded};
 use crate::eval::metrics::calibrators::{Isotonic, Platt};
 use crate::eval::metrics::mt19937::Mt19937;
 use crate::eval::metrics::{Binning, Ranking, auroc, brier, ece};
@@ -25,6 +25,9 @@ pub const FOLDS: usize = 5;
 /// Fewest answers, and fewest right and wrong ones, that a map is fitted on: a map of two parameters, cross-validated twice.
 const MIN_ITEMS: usize = 50;
 const MIN_OF_CLASS: usize = 10;
+
+/// Fewest answers for isotonic regression, whose steps at the ends hold a few answers each.
+const MIN_ISOTONIC: usize = 500;
 
 /// Why runs cannot be calibrated on.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +118,7 @@ pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<
         log: method.log.map(str::to_owned),
         map,
         held_out,
+        replaces: false,
     })
 }
 
@@ -152,7 +156,8 @@ impl Answers {
                 if scored.method.probability { &[Input::LogOdds, Input::Log] } else { &[Input::Score] };
             let platt = inputs.iter().map(move |input| Candidate { score, input: *input, isotonic: false });
             // isotonic regression depends on the order alone, but for what lies between two knots
-            platt.chain([Candidate { score, input: inputs[0], isotonic: true }])
+            let isotonic = Candidate { score, input: inputs[0], isotonic: true };
+            platt.chain(Some(isotonic).filter(|_| self.correct.len() >= MIN_ISOTONIC))
         };
         self.scores.iter().enumerate().flat_map(of_score)
     }
@@ -185,7 +190,7 @@ impl Answers {
             let (candidate, map) = choose(&rest)?;
             predicted.extend(part.into_iter().map(|item| {
                 let (score, log) = self.scores[candidate.score].values[item];
-                (map.at(score, log), self.correct[item])
+                (bounded(map.at(score, log), rest.len()), self.correct[item])
             }));
         }
         Some(predicted.into_iter().unzip())
