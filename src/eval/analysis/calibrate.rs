@@ -169,8 +169,14 @@ impl Answers {
             let (score, log) = self.scores[score].values[*item];
             (input.of(score, log), self.correct[*item])
         };
-        let (inputs, labels): (Vec<f64>, Vec<bool>) = answers.iter().map(of).unzip();
+        let (mut inputs, mut labels): (Vec<f64>, Vec<bool>) = answers.iter().map(of).unzip();
         if isotonic {
+            // one wrong answer more at the top and one right one at the bottom: a step of a few answers alike is no certainty
+            let ends = [(f64::max as fn(f64, f64) -> f64, false), (f64::min, true)];
+            for (end, label) in ends {
+                inputs.extend(inputs.iter().copied().reduce(end));
+                labels.push(label);
+            }
             return Isotonic::fit(&inputs, &labels).map(|knots| Map::Isotonic { input, knots });
         }
         let Platt { slope, intercept } = Platt::fit(&inputs, &labels)?;
