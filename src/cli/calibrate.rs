@@ -11,8 +11,8 @@ use std::process::ExitCode;
 /// Fit a score to graded answers, so that the confidence of ask and score is a probability
 ///
 /// Reads runs of `uqac eval` with one model. Takes the score and the map (Platt's sigmoid, or from 500 answers on isotonic
-/// regression) with the lowest cross-validated Brier score, and reports the error of the whole procedure on held-out parts. `ask` and `score` find the
-/// file by the hashes of the model's files, in the cache folder, or beside the model as uqac-calibration.json.
+/// regression) with the lowest cross-validated Brier score, and reports the error of the whole procedure on held-out parts.
+/// `ask` and `score` find the file by the hashes of the model's files, in the cache folder, or beside the model as uqac-calibration.json.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  uqac calibrate runs/qwen\n  uqac calibrate runs/qwen --score answer_prob --output calibration.json"

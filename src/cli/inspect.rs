@@ -185,7 +185,7 @@ fn found_in(engine: &Engine) -> Value {
     sources.chain([("head".to_owned(), json!(engine.weights().head.name))]).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// Bytes of so many sequences at a context of n tokens, all of them a traced response.
+/// Memory in bytes of a batch of sequences, each a traced response of `context` tokens.
 fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
     let (weights, mut memory) = (engine.weights().byte_len(), engine.expected_memory(context));
     (memory.cache, memory.trace) = (batch * memory.cache, batch * memory.trace);

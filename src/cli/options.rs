@@ -7,7 +7,7 @@ use crate::backend::entropy::Gamma;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::engine::{Engine, EngineOptions};
 use crate::files;
-use crate::model::chat::reserved_argument;
+use crate::model::chat::is_reserved;
 use crate::model::demo;
 use crate::model::hub::locate_model;
 use crate::units::count;
@@ -40,11 +40,7 @@ pub struct ModelArgs {
 fn template_argument(text: &str) -> Result<(String, serde_json::Value), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    let argument = [(name.to_owned(), value)];
-    match reserved_argument(&argument.iter().cloned().collect()) {
-        Some(name) => Err(format!("{name} is set by the conversation")),
-        None => Ok(argument.into_iter().next().unwrap_or_default()),
-    }
+    if is_reserved(name) { Err(format!("{name} is set by the conversation")) } else { Ok((name.to_owned(), value)) }
 }
 
 /// γ from a file.

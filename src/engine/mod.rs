@@ -155,7 +155,9 @@ impl Engine {
 
     /// Sets variables of the chat template, such as `enable_thinking`, for every conversation; without a template nothing.
     pub fn set_template_arguments(&mut self, arguments: Arguments) {
-        self.chat_template.iter_mut().for_each(|template| template.set_arguments(arguments.clone()));
+        if let Some(template) = &mut self.chat_template {
+            template.set_arguments(arguments);
+        }
     }
 
     pub fn options(&self) -> &EngineOptions {

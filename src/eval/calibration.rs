@@ -50,7 +50,7 @@ pub struct Calibration {
     pub replaces: bool,
 }
 
-/// A probability that so many answers can support: by the rule of succession never nearer to 0 or 1 than 1/(n + 2).
+/// Clamps a probability that was fitted on n `items` to [1/(n + 2), 1 − 1/(n + 2)], the bounds of the rule of succession.
 pub fn bounded(probability: f64, items: usize) -> f64 {
     let least = 1.0 / (items as f64 + 2.0);
     probability.clamp(least, 1.0 - least)

@@ -150,9 +150,9 @@ pub type Arguments = Map<String, Json>;
 /// Variables that a conversation sets.
 const RESERVED: [&str; 4] = ["messages", "add_generation_prompt", "tools", "documents"];
 
-/// The first of these arguments that is none of the user's to set.
-pub fn reserved_argument(arguments: &Arguments) -> Option<&'static str> {
-    RESERVED.into_iter().find(|name| arguments.contains_key(*name))
+/// Whether a variable is set by the conversation, and not by an argument.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
 }
 
 /// Bytes of a template; published ones have up to 40 thousand.

@@ -6,7 +6,7 @@ use crate::backend::sampling::Sampling;
 use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
 use crate::io::item::Item;
-use crate::model::chat::{Arguments, Conversation, Message, reserved_argument};
+use crate::model::chat::{Arguments, Conversation, Message, is_reserved};
 use crate::uq::scores;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -318,8 +318,9 @@ fn generate(body: &Value, own: &[&str]) -> Result<Generate, ApiError> {
     let stream = common.stream.unwrap_or(false);
     ApiError::unless(stream || common.stream_options.is_none(), "stream_options", "requires stream: true")?;
     let arguments = common.chat_template_kwargs.unwrap_or_default();
-    let reserved = reserved_argument(&arguments).unwrap_or_default();
-    ApiError::unless(reserved.is_empty(), &format!("chat_template_kwargs.{reserved}"), "set by the conversation")?;
+    for name in arguments.keys() {
+        ApiError::unless(!is_reserved(name), &format!("chat_template_kwargs.{name}"), "set by the conversation")?;
+    }
     Ok(Generate {
         chat: false,
         prompts: Vec::new(),

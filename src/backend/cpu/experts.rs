@@ -23,26 +23,25 @@ struct Group<'a> {
 
 impl CpuBackend {
     /// h ← Σ_e g_e expert_e(h), every row.
-    pub(super) fn mix_experts(&mut self, layer: usize, router: &Weight, spec: &ExpertSpec) {
+    pub(super) fn mix_experts(&mut self, experts: &[Expert], router: &Weight, spec: &ExpertSpec) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let (inner, h) = (spec.moe_intermediate_size, std::mem::take(&mut self.pass.h));
         let mut logits = vec![0.0; n * spec.num_experts];
         matmul(&self.pool, isa, &self.packed.matrix(router), &h, n, &mut logits, spec.num_experts, None);
-        let mut groups: Vec<Group> = self.weights.layers[layer].experts.iter().map(Group::new).collect();
+        let mut groups: Vec<Group> = experts.iter().map(Group::new).collect();
         for (row, logits) in logits.chunks_exact(spec.num_experts).enumerate() {
             for (expert, share) in choose_experts(logits, spec) {
                 groups[expert].add(row, share, &h[row * hidden..(row + 1) * hidden], inner);
             }
         }
         groups.retain(|group| !group.rows.is_empty());
-        let terms = self.options.input_rounding.terms(self.pass.width, Output::Values);
+        let terms = self.terms(Output::Values);
         for group in &mut groups {
             round_inputs(&mut group.x, hidden, group.expert.gate.elements(), terms);
         }
         // the products of a single row have one input
-        for groups in if n == 1 { groups.chunks_mut(usize::MAX) } else { groups.chunks_mut(1) } {
-            let x = groups[0].x.clone();
-            let rows = groups[0].rows.len();
+        for groups in groups.chunks_mut(if n == 1 { usize::MAX } else { 1 }) {
+            let (x, rows) = (std::mem::take(&mut groups[0].x), groups[0].rows.len());
             let mut jobs: Vec<Job> = Vec::with_capacity(2 * groups.len());
             for Group { expert, gate, up, .. } in groups {
                 jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate, y_stride: inner });

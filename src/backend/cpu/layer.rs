@@ -37,10 +37,7 @@ impl CpuBackend {
         let h = &self.pass.h;
         each_row(&self.pool, &mut self.pass.x, width, &|row, x| {
             let h = &h[row * width..(row + 1) * width];
-            match spec.residual_multiplier {
-                1.0 => x.iter_mut().zip(h).for_each(|(x, h)| *x += h),
-                factor => x.iter_mut().zip(h).for_each(|(x, h)| *x += factor * h),
-            }
+            x.iter_mut().zip(h).for_each(|(x, h)| *x += spec.residual_multiplier * h);
         });
     }
 
@@ -67,7 +64,7 @@ impl CpuBackend {
     }
 
     /// The 16-bit terms that inputs of this pass's products are rounded to.
-    fn terms(&self, output: Output) -> Option<usize> {
+    pub(super) fn terms(&self, output: Output) -> Option<usize> {
         self.options.input_rounding.terms(self.pass.width, output)
     }
 
@@ -216,7 +213,7 @@ impl Operations for CpuBackend {
         self.norm_input(|l| l.feed_forward_norm.as_deref(), layer);
         let weights = self.weights.clone();
         match (&weights.layers[layer].router, self.spec.experts) {
-            (Some(router), Some(spec)) => self.mix_experts(layer, router, &spec),
+            (Some(router), Some(spec)) => self.mix_experts(&weights.layers[layer].experts, router, &spec),
             _ => self.dense_feed_forward(&weights.layers[layer]),
         }
         self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);

@@ -22,6 +22,8 @@ mod text;
 mod vocabulary;
 mod words;
 
+use vocabulary::half_of_day;
+
 /// Whether `answer`, as extracted from a response, equals `target`.
 #[must_use]
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
@@ -35,7 +37,7 @@ pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
 
 /// Whether one is a time before noon and the other one after: units do not count, these do.
 fn half_days_differ(answer: &str, target: &str) -> bool {
-    words::half_of_day(answer).zip(words::half_of_day(target)).is_some_and(|(a, b)| a != b)
+    half_of_day(answer).zip(half_of_day(target)).is_some_and(|(a, b)| a != b)
 }
 
 /// A form of the answer that equal answers share: votes of self-consistency are counted by it.
@@ -49,7 +51,10 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
         Grader::Choice => return words::choice(answer),
         Grader::Exact => return exact(answer),
     };
-    words::half_of_day(answer).map_or(form.clone(), |half| format!("{form} {half}"))
+    match half_of_day(answer) {
+        Some(half) => format!("{form} {half}"),
+        None => form,
+    }
 }
 
 /// Words; a number that is written with digits alone by its value.

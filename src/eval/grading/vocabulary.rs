@@ -1,6 +1,7 @@
 //! Known words, letters and commands.
 
 use super::rational::Rational;
+use crate::uq::answer::{self, pattern};
 
 /// Words separated by spaces.
 pub(super) struct Words(pub &'static str);
@@ -47,13 +48,10 @@ pub(super) const MARKS: Words =
     Words("overline bar vec hat widehat tilde widetilde overrightarrow overleftrightarrow overarc underline dot ddot");
 
 /// Zero to nineteen.
-pub(super) const SMALL_NUMBERS: Words = Words(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen \
-     eighteen nineteen",
-);
+pub(super) const SMALL_NUMBERS: Words = Words(answer::SMALL_NUMBERS);
 
 /// Twenty to ninety.
-pub(super) const TENS: Words = Words("twenty thirty forty fifty sixty seventy eighty ninety");
+pub(super) const TENS: Words = Words(answer::TENS);
 
 /// Parts of one.
 pub(super) const FRACTIONS: Words = Words("half halves third thirds quarter quarters");
@@ -74,4 +72,10 @@ pub(super) fn is_unit_letter(letter: char) -> bool {
 /// `am`, `P.M.`: part of a time, no unit.
 pub(super) fn is_half_of_day(words: &str) -> bool {
     matches!(words.trim().to_lowercase().replace('.', "").as_str(), "am" | "pm")
+}
+
+/// `am` or `pm` after a time in an answer.
+pub(super) fn half_of_day(answer: &str) -> Option<&'static str> {
+    let found = pattern!(r"(?i)[0-9]\s*(?:\\?text\{\s*|\\[,;! ]?\s*)?([ap])\.?\s?m\b").captures(answer)?;
+    Some(if found[1].eq_ignore_ascii_case("a") { "am" } else { "pm" })
 }

@@ -16,12 +16,6 @@ pub(super) fn normal_form(answer: &str) -> String {
     words.join(" ")
 }
 
-/// `am` or `pm` after a time.
-pub(super) fn half_of_day(text: &str) -> Option<&'static str> {
-    let found = pattern!(r"(?i)[0-9]\s*(?:\\?text\{\s*|\\[,;! ]?\s*)?([ap])\.?\s?m\b").captures(text)?;
-    Some(if found[1].eq_ignore_ascii_case("a") { "am" } else { "pm" })
-}
-
 /// An answer of nothing but brackets.
 fn brackets(text: &str) -> Option<String> {
     let plain = text.replace("\\langle", "<").replace("\\rangle", ">").replace(['$', '\\', ',', '"', '`'], "");

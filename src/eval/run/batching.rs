@@ -33,7 +33,7 @@ struct Run<'t, 'e, 'o, 'i> {
     batch: Batch<'e>,
     /// Items that have not begun.
     questions: VecDeque<&'t Question>,
-    /// Where samples go, and what is told of them.
+    /// Where samples are written, and the callback that gets them.
     lines: Appender,
     on_item: &'o mut OnItem<'i>,
     /// By the ticket of their own response.

@@ -419,7 +419,10 @@ impl Config {
             // rope_scaling, the older key, is of full layers
             let nested = |table: fn(&Rope) -> Option<&Rope>| parameters.and_then(table).cloned().unwrap_or_default();
             let full = nested(|tables| tables.full_attention.as_deref());
-            let full = self.rope_scaling.clone().map_or(full.clone(), |scaling| scaling.or(full));
+            let full = match self.rope_scaling.clone() {
+                Some(scaling) => scaling.or(full),
+                None => full,
+            };
             let local = nested(|tables| tables.sliding_attention.as_deref());
             let (full, limit) = self.table(&full, self.rope_theta, head_dim)?;
             let (local, _) = self.table(&local, self.rope_local_base_freq, head_dim)?;

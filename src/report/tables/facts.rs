@@ -62,7 +62,7 @@ pub struct Fact<'a> {
 pub struct Facts<'a>(pub Vec<Fact<'a>>);
 
 impl<'a> Facts<'a> {
-    /// Adds numbers with these keys over so many items.
+    /// Adds numbers with these keys, computed over `items` items.
     fn add<N: Into<Number>>(
         &mut self,
         (view, setting, method): (&'static str, &str, &'a str),

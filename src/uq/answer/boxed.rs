@@ -46,7 +46,6 @@ pub(super) fn last_box(text: &str) -> Option<Range<usize>> {
 
 /// The content of a box of brackets alone, one of which closes the box too early: `] }` of `\boxed{] }}`.
 fn closing_brackets(text: &str, start: usize) -> Option<Range<usize>> {
-    let is_bracket = |c: char| matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ' ');
     let rest = &text[start..];
     let run = &rest[..rest.find(|c| !is_bracket(c)).unwrap_or(rest.len())];
     let content = &run[..run.rfind('}')?];
@@ -56,6 +55,11 @@ fn closing_brackets(text: &str, start: usize) -> Option<Range<usize>> {
         depth < 0
     });
     closes_early.then(|| start..start + content.len())
+}
+
+/// Whether a character may stand in a sequence of brackets.
+pub(super) fn is_bracket(c: char) -> bool {
+    matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ' ')
 }
 
 /// Where the content starts if `\boxed{` or `\fbox{` stands at `at`.

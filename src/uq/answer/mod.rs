@@ -47,6 +47,13 @@ pub use reference::find_answer_reference;
 pub(crate) use reference::{is_space, last_box_text, last_number_text};
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
 
+/// Words for zero to nineteen, in order.
+pub(crate) const SMALL_NUMBERS: &str = "zero one two three four five six seven eight nine ten eleven twelve thirteen \
+    fourteen fifteen sixteen seventeen eighteen nineteen";
+
+/// Words for twenty to ninety, in order.
+pub(crate) const TENS: &str = "twenty thirty forty fifty sixty seventy eighty ninety";
+
 /// What kind of answer to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnswerRule {

@@ -1,8 +1,8 @@
 //! Answers announced in words: "the answer is X", "Answer: X", "#### X".
 
-use super::AnswerRule;
-use super::boxed::{is_blank, trim};
+use super::boxed::{is_blank, is_bracket, trim};
 use super::number::{Number, last_number, numbers_in, only_number, pattern};
+use super::{AnswerRule, SMALL_NUMBERS, TENS};
 use regex::Regex;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -69,8 +69,8 @@ pub(super) fn option_line(text: &str) -> Option<Range<usize>> {
 /// The number that a statement spells: `twelve`, `twenty-one`, `three hundred`.
 fn spelled_number(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
     static WORDS: LazyLock<Regex> = LazyLock::new(|| {
-        let word = "(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|\
-                    seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million)";
+        let words = [SMALL_NUMBERS, TENS, "hundred thousand million"].join(" ").replace(' ', "|");
+        let word = format!("(?:{words})");
         pattern(&format!(r"(?i)\b{word}(?:(?:\s+and)?[\s-]+{word})*\b"))
     });
     let found = WORDS.find(&text[statement.clone()])?;
@@ -304,7 +304,6 @@ fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
         return Some(statement.start + verdict.start()..statement.start + verdict.end());
     }
     let only_brackets = trim(text, statement.clone());
-    let is_bracket = |c: char| matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ' ');
     if !only_brackets.is_empty() && text[only_brackets.clone()].chars().all(is_bracket) {
         return Some(only_brackets); // a bracket sequence of `dyck_languages`
     }
