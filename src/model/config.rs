@@ -49,6 +49,29 @@ pub struct LayerSpec {
     pub rope: usize,
     /// The feed-forward network is a mixture of [`ModelSpec::experts`].
     pub experts: bool,
+    /// Tokens are mixed by [`ModelSpec::delta_net`] instead of attention.
+    pub delta_net: bool,
+}
+
+/// Gated delta nets (arXiv 2412.06464), layers whose memory of the tokens before is a state of fixed size: a matrix for each value
+/// head, and the last inputs of a convolution. Names are the published config keys without their `linear_`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaNetSpec {
+    pub num_key_heads: usize,
+    /// A multiple of `num_key_heads`: as many value heads share a key head.
+    pub num_value_heads: usize,
+    pub key_head_dim: usize,
+    pub value_head_dim: usize,
+    /// Rows that the convolution sees, the token's own included.
+    pub conv_kernel_dim: usize,
+}
+
+impl DeltaNetSpec {
+    /// Components of queries, keys and values.
+    pub fn widths(&self) -> [usize; 3] {
+        let key = self.num_key_heads * self.key_head_dim;
+        [key, key, self.num_value_heads * self.value_head_dim]
+    }
 }
 
 /// A mixture of experts: every token goes through those of the highest router probabilities.
@@ -104,11 +127,15 @@ pub struct ModelSpec {
     pub tie_word_embeddings: bool,
     /// q, k, v and gate, up are one matrix each in the file (`qkv_proj`, `gate_up_proj`).
     pub fused: bool,
+    /// Attention's output is multiplied by the sigmoid of a gate, which `q_proj` has after each head's query.
+    pub output_gate: bool,
     /// One table, or two: that of full layers, then that of sliding layers or of those without positions.
     pub rope: Vec<RopeSpec>,
     /// `num_hidden_layers` of them.
     pub layers: Vec<LayerSpec>,
     pub experts: Option<ExpertSpec>,
+    /// Of the layers that are such; at least one layer is not.
+    pub delta_net: Option<DeltaNetSpec>,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
@@ -140,9 +167,20 @@ impl ModelSpec {
         read::of_config(Path::new(read::CONFIG), config)
     }
 
+    /// The layers that have attention. Caches, the trace and ids of heads (l·H + h) count these alone: l is a layer's place among
+    /// them, which is its index in models whose layers all have it.
+    pub fn attention_layers(&self) -> impl Iterator<Item = usize> {
+        (0..self.layers.len()).filter(|layer| !self.layers[*layer].delta_net)
+    }
+
+    /// A layer's place among those of its kind: with attention, or delta nets.
+    pub fn place(&self, layer: usize) -> usize {
+        self.layers[..layer].iter().filter(|other| other.delta_net == self.layers[layer].delta_net).count()
+    }
+
     /// L · H, the number of attention heads of the whole model.
     pub fn total_heads(&self) -> usize {
-        self.layers.len() * self.num_attention_heads
+        self.attention_layers().count() * self.num_attention_heads
     }
 
     /// Query heads that share one key/value head.

@@ -22,6 +22,8 @@ pub(super) struct Family {
     pub qkv_bias: bool,
     /// q, k, v and gate, up are stored as one matrix each.
     pub fused: bool,
+    /// See [`ModelSpec::output_gate`](super::ModelSpec::output_gate).
+    pub output_gate: bool,
     /// `hidden_act: gelu` stands for its tanh form.
     pub gelu_is_tanh: bool,
     pub slides: Slides,
@@ -76,6 +78,7 @@ const LLAMA: Family = Family {
     scaled_embedding: false,
     qkv_bias: false,
     fused: false,
+    output_gate: false,
     gelu_is_tanh: false,
     slides: Slides::Never,
     local_rope: false,
@@ -213,6 +216,34 @@ pub(super) const FAMILIES: &[Family] = &[
         slides: Slides::All,
         ..QWEN2
     },
+    Family {
+        architecture: "Qwen3_5ForCausalLM",
+        model_type: "qwen3_5_text",
+        keys: &[
+            "attention_bias",
+            "partial_rotary_factor",
+            "layer_types",
+            "full_attention_interval",
+            "linear_num_key_heads",
+            "linear_num_value_heads",
+            "linear_key_head_dim",
+            "linear_value_head_dim",
+            "linear_conv_kernel_dim",
+        ],
+        defaults: || {
+            json!({
+                "max_position_embeddings": 32768, "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+                "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
+                "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_num_key_heads": 16,
+                "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+                "linear_conv_kernel_dim": 4,
+            })
+        },
+        norm_weight_offset: 1.0,
+        qk_norm: QkNorm::Head,
+        output_gate: true,
+        ..LLAMA
+    },
     GEMMA,
     GEMMA2,
     Family {
@@ -325,5 +356,8 @@ pub(super) const FAMILIES: &[Family] = &[
 ];
 
 /// Multimodal checkpoints whose text model is one of [`FAMILIES`], with the `model_type` of a `text_config` without one.
-pub(super) const MULTIMODAL: &[(&str, &str)] =
-    &[("Gemma3ForConditionalGeneration", "gemma3_text"), ("Mistral3ForConditionalGeneration", "mistral")];
+pub(super) const MULTIMODAL: &[(&str, &str)] = &[
+    ("Gemma3ForConditionalGeneration", "gemma3_text"),
+    ("Mistral3ForConditionalGeneration", "mistral"),
+    ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
+];

@@ -1,7 +1,7 @@
 //! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] that they make.
 
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
-use super::{Activation, ExpertSpec, LayerSpec, RopeScaling, RopeSpec, architectures};
+use super::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, RopeScaling, RopeSpec, architectures};
 use crate::files;
 use crate::model::{ModelError, ModelSpec};
 use serde::Deserialize;
@@ -214,6 +214,12 @@ struct Config {
     norm_topk_prob: Option<bool>,
     decoder_sparse_step: Option<Size>,
     mlp_only_layers: Option<Vec<usize>>,
+    full_attention_interval: Option<Size>,
+    linear_num_key_heads: Option<Size>,
+    linear_num_value_heads: Option<Size>,
+    linear_key_head_dim: Option<Size>,
+    linear_value_head_dim: Option<Size>,
+    linear_conv_kernel_dim: Option<Size>,
     // some write 0 or -1 where they do not use it
     sliding_window: Option<Value>,
     use_sliding_window: Option<bool>,
@@ -230,6 +236,8 @@ struct Config {
 enum LayerType {
     FullAttention,
     SlidingAttention,
+    /// A gated delta net.
+    LinearAttention,
 }
 
 /// One table as it is written, or (of `rope_parameters`) one for each layer type.
@@ -260,6 +268,9 @@ struct Rope {
 /// The deepest models have some hundred layers; each is allocated before the weights show whether they are there.
 const MAX_LAYERS: usize = 4096;
 
+/// Of a delta net's sizes, whose products are then far from overflow.
+const MAX_DELTA_SIZE: usize = 1 << 16;
+
 /// A key, and what is wrong with its value.
 type Wrong = (&'static str, String);
 
@@ -281,7 +292,8 @@ impl Config {
         let attention_bias = self.attention_bias.unwrap_or(false);
         let by_width = 1.0 / self.query_pre_attn_scalar.map_or(head_dim as f32, Positive::f32).sqrt();
         let experts = self.experts()?;
-        let layers = self.layers(family, experts.is_some())?;
+        let delta_net = self.delta_net()?;
+        let layers = self.layers(family, experts.is_some(), delta_net.is_some())?;
         let (rope, longer_context) = self.rope(family, head_dim)?;
         let context = self.max_position_embeddings.0;
         let rope_source = match (&self.rope_scaling, &self.rope_parameters) {
@@ -318,8 +330,10 @@ impl Config {
             final_logit_softcapping: self.final_logit_softcapping.map(Positive::f32),
             tie_word_embeddings: self.tie_word_embeddings.unwrap_or(false),
             fused: family.fused,
+            output_gate: family.output_gate,
             layers,
             experts,
+            delta_net,
             rope,
             boxed_instruction: family.boxed_instruction,
             sources: vec![("rope", rope_source)],
@@ -356,21 +370,59 @@ impl Config {
         }))
     }
 
-    fn layers(&self, family: &Family, has_experts: bool) -> Result<Vec<LayerSpec>, Wrong> {
+    fn delta_net(&self) -> Result<Option<DeltaNetSpec>, Wrong> {
+        let size = |key, found: Option<Size>| match found.map_or(0, |size| size.0) {
+            n @ 1..=MAX_DELTA_SIZE => Ok(n),
+            n => Err((key, format!("expected an integer from 1 to {MAX_DELTA_SIZE}, found {n}"))),
+        };
+        if self.linear_num_key_heads.is_none() {
+            return Ok(None);
+        }
+        let net = DeltaNetSpec {
+            num_key_heads: size("linear_num_key_heads", self.linear_num_key_heads)?,
+            num_value_heads: size("linear_num_value_heads", self.linear_num_value_heads)?,
+            key_head_dim: size("linear_key_head_dim", self.linear_key_head_dim)?,
+            value_head_dim: size("linear_value_head_dim", self.linear_value_head_dim)?,
+            conv_kernel_dim: size("linear_conv_kernel_dim", self.linear_conv_kernel_dim)?,
+        };
+        if !net.num_value_heads.is_multiple_of(net.num_key_heads) {
+            let (keys, values) = (net.num_key_heads, net.num_value_heads);
+            let message = format!("expected a multiple of linear_num_key_heads ({keys}), found {values}");
+            return Err(("linear_num_value_heads", message));
+        }
+        Ok(Some(net))
+    }
+
+    fn layers(&self, family: &Family, has_experts: bool, has_delta_nets: bool) -> Result<Vec<LayerSpec>, Wrong> {
         let count = self.num_hidden_layers.0;
         if count > MAX_LAYERS {
             return Err(("num_hidden_layers", format!("expected at most {MAX_LAYERS}, found {count}")));
         }
         let turns = self.layers_with_rope(count)?;
         let windows = self.windows(family, &turns)?;
+        let delta_nets = self.delta_nets(count, has_delta_nets)?;
         let (step, dense) =
             (self.decoder_sparse_step.map_or(1, |n| n.0), self.mlp_only_layers.as_deref().unwrap_or(&[]));
         let layer = |(index, (window, turns)): (usize, (Option<usize>, bool))| LayerSpec {
             window,
             rope: usize::from(!turns || family.local_rope && window.is_some()),
             experts: has_experts && (index + 1).is_multiple_of(step) && !dense.contains(&index),
+            delta_net: delta_nets[index],
         };
         Ok(windows.into_iter().zip(turns).enumerate().map(layer).collect())
+    }
+
+    /// Whether each layer is a delta net.
+    fn delta_nets(&self, count: usize, has_delta_nets: bool) -> Result<Vec<bool>, Wrong> {
+        let nets: Vec<bool> = match (&self.layer_types, self.full_attention_interval) {
+            (Some(types), _) => types.iter().map(|layer| *layer == LayerType::LinearAttention).collect(),
+            (None, Some(interval)) => (1..=count).map(|layer| layer % interval.0 != 0).collect(),
+            (None, None) => vec![false; count],
+        };
+        match nets.iter().all(|net| *net) || nets.contains(&true) && !has_delta_nets {
+            true => Err(("layer_types", "expected layers of attention, found linear_attention".to_owned())),
+            false => Ok(nets),
+        }
     }
 
     /// Whether each layer has rotary positions.
