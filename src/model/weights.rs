@@ -1,6 +1,8 @@
 //! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay where they
 //! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
 
+mod delta_net;
+
 use super::config::{ExpertSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
 use crate::files;
@@ -8,6 +10,8 @@ use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
+use delta_net::Mixer;
+pub use delta_net::DeltaNetWeights;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -175,10 +179,15 @@ impl Weight {
 
     /// With the rows of each head in another order.
     fn reordered(&self, order: &[usize]) -> Weight {
-        let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
         let rows = (0..self.rows).map(|row| row - row % order.len() + order[row % order.len()]);
-        let bytes = Bytes::copy(rows.map(|row| &old[row * row_len..][..row_len]), old.len());
-        Weight { name: self.name.clone(), bytes, ..*self }
+        self.gathered(self.name.clone(), rows.collect())
+    }
+
+    /// A copy of some rows under a name of their own.
+    fn gathered(&self, name: String, rows: Vec<usize>) -> Weight {
+        let (old, row_len) = (self.byte_slice(), self.in_features * self.dtype.size());
+        let bytes = Bytes::copy(rows.iter().map(|row| &old[row * row_len..][..row_len]), rows.len() * row_len);
+        Weight { name, rows: rows.len(), bytes, ..*self }
     }
 
     /// Index of the first NaN or infinity.
@@ -191,7 +200,8 @@ impl Weight {
     }
 }
 
-/// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes in [`ModelSpec`]'s terms.
+/// The weights of one transformer layer, its matrices in `M` and its vectors in `V`; shapes in [`ModelSpec`]'s terms, those of a
+/// delta net's queries, keys and values in [`DeltaNetSpec`](super::config::DeltaNetSpec)'s.
 #[derive(Clone, Debug)]
 pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     /// `[hidden_size]`, of attention's input, unless norms are [`Norms::After`].
@@ -210,6 +220,10 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     /// `[hidden_size, num_attention_heads · head_dim]`
     pub o: M,
     pub o_bias: Option<V>,
+    /// As wide as o's input, by which it is multiplied: by the gate's sigmoid, in a delta net its silu.
+    pub output_gate: Option<M>,
+    pub output_gate_bias: Option<V>,
+    pub delta_net: Option<DeltaNetWeights<M, V>>,
     /// `[hidden_size]`, of attention's output, unless norms are [`Norms::Before`].
     pub post_attention_norm: Option<V>,
     /// `[hidden_size]`, of the feed-forward network's input, as `input_norm`.
@@ -275,13 +289,13 @@ impl Weights {
             }
         };
         let layers = (0..spec.layers.len()).map(|l| layer_weights(&index, spec, l)).collect::<Result<_, _>>()?;
-        let final_norm = index.vector(&index.text("norm.weight"), hidden)?;
+        let final_norm = index.vector(&index.text("norm.weight"), &[hidden])?;
         Ok(Weights { embedding, layers, final_norm, head, warnings })
     }
 
     /// Every matrix once (a tied head is not named again).
     pub fn matrices(&self) -> Vec<&Weight> {
-        let layers = self.layers.iter().flat_map(|l| l.products().chain(&l.router));
+        let layers = self.layers.iter().flat_map(|l| l.products().chain(l.small()));
         let head = (self.head.name != self.embedding.name).then_some(&self.head);
         std::iter::once(&self.embedding).chain(layers).chain(head).collect()
     }
@@ -295,7 +309,7 @@ impl Weights {
     /// experts that are not chosen.
     pub fn bytes_per_token(&self, spec: &ModelSpec, bytes: impl Fn(&Weight) -> usize) -> usize {
         let layer = |l: &LayerWeights| {
-            let all: usize = l.products().chain(&l.router).map(&bytes).sum();
+            let all: usize = l.products().chain(l.small()).map(&bytes).sum();
             let expert = |e: &Expert| [&e.gate, &e.up, &e.down].into_iter().map(&bytes).sum::<usize>();
             let idle = spec.experts.filter(|_| l.router.is_some()).map_or(0, |e| e.num_experts - e.num_experts_per_tok);
             all - idle * l.experts.first().map_or(0, expert)
@@ -323,7 +337,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let (q_rows, kv_rows) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
     let name = |part: &str| index.text(&format!("layers.{layer}.{part}"));
     let matrix = |part: &str, rows, width| index.matrix(&name(&format!("{part}.weight")), rows, width);
-    let vector = |present: bool, part: &str, width| present.then(|| index.vector(&name(part), width)).transpose();
+    let vector = |present: bool, part: &str, width| present.then(|| index.vector(&name(part), &[width])).transpose();
     let norm = |present, part: &str, width| vector(present, &format!("{part}.weight"), width);
     let bias = |present, part: &str, width| vector(present, &format!("{part}.bias"), width);
     // a matrix, or the rows from `at` on of the one that it is fused into, which has `all` rows
@@ -345,7 +359,29 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
             (Some(router), experts(index, &name("mlp.experts"), spec, hidden)?)
         }
     };
-    let (q, k, v) = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj");
+    let attention = || -> Result<Mixer, ModelError> {
+        let (k, v) = (qkv(q_rows, K, kv_rows)?, qkv(q_rows + kv_rows, V, kv_rows)?);
+        let o = matrix("self_attn.o_proj", hidden, q_rows)?;
+        if !spec.output_gate {
+            return Ok(([qkv(0, Q, q_rows)?, k, v, o], None, None));
+        }
+        let both = qkv(0, Q, 2 * q_rows)?;
+        let gate = both.gathered(name("self_attn.q_proj.gate"), half_of_heads(2 * q_rows, spec.head_dim, 1));
+        let q = both.gathered(both.name.clone(), half_of_heads(2 * q_rows, spec.head_dim, 0));
+        Ok(([q, k, v, o], Some(gate), None))
+    };
+    let delta_net = spec.delta_net.filter(|_| spec.layers[layer].delta_net);
+    let ([q, k, v, o], output_gate, delta_net) = match delta_net {
+        None => attention()?,
+        Some(net) => delta_net::read(index, &name("linear_attn"), &net, hidden)?,
+    };
+    let (attends, gated) = (delta_net.is_none(), output_gate.is_some());
+    let mut q_bias = bias(spec.qkv_bias && attends, Q, q_rows * if gated { 2 } else { 1 })?;
+    let mut output_gate_bias = None;
+    if let Some(both) = q_bias.as_mut().filter(|_| gated) {
+        let half = |which| half_of_heads(both.len(), spec.head_dim, which).into_iter().map(|i| both[i]).collect();
+        (output_gate_bias, *both) = (Some(half(1)), half(0));
+    }
     let (before, after) = (spec.norms != Norms::After, spec.norms != Norms::Before);
     // the norm of the feed-forward network's input is named by its place only where attention's output has a norm
     let feed_forward_norm = if after { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
@@ -353,19 +389,22 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         QkNorm::Whole => (q_rows, kv_rows),
         QkNorm::None | QkNorm::Head => (spec.head_dim, spec.head_dim),
     };
-    let has_qk_norm = spec.qk_norm != QkNorm::None;
+    let has_qk_norm = spec.qk_norm != QkNorm::None && attends;
     let mut weights = LayerWeights {
         input_norm: norm(before, "input_layernorm", hidden)?,
-        q: qkv(0, q, q_rows)?,
-        k: qkv(q_rows, k, kv_rows)?,
-        v: qkv(q_rows + kv_rows, v, kv_rows)?,
-        q_bias: bias(spec.qkv_bias, q, q_rows)?,
-        k_bias: bias(spec.qkv_bias, k, kv_rows)?,
-        v_bias: bias(spec.qkv_bias, v, kv_rows)?,
+        q,
+        k,
+        v,
+        q_bias,
+        k_bias: bias(spec.qkv_bias && attends, K, kv_rows)?,
+        v_bias: bias(spec.qkv_bias && attends, V, kv_rows)?,
         q_norm: norm(has_qk_norm, "self_attn.q_norm", q_norm)?,
         k_norm: norm(has_qk_norm, "self_attn.k_norm", k_norm)?,
-        o: matrix("self_attn.o_proj", hidden, q_rows)?,
-        o_bias: bias(spec.output_bias, "self_attn.o_proj", hidden)?,
+        o,
+        o_bias: bias(spec.output_bias && attends, "self_attn.o_proj", hidden)?,
+        output_gate,
+        output_gate_bias,
+        delta_net,
         post_attention_norm: norm(after, "post_attention_layernorm", hidden)?,
         feed_forward_norm: norm(before, feed_forward_norm, hidden)?,
         router,
@@ -376,10 +415,19 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         post_feed_forward_norm: norm(after, "post_feedforward_layernorm", hidden)?,
     };
     let turning = spec.rope[spec.layers[layer].rope].rotary_dim;
-    if turning > 0 && turning < spec.head_dim {
+    if attends && turning > 0 && turning < spec.head_dim {
         weights.reorder_heads(&head_order(spec.head_dim, turning));
     }
     Ok(weights)
+}
+
+const Q: &str = "self_attn.q_proj";
+const K: &str = "self_attn.k_proj";
+const V: &str = "self_attn.v_proj";
+
+/// The first (0) or second (1) half of every head's rows, where heads have a query and a gate of `head_dim` rows each.
+fn half_of_heads(rows: usize, head_dim: usize, which: usize) -> Vec<usize> {
+    (0..rows).filter(|row| row / head_dim % 2 == which).collect()
 }
 
 /// A layer's experts: matrices of their own, or all in two tensors of three dimensions.
@@ -410,10 +458,10 @@ fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> 
 }
 
 impl LayerWeights {
-    /// Every matrix but the router.
+    /// The matrices of all products but those of [`small`](Self::small) ones.
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
         let experts = self.experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
-        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(experts)
+        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.output_gate).chain(experts)
     }
 
     /// Puts the components of every query and key in another order, the same for both, which their products do not see.
@@ -511,10 +559,10 @@ impl TensorIndex {
         Ok(entry.weight(name, shape[0] * shape[1], shape[2], dtype))
     }
 
-    /// A norm weight or bias, checked to be finite.
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        let (entry, dtype) = self.entry(name, &[len])?;
-        let weight = entry.weight(name, 1, len, dtype);
+    /// A norm weight or bias, or a convolution's weights, checked to be finite.
+    fn vector(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+        let (entry, dtype) = self.entry(name, shape)?;
+        let weight = entry.weight(name, 1, shape.iter().product(), dtype);
         match weight.first_non_finite() {
             None => Ok(weight.elements().to_vec()),
             Some(index) => Err(ModelError::NotFinite { path: entry.file.path.clone(), tensor: name.to_owned(), index }),

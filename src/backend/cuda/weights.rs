@@ -132,6 +132,9 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     if weights.layers.iter().any(|layer| layer.router.is_some()) {
         return Err(CudaError::Unsupported("a mixture of experts: use --device cpu".to_owned()));
     }
+    if spec.delta_net.is_some() || spec.output_gate {
+        return Err(CudaError::Unsupported("gated delta nets and gated attention: use --device cpu".to_owned()));
+    }
     for Expert { gate, up, .. } in weights.layers.iter().flat_map(|layer| &layer.experts) {
         if dtype_on_device(gate.dtype) != dtype_on_device(up.dtype) {
             let message = format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name());
@@ -182,6 +185,9 @@ impl<'a> Uploader<'a> {
             k_norm: optional(&layer.k_norm)?,
             o: self.matrix(&layer.o)?,
             o_bias: optional(&times(&layer.o_bias))?,
+            output_gate: None,
+            output_gate_bias: None,
+            delta_net: None,
             post_attention_norm: optional(&layer.post_attention_norm)?,
             feed_forward_norm: optional(&layer.feed_forward_norm)?,
             router: None,
