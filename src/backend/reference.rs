@@ -6,6 +6,8 @@
 //! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T: what is computed with the token at position T as
 //! the input. A **name** is that of the part of the method which a function implements.
 
+mod delta_net;
+
 use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{
@@ -15,6 +17,7 @@ use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, QkNorm, Rotation};
 use crate::model::weights::{Expert, Weight};
 use crate::model::{ModelSpec, Weights};
+use delta_net::{Input, Inputs, State};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 
 /// The model, the sequences (by id), and the rows of the pass in flight.
@@ -29,11 +32,13 @@ pub struct ReferenceBackend {
 /// Keys (normed and rotated) or values by (layer, position), each `[G, head_dim]`.
 type Cache = HashMap<(usize, usize), Vec<f32>>;
 
-/// A sequence's KV cache, and its trace by position.
+/// A sequence's KV cache, what its delta nets have read and (by layer) remember of it, and its trace by position.
 #[derive(Clone, Default)]
 struct Sequence {
     keys: Cache,
     values: Cache,
+    inputs: Inputs,
+    states: HashMap<usize, State>,
     options: Option<TraceOptions>,
     trace: HashMap<usize, TracedRow>,
 }
@@ -60,8 +65,10 @@ struct PassRow {
     x: Vec<f32>,
     /// Normed and rotated: `[H, head_dim]`
     queries: Vec<f32>,
-    /// What the heads took from the values: `[H, head_dim]`
+    /// What the heads took from the values: `[H, head_dim]`; in a delta net what its memory answered.
     attended: Vec<f32>,
+    /// In layers with an output gate, as long as `attended`.
+    gate: Vec<f32>,
     /// Of a traced row, for every head so far: the entropy of its reweighted attention in nats, (l·H + h, its query).
     heads: Vec<(f32, (u32, Vec<f32>))>,
     attention: Vec<HeadAttention>,
@@ -84,18 +91,23 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// q, k, v = W norm(x) + b; q and k are rotated; k and v go to the cache.
+    /// q, k, v = W norm(x) + b; q and k are rotated; k and v go to the cache. A delta net's inputs are all kept.
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
-        for PassRow { row, x, queries, options, layers, .. } in &mut self.pass {
+        for PassRow { row, x, queries, gate, options, layers, .. } in &mut self.pass {
             layers.extend(options.filter(|options| options.layer_means).map(|_| x.clone()));
             let h = model.norm_or_copy(x, w.input_norm.as_deref());
+            *gate = w.output_gate.iter().flat_map(|w_g| model.linear(w_g, w.output_gate_bias.as_deref(), &h)).collect();
+            let Sequence { keys, values, inputs, .. } = &mut self.sequences[row.sequence.0];
+            if let Some(input) = model.delta_input(layer, &h) {
+                inputs.insert((layer, row.position), input);
+                continue;
+            }
             let q = model.linear(&w.q, w.q_bias.as_deref(), &h);
             let k = model.linear(&w.k, w.k_bias.as_deref(), &h);
             let v = model.linear(&w.v, w.v_bias.as_deref(), &h);
             *queries = model.rotate(layer, row.position, q, w.q_norm.as_deref());
             let k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
-            let Sequence { keys, values, .. } = &mut self.sequences[row.sequence.0];
             keys.insert((layer, row.position), k.iter().map(|x| self.cache_types.0.round(*x)).collect());
             values.insert((layer, row.position), v.iter().map(|x| self.cache_types.1.round(*x)).collect());
         }
@@ -106,13 +118,17 @@ impl Operations for ReferenceBackend {
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
         let model = &self.model;
         for PassRow { row, queries, attended, options, heads, attention, .. } in &mut self.pass {
-            let Sequence { keys, values, .. } = &self.sequences[row.sequence.0];
+            let Sequence { keys, values, inputs, states, .. } = &mut self.sequences[row.sequence.0];
+            if model.spec.layers[layer].delta_net {
+                *attended = model.recall(layer, inputs, row.position, states.entry(layer).or_default());
+                continue;
+            }
             attended.clear();
             for (h, query) in queries.chunks_exact(model.spec.head_dim).enumerate() {
                 let scores = model.scores(layer, h, query, keys, row.position);
                 attended.extend(model.weighted_mean(layer, h, &scores, values));
                 if let Some(options) = options {
-                    let id = (layer * model.spec.num_attention_heads + h) as u32;
+                    let id = (model.spec.place(layer) * model.spec.num_attention_heads + h) as u32;
                     let entropy = reweighted(&scores, options.rule, &self.gamma).1;
                     heads.push((entropy, (id, query.to_vec())));
                     if options.head_attention {
@@ -124,10 +140,13 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← x + W_o · attention.
+    /// x ← x + W_o · attention, gated where there is a gate.
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
-        for PassRow { x, attended, .. } in &mut self.pass {
+        for PassRow { x, attended, gate, .. } in &mut self.pass {
+            if w.output_gate.is_some() {
+                *attended = model.gated(layer, attended, gate);
+            }
             let h = model.linear(&w.o, w.o_bias.as_deref(), attended);
             model.add_residual(x, h, w.post_attention_norm.as_deref());
         }
@@ -201,9 +220,12 @@ impl Model {
 
     /// RMSNorm, x / √(mean(x²) + ε) · (offset + weight), all [n]. The offset is 1 in Gemma, which stores weight - 1.
     fn norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        let ModelSpec { rms_norm_eps, norm_weight_offset, .. } = self.spec;
-        let scale = 1.0 / (dot(x, x) / x.len() as f64 + f64::from(rms_norm_eps)).sqrt();
-        x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale) as f32 * (norm_weight_offset + w)).collect()
+        self.norm_from(x, weight, self.spec.norm_weight_offset)
+    }
+
+    fn norm_from(&self, x: &[f32], weight: &[f32], offset: f32) -> Vec<f32> {
+        let scale = 1.0 / (dot(x, x) / x.len() as f64 + f64::from(self.spec.rms_norm_eps)).sqrt();
+        x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale) as f32 * (offset + w)).collect()
     }
 
     /// A block's input: x, normed in all families but those that norm only a block's output.
@@ -369,9 +391,19 @@ impl Backend for ReferenceBackend {
         }
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
-            let (wanted, x, queries, attended) = ((pass.wanted)(i), Vec::new(), Vec::new(), Vec::new());
-            let (heads, attention, layers) = Default::default();
-            PassRow { row: *row, wanted, options, x, queries, attended, heads, attention, layers }
+            let (x, queries, attended, gate, heads, attention, layers) = Default::default();
+            PassRow {
+                row: *row,
+                wanted: (pass.wanted)(i),
+                options,
+                x,
+                queries,
+                attended,
+                gate,
+                heads,
+                attention,
+                layers,
+            }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())
@@ -435,7 +467,8 @@ impl Backend for ReferenceBackend {
         let (Sequence { keys, trace, options, .. }, heads) = (&self.sequences[id.0], self.spec().num_attention_heads);
         let (Some(traced), Some(options)) = (trace.get(&row), options) else { return Ok(Vec::new()) };
         let alpha = |(id, query): (&u32, &Vec<f32>)| {
-            let (layer, h) = (*id as usize / heads, *id as usize % heads);
+            let (place, h) = (*id as usize / heads, *id as usize % heads);
+            let layer = self.spec().attention_layers().nth(place).unwrap_or_default();
             reweighted(&self.model.scores(layer, h, query, keys, row), options.rule, &self.gamma).0
         };
         Ok(traced.selected.heads.iter().zip(&traced.queries).map(alpha).collect())
@@ -470,9 +503,9 @@ impl Backend for ReferenceBackend {
     }
 
     fn memory(&self, id: SequenceId) -> (usize, usize) {
-        let Sequence { keys, values, trace, .. } = &self.sequences[id.0];
+        let Sequence { keys, values, inputs, trace, .. } = &self.sequences[id.0];
         let numbers = |row: &TracedRow| row.hidden.len() + row.queries.iter().map(|q| 2 + q.len()).sum::<usize>();
-        let cached = keys.values().chain(values.values()).map(Vec::len);
+        let cached = keys.values().chain(values.values()).map(Vec::len).chain(inputs.values().map(Input::numbers));
         (4 * cached.sum::<usize>(), 4 * trace.values().map(numbers).sum::<usize>())
     }
 }

@@ -17,7 +17,7 @@ pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", 
 
 /// Golden models whose entropies were not made by the method's weights (a row's own token has one, and γ begins there): of
 /// these only what the model predicts is compared. `tests/data/tiny_families.jsonl` has entropies of the same families.
-const PREDICTIONS: [&str; 6] = ["gemma1", "gemma3_multimodal", "mistral", "smollm3", "olmo2", "qwen3moe"];
+const PREDICTIONS: [&str; 7] = ["gemma1", "gemma3_multimodal", "mistral", "smollm3", "olmo2", "qwen3moe", "qwen3_5"];
 
 /// A model with its results.
 pub struct Family {
@@ -62,7 +62,7 @@ pub fn families() -> Vec<Family> {
 
 /// Those that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = Family> {
-    families().into_iter().filter(|family| !family.name.contains("moe"))
+    families().into_iter().filter(|family| !["moe", "qwen3_5"].iter().any(|name| family.name.contains(name)))
 }
 
 /// Writes the weights that `tests/peers/tiny_families.py` gives to transformers, where it says so.
