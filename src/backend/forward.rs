@@ -28,7 +28,7 @@ pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, B
     Ok(mean)
 }
 
-/// [`run`], with a call of `attended` after the attention of each layer.
+/// [`run`], with a call of `attended` after the attention of each layer that has it.
 fn run_observed<O: Operations + ?Sized>(
     pass: &mut O,
     mut attended: impl FnMut(&mut O, usize) -> Result<(), BackendError>,
@@ -37,7 +37,9 @@ fn run_observed<O: Operations + ?Sized>(
     for layer in 0..pass.spec().layers.len() {
         pass.project_qkv(layer)?;
         pass.attend(layer)?;
-        attended(pass, layer)?;
+        if !pass.spec().layers[layer].delta_net {
+            attended(pass, layer)?;
+        }
         pass.project_output(layer)?;
         pass.feed_forward(layer)?;
     }

@@ -117,7 +117,7 @@ pub struct HeadAttention {
 /// The selected heads of a traced row, lowest entropy first (ties: lower id).
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct HeadRecord {
-    /// l·H + h
+    /// l·H + h, where l is the layer's place among those with attention.
     pub heads: Vec<u32>,
     /// In nats, aligned with `heads`.
     pub entropies: Vec<f32>,
@@ -149,6 +149,8 @@ pub struct ExpectedMemory {
     pub cache: usize,
     /// Of one position.
     pub cache_row: usize,
+    /// Of the states of delta nets, copies included.
+    pub states: usize,
     pub trace: usize,
     pub trace_row: usize,
     /// Scratch memory of passes of any size, where it is allocated beforehand.
@@ -166,6 +168,8 @@ pub enum BackendError {
     NotFinite { position: usize },
     #[error("the hidden state at position {position} is not finite: {source}")]
     BadWeights { position: usize, source: ModelError },
+    #[error("the sequence cannot go on at position {position}: its delta nets' states there are not held")]
+    NotHeld { position: usize },
     #[error("{what} is not available on {device}; use --device cpu")]
     Unsupported { what: &'static str, device: String },
     #[error(transparent)]
@@ -213,10 +217,10 @@ pub trait Operations {
     /// x = E\[token\] (· embedding scale): the residual stream, `[rows, hidden_size]`.
     fn embed(&mut self) -> Result<(), BackendError>;
 
-    /// q, k, v = W · norm(x) (+ bias, normed per head), rotated; k and v go to the cache.
+    /// q, k, v = W · norm(x) (+ bias, normed per head), rotated; k and v go to the cache. In a delta net: convolved, not rotated.
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError>;
 
-    /// Streaming attention over the cache; the heads of lowest entropy are kept for recorded rows.
+    /// Streaming attention over the cache; the heads of lowest entropy are kept for recorded rows. In a delta net: the delta rule.
     fn attend(&mut self, layer: usize) -> Result<(), BackendError>;
 
     /// x += (norm of) W_o · attention.
@@ -268,13 +272,27 @@ pub trait Backend: Operations {
     }
 
     /// A new sequence, with a trace of its own if `trace` is given, whose first `positions` keys and values are a copy of
-    /// another's.
+    /// another's. As with rows that overwrite earlier ones, [`resumes_at`](Backend::resumes_at) says of which positions that can be.
     fn fork(
         &mut self,
         sequence: SequenceId,
         positions: usize,
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError>;
+
+    /// The largest number of the sequence's tokens, up to `positions`, after which it can be forked or its rows overwritten: with
+    /// delta nets, after which their states are held. Whoever wants to go on at `positions` enters the tokens from there on again.
+    fn resumes_at(&self, _sequence: SequenceId, positions: usize) -> usize {
+        positions
+    }
+
+    /// Announces that the sequence, which has not reached `positions` tokens yet, is expected to be forked there.
+    fn expect_fork(&mut self, _sequence: SequenceId, _positions: usize) {}
+
+    /// Whether it costs nothing to overwrite the last few rows of a sequence: not with delta nets.
+    fn rewinds(&self) -> bool {
+        self.spec().delta_net.is_none()
+    }
 
     /// Whether a row gets the same bits in a pass of any width, so that how much of a prompt is taken from another
     /// sequence's cache changes nothing.
@@ -292,7 +310,7 @@ pub trait Backend: Operations {
     fn close(&mut self, sequence: SequenceId);
 
     /// Begins a pass of at most [`max_rows`](Backend::max_rows) rows. A row may overwrite an earlier position of its
-    /// sequence; what was cached after it is then stale.
+    /// sequence; what was cached after it is then stale. With delta nets, a sequence's rows stand together, at consecutive positions.
     ///
     /// # Errors
     /// A token id beyond the vocabulary, a sequence that is not open, or memory that the device does not have.
@@ -354,7 +372,7 @@ pub trait Backend: Operations {
     /// Bytes that one sequence of this many positions will take, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let (spec, (k, v)) = (self.spec(), self.cache_types());
-        let elements = spec.layers.len() * spec.num_key_value_heads * spec.head_dim;
+        let elements = spec.attention_layers().count() * spec.num_key_value_heads * spec.head_dim;
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
         let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
         let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size) + heads;
@@ -362,7 +380,12 @@ pub trait Backend: Operations {
         // a sum in f64 and the last row in f32
         let sums = if trace.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };
         let (cache, trace, working) = (positions * cache_row, positions * row + sums, self.working_memory());
-        ExpectedMemory { cache, cache_row, trace, trace_row: row, working }
+        ExpectedMemory { cache, cache_row, states: self.state_memory(positions), trace, trace_row: row, working }
+    }
+
+    /// Bytes that the states of a sequence of this many positions will take, copies included.
+    fn state_memory(&self, _positions: usize) -> usize {
+        0
     }
 
     /// Bytes that are held for passes of any size.

@@ -87,29 +87,47 @@ impl CpuBackend {
 
     /// Offers every head of a layer to the traced rows' selections.
     fn select_heads(&mut self, layer: usize) {
-        let (heads, head_dim) = (self.spec.num_attention_heads, self.spec.head_dim);
+        let (heads, head_dim, place) = (self.spec.num_attention_heads, self.spec.head_dim, self.spec.place(layer));
         for (row, selection) in self.pass.selections.iter_mut().enumerate() {
             let Some(selection) = selection else { continue };
             for head in 0..heads {
                 let index = row * heads + head;
                 let query = &self.pass.q[index * head_dim..(index + 1) * head_dim];
-                selection.offer((layer * heads + head) as u32, &self.pass.states[index], query);
+                selection.offer((place * heads + head) as u32, &self.pass.states[index], query);
             }
         }
     }
 }
 
-/// gate ← act(gate) ⊙ up, both `[rows, inner]`.
-pub(super) fn activate(pool: &ThreadPool, isa: Isa, by: Activation, gate: &mut [f32], up: &[f32], inner: usize) {
-    let activate = match by {
+/// x ← act(x) ⊙ y
+pub(super) fn activation(by: Activation) -> fn(Isa, &mut [f32], &[f32]) {
+    match by {
         Activation::Silu => norm::silu_mul,
         Activation::GeluTanh => norm::gelu_tanh_mul,
-    };
+    }
+}
+
+/// gate ← act(gate) ⊙ up, both `[rows, inner]`.
+pub(super) fn activate(pool: &ThreadPool, isa: Isa, by: Activation, gate: &mut [f32], up: &[f32], inner: usize) {
+    let activate = activation(by);
     each_row(pool, gate, inner, &|row, gate| activate(isa, gate, &up[row * inner..(row + 1) * inner]));
 }
 
+/// x ← x ⊙ sigmoid(gate), in a delta net norm(x) ⊙ silu(gate), head by head: both `[rows, o.in_features]`.
+fn gate_heads(pool: &ThreadPool, isa: Isa, l: &LayerWeights, x: &mut [f32], gate: &[f32], eps: f32) {
+    let width = l.o.in_features;
+    each_row(pool, x, width, &|row, x| {
+        if let Some(net) = &l.delta_net {
+            for head in x.chunks_exact_mut(net.norm.len()) {
+                norm::rms_norm_in_place(isa, head, &net.norm, 0.0, eps);
+            }
+        }
+        norm::gate(isa, x, &gate[row * width..(row + 1) * width], l.delta_net.is_some());
+    });
+}
+
 /// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads when there are many.
-fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+pub(super) fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let rows = data.len() / width;
     if rows < 4 {
         return data.chunks_exact_mut(width).enumerate().for_each(|(row, part)| f(row, part));
@@ -138,9 +156,15 @@ impl Operations for CpuBackend {
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         self.pass.note_layer();
         self.norm_input(|l| l.input_norm.as_deref(), layer);
+        if let Some(net) = self.spec.delta_net.filter(|_| self.spec.layers[layer].delta_net) {
+            self.project_delta_net(layer, &net);
+            return Ok(());
+        }
         let (isa, n) = (self.options.isa, self.pass.rows.len());
         let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
-        let [mut q, mut k, mut v] = [&mut self.pass.q, &mut self.pass.k, &mut self.pass.v].map(std::mem::take);
+        let pass = &mut self.pass;
+        let [mut q, mut k, mut v, mut gate] =
+            [&mut pass.q, &mut pass.k, &mut pass.v, &mut pass.output_gate].map(std::mem::take);
         let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Scores));
         let width = self.spec.hidden_size;
         let mut for_values = None;
@@ -149,11 +173,16 @@ impl Operations for CpuBackend {
             round_inputs(h, width, l.v.elements(), self.terms(Output::Values));
         }
         round_inputs(&mut self.pass.h, width, l.q.elements(), terms);
-        let mut jobs = [
+        let mut jobs = vec![
             Job { w: self.packed.matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
             Job { w: self.packed.matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
             Job { w: self.packed.matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
         ];
+        if let Some(w) = &l.output_gate {
+            gate.resize(n * q_width, 0.0);
+            let bias = l.output_gate_bias.as_deref();
+            jobs.push(Job { w: self.packed.matrix(w), bias, y: &mut gate, y_stride: q_width });
+        }
         match &for_values {
             None => matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n),
             Some(h) => {
@@ -170,21 +199,29 @@ impl Operations for CpuBackend {
                 round_operands(&mut k);
             }
         }
+        let place = self.spec.place(layer);
         for (i, row) in self.pass.rows.iter().enumerate() {
             if let Some(sequence) = &mut self.sequences[row.sequence.0] {
                 let part = i * kv_width..(i + 1) * kv_width;
-                sequence.cache.write(layer, row.position, &k[part.clone()], &v[part]);
+                sequence.cache.write(place, row.position, &k[part.clone()], &v[part]);
             }
         }
-        (self.pass.q, self.pass.k, self.pass.v) = (q, k, v);
+        (self.pass.q, self.pass.k, self.pass.v, self.pass.output_gate) = (q, k, v, gate);
         Ok(())
     }
 
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
+        let delta_net = self.spec.delta_net.filter(|_| self.spec.layers[layer].delta_net);
+        if let Some(net) = &delta_net {
+            self.attend_delta_net(layer, net);
+        }
         if layer + 1 == self.spec.layers.len() {
             self.pass.keep_wanted(&self.spec);
         }
-        let shape = self.shape(layer);
+        if delta_net.is_some() {
+            return Ok(());
+        }
+        let shape = self.shape(self.spec.place(layer));
         let rows: Vec<AttentionRow> = (self.pass.rows.iter().zip(&self.pass.selections))
             .filter_map(|(row, selection)| {
                 let cache = &self.sequences[row.sequence.0].as_ref()?.cache;
@@ -194,6 +231,7 @@ impl Operations for CpuBackend {
             })
             .collect();
         let pass = &mut self.pass;
+        pass.attended.resize(pass.q.len(), 0.0);
         attention::attend(&self.pool, self.options.isa, &shape, &rows, &pass.q, &mut pass.attended, &mut pass.states);
         self.select_heads(layer);
         Ok(())
@@ -203,6 +241,9 @@ impl Operations for CpuBackend {
         let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Values));
         let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let pass = &mut self.pass;
+        if l.output_gate.is_some() {
+            gate_heads(&self.pool, isa, l, &mut pass.attended, &pass.output_gate, self.spec.rms_norm_eps);
+        }
         round_inputs(&mut pass.attended, l.o.in_features, l.o.elements(), terms);
         matmul(&self.pool, isa, &self.packed.matrix(&l.o), &pass.attended, n, &mut pass.h, width, l.o_bias.as_deref());
         self.add_residual(|l| l.post_attention_norm.as_deref(), layer);

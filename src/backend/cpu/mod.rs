@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod cache;
+mod delta_net;
 mod experts;
 mod input_rounding;
 mod layer;
@@ -11,6 +12,7 @@ mod packed;
 mod pass;
 mod predict;
 pub mod simd;
+mod states;
 pub mod threads;
 pub mod trace;
 
@@ -28,6 +30,7 @@ use matmul::matmul;
 use packed::Packed;
 use pass::PassState;
 use simd::Isa;
+use states::States;
 use std::ops::Range;
 use std::sync::Arc;
 use threads::{Disjoint, ThreadPool};
@@ -81,6 +84,8 @@ pub struct CpuBackend {
 
 struct Sequence {
     cache: KvCache,
+    /// In models with delta nets.
+    states: Option<States>,
     trace: Option<Trace>,
 }
 
@@ -102,6 +107,12 @@ impl CpuBackend {
         }
     }
 
+    /// Of all delta nets, after one token.
+    fn bytes_of_states(&self) -> usize {
+        let layers = self.spec.layers.len() - self.spec.attention_layers().count();
+        self.spec.delta_net.map_or(0, |net| States::bytes_of_one(&net, layers))
+    }
+
     fn sequence(&self, id: SequenceId) -> Option<&Sequence> {
         self.sequences.get(id.0)?.as_ref()
     }
@@ -116,14 +127,16 @@ impl CpuBackend {
     /// Takes the maximum of `row` and α' of one traced head, position by position.
     fn accumulate(&self, cache: &KvCache, selected: &Selected, row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
-        let (layer, head) = (selected.head as usize / heads, selected.head as usize % heads);
+        let (place, head) = (selected.head as usize / heads, selected.head as usize % heads);
         let traced = RowHead { head, query: selected.query, max: selected.max, sum: selected.sum };
-        attention::accumulate_row(self.options.isa, &self.shape(layer), cache, &traced, row);
+        attention::accumulate_row(self.options.isa, &self.shape(place), cache, &traced, row);
     }
 
-    fn shape(&self, layer: usize) -> AttentionShape {
+    /// Of the layer at this place among those with attention.
+    fn shape(&self, place: usize) -> AttentionShape {
+        let layer = self.spec.attention_layers().nth(place).unwrap_or_default();
         AttentionShape {
-            layer,
+            layer: place,
             heads: self.spec.num_attention_heads,
             kv_heads: self.spec.num_key_value_heads,
             head_dim: self.spec.head_dim,
@@ -163,8 +176,10 @@ impl Backend for CpuBackend {
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
         let s = &self.spec;
         let (k, v) = (self.options.k_cache, self.options.v_cache);
+        let layers = s.attention_layers().count();
         let sequence = Sequence {
-            cache: KvCache::new(s.layers.len(), s.num_key_value_heads, s.head_dim, k, v),
+            cache: KvCache::new(layers, s.num_key_value_heads, s.head_dim, k, v),
+            states: s.delta_net.as_ref().map(|net| States::new(net, s.layers.len() - layers)),
             trace: trace.map(|options| Trace::new(options, s.head_dim, s.hidden_size)),
         };
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
@@ -181,12 +196,28 @@ impl Backend for CpuBackend {
         positions: usize,
         trace: Option<TraceOptions>,
     ) -> Result<SequenceId, BackendError> {
-        let cache = self.sequences[sequence.0].as_ref().map(|s| s.cache.prefix(positions));
+        let forked = self.sequences[sequence.0].as_ref().map(|s| (s.cache.prefix(positions), s.states.clone()));
         let id = self.open(trace)?;
-        if let (Some(copy), Some(sequence)) = (cache, &mut self.sequences[id.0]) {
-            sequence.cache = copy;
+        if let (Some(copy), Some(sequence)) = (forked, &mut self.sequences[id.0]) {
+            (sequence.cache, sequence.states) = copy;
+            if sequence.states.as_mut().is_some_and(|states| !states.resume(positions)) {
+                self.close(id);
+                return Err(BackendError::NotHeld { position: positions });
+            }
         }
         Ok(id)
+    }
+
+    fn resumes_at(&self, sequence: SequenceId, positions: usize) -> usize {
+        let states = self.sequence(sequence).and_then(|s| s.states.as_ref());
+        states.map_or(positions, |states| states.resumes_at(positions))
+    }
+
+    fn expect_fork(&mut self, sequence: SequenceId, positions: usize) {
+        let sequence = self.sequences.get_mut(sequence.0).and_then(Option::as_mut);
+        if let Some(states) = sequence.and_then(|sequence| sequence.states.as_mut()) {
+            states.expect_fork(positions);
+        }
     }
 
     fn is_bit_equal_at_any_width(&self) -> bool {
@@ -208,7 +239,10 @@ impl Backend for CpuBackend {
         if let Some(bad) = rows.iter().find(|r| r.token as usize >= spec.vocab_size) {
             return Err(BackendError::TokenRange { token: bad.token, vocab_size: spec.vocab_size });
         }
-        let sequences = &mut self.sequences;
+        if spec.delta_net.is_some() {
+            self.begin_delta_nets(rows, pass.record)?;
+        }
+        let (spec, sequences) = (&self.spec, &mut self.sequences);
         let selections = rows.iter().map(|row| {
             let sequence = sequences[row.sequence.0].as_mut()?;
             sequence.cache.reserve(row.position + 1);
@@ -284,7 +318,7 @@ impl Backend for CpuBackend {
 
     fn attention_rows(&mut self, sequence: SequenceId, rows: &[usize]) -> Result<Vec<Vec<f32>>, BackendError> {
         let mut result: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row + 1]).collect();
-        let Some(Sequence { cache, trace: Some(trace) }) = self.sequence(sequence) else { return Ok(result) };
+        let Some(Sequence { cache, trace: Some(trace), .. }) = self.sequence(sequence) else { return Ok(result) };
         let slots = Disjoint::new(&mut result);
         self.pool.run(rows.len(), &|i| {
             // SAFETY: one task per row.
@@ -297,7 +331,7 @@ impl Backend for CpuBackend {
     }
 
     fn head_rows(&mut self, sequence: SequenceId, row: usize) -> Result<Vec<Vec<f32>>, BackendError> {
-        let Some(Sequence { cache, trace: Some(trace) }) = self.sequence(sequence) else { return Ok(Vec::new()) };
+        let Some(Sequence { cache, trace: Some(trace), .. }) = self.sequence(sequence) else { return Ok(Vec::new()) };
         let selected = trace.selected(row);
         let mut result = vec![vec![0.0; row + 1]; selected.len()];
         let slots = Disjoint::new(&mut result);
@@ -310,7 +344,7 @@ impl Backend for CpuBackend {
     }
 
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
-        let (pass, spec, shape) = (&self.pass, &self.spec, self.shape(layer));
+        let (pass, spec, shape) = (&self.pass, &self.spec, self.shape(self.spec.place(layer)));
         let row = &pass.rows[pass.index(0)?];
         let mut sum = vec![0.0; row.position + 1];
         let Some(Sequence { cache, .. }) = self.sequence(row.sequence) else { return Ok(sum) };
@@ -338,12 +372,18 @@ impl Backend for CpuBackend {
         Ok(positions.iter().flat_map(|p| answer.clone().map(move |a| cosine(*p, a).unwrap_or(0.0))).collect())
     }
 
+    fn state_memory(&self, positions: usize) -> usize {
+        // those after the last token, those where the response begins, and one for every interval
+        self.bytes_of_states() * (2 + positions / states::INTERVAL)
+    }
+
     fn working_memory(&self) -> usize {
         self.packed.bytes()
     }
 
     fn memory(&self, sequence: SequenceId) -> (usize, usize) {
         let Some(sequence) = self.sequence(sequence) else { return (0, 0) };
-        (sequence.cache.bytes(), sequence.trace.as_ref().map_or(0, Trace::bytes))
+        let states = sequence.states.as_ref().map_or(0, |states| states.count() * self.bytes_of_states());
+        (sequence.cache.bytes() + states, sequence.trace.as_ref().map_or(0, Trace::bytes))
     }
 }

@@ -31,6 +31,12 @@ pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], offset: f32, e
     mean
 }
 
+/// x = scale · x / √(Σ x² + 1e-6), in place: the length of a delta net's queries and keys.
+pub fn unit(isa: Isa, x: &mut [f32], scale: f32) {
+    let scale = scale / (isa.run(SumOfSquares(x)) as f32 + 1e-6).sqrt();
+    x.iter_mut().for_each(|x| *x *= scale);
+}
+
 struct SumOfSquares<'a>(&'a [f32]);
 
 impl Kernel for SumOfSquares<'_> {
@@ -86,7 +92,7 @@ struct SiluMul;
 impl Elementwise for SiluMul {
     #[inline(always)]
     unsafe fn apply<S: Simd>(self, x: S::V, with: S::V) -> S::V {
-        // SAFETY: the caller's promise; so in the two below.
+        // SAFETY: the caller's promise; so in the three below.
         unsafe { S::mul(times_sigmoid::<S>(x, x), with) }
     }
 }
@@ -111,6 +117,25 @@ impl Elementwise for Capped {
     unsafe fn apply<S: Simd>(self, x: S::V, _: S::V) -> S::V {
         unsafe { capped::<S>(x, self.0) }
     }
+}
+
+/// x·sigmoid(gate), or x·silu(gate)
+#[derive(Clone, Copy)]
+struct Gated {
+    silu: bool,
+}
+
+impl Elementwise for Gated {
+    #[inline(always)]
+    unsafe fn apply<S: Simd>(self, x: S::V, with: S::V) -> S::V {
+        unsafe { S::mul(x, times_sigmoid::<S>(if self.silu { with } else { S::splat(1.0) }, with)) }
+    }
+}
+
+/// x = x·sigmoid(gate), or x·silu(gate).
+pub fn gate(isa: Isa, x: &mut [f32], gate: &[f32], silu: bool) {
+    assert_eq!(x.len(), gate.len());
+    isa.run(Update { x, with: Some(gate), f: Gated { silu } });
 }
 
 /// gate = silu(gate)·up, where silu(x) = x / (1 + e^-x).

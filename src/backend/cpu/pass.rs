@@ -1,6 +1,7 @@
 //! The state of the running pass.
 
 use super::attention::HeadState;
+use super::delta_net::DeltaRows;
 use super::trace::Selection;
 use crate::backend::{BackendError, Pass, Row};
 use crate::model::ModelSpec;
@@ -22,6 +23,9 @@ pub struct PassState {
     /// `[rows, heads · head_dim]`: queries, and the attention's output
     pub q: Vec<f32>,
     pub attended: Vec<f32>,
+    /// As wide as what `attended` gives to a layer's o, which delta nets have widths of their own for.
+    pub output_gate: Vec<f32>,
+    pub delta: DeltaRows,
     /// `[rows, kv_heads · head_dim]`
     pub k: Vec<f32>,
     pub v: Vec<f32>,
@@ -44,7 +48,6 @@ impl PassState {
             (&mut self.x, spec.hidden_size),
             (&mut self.h, spec.hidden_size),
             (&mut self.q, q),
-            (&mut self.attended, q),
             (&mut self.k, kv),
             (&mut self.v, kv),
             (&mut self.gate, spec.intermediate_size),
@@ -84,12 +87,16 @@ impl PassState {
         if n == self.rows.len() {
             return;
         }
-        let (q_width, hidden) = (spec.num_attention_heads * spec.head_dim, spec.hidden_size);
+        for buffer in [&mut self.q, &mut self.x, &mut self.attended, &mut self.output_gate] {
+            let width = buffer.len() / self.rows.len();
+            for (to, &from) in self.kept.iter().enumerate() {
+                buffer.copy_within(from * width..(from + 1) * width, to * width);
+            }
+            buffer.truncate(n * width);
+        }
         for (to, &from) in self.kept.iter().enumerate() {
             self.rows.swap(to, from);
             self.selections.swap(to, from);
-            self.q.copy_within(from * q_width..(from + 1) * q_width, to * q_width);
-            self.x.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
         }
         self.rows.truncate(n);
         self.selections.truncate(n);

@@ -329,6 +329,7 @@ impl Sequences {
         ExpectedMemory {
             cache: [shape.k, shape.v].map(|t| rounded(shape.bytes(capacity, t))).iter().sum(),
             cache_row: shape.bytes(1, shape.k) + shape.bytes(1, shape.v),
+            states: 0,
             trace: rounded(trace.bytes) + sums,
             trace_row: trace.widths.iter().sum(),
             working: 0,

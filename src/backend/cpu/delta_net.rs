@@ -1,0 +1,292 @@
+//! Gated delta nets: convolutions over the last rows, and the delta rule, whose formulas `reference/delta_net.rs` has. Rows of a
+//! sequence come one after the other, whatever the width of their pass, and a column of a state depends on no other: so heads are
+//! computed in parallel, sixteen columns at a time, which stay in the first-level cache from row to row.
+
+use super::cache::value_stride;
+use super::input_rounding::{Output, round_inputs};
+use super::layer::{activation, each_row};
+use super::matmul::{Job, matmul_many};
+use super::simd::{Kernel, LANES, Simd};
+use super::states::LayerState;
+use super::threads::Disjoint;
+use super::{CpuBackend, norm};
+use crate::backend::{BackendError, Row};
+use crate::model::config::DeltaNetSpec;
+use crate::model::weights::DeltaNetWeights;
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows of one sequence that follow each other, up to one after which the states are kept.
+struct Segment {
+    rows: Range<usize>,
+    /// Of the run of segments that it belongs to.
+    first: usize,
+    keep: bool,
+}
+
+/// What a pass holds of its delta nets; widths in [`DeltaNetSpec`]'s terms.
+#[derive(Default)]
+pub struct DeltaRows {
+    /// In rounds: those of one round are of different sequences.
+    rounds: Vec<Vec<Segment>>,
+    /// First row of each row's run.
+    firsts: Vec<usize>,
+    /// Queries, keys and values, before and after their convolutions.
+    raw: [Vec<f32>; 3],
+    mixed: [Vec<f32>; 3],
+    /// `[rows, num_value_heads]`, both
+    a: Vec<f32>,
+    b: Vec<f32>,
+}
+
+impl CpuBackend {
+    /// Goes back to the states before each sequence's first row, and notes where states are to be kept.
+    pub(super) fn begin_delta_nets(&mut self, rows: &[Row], record: bool) -> Result<(), BackendError> {
+        let delta = &mut self.pass.delta;
+        (delta.rounds, delta.firsts) = Default::default();
+        let (mut seen, mut round) = (HashSet::new(), 0);
+        for (i, row) in rows.iter().enumerate() {
+            let Some(states) = self.sequences[row.sequence.0].as_mut().and_then(|s| s.states.as_mut()) else {
+                delta.firsts.push(i);
+                continue;
+            };
+            let follows = |before: &Row| before.sequence == row.sequence && before.position + 1 == row.position;
+            let begins = i == 0 || !follows(&rows[i - 1]);
+            if begins {
+                if !seen.insert(row.sequence) || !states.resume(row.position) {
+                    return Err(BackendError::NotHeld { position: row.position });
+                }
+                round = 0;
+            }
+            delta.firsts.push(if begins { i } else { delta.firsts[i - 1] });
+            if round == delta.rounds.len() {
+                delta.rounds.push(Vec::new());
+            }
+            let (segments, first) = (&mut delta.rounds[round], delta.firsts[i]);
+            match segments.last_mut().filter(|segment| segment.rows.end == i && segment.first == first) {
+                Some(segment) => segment.rows.end = i + 1,
+                None => segments.push(Segment { rows: i..i + 1, first, keep: false }),
+            }
+            if let Some(segment) = segments.last_mut().filter(|_| record && states.keeps(row.position + 1)) {
+                segment.keep = true;
+                round += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gate, rates, and queries, keys and values after their convolutions, of h.
+    pub(super) fn project_delta_net(&mut self, layer: usize, net: &DeltaNetSpec) {
+        let (weights, terms, place) = (self.weights.clone(), self.terms(Output::Values), self.spec.place(layer));
+        let l = &weights.layers[layer];
+        let (Some(w), Some(gate)) = (&l.delta_net, &l.output_gate) else { return };
+        let (isa, n, pool, pass) = (self.options.isa, self.pass.rows.len(), &self.pool, &mut self.pass);
+        let (delta, widths) = (&mut pass.delta, net.widths());
+        let [q, k, v] = &mut delta.raw;
+        let mut jobs = Vec::with_capacity(6);
+        let outputs = [
+            (&l.q, q),
+            (&l.k, k),
+            (&l.v, v),
+            (gate, &mut pass.output_gate),
+            (&w.a, &mut delta.a),
+            (&w.b, &mut delta.b),
+        ];
+        for (w, y) in outputs {
+            y.resize(n * w.rows, 0.0);
+            jobs.push(Job { w: self.packed.matrix(w), bias: None, y, y_stride: w.rows });
+        }
+        round_inputs(&mut pass.h, self.spec.hidden_size, l.q.elements(), terms);
+        matmul_many(pool, isa, &mut jobs, &pass.h, n);
+        let (activate, ones) = (activation(self.spec.activation), vec![1.0; widths[0].max(widths[2])]);
+        let (sequences, rows, firsts) = (&self.sequences, &pass.rows, &delta.firsts);
+        for (part, (mixed, raw)) in delta.mixed.iter_mut().zip(&delta.raw).enumerate() {
+            let width = widths[part];
+            mixed.resize(n * width, 0.0);
+            each_row(pool, mixed, width, &|row, out| {
+                let Some(states) = sequences[rows[row].sequence.0].as_ref().and_then(|s| s.states.as_ref()) else {
+                    return;
+                };
+                let before = &states.layer(place).inputs[part];
+                convolve(before, &raw[firsts[row] * width..(row + 1) * width], &w.conv[part], out);
+                activate(isa, out, &ones[..width]);
+                for head in out.chunks_exact_mut(net.key_head_dim).filter(|_| part < 2) {
+                    norm::unit(isa, head, if part == 0 { (net.key_head_dim as f32).sqrt().recip() } else { 1.0 });
+                }
+            });
+        }
+    }
+
+    /// The delta rule over the rows of every sequence.
+    pub(super) fn attend_delta_net(&mut self, layer: usize, net: &DeltaNetSpec) {
+        let (weights, isa, place) = (self.weights.clone(), self.options.isa, self.spec.place(layer));
+        let Some(w) = &weights.layers[layer].delta_net else { return };
+        let (pass, heads, width) = (&mut self.pass, net.num_value_heads, net.widths()[2]);
+        let rates = rates(w, &pass.delta.a, &pass.delta.b);
+        pass.attended.resize(pass.rows.len() * width, 0.0);
+        let out = Disjoint::new(&mut pass.attended);
+        for segments in &pass.delta.rounds {
+            let sequence = |segment: &Segment| pass.rows[segment.rows.start].sequence.0;
+            let mut taken: Vec<Arc<LayerState>> = Vec::with_capacity(segments.len());
+            for segment in segments {
+                let states = self.sequences[sequence(segment)].as_mut().and_then(|s| s.states.as_mut());
+                taken.push(states.map(|states| states.take(place)).unwrap_or_default());
+            }
+            let states: Vec<&mut LayerState> = taken.iter_mut().map(Arc::make_mut).collect();
+            let mut memories = Vec::with_capacity(states.len());
+            for (segment, LayerState { inputs, memory }) in segments.iter().zip(states) {
+                for (part, inputs) in inputs.iter_mut().enumerate() {
+                    let (width, len) = (net.widths()[part], inputs.len());
+                    let raw = &pass.delta.raw[part][segment.rows.start * width..segment.rows.end * width];
+                    inputs.extend_from_slice(&raw[raw.len().saturating_sub(len)..]);
+                    inputs.drain(..inputs.len() - len);
+                }
+                memories.push(Disjoint::new(memory));
+            }
+            let (mixed, rates, out) = (&pass.delta.mixed, &rates[..], &out);
+            let head_len = net.key_head_dim * value_stride(net.value_head_dim);
+            self.pool.run(segments.len() * heads, &|task| {
+                let (index, head) = (task / heads, task % heads);
+                // SAFETY: one task for each head of each state.
+                let memory = unsafe { memories[index].slice(head * head_len..(head + 1) * head_len) };
+                isa.run(DeltaRule { net, head, rows: segments[index].rows.clone(), mixed, rates, memory, out });
+            });
+            drop(memories);
+            for (segment, state) in segments.iter().zip(taken) {
+                let tokens = pass.rows[segment.rows.end - 1].position + 1;
+                if let Some(states) = self.sequences[sequence(segment)].as_mut().and_then(|s| s.states.as_mut()) {
+                    states.put(place, state, tokens, segment.keep);
+                }
+            }
+        }
+    }
+}
+
+/// α and β of every row and head.
+fn rates(w: &DeltaNetWeights, a: &[f32], b: &[f32]) -> Vec<(f32, f32)> {
+    let heads = w.a_log.len();
+    let rate = |(i, (a, b)): (usize, (&f32, &f32))| {
+        let time = f64::from(*a) + f64::from(w.dt_bias[i % heads]);
+        let softplus = if time > 20.0 { time } else { time.exp().ln_1p() };
+        let alpha = (-f64::from(w.a_log[i % heads]).exp() * softplus).exp();
+        (alpha as f32, (1.0 / (1.0 + f64::from(-b).exp())) as f32)
+    };
+    a.iter().zip(b).enumerate().map(rate).collect()
+}
+
+/// out = Σ_t w_t x_t of every component, for the last rows x that w `[conv_kernel_dim, components]` has; `raw` ends with the row's
+/// own, and `before` has those before its first.
+fn convolve(before: &[f32], raw: &[f32], w: &[f32], out: &mut [f32]) {
+    let width = out.len();
+    out.fill(0.0);
+    let rows = before.chunks_exact(width).chain(raw.chunks_exact(width));
+    let taps = w.chunks_exact(width);
+    for (x, w) in rows.skip(raw.len() / width - 1).zip(taps) {
+        out.iter_mut().zip(x).zip(w).for_each(|((out, x), w)| *out += w * x);
+    }
+}
+
+/// The delta rule of one head over consecutive rows of one sequence.
+struct DeltaRule<'a> {
+    net: &'a DeltaNetSpec,
+    head: usize,
+    rows: Range<usize>,
+    /// Queries, keys and values of the pass.
+    mixed: &'a [Vec<f32>; 3],
+    /// α and β: `[rows of the pass][num_value_heads]`
+    rates: &'a [(f32, f32)],
+    /// The head's.
+    memory: &'a mut [f32],
+    /// `[rows of the pass, values]`, of which the head's part is written.
+    out: &'a Disjoint<'a, f32>,
+}
+
+impl Kernel for DeltaRule<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let DeltaRule { net, head, rows, mixed: [q, k, v], rates, memory, out } = self;
+        let (d_k, d_v, [key_width, _, width]) = (net.key_head_dim, net.value_head_dim, net.widths());
+        let shared = head / (net.num_value_heads / net.num_key_heads) * d_k;
+        for (block, memory) in memory.chunks_exact_mut(d_k * LANES).enumerate() {
+            let columns = block * LANES..d_v.min((block + 1) * LANES);
+            for row in rows.clone() {
+                let keys = row * key_width + shared..row * key_width + shared + d_k;
+                let values = row * width + head * d_v + columns.start..row * width + head * d_v + columns.end;
+                let (q, k, v) = (&q[keys.clone()], &k[keys], &v[values.clone()]);
+                let rate = rates[row * net.num_value_heads + head];
+                // SAFETY: started by `Isa::run`; one task for these values.
+                unsafe {
+                    let answer =
+                        S::to_array(columns_of_row::<S>(memory, q, k, S::load_part(v.as_ptr(), v.len()), rate));
+                    out.slice(values).copy_from_slice(&answer[..columns.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// What [`LANES`] columns of a memory answer to q, once they are corrected for k. Four sums, so that none waits for itself.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn columns_of_row<S: Simd>(
+    memory: &mut [f32],
+    q: &[f32],
+    k: &[f32],
+    v: S::V,
+    (alpha, beta): (f32, f32),
+) -> S::V {
+    assert!(memory.len() == k.len() * LANES && q.len() == k.len());
+    let (s, whole) = (memory.as_mut_ptr(), k.len() - k.len() % 4);
+    // SAFETY: within the lengths just compared.
+    unsafe {
+        let mut sums = [S::splat(0.0); 4];
+        for i in (0..whole).step_by(4) {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = S::fma(S::load(s.add((i + j) * LANES)), S::splat(*k.get_unchecked(i + j)), *sum);
+            }
+        }
+        for i in whole..k.len() {
+            sums[0] = S::fma(S::load(s.add(i * LANES)), S::splat(k[i]), sums[0]);
+        }
+        let alpha = S::splat(alpha);
+        let recalled = S::mul(alpha, total::<S>(sums));
+        let correction = S::mul(S::splat(beta), S::sub(v, recalled));
+        let mut sums = [S::splat(0.0); 4];
+        for i in (0..whole).step_by(4) {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                let (s, k, q) = (s.add((i + j) * LANES), *k.get_unchecked(i + j), *q.get_unchecked(i + j));
+                *sum = S::fma(update::<S>(s, alpha, k, correction), S::splat(q), *sum);
+            }
+        }
+        for i in whole..k.len() {
+            sums[0] = S::fma(update::<S>(s.add(i * LANES), alpha, k[i], correction), S::splat(q[i]), sums[0]);
+        }
+        total::<S>(sums)
+    }
+}
+
+/// s ← α s + k · correction
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn update<S: Simd>(s: *mut f32, alpha: S::V, k: f32, correction: S::V) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let updated = S::fma(S::splat(k), correction, S::mul(alpha, S::load(s)));
+        S::store(s, updated);
+        updated
+    }
+}
+
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn total<S: Simd>(sums: [S::V; 4]) -> S::V {
+    // SAFETY: the caller's promise.
+    unsafe { S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])) }
+}

@@ -1,0 +1,108 @@
+//! What a sequence's delta nets remember. States have no past: that a sequence can be continued from an earlier position, copies
+//! are kept. They cost nothing but memory, as a state is copied when it is next written to.
+
+use super::cache::value_stride;
+use crate::model::config::DeltaNetSpec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Tokens from one kept copy to the next: at most as many are run again where a sequence is continued in another way.
+pub const INTERVAL: usize = 256;
+
+/// The state of one layer.
+#[derive(Clone, Default)]
+pub struct LayerState {
+    /// Of queries, keys and values, the last inputs of their convolutions, oldest first: `[conv_kernel_dim - 1, components]`
+    pub inputs: [Vec<f32>; 3],
+    /// `[num_value_heads, value_stride / LANES, key_head_dim, LANES]`
+    pub memory: Vec<f32>,
+}
+
+impl LayerState {
+    fn new(net: &DeltaNetSpec) -> LayerState {
+        LayerState {
+            inputs: net.widths().map(|width| vec![0.0; (net.conv_kernel_dim - 1) * width]),
+            memory: vec![0.0; net.num_value_heads * net.key_head_dim * value_stride(net.value_head_dim)],
+        }
+    }
+}
+
+/// The states of all delta nets of one sequence.
+#[derive(Clone)]
+pub struct States {
+    /// By the layer's place among delta nets.
+    layers: Vec<Arc<LayerState>>,
+    /// Tokens that these have seen; `None` from the beginning of a pass until its last delta net.
+    len: Option<usize>,
+    /// Copies by the number of tokens; those of a pass that failed have fewer layers.
+    kept: BTreeMap<usize, Vec<Arc<LayerState>>>,
+    /// Numbers of tokens after which copies are kept besides every [`INTERVAL`].
+    expected: Vec<usize>,
+}
+
+impl States {
+    pub fn new(net: &DeltaNetSpec, layers: usize) -> States {
+        let layers = vec![Arc::new(LayerState::new(net)); layers];
+        States { kept: BTreeMap::from([(0, layers.clone())]), layers, len: Some(0), expected: Vec::new() }
+    }
+
+    /// Bytes of the states after one token.
+    pub fn bytes_of_one(net: &DeltaNetSpec, layers: usize) -> usize {
+        let LayerState { inputs, memory } = LayerState::new(net);
+        4 * layers * (memory.len() + inputs.iter().map(Vec::len).sum::<usize>())
+    }
+
+    /// States held: those after the last token, and the copies of others.
+    pub fn count(&self) -> usize {
+        self.kept.len() // those before the first token are one layer's
+    }
+
+    /// The largest number of tokens up to `positions` after which the states are held.
+    pub fn resumes_at(&self, positions: usize) -> usize {
+        let whole = |(_, states): &(&usize, &Vec<_>)| states.len() == self.layers.len();
+        let kept = self.kept.range(..=positions).rev().find(whole).map_or(0, |(tokens, _)| *tokens);
+        self.len.filter(|len| *len <= positions).map_or(kept, |len| len.max(kept))
+    }
+
+    /// Goes back to the states after `positions` tokens and forgets later ones; not if these are not held.
+    pub fn resume(&mut self, positions: usize) -> bool {
+        if self.resumes_at(positions) != positions {
+            return false;
+        }
+        if self.len != Some(positions) {
+            self.layers.clone_from(&self.kept[&positions]);
+        }
+        self.kept.split_off(&(positions + 1));
+        self.len = Some(positions);
+        true
+    }
+
+    pub fn expect_fork(&mut self, positions: usize) {
+        self.expected.push(positions);
+    }
+
+    /// Whether copies are kept after so many tokens.
+    pub fn keeps(&self, tokens: usize) -> bool {
+        tokens.is_multiple_of(INTERVAL) || self.expected.contains(&tokens)
+    }
+
+    /// The state of the layer at this place.
+    pub fn layer(&self, place: usize) -> &LayerState {
+        &self.layers[place]
+    }
+
+    /// Takes it out, to be written to; the others are then ahead of it or behind.
+    pub fn take(&mut self, place: usize) -> Arc<LayerState> {
+        self.len = None;
+        std::mem::take(&mut self.layers[place])
+    }
+
+    /// Puts it back as it is after `tokens` tokens.
+    pub fn put(&mut self, place: usize, state: Arc<LayerState>, tokens: usize, keep: bool) {
+        if keep {
+            self.kept.entry(tokens).or_default().push(state.clone());
+        }
+        self.layers[place] = state;
+        self.len = Some(tokens).filter(|_| place + 1 == self.layers.len());
+    }
+}
