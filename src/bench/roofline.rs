@@ -13,13 +13,14 @@ fn layer_position(engine: &Engine) -> usize {
 
 /// Positions attended to in all layers together, summed over `rows` rows from `first` on.
 fn attended(engine: &Engine, first: usize, rows: usize) -> f64 {
-    let windows = || engine.spec().layers.iter().map(|layer| layer.window.unwrap_or(usize::MAX));
+    let spec = engine.spec();
+    let windows = || spec.attention_layers().map(|layer| spec.layers[layer].window.unwrap_or(usize::MAX));
     (first..first + rows).map(|row| windows().map(|window| window.min(row + 1)).sum::<usize>() as f64).sum()
 }
 
 /// Bytes of the KV cache of `tokens` positions.
 pub fn cache_bytes(engine: &Engine, tokens: usize) -> f64 {
-    (tokens * engine.spec().layers.len() * layer_position(engine)) as f64
+    (tokens * engine.spec().attention_layers().count() * layer_position(engine)) as f64
 }
 
 /// Bytes that a decode step of `batch` sequences reads, averaged over rows `first .. first + steps`: each weight once, and

@@ -7,7 +7,7 @@ use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
-use crate::model::config::{Activation, ExpertSpec, Norms, QkNorm, RopeScaling, RopeSpec};
+use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, Norms, QkNorm, RopeScaling, RopeSpec};
 use crate::model::hub::locate_model;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::TextTable;
@@ -80,6 +80,11 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
             let ExpertSpec { num_experts, num_experts_per_tok, moe_intermediate_size, .. } = experts;
             format!("{num_experts_per_tok} of {num_experts} a token, each {moe_intermediate_size} wide")
         }),
+        "delta_nets": s.delta_net.map(|net| {
+            let DeltaNetSpec { num_key_heads, num_value_heads, key_head_dim, value_head_dim, .. } = net;
+            let layers = s.layers.len() - s.attention_layers().count();
+            format!("in {layers} layers, {num_value_heads} heads of {key_head_dim} x {value_head_dim} with {num_key_heads} keys")
+        }),
         "activation": match s.activation { Activation::Silu => "silu", Activation::GeluTanh => "gelu (tanh)" },
         "norms": match s.norms {
             Norms::Before => "before each block",
@@ -113,6 +118,7 @@ fn attention_facts(s: &ModelSpec) -> Value {
             QkNorm::Head => "each head",
             QkNorm::Whole => "all heads together",
         },
+        "output_gate": Some(s.output_gate).filter(|gate| *gate),
         "softcapping": s.attn_logit_softcapping,
         "sliding_layers": sliding,
         "window": s.layers.iter().find_map(|layer| layer.window),
@@ -188,17 +194,20 @@ fn found_in(engine: &Engine) -> Value {
 /// Memory in bytes of a batch of sequences, each a traced response of `context` tokens.
 fn memory_facts(engine: &Engine, (context, batch): (usize, usize)) -> Value {
     let (weights, mut memory) = (engine.weights().byte_len(), engine.expected_memory(context));
-    (memory.cache, memory.trace) = (batch * memory.cache, batch * memory.trace);
+    for bytes in [&mut memory.cache, &mut memory.states, &mut memory.trace] {
+        *bytes *= batch;
+    }
     json!({
         "tokens": context,
         "batch": Some(batch).filter(|batch| *batch > 1),
         "weights": weights,
         "kv_cache": memory.cache,
         "kv_cache_per_token": memory.cache_row,
+        "states": Some(memory.states).filter(|bytes| *bytes > 0),
         "trace": memory.trace,
         "trace_per_token": memory.trace_row,
         "working_memory": Some(memory.working).filter(|bytes| *bytes > 0),
-        "total": weights + memory.cache + memory.trace + memory.working,
+        "total": weights + memory.cache + memory.states + memory.trace + memory.working,
     })
 }
 

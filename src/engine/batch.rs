@@ -107,8 +107,10 @@ impl Batch<'_> {
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
         self.check(prompt)?;
-        let any_width = self.engine.backend.is_bit_equal_at_any_width();
-        let cached = self.running.iter().filter(|_| any_width).map(|r| (r.id, shared(prompt, r.cached())));
+        let backend = &self.engine.backend;
+        let any_width = backend.is_bit_equal_at_any_width();
+        let shared = |r: &Running| backend.resumes_at(r.id, shared(prompt, r.cached()));
+        let cached = self.running.iter().filter(|_| any_width).map(|r| (r.id, shared(r)));
         let base = cached.max_by_key(|(_, shared)| *shared).filter(|(_, shared)| *shared > 0);
         self.start_from(base, prompt, stream, request, on_token)
     }
@@ -168,10 +170,15 @@ impl Batch<'_> {
         on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Ticket, EngineError> {
         let trace = request.0.generate.heads().map(|selection| selection.options(prompt.len()));
+        let backend = &mut self.engine.backend;
         let (id, start) = match base {
-            Some((from, shared)) => (self.engine.backend.fork(from, shared, trace)?, shared),
-            None => (self.engine.backend.open(trace)?, 0),
+            Some((from, shared)) => {
+                let start = backend.resumes_at(from, shared);
+                (backend.fork(from, start, trace)?, start)
+            }
+            None => (backend.open(trace)?, 0),
         };
+        backend.expect_fork(id, prompt.len() - 1);
         let ticket = Ticket(self.started);
         self.started += 1;
         let generation = Generation {

@@ -283,6 +283,7 @@ fn trace_response(
     prompt_len: usize,
 ) -> Result<Vec<Step>, EngineError> {
     backend.reserve(sequence, tokens.len())?;
+    backend.expect_fork(sequence, prompt_len - 1);
     let mut steps = Vec::with_capacity(tokens.len() + 1 - prompt_len);
     let predicts = |row| row + 1 >= prompt_len;
     forward::extend::<EngineError>(backend, sequence, 0, tokens, true, predicts, |backend, positions| {

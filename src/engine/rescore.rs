@@ -73,8 +73,8 @@ pub(super) fn score_in_place(
     let mut order: Vec<&mut Rescored> = variants.iter_mut().filter(|v| !v.rows.is_empty()).collect();
     order.sort_by_key(|v| std::cmp::Reverse(v.variant.position));
     for v in order {
-        let tokens: Vec<u32> = v.rows.clone().map(|p| v.token(response, p)).collect();
-        let start = v.rows.start;
+        let start = backend.resumes_at(sequence, v.rows.start);
+        let tokens: Vec<u32> = (start..v.rows.end).map(|p| v.token(response, p)).collect();
         *stale_from = (*stale_from).min(start);
         let mut found = Vec::new();
         let predicts = |row| v.predicts(row);
@@ -91,16 +91,21 @@ pub(super) fn score_in_place(
 }
 
 /// All variants' rows one after the other in passes as wide as the backend takes, each variant in a sequence of its own
-/// that begins with the response's cache: every weight is read once for hundreds of rows, however few a variant has.
+/// that begins with the response's cache: every weight is read once for hundreds of rows, however few a variant has. Where a
+/// sequence cannot be forked anywhere, a copy of it goes ahead of them, from the first replaced position to the last.
 pub(super) fn score_together(
     backend: &mut dyn Backend,
     sequence: SequenceId,
     response: &Response,
     variants: &mut [Rescored],
 ) -> Result<(), EngineError> {
-    let mut together = Together { backend, rows: Vec::new(), requests: Vec::new(), open: Vec::new() };
     let mut order: Vec<usize> = (0..variants.len()).filter(|i| !variants[*i].rows.is_empty()).collect();
-    order.sort_by_key(|i| std::cmp::Reverse(variants[*i].variant.position));
+    order.sort_by_key(|i| std::cmp::Reverse(variants[*i].rows.start));
+    if !backend.rewinds() {
+        order.reverse();
+    }
+    let from = Ahead { sequence, tokens: response.tokens, copy: None };
+    let mut together = Together { backend, from, rows: Vec::new(), requests: Vec::new(), open: Vec::new() };
     for index in order {
         let (mut left, mut id) = (variants[index].rows.clone(), None);
         while !left.is_empty() {
@@ -111,12 +116,12 @@ pub(super) fn score_together(
                         together.run(variants)?;
                         together.close(None);
                     }
-                    let forked = match together.fork(sequence, left.start) {
+                    let forked = match together.fork(left.start) {
                         // where there is no room for as many, fewer at a time
                         Err(error) if error.is_out_of_memory() && !together.open.is_empty() => {
                             together.run(variants)?;
                             together.close(None);
-                            together.fork(sequence, left.start)
+                            together.fork(left.start)
                         }
                         forked => forked,
                     };
@@ -138,6 +143,7 @@ pub(super) fn score_together(
 /// A pass that is being filled.
 struct Together<'b> {
     backend: &'b mut dyn Backend,
+    from: Ahead<'b>,
     rows: Vec<Row>,
     /// Variant, index in its probabilities, request.
     requests: Vec<(usize, usize, Prediction)>,
@@ -150,8 +156,9 @@ impl Together<'_> {
         self.backend.max_rows() - self.rows.len()
     }
 
-    fn fork(&mut self, sequence: SequenceId, positions: usize) -> Result<SequenceId, BackendError> {
-        let id = self.backend.fork(sequence, positions, None)?;
+    fn fork(&mut self, positions: usize) -> Result<SequenceId, BackendError> {
+        let from = self.from.at(self.backend, positions)?;
+        let id = self.backend.fork(from, positions, None)?;
         self.open.push(id);
         Ok(id)
     }
@@ -194,5 +201,36 @@ impl Together<'_> {
 impl Drop for Together<'_> {
     fn drop(&mut self) {
         self.close(None);
+        self.from.close(self.backend);
+    }
+}
+
+/// The response's sequence, or a copy of its beginning that has gone ahead to where it cannot be forked itself.
+struct Ahead<'r> {
+    sequence: SequenceId,
+    tokens: &'r [u32],
+    /// With the number of tokens that have entered.
+    copy: Option<(SequenceId, usize)>,
+}
+
+impl Ahead<'_> {
+    /// A sequence that can be forked after so many tokens; these may not become fewer.
+    fn at(&mut self, backend: &mut dyn Backend, positions: usize) -> Result<SequenceId, BackendError> {
+        let start = backend.resumes_at(self.sequence, positions);
+        if start == positions {
+            return Ok(self.sequence);
+        }
+        if self.copy.is_none_or(|(_, entered)| entered < start) {
+            self.close(backend);
+            self.copy = Some((backend.fork(self.sequence, start, None)?, start));
+        }
+        let Some((id, entered)) = self.copy else { return Ok(self.sequence) };
+        forward::enter(backend, id, entered, &self.tokens[entered..positions]).inspect_err(|_| self.close(backend))?;
+        self.copy = Some((id, positions));
+        Ok(id)
+    }
+
+    fn close(&mut self, backend: &mut dyn Backend) {
+        self.copy.take().into_iter().for_each(|(id, _)| backend.close(id));
     }
 }

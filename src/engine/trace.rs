@@ -160,8 +160,9 @@ impl<'e> TracedSequence<'e> {
         let cached = &self.tokens[..self.tokens.len() - 1];
         let shared = shared(tokens, cached);
         let backend = &mut *self.engine.backend;
-        let sequence = backend.fork(self.sequence, shared, None)?;
-        let entered = forward::enter(backend, sequence, shared, &before[shared..]);
+        let start = backend.resumes_at(self.sequence, shared);
+        let sequence = backend.fork(self.sequence, start, None)?;
+        let entered = forward::enter(backend, sequence, start, &before[start..]);
         let row = Row { sequence, position: before.len(), token: *last };
         let attention = entered.and_then(|()| forward::mean_attention(backend, row));
         backend.close(sequence);
@@ -237,8 +238,9 @@ impl TraceQueries<'_> {
     /// Runs the response's own rows again where the cache holds a variant's.
     pub(super) fn restore(&mut self) -> Result<(), EngineError> {
         let stale = std::mem::replace(self.stale_from, usize::MAX);
-        let Some(tokens) = self.response.tokens.get(stale..) else { return Ok(()) };
-        let restored = forward::enter(self.backend, self.sequence, stale, tokens);
+        let start = self.backend.resumes_at(self.sequence, stale);
+        let Some(tokens) = self.response.tokens.get(start..).filter(|_| stale < usize::MAX) else { return Ok(()) };
+        let restored = forward::enter(self.backend, self.sequence, start, tokens);
         Ok(restored.inspect_err(|_| *self.stale_from = stale)?)
     }
 }
