@@ -8,11 +8,13 @@ use uqac::backend::sampling::Sampling;
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection, Progress};
 use uqac::uq::Variant;
 
-fn engine() -> (tempfile::TempDir, Engine) {
-    let folder = tempfile::tempdir().unwrap();
-    tiny::write_model(folder.path());
-    let engine = Engine::load(folder.path(), EngineOptions { threads: 2, ..EngineOptions::default() }).unwrap();
-    (folder, engine)
+/// Of a model with attention in all layers, and of one with delta nets.
+fn engines() -> impl Iterator<Item = Engine> {
+    let plain = tempfile::tempdir().unwrap();
+    tiny::write_model(plain.path());
+    [plain, tiny::delta_model()]
+        .into_iter()
+        .map(|folder| Engine::load(folder.path(), EngineOptions { threads: 2, ..EngineOptions::default() }).unwrap())
 }
 
 fn prompts(engine: &Engine) -> Vec<Vec<u32>> {
@@ -33,119 +35,123 @@ fn alone(engine: &mut Engine, prompt: &[u32], options: &GenerateOptions) -> Gene
 
 #[test]
 fn prompts_join_and_responses_leave() {
-    let (_folder, mut engine) = engine();
-    let prompts = prompts(&engine);
-    let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
-    // a token that some of them write ends them early, so that they leave at different times
-    let probe = alone(&mut engine, &prompts[3], &whole);
-    let options = GenerateOptions { stop_ids: vec![probe.tokens[probe.prompt_len + 7]], ..whole };
-    let expected: Vec<Generation> = prompts.iter().map(|p| alone(&mut engine, p, &options)).collect();
-    let lengths: Vec<usize> = expected.iter().map(|g| g.tokens.len() - g.prompt_len).collect();
-    assert!(lengths.iter().any(|n| *n < 40), "the test needs responses of different lengths: {lengths:?}");
+    for mut engine in engines() {
+        let prompts = prompts(&engine);
+        let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
+        // a token that some of them write ends them early, so that they leave at different times
+        let probe = alone(&mut engine, &prompts[3], &whole);
+        let options = GenerateOptions { stop_ids: vec![probe.tokens[probe.prompt_len + 7]], ..whole };
+        let expected: Vec<Generation> = prompts.iter().map(|p| alone(&mut engine, p, &options)).collect();
+        let lengths: Vec<usize> = expected.iter().map(|g| g.tokens.len() - g.prompt_len).collect();
+        assert!(lengths.iter().any(|n| *n < 40), "the test needs responses of different lengths: {lengths:?}");
 
-    let (mut waiting, mut found) = ((0..).zip(&prompts), Vec::new());
-    let mut streams = HashMap::new();
-    let mut batch = engine.batch(&options);
-    loop {
-        while batch.unfinished() < 3
-            && let Some((stream, prompt)) = waiting.next()
-        {
-            streams.insert(batch.start(prompt, stream, &mut go_on).unwrap(), stream);
+        let (mut waiting, mut found) = ((0..).zip(&prompts), Vec::new());
+        let mut streams = HashMap::new();
+        let mut batch = engine.batch(&options);
+        loop {
+            while batch.unfinished() < 3
+                && let Some((stream, prompt)) = waiting.next()
+            {
+                streams.insert(batch.start(prompt, stream, &mut go_on).unwrap(), stream);
+            }
+            let Some(ticket) = batch.next(&mut go_on).unwrap() else { break };
+            let (finish, stream) = (batch.generation(ticket).unwrap().finish, streams[&ticket]);
+            let mut traced = batch.take_traced(ticket).unwrap().unwrap();
+            let (response, mut queries) = traced.parts();
+            let expected = &expected[stream as usize];
+            assert_eq!((response.tokens, response.steps), (&expected.tokens[..], &expected.steps[..]), "{stream}");
+            assert_eq!(finish, expected.finish);
+            // a question to one of them leaves the others as they are
+            queries.attention_rows(&[response.tokens.len() - 1]).unwrap();
+            found.push(stream);
         }
-        let Some(ticket) = batch.next(&mut go_on).unwrap() else { break };
-        let (finish, stream) = (batch.generation(ticket).unwrap().finish, streams[&ticket]);
-        let mut traced = batch.take_traced(ticket).unwrap().unwrap();
-        let (response, mut queries) = traced.parts();
-        let expected = &expected[stream as usize];
-        assert_eq!((response.tokens, response.steps), (&expected.tokens[..], &expected.steps[..]), "{stream}");
-        assert_eq!(finish, expected.finish);
-        // a question to one of them leaves the others as they are
-        queries.attention_rows(&[response.tokens.len() - 1]).unwrap();
-        found.push(stream);
+        found.sort_unstable();
+        assert_eq!(found, (0..prompts.len() as u64).collect::<Vec<_>>());
     }
-    found.sort_unstable();
-    assert_eq!(found, (0..prompts.len() as u64).collect::<Vec<_>>());
 }
 
 #[test]
 fn samples_share_their_prompt_and_a_next_turn_everything() {
-    let (_folder, mut engine) = engine();
-    let prompt = prompts(&engine)[2].clone();
-    let greedy = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
-    let hot =
-        GenerateOptions { sampling: Sampling { temperature: 0.5, seed: 3, ..Sampling::GREEDY }, ..greedy.clone() };
-    let apart = engine.generate(&vec![prompt.clone(); 4], &hot, go_on).unwrap();
-    let (_, mut traced) = engine.generate_traced(&prompt, &greedy, go_on).unwrap();
-    let turn: Vec<u32> = traced.tokens().0.iter().copied().chain([5, 6, 7, 8]).collect();
-    // even where a variant has just overwritten the cache
-    let (response, mut queries) = traced.parts();
-    let last = response.tokens.len() - 1;
-    queries.score_variants(&[Variant { position: prompt.len() + 1, token: 9 }], &[last]).unwrap();
-    assert_eq!(traced.generate_sharing(&vec![prompt.clone(); 4], &hot, 0..4).unwrap(), apart);
-    let answered = traced.generate_sharing(std::slice::from_ref(&turn), &greedy, [0]).unwrap().remove(0);
-    drop(traced);
-    assert_eq!(answered, alone(&mut engine, &turn, &greedy));
+    for mut engine in engines() {
+        let prompt = prompts(&engine)[2].clone();
+        let greedy = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
+        let hot =
+            GenerateOptions { sampling: Sampling { temperature: 0.5, seed: 3, ..Sampling::GREEDY }, ..greedy.clone() };
+        let apart = engine.generate(&vec![prompt.clone(); 4], &hot, go_on).unwrap();
+        let (_, mut traced) = engine.generate_traced(&prompt, &greedy, go_on).unwrap();
+        let turn: Vec<u32> = traced.tokens().0.iter().copied().chain([5, 6, 7, 8]).collect();
+        // even where a variant has just overwritten the cache
+        let (response, mut queries) = traced.parts();
+        let last = response.tokens.len() - 1;
+        queries.score_variants(&[Variant { position: prompt.len() + 1, token: 9 }], &[last]).unwrap();
+        assert_eq!(traced.generate_sharing(&vec![prompt.clone(); 4], &hot, 0..4).unwrap(), apart);
+        let answered = traced.generate_sharing(std::slice::from_ref(&turn), &greedy, [0]).unwrap().remove(0);
+        drop(traced);
+        assert_eq!(answered, alone(&mut engine, &turn, &greedy));
+    }
 }
 
 #[test]
 fn questions_may_be_asked_twice() {
-    let (_folder, mut engine) = engine();
-    let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles. ".repeat(12), true).unwrap();
-    let last = tokens.len() - 1;
-    let mut traced = engine.trace(&tokens, 20, HeadSelection::default()).unwrap();
-    let (_, mut queries) = traced.parts();
-    let variants = [Variant { position: 30, token: 9 }, Variant { position: 140, token: 3 }];
-    let ask = |queries: &mut uqac::engine::TraceQueries<'_>| {
-        let rows = queries.attention_rows(&[35, 150, last]).unwrap();
-        let cosines = queries.cosines(&[30, 150], last - 3..last).unwrap();
-        (rows, cosines, queries.score_variants(&variants, &[60, 150, last]).unwrap())
-    };
-    let first = ask(&mut queries);
-    assert_eq!(first, ask(&mut queries));
+    for mut engine in engines() {
+        let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles. ".repeat(12), true).unwrap();
+        let last = tokens.len() - 1;
+        let mut traced = engine.trace(&tokens, 20, HeadSelection::default()).unwrap();
+        let (_, mut queries) = traced.parts();
+        let variants = [Variant { position: 30, token: 9 }, Variant { position: 140, token: 3 }];
+        let ask = |queries: &mut uqac::engine::TraceQueries<'_>| {
+            let rows = queries.attention_rows(&[35, 150, last]).unwrap();
+            let cosines = queries.cosines(&[30, 150], last - 3..last).unwrap();
+            (rows, cosines, queries.score_variants(&variants, &[60, 150, last]).unwrap())
+        };
+        let first = ask(&mut queries);
+        assert_eq!(first, ask(&mut queries));
+    }
 }
 
 /// A stop string cuts the response before it, whatever the batch; what is left is what scoring it finds.
 #[test]
 fn a_stop_string_cuts_the_response_before_it() {
-    let (_folder, mut engine) = engine();
-    let prompts = prompts(&engine);
-    let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
-    let free = alone(&mut engine, &prompts[3], &whole);
-    let text = |engine: &Engine, generation: &Generation| {
-        engine.tokenizer().decode(&generation.tokens[generation.prompt_len..]).unwrap()
-    };
-    let written = text(&engine, &free);
-    // three characters from the middle, the first of which occurs before only together with others
-    let stop = written.chars().skip(12).take(3).collect::<String>();
-    let at = written.find(&stop).unwrap();
-    assert!(at > 0, "the test needs text before the stop string: {written:?}");
-    let stopping = GenerateOptions { stop: vec!["never written".to_owned(), stop.clone(), String::new()], ..whole };
-    for trace in [stopping.trace, None] {
-        let options = GenerateOptions { trace, ..stopping.clone() };
-        let all = engine.generate(&prompts, &options, |_| ControlFlow::Continue(())).unwrap();
-        for (prompt, generation) in prompts.iter().zip(&all) {
-            assert_eq!(alone(&mut engine, prompt, &options), *generation);
-            assert!(!text(&engine, generation).contains(&stop));
+    for mut engine in engines() {
+        let prompts = prompts(&engine);
+        let whole = GenerateOptions { max_tokens: 40, sampling: Sampling::GREEDY, ..GenerateOptions::default() };
+        let free = alone(&mut engine, &prompts[3], &whole);
+        let text = |engine: &Engine, generation: &Generation| {
+            engine.tokenizer().decode(&generation.tokens[generation.prompt_len..]).unwrap()
+        };
+        let written = text(&engine, &free);
+        // three characters from the middle, the first of which occurs before only together with others
+        let stop = written.chars().skip(12).take(3).collect::<String>();
+        let at = written.find(&stop).unwrap();
+        assert!(at > 0, "the test needs text before the stop string: {written:?}");
+        let stopping = GenerateOptions { stop: vec!["never written".to_owned(), stop.clone(), String::new()], ..whole };
+        for trace in [stopping.trace, None] {
+            let options = GenerateOptions { trace, ..stopping.clone() };
+            let all = engine.generate(&prompts, &options, |_| ControlFlow::Continue(())).unwrap();
+            for (prompt, generation) in prompts.iter().zip(&all) {
+                assert_eq!(alone(&mut engine, prompt, &options), *generation);
+                assert!(!text(&engine, generation).contains(&stop));
+            }
+            let cut = &all[3];
+            let kept = cut.tokens.len() - cut.prompt_len;
+            assert_eq!((cut.finish, &cut.tokens[..]), (FinishReason::Stop, &free.tokens[..cut.tokens.len()]));
+            assert!(written.starts_with(&text(&engine, cut)) && text(&engine, cut).len() <= at);
+            assert_eq!(cut.steps.len(), kept + usize::from(trace.is_some()));
+            assert_eq!(
+                cut.steps[..kept],
+                free.steps[..kept].iter().map(|s| alone_step(s, trace.is_some())).collect::<Vec<_>>()
+            );
+            if trace.is_some() {
+                assert_eq!(cut.steps[kept].logprob, None);
+            }
         }
-        let cut = &all[3];
-        let kept = cut.tokens.len() - cut.prompt_len;
-        assert_eq!((cut.finish, &cut.tokens[..]), (FinishReason::Stop, &free.tokens[..cut.tokens.len()]));
-        assert!(written.starts_with(&text(&engine, cut)) && text(&engine, cut).len() <= at);
-        assert_eq!(cut.steps.len(), kept + usize::from(trace.is_some()));
-        assert_eq!(
-            cut.steps[..kept],
-            free.steps[..kept].iter().map(|s| alone_step(s, trace.is_some())).collect::<Vec<_>>()
-        );
-        if trace.is_some() {
-            assert_eq!(cut.steps[kept].logprob, None);
-        }
+        // the first token stays, even of a response that begins with a stop string
+        let first = written.chars().next().unwrap().to_string();
+        let options = GenerateOptions { stop: vec![first], ..stopping };
+        let one = alone(&mut engine, &prompts[3], &options);
+        assert_eq!((one.tokens.len() - one.prompt_len, one.finish), (1, FinishReason::Stop));
+        assert_eq!(one.steps.len(), 2);
     }
-    // the first token stays, even of a response that begins with a stop string
-    let first = written.chars().next().unwrap().to_string();
-    let options = GenerateOptions { stop: vec![first], ..stopping };
-    let one = alone(&mut engine, &prompts[3], &options);
-    assert_eq!((one.tokens.len() - one.prompt_len, one.finish), (1, FinishReason::Stop));
-    assert_eq!(one.steps.len(), 2);
 }
 
 /// A step as a traced generation has it, or one that is not.

@@ -49,6 +49,7 @@ fn batch_threads_and_scoring_agree_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_model(folder.path());
     check(folder.path(), 150);
+    check(tiny::delta_model().path(), 150);
 }
 
 #[test]
@@ -104,7 +105,11 @@ fn from_scratch(engine: &mut Engine, tokens: &[u32], prompt_len: usize, variant:
 fn variants_on_the_shared_prefix_equal_passes_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_model(folder.path());
-    let mut engine = engine(folder.path(), 2);
+    check_variants(&mut engine(folder.path(), 2));
+    check_variants(&mut engine(tiny::delta_model().path(), 2));
+}
+
+fn check_variants(engine: &mut Engine) {
     let tokens = engine.tokenizer().encode(&"Carl has 4 times as many marbles as Sean. ".repeat(14), true).unwrap();
     let (prompt_len, last) = (20, tokens.len() - 1);
     let at: Vec<usize> = vec![prompt_len, 40, 41, 130, 256, 400, last - 1, last];
@@ -119,7 +124,7 @@ fn variants_on_the_shared_prefix_equal_passes_of_their_own() {
     let scored = queries.score_variants(&variants, &at).unwrap();
     drop(traced);
     for (variant, scored) in variants.iter().zip(scored) {
-        assert_eq!(scored, from_scratch(&mut engine, &tokens, prompt_len, *variant, &at), "{variant:?}");
+        assert_eq!(scored, from_scratch(engine, &tokens, prompt_len, *variant, &at), "{variant:?}");
     }
 }
 
@@ -152,8 +157,13 @@ fn narrower_caches_change_little_and_stay_deterministic() {
 fn weights_in_eight_bits_change_a_little_and_stay_deterministic() {
     let folder = tempfile::tempdir().unwrap();
     tiny::write_model(folder.path());
+    check_eight_bits(folder.path());
+    check_eight_bits(tiny::delta_model().path());
+}
+
+fn check_eight_bits(folder: &std::path::Path) {
     let load = |weights, threads| {
-        Engine::load(folder.path(), EngineOptions { weights, threads, ..EngineOptions::default() }).unwrap()
+        Engine::load(folder, EngineOptions { weights, threads, ..EngineOptions::default() }).unwrap()
     };
     let mut exact = load(WeightFormat::File, 2);
     let prompts = prompts(&exact);

@@ -11,6 +11,7 @@ mod cuda_engine;
 mod cuda_graph;
 mod cuda_memory;
 mod cuda_reads;
+mod delta_nets;
 mod determinism;
 mod families;
 mod golden_generation;

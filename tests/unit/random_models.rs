@@ -11,14 +11,14 @@ use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 
 /// What [`RandomModel::new`] knows.
-pub const RANDOM_FAMILIES: [&str; 15] = [
+pub const RANDOM_FAMILIES: [&str; 16] = [
     "llama", "llama3", "yarn", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "smollm3", "olmo2", "olmo3",
-    "phi3", "granite", "qwen3moe",
+    "phi3", "granite", "qwen3moe", "qwen3_5",
 ];
 
 /// The families that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = &'static str> {
-    RANDOM_FAMILIES.into_iter().filter(|family| *family != "qwen3moe")
+    RANDOM_FAMILIES.into_iter().filter(|family| !["qwen3moe", "qwen3_5"].contains(family))
 }
 
 /// A model's description; its weights follow from it.
@@ -88,6 +88,21 @@ impl RandomModel {
                     "norm_topk_prob": flag, "decoder_sparse_step": step
                 });
                 ("Qwen3Moe", own, json!({}))
+            }
+            "qwen3_5" => {
+                let key_heads = pick(1, 3);
+                // one layer of attention, anywhere, and others
+                let attention = pick(0, layers - 1);
+                let kind = |delta: bool| if delta { "linear_attention" } else { "full_attention" };
+                let types: Vec<&str> = (0..layers).map(|layer| kind(layer != attention && pick(0, 3) > 0)).collect();
+                let turning = 2 * pick(1, head_dim / 2);
+                let own = json!({
+                    "attention_bias": flag, "layer_types": types, "partial_rotary_factor": turning as f64 / head_dim as f64,
+                    "linear_num_key_heads": key_heads, "linear_num_value_heads": key_heads * pick(1, 3),
+                    "linear_key_head_dim": pick(1, 21), "linear_value_head_dim": pick(1, 40),
+                    "linear_conv_kernel_dim": pick(1, 5)
+                });
+                ("Qwen3_5", own, json!({}))
             }
             "gemma" => ("Gemma", json!({}), gemma),
             "mistral" => ("Mistral", json!({"sliding_window": if flag { json!(21) } else { json!(null) }}), json!({})),

@@ -19,7 +19,7 @@ use uqac::backend::cpu::{CpuBackend, CpuOptions};
 use uqac::backend::cuda::{CudaBackend, CudaOptions};
 use uqac::backend::entropy::EntropyRule;
 use uqac::backend::entropy::Gamma;
-use uqac::backend::forward::{forward, mean_attention};
+use uqac::backend::forward::{enter, forward, mean_attention};
 use uqac::backend::reference::ReferenceBackend;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{
@@ -183,6 +183,8 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
     found.attention_rows = backend.attention_rows(id, &rows).unwrap().iter().flat_map(|row| wide(row)).collect();
     found.cosines = wide(&backend.cosines(id, &rows, len - 3..len).unwrap()).collect();
     for position in few {
+        let start = backend.resumes_at(id, position);
+        enter(backend, id, start, &run.tokens[start..position]).unwrap();
         let row = Row { sequence: id, position, token: run.tokens[position] };
         found.mean_attention.extend(mean_attention(backend, row).unwrap());
     }
@@ -226,8 +228,9 @@ impl Case {
             run.widths,
             run.rule
         );
+        let net = spec.delta_net.map_or(0, |net| net.widths()[2]);
         let longest =
-            [spec.hidden_size, spec.intermediate_size, spec.num_attention_heads * spec.head_dim, run.tokens.len()];
+            [net, spec.hidden_size, spec.intermediate_size, spec.num_attention_heads * spec.head_dim, run.tokens.len()];
         let change = longest.into_iter().max().unwrap() as f64 / f64::from(1 << 24) + operands;
         let heads = spec.total_heads() / 3;
         let expected = numbers(&mut backend, &run);
@@ -276,6 +279,9 @@ impl Case {
         let others: Vec<u32> = self.run.tokens.iter().rev().take(7).copied().collect();
         let options = Some(TraceOptions::new(shared, self.heads, self.run.rule));
         let tail = |backend: &mut dyn Backend, id: SequenceId| {
+            // what is between the last position that can be gone back to and the prefix's end enters again
+            let start = backend.resumes_at(id, shared);
+            enter(backend, id, start, &self.run.tokens[start..shared]).unwrap();
             let row = |(i, token): (usize, &u32)| Row { sequence: id, position: shared + i, token: *token };
             let rows: Vec<Row> = others.iter().enumerate().map(row).collect();
             forward(backend, &Pass::all(&rows, true)).unwrap();
@@ -284,7 +290,8 @@ impl Case {
         };
         let first = prefill(backend, &self.run, self.heads, |_, _| ());
         let before = backend.attention_rows(first, &[self.run.tokens.len() - 1]).unwrap();
-        let fork = backend.fork(first, shared, options).unwrap();
+        let start = backend.resumes_at(first, shared);
+        let fork = backend.fork(first, start, options).unwrap();
         let forked = tail(backend, fork);
         assert_eq!(backend.attention_rows(first, &[self.run.tokens.len() - 1]).unwrap(), before, "{}", self.name);
         // the same rows in place of the first sequence's own

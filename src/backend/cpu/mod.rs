@@ -12,7 +12,7 @@ mod packed;
 mod pass;
 mod predict;
 pub mod simd;
-mod states;
+pub mod states;
 pub mod threads;
 pub mod trace;
 

@@ -42,6 +42,8 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
     let qkv_bias = family.starts_with("Qwen2") || llama_bias;
     let head_norms = family.starts_with("Qwen3") || family.starts_with("Gemma3") || olmo;
     let (q_norm, k_norm) = if olmo { (q, kv) } else { (head, head) };
+    let gated = family.starts_with("Qwen3_5");
+    let q_rows = if gated { 2 * q } else { q };
     let mut list = vec![
         ("embed_tokens.weight".to_owned(), vec![n("vocab_size"), hidden]),
         ("norm.weight".to_owned(), vec![hidden]),
@@ -49,7 +51,7 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
     for layer in 0..n("num_hidden_layers") {
         for (name, shape, present) in [
             ("input_layernorm.weight", vec![hidden], !olmo),
-            ("self_attn.q_proj.weight", vec![q, hidden], !fused),
+            ("self_attn.q_proj.weight", vec![q_rows, hidden], !fused),
             ("self_attn.k_proj.weight", vec![kv, hidden], !fused),
             ("self_attn.v_proj.weight", vec![kv, hidden], !fused),
             ("self_attn.qkv_proj.weight", vec![q + 2 * kv, hidden], fused),
@@ -59,7 +61,7 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
             ("mlp.up_proj.weight", vec![inner, hidden], !fused),
             ("mlp.gate_up_proj.weight", vec![2 * inner, hidden], fused),
             ("mlp.down_proj.weight", vec![hidden, inner], true),
-            ("self_attn.q_proj.bias", vec![q], qkv_bias),
+            ("self_attn.q_proj.bias", vec![q_rows], qkv_bias),
             ("self_attn.k_proj.bias", vec![kv], qkv_bias),
             ("self_attn.v_proj.bias", vec![kv], qkv_bias),
             ("self_attn.o_proj.bias", vec![hidden], llama_bias),
@@ -88,11 +90,37 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
             }
         }
     }
+    for layer in (0..n("num_hidden_layers")).filter(|layer| gated && is_delta_net(config, *layer)) {
+        let [key_heads, key, heads, value] = ["num_key_heads", "key_head_dim", "num_value_heads", "value_head_dim"]
+            .map(|key| n(&format!("linear_{key}")));
+        let (values, mixed) = (heads * value, 2 * key_heads * key + heads * value);
+        list.retain(|(name, _)| !name.starts_with(&format!("layers.{layer}.self_attn.")));
+        for (name, shape) in [
+            ("in_proj_qkv.weight", vec![mixed, hidden]),
+            ("in_proj_z.weight", vec![values, hidden]),
+            ("in_proj_a.weight", vec![heads, hidden]),
+            ("in_proj_b.weight", vec![heads, hidden]),
+            ("conv1d.weight", vec![mixed, 1, n("linear_conv_kernel_dim")]),
+            ("A_log", vec![heads]),
+            ("dt_bias", vec![heads]),
+            ("norm.weight", vec![value]),
+            ("out_proj.weight", vec![hidden, values]),
+        ] {
+            list.push((format!("layers.{layer}.linear_attn.{name}"), shape));
+        }
+    }
     list.iter_mut().for_each(|(name, _)| name.insert_str(0, "model."));
     if !flag("tie_word_embeddings") {
         list.push(("lm_head.weight".to_owned(), vec![n("vocab_size"), hidden]));
     }
     list
+}
+
+fn is_delta_net(config: &Value, layer: usize) -> bool {
+    match config["layer_types"].as_array() {
+        Some(types) => types[layer] == json!("linear_attention"),
+        None => (layer as u64 + 1) % config["full_attention_interval"].as_u64().unwrap_or(4) != 0,
+    }
 }
 
 /// Writes bf16 weights; `edit` sees every tensor's values before they are rounded.
@@ -115,15 +143,18 @@ pub fn write_random_weights(
 ) {
     let mut random = noise(seed);
     let mut data = BTreeMap::new();
-    // Gemma stores norm weights less one
-    let norm = if config["architectures"][0].as_str().unwrap().starts_with("Gemma") { 0.0 } else { 1.0 };
+    // Gemma and Qwen 3.5 store norm weights less one
+    let family = config["architectures"][0].as_str().unwrap();
+    let norm = if ["Gemma", "Qwen3_5"].iter().any(|name| family.starts_with(name)) { 0.0 } else { 1.0 };
     for (file_name, shape) in tensors(config) {
         let name = file_name.trim_start_matches("model.").trim_end_matches(".weight");
         let len: usize = shape.iter().product();
         let (shift, scale) = match shape[..] {
             [_] if name.ends_with("bias") => (0.0, 1.0),
+            [_] if name.ends_with("A_log") => (0.0, 2.0),
+            [_] if name.ends_with("linear_attn.norm") => (1.0, 0.1),
             [_] => (norm, 0.1),
-            _ => (0.0, 3.0 / (shape[1] as f32).sqrt()),
+            _ => (0.0, 3.0 / (shape[1..].iter().product::<usize>() as f32).sqrt()),
         };
         let mut values: Vec<f32> = (0..len).map(|_| shift + scale * random()).collect();
         edit(name, &mut values);
@@ -187,6 +218,22 @@ pub fn model_with(settings: &[(&str, Value)], dtype: Dtype) -> tempfile::TempDir
     write_weights_as(folder.path(), &config, dtype, |_, _| ());
     write_tokenizer(folder.path());
     folder
+}
+
+/// A model most of whose layers are gated delta nets.
+pub fn delta_model() -> tempfile::TempDir {
+    let settings = [
+        ("architectures", json!(["Qwen3_5ForCausalLM"])),
+        ("num_hidden_layers", json!(4)),
+        ("layer_types", json!(["linear_attention", "full_attention", "linear_attention", "full_attention"])),
+        ("partial_rotary_factor", json!(0.5)),
+        ("linear_num_key_heads", json!(2)),
+        ("linear_num_value_heads", json!(4)),
+        ("linear_key_head_dim", json!(8)),
+        ("linear_value_head_dim", json!(20)),
+        ("linear_conv_kernel_dim", json!(4)),
+    ];
+    model_with(&settings, Dtype::BF16)
 }
 
 /// A model with room for long sequences whose attention sees a short window: time grows with length, not with its square.
