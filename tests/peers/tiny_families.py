@@ -55,6 +55,14 @@ MODELS = {
         "decoder_sparse_step": 2, "tie_word_embeddings": False}),
     "smollm3_sliding": ("smollm3", "SmolLM3ForCausalLM", {
         "use_sliding_window": True, "sliding_window": 9, "no_rope_layer_interval": 2, "attention_bias": True}),
+    "qwen3_5": ("qwen3_5_text", "Qwen3_5ForCausalLM", {
+        "num_hidden_layers": 5, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 12,
+        "linear_value_head_dim": 20, "linear_conv_kernel_dim": 4, "rope_theta": 1e6}),
+    "qwen3_5_mixed": ("qwen3_5_text", "Qwen3_5ForCausalLM", {
+        "layer_types": ["full_attention", "linear_attention", "full_attention", "linear_attention"], "attention_bias": True,
+        "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": False, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
+        "linear_key_head_dim": 9, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3, "rope_parameters": {
+            **YARN, "partial_rotary_factor": 0.5, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}}),
 }
 
 
