@@ -17,7 +17,7 @@ use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, QkNorm, Rotation};
 use crate::model::weights::{Expert, Weight};
 use crate::model::{ModelSpec, Weights};
-use delta_net::{Input, Inputs, State};
+use delta_net::{Inputs, State};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 
 /// The model, the sequences (by id), and the rows of the pass in flight.
@@ -177,7 +177,7 @@ impl Operations for ReferenceBackend {
     /// l·H + h).
     fn final_norm(&mut self) -> Result<(), BackendError> {
         for PassRow { row, x, options, heads, attention, layers, .. } in &mut self.pass {
-            *x = self.model.norm(x, &self.model.weights.final_norm);
+            *x = self.model.norm_or_copy(x, Some(&self.model.weights.final_norm));
             self.model.check_finite(x, row.position)?;
             let Some(options) = options else { continue };
             heads.sort_by(|a, b| a.0.total_cmp(&b.0)); // stable: of equals the lower id stays first
@@ -218,19 +218,15 @@ impl Model {
         router.zip(self.spec.experts.as_ref()).map_or_else(|| vec![(0, 1.0)], of_logits)
     }
 
-    /// RMSNorm, x / √(mean(x²) + ε) · (offset + weight), all [n]. The offset is 1 in Gemma, which stores weight - 1.
-    fn norm(&self, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        self.norm_from(x, weight, self.spec.norm_weight_offset)
-    }
-
-    fn norm_from(&self, x: &[f32], weight: &[f32], offset: f32) -> Vec<f32> {
+    /// RMSNorm, x / √(mean(x²) + ε) · (offset + weight), all [n]. The offset is 1 where weight - 1 is stored (Gemma).
+    fn norm(&self, x: &[f32], weight: &[f32], offset: f32) -> Vec<f32> {
         let scale = 1.0 / (dot(x, x) / x.len() as f64 + f64::from(self.spec.rms_norm_eps)).sqrt();
         x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale) as f32 * (offset + w)).collect()
     }
 
     /// A block's input: x, normed in all families but those that norm only a block's output.
     fn norm_or_copy(&self, x: &[f32], weight: Option<&[f32]>) -> Vec<f32> {
-        weight.map_or_else(|| x.to_vec(), |weight| self.norm(x, weight))
+        weight.map_or_else(|| x.to_vec(), |weight| self.norm(x, weight, self.spec.norm_weight_offset))
     }
 
     /// x ← x + m h, both [hidden_size]; m is 1 but in Granite. Some families norm h before it joins the residual stream.
@@ -391,19 +387,9 @@ impl Backend for ReferenceBackend {
         }
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
+            let (row, wanted) = (*row, (pass.wanted)(i));
             let (x, queries, attended, gate, heads, attention, layers) = Default::default();
-            PassRow {
-                row: *row,
-                wanted: (pass.wanted)(i),
-                options,
-                x,
-                queries,
-                attended,
-                gate,
-                heads,
-                attention,
-                layers,
-            }
+            PassRow { row, wanted, options, x, queries, attended, gate, heads, attention, layers }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())
@@ -502,10 +488,15 @@ impl Backend for ReferenceBackend {
         Ok(positions.iter().flat_map(|p| answer.clone().map(|a| cosine(*p, a).unwrap_or(0.0))).collect())
     }
 
+    fn state_memory(&self, positions: usize) -> usize {
+        let layers = self.spec().layers.len() - self.spec().attention_layers().count();
+        self.spec().delta_net.map_or(0, |net| 4 * positions * layers * net.widths().iter().sum::<usize>())
+    }
+
     fn memory(&self, id: SequenceId) -> (usize, usize) {
         let Sequence { keys, values, inputs, trace, .. } = &self.sequences[id.0];
         let numbers = |row: &TracedRow| row.hidden.len() + row.queries.iter().map(|q| 2 + q.len()).sum::<usize>();
-        let cached = keys.values().chain(values.values()).map(Vec::len).chain(inputs.values().map(Input::numbers));
+        let cached = keys.values().chain(values.values()).chain(inputs.values().flat_map(|x| &x.qkv)).map(Vec::len);
         (4 * cached.sum::<usize>(), 4 * trace.values().map(numbers).sum::<usize>())
     }
 }

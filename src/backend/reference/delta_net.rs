@@ -19,7 +19,7 @@ pub(super) type Inputs = HashMap<(usize, usize), Input>;
 #[derive(Clone)]
 pub(super) struct Input {
     /// Of the three convolutions: `[3][components]`
-    qkv: [Vec<f32>; 3],
+    pub(super) qkv: [Vec<f32>; 3],
     /// α and β of every value head.
     rates: Vec<(f64, f64)>,
 }
@@ -29,12 +29,6 @@ pub(super) struct Input {
 pub(super) struct State {
     len: usize,
     memory: Vec<f64>,
-}
-
-impl Input {
-    pub(super) fn numbers(&self) -> usize {
-        self.qkv.iter().map(Vec::len).sum::<usize>() + 2 * self.rates.len()
-    }
 }
 
 impl Model {
@@ -103,7 +97,7 @@ impl Model {
         let Some(net) = &self.weights.layers[layer].delta_net else {
             return out.iter().zip(gate).map(|(x, gate)| (f64::from(*x) * sigmoid(gate)) as f32).collect();
         };
-        let normed = out.chunks_exact(net.norm.len()).flat_map(|head| self.norm_from(head, &net.norm, 0.0));
+        let normed = out.chunks_exact(net.norm.len()).flat_map(|head| self.norm(head, &net.norm, 0.0));
         normed.zip(gate).map(|(x, gate)| (f64::from(x) * activate(Activation::Silu, gate)) as f32).collect()
     }
 }
