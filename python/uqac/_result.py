@@ -153,7 +153,7 @@ class Trace:
     `input_ids`       uint32 [T]; the response starts at `n_instr`
     `logprobs`        float64 [R], ln p of each token of the response
     `entropies`       float64 [R + 1], in nats; row j is row n_instr - 1 + j, which predicts response token j
-    `head_ids`        uint32 [R + 1, K], the heads of lowest entropy of each row, as layer * heads + head, lowest first
+    `head_ids`        uint32 [R + 1, K], the heads of lowest entropy of each row, as layer * heads + head (of the layers with attention), lowest first
     `head_entropies`  float32 [R + 1, K], of their reweighted attention, in nats
     `rows`            int64 [n], positions of the rows of α* that were asked for
     `attention`       float32 [n, T], α* of those rows: the maximum of the reweighted attention over the row's K heads

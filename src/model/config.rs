@@ -277,6 +277,45 @@ mod tests {
         assert!(s.tie_word_embeddings);
     }
 
+    /// Three of four layers are delta nets where `layer_types` does not say; heads are counted over the others.
+    #[test]
+    fn layers_of_qwen_3_5() {
+        let qwen = |edit: fn(&mut Value)| {
+            spec(|c| {
+                *c = json!({"architectures": ["Qwen3_5ForConditionalGeneration"], "text_config": {"num_hidden_layers": 8}});
+                edit(&mut c["text_config"]);
+            })
+        };
+        let s = qwen(|_| ()).unwrap();
+        assert_eq!(s.attention_layers().collect::<Vec<_>>(), [3, 7]);
+        assert_eq!((s.place(7), s.place(6), s.total_heads()), (1, 5, 2 * 16));
+        assert_eq!((s.rope[0].rotary_dim, s.norm_weight_offset, s.output_gate), (64, 1.0, true));
+        assert_eq!(s.delta_net.unwrap().widths(), [2048, 2048, 4096]);
+        assert_eq!(qwen(|c| c["full_attention_interval"] = json!(2)).unwrap().attention_layers().count(), 4);
+        let refused = |edit, end: &str| {
+            let message = qwen(edit).unwrap_err().to_string();
+            assert!(message.ends_with(end), "{message}");
+        };
+        refused(
+            |c| c["layer_types"] = json!(vec!["linear_attention"; 8]),
+            "layer_types: expected layers of attention, found linear_attention",
+        );
+        refused(
+            |c| c["linear_num_key_heads"] = json!(5),
+            "linear_num_value_heads: expected a multiple of linear_num_key_heads (5), found 32",
+        );
+        refused(
+            |c| c["linear_key_head_dim"] = json!(1 << 20),
+            "linear_key_head_dim: expected an integer from 1 to 65536, found 1048576",
+        );
+        let llama = spec(|c| {
+            c["architectures"] = json!(["Qwen3ForCausalLM"]);
+            c["layer_types"] = json!(["full_attention", "linear_attention", "full_attention", "full_attention"]);
+            c["num_hidden_layers"] = json!(4);
+        });
+        assert!(llama.unwrap_err().to_string().contains("found linear_attention"));
+    }
+
     /// Where longer sequences need what is not implemented, the context ends before.
     #[test]
     fn longrope_and_scaled_queries_end_the_context() {
