@@ -17,7 +17,7 @@ use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, QkNorm, Rotation};
 use crate::model::weights::{Expert, Weight};
 use crate::model::{ModelSpec, Weights};
-use delta_net::{Inputs, State};
+use delta_net::{Inputs, State, sigmoid};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 
 /// The model, the sequences (by id), and the rows of the pass in flight.
@@ -153,14 +153,18 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← x + Σ_e g_e W_down (act(W_gate norm(x)) ⊙ W_up norm(x)), in a dense layer of one expert with g = 1.
+    /// x ← x + Σ_e g_e W_down (act(W_gate norm(x)) ⊙ W_up norm(x)), in a dense layer of one expert with g = 1. The g of a shared
+    /// expert is the sigmoid of a gate.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { x, .. } in &mut self.pass {
             let h = model.norm_or_copy(x, w.feed_forward_norm.as_deref());
             let mut sum = vec![0.0; x.len()];
-            for (expert, share) in model.chosen(w.router.as_ref(), &h) {
-                let Expert { gate, up, down } = &w.experts[expert];
+            let shared = w.shared_expert.as_ref();
+            let shared = shared.map(|(expert, gate)| (expert, sigmoid(model.linear(gate, None, &h)[0].into()) as f32));
+            let chosen =
+                model.chosen(w.router.as_ref(), &h).into_iter().map(|(expert, share)| (&w.experts[expert], share));
+            for (Expert { gate, up, down }, share) in chosen.chain(shared) {
                 let gate = model.linear(gate, w.gate_bias.as_deref(), &h);
                 let up = model.linear(up, w.up_bias.as_deref(), &h);
                 let act = |x: f32| activate(model.spec.activation, x.into()) as f32;

@@ -78,7 +78,9 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
         "intermediate_size": s.intermediate_size,
         "experts": s.experts.map(|experts| {
             let ExpertSpec { num_experts, num_experts_per_tok, moe_intermediate_size, .. } = experts;
-            format!("{num_experts_per_tok} of {num_experts} a token, each {moe_intermediate_size} wide")
+            let shared = experts.shared_expert_intermediate_size.map(|width| format!(", and one of {width} that all share"));
+            let shared = shared.unwrap_or_default();
+            format!("{num_experts_per_tok} of {num_experts} a token, each {moe_intermediate_size} wide{shared}")
         }),
         "delta_nets": s.delta_net.map(|net| {
             let DeltaNetSpec { num_key_heads, num_value_heads, key_head_dim, value_head_dim, .. } = net;

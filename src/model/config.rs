@@ -82,6 +82,8 @@ pub struct ExpertSpec {
     pub moe_intermediate_size: usize,
     /// The chosen experts' probabilities are scaled to a sum of 1.
     pub norm_topk_prob: bool,
+    /// Of an expert that every token goes through, whose output is multiplied by the sigmoid of a gate.
+    pub shared_expert_intermediate_size: Option<usize>,
 }
 
 /// A decoder-only transformer of the Llama / Qwen / Gemma families. Names are the published config keys.

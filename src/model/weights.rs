@@ -232,6 +232,8 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub router: Option<M>,
     /// One in a dense layer.
     pub experts: Vec<Expert<M>>,
+    /// Beside several, with its gate `[1, hidden_size]`.
+    pub shared_expert: Option<(Expert<M>, M)>,
     pub gate_bias: Option<V>,
     pub up_bias: Option<V>,
     pub down_bias: Option<V>,
@@ -352,6 +354,11 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         Ok(Expert { gate, up, down: matrix("mlp.down_proj", hidden, inner)? })
     };
     let several = spec.experts.filter(|_| spec.layers[layer].experts);
+    let shared_expert = several.and_then(|spec| spec.shared_expert_intermediate_size).map(|inner| {
+        let matrix = |part: &str, rows, width| matrix(&format!("mlp.shared_expert{part}"), rows, width);
+        let (gate, up) = (matrix(".gate_proj", inner, hidden)?, matrix(".up_proj", inner, hidden)?);
+        Ok((Expert { gate, up, down: matrix(".down_proj", hidden, inner)? }, matrix("_gate", 1, hidden)?))
+    });
     let (router, experts) = match several {
         None => (None, vec![dense()?]),
         Some(spec) => {
@@ -409,6 +416,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         feed_forward_norm: norm(before, feed_forward_norm, hidden)?,
         router,
         experts,
+        shared_expert: shared_expert.transpose()?,
         gate_bias: bias(spec.mlp_bias, "mlp.gate_proj", inner)?,
         up_bias: bias(spec.mlp_bias, "mlp.up_proj", inner)?,
         down_bias: bias(spec.mlp_bias, "mlp.down_proj", hidden)?,
@@ -460,7 +468,8 @@ fn experts(index: &TensorIndex, name: &str, spec: ExpertSpec, hidden: usize) -> 
 impl LayerWeights {
     /// The matrices of all products but those of [`small`](Self::small) ones.
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
-        let experts = self.experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+        let shared = self.shared_expert.iter().map(|(expert, _)| expert);
+        let experts = self.experts.iter().chain(shared).flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
         [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.output_gate).chain(experts)
     }
 

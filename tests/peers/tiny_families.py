@@ -63,6 +63,10 @@ MODELS = {
         "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": False, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
         "linear_key_head_dim": 9, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 3, "rope_parameters": {
             **YARN, "partial_rotary_factor": 0.5, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}}),
+    "qwen3_5_moe": ("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", {
+        "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+        "linear_conv_kernel_dim": 4, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "shared_expert_intermediate_size": 20, "tie_word_embeddings": False}),
 }
 
 

@@ -11,14 +11,29 @@ use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 
 /// What [`RandomModel::new`] knows.
-pub const RANDOM_FAMILIES: [&str; 16] = [
-    "llama", "llama3", "yarn", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "smollm3", "olmo2", "olmo3",
-    "phi3", "granite", "qwen3moe", "qwen3_5",
+pub const RANDOM_FAMILIES: [&str; 17] = [
+    "llama",
+    "llama3",
+    "yarn",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "mistral",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "phi3",
+    "granite",
+    "qwen3moe",
+    "qwen3_5",
+    "qwen3_5moe",
 ];
 
 /// The families that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = &'static str> {
-    RANDOM_FAMILIES.into_iter().filter(|family| !["qwen3moe", "qwen3_5"].contains(family))
+    RANDOM_FAMILIES.into_iter().filter(|family| !family.starts_with("qwen3_5") && *family != "qwen3moe")
 }
 
 /// A model's description; its weights follow from it.
@@ -89,7 +104,7 @@ impl RandomModel {
                 });
                 ("Qwen3Moe", own, json!({}))
             }
-            "qwen3_5" => {
+            "qwen3_5" | "qwen3_5moe" => {
                 let key_heads = pick(1, 3);
                 // one layer of attention, anywhere, and others
                 let attention = pick(0, layers - 1);
@@ -102,7 +117,16 @@ impl RandomModel {
                     "linear_key_head_dim": pick(1, 21), "linear_value_head_dim": pick(1, 40),
                     "linear_conv_kernel_dim": pick(1, 5)
                 });
-                ("Qwen3_5", own, json!({}))
+                if family == "qwen3_5" {
+                    ("Qwen3_5", own, json!({}))
+                } else {
+                    let experts = pick(2, 7);
+                    let own_experts = json!({
+                        "num_experts": experts, "num_experts_per_tok": pick(1, experts), "moe_intermediate_size": pick(5, 40),
+                        "shared_expert_intermediate_size": pick(5, 40)
+                    });
+                    ("Qwen3_5Moe", own, own_experts)
+                }
             }
             "gemma" => ("Gemma", json!({}), gemma),
             "mistral" => ("Mistral", json!({"sliding_window": if flag { json!(21) } else { json!(null) }}), json!({})),

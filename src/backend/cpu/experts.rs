@@ -7,7 +7,7 @@ use super::layer::activate;
 use super::matmul::{Job, matmul, matmul_many};
 use crate::backend::reference::choose_experts;
 use crate::model::config::ExpertSpec;
-use crate::model::weights::{Expert, Weight};
+use crate::model::weights::{Expert, LayerWeights, Weight};
 
 /// The rows of a pass that chose one expert.
 struct Group<'a> {
@@ -16,23 +16,32 @@ struct Group<'a> {
     rows: Vec<(usize, f32)>,
     /// Their inputs, `[rows, hidden_size]`
     x: Vec<f32>,
-    /// `[rows, moe_intermediate_size]`
+    /// `[rows, intermediate size of the expert]`
     gate: Vec<f32>,
     up: Vec<f32>,
 }
 
 impl CpuBackend {
-    /// h ← Σ_e g_e expert_e(h), every row.
-    pub(super) fn mix_experts(&mut self, experts: &[Expert], router: &Weight, spec: &ExpertSpec) {
+    /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last.
+    pub(super) fn mix_experts(&mut self, l: &LayerWeights, router: &Weight, spec: &ExpertSpec) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
-        let (inner, h) = (spec.moe_intermediate_size, std::mem::take(&mut self.pass.h));
+        let h = std::mem::take(&mut self.pass.h);
         let mut logits = vec![0.0; n * spec.num_experts];
         matmul(&self.pool, isa, &self.packed.matrix(router), &h, n, &mut logits, spec.num_experts, None);
-        let mut groups: Vec<Group> = experts.iter().map(Group::new).collect();
+        let mut groups: Vec<Group> = l.experts.iter().map(Group::new).collect();
         for (row, logits) in logits.chunks_exact(spec.num_experts).enumerate() {
             for (expert, share) in choose_experts(logits, spec) {
-                groups[expert].add(row, share, &h[row * hidden..(row + 1) * hidden], inner);
+                groups[expert].add(row, share, &h[row * hidden..(row + 1) * hidden]);
             }
+        }
+        if let Some((expert, gate)) = &l.shared_expert {
+            let mut shared = Group::new(expert);
+            logits.resize(n, 0.0);
+            matmul(&self.pool, isa, &self.packed.matrix(gate), &h, n, &mut logits, 1, None);
+            for (row, (gate, h)) in logits.iter().zip(h.chunks_exact(hidden)).enumerate() {
+                shared.add(row, (1.0 / (1.0 + f64::from(-gate).exp())) as f32, h);
+            }
+            groups.push(shared);
         }
         groups.retain(|group| !group.rows.is_empty());
         let terms = self.terms(Output::Values);
@@ -44,6 +53,7 @@ impl CpuBackend {
             let (x, rows) = (std::mem::take(&mut groups[0].x), groups[0].rows.len());
             let mut jobs: Vec<Job> = Vec::with_capacity(2 * groups.len());
             for Group { expert, gate, up, .. } in groups {
+                let inner = expert.gate.rows;
                 jobs.push(Job { w: self.packed.matrix(&expert.gate), bias: None, y: gate, y_stride: inner });
                 jobs.push(Job { w: self.packed.matrix(&expert.up), bias: None, y: up, y_stride: inner });
             }
@@ -52,6 +62,7 @@ impl CpuBackend {
         let (mut sum, mut out) = (h, Vec::new());
         sum.fill(0.0);
         for Group { expert, rows, mut gate, up, .. } in groups {
+            let inner = expert.gate.rows;
             activate(&self.pool, isa, self.spec.activation, &mut gate, &up, inner);
             round_inputs(&mut gate, inner, expert.down.elements(), terms);
             out.resize(rows.len() * hidden, 0.0);
@@ -69,10 +80,10 @@ impl Group<'_> {
         Group { expert, rows: Vec::new(), x: Vec::new(), gate: Vec::new(), up: Vec::new() }
     }
 
-    fn add(&mut self, row: usize, share: f32, x: &[f32], inner: usize) {
+    fn add(&mut self, row: usize, share: f32, x: &[f32]) {
         self.rows.push((row, share));
         self.x.extend_from_slice(x);
-        self.gate.resize(self.rows.len() * inner, 0.0);
-        self.up.resize(self.rows.len() * inner, 0.0);
+        self.gate.resize(self.rows.len() * self.expert.gate.rows, 0.0);
+        self.up.resize(self.gate.len(), 0.0);
     }
 }

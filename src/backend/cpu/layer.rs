@@ -254,7 +254,7 @@ impl Operations for CpuBackend {
         self.norm_input(|l| l.feed_forward_norm.as_deref(), layer);
         let weights = self.weights.clone();
         match (&weights.layers[layer].router, self.spec.experts) {
-            (Some(router), Some(spec)) => self.mix_experts(&weights.layers[layer].experts, router, &spec),
+            (Some(router), Some(spec)) => self.mix_experts(&weights.layers[layer], router, &spec),
             _ => self.dense_feed_forward(&weights.layers[layer]),
         }
         self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);

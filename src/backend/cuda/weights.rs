@@ -192,6 +192,7 @@ impl<'a> Uploader<'a> {
             feed_forward_norm: optional(&layer.feed_forward_norm)?,
             router: None,
             experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
+            shared_expert: None,
             gate_bias: optional(&layer.gate_bias)?,
             up_bias: optional(&layer.up_bias)?,
             down_bias: optional(&times(&layer.down_bias))?,

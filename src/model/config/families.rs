@@ -151,6 +151,35 @@ const GEMMA2: Family = Family {
     ..GEMMA
 };
 
+const QWEN3_5: Family = Family {
+    architecture: "Qwen3_5ForCausalLM",
+    model_type: "qwen3_5_text",
+    keys: &[
+        "attention_bias",
+        "partial_rotary_factor",
+        "layer_types",
+        "full_attention_interval",
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "linear_conv_kernel_dim",
+    ],
+    defaults: || {
+        json!({
+            "max_position_embeddings": 32768, "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
+            "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
+            "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+            "linear_conv_kernel_dim": 4,
+        })
+    },
+    norm_weight_offset: 1.0,
+    qk_norm: QkNorm::Head,
+    output_gate: true,
+    ..LLAMA
+};
+
 /// All families.
 pub(super) const FAMILIES: &[Family] = &[
     LLAMA,
@@ -216,9 +245,10 @@ pub(super) const FAMILIES: &[Family] = &[
         slides: Slides::All,
         ..QWEN2
     },
+    QWEN3_5,
     Family {
-        architecture: "Qwen3_5ForCausalLM",
-        model_type: "qwen3_5_text",
+        architecture: "Qwen3_5MoeForCausalLM",
+        model_type: "qwen3_5_moe_text",
         keys: &[
             "attention_bias",
             "partial_rotary_factor",
@@ -229,20 +259,22 @@ pub(super) const FAMILIES: &[Family] = &[
             "linear_key_head_dim",
             "linear_value_head_dim",
             "linear_conv_kernel_dim",
+            "num_experts",
+            "num_experts_per_tok",
+            "moe_intermediate_size",
+            "shared_expert_intermediate_size",
         ],
         defaults: || {
-            json!({
-                "max_position_embeddings": 32768, "vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288,
-                "num_hidden_layers": 32, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
-                "partial_rotary_factor": 0.25, "full_attention_interval": 4, "linear_num_key_heads": 16,
-                "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
-                "linear_conv_kernel_dim": 4,
-            })
+            let own = json!({
+                "hidden_size": 2048, "intermediate_size": 512, "num_hidden_layers": 40, "num_key_value_heads": 2, "num_experts": 256,
+                "num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+                "norm_topk_prob": true,
+            });
+            let mut defaults = (QWEN3_5.defaults)();
+            own.as_object().into_iter().flatten().for_each(|(key, value)| defaults[key] = value.clone());
+            defaults
         },
-        norm_weight_offset: 1.0,
-        qk_norm: QkNorm::Head,
-        output_gate: true,
-        ..LLAMA
+        ..QWEN3_5
     },
     GEMMA,
     GEMMA2,
@@ -360,4 +392,5 @@ pub(super) const MULTIMODAL: &[(&str, &str)] = &[
     ("Gemma3ForConditionalGeneration", "gemma3_text"),
     ("Mistral3ForConditionalGeneration", "mistral"),
     ("Qwen3_5ForConditionalGeneration", "qwen3_5_text"),
+    ("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text"),
 ];

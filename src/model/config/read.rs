@@ -212,6 +212,7 @@ struct Config {
     num_experts_per_tok: Option<Size>,
     moe_intermediate_size: Option<Size>,
     norm_topk_prob: Option<bool>,
+    shared_expert_intermediate_size: Option<Size>,
     decoder_sparse_step: Option<Size>,
     mlp_only_layers: Option<Vec<usize>>,
     full_attention_interval: Option<Size>,
@@ -367,6 +368,7 @@ impl Config {
             num_experts_per_tok: chosen.0,
             moe_intermediate_size: inner.0,
             norm_topk_prob: self.norm_topk_prob.unwrap_or(false),
+            shared_expert_intermediate_size: self.shared_expert_intermediate_size.map(|size| size.0),
         }))
     }
 

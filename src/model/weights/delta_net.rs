@@ -50,8 +50,9 @@ pub(super) fn read(index: &TensorIndex, name: &str, net: &DeltaNetSpec, hidden: 
 }
 
 impl LayerWeights {
-    /// The matrices that stay in their file's type: a router, and those of a delta net's rates.
+    /// The matrices that stay in their file's type: a router, a shared expert's gate, and those of a delta net's rates.
     pub fn small(&self) -> impl Iterator<Item = &Weight> {
-        self.router.iter().chain(self.delta_net.iter().flat_map(|net| [&net.a, &net.b]))
+        let gate = self.shared_expert.iter().map(|(_, gate)| gate);
+        self.router.iter().chain(gate).chain(self.delta_net.iter().flat_map(|net| [&net.a, &net.b]))
     }
 }

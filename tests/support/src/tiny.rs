@@ -88,6 +88,12 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
                 list.extend([(name("gate"), vec![width, hidden]), (name("up"), vec![width, hidden])]);
                 list.push((name("down"), vec![hidden, width]));
             }
+            if let Some(width) = config["shared_expert_intermediate_size"].as_u64() {
+                let name = |part: &str| format!("layers.{layer}.mlp.shared_expert{part}.weight");
+                list.extend([".gate_proj", ".up_proj"].map(|part| (name(part), vec![width as usize, hidden])));
+                list.push((name(".down_proj"), vec![hidden, width as usize]));
+                list.push((name("_gate"), vec![1, hidden]));
+            }
         }
     }
     for layer in (0..n("num_hidden_layers")).filter(|layer| gated && is_delta_net(config, *layer)) {
