@@ -246,11 +246,11 @@ unsafe fn columns_of_row<S: Simd>(
         let mut sums = [S::splat(0.0); 4];
         for i in (0..whole).step_by(4) {
             for (j, sum) in sums.iter_mut().enumerate() {
-                *sum = S::fma(S::load(s.add((i + j) * LANES)), S::splat(*k.get_unchecked(i + j)), *sum);
+                *sum = S::fma(S::load(s.add((i + j) * LANES)), S::splat(k[i + j]), *sum);
             }
         }
-        for i in whole..k.len() {
-            sums[0] = S::fma(S::load(s.add(i * LANES)), S::splat(k[i]), sums[0]);
+        for (i, k) in k.iter().enumerate().skip(whole) {
+            sums[0] = S::fma(S::load(s.add(i * LANES)), S::splat(*k), sums[0]);
         }
         let alpha = S::splat(alpha);
         let recalled = S::mul(alpha, total::<S>(sums));
@@ -258,12 +258,12 @@ unsafe fn columns_of_row<S: Simd>(
         let mut sums = [S::splat(0.0); 4];
         for i in (0..whole).step_by(4) {
             for (j, sum) in sums.iter_mut().enumerate() {
-                let (s, k, q) = (s.add((i + j) * LANES), *k.get_unchecked(i + j), *q.get_unchecked(i + j));
+                let (s, k, q) = (s.add((i + j) * LANES), k[i + j], q[i + j]);
                 *sum = S::fma(update::<S>(s, alpha, k, correction), S::splat(q), *sum);
             }
         }
-        for i in whole..k.len() {
-            sums[0] = S::fma(update::<S>(s.add(i * LANES), alpha, k[i], correction), S::splat(q[i]), sums[0]);
+        for (i, (k, q)) in k.iter().zip(q).enumerate().skip(whole) {
+            sums[0] = S::fma(update::<S>(s.add(i * LANES), alpha, *k, correction), S::splat(*q), sums[0]);
         }
         total::<S>(sums)
     }

@@ -42,7 +42,7 @@ pub struct States {
 
 impl States {
     pub fn new(net: &DeltaNetSpec, layers: usize) -> States {
-        let layers = vec![Arc::new(LayerState::new(net)); layers];
+        let layers: Vec<_> = std::iter::repeat_n(Arc::new(LayerState::new(net)), layers).collect();
         States { kept: BTreeMap::from([(0, layers.clone())]), layers, len: Some(0), expected: Vec::new() }
     }
 

@@ -233,12 +233,14 @@ struct Config {
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq)]
-#[serde(rename_all = "snake_case")]
 enum LayerType {
-    FullAttention,
-    SlidingAttention,
+    #[serde(rename = "full_attention")]
+    Full,
+    #[serde(rename = "sliding_attention")]
+    Sliding,
     /// A gated delta net.
-    LinearAttention,
+    #[serde(rename = "linear_attention")]
+    Linear,
 }
 
 /// One table as it is written, or (of `rope_parameters`) one for each layer type.
@@ -417,7 +419,7 @@ impl Config {
     /// Whether each layer is a delta net.
     fn delta_nets(&self, count: usize, has_delta_nets: bool) -> Result<Vec<bool>, Wrong> {
         let nets: Vec<bool> = match (&self.layer_types, self.full_attention_interval) {
-            (Some(types), _) => types.iter().map(|layer| *layer == LayerType::LinearAttention).collect(),
+            (Some(types), _) => types.iter().map(|layer| *layer == LayerType::Linear).collect(),
             (None, Some(interval)) => (1..=count).map(|layer| layer % interval.0 != 0).collect(),
             (None, None) => vec![false; count],
         };
@@ -446,7 +448,7 @@ impl Config {
         let slides: Vec<bool> = match (&self.layer_types, family.slides) {
             (Some(types), _) => {
                 entries("layer_types", types, count)?;
-                types.iter().map(|layer| *layer == LayerType::SlidingAttention).collect()
+                types.iter().map(|layer| *layer == LayerType::Sliding).collect()
             }
             (None, Slides::Pattern(n)) => pattern(self.sliding_window_pattern.map_or(n, |n| n.0)),
             (None, _) if written.is_none() => vec![false; count],

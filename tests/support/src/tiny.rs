@@ -125,7 +125,7 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
 fn is_delta_net(config: &Value, layer: usize) -> bool {
     match config["layer_types"].as_array() {
         Some(types) => types[layer] == json!("linear_attention"),
-        None => (layer as u64 + 1) % config["full_attention_interval"].as_u64().unwrap_or(4) != 0,
+        None => !(layer as u64 + 1).is_multiple_of(config["full_attention_interval"].as_u64().unwrap_or(4)),
     }
 }
 
