@@ -207,7 +207,7 @@ class Trace:
 
     def alternatives(self, row: int) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
         """Ids and log-probabilities of the most probable tokens after row n_instr - 1 + `row`, best first: every one with
-        p > 0.01, and at least five."""
+        p > 0.01, and at least twenty."""
         offsets, ids, logprobs = (getattr(self, f"top_{name}") for name in ("offsets", "ids", "logprobs"))
         part = slice(offsets[row], offsets[row + 1])
         return ids[part], logprobs[part]

@@ -9,7 +9,8 @@
 use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{
-    Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Prediction, Row, SequenceId,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Prediction, Row,
+    SequenceId,
 };
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, QkNorm, Rotation};

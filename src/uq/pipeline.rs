@@ -186,7 +186,15 @@ fn find_full(
     let is_final = |span: &AnswerSpan| !cut_off || is_final(&text, span);
     let Some(span) = answer::find_answer(&text, rule).filter(is_final) else { return Ok(None) };
     let tokens = answer::tokens_of_span(&offsets, &span.bytes);
-    Ok(tokens.map(|tokens| (text[span.bytes].to_owned(), tokens)))
+    Ok(tokens.map(|tokens| (with_percent_sign(&text, span.bytes).to_owned(), tokens)))
+}
+
+/// The text of an answer with a percent sign right after it: that is outside the tokens of a number, but 50 % may be graded
+/// as 0.5.
+fn with_percent_sign(text: &str, answer: Range<usize>) -> &str {
+    let is_number = text[answer.clone()].ends_with(|c: char| c.is_ascii_digit());
+    let sign = ["%", "\\%"].into_iter().find(|sign| is_number && text[answer.end..].starts_with(sign));
+    &text[answer.start..answer.end + sign.map_or(0, str::len)]
 }
 
 /// Whether the answer found in a text that was cut off is the response's final one.
@@ -216,6 +224,19 @@ fn find_published(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percent_sign_stays_for_the_grader() {
+        for (text, answer, shown) in [
+            ("It is 50%.", 6..8, "50%"),
+            ("It is 50\\% of it.", 6..8, "50\\%"),
+            ("It is 50 of 60%", 6..8, "50"),
+            ("x%", 0..1, "x"),
+            ("7", 0..1, "7"),
+        ] {
+            assert_eq!(with_percent_sign(text, answer), shown, "{text}");
+        }
+    }
 
     #[test]
     fn a_response_that_was_cut_off_has_an_answer_only_if_it_says_so() {
