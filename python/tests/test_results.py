@@ -93,14 +93,14 @@ def test_tokens_come_with_running_scores(model):
 
 def test_the_running_confidence_stops_a_response(model):
     measured = list(model.generate(PENCILS, running="entropy", window=4))
-    assert [token.confidence for token in measured[:3]] == [None] * 3
+    assert [token.running for token in measured[:3]] == [None] * 3
     entropies = model.trace(PENCILS).entropies
-    assert [token.confidence for token in measured[3:]] == pytest.approx(
+    assert [token.running for token in measured[3:]] == pytest.approx(
         [-entropies[i - 3 : i + 1].mean() for i in range(3, len(measured))], abs=1e-12
     )
-    least = min(token.confidence for token in measured[3:])
+    least = min(token.running for token in measured[3:])
     stopped = model.ask(PENCILS, running="entropy", window=4, stop_below=least + 1e-9)
-    at = [token.confidence for token in measured].index(least)
+    at = [token.running for token in measured].index(least)
     assert stopped.finish_reason == "unsure" and len(stopped.logprobs) == at + 1
 
 
