@@ -15,9 +15,9 @@ use std::process::ExitCode;
 
 /// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
-/// Reads runs of `uqac eval` with one model. Of P, P(response) and the minimum token probability it takes the score, and the map
-/// (Platt's sigmoid, or from 500 answers on isotonic regression), with the lowest cross-validated Brier score, and reports the error
-/// of the whole procedure on held-out parts. `ask`, `score` and `serve` find the file by the hashes of the model's files, in the
+/// Reads runs of `uqac eval` with one model. Of P, P(response), the minimum token probability and G4 it takes the score, and the
+/// map (Platt's sigmoid, or from 500 answers on isotonic regression), with the lowest cross-validated Brier score, and reports the
+/// error of the whole procedure on held-out parts. `ask`, `score` and `serve` find the file by the hashes of the model's files, in the
 /// cache folder, or beside the model as uqac-calibration.json.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -25,7 +25,7 @@ pub struct CalibrateArgs {
     /// Run folders
     #[arg(required_unless_present_any = ["show", "remove"], value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Key of the score to map; auto: the best of p, response_prob and min_token_prob
+    /// Key of the score to map; auto: the best of p, response_prob, min_token_prob and g4
     #[arg(long, value_name = "KEY", default_value = "auto")]
     score: String,
     /// Certify a threshold above which at most this share of answers is wrong, for --abstain of ask, score and serve

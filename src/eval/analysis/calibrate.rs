@@ -35,7 +35,7 @@ const MIN_OF_CLASS: usize = 10;
 const MIN_ISOTONIC: usize = 500;
 
 /// Scores among which `auto` chooses.
-const SCORES: [&str; 3] = ["p", "response_prob", "min_token_prob"];
+const SCORES: [&str; 4] = ["p", "response_prob", "min_token_prob", "g4"];
 
 /// Why runs cannot be calibrated on.
 #[derive(Debug, thiserror::Error)]
