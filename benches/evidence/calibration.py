@@ -57,16 +57,25 @@ def threshold(x, right, target):
     return None
 
 
+def unproven(x, right, target):
+    """The lowest threshold above which no more than the target is wrong among the answers that it is chosen on."""
+    order = np.argsort(-x, kind="stable")
+    held = np.flatnonzero(np.cumsum(~right[order]) <= target * np.arange(1, len(x) + 1))
+    return x[order][held[-1]] - 1e-12 if len(held) else None
+
+
 def worlds(run, targets, n):
-    """For each target: in how many worlds a threshold was found, and the population's risk above it exceeds the target, of a score or
-    of any of them."""
+    """For each target: in how many worlds a threshold was found, and the population's risk above it exceeds the target, of a score, of
+    any of them, and of P(response) without a proof: the worlds must be able to show a broken promise."""
     rng = np.random.default_rng(SEED)
     scores = np.array([run.score(key) for key in SCORES])
     items = scores.shape[1]
     draws = rng.integers(0, items, size=(n, items))
     for target in targets:
-        found, broken, answered = np.zeros(len(SCORES), int), np.zeros((n, len(SCORES)), bool), []
+        found, broken, answered, naive = np.zeros(len(SCORES), int), np.zeros((n, len(SCORES)), bool), [], 0
         for world, draw in enumerate(draws):
+            without = unproven(scores[1][draw], run.labels[draw], target)
+            naive += without is not None and (~run.labels[scores[1] > without]).mean() > target
             for s, x in enumerate(scores):
                 above = threshold(x[draw], run.labels[draw], target)
                 if above is not None:
@@ -76,7 +85,7 @@ def worlds(run, targets, n):
                     if SCORES[s] == "response_prob":
                         answered.append(given.mean())
         share = f"{100 * np.mean(answered):.0f} %" if answered else ""
-        print(f"| {run.name} | {target} | {', '.join(map(str, found))} | {', '.join(map(str, broken.sum(0)))} | {broken.any(1).sum()} | {share} |")
+        print(f"| {run.name} | {target} | {', '.join(map(str, found))} | {', '.join(map(str, broken.sum(0)))} | {broken.any(1).sum()} | {share} | {naive} |")
 
 
 def main():
@@ -88,7 +97,7 @@ def main():
     if options.uqac:
         programs(options.folders, options.uqac)
     print(f"\nOf {options.worlds} worlds (at confidence {CONFIDENCE}, at most {100 * (1 - CONFIDENCE):.0f} % may break the promise), for {', '.join(SCORES)}:\n")
-    print("| run | target risk | found | broken | broken for any | answered, response_prob |\n| --- | --- | --- | --- | --- | --- |")
+    print("| run | target risk | found | broken | broken for any | answered, response_prob | broken without a proof, response_prob |\n| --- | --- | --- | --- | --- | --- | --- |")
     for folder in options.folders:
         worlds(Run(folder), [0.1, 0.2, 0.3, 0.4], options.worlds)
 

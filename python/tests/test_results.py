@@ -122,6 +122,20 @@ def test_results_show_themselves(model):
     assert "<script" not in hostile.to_html() and "&lt;" in hostile.to_html()
 
 
+def test_confidence_is_a_calibrated_probability_or_none(model):
+    result = model.ask(PENCILS)
+    assert 0 < result.confidence < 1 and result.p == result.scores["p"]
+    assert result.confidence_from in result.scores and not result.out_of_range and not result.abstained
+    assert set(result.calibration) == {"tasks", "n", "ece"}
+    other = model.ask(PENCILS, profile="paper")
+    assert other.confidence is None and other.confidence_from is None and other.calibration is None
+    assert "ranking score, not a probability" in str(other) and "<meter" in result.to_html() and "<meter" not in other.to_html()
+    assert model.ask(PENCILS, abstain=True).abstained is False
+    assert model.ask(PENCILS, abstain=True, max_tokens=3).abstained
+    with pytest.raises(uqac.Error, match="the model has no calibration"):
+        model.ask(PENCILS, abstain=True, profile="paper")
+
+
 def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):
     with pytest.raises(uqac.Error, match="config.json is missing"):
         uqac.load(tmp_path)
