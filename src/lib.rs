@@ -79,7 +79,7 @@ pub use eval::calibration::Calibration;
 pub use eval::grading::{correct, normal_form};
 pub use eval::tasks::Grader;
 pub use io::item::{BadItem, Item};
-pub use io::record::{AnswerRecord, Calibrated, Record};
+pub use io::record::{AnswerRecord, Calibrated, Origin, Record};
 
 // The program itself.
 pub use cli::{main, main_with};

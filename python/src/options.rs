@@ -81,6 +81,8 @@ pub struct Options {
     wide_trace: bool,
     /// Whether the record describes the rows of its chain.
     pub trace: bool,
+    /// Whether answers that are not above the certified threshold are withheld.
+    pub abstain: bool,
 }
 
 impl Default for Options {
@@ -103,6 +105,7 @@ impl Default for Options {
             rules: BTreeMap::new(),
             wide_trace: false,
             trace: false,
+            abstain: false,
         }
     }
 }

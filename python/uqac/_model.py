@@ -42,6 +42,8 @@ class Method(TypedDict, total=False):
     """Record statistics of each prediction's whole distribution, for the scores that need them."""
     trace: bool
     """Add the selected heads and the largest attention weights of each chain row to the record."""
+    abstain: bool
+    """Withhold answers that are not above the threshold certified by `uqac calibrate --target-risk`."""
     chat_template: bool
     """Apply the chat template; default True. False uses prompts verbatim, for base models."""
 

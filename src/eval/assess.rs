@@ -16,21 +16,28 @@ use std::ops::Range;
 use std::path::Path;
 
 /// The calibration of a model under a reading of the method, if there is one; `known`: the model's fingerprint, where it has
-/// been taken.
+/// been taken. `abstain`: it must have a certified threshold.
 ///
 /// # Errors
-/// A file of the model that cannot be read, or one that is there but is no calibration.
+/// A file of the model that cannot be read, one that is there but is no calibration, or no certified threshold.
 pub fn calibration(
     folder: &Path,
     engine: &Engine,
     known: Option<&Fingerprint>,
     reading: &Reading,
+    abstain: bool,
 ) -> Result<Option<Calibration>, CalibrationError> {
-    if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
-        return Ok(None);
+    let found = if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
+        None
+    } else {
+        let model = known.cloned().map_or_else(|| fingerprint(folder, engine), Ok)?;
+        Calibration::find(folder, &model, reading)?
+    };
+    match &found {
+        Some(Calibration { certified: Some(_), .. }) => Ok(found),
+        _ if abstain => Err(CalibrationError::NotCertified { calibrated: found.is_some() }),
+        _ => Ok(found),
     }
-    let model = known.cloned().map_or_else(|| fingerprint(folder, engine), Ok)?;
-    Calibration::find(folder, &model, reading)
 }
 
 /// What identifies the files of the model that the engine has loaded from this folder.
@@ -62,14 +69,24 @@ pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Paramet
 }
 
 /// What is to be found out about a response.
+#[derive(Clone)]
 pub struct Request<'a> {
     pub parameters: &'a Parameters,
     pub calibration: Option<&'a Calibration>,
+    /// Whether answers that are not above the calibration's certified threshold are withheld.
+    pub abstain: bool,
     pub dataset: Option<&'a str>,
     /// The answer's positions (absolute, within the response) if they are known.
     pub answer: Option<Range<usize>>,
     /// Whether the chain's rows are to be described.
     pub trace: bool,
+}
+
+impl<'a> Request<'a> {
+    /// Without a calibration, of a response of which nothing is known.
+    pub fn of(parameters: &'a Parameters) -> Self {
+        Request { parameters, calibration: None, abstain: false, dataset: None, answer: None, trace: false }
+    }
 }
 
 /// What was found out.
@@ -119,13 +136,20 @@ fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Res
     relative.iter().zip(&rows).zip(&weights).map(describe).collect()
 }
 
+/// Whether the answer is withheld; `None` where none ever is. Without an answer there is nothing to give.
+pub fn abstained(request: &Request<'_>, found: &Finding) -> Option<bool> {
+    let confidence = found.as_ref().ok().and_then(|assessed| assessed.confidence.as_ref());
+    request.abstain.then(|| !confidence.is_some_and(|confidence| confidence.certified))
+}
+
 /// An item's line of output.
-pub fn record(id: Value, reading: Reading, prompt_len: usize, found: Finding, engine: &Engine) -> Record {
+pub fn record(id: Value, request: &Request<'_>, prompt_len: usize, found: Finding, engine: &Engine) -> Record {
+    let (reading, abstained) = (request.parameters.reading, abstained(request, &found));
     let record = match found {
         Ok(Assessed { answer_text, outcome, confidence, trace }) => {
             Record { confidence, trace, ..Record::ok(id, reading, prompt_len, answer_text, outcome) }
         }
         Err(scores) => Record { scores: Some(scores), ..Record::no_answer(id, reading, prompt_len) },
     };
-    Record { weights: engine.options().weights, ..record }
+    Record { abstained, weights: engine.options().weights, ..record }
 }

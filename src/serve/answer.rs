@@ -176,8 +176,8 @@ pub fn finish_name(finish: FinishReason) -> &'static str {
     }
 }
 
-/// The `uqac` object: the [`Record`] reduced to the requested fields, with P first. `confidence_at_end`: the running
-/// confidence after the last token, if requested and its window is full.
+/// The `uqac` object: the [`Record`] reduced to the requested fields, with P first. `at_end`: the running confidence after the
+/// last token, if requested and its window is full.
 ///
 /// # Errors
 /// A token outside the vocabulary.
@@ -185,7 +185,7 @@ pub fn uqac(
     record: &Record,
     tokens: &ResponseTokens,
     options: &UqacOptions,
-    confidence_at_end: Option<f64>,
+    at_end: Option<f64>,
     (seed, tokenizer): (Option<u64>, &Tokenizer),
 ) -> Result<Value, TokenizerError> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(record) else { return Ok(Value::Null) };
@@ -193,15 +193,12 @@ pub fn uqac(
         fields.shift_remove(unused);
     }
     let score = |key: &str| json!(record.scores.as_ref().and_then(|scores| scores.get(key)));
-    let mut object = Map::from_iter([("confidence".to_owned(), score("p"))]);
-    object.extend(fields.shift_remove("confidence").map(|calibrated| ("calibrated".to_owned(), calibrated)));
+    let mut object = Map::from_iter([("p".to_owned(), score("p"))]);
     object.extend(fields);
     let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
     add("scores", options.scores.iter().map(|key| (*key, score(key))).collect());
     if let Some(RunningConfidence { measure, window, stop_below }) = options.running {
-        let running =
-            json!({"measure": measure, "window": window, "stop_below": stop_below, "confidence": confidence_at_end});
-        add("running", running);
+        add("running", json!({"measure": measure, "window": window, "stop_below": stop_below, "value": at_end}));
     }
     if let Some(seed) = seed {
         add("seed", seed.into());

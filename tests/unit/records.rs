@@ -82,8 +82,9 @@ fn the_format_of_a_scored_item() {
     let text = serde_json::to_string(&record("a")).unwrap();
     assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
     let value: Value = serde_json::from_str(&text).unwrap();
-    let fields = ["id", "profile", "status", "n_instr", "answer", "chain", "kept", "scores", "ensemble"];
+    let fields = ["id", "profile", "status", "n_instr", "answer", "chain", "kept", "scores", "confidence", "ensemble"];
     assert_eq!(keys(&value), fields);
+    assert!(value["confidence"].is_null(), "there is no calibration");
     assert_eq!(value["profile"], "corrected");
     assert_eq!(value["status"], "ok");
     assert_eq!(value["answer"], json!({"text": "\"4\"\n\u{1b}[31m\u{2028}é", "tokens": [15, 16]}));

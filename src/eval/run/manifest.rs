@@ -56,6 +56,9 @@ pub struct ScoreOptions {
     pub chat_template: bool,
     /// Whether records describe the rows of the chain.
     pub trace: bool,
+    /// Whether records say which answers are withheld.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub abstain: bool,
     /// `None` of an input that can be read only once.
     pub input: Option<Input>,
 }
