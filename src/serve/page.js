@@ -84,10 +84,10 @@ function showVerdict(uqac, finish, seconds, tokens) {
   const speed = `${tokens} tokens in ${seconds.toFixed(1)} s` + (finish === "length" ? "; the response was cut off" : "");
   const line = make("p", "headline", "No final answer was found in the response.");
   verdict.replaceChildren(line, make("p", "note", speed));
-  if (!uqac.answer) return;
-  line.replaceChildren("Answer ", make("b", "", uqac.answer.text));
   const tell = (text, ...more) => verdict.insertBefore(make("p", "", text, ...more), verdict.lastChild);
   if (uqac.abstained) tell(HEAD.texts.abstained);
+  if (!uqac.answer) return;
+  line.replaceChildren("Answer ", make("b", "", uqac.answer.text));
   if (uqac.confidence === null) return tell(`UQAC's P ${number(uqac.p)}: ${HEAD.texts.uncalibrated}.`);
   const { tasks, n, ece } = uqac.calibration;
   const told = tell("Right with probability ", make("b", "", number(uqac.confidence)), " ");
