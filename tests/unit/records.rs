@@ -121,12 +121,12 @@ fn the_format_of_other_items() {
     let none = serde_json::to_string(&Record::no_answer(json!(3), Profile::Paper, 9)).unwrap();
     assert_eq!(
         none,
-        r#"{"id":3,"profile":"paper","status":"no_answer","n_instr":9,"answer":null,"chain":[],"kept":[],"scores":null,"ensemble":[]}"#
+        r#"{"id":3,"profile":"paper","status":"no_answer","n_instr":9,"answer":null,"chain":[],"kept":[],"scores":null,"confidence":null,"ensemble":[]}"#
     );
     let error = serde_json::to_string(&Record::error(json!("x"), Profile::Reference, None, "why")).unwrap();
     assert_eq!(
         error,
-        r#"{"id":"x","profile":"reference","status":"error","error":"why","n_instr":null,"answer":null,"chain":[],"kept":[],"scores":null,"ensemble":[]}"#
+        r#"{"id":"x","profile":"reference","status":"error","error":"why","n_instr":null,"answer":null,"chain":[],"kept":[],"scores":null,"confidence":null,"ensemble":[]}"#
     );
 }
 
