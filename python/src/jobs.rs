@@ -234,13 +234,13 @@ fn score_item<T>(
         sequence(engine, &item.content, options.chat_template, parameters).map_err(text).map_err(unread)?;
     let read = |why: String| (Some(prompt_len), why);
     let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection()).map_err(text).map_err(read)?;
-    let dataset = item.dataset.as_deref();
     let Options { abstain, trace, .. } = *options;
-    let request = Request { parameters, calibration: calibration.as_ref(), abstain, dataset, answer, trace };
+    let request = Request { calibration: calibration.as_ref(), abstain, trace, ..Request::of(parameters) };
+    let request = request.of_item(&item, answer);
     let assessed = assess(&mut traced, &request).map_err(text).map_err(read)?;
     let more = more(&mut traced, assessed.as_ref().ok().map(|assessed| &assessed.outcome)).map_err(read)?;
     let json = |record, _: &str, _| serde_json::to_string(&record);
-    let response = Response::new(&mut traced, assessed, item.id, &request, json).map_err(read)?;
+    let response = Response::new(&mut traced, assessed, item.id.clone(), &request, json).map_err(read)?;
     Ok((response, more))
 }
 

@@ -22,7 +22,8 @@ use std::process::ExitCode;
 /// Score existing responses
 ///
 /// An input line is {id, input_ids, n_instr} (optionally dataset and answer_span: [start, end) in the whole sequence) or
-/// {id, messages | prompt, response}. The output has one line per input line, in order, with status ok, no_answer or error.
+/// {id, messages | prompt, response}. With target and grader (number, math, choice, exact or contains) the output says whether the answer
+/// is correct; answer_regex finds the answer. The output has one line per input line, in order, with status ok, no_answer or error.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
@@ -187,12 +188,12 @@ fn score_line(
         Err(error) => return Record::error(item.id, reading, None, error.to_string()),
     };
     tally.tokens += tokens.len();
-    let request = Request { dataset: item.dataset.as_deref(), answer, ..common.clone() };
+    let request = common.clone().of_item(&item, answer);
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.head_selection())
         .and_then(|mut traced| assess(&mut traced, &request));
     match assessed {
-        Ok(assessed) => record(item.id, &request, prompt_len, assessed, engine),
+        Ok(assessed) => record(item.id.clone(), &request, prompt_len, assessed, engine),
         Err(error) => {
             let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
             Record { weights: engine.options().weights, ..record }

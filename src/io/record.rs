@@ -113,6 +113,9 @@ pub struct Record {
     /// With `--abstain`: whether the answer is withheld, for it is not above the certified threshold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abstained: Option<bool>,
+    /// Whether the answer is the item's target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correct: Option<bool>,
     pub ensemble: Vec<Member>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Vec<RowTrace>>,
@@ -159,6 +162,7 @@ impl Record {
             scores: None,
             confidence: None,
             abstained: None,
+            correct: None,
             ensemble: Vec::new(),
             trace: None,
             weights: WeightFormat::File,

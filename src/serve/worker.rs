@@ -292,10 +292,9 @@ impl Worker<'_, '_> {
         self.shared.metrics.prompt_tokens.fetch_add(tokens.len() as u64, Relaxed);
         let ticket = batch.add(&tokens, prompt_len, parameters.head_selection())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
-        let dataset = item.dataset.as_deref();
-        let request = assess::Request { dataset, answer, trace: explain, ..(*common).clone() };
+        let request = assess::Request { trace: explain, ..(*common).clone().of_item(&item, answer) };
         let assessed = assess(&mut traced, &request)?;
-        let record = record(item.id, &request, prompt_len, assessed, traced.engine());
+        let record = record(item.id.clone(), &request, prompt_len, assessed, traced.engine());
         serde_json::to_string(&record).map_err(|error| ApiError::internal(error.to_string()))
     }
 }

@@ -14,7 +14,7 @@
 
 use crate::io::jsonl::ReadError;
 use crate::model::demo::DemoError;
-use crate::uq::answer::AnswerRule;
+use crate::uq::answer::{AnswerPattern, AnswerRule};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,7 @@ mod read;
 mod shots;
 mod source;
 
+pub use crate::uq::answer::Grader;
 use read::Record;
 pub use shots::PLACEHOLDER;
 use source::Files;
@@ -110,20 +111,6 @@ pub fn names() -> String {
     BENCHMARKS.iter().map(|benchmark| name(benchmark) + ", ").collect::<String>() + "FILE.jsonl"
 }
 
-/// How answers of a task are compared with the right one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Grader {
-    /// By value.
-    Number,
-    /// As mathematical expressions in LaTeX.
-    Math,
-    /// By the option's letter.
-    Choice,
-    /// As words, whatever their case and punctuation.
-    Exact,
-}
-
 /// A question with its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
@@ -136,6 +123,8 @@ pub struct Question {
     /// The right answer.
     pub target: String,
     pub grader: Grader,
+    /// Finds the answer in place of the task's rule.
+    pub pattern: Option<AnswerPattern>,
 }
 
 /// The questions of a benchmark.
