@@ -70,6 +70,7 @@ impl Response {
             outcome: self.outcome.as_ref(),
             confidence: self.confidence.as_ref(),
             abstained: self.abstained,
+            all_scores: true,
         }
     }
 

@@ -291,13 +291,15 @@ fn a_reader_that_goes_away_is_no_error() {
 }
 
 #[test]
-fn ask_streams_the_answer_and_reports() {
+fn ask_reports() {
     let folder = folder();
     let ask = ["ask", "--no-chat-template", "--max-tokens", "60", "--temperature", "1", "--seed", "3", "Count: 1 2 3"];
     let output = uqac(folder.path(), &ask);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    assert!(shown.contains("confidence"), "{shown:?}");
+    assert!(shown.contains("--scores") && !shown.contains("reached from"), "{shown:?}");
+    let all = uqac(folder.path(), &[&ask[..], &["--scores"]].concat());
+    assert!(text(&all.stdout).contains("reached from") && text(&all.stdout).contains("predictive_entropy"));
     assert!(shown.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()), "no colours, no raw controls: {shown:?}");
     assert_eq!(text(&uqac(folder.path(), &ask).stdout), shown, "a seed repeats");
 }

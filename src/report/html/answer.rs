@@ -70,6 +70,7 @@ mod tests {
             outcome: None,
             confidence: None,
             abstained: false,
+            all_scores: true,
         };
         let (part, page) = (answer(&report, false).unwrap(), answer(&report, true).unwrap());
         assert!(part.contains("&lt;b&gt;</span>") && !part.contains("<b>"), "{part}");

@@ -11,8 +11,8 @@ use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
 use draw::{Mark, marked_cells};
-use layout::{Shown, TextTable, elide, paint, wrap};
-use sanitize::{cut, one_line, quoted};
+use layout::{TextTable, paint, wrap};
+use sanitize::{cut, one_line, quoted, visible};
 use std::ops::Range;
 use tokens::{Piece, pieces};
 
@@ -36,10 +36,9 @@ pub struct AskReport<'a> {
     pub confidence: Option<&'a Calibrated>,
     /// Whether the answer is withheld.
     pub abstained: bool,
+    /// Whether the chain's table and every score are shown.
+    pub all_scores: bool,
 }
-
-/// Response lines up to which the text is shown as a whole; beyond it only what is near the chain.
-const MAX_LINES: usize = 30;
 
 /// Links up to which the chain's table is shown as a whole; beyond it only what was kept.
 const MAX_LINKS: usize = 30;
@@ -71,14 +70,16 @@ impl AskReport<'_> {
     pub fn render(&self, style: TermStyle) -> String {
         let Some(outcome) = self.outcome else {
             let abstained = if self.abstained { format!("{ABSTAINED}\n") } else { String::new() };
-            return format!("No final answer was found in the response, so there is no confidence.\n{abstained}");
+            let text = visible(self.text.trim_end());
+            return format!(
+                "{text}\n\nNo final answer was found in the response, so there is no confidence.\n{abstained}"
+            );
         };
-        let parts = [
-            self.headline(outcome, style),
-            self.drawing(style),
-            self.chain_table(outcome, style),
-            scores_table(&outcome.scores, style),
-        ];
+        let mut parts = vec![self.headline(outcome, style), self.drawing(style)];
+        if self.all_scores {
+            parts.push(self.chain_table(outcome, style));
+        }
+        parts.push(scores_table(&outcome.scores, self.all_scores, style));
         parts.join("\n")
     }
 
@@ -112,7 +113,7 @@ impl AskReport<'_> {
         }
         let answer = one_line(&self.answer_text());
         let answer = cut(answer.trim(), style.width.saturating_sub(HEADLINE + 2));
-        out + &row("answer", &style.paint(Style::BOLD, &answer))
+        row("answer", &style.paint(Style::BOLD, &answer)) + &out
     }
 
     /// The answer as it stands in the text.
@@ -159,11 +160,9 @@ impl AskReport<'_> {
     fn drawing(&self, style: TermStyle) -> String {
         let lines = wrap(&marked_cells(&self.pieces(), |j| self.p(j), style.colour), style.width.saturating_sub(2));
         let mut out = draw::legend(style) + "\n";
-        for shown in elide(&lines, MAX_LINES) {
-            match shown {
-                Shown::Line([]) => {}
-                Shown::Line(line) => out += &format!("  {}", paint(line, style)),
-                Shown::Omitted(lines) => out += &style.paint(Style::DIM, &format!("  ⋯ {lines} lines")),
+        for line in lines {
+            if !line.is_empty() {
+                out += &format!("  {}", paint(&line, style));
             }
             out.push('\n');
         }
@@ -232,11 +231,14 @@ pub(super) fn confidence(p: f64) -> String {
     }
 }
 
-/// The other scores, each with what it means.
-fn scores_table(scores: &Scores, look: TermStyle) -> String {
+/// Scores that are shown in any case.
+const MAIN_SCORES: [&str; 3] = ["p", "response_logprob", "min_token_prob"];
+
+/// The main scores or all of them, each with its meaning.
+fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
     let mut table = TextTable::new("lrl", ["score", "value", "higher is more confident"]);
     let room = look.width.saturating_sub(34); // what the other columns leave
-    for score in as_shown().iter().filter(|score| score.key != "p") {
+    for score in as_shown().iter().filter(|score| all || MAIN_SCORES.contains(&score.key)) {
         let Some(value) = scores.get(score.key) else { continue };
         table.row([
             (score.key.into(), Style::PLAIN),
@@ -244,7 +246,9 @@ fn scores_table(scores: &Scores, look: TermStyle) -> String {
             (cut(score.meaning, room), Style::DIM),
         ]);
     }
-    table.render(look)
+    let more =
+        if all { String::new() } else { look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n" };
+    table.render(look) + &more
 }
 
 #[cfg(test)]
@@ -306,6 +310,7 @@ mod tests {
             outcome: Some(&sample.outcome),
             confidence: None,
             abstained: false,
+            all_scores: true,
         }
     }
 
@@ -315,9 +320,9 @@ mod tests {
     fn without_colour() {
         let sample = sample(&TOKENS, 0.87);
         let expected = "\
+answer      48
 UQAC P      0.870
             ranking score, not a probability; grade 50 answ…
-answer      48
 
 ‹chain›  «kept»  ⟦answer⟧
   ‹Carl› has 4 «marbles».
@@ -329,6 +334,7 @@ answer      48
     6  \" 48\"       0.970       1.000                   answer
 
   score                   value  higher is more confident
+  p                       0.870  probability of the answer …
   p_sim                   0.600  probability of the kept c…
 ";
         let rendered = report(&sample).render(PLAIN);
@@ -354,15 +360,16 @@ answer      48
             AskReport { confidence: Some(found), abstained, ..report(&sample) }.render(wide)
         };
         let expected = "\
+answer      48
 confidence  0.42  █████████████░░░░░░░░░░░░░░░░░
             from response_prob, calibrated on 400 answers of gsm8k (ECE 0.031 on others)
-answer      48
 
 ";
         let rendered = shown(&calibrated(0.42, false), false);
         assert!(rendered.starts_with(expected), "{rendered}");
         // no bar of a number that may not hold
-        let expected = format!("confidence  0.94\n            {OUT_OF_RANGE}\n            from response_prob,");
+        let expected =
+            format!("answer      48\nconfidence  0.94\n            {OUT_OF_RANGE}\n            from response_prob,");
         let rendered = shown(&calibrated(0.94, true), true);
         assert!(rendered.starts_with(&expected) && rendered.contains(ABSTAINED), "{rendered}");
         let none = AskReport { outcome: None, abstained: true, ..report(&sample) }.render(wide);
@@ -373,11 +380,11 @@ answer      48
     fn with_colour() {
         let (sample, found) = (sample(&TOKENS, 0.87), calibrated(0.87, false));
         let rendered = AskReport { confidence: Some(&found), ..report(&sample) }.render(COLOUR);
-        assert!(rendered.contains("\x1b[1;38;5;185m0.87\x1b[0m"), "{rendered:?}");
+        assert!(rendered.contains("\x1b[1;38;5;136m0.87\x1b[0m"), "{rendered:?}");
         // of what is no probability no colour that praises it
-        assert!(report(&sample).render(COLOUR).starts_with("\x1b[1mUQAC P    \x1b[0m  0.870\n"));
+        assert!(report(&sample).render(COLOUR).contains("\n\x1b[1mUQAC P    \x1b[0m  0.870\n"));
         // the chain by its probability, kept tokens bold, the answer inverse; the spaces before them bare
-        let line = "  \x1b[4;38;5;203mCarl\x1b[0m has 4 \x1b[1;4;38;5;114mmarbles\x1b[0m.\n  So: \x1b[1;7m48\x1b[0m\n";
+        let line = "  \x1b[4;38;5;160mCarl\x1b[0m has 4 \x1b[1;4;38;5;28mmarbles\x1b[0m.\n  So: \x1b[1;7m48\x1b[0m\n";
         assert!(rendered.contains(line), "{rendered:?}");
         assert!(!rendered.contains('‹') && !rendered.contains('«'));
     }
@@ -436,14 +443,14 @@ answer      48
     }
 
     #[test]
-    fn a_long_response_and_a_long_chain_are_shown_in_part() {
+    fn a_long_chain_is_shown_in_part() {
         let lines: Vec<String> = (0..100).map(|i| format!("line {i}\n")).chain(["48".to_owned()]).collect();
         let mut sample = sample(&lines.iter().map(String::as_str).collect::<Vec<_>>(), 0.5);
         let link = |row| Link { row, score: 1.0, similarity: 0.1, from: Some(99) };
         sample.outcome.chain.extend((40..80).map(link));
         let rendered = report(&sample).render(PLAIN);
         assert!(rendered.contains("  and 41 that were not kept\n"), "{rendered}");
-        assert!(rendered.contains("  ⋯ 35 lines\n  line 40\n  ‹line 41\n"), "{rendered}");
+        assert!(rendered.contains("\n  line 40\n  ‹line 41\n"), "{rendered}");
     }
 
     #[test]
