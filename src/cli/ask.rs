@@ -1,12 +1,13 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
 use super::error::CliError;
-use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
-use super::{note, print};
+use super::options::{CalibrationArgs, EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::progress::Response;
+use super::{ABSTAINED, note, print};
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
-use crate::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
-use crate::eval::assess::{Assessed, Request, assess, calibration, record};
+use crate::engine::{FinishReason, GenerateOptions, TracedSequence};
+use crate::eval::assess::{Assessed, Request, abstained, assess, calibration, record};
 use crate::eval::calibration::Calibration;
 use crate::io::record::AnswerRecord;
 use crate::model::chat::Conversation;
@@ -14,7 +15,6 @@ use crate::model::chat::Message;
 use crate::model::tokenizer::{TextStream, Tokenizer};
 use crate::report::term::AskReport;
 use crate::report::term::colour::TermStyle;
-use crate::report::term::sanitize::visible;
 use crate::uq::Parameters;
 use clap::Args;
 use serde_json::Value;
@@ -51,6 +51,9 @@ pub struct AskArgs {
     /// Use the question verbatim, for base models
     #[arg(long)]
     no_chat_template: bool,
+    /// Print every score and the chain's table
+    #[arg(long, conflicts_with = "json")]
+    scores: bool,
     /// Print a JSON object only
     #[arg(long)]
     json: bool,
@@ -58,6 +61,8 @@ pub struct AskArgs {
     model: ModelArgs,
     #[command(flatten)]
     method: MethodArgs,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
     #[command(flatten)]
     early: EarlyArgs,
 }
@@ -83,13 +88,13 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.load(&folder)?;
-    let calibration = calibration(&folder, &engine, None, &parameters.reading)?;
+    let calibration = calibration(&folder, &engine, None, &parameters.reading, args.calibration.abstain)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
-    let mut stream = Stream::new(&tokenizer, &engine, args.json);
     let options = generate_options(args, &parameters);
+    let mut stream = Stream::new(&tokenizer);
     let generated = engine.generate_traced(&prompt, &options, |progress| stream.token(progress.token.token));
-    let speed = stream.finish()?;
+    let speed = stream.finish();
     let (finish, mut traced) = generated?;
     answer(args, (&parameters, calibration.as_ref()), &question, finish, speed, &mut traced)
 }
@@ -109,15 +114,17 @@ fn answer(
     let token_texts = response.token_texts.to_vec();
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
-    let request = Request { parameters, calibration, dataset: None, answer: None, trace: false };
+    let request = Request { calibration, abstain: args.calibration.abstain, ..Request::of(parameters) };
     let assessed = assess(traced, &request)?;
+    let abstained = abstained(&request, &assessed) == Some(true);
+    let code = ExitCode::from(if abstained { ABSTAINED } else { 0 });
     if args.json {
-        let record = record(Value::Null, parameters.reading, prompt_len, assessed, traced.engine());
+        let record = record(Value::Null, &request, prompt_len, assessed, traced.engine());
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
         let json =
             AnswerRecord { record, question, response, finish_reason: finish, response_tokens, tokens_per_second };
         print(&format!("{}\n", serde_json::to_string(&json).map_err(|e| CliError::Stdout(e.into()))?))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     let report = AskReport {
         text: &shown.text,
@@ -127,15 +134,17 @@ fn answer(
         prompt_len,
         outcome: assessed.as_ref().ok().map(|Assessed { outcome, .. }| outcome),
         confidence: assessed.as_ref().ok().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
+        abstained,
+        all_scores: args.scores,
     };
-    print(&format!("\n{}", report.render(TermStyle::of_stdout())))?;
+    print(&report.render(TermStyle::of_stdout()))?;
     let why = match finish {
         FinishReason::Length => "--max-tokens, or the model's context",
         FinishReason::Unsure => "its confidence fell below --stop-below",
-        FinishReason::Stop | FinishReason::Interrupted => return Ok(ExitCode::SUCCESS),
+        FinishReason::Stop | FinishReason::Interrupted => return Ok(code),
     };
     note(&format!("the response was cut off after {} tokens ({why})", ids.len()));
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 /// The question, from standard input if it is `-`.
@@ -172,60 +181,42 @@ fn generate_options(args: &AskArgs, parameters: &Parameters) -> GenerateOptions 
     }
 }
 
-/// The response on its way to standard output.
+/// The response while it is written: its last line in a terminal, and the time it takes.
 struct Stream<'t> {
-    text: Option<TextStream<&'t Tokenizer>>,
-    ends: Vec<u32>,
-    error: Option<CliError>,
+    text: TextStream<&'t Tokenizer>,
+    line: String,
+    progress: Response,
     /// When the first and the last token came, and how many there were.
     times: Option<(Instant, Instant)>,
     tokens: usize,
-    any_text: bool,
 }
 
 impl<'t> Stream<'t> {
-    fn new(tokenizer: &'t Tokenizer, engine: &Engine, silent: bool) -> Stream<'t> {
-        let text = (!silent).then(|| tokenizer.stream());
-        let ends = engine.spec().eos_token_ids.clone();
-        Stream { text, ends, error: None, times: None, tokens: 0, any_text: false }
+    fn new(tokenizer: &'t Tokenizer) -> Stream<'t> {
+        let (text, progress) = (tokenizer.stream(), Response::new());
+        Stream { text, line: String::new(), progress, times: None, tokens: 0 }
     }
 
-    /// Shows what the token completes. Once nobody reads any more, the generation stops.
     fn token(&mut self, id: u32) -> ControlFlow<()> {
         let now = Instant::now();
         self.times = Some((self.times.map_or(now, |(first, _)| first), now));
         self.tokens += 1;
-        let shown = match &mut self.text {
-            Some(text) if !self.ends.contains(&id) => text.push(id).map_err(CliError::from),
-            _ => return ControlFlow::Continue(()),
-        };
-        match shown.and_then(|text| self.show(&text)) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                self.error = Some(error);
-                ControlFlow::Break(())
-            }
+        self.line += &self.text.push(id).unwrap_or_default();
+        if let Some(end) = self.line.trim_end().rfind('\n') {
+            self.line.drain(..=end);
         }
+        self.progress.show(self.tokens, self.speed(), &self.line);
+        ControlFlow::Continue(())
     }
 
-    fn show(&mut self, text: &str) -> Result<(), CliError> {
-        self.any_text |= !text.is_empty();
-        if text.is_empty() { Ok(()) } else { print(&visible(text)) }
-    }
-
-    /// What was held back and a newline; then the tokens per second.
-    fn finish(mut self) -> Result<Option<f64>, CliError> {
-        if let Some(error) = self.error {
-            return Err(error);
-        }
-        if let Some(text) = self.text.take() {
-            let rest = text.finish();
-            self.show(&rest)?;
-            if self.any_text {
-                print("\n")?;
-            }
-        }
+    /// Tokens per second after the first.
+    fn speed(&self) -> Option<f64> {
         let seconds = self.times.map_or(0.0, |(first, last)| (last - first).as_secs_f64());
-        Ok((self.tokens > 1 && seconds > 0.0).then(|| (self.tokens - 1) as f64 / seconds))
+        (self.tokens > 1 && seconds > 0.0).then(|| (self.tokens - 1) as f64 / seconds)
+    }
+
+    fn finish(self) -> Option<f64> {
+        self.progress.finish();
+        self.speed()
     }
 }

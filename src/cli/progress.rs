@@ -84,6 +84,29 @@ impl Progress {
     }
 }
 
+/// A response while it is written.
+pub struct Response(ProgressBar);
+
+impl Response {
+    pub fn new() -> Response {
+        Response(bar(None, "{spinner} {msg}"))
+    }
+
+    /// Tokens so far, tokens per second, and the text's last line, as much of it as fits.
+    pub fn show(&self, tokens: usize, speed: Option<f64>, line: &str) {
+        if self.0.is_hidden() {
+            return;
+        }
+        let speed = speed.map_or(String::new(), |speed| format!(" · {speed:.0} tokens/s"));
+        self.0.set_message(format!("{tokens} tokens{speed} · {}", one_line(line.trim())));
+        self.0.tick();
+    }
+
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// The errors of a run; all are in the output.
 #[derive(Default)]
 pub struct Errors {

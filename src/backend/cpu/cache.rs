@@ -127,6 +127,11 @@ impl KvCache {
         KvCache { layers, ..*self }
     }
 
+    /// Drops the chunks that hold no position before `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.layers.iter_mut().for_each(|chunks| chunks.truncate(len.div_ceil(CHUNK)));
+    }
+
     /// Bytes that one position takes over all layers.
     pub fn bytes_per_position(layers: usize, kv_heads: usize, head_dim: usize, k: DType, v: DType) -> usize {
         layers * kv_heads * (head_dim * k.size() + value_stride(head_dim) * v.size())

@@ -30,13 +30,13 @@ impl Style {
     }
 }
 
-/// From red over orange and yellow to green, for a probability.
+/// From red over orange and ochre to green, for a probability; each with a contrast of 3 or more on black and on white.
 pub fn ramp(p: f64) -> u8 {
     match p {
-        p if p >= 0.95 => 114,
-        p if p >= 0.8 => 185,
-        p if p >= 0.5 => 215,
-        _ => 203,
+        p if p >= 0.95 => 28,
+        p if p >= 0.8 => 136,
+        p if p >= 0.5 => 166,
+        _ => 160,
     }
 }
 
@@ -98,6 +98,6 @@ mod tests {
 
     #[test]
     fn the_ramp_takes_any_number() {
-        assert_eq!([0.0, 0.5, 0.8, 0.95, 1.0, f64::NAN].map(ramp), [203, 215, 185, 114, 114, 203]);
+        assert_eq!([0.0, 0.5, 0.8, 0.95, 1.0, f64::NAN].map(ramp), [160, 166, 136, 28, 28, 160]);
     }
 }

@@ -58,26 +58,6 @@ pub fn paint(line: &[Cell], style: TermStyle) -> String {
     runs.map(|run| style.paint(run[0].style, &run.iter().map(|cell| cell.c).collect::<String>())).collect()
 }
 
-/// What [`elide`] makes of lines: one of them, or how many were left out.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Shown<'a> {
-    Line(&'a [Cell]),
-    Omitted(usize),
-}
-
-/// Leaves out the lines that are further than one line from anything marked, if there are more than `max` lines.
-pub fn elide(lines: &[Vec<Cell>], max: usize) -> Vec<Shown<'_>> {
-    let marked = |i: usize| lines.get(i).is_some_and(|line| line.iter().any(|cell| cell.marked));
-    let near = |i: &usize| lines.len() <= max || (i.saturating_sub(1)..=i + 1).any(marked);
-    let places: Vec<usize> = (0..lines.len()).collect();
-    let runs = places.chunk_by(|a, b| near(a) == near(b));
-    let shown = runs.flat_map(|run| match near(&run[0]) {
-        true => run.iter().map(|i| Shown::Line(&lines[*i])).collect(),
-        false => vec![Shown::Omitted(run.len())],
-    });
-    shown.collect()
-}
-
 /// Rows under a dim header, two spaces between columns, each column as wide as its widest cell. Whatever a cell holds, it
 /// stays on its line and is nothing that a terminal acts upon.
 pub struct TextTable {
@@ -184,16 +164,6 @@ mod tests {
             let squeeze = |s: &str| s.chars().filter(|c| *c != ' ').collect::<String>();
             assert_eq!(squeeze(&lines.concat()), squeeze(text));
         }
-    }
-
-    #[test]
-    fn long_text_keeps_marked_lines_and_their_neighbours() {
-        let lines = wrap(&marked("0\n1\n2\n3!\n4\n5\n6"), 80);
-        assert_eq!(elide(&lines, 7).len(), 7);
-        let shown = elide(&lines, 6);
-        assert_eq!(shown.len(), 5);
-        assert_eq!((&shown[0], &shown[4]), (&Shown::Omitted(2), &Shown::Omitted(2)));
-        assert_eq!(shown[2], Shown::Line(&marked("3!")));
     }
 
     #[test]

@@ -6,13 +6,13 @@ pub mod layout;
 pub mod sanitize;
 pub mod tokens;
 
-use crate::io::record::Calibrated;
+use crate::io::record::{Calibrated, Origin};
 use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
 use draw::{Mark, marked_cells};
-use layout::{Shown, TextTable, elide, paint, wrap};
-use sanitize::{cut, one_line, quoted};
+use layout::{TextTable, paint, wrap};
+use sanitize::{cut, one_line, quoted, visible};
 use std::ops::Range;
 use tokens::{Piece, pieces};
 
@@ -34,10 +34,11 @@ pub struct AskReport<'a> {
     pub outcome: Option<&'a Outcome>,
     /// Where there is a calibration of the model.
     pub confidence: Option<&'a Calibrated>,
+    /// Whether the answer is withheld.
+    pub abstained: bool,
+    /// Whether the chain's table and every score are shown.
+    pub all_scores: bool,
 }
-
-/// Response lines up to which the text is shown as a whole; beyond it only what is near the chain.
-const MAX_LINES: usize = 30;
 
 /// Links up to which the chain's table is shown as a whole; beyond it only what was kept.
 const MAX_LINKS: usize = 30;
@@ -45,63 +46,74 @@ const MAX_LINKS: usize = 30;
 /// Columns of a token in the table.
 const TOKEN_COLUMNS: usize = 18;
 
-/// Columns of the confidence's bar.
+/// Columns of the confidence's bar, and of the labels beside it.
 const BAR: usize = 30;
+const HEADLINE: usize = 10;
 
-/// What a person can do about a number that is no probability of being right.
-pub(super) const HOW_TO_CALIBRATE: &str = "to calibrate: uqac eval --output RUN, then uqac calibrate RUN";
+/// What P is without a calibration, and what a person can do about it.
+pub const UNCALIBRATED: &str = "ranking score, not a probability; grade 50 answers and run `uqac calibrate`";
+
+/// Of an answer whose score the calibration has not seen the like of.
+pub const OUT_OF_RANGE: &str = "out of range: no answer of the calibration has such a score; it may not hold here";
+
+/// Of an answer that is withheld.
+pub const ABSTAINED: &str = "abstained: not an answer that the certified threshold covers";
 
 /// What a calibrated confidence rests on.
 pub(super) fn origin(calibrated: &Calibrated) -> String {
-    let Calibrated { items, tasks, ece, .. } = calibrated;
-    format!("calibrated on {items} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
+    let Calibrated { score, calibration: Origin { tasks, n, ece }, .. } = calibrated;
+    format!("from {score}, calibrated on {n} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
 }
 
 impl AskReport<'_> {
     /// The whole report, ended with a newline.
     pub fn render(&self, style: TermStyle) -> String {
         let Some(outcome) = self.outcome else {
-            return "No final answer was found in the response, so there is no confidence.\n".to_owned();
+            let abstained = if self.abstained { format!("{ABSTAINED}\n") } else { String::new() };
+            let text = visible(self.text.trim_end());
+            return format!(
+                "{text}\n\nNo final answer was found in the response, so there is no confidence.\n{abstained}"
+            );
         };
-        let parts = [
-            self.headline(outcome, style),
-            self.drawing(style),
-            self.chain_table(outcome, style),
-            scores_table(&outcome.scores, style),
-        ];
+        let mut parts = vec![self.headline(outcome, style), self.drawing(style)];
+        if self.all_scores {
+            parts.push(self.chain_table(outcome, style));
+        }
+        parts.push(scores_table(&outcome.scores, self.all_scores, style));
         parts.join("\n")
     }
 
+    /// The confidence with what it rests on, or P with what it is not; a bar only of a confidence that is known to hold here.
     fn headline(&self, outcome: &Outcome, style: TermStyle) -> String {
-        let p = self.value(outcome);
-        let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
-        let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
-        let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
-        let number = format!("{}  {bar}", style.paint(tint, &confidence(p)));
-        let answer = one_line(&self.answer_text());
-        let answer = style.paint(Style::BOLD, &cut(answer.trim(), style.width.saturating_sub(12)));
-        let dim = |text: &str, columns| style.paint(Style::DIM, &cut(text, columns)) + "\n";
-        let label_width = if self.confidence.is_some() { 10 } else { 20 };
         let row = |label: &str, value: &str| {
-            format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:label_width$}")))
+            format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
         };
-        match self.confidence {
-            Some(calibrated) => {
-                let origin = dim(&origin(calibrated), style.width.saturating_sub(12));
-                row("confidence", &number) + &format!("{:12}{origin}", "") + &row("answer", &answer)
+        let dim = |text: &str| {
+            format!(
+                "{:HEADLINE$}  {}\n",
+                "",
+                style.paint(Style::DIM, &cut(text, style.width.saturating_sub(HEADLINE + 2)))
+            )
+        };
+        let mut out = match self.confidence {
+            None => row("UQAC P", &number(outcome.scores.p())) + &dim(UNCALIBRATED),
+            Some(found) if found.out_of_range => {
+                row("confidence", &confidence(found.value)) + &dim(OUT_OF_RANGE) + &dim(&origin(found))
             }
-            None => {
-                let least = confidence(outcome.scores["min_token_prob"]);
-                let rows =
-                    row("UQAC P, uncalibrated", &number) + &row("least token p", &least) + &row("answer", &answer);
-                rows + &dim(HOW_TO_CALIBRATE, style.width)
+            Some(found) => {
+                let filled = (found.value.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+                let tint = Style { colour: Some(ramp(found.value)), ..Style::BOLD };
+                let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
+                let number = format!("{}  {bar}", style.paint(tint, &confidence(found.value)));
+                row("confidence", &number) + &dim(&origin(found))
             }
+        };
+        if self.abstained {
+            out += &dim(ABSTAINED);
         }
-    }
-
-    /// The confidence: calibrated where there is a calibration.
-    pub(super) fn value(&self, outcome: &Outcome) -> f64 {
-        self.confidence.map_or_else(|| outcome.scores.p(), |calibrated| calibrated.value)
+        let answer = one_line(&self.answer_text());
+        let answer = cut(answer.trim(), style.width.saturating_sub(HEADLINE + 2));
+        row("answer", &style.paint(Style::BOLD, &answer)) + &out
     }
 
     /// The answer as it stands in the text.
@@ -148,11 +160,9 @@ impl AskReport<'_> {
     fn drawing(&self, style: TermStyle) -> String {
         let lines = wrap(&marked_cells(&self.pieces(), |j| self.p(j), style.colour), style.width.saturating_sub(2));
         let mut out = draw::legend(style) + "\n";
-        for shown in elide(&lines, MAX_LINES) {
-            match shown {
-                Shown::Line([]) => {}
-                Shown::Line(line) => out += &format!("  {}", paint(line, style)),
-                Shown::Omitted(lines) => out += &style.paint(Style::DIM, &format!("  ⋯ {lines} lines")),
+        for line in lines {
+            if !line.is_empty() {
+                out += &format!("  {}", paint(&line, style));
             }
             out.push('\n');
         }
@@ -221,11 +231,14 @@ pub(super) fn confidence(p: f64) -> String {
     }
 }
 
-/// The other scores, each with what it means.
-fn scores_table(scores: &Scores, look: TermStyle) -> String {
+/// Scores that are shown in any case.
+const MAIN_SCORES: [&str; 3] = ["p", "response_logprob", "min_token_prob"];
+
+/// The main scores or all of them, each with its meaning.
+fn scores_table(scores: &Scores, all: bool, look: TermStyle) -> String {
     let mut table = TextTable::new("lrl", ["score", "value", "higher is more confident"]);
     let room = look.width.saturating_sub(34); // what the other columns leave
-    for score in as_shown().iter().filter(|score| score.key != "p") {
+    for score in as_shown().iter().filter(|score| all || MAIN_SCORES.contains(&score.key)) {
         let Some(value) = scores.get(score.key) else { continue };
         table.row([
             (score.key.into(), Style::PLAIN),
@@ -233,7 +246,9 @@ fn scores_table(scores: &Scores, look: TermStyle) -> String {
             (cut(score.meaning, room), Style::DIM),
         ]);
     }
-    table.render(look)
+    let more =
+        if all { String::new() } else { look.paint(Style::DIM, "  --scores: all, and the chain's table") + "\n" };
+    table.render(look) + &more
 }
 
 #[cfg(test)]
@@ -294,6 +309,8 @@ mod tests {
             prompt_len: 10,
             outcome: Some(&sample.outcome),
             confidence: None,
+            abstained: false,
+            all_scores: true,
         }
     }
 
@@ -303,10 +320,9 @@ mod tests {
     fn without_colour() {
         let sample = sample(&TOKENS, 0.87);
         let expected = "\
-UQAC P, uncalibrated  0.87  ██████████████████████████░░░░
-least token p         –
-answer                48
-to calibrate: uqac eval --output RUN, then uqac calibrate R…
+answer      48
+UQAC P      0.870
+            ranking score, not a probability; grade 50 answ…
 
 ‹chain›  «kept»  ⟦answer⟧
   ‹Carl› has 4 «marbles».
@@ -318,6 +334,7 @@ to calibrate: uqac eval --output RUN, then uqac calibrate R…
     6  \" 48\"       0.970       1.000                   answer
 
   score                   value  higher is more confident
+  p                       0.870  probability of the answer …
   p_sim                   0.600  probability of the kept c…
 ";
         let rendered = report(&sample).render(PLAIN);
@@ -330,28 +347,44 @@ to calibrate: uqac eval --output RUN, then uqac calibrate R…
         assert!(!rendered.contains('\x1b'));
     }
 
+    fn calibrated(value: f64, out_of_range: bool) -> Calibrated {
+        let calibration = Origin { tasks: vec!["gsm8k".to_owned()], n: 400, ece: 0.0312 };
+        Calibrated { value, score: "response_prob".to_owned(), calibration, out_of_range, certified: false }
+    }
+
     #[test]
     fn a_calibrated_confidence_says_what_it_rests_on() {
-        let (score, tasks) = ("response_prob".to_owned(), vec!["gsm8k".to_owned()]);
-        let calibrated = Calibrated { value: 0.42, score, items: 400, tasks, ece: 0.0312 };
         let sample = sample(&TOKENS, 0.87);
         let wide = TermStyle { colour: false, width: 100 };
-        let rendered = AskReport { confidence: Some(&calibrated), ..report(&sample) }.render(wide);
+        let shown = |found: &Calibrated, abstained| {
+            AskReport { confidence: Some(found), abstained, ..report(&sample) }.render(wide)
+        };
         let expected = "\
-confidence  0.42  █████████████░░░░░░░░░░░░░░░░░
-            calibrated on 400 answers of gsm8k (ECE 0.031 on others)
 answer      48
+confidence  0.42  █████████████░░░░░░░░░░░░░░░░░
+            from response_prob, calibrated on 400 answers of gsm8k (ECE 0.031 on others)
 
 ";
+        let rendered = shown(&calibrated(0.42, false), false);
         assert!(rendered.starts_with(expected), "{rendered}");
+        // no bar of a number that may not hold
+        let expected =
+            format!("answer      48\nconfidence  0.94\n            {OUT_OF_RANGE}\n            from response_prob,");
+        let rendered = shown(&calibrated(0.94, true), true);
+        assert!(rendered.starts_with(&expected) && rendered.contains(ABSTAINED), "{rendered}");
+        let none = AskReport { outcome: None, abstained: true, ..report(&sample) }.render(wide);
+        assert!(none.contains(ABSTAINED), "{none}");
     }
 
     #[test]
     fn with_colour() {
-        let rendered = report(&sample(&TOKENS, 0.87)).render(COLOUR);
-        assert!(rendered.contains("\x1b[1;38;5;185m0.87\x1b[0m"), "{rendered:?}");
+        let (sample, found) = (sample(&TOKENS, 0.87), calibrated(0.87, false));
+        let rendered = AskReport { confidence: Some(&found), ..report(&sample) }.render(COLOUR);
+        assert!(rendered.contains("\x1b[1;38;5;136m0.87\x1b[0m"), "{rendered:?}");
+        // of what is no probability no colour that praises it
+        assert!(report(&sample).render(COLOUR).contains("\n\x1b[1mUQAC P    \x1b[0m  0.870\n"));
         // the chain by its probability, kept tokens bold, the answer inverse; the spaces before them bare
-        let line = "  \x1b[4;38;5;203mCarl\x1b[0m has 4 \x1b[1;4;38;5;114mmarbles\x1b[0m.\n  So: \x1b[1;7m48\x1b[0m\n";
+        let line = "  \x1b[4;38;5;160mCarl\x1b[0m has 4 \x1b[1;4;38;5;28mmarbles\x1b[0m.\n  So: \x1b[1;7m48\x1b[0m\n";
         assert!(rendered.contains(line), "{rendered:?}");
         assert!(!rendered.contains('‹') && !rendered.contains('«'));
     }
@@ -385,7 +418,7 @@ answer      48
         let rendered = report(&sample(&hostile, 0.5)).render(PLAIN);
         assert!(rendered.chars().all(|c| c == '\n' || !c.is_control()), "{rendered:?}");
         assert!(!rendered.contains('\u{202e}'));
-        assert!(rendered.contains("‹␛[2J›") && rendered.contains("answer                ␛[5m7"), "{rendered}");
+        assert!(rendered.contains("‹␛[2J›") && rendered.contains("answer      ␛[5m7"), "{rendered}");
     }
 
     #[test]
@@ -410,14 +443,14 @@ answer      48
     }
 
     #[test]
-    fn a_long_response_and_a_long_chain_are_shown_in_part() {
+    fn a_long_chain_is_shown_in_part() {
         let lines: Vec<String> = (0..100).map(|i| format!("line {i}\n")).chain(["48".to_owned()]).collect();
         let mut sample = sample(&lines.iter().map(String::as_str).collect::<Vec<_>>(), 0.5);
         let link = |row| Link { row, score: 1.0, similarity: 0.1, from: Some(99) };
         sample.outcome.chain.extend((40..80).map(link));
         let rendered = report(&sample).render(PLAIN);
         assert!(rendered.contains("  and 41 that were not kept\n"), "{rendered}");
-        assert!(rendered.contains("  ⋯ 35 lines\n  line 40\n  ‹line 41\n"), "{rendered}");
+        assert!(rendered.contains("\n  line 40\n  ‹line 41\n"), "{rendered}");
     }
 
     #[test]
