@@ -292,11 +292,6 @@ pub trait Backend: Operations {
     /// Announces that the sequence, which has not reached `positions` tokens yet, is expected to be forked there.
     fn expect_fork(&mut self, _sequence: SequenceId, _positions: usize) {}
 
-    /// Whether it costs nothing to overwrite the last few rows of a sequence: not with delta nets.
-    fn rewinds(&self) -> bool {
-        self.spec().delta_net.is_none()
-    }
-
     /// Whether a row gets the same bits in a pass of any width, so that how much of a prompt is taken from another
     /// sequence's cache changes nothing.
     fn is_bit_equal_at_any_width(&self) -> bool {
@@ -311,7 +306,7 @@ pub trait Backend: Operations {
 
     /// Whether [`truncate`](Backend::truncate) works: not where layers keep a state of the sequence instead of its keys.
     fn rewinds(&self) -> bool {
-        true
+        self.spec().delta_net.is_none()
     }
 
     /// Drops what rows from `positions` on left in a sequence's cache and trace (but for

@@ -229,7 +229,7 @@ impl Backend for CpuBackend {
     }
 
     fn truncate(&mut self, sequence: SequenceId, positions: usize) {
-        let Some(Sequence { cache, trace }) = self.sequences.get_mut(sequence.0).and_then(Option::as_mut) else {
+        let Some(Sequence { cache, trace, .. }) = self.sequences.get_mut(sequence.0).and_then(Option::as_mut) else {
             return;
         };
         cache.truncate(positions);
