@@ -84,7 +84,7 @@ fn shape() -> AttentionShape {
 }
 
 fn cache(positions: usize) -> KvCache {
-    let mut cache = KvCache::new(1, KV_HEADS, HEAD_DIM, DType::F32, DType::F32);
+    let mut cache = KvCache::new([(KV_HEADS, HEAD_DIM)].into_iter(), DType::F32, DType::F32);
     cache.reserve(positions);
     let width = KV_HEADS * HEAD_DIM;
     let part = |start: usize| (start..start + width).map(|i| 0.3 * noise(i)).collect::<Vec<f32>>();

@@ -354,10 +354,10 @@ pub trait Backend: Operations {
     /// Bytes that one sequence of this many positions will take, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let (spec, (k, v)) = (self.spec(), self.cache_types());
-        let elements = spec.layers.len() * spec.num_key_value_heads * spec.head_dim;
+        let elements: usize = spec.cached_layers().map(|(_, layer)| layer.num_key_value_heads * layer.head_dim).sum();
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
         let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
-        let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size) + heads;
+        let row = 4 * (trace.heads * (6 + spec.widest(|layer| layer.head_dim)) + spec.hidden_size) + heads;
         let cache_row = elements * (k.size() + v.size());
         // a sum in f64 and the last row in f32
         let sums = if trace.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };

@@ -132,6 +132,8 @@ fn scaling(scaling: &RopeScaling) -> String {
             stretched("yarn", *factor, *original_max_position_embeddings)
         }
         RopeScaling::LongRope { .. } => "longrope, short factors".to_owned(),
+        RopeScaling::Proportional { pairs, factor: 1.0 } => format!("proportional, {pairs} pairs"),
+        RopeScaling::Proportional { pairs, factor } => format!("proportional, {pairs} pairs, {factor}"),
     }
 }
 
