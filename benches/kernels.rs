@@ -129,7 +129,7 @@ fn selection(c: &mut Criterion) {
     let states: Vec<HeadState> = (0..24 * HEADS).map(state).collect();
     c.bench_function("selection, 16 of 336 heads", |b| {
         b.iter(|| {
-            let mut selection = Selection::new(options);
+            let mut selection = Selection::new(options, HEAD_DIM);
             states.iter().zip(0..).for_each(|(state, head)| selection.offer(head, state, &query));
             black_box(selection);
         });
