@@ -284,7 +284,9 @@ impl Model {
     fn weighted_mean(&self, layer: usize, h: usize, scores: &[f64], values: &Cache) -> Vec<f32> {
         let value = |(t, alpha): (usize, f64)| (alpha, self.cached(values, layer, t, h));
         let terms: Vec<(f64, &[f32])> = softmax(scores).into_iter().enumerate().map(value).collect();
-        (0..self.spec.layers[layer].head_dim).map(|i| terms.iter().map(|(a, v)| a * f64::from(v[i])).sum::<f64>() as f32).collect()
+        (0..self.spec.layers[layer].head_dim)
+            .map(|i| terms.iter().map(|(a, v)| a * f64::from(v[i])).sum::<f64>() as f32)
+            .collect()
     }
 
     /// W_head · x, in Granite divided, in Gemma 2 softcapped: `x` is [hidden_size], the result [vocab_size].
@@ -400,7 +402,18 @@ impl Backend for ReferenceBackend {
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
             let (x, inputs, queries, attended, heads, attention, layers) = Default::default();
-            PassRow { row: *row, wanted: (pass.wanted)(i), options, x, inputs, queries, attended, heads, attention, layers }
+            PassRow {
+                row: *row,
+                wanted: (pass.wanted)(i),
+                options,
+                x,
+                inputs,
+                queries,
+                attended,
+                heads,
+                attention,
+                layers,
+            }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())

@@ -35,7 +35,11 @@ pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> 
 pub fn operations(engine: &Engine, first: usize, rows: usize, predictions: usize) -> f64 {
     let spec = engine.spec();
     let matrices = engine.weights().matrices();
-    let layers = matrices.iter().filter(|w| !w.name.contains("embed_tokens") && w.name != engine.weights().head.name).map(|w| w.rows * w.in_features).sum::<usize>();
+    let layers = matrices
+        .iter()
+        .filter(|w| !w.name.contains("embed_tokens") && w.name != engine.weights().head.name)
+        .map(|w| w.rows * w.in_features)
+        .sum::<usize>();
     let head = predictions * spec.vocab_size * spec.hidden_size;
     let attention = attended(engine, first, rows, |layer| 4 * spec.num_attention_heads * layer.head_dim);
     2.0 * (layers * rows + head) as f64 + attention

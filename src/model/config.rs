@@ -180,7 +180,8 @@ impl ModelSpec {
 
     /// The rotation of each of [`ModelSpec::rope`].
     pub fn rotations(&self) -> Vec<Rotation> {
-        let head_dim = |table: usize| self.layers.iter().find(|l| l.rope == table).map_or(self.head_dim, |l| l.head_dim);
+        let head_dim =
+            |table: usize| self.layers.iter().find(|l| l.rope == table).map_or(self.head_dim, |l| l.head_dim);
         self.rope.iter().enumerate().map(|(table, rope)| rope.rotation(head_dim(table))).collect()
     }
 

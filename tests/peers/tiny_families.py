@@ -55,14 +55,14 @@ MODELS = {
     "qwen3_moe": ("qwen3_moe", "Qwen3MoeForCausalLM", {
         "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": False,
         "decoder_sparse_step": 2, "tie_word_embeddings": False}),
+    "smollm3_sliding": ("smollm3", "SmolLM3ForCausalLM", {
+        "use_sliding_window": True, "sliding_window": 9, "no_rope_layer_interval": 2, "attention_bias": True}),
     "gemma4": ("gemma4_text", "Gemma4ForCausalLM", {
         **GEMMA4, "num_hidden_layers": 7, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 12,
         "final_logit_softcapping": 20.0, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL, SLIDING, FULL]}),
     "gemma4_keys_are_values": ("gemma4_text", "Gemma4ForCausalLM", {
         **GEMMA4, "num_hidden_layers": 6, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True,
         "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}),
-    "smollm3_sliding": ("smollm3", "SmolLM3ForCausalLM", {
-        "use_sliding_window": True, "sliding_window": 9, "no_rope_layer_interval": 2, "attention_bias": True}),
 }
 
 

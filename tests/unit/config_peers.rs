@@ -62,9 +62,8 @@ impl Facts {
         let biases = (spec.qkv_bias, spec.output_bias, spec.mlp_bias);
         let multipliers = [spec.embedding_scale.unwrap_or(1.0), spec.residual_multiplier, spec.logits_scaling];
         let context = spec.longer_context.map_or(spec.max_position_embeddings, |(context, _)| context);
-        let layer = |l: &LayerSpec| {
-            (l.head_dim, l.num_key_value_heads, l.intermediate_size, l.kv_layer, l.keys_are_values)
-        };
+        let layer =
+            |l: &LayerSpec| (l.head_dim, l.num_key_value_heads, l.intermediate_size, l.kv_layer, l.keys_are_values);
         let layers: Vec<_> = spec.layers.iter().map(layer).collect();
         let checks = [
             ("sizes", sizes == (self.head_dim, self.kv_heads, self.eps, self.tied)),

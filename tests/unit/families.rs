@@ -17,16 +17,8 @@ pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", 
 
 /// Golden models whose entropies were not made by the method's weights (a row's own token has one, and γ begins there): of
 /// these only what the model predicts is compared. `tests/data/tiny_families.jsonl` has entropies of the same families.
-const PREDICTIONS: [&str; 8] = [
-    "gemma1",
-    "gemma3_multimodal",
-    "gemma4_small",
-    "gemma4_large",
-    "mistral",
-    "smollm3",
-    "olmo2",
-    "qwen3moe",
-];
+const PREDICTIONS: [&str; 8] =
+    ["gemma1", "gemma3_multimodal", "gemma4_small", "gemma4_large", "mistral", "smollm3", "olmo2", "qwen3moe"];
 
 /// A model with its results.
 pub struct Family {

@@ -131,7 +131,8 @@ impl RandomModel {
             "gemma4" => {
                 let global_kv = [1, kv_heads, kv_heads * group][pick(0, 2)];
                 // of every type one layer that is not shared
-                let types: Vec<&str> = (1..=layers + 2).map(|i| ["full_attention", "sliding_attention"][i % 2]).collect();
+                let types: Vec<&str> =
+                    (1..=layers + 2).map(|i| ["full_attention", "sliding_attention"][i % 2]).collect();
                 let own = json!({
                     "num_hidden_layers": layers + 2, "layer_types": types, "num_kv_shared_layers": pick(0, layers - 1),
                     "global_head_dim": 2 * pick(1, 20), "num_global_key_value_heads": global_kv,

@@ -43,7 +43,9 @@ impl PassState {
     /// Makes everything that has a row a row hold `n` of them.
     fn resize(&mut self, spec: &ModelSpec, n: usize) {
         let inputs = spec.layer_input.map_or(0, |input| spec.layers.len() * input.hidden_size);
-        for (rows, width) in [(&mut self.x, spec.hidden_size), (&mut self.h, spec.hidden_size), (&mut self.inputs, inputs)] {
+        for (rows, width) in
+            [(&mut self.x, spec.hidden_size), (&mut self.h, spec.hidden_size), (&mut self.inputs, inputs)]
+        {
             rows.resize(n * width, 0.0);
         }
         self.states.resize(n * spec.num_attention_heads, HeadState::EMPTY);

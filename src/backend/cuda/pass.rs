@@ -101,7 +101,9 @@ impl Operations for CudaBackend {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         self.note_layer(layer, scratch.x.ptr())?;
         let q = self.layer_queries(layer);
-        let (Some(k), Some(v)) = (&w.k, &w.v) else { return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()).into()) };
+        let (Some(k), Some(v)) = (&w.k, &w.v) else {
+            return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()).into());
+        };
         let jobs = [
             Job { w: &w.q, bias: w.q_bias.as_ref(), y: q },
             Job { w: k, bias: w.k_bias.as_ref(), y: scratch.k() },

@@ -116,7 +116,8 @@ fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
 }
 
 /// What all layers of a model have in common on this device.
-pub const LAYERS_DIFFER: &str = "layers of different head sizes or with inputs, factors or shared keys and values: use --device cpu";
+pub const LAYERS_DIFFER: &str =
+    "layers of different head sizes or with inputs, factors or shared keys and values: use --device cpu";
 
 /// The kernels' requirements on a model's shape.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {

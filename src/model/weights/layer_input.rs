@@ -42,7 +42,12 @@ impl LayerInputs {
 
 impl LayerInput {
     /// That of the layer whose tensors have `name` before them.
-    pub(super) fn read(index: &TensorIndex, name: &str, hidden: usize, input: LayerInputSpec) -> Result<Self, ModelError> {
+    pub(super) fn read(
+        index: &TensorIndex,
+        name: &str,
+        hidden: usize,
+        input: LayerInputSpec,
+    ) -> Result<Self, ModelError> {
         let matrix = |part: &str, rows, width| index.matrix(&format!("{name}{part}.weight"), rows, width);
         Ok(LayerInput {
             gate: matrix("per_layer_input_gate", input.hidden_size, hidden)?,

@@ -106,9 +106,12 @@ fn gemma4(config: &Value, list: &mut Vec<(String, Vec<usize>)>) {
     let first_shared = layers - n("num_kv_shared_layers");
     let set = |flag: &str| config[flag] == json!(true);
     list.retain_mut(|(name, shape)| {
-        let Some((layer, part)) = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) else { return true };
+        let Some((layer, part)) = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) else {
+            return true;
+        };
         let layer: usize = layer.parse().unwrap();
-        let full = config["layer_types"][layer] == json!("full_attention");
+        // the last is one whatever is written
+        let full = config["layer_types"][layer] == json!("full_attention") || layer + 1 == layers;
         let shared = layer >= first_shared;
         if full {
             let (dim, k_eq_v) = (n("global_head_dim"), set("attention_k_eq_v"));

@@ -22,8 +22,10 @@ impl Config {
     /// Gives layers that differ their own sizes, and those that share keys and values the layer that has them.
     pub(super) fn differ(&self, layers: &mut [LayerSpec]) -> Result<(), Wrong> {
         let k_eq_v = self.attention_k_eq_v == Some(true);
-        let global =
-            Sizes { head_dim: self.global_head_dim, num_key_value_heads: self.num_global_key_value_heads.filter(|_| k_eq_v) };
+        let global = Sizes {
+            head_dim: self.global_head_dim,
+            num_key_value_heads: self.num_global_key_value_heads.filter(|_| k_eq_v),
+        };
         for (index, layer) in layers.iter_mut().enumerate() {
             let full = layer.window.is_none();
             let own = match &self.per_layer_config {
