@@ -194,7 +194,7 @@ pub struct Pass<'a> {
     /// Whether the rows are recorded in their sequences' traces.
     pub record: bool,
     /// Rows (indices into `rows`) whose final hidden state is read, by [`Backend::predict`] or [`Backend::hidden`]. Of
-    /// the others only keys, values and the trace are needed: a backend may leave them out after the last layer's keys and values.
+    /// the others only keys, values and the trace are needed: a backend may leave them out after the last keys and values.
     pub wanted: &'a dyn Fn(usize) -> bool,
 }
 
@@ -222,7 +222,7 @@ pub trait Operations {
     /// x += (norm of) W_o · attention.
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError>;
 
-    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)).
+    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)); then, where layers have inputs, the layer's own.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError>;
 
     /// Ends the pass: the final norm, and the recorded rows' entries in the trace. A hidden state that is not finite is an

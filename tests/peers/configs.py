@@ -94,7 +94,7 @@ def settings(draw):
         "no_rope_layers": [[draw.choice([0, 1]) for _ in range(layers)], None], "no_rope_layer_interval": [2, 3],
         "layer_types": [draw.choices(["full_attention", "sliding_attention"], k=layers), None],
         "global_head_dim": [8, 16, 32], "num_global_key_value_heads": [1, 2, None],
-        "per_layer_config": [{str(layers - 1): {"head_dim": 16, "num_key_value_heads": 1}}, {}, None],
+        "per_layer_config": [{f"{layers - 1:02}": {"head_dim": 16, "num_key_value_heads": 1}}, {}, None],
         "attention_k_eq_v": [True, False], "num_kv_shared_layers": [0, 1, layers // 2], "use_double_wide_mlp": [True, False],
         "hidden_size_per_layer_input": [0, 8], "vocab_size_per_layer_input": [64],
     }

@@ -34,9 +34,19 @@ struct Facts {
     mlp_bias: bool,
     /// embedding, residual, logits
     multipliers: Option<[f32; 3]>,
-    /// head_dim, key/value heads, intermediate size, the layer whose keys and values are read, whether these are one.
-    layers: Option<Vec<(usize, usize, usize, usize, bool)>>,
+    /// Where they differ.
+    layers: Option<Vec<Layer>>,
     layer_input: usize,
+}
+
+#[derive(Deserialize, PartialEq)]
+struct Layer {
+    head_dim: usize,
+    kv_heads: usize,
+    inner: usize,
+    /// Whose keys and values it reads.
+    kv_layer: usize,
+    keys_are_values: bool,
 }
 
 #[derive(Deserialize)]
@@ -62,8 +72,13 @@ impl Facts {
         let biases = (spec.qkv_bias, spec.output_bias, spec.mlp_bias);
         let multipliers = [spec.embedding_scale.unwrap_or(1.0), spec.residual_multiplier, spec.logits_scaling];
         let context = spec.longer_context.map_or(spec.max_position_embeddings, |(context, _)| context);
-        let layer =
-            |l: &LayerSpec| (l.head_dim, l.num_key_value_heads, l.intermediate_size, l.kv_layer, l.keys_are_values);
+        let layer = |l: &LayerSpec| Layer {
+            head_dim: l.head_dim,
+            kv_heads: l.num_key_value_heads,
+            inner: l.intermediate_size,
+            kv_layer: l.kv_layer,
+            keys_are_values: l.keys_are_values,
+        };
         let layers: Vec<_> = spec.layers.iter().map(layer).collect();
         let checks = [
             ("sizes", sizes == (self.head_dim, self.kv_heads, self.eps, self.tied)),

@@ -94,6 +94,15 @@ fn cuda_refuses_by_name() {
     assert!(refused.contains("shared keys and values") && refused.contains("--device cpu"), "{refused}");
 }
 
+/// As transformers writes it of ten layers and more.
+#[test]
+fn layers_of_per_layer_config_may_be_padded() {
+    let mut config = config(0);
+    config["per_layer_config"] = json!({"02": {"head_dim": 12}, "04": {"head_dim": 12}, "06": {"head_dim": 12}});
+    let spec = ModelSpec::from_config(&config).unwrap();
+    assert_eq!(spec.layers.iter().map(|layer| layer.head_dim).collect::<Vec<_>>(), [8, 8, 12, 8, 12, 8, 12]);
+}
+
 #[test]
 fn settings_that_cannot_be_are_refused_by_name() {
     let says = |edit: fn(&mut Value), end: &str| {

@@ -74,7 +74,7 @@ impl PassState {
         self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })
     }
 
-    /// Makes room for the rows' queries, keys, values and attention in a layer, or (its `gate`) for the feed-forward network's.
+    /// Gives what is as wide as the layers' own sizes those of one layer.
     pub fn resize_layer(&mut self, spec: &ModelSpec, layer: usize) {
         let LayerSpec { head_dim, num_key_value_heads, intermediate_size, .. } = spec.layers[layer];
         let (q, kv) = (spec.num_attention_heads * head_dim, num_key_value_heads * head_dim);

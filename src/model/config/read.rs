@@ -441,7 +441,9 @@ impl Config {
             }
             (None, Slides::WithoutRope) => turns.iter().map(|turns| !turns).collect(),
         };
-        slides.last_mut().filter(|_| family.last_is_full).map(|last| *last = false);
+        if let Some(last) = slides.last_mut().filter(|_| family.last_is_full) {
+            *last = false;
+        }
         if !slides.contains(&true) {
             return Ok(vec![None; count]);
         }

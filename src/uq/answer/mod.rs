@@ -109,10 +109,11 @@ pub struct AnswerSpan {
 ///
 /// `text` is the response without the template's end tokens.
 pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
-    if let Some(from) = ENDS_OF_THOUGHT.iter().filter_map(|end| Some(text.rfind(end)? + end.len())).max() {
-        if let Some(span) = find_in(&text[from..], rule) {
-            return Some(AnswerSpan { bytes: from + span.bytes.start..from + span.bytes.end, form: span.form });
-        }
+    let ends = ENDS_OF_THOUGHT.iter().filter_map(|end| Some(text.rfind(end)? + end.len()));
+    if let Some(from) = ends.max()
+        && let Some(span) = find_in(&text[from..], rule)
+    {
+        return Some(AnswerSpan { bytes: from + span.bytes.start..from + span.bytes.end, form: span.form });
     }
     find_in(text, rule)
 }

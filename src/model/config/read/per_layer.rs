@@ -2,6 +2,7 @@
 
 use super::{Config, LayerSpec, Size, Wrong};
 use crate::model::config::LayerInputSpec;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::HashMap;
 
@@ -13,9 +14,11 @@ pub(super) struct Sizes {
     num_key_value_heads: Option<Size>,
 }
 
-/// `per_layer_config` where it is written: even `null` then stands for the absence of other sizes.
+/// `per_layer_config` where it is written: even `null` then stands for the absence of other sizes. Layers may be padded: "02".
 pub(super) fn written<'de, D: Deserializer<'de>>(found: D) -> Result<Option<HashMap<usize, Sizes>>, D::Error> {
-    Ok(Some(Option::deserialize(found)?.unwrap_or_default()))
+    let written: HashMap<String, Sizes> = Option::deserialize(found)?.unwrap_or_default();
+    let layer = |(layer, sizes): (String, Sizes)| Ok((layer.parse().map_err(D::Error::custom)?, sizes));
+    written.into_iter().map(layer).collect::<Result<_, _>>().map(Some)
 }
 
 impl Config {
