@@ -137,7 +137,7 @@ fn settings_that_cannot_be_are_refused_by_name() {
     );
     says(
         |c| c["per_layer_config"] = json!({"4": {"sliding_window": 1}}),
-        "per_layer_config.4: unknown field `sliding_window`, expected `head_dim` or `num_key_value_heads`",
+        "per_layer_config.4.sliding_window: unknown field `sliding_window`, expected `head_dim` or `num_key_value_heads`",
     );
     says(
         |c| c["enable_moe_block"] = json!(true),
