@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             Grader::Number => AnswerRule::Number,
             Grader::Exact => AnswerRule::Words,
             Grader::Math | Grader::Choice => AnswerRule::Boxed,
+            Grader::Contains => AnswerRule::Auto,
         };
         let found = |response: String| find_answer(&response, rule).map(|span| response[span.bytes].to_owned());
         let answer = case.answer.or_else(|| case.response.and_then(found));

@@ -60,7 +60,7 @@ namespace head {
 
 constexpr int THREADS = 512, CHUNK = 4096, RUNS = CHUNK / TOP;
 constexpr int MAX_TOP = 100;                           // fewer than 1 / 0.01 tokens can have p > 0.01
-constexpr int MIN_TOP = 5;                            // alternatives reported in any case
+constexpr int MIN_TOP = 20;                           // alternatives reported in any case
 constexpr double ALTERNATIVE = -4.605170185988091;  // ln 0.01
 constexpr int TOP_LOGPROBS = 20;                    // of WideResult::top_logprob
 constexpr double DOMINANT_DROP = 0.005, DOMINANT_SHARE = 0.3;  // the drop that ends the dominant tokens
@@ -160,7 +160,7 @@ __device__ __forceinline__ void merge_lists(unsigned long long* keys, const unsi
   }
 }
 
-/// Writes a row's alternatives: those with p > 0.01, and at least five. PRECOND: all threads.
+/// Writes a row's alternatives: those with p > 0.01, and at least MIN_TOP. PRECOND: all threads.
 __device__ __forceinline__ void write_alternatives(const unsigned long long* list, double lse, const HeadLog& log,
                                                    size_t entry) {
   const int i = threadIdx.x;

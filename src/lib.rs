@@ -60,7 +60,7 @@ pub use engine::encode::{Encoding, ResponseText, encode, encode_prompt};
 pub use engine::running::{Measure, RunningConfidence, WINDOW};
 pub use engine::{
     BATCH_SIZE, Batch, Engine, EngineError, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection,
-    LoadError, Progress, Response, Ticket, TracedSequence,
+    LoadError, Progress, Response, Speculate, Ticket, TracedSequence,
 };
 pub use model::chat::{ChatTemplate, Conversation, Message};
 pub use model::hub::locate_model;
@@ -79,7 +79,7 @@ pub use eval::calibration::Calibration;
 pub use eval::grading::{correct, normal_form};
 pub use eval::tasks::Grader;
 pub use io::item::{BadItem, Item};
-pub use io::record::{AnswerRecord, Calibrated, Record};
+pub use io::record::{AnswerRecord, Calibrated, Origin, Record};
 
 // The program itself.
 pub use cli::{main, main_with};

@@ -3,10 +3,12 @@
 
 Of points of a sweep (the controls) the scores over the chain stay, and neither the chain's rows nor other scores. These
 scores and every number of a token or a chain's row have 7 digits, as float32 has; a response's own scores stay whole,
-for their order near 1 is what AUROC asks. `uqac report FOLDER` and tables.py read what it writes.
+for their order near 1 is what AUROC asks. Of paths in the command the last part stays: a machine's folders are nobody's
+business. `uqac report FOLDER` and tables.py read what it writes.
 """
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -35,7 +37,7 @@ def main():
     for file in sorted(run.iterdir()):
         lines = file.read_text() if file.suffix in (".json", ".jsonl") else None
         if file.name == "manifest.json":
-            (folder / file.name).write_text(lines)
+            (folder / file.name).write_text(re.sub(r"(?<=[ =])/[^ \"]*/", "", lines))
         if file.suffix != ".jsonl":
             continue
         # no name and no date in the header: the same bytes each time

@@ -6,21 +6,16 @@ folder is a run's, as `uqac eval` writes it or as pack.py packs it. With --again
 compared with what is found here, and a difference of 0.0005 or more is an error.
 """
 import argparse
-import gzip
 import json
 import sys
 from pathlib import Path
 
+import beyond
 import numpy as np
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss, roc_auc_score
+from samples import (CHAIN_SCORES, CHAINS, LOGARITHMS, SEED, Bootstrap, Run, auroc, ece, feature, interval, platt, shown,
+                     wilson)
+from sklearn.metrics import brier_score_loss
 
-SEED = 20261122
-# Of a product of probabilities, the score that holds its logarithm, by which it ranks.
-LOGARITHMS = {"answer_prob": "answer_logprob", "response_prob": "response_logprob", "p_attn": "attn_logprob",
-              "p_sim": "sim_logprob", "p": "p_logprob"}
-CHAIN_SCORES = ["p_attn", "p_sim", "p"]
-CHAINS = ["random", "random-digits", "random-content", "similarity", "none"]
 # The paper's baselines that claim to be probabilities.
 BASELINES = ["answer_prob", "answer_mean", "response_prob", "response_mean", "ln_predictive_entropy", "ln_answer_entropy"]
 # Q6: single-pass methods newer than the paper's baselines.
@@ -29,114 +24,6 @@ NEWER = ["deepconf", "deepconf_answer", "deepconf_tail", "deepconf_bottom", "dee
          "fisher_rao", "fisher_rao_answer", "boosted_prob", "boosted_prob_answer", "content_logprob",
          "content_mean_logprob", "content_min_prob", "content_entropy", "entropy_slope", "entropy_linearity",
          "entropy_cusum", "min_token_prob"]
-
-
-def lines(file):
-    opened = gzip.open(file, "rt") if file.suffix == ".gz" else open(file)
-    with opened as text:
-        return [json.loads(line) for line in text]
-
-
-class Run:
-    """The answered, graded items of a run."""
-
-    def __init__(self, folder):
-        files = sorted(folder.glob("samples_*.jsonl*"))
-        samples = [sample for file in files for sample in lines(file)]
-        samples.sort(key=lambda sample: (sample["task"], sample["doc_id"]))
-        self.name = folder.name
-        self.errors = sum(sample["uq"]["status"] == "error" for sample in samples)
-        graded = [sample for sample in samples if sample["uq"]["status"] != "error"]
-        self.graded, self.right = len(graded), sum(sample["metrics"]["acc"] == 1 for sample in graded)
-        self.samples = [sample for sample in graded if sample["uq"]["status"] == "ok"]
-        self.labels = np.array([sample["metrics"]["acc"] == 1 for sample in self.samples])
-        self.tokens = np.array([len(sample["uq"]["tokens"]["ids"]) for sample in self.samples])
-        self.tasks = np.array([sample["task"] for sample in self.samples])
-        self.index = {(sample["task"], sample["doc_id"]): i for i, sample in enumerate(self.samples)}
-        self.controls = {}
-        for i, sample in enumerate(self.samples):
-            for point in sample["uq"].get("sweep", []):
-                self.add(i, point)
-        for file in sorted(folder.glob("sweep_*.jsonl*")):
-            task = file.name.removeprefix("sweep_").split(".jsonl")[0]
-            for row in lines(file):
-                key = next((key for key in [(task, row["doc_id"]), (task.replace("_", ":", 1), row["doc_id"])]
-                            if key in self.index), None)
-                if key is not None:
-                    self.add(self.index[key], row)
-
-    def add(self, i, point):
-        setting = point["setting"]
-        if set(setting) <= {"chain", "draw"} and setting.get("chain") in CHAINS:
-            draws = self.controls.setdefault(setting["chain"], {}).setdefault(setting.get("draw", 0), {})
-            draws.setdefault(i, {}).update(point["scores"])
-
-    def score(self, key):
-        """By which it ranks; not a number where an item has none."""
-        return self.probability(LOGARITHMS.get(key, key))
-
-    def probability(self, key):
-        """As the samples have it."""
-        values = [sample["uq"]["scores"].get(key) for sample in self.samples]
-        return np.array([np.nan if value is None else value for value in values], float)
-
-    def control(self, chain, key):
-        """[draws, items] of a score over a control's chains; not a number where it was not drawn."""
-        draws = self.controls.get(chain, {})
-        rank = LOGARITHMS[key]
-        found = np.full((len(draws), len(self.samples)), np.nan)
-        for row, items in zip(found, draws.values()):
-            for i, scores in items.items():
-                value = scores.get(rank)
-                if value is None and scores.get(key):
-                    value = np.log(scores[key])
-                row[i] = np.nan if value is None else value
-        return found
-
-
-class Bootstrap:
-    """Resamples of items; a statistic of counts [B, n] at a time."""
-
-    def __init__(self, n, resamples):
-        draw = np.random.default_rng(SEED).integers(0, n, size=(resamples, n))
-        self.counts = np.stack([np.bincount(row, minlength=n) for row in draw]).astype(np.float32)
-
-    def auroc(self, scores, labels, among=None):
-        """AUROC of every resample, of the items `among`."""
-        among = np.isfinite(scores) if among is None else among
-        scores, labels, counts = scores[among], labels[among], self.counts[:, among]
-        order = np.argsort(scores, kind="stable")
-        scores, labels = scores[order], labels[order]
-        starts = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
-        found = []
-        for chunk in np.array_split(counts, max(1, counts.size // 4_000_000)):
-            chunk = chunk[:, order].astype(np.float64)
-            right = np.add.reduceat(chunk * labels, starts, axis=1)
-            wrong = np.add.reduceat(chunk * ~labels, starts, axis=1)
-            below = np.cumsum(wrong, axis=1) - 0.5 * wrong
-            with np.errstate(invalid="ignore"):
-                found.append((right * below).sum(1) / (right.sum(1) * wrong.sum(1)))
-        return np.concatenate(found)
-
-
-def interval(values):
-    return np.nanpercentile(values, [2.5, 97.5])
-
-
-def shown(value, resampled, sign=""):
-    low, high = interval(resampled)
-    return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
-
-
-def ece(p, labels, bins):
-    """Equal-width bins [a, b), the last closed; weighted |mean p − accuracy|."""
-    place = np.minimum((p * bins).astype(int), bins - 1)
-    gaps = [(place == b).sum() * abs(p[place == b].mean() - labels[place == b].mean()) for b in set(place)]
-    return sum(gaps) / len(p)
-
-
-def auroc(scores, labels):
-    return roc_auc_score(labels, scores) if 0 < labels.sum() < len(labels) else np.nan
 
 
 def ranking(run, boot):
@@ -248,20 +135,6 @@ def raw_calibration(run, resamples):
         return ece(p[draw], labels[draw], 10) - ece(least[draw], labels[draw], 10)
     draws = np.random.default_rng(SEED).integers(0, len(p), size=(resamples, len(p)))
     return {"Q3: P over the least token probability, ECE": (gap(np.arange(len(p))), np.array([gap(draw) for draw in draws]))}
-
-
-def feature(run, key):
-    """Logarithms of products as they are; log-odds of other probabilities."""
-    if key in LOGARITHMS and key != "p":
-        return run.score(key)
-    p = np.clip(run.probability(key), 1e-12, 1 - 1e-12)
-    return np.log(p) - np.log1p(-p)
-
-
-def platt(scores, labels):
-    mean, sd = scores.mean(), scores.std() or 1.0
-    model = LogisticRegression(C=1e6).fit(((scores - mean) / sd)[:, None], labels)
-    return lambda scores: model.predict_proba(((scores - mean) / sd)[:, None])[:, 1]
 
 
 def transfer(runs):
@@ -396,7 +269,7 @@ def main():
     parser.add_argument("--against", help="of the first folder: uqac report --format json")
     options = parser.parse_args()
     runs = [Run(folder) for folder in options.folders]
-    asked = []
+    asked, boots = [], []
     for run in runs:
         low, high = wilson(run.right, run.graded)
         print(f"\n## {run.name}: {run.right} of {run.graded} right, {100 * run.right / run.graded:.1f} % [{100 * low:.1f}, {100 * high:.1f}], "
@@ -405,21 +278,21 @@ def main():
         answers = ranking(run, boot) | controls(run, boot)
         calibration(run, options.resamples)
         balanced(run)
-        asked.append(answers | raw_calibration(run, options.resamples) | newer(run, boot))
+        beyond.unanswered(run)
+        answers |= raw_calibration(run, options.resamples) | newer(run, boot) | beyond.same_length(run, boot)
+        asked.append(answers | beyond.after_a_fit(run, boot) | beyond.digits(run, boot))
+        boots.append(boot)
         thirds = np.quantile(run.tokens, [1 / 3, 2 / 3])
         place = np.searchsorted(thirds, run.tokens)
         for third in range(3):
             controls(run, boot, place == third, f"Q2 among the {['shortest', 'middle', 'longest'][third]} third of the responses")
+    asked = [one | more for one, more in zip(asked, beyond.g4(runs, boots))]
     holm(runs, asked)
+    beyond.family(runs, asked)
     pooled(runs, asked)
     transfer(runs)
     if options.against and not compare(runs[0], options.against):
         sys.exit("the report and scikit-learn differ")
-
-
-def wilson(k, n, z=1.959963984540054):
-    centre, half = (k + z * z / 2) / (n + z * z), z / (n + z * z) * (k * (n - k) / n + z * z / 4) ** 0.5
-    return centre - half, centre + half
 
 
 if __name__ == "__main__":

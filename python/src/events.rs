@@ -92,8 +92,8 @@ impl Drop for Events {
 impl Event {
     fn into_python(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         match self {
-            Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, confidence }) => {
-                (id, text, logprob, response_logprob, min_token_prob, confidence).into_bound_py_any(py)
+            Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, running }) => {
+                (id, text, logprob, response_logprob, min_token_prob, running).into_bound_py_any(py)
             }
             Event::Response(index, response) => (index, *response).into_bound_py_any(py),
             Event::Traced(response, arrays) => {

@@ -22,8 +22,8 @@ use uqac::{
 pub struct Loaded {
     pub engine: Engine,
     pub folder: PathBuf,
-    /// What was found for each reading of the method.
-    calibrations: Vec<(Reading, Option<Calibration>)>,
+    /// What was found for each reading of the method, and whether it must have a certified threshold.
+    calibrations: Vec<((Reading, bool), Option<Calibration>)>,
 }
 
 impl Loaded {
@@ -31,12 +31,13 @@ impl Loaded {
         Loaded { engine, folder, calibrations: Vec::new() }
     }
 
-    fn calibration(&mut self, reading: &Reading) -> Result<Option<Calibration>, String> {
-        if let Some((_, found)) = self.calibrations.iter().find(|(known, _)| known == reading) {
+    fn calibration(&mut self, reading: &Reading, abstain: bool) -> Result<Option<Calibration>, String> {
+        let known = (*reading, abstain);
+        if let Some((_, found)) = self.calibrations.iter().find(|(other, _)| *other == known) {
             return Ok(found.clone());
         }
-        let found = calibration(&self.folder, &self.engine, None, reading).map_err(text)?;
-        self.calibrations.push((*reading, found.clone()));
+        let found = calibration(&self.folder, &self.engine, None, reading, abstain).map_err(text)?;
+        self.calibrations.push((known, found.clone()));
         Ok(found)
     }
 }
@@ -101,7 +102,7 @@ struct Watcher<'r> {
 }
 
 impl Watcher<'_> {
-    fn token(&mut self, Progress { ticket, token, confidence, .. }: Progress) -> ControlFlow<()> {
+    fn token(&mut self, Progress { ticket, token, confidence: running, .. }: Progress) -> ControlFlow<()> {
         let now = Instant::now();
         let watch = self.watched.entry(ticket).or_insert_with(|| Watch {
             first: now,
@@ -119,7 +120,7 @@ impl Watcher<'_> {
             let text = if is_end { String::new() } else { watch.text.push(token.token).unwrap_or_default() };
             let &mut Watch { response_logprob, min_logprob, .. } = watch;
             let (id, logprob, min_token_prob) = (token.token, token.logprob, min_logprob.exp());
-            self.reporter.send(Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, confidence }));
+            self.reporter.send(Event::Token(Token { id, text, logprob, response_logprob, min_token_prob, running }));
         }
         if self.reporter.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -141,7 +142,7 @@ pub fn ask(
     generate: &GenerateOptions,
     reporter: &Reporter,
 ) {
-    let calibration = match loaded.calibration(&parameters.reading) {
+    let calibration = match loaded.calibration(&parameters.reading, options.abstain) {
         Ok(calibration) => calibration,
         Err(why) => return reporter.send(Event::Failed(why)),
     };
@@ -152,8 +153,8 @@ pub fn ask(
         stream: options.stream,
         watched: HashMap::new(),
     };
-    let request =
-        Request { parameters, calibration: calibration.as_ref(), dataset: None, answer: None, trace: options.trace };
+    let Options { abstain, trace, .. } = *options;
+    let request = Request { calibration: calibration.as_ref(), abstain, trace, ..Request::of(parameters) };
     let mut waiting = questions.iter().enumerate();
     let mut running: HashMap<Ticket, Running> = HashMap::new();
     let mut batch = loaded.engine.batch(generate);
@@ -197,7 +198,7 @@ fn answer(
     let finish_reason = batch.generation(ended).map_or(FinishReason::Interrupted, |generation| generation.finish);
     let mut traced = batch.take_traced(ended).ok_or("the response is gone")?.map_err(text)?;
     let assessed = assess(&mut traced, request).map_err(text)?;
-    Response::new(&mut traced, assessed, Value::Null, request.parameters, |record, response, response_tokens| {
+    Response::new(&mut traced, assessed, Value::Null, request, |record, response, response_tokens| {
         let question = question.shown();
         let record = AnswerRecord { record, question, response, finish_reason, response_tokens, tokens_per_second };
         serde_json::to_string(&record)
@@ -227,18 +228,19 @@ fn score_item<T>(
     more: impl FnOnce(&mut TracedSequence, Option<&Outcome>) -> Result<T, String>,
 ) -> Result<(Response, T), ItemError> {
     let unread = |why| (None, why);
-    let calibration = loaded.calibration(&parameters.reading).map_err(unread)?;
+    let calibration = loaded.calibration(&parameters.reading, options.abstain).map_err(unread)?;
     let engine = &mut loaded.engine;
     let (tokens, prompt_len, answer) =
         sequence(engine, &item.content, options.chat_template, parameters).map_err(text).map_err(unread)?;
     let read = |why: String| (Some(prompt_len), why);
     let mut traced = engine.trace(&tokens, prompt_len, parameters.head_selection()).map_err(text).map_err(read)?;
-    let dataset = item.dataset.as_deref();
-    let request = Request { parameters, calibration: calibration.as_ref(), dataset, answer, trace: options.trace };
+    let Options { abstain, trace, .. } = *options;
+    let request = Request { calibration: calibration.as_ref(), abstain, trace, ..Request::of(parameters) };
+    let request = request.of_item(&item, answer);
     let assessed = assess(&mut traced, &request).map_err(text).map_err(read)?;
     let more = more(&mut traced, assessed.as_ref().ok().map(|assessed| &assessed.outcome)).map_err(read)?;
     let json = |record, _: &str, _| serde_json::to_string(&record);
-    let response = Response::new(&mut traced, assessed, item.id, parameters, json).map_err(read)?;
+    let response = Response::new(&mut traced, assessed, item.id.clone(), &request, json).map_err(read)?;
     Ok((response, more))
 }
 

@@ -23,15 +23,16 @@ pub struct Load {
     threads: usize,
     weights: String,
     gamma: Option<Vec<f64>>,
+    speculate: String,
     /// Variables of the chat template.
     pub template_args: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Default for Load {
     fn default() -> Load {
-        let [device, weights] = ["auto", "file"].map(str::to_owned);
+        let [device, weights, speculate] = ["auto", "file", "auto"].map(str::to_owned);
         let template_args = serde_json::Map::new();
-        Load { device, k_cache: None, v_cache: None, threads: 0, weights, gamma: None, template_args }
+        Load { device, k_cache: None, v_cache: None, threads: 0, weights, gamma: None, speculate, template_args }
     }
 }
 
@@ -48,6 +49,7 @@ impl Load {
             k_cache: cache("k_cache", &self.k_cache)?,
             v_cache: cache("v_cache", &self.v_cache)?,
             weights: parsed("weights", &self.weights)?,
+            speculate: parsed("speculate", &self.speculate)?,
             gamma: self.gamma.as_ref().map_or(Ok(Gamma::PUBLISHED), gamma)?,
             ..EngineOptions::default()
         })
@@ -79,6 +81,8 @@ pub struct Options {
     wide_trace: bool,
     /// Whether the record describes the rows of its chain.
     pub trace: bool,
+    /// Whether answers that are not above the certified threshold are withheld.
+    pub abstain: bool,
 }
 
 impl Default for Options {
@@ -101,6 +105,7 @@ impl Default for Options {
             rules: BTreeMap::new(),
             wide_trace: false,
             trace: false,
+            abstain: false,
         }
     }
 }

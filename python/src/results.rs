@@ -3,11 +3,11 @@
 use pyo3::prelude::*;
 use serde_json::Value;
 use std::ops::Range;
-use uqac::internals::assess::{Finding, record};
+use uqac::internals::assess::{Finding, Request, abstained, record};
 use uqac::internals::html;
 use uqac::internals::term::AskReport;
 use uqac::internals::term::colour::TermStyle;
-use uqac::{Calibrated, Outcome, Parameters, Record, ResponseText, TracedSequence};
+use uqac::{Calibrated, Outcome, Record, ResponseText, TracedSequence};
 
 /// A token as it is chosen, with what the response comes to so far: the running values of the scores of these names.
 pub struct Token {
@@ -18,7 +18,7 @@ pub struct Token {
     pub response_logprob: f64,
     pub min_token_prob: f64,
     /// The running confidence, where one is asked for and its window is full.
-    pub confidence: Option<f64>,
+    pub running: Option<f64>,
 }
 
 /// A response and what was found out about it.
@@ -43,6 +43,7 @@ pub struct Response {
     ranges: Vec<Range<usize>>,
     outcome: Option<Outcome>,
     confidence: Option<Calibrated>,
+    abstained: bool,
 }
 
 #[pymethods]
@@ -68,6 +69,7 @@ impl Response {
             prompt_len: self.prompt_len,
             outcome: self.outcome.as_ref(),
             confidence: self.confidence.as_ref(),
+            abstained: self.abstained,
         }
     }
 
@@ -83,6 +85,7 @@ impl Response {
             ranges: Vec::new(),
             outcome: None,
             confidence: None,
+            abstained: false,
         }
     }
 
@@ -91,7 +94,7 @@ impl Response {
         traced: &mut TracedSequence,
         assessed: Finding,
         id: Value,
-        parameters: &Parameters,
+        request: &Request,
         json: impl FnOnce(Record, &str, usize) -> serde_json::Result<String>,
     ) -> Result<Response, String> {
         let (response, _) = traced.parts();
@@ -99,12 +102,24 @@ impl Response {
         let token_texts = response.token_texts.to_vec();
         let logprobs = response.steps.iter().filter_map(|step| step.logprob).collect();
         let engine = traced.engine();
-        let ResponseText { text: shown, ranges } =
+        let ResponseText { text, ranges } =
             ResponseText::new(engine, &input_ids[prompt_len..]).map_err(|error| error.to_string())?;
         let outcome = assessed.as_ref().ok().map(|assessed| assessed.outcome.clone());
         let confidence = assessed.as_ref().ok().and_then(|assessed| assessed.confidence.clone());
-        let record = record(id, parameters.reading, prompt_len, assessed, engine);
-        let json = json(record, &shown, input_ids.len() - prompt_len).map_err(|error| error.to_string())?;
-        Ok(Response { json, text: shown, input_ids, token_texts, logprobs, prompt_len, ranges, outcome, confidence })
+        let abstained = abstained(request, &assessed) == Some(true);
+        let record = record(id, request, prompt_len, assessed, engine);
+        let json = json(record, &text, input_ids.len() - prompt_len).map_err(|error| error.to_string())?;
+        Ok(Response {
+            json,
+            text,
+            input_ids,
+            token_texts,
+            logprobs,
+            prompt_len,
+            ranges,
+            outcome,
+            confidence,
+            abstained,
+        })
     }
 }

@@ -93,14 +93,14 @@ def test_tokens_come_with_running_scores(model):
 
 def test_the_running_confidence_stops_a_response(model):
     measured = list(model.generate(PENCILS, running="entropy", window=4))
-    assert [token.confidence for token in measured[:3]] == [None] * 3
+    assert [token.running for token in measured[:3]] == [None] * 3
     entropies = model.trace(PENCILS).entropies
-    assert [token.confidence for token in measured[3:]] == pytest.approx(
+    assert [token.running for token in measured[3:]] == pytest.approx(
         [-entropies[i - 3 : i + 1].mean() for i in range(3, len(measured))], abs=1e-12
     )
-    least = min(token.confidence for token in measured[3:])
+    least = min(token.running for token in measured[3:])
     stopped = model.ask(PENCILS, running="entropy", window=4, stop_below=least + 1e-9)
-    at = [token.confidence for token in measured].index(least)
+    at = [token.running for token in measured].index(least)
     assert stopped.finish_reason == "unsure" and len(stopped.logprobs) == at + 1
 
 
@@ -120,6 +120,20 @@ def test_results_show_themselves(model):
     assert "Result(status='ok', answer='29'" in repr(result)
     hostile = model.score("Say it.", "<script>alert(1)</script> The answer is \\boxed{7}.")
     assert "<script" not in hostile.to_html() and "&lt;" in hostile.to_html()
+
+
+def test_confidence_is_a_calibrated_probability_or_none(model):
+    result = model.ask(PENCILS)
+    assert 0 < result.confidence < 1 and result.p == result.scores["p"]
+    assert result.confidence_from in result.scores and not result.out_of_range and not result.abstained
+    assert set(result.calibration) == {"tasks", "n", "ece"}
+    other = model.ask(PENCILS, profile="paper")
+    assert other.confidence is None and other.confidence_from is None and other.calibration is None
+    assert "ranking score, not a probability" in str(other) and "<meter" in result.to_html() and "<meter" not in other.to_html()
+    assert model.ask(PENCILS, abstain=True).abstained is False
+    assert model.ask(PENCILS, abstain=True, max_tokens=3).abstained
+    with pytest.raises(uqac.Error, match="the model has no calibration"):
+        model.ask(PENCILS, abstain=True, profile="paper")
 
 
 def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):

@@ -42,6 +42,8 @@ class Method(TypedDict, total=False):
     """Record statistics of each prediction's whole distribution, for the scores that need them."""
     trace: bool
     """Add the selected heads and the largest attention weights of each chain row to the record."""
+    abstain: bool
+    """Withhold answers that are not above the threshold certified by `uqac calibrate --target-risk`."""
     chat_template: bool
     """Apply the chat template; default True. False uses prompts verbatim, for base models."""
 
@@ -91,6 +93,7 @@ def load(
     weights: Literal["file", "q8"] = "file",
     gamma: Sequence[float] | None = None,
     template_args: Mapping[str, Any] | None = None,
+    speculate: Literal["auto", "off"] | int = "auto",
 ) -> Model:
     """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
     the small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub`, which
@@ -99,7 +102,7 @@ def load(
     `device` is `auto` (the first CUDA device if it can be used, else the CPU), `cpu`, `cuda`, `cuda:N` or `reference`;
     `k_cache` and `v_cache` are the types of cached keys and values (f32; on CUDA values are f16); `threads` 0 is one per core;
     `gamma` discounts the nearest positions; `template_args` are variables of the chat template, such as
-    `{"enable_thinking": False}`.
+    `{"enable_thinking": False}`; `speculate` is the number of tokens guessed for a pass, which changes no result.
 
     Raises Error if there is no such model or it cannot run, ValueError for an invalid option, and what `huggingface_hub`
     raises.
@@ -108,6 +111,7 @@ def load(
     if missing is not None:
         _download(*missing)
     options: dict[str, Any] = dict(device=device, k_cache=k_cache, v_cache=v_cache, threads=threads, weights=weights)
+    options["speculate"] = str(speculate)
     if gamma is not None:
         options["gamma"] = list(gamma)
     if template_args is not None:

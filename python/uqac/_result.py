@@ -20,8 +20,7 @@ class Token:
 
     `text` is its contribution to the response (empty for an end token, or for part of a character). `response_logprob` (ln p of
     the response so far) and `min_token_prob` (its minimum token probability) are running values of the scores of these names.
-    `confidence` is the running confidence, the mean over the last `window` tokens; `None` before token `window` or if not
-    requested.
+    `running` is the running confidence, the mean over the last `window` tokens; `None` before token `window` or if not requested.
     """
 
     id: int
@@ -29,7 +28,7 @@ class Token:
     logprob: float
     response_logprob: float
     min_token_prob: float
-    confidence: float | None = None
+    running: float | None = None
 
 
 class Result:
@@ -72,12 +71,32 @@ class Result:
     @property
     def confidence(self) -> float | None:
         """Calibrated probability of a right answer; `None` without a calibration of the model."""
-        found: Mapping[str, Any] = self.record.get("confidence") or {}
-        return found.get("value")
+        confidence: float | None = self.record.get("confidence")
+        return confidence
+
+    @property
+    def confidence_from(self) -> str | None:
+        """Key of the score that `confidence` was computed from."""
+        return self.record.get("from")
+
+    @property
+    def calibration(self) -> dict[str, Any] | None:
+        """What `confidence` rests on: `tasks`, `n` graded answers, `ece` on held-out ones."""
+        return self.record.get("calibration")
+
+    @property
+    def out_of_range(self) -> bool:
+        """Whether no answer of the calibration has such a score, so that `confidence` may not hold."""
+        return bool(self.record.get("out_of_range"))
+
+    @property
+    def abstained(self) -> bool:
+        """With `abstain`: whether the answer is withheld, for it is not above the certified threshold."""
+        return bool(self.record.get("abstained"))
 
     @property
     def p(self) -> float | None:
-        """P, UQAC's confidence, uncalibrated."""
+        """P, UQAC's ranking score; no probability of a right answer."""
         return self.scores.get("p")
 
     @property
@@ -207,7 +226,7 @@ class Trace:
 
     def alternatives(self, row: int) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
         """Ids and log-probabilities of the most probable tokens after row n_instr - 1 + `row`, best first: every one with
-        p > 0.01, and at least five."""
+        p > 0.01, and at least twenty."""
         offsets, ids, logprobs = (getattr(self, f"top_{name}") for name in ("offsets", "ids", "logprobs"))
         part = slice(offsets[row], offsets[row + 1])
         return ids[part], logprobs[part]

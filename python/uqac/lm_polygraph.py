@@ -60,7 +60,7 @@ class Uqac(StatCalculator):
             # over one token the running confidence is minus its entropy
             options = {**self.options, "max_tokens": max_new_tokens, "running": "entropy", "window": 1}
             generation = self.model.generate(text, **options)
-            entropies = [-token.confidence for token in generation if token.confidence is not None]
+            entropies = [-token.running for token in generation if token.running is not None]
             result = generation.result()
             found = {
                 "input_tokens": result.input_ids[: result.n_instr],

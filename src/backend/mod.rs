@@ -77,6 +77,9 @@ impl TraceOptions {
     }
 }
 
+/// Alternatives that a step lists at least, as many as OpenAI's `top_logprobs` may ask for.
+pub const MIN_TOP: usize = 20;
+
 /// A token and its natural-log probability.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
@@ -91,7 +94,7 @@ pub struct Step {
     pub logprob: Option<f64>,
     /// Entropy of the prediction in nats, full vocabulary.
     pub entropy: f64,
-    /// The most probable tokens, best first (ties: lower id): every one with p > 0.01, and at least five.
+    /// The most probable tokens, best first (ties: lower id): every one with p > 0.01, and at least [`MIN_TOP`].
     pub top: Vec<TokenLogprob>,
     /// Of a sequence with a wide trace, where detail is wanted.
     pub distribution: Option<Distribution>,
@@ -285,6 +288,20 @@ pub trait Backend: Operations {
     /// Whether a [`fork`](Backend::fork) costs little and a pass of any width may mix sequences: rows of several short
     /// sequences then go through the weights together.
     fn mixes_sequences(&self) -> bool {
+        false
+    }
+
+    /// Whether [`truncate`](Backend::truncate) works: not where layers keep a state of the sequence instead of its keys.
+    fn rewinds(&self) -> bool {
+        true
+    }
+
+    /// Drops what rows from `positions` on left in a sequence's cache and trace (but for
+    /// [`layer_means`](Backend::layer_means)): it is as if they had not been run.
+    fn truncate(&mut self, sequence: SequenceId, positions: usize);
+
+    /// Whether a pass of a few more rows of a sequence costs so little that guessed tokens may pay.
+    fn guesses_pay(&self) -> bool {
         false
     }
 

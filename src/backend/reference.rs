@@ -9,7 +9,8 @@
 use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{
-    Backend, BackendError, DType, HeadAttention, HeadRecord, Next, Operations, Pass, Prediction, Row, SequenceId,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Prediction, Row,
+    SequenceId,
 };
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};
@@ -390,6 +391,12 @@ impl Backend for ReferenceBackend {
         Ok(SequenceId(self.sequences.len() - 1))
     }
 
+    fn truncate(&mut self, id: SequenceId, positions: usize) {
+        let Sequence { keys, values, trace, .. } = &mut self.sequences[id.0];
+        trace.retain(|position, _| *position < positions);
+        [keys, values].into_iter().for_each(|cache| cache.retain(|(_, position), _| *position < positions));
+    }
+
     fn close(&mut self, id: SequenceId) {
         self.sequences[id.0] = Sequence::default();
     }
@@ -439,7 +446,7 @@ impl Backend for ReferenceBackend {
                 let wide = self.sequences[row.sequence.0].options.is_some_and(|options| options.wide);
                 step.distribution = wide.then(|| Distribution::by_definition(&logits, &step.top));
                 let likely = step.top.iter().take_while(|t| t.logprob > 0.01_f64.ln()).count();
-                step.top.truncate(likely.max(5));
+                step.top.truncate(likely.max(MIN_TOP));
             }
             Ok((step, token))
         };

@@ -1,12 +1,12 @@
 //! `uqac ask`: a question, its answer and its confidence.
 
 use super::error::CliError;
-use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
-use super::{note, print};
+use super::options::{CalibrationArgs, EarlyArgs, MethodArgs, ModelArgs, examples_and_rules};
+use super::{ABSTAINED, note, print};
 use crate::backend::sampling::Sampling;
 use crate::engine::encode::{ResponseText, encode_prompt};
 use crate::engine::{Engine, FinishReason, GenerateOptions, TracedSequence};
-use crate::eval::assess::{Assessed, Request, assess, calibration, record};
+use crate::eval::assess::{Assessed, Request, abstained, assess, calibration, record};
 use crate::eval::calibration::Calibration;
 use crate::io::record::AnswerRecord;
 use crate::model::chat::Conversation;
@@ -59,6 +59,8 @@ pub struct AskArgs {
     #[command(flatten)]
     method: MethodArgs,
     #[command(flatten)]
+    calibration: CalibrationArgs,
+    #[command(flatten)]
     early: EarlyArgs,
 }
 
@@ -83,7 +85,7 @@ pub fn run(args: &AskArgs) -> Result<ExitCode, CliError> {
     let question = question(&args.question)?;
     let (_, folder) = args.model.or_embedded()?;
     let mut engine = args.model.load(&folder)?;
-    let calibration = calibration(&folder, &engine, None, &parameters.reading)?;
+    let calibration = calibration(&folder, &engine, None, &parameters.reading, args.calibration.abstain)?;
     let prompt = encode_prompt(&engine, &conversation(args, &question), !args.no_chat_template)?;
     let tokenizer = engine.tokenizer().clone();
     let mut stream = Stream::new(&tokenizer, &engine, args.json);
@@ -109,15 +111,17 @@ fn answer(
     let token_texts = response.token_texts.to_vec();
     let logprobs: Vec<f64> = response.steps.iter().filter_map(|step| step.logprob).collect();
     let shown = ResponseText::new(traced.engine(), &ids)?;
-    let request = Request { parameters, calibration, dataset: None, answer: None, trace: false };
+    let request = Request { calibration, abstain: args.calibration.abstain, ..Request::of(parameters) };
     let assessed = assess(traced, &request)?;
+    let abstained = abstained(&request, &assessed) == Some(true);
+    let code = ExitCode::from(if abstained { ABSTAINED } else { 0 });
     if args.json {
-        let record = record(Value::Null, parameters.reading, prompt_len, assessed, traced.engine());
+        let record = record(Value::Null, &request, prompt_len, assessed, traced.engine());
         let (response, response_tokens) = (shown.text.as_str(), ids.len());
         let json =
             AnswerRecord { record, question, response, finish_reason: finish, response_tokens, tokens_per_second };
         print(&format!("{}\n", serde_json::to_string(&json).map_err(|e| CliError::Stdout(e.into()))?))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     let report = AskReport {
         text: &shown.text,
@@ -127,15 +131,16 @@ fn answer(
         prompt_len,
         outcome: assessed.as_ref().ok().map(|Assessed { outcome, .. }| outcome),
         confidence: assessed.as_ref().ok().and_then(|Assessed { confidence, .. }| confidence.as_ref()),
+        abstained,
     };
     print(&format!("\n{}", report.render(TermStyle::of_stdout())))?;
     let why = match finish {
         FinishReason::Length => "--max-tokens, or the model's context",
         FinishReason::Unsure => "its confidence fell below --stop-below",
-        FinishReason::Stop | FinishReason::Interrupted => return Ok(ExitCode::SUCCESS),
+        FinishReason::Stop | FinishReason::Interrupted => return Ok(code),
     };
     note(&format!("the response was cut off after {} tokens ({why})", ids.len()));
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 /// The question, from standard input if it is `-`.

@@ -1,30 +1,40 @@
 //! `uqac calibrate`: from graded runs to a confidence that is a probability.
 
 use super::error::CliError;
+use super::options::load;
 use super::{note, print};
-use crate::eval::analysis::calibrate::calibrate;
+use crate::engine::EngineOptions;
+use crate::eval::analysis::{calibrate::calibrate, share};
+use crate::eval::assess::fingerprint;
 use crate::eval::calibration::Calibration;
+use crate::eval::metrics::risk::RiskControl;
+use crate::model::hub::locate_model;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Fit a score to graded answers, so that the confidence of ask and score is a probability
+/// Fit a score to graded answers, so that the confidence of ask, score and serve is a probability
 ///
-/// Reads runs of `uqac eval` with one model. Takes the score and the map (Platt's sigmoid, or from 500 answers on isotonic
-/// regression) with the lowest cross-validated Brier score, and reports the error of the whole procedure on held-out parts.
-/// `ask` and `score` find the file by the hashes of the model's files, in the cache folder, or beside the model as uqac-calibration.json.
+/// Reads runs of `uqac eval` with one model. Of P, P(response), the minimum token probability and G4 it takes the score, and the
+/// map (Platt's sigmoid, or from 500 answers on isotonic regression), with the lowest cross-validated Brier score, and reports the
+/// error of the whole procedure on held-out parts. `ask`, `score` and `serve` find the file by the hashes of the model's files, in the
+/// cache folder, or beside the model as uqac-calibration.json.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  uqac calibrate runs/qwen\n  uqac calibrate runs/qwen --score answer_prob --output calibration.json"
-)]
+#[command(after_help = EXAMPLES)]
 pub struct CalibrateArgs {
     /// Run folders
-    #[arg(required = true, value_name = "RUN")]
+    #[arg(required_unless_present_any = ["show", "remove"], value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Key of the score to map; auto: the best score of the response's own pass
+    /// Key of the score to map; auto: the best of p, response_prob, min_token_prob and g4
     #[arg(long, value_name = "KEY", default_value = "auto")]
     score: String,
-    /// Calibration file [default: in the cache folder, where ask and score find it]
+    /// Certify a threshold above which at most this share of answers is wrong, for --abstain of ask, score and serve
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    target_risk: Option<f64>,
+    /// Confidence level of --target-risk
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95, requires = "target_risk")]
+    risk_confidence: f64,
+    /// Calibration file [default: in the cache folder, where ask, score and serve find it]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Seed of the cross-validation's parts
@@ -33,27 +43,61 @@ pub struct CalibrateArgs {
     /// Take the place of a calibration that was fitted on more answers (of the file's, and of the one beside the model)
     #[arg(long)]
     replace: bool,
+    /// Show the calibrations of this model
+    #[arg(long, value_name = "MODEL", conflicts_with_all = ["runs", "remove"])]
+    show: Option<String>,
+    /// Remove the calibration of this model from the cache folder; one beside the model stays
+    #[arg(long, value_name = "MODEL", conflicts_with = "runs")]
+    remove: Option<String>,
     /// Print the file's JSON object instead of text
     #[arg(long)]
     json: bool,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  uqac calibrate runs/qwen
+  uqac calibrate runs/qwen --target-risk 0.1
+  uqac calibrate --show Qwen/Qwen2.5-0.5B-Instruct";
+
 pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
+    if let Some(model) = args.show.as_ref().or(args.remove.as_ref()) {
+        return manage(model, args);
+    }
     let score = Some(args.score.as_str()).filter(|score| *score != "auto");
-    let found = Calibration { replaces: args.replace, ..calibrate(&args.runs, score, args.seed)? };
+    let risk = args.target_risk.map(|target| RiskControl { target, confidence: args.risk_confidence });
+    let found = Calibration { replaces: args.replace, ..calibrate(&args.runs, score, risk, args.seed)? };
     let path = args.output.clone().map_or_else(|| found.cache_path(), Ok)?;
     found.write(&path)?;
-    if args.json {
-        print(&(serde_json::to_string(&found)? + "\n"))?;
-    } else {
-        print(&text(&found))?;
-    }
+    show(&found, args.json)?;
     note(&format!("written to {}", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
+/// Shows or removes what there is for a model.
+fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, CliError> {
+    let folder = locate_model(model)?;
+    let known = fingerprint(&folder, &load(&folder, EngineOptions::default())?)?;
+    if args.remove.is_some() {
+        let removed = Calibration::remove(&known)?;
+        note(&removed.map_or("there is none".to_owned(), |path| format!("removed {}", path.display())));
+    }
+    for (path, found) in Calibration::files(&folder, &known)? {
+        let used = Calibration::find(&folder, &known, &found.reading)?.as_ref() == Some(&found);
+        note(&format!("{}{}", path.display(), if used { "" } else { " (not used: another one has more answers)" }));
+        if args.show.is_some() {
+            show(&found, args.json)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(found: &Calibration, json: bool) -> Result<(), CliError> {
+    print(&if json { serde_json::to_string(found)? + "\n" } else { text(found) })
+}
+
 fn text(found: &Calibration) -> String {
-    let Calibration { items, correct, tasks, score, map, held_out, .. } = found;
+    let Calibration { items, correct, tasks, score, map, certified, held_out, .. } = found;
     let mut text = format!(
         "confidence  {}, fitted on {items} answers ({correct} right) of {}\n",
         map.name(score),
@@ -69,6 +113,15 @@ fn text(found: &Calibration) -> String {
     );
     for (chosen, folds) in &held_out.chosen {
         text += &format!("            on {folds} of them the choice was: {chosen}\n");
+    }
+    if let Some(certified) = certified {
+        text += &format!(
+            "certified   risk at most {} at confidence {} (bound {:.3}): {:.1} % of these answers lie above the threshold\n",
+            certified.target_risk,
+            certified.confidence,
+            certified.bound,
+            100.0 * certified.coverage
+        );
     }
     text
 }

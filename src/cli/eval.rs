@@ -147,6 +147,8 @@ fn load_tasks(args: &EvalArgs, options: TaskOptions) -> Result<Vec<Task>, CliErr
         data: args.data.clone(),
         max_tokens: args.max_tokens,
         stop: args.options.stop.clone(),
+        shots: args.options.shots,
+        prompt_template: args.options.prompt_template.clone(),
         ..options
     };
     let mut all: Vec<Task> = Vec::new();

@@ -35,6 +35,9 @@ const SOME_FAILED: u8 = 1;
 /// Exit code of a command that could not run: wrong usage, an unreadable model or file.
 const FAILED: u8 = 2;
 
+/// Exit code of `ask --abstain` where no answer is given.
+const ABSTAINED: u8 = 3;
+
 #[derive(Parser)]
 #[command(version, long_version = long_version(), about, after_help = AFTER_HELP)]
 struct Cli {
@@ -92,6 +95,7 @@ Exit codes:
   0  done
   1  score, eval: some items failed (status \"error\" in the output)
   2  wrong usage, or an unreadable model or file
+  3  ask --abstain: no answer above the certified threshold
 
 Environment:
   UQAC_MODEL    default of --model

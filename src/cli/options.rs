@@ -131,6 +131,16 @@ pub struct MethodArgs {
     trace: Vec<TracePart>,
 }
 
+/// What a calibration is used for.
+#[derive(Args)]
+#[command(next_help_heading = "Calibration")]
+pub struct CalibrationArgs {
+    /// Withhold answers that are not above the threshold that `calibrate --target-risk` has certified, or have a score that it
+    /// has not seen: "abstained": true; ask then ends with exit code 3
+    #[arg(long)]
+    pub abstain: bool,
+}
+
 /// An optional part of the trace.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum TracePart {

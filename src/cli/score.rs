@@ -1,14 +1,13 @@
 //! `uqac score`: confidences of existing responses.
 
 use super::error::CliError;
-use super::options::{MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::progress::{Errors, Progress};
 use super::say::counted;
 use super::{SOME_FAILED, manifest, note, signals};
 use crate::engine::Engine;
 use crate::engine::encode::MAX_BYTES_PER_TOKEN;
 use crate::eval::assess::{Request, assess, calibration, record, sequence};
-use crate::eval::calibration::Calibration;
 use crate::eval::run::manifest::{Input, ScoreOptions};
 use crate::eval::run::sidecar;
 use crate::files;
@@ -16,7 +15,6 @@ use crate::io::item::{BadItem, Item, Items};
 use crate::io::jsonl::append::Existing;
 use crate::io::jsonl::{LINE_LIMIT, Lines};
 use crate::io::record::{Done, Record, Status};
-use crate::uq::{Parameters, Reading};
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +22,8 @@ use std::process::ExitCode;
 /// Score existing responses
 ///
 /// An input line is {id, input_ids, n_instr} (optionally dataset and answer_span: [start, end) in the whole sequence) or
-/// {id, messages | prompt, response}. The output has one line per input line, in order, with status ok, no_answer or error.
+/// {id, messages | prompt, response}. With target and grader (number, math, choice, exact or contains) the output says whether the answer
+/// is correct; answer_regex finds the answer. The output has one line per input line, in order, with status ok, no_answer or error.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
@@ -53,6 +52,8 @@ pub struct ScoreArgs {
     model: ModelArgs,
     #[command(flatten)]
     method: MethodArgs,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -83,9 +84,14 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
         parameters: parameters.clone(),
         chat_template: !args.no_chat_template,
         trace: args.explain,
+        abstain: args.calibration.abstain,
         input: whole,
     };
     let manifest = manifest(&args.model.named().unwrap_or_default(), &folder, &engine, options)?;
+    let (known, abstain) = (Some(&manifest.model.fingerprint), args.calibration.abstain);
+    let calibration = calibration(&folder, &engine, known, &parameters.reading, abstain)?;
+    let request =
+        Request { calibration: calibration.as_ref(), abstain, trace: args.explain, ..Request::of(&parameters) };
     match earlier {
         Some(earlier) if !done.is_empty() => sidecar::check(&args.output, &earlier, &manifest, start)?,
         None if !done.is_empty() => note(&format!(
@@ -103,7 +109,6 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
     }
     let mut tally = Tally::new(&done);
     let mut progress = Progress::new(total);
-    let calibration = calibration(&folder, &engine, Some(&manifest.model.fingerprint), &parameters.reading)?;
     let items = Items::from(lines.with_limit(line_limit(&engine)));
     let mut ended = Ok(());
     for item in items.take(usize::try_from(args.limit.unwrap_or(u64::MAX)).unwrap_or(usize::MAX)) {
@@ -116,7 +121,7 @@ pub fn run(args: &ScoreArgs) -> Result<ExitCode, CliError> {
         };
         let skipped = is_done(&mut done, &item);
         if !skipped {
-            let record = score_line(&mut engine, item, args, (&parameters, calibration.as_ref()), &mut tally);
+            let record = score_line(&mut engine, item, args, &request, &mut tally);
             output.append(&record)?;
             tally.count(&record);
         }
@@ -169,10 +174,10 @@ fn score_line(
     engine: &mut Engine,
     item: Result<Item, BadItem>,
     args: &ScoreArgs,
-    (parameters, calibration): (&Parameters, Option<&Calibration>),
+    common: &Request<'_>,
     tally: &mut Tally,
 ) -> Record {
-    let reading: Reading = parameters.reading;
+    let (parameters, reading) = (common.parameters, common.parameters.reading);
     let item = match item {
         Ok(item) => item,
         Err(bad) => return Record::error(bad.id.clone(), reading, None, bad.to_string()),
@@ -183,12 +188,12 @@ fn score_line(
         Err(error) => return Record::error(item.id, reading, None, error.to_string()),
     };
     tally.tokens += tokens.len();
-    let request = Request { parameters, calibration, dataset: item.dataset.as_deref(), answer, trace: args.explain };
+    let request = common.clone().of_item(&item, answer);
     let assessed = engine
         .trace(&tokens, prompt_len, parameters.head_selection())
         .and_then(|mut traced| assess(&mut traced, &request));
     match assessed {
-        Ok(assessed) => record(item.id, reading, prompt_len, assessed, engine),
+        Ok(assessed) => record(item.id.clone(), &request, prompt_len, assessed, engine),
         Err(error) => {
             let record = Record::error(item.id, reading, Some(prompt_len), error.to_string());
             Record { weights: engine.options().weights, ..record }

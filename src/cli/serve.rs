@@ -1,10 +1,10 @@
 //! `uqac serve`: an OpenAI-compatible server that adds a confidence to each answer.
 
 use super::error::CliError;
-use super::options::{MethodArgs, ModelArgs, examples_and_rules};
+use super::options::{CalibrationArgs, MethodArgs, ModelArgs, examples_and_rules};
 use super::say::{Level, says};
 use super::{model_name, note, signals};
-use crate::eval::assess::calibration;
+use crate::eval::assess::{Request, calibration};
 use crate::serve::{Settings, serve};
 use crate::units::count;
 use clap::Args;
@@ -37,6 +37,8 @@ pub struct ServeArgs {
     model: ModelArgs,
     #[command(flatten)]
     method: MethodArgs,
+    #[command(flatten)]
+    calibration: CalibrationArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -53,7 +55,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     let address = listener.local_addr().unwrap_or(address);
     let (named, folder) = args.model.or_embedded()?;
     let mut engine = args.model.load(&folder)?;
-    let calibration = calibration(&folder, &engine, None, &parameters.reading)?;
+    let abstain = args.calibration.abstain;
+    let calibration = calibration(&folder, &engine, None, &parameters.reading, abstain)?;
     let api_key = args.api_key.clone().or_else(|| std::env::var("UQAC_API_KEY").ok()).filter(|key| !key.is_empty());
     if !address.ip().is_loopback() && api_key.is_none() {
         note("note: no --api-key: anyone who can reach this address can use the server");
@@ -67,7 +70,8 @@ pub fn run(args: &ServeArgs) -> Result<ExitCode, CliError> {
     };
     note(&format!("{} on {}: http://{address}", settings.model, engine.device()));
     signals::stop_on_request();
-    serve(&mut engine, (&parameters, calibration.as_ref()), listener, settings, signals::stop_requested)?;
+    let request = Request { calibration: calibration.as_ref(), abstain, ..Request::of(&parameters) };
+    serve(&mut engine, request, listener, settings, signals::stop_requested)?;
     note("stopped");
     Ok(ExitCode::SUCCESS)
 }

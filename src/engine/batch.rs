@@ -2,6 +2,8 @@
 //! own. Every token is the same as if its sequence ran alone.
 
 use super::generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
+use super::lookup::Lookup;
+use super::speculate::{Guess, MAX_SHARED};
 use super::stop::StopText;
 use super::trace::shared;
 use super::{Engine, EngineError, HeadSelection, TracedSequence};
@@ -16,10 +18,12 @@ pub const BATCH_SIZE: usize = 16;
 
 /// Sequences being generated. Dropping it frees their caches.
 pub struct Batch<'e> {
-    engine: &'e mut Engine,
+    pub(super) engine: &'e mut Engine,
     request: Request,
     /// In the order in which they were started.
-    running: Vec<Running>,
+    pub(super) running: Vec<Running>,
+    /// Texts besides a sequence's own that its next tokens are guessed from: responses that were taken out.
+    pub(super) others: Lookup,
     /// Responses that have ever been started.
     started: u64,
 }
@@ -37,16 +41,19 @@ struct Options {
 }
 
 /// A sequence of a batch.
-struct Running {
+pub(super) struct Running {
     ticket: Ticket,
-    id: SequenceId,
+    pub(super) id: SequenceId,
     stream: u64,
     request: Request,
-    generation: Generation,
+    pub(super) generation: Generation,
     /// Where there are stop strings.
     text: Option<StopText>,
+    /// Its own tokens, where tokens are guessed.
+    pub(super) lookup: Option<Lookup>,
+    pub(super) guess: Option<Guess>,
     /// Set once the response has ended.
-    finished: bool,
+    pub(super) finished: bool,
     /// Set once [`Batch::next`] has returned it.
     reported: bool,
 }
@@ -55,7 +62,7 @@ impl Engine {
     /// An empty batch, whose responses are generated with these options where they have none of their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let request = self.request(options);
-        Batch { engine: self, request, running: Vec::new(), started: 0 }
+        Batch { engine: self, request, running: Vec::new(), others: Lookup::default(), started: 0 }
     }
 
     /// Options for responses of a batch.
@@ -124,8 +131,19 @@ impl Batch<'_> {
         let ticket = Ticket(self.started);
         self.started += 1;
         let request = self.request.clone();
-        let (text, finished, reported) = (None, true, true);
-        self.running.push(Running { ticket, id, stream: 0, request, generation, text, finished, reported });
+        let (text, lookup, guess, finished, reported) = (None, None, None, true, true);
+        self.running.push(Running {
+            ticket,
+            id,
+            stream: 0,
+            request,
+            generation,
+            text,
+            lookup,
+            guess,
+            finished,
+            reported,
+        });
         Ok(ticket)
     }
 
@@ -182,7 +200,10 @@ impl Batch<'_> {
         };
         let has_stop = !request.0.generate.stop.is_empty();
         let text = has_stop.then(|| StopText::new(&self.engine.tokenizer));
-        self.running.push(Running { ticket, id, stream, request, generation, text, finished: false, reported: false });
+        let lookup =
+            (self.engine.guesses() && trace.is_none_or(|trace| !trace.layer_means)).then(|| Lookup::of(prompt));
+        let (guess, finished, reported) = (None, false, false);
+        self.running.push(Running { ticket, id, stream, request, generation, text, lookup, guess, finished, reported });
         let started = self.prefill(prompt, start).and_then(|()| {
             let Some(running) = self.running.last_mut() else { return Ok(()) };
             running.advance(on_token);
@@ -242,7 +263,11 @@ impl Batch<'_> {
 
     fn remove(&mut self, ticket: Ticket) -> Option<Running> {
         let index = self.running.iter().position(|r| r.ticket == ticket)?;
-        Some(self.running.remove(index))
+        let running = self.running.remove(index);
+        if running.lookup.is_some() {
+            self.guess_from(&running.generation.tokens[running.generation.prompt_len..]);
+        }
+        Some(running)
     }
 
     /// Decodes until every response has ended and takes them all, in the order in which they were started.
@@ -252,6 +277,13 @@ impl Batch<'_> {
     ) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
         self.decode(on_token, &mut |_| false)?;
         Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
+    }
+
+    /// Adds a text whose tokens may be those of other responses.
+    pub(super) fn guess_from(&mut self, response: &[u32]) {
+        if self.others.len() + response.len() <= MAX_SHARED {
+            self.others.add(response);
+        }
     }
 
     fn check(&self, prompt: &[u32]) -> Result<(), EngineError> {
@@ -284,32 +316,8 @@ impl Batch<'_> {
         })
     }
 
-    /// Decode steps of all unfinished sequences, until all have ended, or `leave`, which is called with whether one has,
-    /// says that this is enough.
-    fn decode(
-        &mut self,
-        on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-        leave: &mut dyn FnMut(bool) -> bool,
-    ) -> Result<(), EngineError> {
-        let Batch { engine, running, .. } = self;
-        let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
-        if active.is_empty() {
-            return Ok(());
-        }
-        let rows: Vec<DecodeRow> = active.iter().map(|r| r.decode_row()).collect();
-        let mut ended = false;
-        engine.backend.decode(&rows, engine.tokenizer.vocab_size(), &mut |index, step, token| {
-            let running = &mut *active[index];
-            running.push((step, Some(token)));
-            running.advance(on_token);
-            ended |= running.finished;
-            if running.finished || leave(ended) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        self.last_rows()
-    }
-
     /// The rows of finished responses' last tokens, which predict nothing: similarities need their hidden states.
-    fn last_rows(&mut self) -> Result<(), EngineError> {
+    pub(super) fn last_rows(&mut self) -> Result<(), EngineError> {
         let backend = &mut *self.engine.backend;
         let mut finished: Vec<&mut Running> = self.running.iter_mut().filter(|r| r.needs_last_row()).collect();
         for group in finished.chunks_mut(backend.decode_rows()) {
@@ -335,7 +343,7 @@ impl Drop for Batch<'_> {
 
 impl Running {
     /// Reports the token just chosen and notes whether the response ends with it.
-    fn advance(&mut self, on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+    pub(super) fn advance(&mut self, on_token: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
         let Options { generate, stop_ids, context, .. } = &*self.request.0;
         let g = &self.generation;
         let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {
@@ -376,9 +384,19 @@ impl Running {
         self.finished && traced && g.steps.len() == g.tokens.len() - g.prompt_len
     }
 
-    fn push(&mut self, (step, token): (Step, Option<u32>)) {
+    pub(super) fn push(&mut self, (step, token): (Step, Option<u32>)) {
         self.generation.steps.push(step);
         self.generation.tokens.extend(token);
+        if let Some(lookup) = &mut self.lookup {
+            lookup.extend(token.as_slice());
+        }
+    }
+
+    /// Tokens until its limit.
+    pub(super) fn tokens_left(&self) -> usize {
+        let (Options { generate, context, .. }, g) = (&*self.request.0, &self.generation);
+        let written = g.tokens.len() - g.prompt_len;
+        generate.max_tokens.saturating_sub(written).min(context.saturating_sub(g.tokens.len()))
     }
 
     /// The tokens whose keys and values are in its cache; the last one's row may not have been run.
@@ -387,12 +405,12 @@ impl Running {
     }
 
     /// Its last token, which is the next row.
-    fn last_row(&self) -> Row {
+    pub(super) fn last_row(&self) -> Row {
         let position = self.generation.tokens.len() - 1;
         Row { sequence: self.id, position, token: self.generation.tokens[position] }
     }
 
-    fn decode_row(&self) -> DecodeRow {
+    pub(super) fn decode_row(&self) -> DecodeRow {
         let generate = &self.request.0.generate;
         let (sampling, detail) = (generate.sampling, generate.trace.is_some());
         DecodeRow { row: self.last_row(), sampling, stream: self.stream, detail }

@@ -203,6 +203,7 @@ impl<'e> TracedSequence<'e> {
     ) -> Result<Vec<Generation>, EngineError> {
         self.parts().1.restore()?;
         let mut batch = self.engine.batch(options);
+        batch.guess_from(&self.tokens[self.prompt_len..]);
         for (prompt, stream) in prompts.iter().zip(streams) {
             batch.start_sharing((self.sequence, &self.tokens), prompt, stream, on_token)?;
         }

@@ -3,15 +3,18 @@
 pub mod batch;
 pub mod encode;
 pub mod generate;
+mod lookup;
 mod rescore;
 mod response;
 pub mod running;
+mod speculate;
 mod stop;
 mod trace;
 
 pub use batch::{BATCH_SIZE, Batch, Request};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 pub use response::{Response, Variant};
+pub use speculate::{Speculate, SpeculationStats};
 pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Isa;
@@ -27,6 +30,7 @@ use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
 use crate::units::count;
+use speculate::Pace;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -48,6 +52,9 @@ pub struct EngineOptions {
     /// CPU weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
+    /// Tokens guessed for a pass from the text so far, none of which changes a result; auto: as many as pay, none on CUDA
+    #[arg(long, value_name = "off|auto|N", default_value_t, hide_short_help = true)]
+    pub speculate: Speculate,
     /// Instruction set of the CPU backend.
     #[arg(skip = Isa::detect())]
     pub isa: Isa,
@@ -69,6 +76,7 @@ impl Default for EngineOptions {
             isa: Isa::detect(),
             input_rounding: InputRounding::F32,
             weights: WeightFormat::File,
+            speculate: Speculate::Auto,
             gamma: Gamma::PUBLISHED,
         }
     }
@@ -109,6 +117,7 @@ pub struct Engine {
     tokenizer: Arc<Tokenizer>,
     chat_template: Option<ChatTemplate>,
     options: EngineOptions,
+    pace: Pace,
     /// Why `auto` left a CUDA device alone.
     cuda_fallback_reason: Option<CudaError>,
 }
@@ -134,7 +143,7 @@ impl Engine {
         }
         let chat_template = ChatTemplate::from_folder(folder, &tokenizer)?;
         let (backend, cuda_fallback_reason) = open_backend(spec, &weights, &options, progress)?;
-        Ok(Engine { backend, weights, tokenizer, chat_template, options, cuda_fallback_reason })
+        Ok(Engine { backend, weights, tokenizer, chat_template, options, pace: Pace::default(), cuda_fallback_reason })
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -162,6 +171,26 @@ impl Engine {
 
     pub fn options(&self) -> &EngineOptions {
         &self.options
+    }
+
+    /// Sets [`EngineOptions::speculate`].
+    pub fn set_speculate(&mut self, speculate: Speculate) {
+        self.options.speculate = speculate;
+    }
+
+    /// What guesses gave so far.
+    pub fn speculation(&self) -> SpeculationStats {
+        self.pace.stats
+    }
+
+    /// Whether tokens are guessed.
+    fn guesses(&self) -> bool {
+        self.backend.rewinds()
+            && match self.options.speculate {
+                Speculate::Off => false,
+                Speculate::Auto => self.backend.guesses_pay(),
+                Speculate::Fixed(_) => true,
+            }
     }
 
     /// The device, for display.

@@ -60,7 +60,7 @@ pub struct TracedSequence<'e> {
     pub(super) engine: &'e mut Engine,
     pub(super) sequence: SequenceId,
     pub(super) tokens: Vec<u32>,
-    prompt_len: usize,
+    pub(super) prompt_len: usize,
     /// Whether it was generated up to a limit of its length, and would have gone on.
     pub(super) cut_off: bool,
     steps: Vec<Step>,

@@ -4,11 +4,13 @@
 use super::calibration::{Calibration, CalibrationError};
 use super::run::fingerprint::Fingerprint;
 use crate::backend::entropy::Gamma;
-use crate::engine::encode::{EncodeError, encode};
+use crate::engine::encode::{EncodeError, ResponseText, encode};
 use crate::engine::{Engine, EngineError, TracedSequence};
-use crate::io::item::Content;
+use crate::eval::grading::correct;
+use crate::io::item::{Content, Item};
 use crate::io::record::{Calibrated, Record, RowTrace, top_entries};
-use crate::uq::answer::AnswerRule;
+use crate::model::chat::Conversation;
+use crate::uq::answer::{AnswerRule, Finder, Grader};
 use crate::uq::rules::{FirstRow, Rules};
 use crate::uq::{Link, Outcome, Parameters, Reading, Scores, pipeline};
 use serde_json::Value;
@@ -16,21 +18,28 @@ use std::ops::Range;
 use std::path::Path;
 
 /// The calibration of a model under a reading of the method, if there is one; `known`: the model's fingerprint, where it has
-/// been taken.
+/// been taken. `abstain`: it must have a certified threshold.
 ///
 /// # Errors
-/// A file of the model that cannot be read, or one that is there but is no calibration.
+/// A file of the model that cannot be read, one that is there but is no calibration, or no certified threshold.
 pub fn calibration(
     folder: &Path,
     engine: &Engine,
     known: Option<&Fingerprint>,
     reading: &Reading,
+    abstain: bool,
 ) -> Result<Option<Calibration>, CalibrationError> {
-    if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
-        return Ok(None);
+    let found = if !Calibration::may_exist(folder) || engine.options().gamma != Gamma::PUBLISHED {
+        None
+    } else {
+        let model = known.cloned().map_or_else(|| fingerprint(folder, engine), Ok)?;
+        Calibration::find(folder, &model, reading)?
+    };
+    match &found {
+        Some(Calibration { certified: Some(_), .. }) => Ok(found),
+        _ if abstain => Err(CalibrationError::NotCertified { calibrated: found.is_some() }),
+        _ => Ok(found),
     }
-    let model = known.cloned().map_or_else(|| fingerprint(folder, engine), Ok)?;
-    Calibration::find(folder, &model, reading)
 }
 
 /// What identifies the files of the model that the engine has loaded from this folder.
@@ -58,18 +67,42 @@ pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Paramet
             let (tokens, prompt_len) = encode(engine, conversation, response, chat, method.rules().encoding)?;
             Ok((tokens, prompt_len, None))
         }
+        Content::Rendered { prompt, response } => {
+            let prompt = Conversation::Prompt(prompt.clone());
+            let (tokens, prompt_len) = encode(engine, &prompt, response, false, method.rules().encoding)?;
+            Ok((tokens, prompt_len, None))
+        }
     }
 }
 
 /// What is to be found out about a response.
+#[derive(Clone)]
 pub struct Request<'a> {
     pub parameters: &'a Parameters,
     pub calibration: Option<&'a Calibration>,
-    pub dataset: Option<&'a str>,
+    /// Whether answers that are not above the calibration's certified threshold are withheld.
+    pub abstain: bool,
+    /// How the answer is found.
+    pub finder: Finder<'a>,
+    /// The right answer, if it is known.
+    pub target: Option<(&'a str, Grader)>,
     /// The answer's positions (absolute, within the response) if they are known.
     pub answer: Option<Range<usize>>,
     /// Whether the chain's rows are to be described.
     pub trace: bool,
+}
+
+impl<'a> Request<'a> {
+    /// Without a calibration, of a response of which nothing is known.
+    pub fn of(parameters: &'a Parameters) -> Self {
+        let finder = Finder::Rule(AnswerRule::Auto);
+        Request { parameters, calibration: None, abstain: false, finder, target: None, answer: None, trace: false }
+    }
+
+    /// Of a response of the input, whose answer may be known.
+    pub fn of_item(self, item: &'a Item, answer: Option<Range<usize>>) -> Self {
+        Request { finder: item.finder(), target: item.target(), answer, ..self }
+    }
 }
 
 /// What was found out.
@@ -79,22 +112,38 @@ pub struct Assessed {
     pub outcome: Outcome,
     /// Where there is a calibration.
     pub confidence: Option<Calibrated>,
+    /// Whether it is the right answer, where that is known.
+    pub correct: Option<bool>,
     pub trace: Option<Vec<RowTrace>>,
 }
 
-/// What was found out; of a response without a final answer the scores that need none.
-pub type Finding = Result<Assessed, Scores>;
+/// What was found out about a response without a final answer: the scores that need none.
+#[derive(Clone)]
+pub struct Unanswered {
+    pub scores: Scores,
+    /// Where the right answer is known.
+    pub correct: Option<bool>,
+}
+
+/// What was found out about a response.
+pub type Finding = Result<Assessed, Unanswered>;
 
 /// [`pipeline::assess`], and a description of the chain's rows.
 pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<Finding, EngineError> {
-    let (parameters, rule) = (request.parameters, AnswerRule::for_dataset(request.dataset));
-    let assessed = pipeline::assess(traced, rule, request.answer.clone(), parameters)?;
+    let parameters = request.parameters;
+    let assessed = pipeline::assess(traced, request.finder, request.answer.clone(), parameters)?;
     let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else {
-        return Ok(Err(Scores::of_response(&traced.parts().0, parameters.rules())));
+        let scores = Scores::of_response(&traced.parts().0, parameters.rules());
+        let (tokens, prompt_len) = traced.tokens();
+        let text = ResponseText::new(traced.engine(), &tokens[prompt_len..])?.text;
+        let correct =
+            request.target.map(|(target, grader)| grader == Grader::Contains && correct(&text, target, grader));
+        return Ok(Err(Unanswered { scores, correct }));
     };
+    let correct = request.target.map(|(target, grader)| correct(&answer.text, target, grader));
     let trace = if request.trace { Some(row_traces(traced, &outcome.chain, parameters.rules())?) } else { None };
     let confidence = request.calibration.and_then(|found| found.confidence(|key| outcome.scores.get(key)));
-    Ok(Ok(Assessed { answer_text: answer.text, outcome, confidence, trace }))
+    Ok(Ok(Assessed { answer_text: answer.text, outcome, confidence, correct, trace }))
 }
 
 /// The chosen heads and the largest entries of α* of every row of the chain. In the authors' code there is no row -1, so
@@ -119,13 +168,22 @@ fn row_traces(traced: &mut TracedSequence, chain: &[Link], rules: &Rules) -> Res
     relative.iter().zip(&rows).zip(&weights).map(describe).collect()
 }
 
+/// Whether the answer is withheld; `None` where none ever is. Without an answer there is nothing to give.
+pub fn abstained(request: &Request<'_>, found: &Finding) -> Option<bool> {
+    let confidence = found.as_ref().ok().and_then(|assessed| assessed.confidence.as_ref());
+    request.abstain.then(|| !confidence.is_some_and(|confidence| confidence.certified))
+}
+
 /// An item's line of output.
-pub fn record(id: Value, reading: Reading, prompt_len: usize, found: Finding, engine: &Engine) -> Record {
+pub fn record(id: Value, request: &Request<'_>, prompt_len: usize, found: Finding, engine: &Engine) -> Record {
+    let (reading, abstained) = (request.parameters.reading, abstained(request, &found));
     let record = match found {
-        Ok(Assessed { answer_text, outcome, confidence, trace }) => {
-            Record { confidence, trace, ..Record::ok(id, reading, prompt_len, answer_text, outcome) }
+        Ok(Assessed { answer_text, outcome, confidence, correct, trace }) => {
+            Record { confidence, correct, trace, ..Record::ok(id, reading, prompt_len, answer_text, outcome) }
         }
-        Err(scores) => Record { scores: Some(scores), ..Record::no_answer(id, reading, prompt_len) },
+        Err(Unanswered { scores, correct }) => {
+            Record { scores: Some(scores), correct, ..Record::no_answer(id, reading, prompt_len) }
+        }
     };
-    Record { weights: engine.options().weights, ..record }
+    Record { abstained, weights: engine.options().weights, ..record }
 }

@@ -1,14 +1,14 @@
 //! A calibration: the map from one score of a model to the probability that its answer is right, in a small file. `uqac
-//! calibrate` fits it ([`super::analysis::calibrate`]); `ask` and `score` find it by the hashes of the model's files and show
-//! that probability as the confidence.
+//! calibrate` fits it ([`super::analysis::calibrate`]); `ask`, `score` and `serve` find it by the hashes of the model's files
+//! and show that probability as the confidence, and no other number.
 //!
 //! It is looked for in the folder for caches, then beside the model. One that was fitted on another model, another reading of
 //! the method or by another version of the format does not count.
 
-use super::metrics::calibrators::{Isotonic, Platt, log_odds, log_odds_of_log};
+use super::metrics::calibrators::{Isotonic, Platt, log_log};
 use super::run::fingerprint::{Fingerprint, digits};
 use crate::cache;
-use crate::io::record::Calibrated;
+use crate::io::record::{Calibrated, Origin};
 use crate::uq::Reading;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Version of the file's format.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The file's name beside a model.
 pub const FILE: &str = "uqac-calibration.json";
@@ -44,10 +44,30 @@ pub struct Calibration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
     pub map: Map,
+    /// The lowest and the highest of the answers' scores, in the form that the map takes. Beyond them nothing was seen.
+    pub range: [f64; 2],
+    /// Where a risk was asked for and a threshold holds it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certified: Option<Certified>,
     pub held_out: HeldOut,
     /// Whether it takes the place of one that was fitted on more answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaces: bool,
+}
+
+/// A threshold above which the share of wrong answers is at most a target, with a probability
+/// ([`risk`](super::metrics::risk)): what `--abstain` goes by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Certified {
+    pub target_risk: f64,
+    /// The probability, over the answers that it was chosen on, that the risk is held.
+    pub confidence: f64,
+    /// What an answer's score must exceed, in the form that the map takes.
+    pub above: f64,
+    /// The upper bound on the risk.
+    pub bound: f64,
+    /// Share of those answers that lie above it.
+    pub coverage: f64,
 }
 
 /// Clamps a probability that was fitted on n `items` to [1/(n + 2), 1 − 1/(n + 2)], the bounds of the rule of succession.
@@ -86,54 +106,46 @@ pub enum Map {
 pub enum Input {
     /// As it is.
     Score,
-    /// ln of a probability.
-    Log,
-    /// ln(p / (1 - p)) of a probability p.
-    LogOdds,
+    /// −ln(−ln p) of a probability p: the log-odds near 1; near 0 it flattens ln p, which falls with every token.
+    LogLog,
 }
-
-/// The least logarithm of a probability that a map takes: that of the least positive number in f64, so that a probability of 0
-/// has a finite one; logarithms that are known may be lower.
-const LEAST_LOG: f64 = -745.2;
 
 impl Input {
     /// A score in this form, finite; `log` is its logarithm where that is known better than from the score.
     pub fn of(self, score: f64, log: Option<f64>) -> f64 {
-        let log = log.filter(|log| log.is_finite());
         match self {
             Input::Score => score,
-            Input::Log => log.unwrap_or_else(|| score.ln().max(LEAST_LOG)).min(0.0),
-            Input::LogOdds => log.map_or_else(|| log_odds(score), log_odds_of_log),
+            Input::LogLog => log_log(log.filter(|log| log.is_finite()).unwrap_or_else(|| score.ln())),
         }
     }
 
-    /// What stands before the score's name.
-    fn name(self) -> &'static str {
+    /// A score's name in this form.
+    fn name(self, score: &str) -> String {
         match self {
-            Input::Score => "",
-            Input::Log => "the logarithm of ",
-            Input::LogOdds => "the log-odds of ",
+            Input::Score => score.to_owned(),
+            Input::LogLog => format!("−ln(−ln {score})"),
         }
     }
 }
 
 impl Map {
-    /// The probability for a score; see [`Input::of`].
-    pub fn at(&self, score: f64, log: Option<f64>) -> f64 {
+    pub fn input(&self) -> Input {
+        let (Map::Platt { input, .. } | Map::Isotonic { input, .. }) = self;
+        *input
+    }
+
+    /// The probability for a score in the form of [`input`](Self::input).
+    pub fn at(&self, x: f64) -> f64 {
         match self {
-            Map::Platt { input, slope, intercept } => {
-                Platt { slope: *slope, intercept: *intercept }.at(input.of(score, log))
-            }
-            Map::Isotonic { input, knots } => knots.at(input.of(score, log)),
+            Map::Platt { slope, intercept, .. } => Platt { slope: *slope, intercept: *intercept }.at(x),
+            Map::Isotonic { knots, .. } => knots.at(x),
         }
     }
 
-    /// What it is with this score, for people: `Platt's sigmoid of the log-odds of p`.
+    /// What it is with this score, for people: `Platt's sigmoid of −ln(−ln p)`.
     pub fn name(&self, score: &str) -> String {
-        match self {
-            Map::Platt { input, .. } => format!("Platt's sigmoid of {}{score}", input.name()),
-            Map::Isotonic { input, .. } => format!("isotonic regression on {}{score}", input.name()),
-        }
+        let what = if matches!(self, Map::Platt { .. }) { "Platt's sigmoid of" } else { "isotonic regression on" };
+        format!("{what} {}", self.input().name(score))
     }
 }
 
@@ -146,21 +158,26 @@ pub enum CalibrationError {
     Invalid { path: PathBuf, why: String },
     #[error("{}: fitted on {there} answers, more than these {items}; use --replace to take this one all the same", path.display())]
     Larger { path: PathBuf, there: usize, items: usize },
+    #[error("--abstain: {}; run `uqac calibrate RUN --target-risk R`", if *calibrated { "the model's calibration has no certified threshold" } else { "the model has no calibration" })]
+    NotCertified { calibrated: bool },
     #[error("no cache folder for the calibration: give --output FILE, or set UQAC_CACHE")]
     NoFolder,
 }
 
 impl Calibration {
-    /// The calibrated confidence of an answer from its scores by key; `None` where the score is not among them.
+    /// The calibrated confidence of an answer from its scores by key; `None` where the score is not among them. Of a score
+    /// outside the range it is that of the nearest one within.
     pub fn confidence(&self, score: impl Fn(&str) -> Option<f64>) -> Option<Calibrated> {
         let log = self.log.as_deref().and_then(&score);
-        let value = self.map.at(score(&self.score).filter(|score| !score.is_nan())?, log);
-        value.is_finite().then(|| Calibrated {
-            value: bounded(value, self.items),
+        let x = self.map.input().of(score(&self.score).filter(|score| !score.is_nan())?, log);
+        let [low, high] = self.range;
+        let out_of_range = !(low..=high).contains(&x);
+        Some(Calibrated {
+            value: bounded(self.map.at(x.max(low).min(high)), self.items),
             score: self.score.clone(),
-            items: self.items,
-            tasks: self.tasks.clone(),
-            ece: self.held_out.ece,
+            calibration: Origin { tasks: self.tasks.clone(), n: self.items, ece: self.held_out.ece },
+            out_of_range,
+            certified: !out_of_range && self.certified.as_ref().is_some_and(|certified| x > certified.above),
         })
     }
 
@@ -170,13 +187,35 @@ impl Calibration {
     /// # Errors
     /// A file that is there but is no calibration.
     pub fn find(folder: &Path, model: &Fingerprint, reading: &Reading) -> Result<Option<Self>, CalibrationError> {
-        let fits = |found: &Self| found.model == *model && found.reading == *reading;
-        let own = cached(model).map(|path| Self::read(&path)).transpose()?.flatten().filter(fits);
-        let shipped = Self::read(&folder.join(FILE))?.filter(fits);
-        Ok(match (own, shipped) {
+        let files = Self::files(folder, model)?.into_iter();
+        let mut fitting = files.map(|(_, found)| found).filter(|found| found.reading == *reading);
+        Ok(match (fitting.next(), fitting.next()) {
             (Some(own), Some(shipped)) if !own.replaces && shipped.items > own.items => Some(shipped),
-            (own, shipped) => own.or(shipped),
+            (first, _) => first,
         })
+    }
+
+    /// Files that hold a calibration of this model, of any reading: one's own before the one beside the model.
+    ///
+    /// # Errors
+    /// A file that is there but is no calibration.
+    pub fn files(folder: &Path, model: &Fingerprint) -> Result<Vec<(PathBuf, Self)>, CalibrationError> {
+        let read =
+            |path: PathBuf| Ok(Self::read(&path)?.filter(|found| found.model == *model).map(|found| (path, found)));
+        cached(model).into_iter().chain([folder.join(FILE)]).map(read).filter_map(Result::transpose).collect()
+    }
+
+    /// Removes one's own calibration of a model, and returns where it was; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(model: &Fingerprint) -> Result<Option<PathBuf>, CalibrationError> {
+        let Some(path) = cached(model) else { return Ok(None) };
+        match std::fs::remove_file(&path) {
+            Ok(()) => Ok(Some(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(CalibrationError::Io { path, source }),
+        }
     }
 
     /// A file; `None` if it is not there or of another format.

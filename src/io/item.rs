@@ -1,11 +1,13 @@
 //! Input of `score`: JSON lines of existing responses.
 //!
 //! A line is `{id, input_ids, n_instr}` (optionally `dataset` and `answer_span`) or `{id, messages | prompt, response}`
-//! (optionally `dataset`); other fields are ignored. An invalid line becomes a [`BadItem`]; only a read error ends the
+//! (optionally `dataset`), or what vLLM (`prompt_token_ids`, `outputs`) and lm-evaluation-harness (`arguments`, `resps`) write. All may
+//! have `target` with `grader`, and `answer_regex` with `answer_match`; other fields are ignored. An invalid line becomes a [`BadItem`]; only a read error ends the
 //! iteration.
 
 use super::jsonl::{Lines, ReadError};
 use crate::model::chat::Conversation;
+use crate::uq::answer::{AnswerPattern, AnswerRule, Finder, Grader};
 use regex::bytes::Regex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +23,10 @@ pub struct Item {
     /// A string or a number, as given; by default the 0-based line number.
     pub id: Value,
     pub dataset: Option<String>,
+    /// The right answer, and how it is compared.
+    pub target: Option<(String, Grader)>,
+    /// Finds the answer.
+    pub pattern: Option<AnswerPattern>,
     pub content: Content,
 }
 
@@ -31,6 +37,8 @@ pub enum Content {
     Tokens { input_ids: Vec<u32>, prompt_len: usize, answer_span: Option<Range<usize>> },
     /// Text, for the chat template.
     Text { conversation: Conversation, response: String },
+    /// Text of a prompt as the model got it, and what follows it.
+    Rendered { prompt: String, response: String },
 }
 
 /// An invalid line.
@@ -107,6 +115,14 @@ struct Fields<'a> {
     messages: Option<&'a RawValue>,
     prompt: Option<&'a RawValue>,
     response: Option<&'a RawValue>,
+    prompt_token_ids: Option<&'a RawValue>,
+    outputs: Option<&'a RawValue>,
+    arguments: Option<&'a RawValue>,
+    resps: Option<&'a RawValue>,
+    target: Option<&'a RawValue>,
+    grader: Option<&'a RawValue>,
+    answer_regex: Option<&'a RawValue>,
+    answer_match: Option<&'a RawValue>,
 }
 
 impl Item {
@@ -131,10 +147,28 @@ impl Item {
     fn from_fields(id: Value, fields: &Fields) -> Result<Item, Problem> {
         let content = match fields.input_ids {
             Some(ids) => tokens(ids, fields)?,
-            None => text(fields)?,
+            None => match (fields.outputs, fields.resps) {
+                (Some(outputs), _) => vllm(outputs, fields)?,
+                (None, Some(responses)) => harness(responses, fields)?,
+                (None, None) => text(fields)?,
+            },
         };
         let dataset = fields.dataset.map(|dataset| typed("dataset", "a string", dataset)).transpose()?;
-        Ok(Item { id, dataset, content })
+        Ok(Item { id, dataset, target: target(fields)?, pattern: pattern(fields)?, content })
+    }
+
+    /// How its answer is found.
+    pub fn finder(&self) -> Finder<'_> {
+        let rule = match &self.target {
+            Some((_, grader)) if self.dataset.is_none() => grader.rule(),
+            _ => AnswerRule::for_dataset(self.dataset.as_deref()),
+        };
+        self.pattern.as_ref().map_or(rule.into(), Finder::Pattern)
+    }
+
+    /// The right answer, and how it is compared.
+    pub fn target(&self) -> Option<(&str, Grader)> {
+        self.target.as_ref().map(|(target, grader)| (target.as_str(), *grader))
     }
 }
 
@@ -184,6 +218,69 @@ fn tokens(ids: &RawValue, fields: &Fields) -> Result<Content, Problem> {
         }
     };
     Ok(Content::Tokens { input_ids, prompt_len, answer_span: fields.answer_span.map(span).transpose()? })
+}
+
+/// `target` with its `grader`; a grader alone, as in questions, grades nothing.
+fn target(fields: &Fields) -> Result<Option<(String, Grader)>, Problem> {
+    let (Some(target), Some(grader)) = (fields.target, fields.grader) else { return Ok(None) };
+    let text = match serde_json::from_str(target.get()) {
+        Ok(Value::String(text)) if !text.trim().is_empty() => text,
+        Ok(value @ (Value::Number(_) | Value::Bool(_))) => value.to_string(),
+        _ => return Err(wrong("target", "a text that is not empty, or a number", target.get())),
+    };
+    Ok(Some((text, typed("grader", Grader::NAMES, grader)?)))
+}
+
+/// `answer_regex`, of whose matches `answer_match` says whether the first or the last (by default) counts.
+fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, Problem> {
+    let Some(found) = fields.answer_regex else { return Ok(None) };
+    let regex: String = typed("answer_regex", "a string", found)?;
+    let first = match fields.answer_match.map(RawValue::get) {
+        None | Some("\"last\"") => false,
+        Some("\"first\"") => true,
+        Some(other) => return Err(wrong("answer_match", "\"first\" or \"last\"", other)),
+    };
+    let built = AnswerPattern::new(&regex, first);
+    Ok(Some(built.map_err(|why| wrong("answer_regex", format!("a regular expression ({why})"), found.get()))?))
+}
+
+/// vLLM's RequestOutput: `prompt_token_ids`, and `token_ids` of the first of `outputs`.
+fn vllm(outputs: &RawValue, fields: &Fields) -> Result<Content, Problem> {
+    #[derive(Deserialize)]
+    struct Output {
+        token_ids: Vec<u32>,
+    }
+    let prompt = fields.prompt_token_ids.ok_or(Problem::Missing("prompt_token_ids"))?;
+    let mut input_ids: Vec<u32> = list("prompt_token_ids", ("at least one token id", "a token id"), prompt)?;
+    let outputs: Vec<Output> = list("outputs", ("at least one output", "an object with token_ids"), outputs)?;
+    let prompt_len = input_ids.len();
+    input_ids.extend(outputs.into_iter().take(1).flat_map(|output| output.token_ids));
+    if input_ids.len() == prompt_len {
+        return Err(wrong("outputs[0].token_ids", "at least one token id", "[]"));
+    }
+    Ok(Content::Tokens { input_ids, prompt_len, answer_span: None })
+}
+
+/// A sample of lm-evaluation-harness: the first text of `arguments`, which is the prompt as the model got it, and of `resps`.
+fn harness(responses: &RawValue, fields: &Fields) -> Result<Content, Problem> {
+    /// The first text in lists and objects.
+    fn first(value: &Value) -> Option<&String> {
+        match value {
+            Value::String(text) => Some(text),
+            Value::Array(values) => values.first().and_then(first),
+            Value::Object(fields) => fields.values().next().and_then(first),
+            _ => None,
+        }
+    }
+    let text = |field: &'static str, found: &RawValue| {
+        let value = serde_json::from_str(found.get()).map_err(Problem::Json)?;
+        first(&value)
+            .filter(|text| !text.is_empty())
+            .cloned()
+            .ok_or_else(|| wrong(field, "a list that begins with a text", found.get()))
+    };
+    let prompt = text("arguments", fields.arguments.ok_or(Problem::Missing("arguments"))?)?;
+    Ok(Content::Rendered { prompt, response: text("resps", responses)? })
 }
 
 /// `messages` or `prompt`, and `response`.
@@ -261,6 +358,54 @@ mod tests {
         Items::from(lines)
             .map(|line| line.unwrap().map_or_else(|bad| (false, bad.id), |item| (true, item.id)))
             .collect()
+    }
+
+    #[test]
+    fn outputs_of_other_tools_are_read() {
+        let vllm = r#"{"prompt": "1+1?", "prompt_token_ids": [5, 6], "outputs": [{"text": "2", "token_ids": [7, 8]}]}"#;
+        let tokens = Content::Tokens { input_ids: vec![5, 6, 7, 8], prompt_len: 2, answer_span: None };
+        assert_eq!(parse(vllm).unwrap().content, tokens);
+        let rendered = Content::Rendered { prompt: "Q: 1+1?\nA:".into(), response: " 2".into() };
+        for arguments in [r#"[["Q: 1+1?\nA:", {"until": []}]]"#, r#"{"gen_args_0": {"arg_0": "Q: 1+1?\nA:"}}"#] {
+            let line = format!(r#"{{"doc_id": 0, "target": "2", "arguments": {arguments}, "resps": [[" 2"]]}}"#);
+            let item = parse(&line).unwrap();
+            assert_eq!((item.content, item.target), (rendered.clone(), None), "no grader, nothing to grade");
+        }
+        for (line, says) in [
+            (r#"{"outputs": [{"token_ids": [1]}]}"#, "missing field prompt_token_ids"),
+            (r#"{"prompt_token_ids": [5], "outputs": []}"#, "outputs: expected at least one output"),
+            (
+                r#"{"prompt_token_ids": [5], "outputs": [{"token_ids": []}]}"#,
+                "outputs[0].token_ids: expected at least one",
+            ),
+            (r#"{"resps": [["x"]]}"#, "missing field arguments"),
+            (r#"{"resps": [[]], "arguments": [["x"]]}"#, "resps: expected a list that begins with a text"),
+        ] {
+            let (_, message) = parse(line).unwrap_err();
+            assert!(message.contains(says), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_target_and_a_pattern_are_read() {
+        let line = |more: &str| format!(r#"{{"prompt": "1+1?", "response": "2", {more}}}"#);
+        let item =
+            parse(&line(r#""target": 2, "grader": "number", "answer_regex": "= (.*)", "answer_match": "first""#))
+                .unwrap();
+        assert_eq!(item.target(), Some(("2", Grader::Number)));
+        assert_eq!(item.pattern, Some(AnswerPattern::new("= (.*)", true).unwrap()));
+        assert!(matches!(item.finder(), Finder::Pattern(_)));
+        let item = parse(&line(r#""target": "2", "grader": "number""#)).unwrap();
+        assert!(matches!(item.finder(), Finder::Rule(AnswerRule::Number)));
+        for (more, says) in [
+            (r#""target": "2", "grader": "value""#, "grader: expected number, math"),
+            (r#""target": [], "grader": "number""#, "target: expected a text"),
+            (r#""answer_regex": "(""#, "unclosed group"),
+            (r#""answer_regex": "x", "answer_match": "best""#, "answer_match: expected"),
+        ] {
+            let (_, message) = parse(&line(more)).unwrap_err();
+            assert!(message.contains(says), "{message}");
+        }
     }
 
     #[test]

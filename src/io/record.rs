@@ -8,7 +8,7 @@ use crate::backend::WeightFormat;
 use crate::engine::FinishReason;
 pub use crate::uq::pipeline::Answer;
 use crate::uq::{Link, Member, Outcome, Reading, Scores};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -56,13 +56,36 @@ pub fn top_entries(weights: &[f32]) -> Vec<(usize, f32)> {
 /// The probability that an answer is right, by a calibration of its model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibrated {
+    #[serde(rename = "confidence")]
     pub value: f64,
     /// Key of the calibrated score.
+    #[serde(rename = "from")]
     pub score: String,
-    /// Answers in the fit, their tasks, and the calibration error on held-out ones.
-    pub items: usize,
+    pub calibration: Origin,
+    /// Whether the score lies outside of what the calibration was fitted on.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub out_of_range: bool,
+    /// Whether the answer is above the calibration's certified threshold.
+    #[serde(skip)]
+    pub certified: bool,
+}
+
+/// What a calibration rests on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Origin {
     pub tasks: Vec<String>,
+    /// Graded answers.
+    pub n: usize,
+    /// The calibration error on held-out ones.
     pub ece: f64,
+}
+
+/// The fields of a [`Calibrated`], or `"confidence": null`.
+fn or_null<S: Serializer>(found: &Option<Calibrated>, serializer: S) -> Result<S::Ok, S::Error> {
+    match found {
+        Some(calibrated) => calibrated.serialize(serializer),
+        None => serializer.collect_map([("confidence", ())]),
+    }
 }
 
 /// One line of the output.
@@ -84,9 +107,15 @@ pub struct Record {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub scores: Option<Scores>,
-    /// Only with a calibration of the model.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// `None` without a calibration of the model.
+    #[serde(flatten, serialize_with = "or_null")]
     pub confidence: Option<Calibrated>,
+    /// With `--abstain`: whether the answer is withheld, for it is not above the certified threshold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub abstained: Option<bool>,
+    /// Whether the answer is the item's target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub correct: Option<bool>,
     pub ensemble: Vec<Member>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<Vec<RowTrace>>,
@@ -132,6 +161,8 @@ impl Record {
             kept: Vec::new(),
             scores: None,
             confidence: None,
+            abstained: None,
+            correct: None,
             ensemble: Vec::new(),
             trace: None,
             weights: WeightFormat::File,

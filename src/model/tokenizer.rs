@@ -152,6 +152,14 @@ impl Tokenizer {
         self.decode(&[id])
     }
 
+    /// The bytes that one id adds to a text: at its `start`, or after other tokens. Those of consecutive ids join to the text.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`] for an id outside the vocabulary.
+    pub fn token_bytes(&self, id: u32, start: bool) -> Result<Vec<u8>, TokenizerError> {
+        self.plan.bytes(&self.token_text(id)?, start)
+    }
+
     /// The text of `ids` (without clean-up) and, for each id, the byte range of its text therein.
     ///
     /// Ranges start in order, lie on character boundaries, and together cover the text. They overlap only where a

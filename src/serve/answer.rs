@@ -34,13 +34,14 @@ pub struct Reply {
 /// A token with its log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenInfo {
-    pub text: String,
+    /// What it adds to the choice's text; it may begin or end within a character.
+    pub bytes: Vec<u8>,
     /// Start of its text, in bytes of the choice's.
     pub offset: usize,
     /// ln p over the full vocabulary; `None` for a prompt's first token.
     pub logprob: Option<f64>,
-    /// The most probable tokens, best first.
-    pub top: Vec<(String, f64)>,
+    /// The most probable tokens, best first, and the token itself.
+    pub top: Vec<(Vec<u8>, f64)>,
 }
 
 /// A choice, or a part of one on its stream.
@@ -132,11 +133,10 @@ impl Reply {
 
     fn logprobs(&self, tokens: &[TokenInfo], text: &str) -> Value {
         if self.chat {
-            let entry =
-                |text: &str, logprob: Option<f64>| json!({"token": text, "logprob": logprob, "bytes": bytes(text)});
+            let entry = |bytes: &[u8], logprob: Option<f64>| json!({"token": text_of(bytes), "logprob": logprob, "bytes": bytes});
             let token = |token: &TokenInfo| {
-                let mut json = entry(&token.text, token.logprob);
-                json["top_logprobs"] = token.top.iter().map(|(text, logprob)| entry(text, Some(*logprob))).collect();
+                let mut json = entry(&token.bytes, token.logprob);
+                json["top_logprobs"] = token.top.iter().map(|(bytes, logprob)| entry(bytes, Some(*logprob))).collect();
                 json
             };
             return json!({"content": tokens.iter().map(token).collect::<Vec<_>>(), "refusal": null});
@@ -145,15 +145,14 @@ impl Reply {
         let top = |token: &TokenInfo| -> Value {
             let Some(own) = token.logprob else { return Value::Null };
             let mut map = Map::new();
-            for (text, logprob) in token.top.iter().map(|(text, logprob)| (text, *logprob)).chain([(&token.text, own)])
-            {
-                map.entry(text.as_str()).or_insert(json!(logprob));
+            for (bytes, logprob) in token.top.iter().chain([&(token.bytes.clone(), own)]) {
+                map.entry(text_of(bytes)).or_insert(json!(logprob));
             }
             Value::Object(map)
         };
         let characters = |token: &TokenInfo| text.get(..token.offset).map_or(token.offset, |t| t.chars().count());
         json!({
-            "tokens": tokens.iter().map(|token| token.text.as_str()).collect::<Vec<_>>(),
+            "tokens": tokens.iter().map(|token| text_of(&token.bytes)).collect::<Vec<_>>(),
             "token_logprobs": tokens.iter().map(|token| token.logprob).collect::<Vec<_>>(),
             "top_logprobs": tokens.iter().map(top).collect::<Vec<_>>(),
             "text_offset": tokens.iter().map(characters).collect::<Vec<_>>(),
@@ -161,12 +160,10 @@ impl Reply {
     }
 }
 
-/// A token's bytes; `null` for part of a character.
-fn bytes(text: &str) -> Value {
-    match text.contains(char::REPLACEMENT_CHARACTER) {
-        true => Value::Null,
-        false => text.as_bytes().into(),
-    }
+/// A token's text; of one with part of a character its bytes as OpenAI writes them, so that tokens stay distinct.
+fn text_of(bytes: &[u8]) -> String {
+    let escaped = || bytes.iter().fold(String::from("bytes:"), |text, byte| text + &format!("\\x{byte:02x}"));
+    std::str::from_utf8(bytes).map_or_else(|_| escaped(), str::to_owned)
 }
 
 /// `finish_reason` in JSON.
@@ -179,8 +176,8 @@ pub fn finish_name(finish: FinishReason) -> &'static str {
     }
 }
 
-/// The `uqac` object: the [`Record`] reduced to the requested fields, with P first. `confidence_at_end`: the running
-/// confidence after the last token, if requested and its window is full.
+/// The `uqac` object: the [`Record`] reduced to the requested fields, with P first. `at_end`: the running confidence after the
+/// last token, if requested and its window is full.
 ///
 /// # Errors
 /// A token outside the vocabulary.
@@ -188,7 +185,7 @@ pub fn uqac(
     record: &Record,
     tokens: &ResponseTokens,
     options: &UqacOptions,
-    confidence_at_end: Option<f64>,
+    at_end: Option<f64>,
     (seed, tokenizer): (Option<u64>, &Tokenizer),
 ) -> Result<Value, TokenizerError> {
     let Ok(Value::Object(mut fields)) = serde_json::to_value(record) else { return Ok(Value::Null) };
@@ -196,15 +193,12 @@ pub fn uqac(
         fields.shift_remove(unused);
     }
     let score = |key: &str| json!(record.scores.as_ref().and_then(|scores| scores.get(key)));
-    let mut object = Map::from_iter([("confidence".to_owned(), score("p"))]);
-    object.extend(fields.shift_remove("confidence").map(|calibrated| ("calibrated".to_owned(), calibrated)));
+    let mut object = Map::from_iter([("p".to_owned(), score("p"))]);
     object.extend(fields);
     let mut add = |name: &str, value: Value| object.insert(name.to_owned(), value);
     add("scores", options.scores.iter().map(|key| (*key, score(key))).collect());
     if let Some(RunningConfidence { measure, window, stop_below }) = options.running {
-        let running =
-            json!({"measure": measure, "window": window, "stop_below": stop_below, "confidence": confidence_at_end});
-        add("running", running);
+        add("running", json!({"measure": measure, "window": window, "stop_below": stop_below, "value": at_end}));
     }
     if let Some(seed) = seed {
         add("seed", seed.into());

@@ -19,8 +19,7 @@ mod text;
 mod worker;
 
 use crate::engine::Engine;
-use crate::eval::calibration::Calibration;
-use crate::uq::Parameters;
+use crate::eval::assess;
 use answer::Reply;
 use error::ApiError;
 use metrics::Metrics;
@@ -86,14 +85,13 @@ impl Shared {
     }
 }
 
-/// Serves until `stop` returns true, answers every accepted request, and returns. `parameters` and `calibration` apply to
-/// every confidence.
+/// Serves until `stop` returns true, answers every accepted request, and returns. `common` applies to every answer.
 ///
 /// # Errors
 /// The server cannot listen on the address.
 pub fn serve(
     engine: &mut Engine,
-    (parameters, calibration): (&Parameters, Option<&Calibration>),
+    common: assess::Request<'_>,
     listener: TcpListener,
     settings: Settings,
     stop: impl Fn() -> bool + Send + 'static,
@@ -117,7 +115,7 @@ pub fn serve(
         move || http::run(listener, &shared, &stop, sender, engine_done)
     });
     let front = front.map_err(failed)?;
-    worker::run(engine, (parameters, calibration), queue, &shared);
+    worker::run(engine, &common, queue, &shared);
     let _ = done.send(());
     match front.join() {
         Ok(ended) => ended.map_err(failed),

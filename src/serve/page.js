@@ -84,13 +84,16 @@ function showVerdict(uqac, finish, seconds, tokens) {
   const speed = `${tokens} tokens in ${seconds.toFixed(1)} s` + (finish === "length" ? "; the response was cut off" : "");
   const line = make("p", "headline", "No final answer was found in the response.");
   verdict.replaceChildren(line, make("p", "note", speed));
+  const tell = (text, ...more) => verdict.insertBefore(make("p", "", text, ...more), verdict.lastChild);
+  if (uqac.abstained) tell(HEAD.texts.abstained);
   if (!uqac.answer) return;
-  const meter = make("meter", "");
-  [meter.min, meter.max, meter.value, meter.ariaLabel] = [0, 1, uqac.confidence, "confidence"];
-  line.replaceChildren("Answer ", make("b", "", uqac.answer.text), " with confidence P = ", make("b", "", number(uqac.confidence)), " ", meter);
-  if (!uqac.calibrated) return;
-  const { value, items, tasks } = uqac.calibrated;
-  line.after(make("p", "", `Right with probability ${number(value)}, by a calibration on ${items} answers (${tasks.join(", ")}).`));
+  line.replaceChildren("Answer ", make("b", "", uqac.answer.text));
+  if (uqac.confidence === null) return tell(`UQAC's P ${number(uqac.p)}: ${HEAD.texts.uncalibrated}.`);
+  const { tasks, n, ece } = uqac.calibration;
+  const told = tell("Right with probability ", make("b", "", number(uqac.confidence)), " ");
+  if (uqac.out_of_range) tell(HEAD.texts.out_of_range);
+  else told.append(Object.assign(make("meter", ""), { min: 0, max: 1, value: uqac.confidence, ariaLabel: "confidence" }));
+  tell(`From ${uqac.from}, calibrated on ${n} answers of ${tasks.join(", ")} (ECE ${number(ece)} on others).`);
 }
 
 function showFindings(text, uqac) {

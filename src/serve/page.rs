@@ -1,6 +1,7 @@
 //! The page at `/`: one self-contained document. It draws responses with the report's scripts.
 
 use crate::report::html::Document;
+use crate::report::term::{ABSTAINED, OUT_OF_RANGE, UNCALIBRATED};
 use crate::uq::scores;
 use axum::body::Bytes;
 use minijinja::{Error, context};
@@ -21,7 +22,12 @@ pub fn render(model: &str, key: bool) -> Result<Page, Error> {
         style: include_str!("page.css"),
         script: include_str!("page.js"),
         connects: true,
-        head: json!({"methods": methods, "runs": [{"model": model, "task": ""}], "key": key}),
+        head: json!({
+            "methods": methods,
+            "runs": [{"model": model, "task": ""}],
+            "key": key,
+            "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
+        }),
     };
     let (text, policy) = document.render(context! { key, model })?;
     Ok(Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" })

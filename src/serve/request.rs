@@ -2,6 +2,7 @@
 //! turns it off or it changes no answer.
 
 use super::error::ApiError;
+use crate::backend::MIN_TOP;
 use crate::backend::sampling::Sampling;
 use crate::engine::GenerateOptions;
 use crate::engine::running::{MAX_WINDOW, Measure, RunningConfidence, WINDOW};
@@ -14,7 +15,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 /// Alternatives that the engine keeps per step.
-const MAX_TOP_LOGPROBS: usize = 5;
+const MAX_TOP_LOGPROBS: usize = MIN_TOP;
 
 const MAX_CHOICES: usize = 128;
 
@@ -416,7 +417,7 @@ mod tests {
             (json!({"seed": 1e30}), "seed", 400),
             (json!({"stop": ["a", 1]}), "stop", 400),
             (json!({"top_logprobs": 2}), "top_logprobs", 400),
-            (json!({"logprobs": true, "top_logprobs": 6}), "top_logprobs", 400),
+            (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs", 400),
             (json!({"stream": 1}), "stream", 400),
             (json!({"stream_options": {}}), "stream_options", 400),
             (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage", 400),

@@ -1,6 +1,7 @@
 //! A choice's text as it is streamed, withholding what may become part of a stop string.
 
 use super::answer::TokenInfo;
+use crate::backend::{Step, TokenLogprob};
 use crate::engine::Progress;
 use crate::model::tokenizer::{TextStream, Tokenizer, TokenizerError};
 use std::sync::Arc;
@@ -20,19 +21,23 @@ fn settled(text: &str, stop: &[String]) -> usize {
     cut(text, stop).min(text.len() - stop.iter().map(partial).max().unwrap_or(0))
 }
 
-/// A token's log-probabilities with `top` alternatives.
+/// A token's log-probabilities with `top` alternatives, and the token itself where it is not among them.
 ///
 /// # Errors
 /// An id outside the vocabulary.
 pub fn token_info(
     tokenizer: &Tokenizer,
     token: u32,
-    (logprob, step): (Option<f64>, &crate::backend::Step),
+    (logprob, step): (Option<f64>, &Step),
     (offset, top): (usize, usize),
 ) -> Result<TokenInfo, TokenizerError> {
-    let listed = step.top.iter().take(top).map(|t| Ok((tokenizer.decode_token(t.token)?, t.logprob)));
-    let top = listed.collect::<Result<_, TokenizerError>>()?;
-    Ok(TokenInfo { text: tokenizer.decode_token(token)?, offset, logprob, top })
+    let chosen = logprob.filter(|_| top > 0).map(|logprob| TokenLogprob { token, logprob });
+    let mut listed: Vec<TokenLogprob> = step.top.iter().take(top).copied().collect();
+    // a drawn token need not be among the most probable
+    listed.extend(chosen.filter(|chosen| listed.iter().all(|t| t.token != chosen.token)));
+    let bytes = |token| tokenizer.token_bytes(token, offset == 0);
+    let top = listed.iter().map(|t| Ok((bytes(t.token)?, t.logprob))).collect::<Result<_, TokenizerError>>()?;
+    Ok(TokenInfo { bytes: bytes(token)?, offset, logprob, top })
 }
 
 /// What a streamed choice has not sent yet.

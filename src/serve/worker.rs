@@ -9,12 +9,10 @@ use crate::backend::Step;
 use crate::engine::encode::{ResponseText, encode_prompt, encode_prompt_with};
 use crate::engine::{Batch, Engine, FinishReason, GenerateOptions, Generation, Progress, Request, Ticket};
 use crate::eval::assess::{self, assess, record, sequence};
-use crate::eval::calibration::Calibration;
 use crate::eval::sample::ResponseTokens;
 use crate::io::item::Item;
 use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
-use crate::uq::Parameters;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::ops::{ControlFlow, Range};
@@ -23,16 +21,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::mpsc::Receiver;
 
 /// Answers jobs until the queue is closed and empty.
-pub fn run(
-    engine: &mut Engine,
-    (parameters, calibration): (&Parameters, Option<&Calibration>),
-    mut queue: Receiver<Job>,
-    shared: &Shared,
-) {
+pub fn run(engine: &mut Engine, common: &assess::Request<'_>, mut queue: Receiver<Job>, shared: &Shared) {
     loop {
         let batch = engine.batch(&GenerateOptions { max_tokens: 0, ..GenerateOptions::default() });
         let (waiting, active) = (VecDeque::new(), HashMap::new());
-        let mut worker = Worker { batch, parameters, calibration, queue: &mut queue, shared, waiting, active };
+        let mut worker = Worker { batch, common, queue: &mut queue, shared, waiting, active };
         let Err(error) = worker.work() else { return };
         // the batch is lost; later jobs start with an empty one
         let active = worker.active.values().map(|active| &active.job);
@@ -71,8 +64,8 @@ struct Active {
 
 struct Worker<'e, 's> {
     batch: Batch<'e>,
-    parameters: &'s Parameters,
-    calibration: Option<&'s Calibration>,
+    /// What is to be found out about every response.
+    common: &'s assess::Request<'s>,
     queue: &'s mut Receiver<Job>,
     shared: &'s Shared,
     /// Choices waiting for a place in the batch, by job and index.
@@ -173,7 +166,7 @@ impl Worker<'_, '_> {
             max_tokens: generate.max_tokens,
             stop: generate.stop.clone(),
             sampling: generate.sampling,
-            trace: traced.then(|| self.parameters.head_selection()),
+            trace: traced.then(|| self.common.parameters.head_selection()),
             running: generate.uqac.as_ref().and_then(|options| options.running),
             ..GenerateOptions::default()
         });
@@ -212,7 +205,7 @@ impl Worker<'_, '_> {
         if let Some(top) = generate.logprobs.filter(|_| generate.echo) {
             let mut steps = vec![Step::default()]; // nothing predicts the first token
             if prompt.tokens.len() > 1 {
-                let ticket = batch.add(&prompt.tokens, 1, self.parameters.head_selection())?;
+                let ticket = batch.add(&prompt.tokens, 1, self.common.parameters.head_selection())?;
                 *pass = Some(ticket);
                 steps.extend(batch.generation(ticket).ok_or_else(gone)?.steps.iter().cloned());
             }
@@ -255,7 +248,7 @@ impl Worker<'_, '_> {
 
     /// An ended response: its text before the first stop string, log-probabilities and confidence.
     fn finished(&mut self, ticket: Ticket, Active { job, index, echoed, .. }: &Active) -> Result<Choice, ApiError> {
-        let Worker { batch, parameters, calibration, .. } = self;
+        let Worker { batch, common, .. } = self;
         let (generate, prompt, engine) = (&job.generate, job.prompt(*index), batch.engine());
         let Generation { tokens, prompt_len, steps, finish } = batch.generation(ticket).ok_or_else(gone)?;
         let (prompt_len, finish, response) = (*prompt_len, finish_name(*finish), &tokens[*prompt_len..]);
@@ -281,10 +274,9 @@ impl Worker<'_, '_> {
             let tokens = ResponseTokens { ids: response.to_vec(), offsets: offsets.collect(), logprobs };
             let at_end = options.running.and_then(|running| running.after(&steps[..response.len()]));
             let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
-            let trace = options.explain;
-            let request = assess::Request { parameters, calibration: *calibration, dataset: None, answer: None, trace };
+            let request = assess::Request { trace: options.explain, ..common.clone() };
             let assessed = assess(&mut traced, &request)?;
-            let record = record(serde_json::Value::Null, parameters.reading, prompt_len, assessed, traced.engine());
+            let record = record(serde_json::Value::Null, &request, prompt_len, assessed, traced.engine());
             let seed = (generate.sampling.temperature > 0.0).then_some(generate.sampling.seed);
             choice.uqac = Some(uqac(&record, &tokens, options, at_end, (seed, traced.engine().tokenizer()))?);
         }
@@ -293,17 +285,16 @@ impl Worker<'_, '_> {
 
     /// Scores an existing response like `uqac score`; returns a line of its output.
     fn score(&mut self, item: Item, explain: bool) -> Result<String, ApiError> {
-        let Worker { batch, parameters, calibration, .. } = self;
-        let engine = batch.engine();
+        let Worker { batch, common, .. } = self;
+        let (engine, parameters) = (batch.engine(), common.parameters);
         let chat = engine.chat_template().is_some();
         let (tokens, prompt_len, answer) = sequence(engine, &item.content, chat, parameters)?;
         self.shared.metrics.prompt_tokens.fetch_add(tokens.len() as u64, Relaxed);
         let ticket = batch.add(&tokens, prompt_len, parameters.head_selection())?;
         let mut traced = batch.take_traced(ticket).ok_or_else(gone)??;
-        let dataset = item.dataset.as_deref();
-        let request = assess::Request { parameters, calibration: *calibration, dataset, answer, trace: explain };
+        let request = assess::Request { trace: explain, ..(*common).clone().of_item(&item, answer) };
         let assessed = assess(&mut traced, &request)?;
-        let record = record(item.id, parameters.reading, prompt_len, assessed, traced.engine());
+        let record = record(item.id.clone(), &request, prompt_len, assessed, traced.engine());
         serde_json::to_string(&record).map_err(|error| ApiError::internal(error.to_string()))
     }
 }

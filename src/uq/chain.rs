@@ -47,8 +47,7 @@ pub fn attention_chain<T: Traced>(
     }
     search.chain.sort_by_key(|link| link.row);
     if parameters.chain != ChainRule::Attention {
-        let size = search.chain.len() - search.answer_length;
-        return control::chain(response, &answer, size, parameters, traced);
+        return control::chain(response, &answer, &search.chain, parameters, traced);
     }
     Ok(search.chain)
 }

@@ -4,7 +4,8 @@
 //! | rule | its chain |
 //! |---|---|
 //! | `random` | as many tokens, any |
-//! | `random-digits` | as many tokens with a digit (all of them where there are fewer) |
+//! | `random-digits` | as many tokens with a digit (all of them where there are fewer, as in most responses) |
+//! | `digits-matched` | the chain, its tokens with a digit exchanged for as many at random |
 //! | `random-content` | as many tokens that are no stop words (likewise) |
 //! | `similarity` | as many tokens, those whose final hidden states lie closest to the answer's |
 //! | `none` | every token up to the answer's last |
@@ -17,25 +18,31 @@ use super::{ChainRule, Link, Parameters, Response, Traced, similarity};
 use crate::backend::sampling::{stream_of, uniform};
 use std::ops::Range;
 
-/// The chain of [`Parameters::chain`], a control, with `size` tokens beside the answer's; ascending by row. The links of the
-/// chosen tokens name the answer's first token as where they came from.
+/// The chain of [`Parameters::chain`], a control of the one that backtracking `found`; ascending by row. The links of the chosen
+/// tokens name the answer's first token as where they came from.
 ///
 /// # Errors
 /// Only where a query fails: [`ChainRule::Similarity`] asks for cosines, the others for nothing.
 pub fn chain<T: Traced>(
     response: &Response,
     answer: &Range<usize>,
-    size: usize,
+    found: &[Link],
     parameters: &Parameters,
     traced: &mut T,
 ) -> Result<Vec<Link>, T::Error> {
+    let chosen: Vec<usize> =
+        found.iter().filter(|link| link.from.is_some()).map(|link| response.position_after(link.row)).collect();
+    let size = chosen.len();
+    let has_digit = |at: &usize| response.token_text(*at).contains(|c: char| c.is_ascii_digit());
     let before = response.prompt_len..answer.start.max(response.prompt_len);
     let chosen: Vec<usize> = match parameters.chain {
         ChainRule::Attention | ChainRule::None => before.collect(),
         ChainRule::Random => draw(response, before.collect(), size, parameters.draw),
-        ChainRule::RandomDigits => {
-            let digits = before.filter(|at| response.token_text(*at).contains(|c: char| c.is_ascii_digit()));
-            draw(response, digits.collect(), size, parameters.draw)
+        ChainRule::RandomDigits => draw(response, before.filter(has_digit).collect(), size, parameters.draw),
+        ChainRule::DigitsMatched => {
+            let (digits, mut others): (Vec<usize>, _) = chosen.into_iter().partition(has_digit);
+            others.extend(draw(response, before.filter(has_digit).collect(), digits.len(), parameters.draw));
+            others
         }
         ChainRule::RandomContent => {
             let (rule, answer_text) = (parameters.rules().stop_words, response.text(answer.clone()));

@@ -43,6 +43,8 @@ named! {
         Random = "random",
         /// A control: the same number of tokens with a digit, at random
         RandomDigits = "random-digits",
+        /// A control: the chain, but with other tokens with a digit, at random, in the place of those that it has
+        DigitsMatched = "digits-matched",
         /// A control: the same number of tokens that are not stop words, at random
         RandomContent = "random-content",
         /// A control: the same number of tokens, those most similar to the answer
@@ -55,7 +57,7 @@ named! {
 impl ChainRule {
     /// Whether it is random, so that a single draw is not representative.
     pub fn is_random(self) -> bool {
-        matches!(self, ChainRule::Random | ChainRule::RandomDigits | ChainRule::RandomContent)
+        !matches!(self, ChainRule::Attention | ChainRule::Similarity | ChainRule::None)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one path from a traced response to its confidence, for every command, bench and test: find the answer → follow the
 //! attention chain → finish with similarity filter, ensemble and scores.
 
-use super::answer::{self, AnswerForm, AnswerRule, AnswerSpan};
+use super::answer::{self, AnswerForm, AnswerRule, AnswerSpan, Finder};
 use super::rules::{Extraction, Rules};
 use super::scores::Found;
 use super::{Link, Outcome, Parameters, Response, Scores, Traced, chain, ensemble, similarity};
@@ -56,13 +56,13 @@ pub struct Assessed {
 ///
 /// # Errors
 /// Only where the engine fails.
-pub fn assess(
+pub fn assess<'f>(
     traced: &mut TracedSequence,
-    rule: AnswerRule,
+    finder: impl Into<Finder<'f>>,
     given: Option<Range<usize>>,
     parameters: &Parameters,
 ) -> Result<Option<Assessed>, EngineError> {
-    let Some(answer) = find(traced, rule, given, parameters.rules())? else { return Ok(None) };
+    let Some(answer) = find(traced, finder.into(), given, parameters.rules())? else { return Ok(None) };
     let (response, mut queries) = traced.parts();
     let (outcome, seconds) = run(&response, answer.tokens.clone(), None, parameters, &mut queries)?;
     Ok(Some(Assessed { answer, outcome, seconds }))
@@ -130,19 +130,19 @@ fn inside_chain(response: &Response, mut chain: Vec<Link>) -> Vec<Link> {
     chain
 }
 
-/// The answer of a response: the given tokens (absolute positions), or what is found in the text by `rule`.
+/// The answer of a response: the given tokens (absolute positions), or what is found in the text.
 ///
 /// # Errors
 /// Tokens that the tokenizer cannot decode.
 pub fn find(
     traced: &TracedSequence,
-    rule: AnswerRule,
+    finder: Finder,
     given: Option<Range<usize>>,
     rules: &Rules,
 ) -> Result<Option<Answer>, TokenizerError> {
     let ((tokens, prompt_len), engine) = (traced.tokens(), traced.engine());
     let cut_off = traced.is_cut_off();
-    let Some(span) = given else { return find_in(engine, tokens, prompt_len, cut_off, rule, rules) };
+    let Some(span) = given else { return find_in(engine, tokens, prompt_len, cut_off, finder, rules) };
     if span.start < prompt_len || span.end > tokens.len() || span.is_empty() {
         return Ok(None);
     }
@@ -150,7 +150,7 @@ pub fn find(
     Ok(Some(Answer { text: text.trim().to_owned(), tokens: span }))
 }
 
-/// The answer that is found by `rule` in the response `tokens[prompt_len..]`. One that was `cut_off` has an answer only if
+/// The answer that is found in the response `tokens[prompt_len..]`. By a rule, one that was `cut_off` has an answer only if
 /// that is boxed or announced, and not if the announced text may go on after the end: its last number is a step on the way.
 ///
 /// # Errors
@@ -160,16 +160,16 @@ pub fn find_in(
     tokens: &[u32],
     prompt_len: usize,
     cut_off: bool,
-    rule: AnswerRule,
+    finder: Finder,
     rules: &Rules,
 ) -> Result<Option<Answer>, TokenizerError> {
     let (tokenizer, response) = (engine.tokenizer(), &tokens[prompt_len..]);
-    let found = match rules.extraction {
-        Extraction::Published => find_published(tokenizer, response, rule)?,
-        Extraction::Full => {
+    let found = match (rules.extraction, finder) {
+        (Extraction::Published, Finder::Rule(rule)) => find_published(tokenizer, response, rule)?,
+        _ => {
             let ends = |id: &u32| engine.spec().eos_token_ids.contains(id);
             let end = response.iter().position(ends).unwrap_or(response.len());
-            find_full(tokenizer, &response[..end], cut_off, rule)?
+            find_full(tokenizer, &response[..end], cut_off, finder)?
         }
     };
     Ok(found.map(|(text, span)| Answer { text, tokens: prompt_len + span.start..prompt_len + span.end }))
@@ -180,13 +180,25 @@ fn find_full(
     tokenizer: &Tokenizer,
     response: &[u32],
     cut_off: bool,
-    rule: AnswerRule,
+    finder: Finder,
 ) -> Result<Option<(String, Range<usize>)>, TokenizerError> {
     let (text, offsets) = tokenizer.decode_with_offsets(response)?;
     let is_final = |span: &AnswerSpan| !cut_off || is_final(&text, span);
-    let Some(span) = answer::find_answer(&text, rule).filter(is_final) else { return Ok(None) };
-    let tokens = answer::tokens_of_span(&offsets, &span.bytes);
-    Ok(tokens.map(|tokens| (text[span.bytes].to_owned(), tokens)))
+    let bytes = match finder {
+        Finder::Rule(rule) => answer::find_answer(&text, rule).filter(is_final).map(|span| span.bytes),
+        Finder::Pattern(pattern) => pattern.find(&text),
+    };
+    let Some(bytes) = bytes else { return Ok(None) };
+    let tokens = answer::tokens_of_span(&offsets, &bytes);
+    Ok(tokens.map(|tokens| (with_percent_sign(&text, bytes).to_owned(), tokens)))
+}
+
+/// The text of an answer with a percent sign right after it: that is outside the tokens of a number, but 50 % may be graded
+/// as 0.5.
+fn with_percent_sign(text: &str, answer: Range<usize>) -> &str {
+    let is_number = text[answer.clone()].ends_with(|c: char| c.is_ascii_digit());
+    let sign = ["%", "\\%"].into_iter().find(|sign| is_number && text[answer.end..].starts_with(sign));
+    &text[answer.start..answer.end + sign.map_or(0, str::len)]
 }
 
 /// Whether the answer found in a text that was cut off is the response's final one.
@@ -216,6 +228,19 @@ fn find_published(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percent_sign_stays_for_the_grader() {
+        for (text, answer, shown) in [
+            ("It is 50%.", 6..8, "50%"),
+            ("It is 50\\% of it.", 6..8, "50\\%"),
+            ("It is 50 of 60%", 6..8, "50"),
+            ("x%", 0..1, "x"),
+            ("7", 0..1, "7"),
+        ] {
+            assert_eq!(with_percent_sign(text, answer), shown, "{text}");
+        }
+    }
 
     #[test]
     fn a_response_that_was_cut_off_has_an_answer_only_if_it_says_so() {

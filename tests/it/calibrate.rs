@@ -7,8 +7,9 @@ use std::process::{Command, Output};
 use uqac::ModelSpec;
 use uqac::internals::Fingerprint;
 use uqac::internals::analysis::calibrate::calibrate;
-use uqac::internals::calibration::{Calibration, FILE};
-use uqac::{Profile, Reading};
+use uqac::internals::calibration::{Calibration, FILE, bounded};
+use uqac::internals::metrics::risk::RiskControl;
+use uqac::{Origin, Profile, Reading};
 
 /// A run of a model with these hashes.
 fn write_run(folder: &Path, items: usize, model: &Fingerprint) {
@@ -48,7 +49,7 @@ fn the_best_score_is_chosen_and_calibrated_on_what_it_has_not_seen() {
     let folder = tempfile::tempdir().unwrap();
     write_run(folder.path(), 2000, &some_model());
     let runs = [folder.path().to_path_buf()];
-    let found = calibrate(&runs, None, 0).unwrap();
+    let found = calibrate(&runs, None, None, 0).unwrap();
     assert_eq!((found.score.as_str(), &found.tasks[..], &found.model), ("p", &["sums".to_owned()][..], &some_model()));
     assert_eq!(found.held_out.chosen.values().sum::<usize>(), 5);
     // 20 bins of about 100 items: the mean of |error| is √(2/π) · √(p(1-p)/100) ≤ 0.04
@@ -60,9 +61,20 @@ fn the_best_score_is_chosen_and_calibrated_on_what_it_has_not_seen() {
         assert!((calibrated.value - p).abs() < 0.1, "{p}: {calibrated:?}");
     }
     assert_eq!(found.confidence(|_| None), None);
-    assert_eq!(calibrate(&runs, None, 0).unwrap(), found, "the same input, the same file");
+    assert_eq!(found.certified, None);
+    // beyond what it has seen it says so, and claims no more than of the nearest answer
+    let at = |p: f64| found.confidence(|key| (key == "p").then_some(p)).unwrap();
+    let inside = at(0.5);
+    assert!(!inside.out_of_range && !inside.certified);
+    assert_eq!(inside.calibration, Origin { tasks: vec!["sums".into()], n: found.items, ece: found.held_out.ece });
+    for (beyond, end) in [(0.0, found.range[0]), (1.0, found.range[1])] {
+        let outside = at(beyond);
+        assert!(outside.out_of_range);
+        assert_eq!(outside.value, bounded(found.map.at(end), found.items));
+    }
+    assert_eq!(calibrate(&runs, None, None, 0).unwrap(), found, "the same input, the same file");
     // a score on another scale becomes a probability, too
-    let length = calibrate(&runs, Some("trace_length"), 0).unwrap();
+    let length = calibrate(&runs, Some("trace_length"), None, 0).unwrap();
     assert_eq!((length.score.as_str(), length.held_out.ece < 0.05), ("trace_length", true), "{:?}", length.held_out);
     assert_eq!(serde_json::from_str::<Calibration>(&serde_json::to_string(&found).unwrap()).unwrap(), found);
 }
@@ -75,7 +87,7 @@ fn runs_that_do_not_belong_together_and_too_few_answers_are_refused() {
     write_run(few.path(), 30, &some_model());
     let message = |folders: &[&Path], score: Option<&str>| {
         let folders: Vec<_> = folders.iter().map(|folder| folder.to_path_buf()).collect();
-        calibrate(&folders, score, 0).unwrap_err().to_string()
+        calibrate(&folders, score, None, 0).unwrap_err().to_string()
     };
     assert!(message(&[one.path(), other.path()], None).contains("different models"));
     assert!(message(&[few.path()], None).contains("expected at least 50"));
@@ -87,6 +99,30 @@ fn runs_that_do_not_belong_together_and_too_few_answers_are_refused() {
     let plain = tempfile::tempdir().unwrap();
     RunSpec::new("m", &["sums"], 200).write(plain.path());
     assert!(message(&[plain.path()], None).contains("hashes of the model"));
+}
+
+/// `p` is the chance of being right, so what a threshold holds is known.
+#[test]
+fn a_certified_threshold_holds_its_risk_and_abstains_below_it() {
+    let folder = tempfile::tempdir().unwrap();
+    write_run(folder.path(), 1000, &some_model());
+    let runs = [folder.path().to_path_buf()];
+    let risk = RiskControl { target: 0.2, confidence: 0.95 };
+    let found = calibrate(&runs, Some("p"), Some(risk), 0).unwrap();
+    let certified = found.certified.clone().unwrap();
+    assert!((0.05..0.95).contains(&certified.coverage) && certified.bound <= 0.2, "{certified:?}");
+    // one of three scores has a third of the probability to fail, and so a higher threshold
+    let among = calibrate(&runs, None, Some(risk), 0).unwrap();
+    assert_eq!(among.score, "p");
+    assert!(among.certified.clone().unwrap().above >= certified.above, "{among:?}");
+    let at = |p: f64| found.confidence(|key| (key == "p").then_some(p)).unwrap();
+    // 1 - p is the risk of an answer, so at the threshold it is above the mean risk beyond it
+    let given = |p: &f64| at(*p).certified;
+    let lowest = (1..1000).map(|i| f64::from(i) / 1000.0).find(given).unwrap();
+    assert!((0.5..0.9).contains(&lowest) && given(&0.95) && !given(&(lowest - 0.01)), "{lowest}");
+    assert!(at(1.0).out_of_range && !at(1.0).certified, "what was not seen is not covered");
+    let none = RiskControl { target: 0.001, ..risk };
+    assert!(calibrate(&runs, None, Some(none), 0).unwrap_err().to_string().contains("no threshold"));
 }
 
 /// From a run to the headline of `ask`: the file is found by the model's hashes, in the folder for caches.
@@ -108,7 +144,7 @@ fn ask_shows_the_calibrated_confidence() {
     let fitted = uqac(cache.path(), &arguments);
     let shown = text(&fitted.stdout);
     assert_eq!(fitted.status.code(), Some(0), "{}", text(&fitted.stderr));
-    assert!(shown.contains("of answer_prob, fitted on") && shown.contains("held out    ECE"), "{shown}");
+    assert!(shown.contains("answer_prob), fitted on") && shown.contains("held out    ECE"), "{shown}");
 
     let ask = |more: &[&str]| {
         let output =
@@ -119,7 +155,7 @@ fn ask_shows_the_calibrated_confidence() {
     let reported = ask(&[]);
     assert!(reported.contains("confidence  0.") && reported.contains("answers of sums (ECE"), "{reported}");
     let json: Value = serde_json::from_str(&ask(&["--json"])).unwrap();
-    let (value, p) = (json["confidence"]["value"].as_f64().unwrap(), json["scores"]["answer_prob"].as_f64().unwrap());
+    let (value, p) = (json["confidence"].as_f64().unwrap(), json["scores"]["answer_prob"].as_f64().unwrap());
     let file = std::fs::read_dir(cache.path().join("calibrations")).unwrap().next().unwrap().unwrap().path();
     let calibration: Calibration = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     let log = json["scores"]["answer_logprob"].as_f64();
@@ -132,15 +168,51 @@ fn ask_shows_the_calibrated_confidence() {
     let refused = uqac(cache.path(), &["calibrate", smaller.path().to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stdout));
     assert!(text(&refused.stderr).contains("more than these") && text(&refused.stderr).contains("--replace"));
-    assert_eq!(json["confidence"]["score"], "answer_prob");
+    let origin = json!({"tasks": ["sums"], "n": calibration.items, "ece": calibration.held_out.ece});
+    assert_eq!((&json["from"], &json["calibration"]), (&json!("answer_prob"), &origin));
+    assert!(json.get("abstained").is_none());
     // of another reading of the method it says nothing
     let corrected = Reading::from(Profile::Corrected);
     assert_eq!(calibration.reading, corrected);
     let json: Value = serde_json::from_str(&ask(&["--json", "--profile", "paper"])).unwrap();
-    assert!(json.get("confidence").is_none());
-    assert!(ask(&["--profile", "paper"]).contains("UQAC P, uncalibrated"));
+    assert!(json["confidence"].is_null() && json.get("from").is_none() && json.get("calibration").is_none());
+    let uncalibrated = ask(&["--profile", "paper"]);
+    assert!(uncalibrated.contains("ranking score, not a probability; grade 50 answers and run `uqac calibrate`"));
+    assert!(!uncalibrated.contains(['█', '%']), "{uncalibrated}");
+    // abstaining takes a certified threshold, and has an exit code of its own
+    let abstain = |more: &[&str]| {
+        let question = ["ask", "--model", "abacus", "--device", "cpu", "--abstain", "--json", "What is 17 + 25?"];
+        let output = uqac(cache.path(), &[&question, more].concat());
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    assert!(abstain(&[]).2.contains("no certified threshold"), "{:?}", abstain(&[]));
+    assert!(abstain(&["--profile", "paper"]).2.contains("the model has no calibration"));
+    // shown, each with its file, and one's own removed
+    let listed = uqac(cache.path(), &["calibrate", "--show", "abacus"]);
+    let (shown, named) = (text(&listed.stdout), text(&listed.stderr));
+    assert_eq!(listed.status.code(), Some(0), "{named}");
+    assert!(shown.contains("answers (") && shown.contains("of sums") && shown.contains("of abacus-fresh"), "{shown}");
+    assert!(named.contains(file.to_str().unwrap()) && named.matches("not used").count() == 1, "{named}");
+    assert_eq!(uqac(cache.path(), &["calibrate", "--remove", "abacus"]).status.code(), Some(0));
+    assert!(!file.exists() && ask(&[]).contains("answers of abacus-fresh"));
+    let certify =
+        ["calibrate", run.path().to_str().unwrap(), "--target-risk", "0.3", "--score", "answer_prob", "--replace"];
+    let certified = uqac(cache.path(), &certify);
+    assert!(text(&certified.stdout).contains("certified   risk at most 0.3"), "{}", text(&certified.stderr));
+    let mut written: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    for (above, code) in [(-1e9, Some(0)), (1e9, Some(3))] {
+        written["certified"]["above"] = json!(above);
+        written["range"] = json!([-1e9, 1e9]);
+        std::fs::write(&file, written.to_string()).unwrap();
+        let (found, json, error) = abstain(&[]);
+        assert_eq!(found, code, "{error}");
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["abstained"], above > 0.0);
+    }
+    let (code, json, _) = abstain(&["--max-tokens", "1"]);
+    assert!(code == Some(3) && json.contains("\"abstained\":true"), "without an answer there is none to give: {json}");
     // a damaged one is an error that says which file
-    std::fs::write(&file, "{\"format\": 1}").unwrap();
+    std::fs::write(&file, "{\"format\": 2}").unwrap();
     let broken = uqac(cache.path(), &["ask", "--model", "abacus", "What is 17 + 25?"]);
     assert_eq!(broken.status.code(), Some(2));
     assert!(text(&broken.stderr).contains("not a calibration"), "{}", text(&broken.stderr));

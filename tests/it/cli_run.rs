@@ -63,6 +63,30 @@ fn score(folder: &Path, more: &[&str]) -> Output {
     uqac(folder, &[&SCORE, more].concat())
 }
 
+/// Responses that exist are graded: by a grader, by a pattern of one's own, and in a sample of lm-evaluation-harness.
+#[test]
+fn score_grades_where_the_target_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = [
+        r#"{"prompt": "1+1?", "response": "The answer is 2.", "target": "2", "grader": "number"}"#,
+        r#"{"prompt": "1+1?", "response": "Result: 3 apples, not 2", "target": 3, "grader": "number", "answer_regex": "Result: (\\d+)"}"#,
+        r#"{"prompt": "Capital?", "response": "that would be Paris, I think", "target": "Paris", "grader": "contains"}"#,
+        r#"{"prompt": "1+1?", "response": "The answer is 3.", "target": "2", "grader": "number"}"#,
+        r#"{"prompt": "1+1?", "response": "The answer is 3."}"#,
+        r#"{"arguments": [["1+1?", {}]], "resps": [["The answer is 2."]], "target": "2", "grader": "number"}"#,
+    ];
+    std::fs::write(folder.path().join("in.jsonl"), lines.join("\n")).unwrap();
+    let output = uqac(folder.path(), &["score", "-m", "abacus", "--input", "in.jsonl", "--output", "out.jsonl"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Vec<(Value, Value)> = test_support::read_lines(&folder.path().join("out.jsonl"))
+        .into_iter()
+        .map(|record| (record["answer"]["text"].clone(), record["correct"].clone()))
+        .collect();
+    let answers = [json!("2"), json!("3"), json!(null), json!("3"), json!("3"), json!("2")];
+    let correct = [json!(true), json!(true), json!(true), json!(false), json!(null), json!(true)];
+    assert_eq!(found, answers.into_iter().zip(correct).collect::<Vec<_>>());
+}
+
 #[test]
 fn score_writes_a_record_for_each_item_in_order() {
     let folder = folder();
@@ -294,7 +318,7 @@ fn ask_json_is_one_object_on_standard_output() {
     assert_eq!(answer["n_instr"], "Count: 1 2 3".len());
     let keys: Vec<&str> = answer.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(keys[..4], ["id", "profile", "status", "n_instr"]);
-    assert_eq!(keys[9..], ["question", "response", "finish_reason", "response_tokens", "tokens_per_second"]);
+    assert_eq!(keys[10..], ["question", "response", "finish_reason", "response_tokens", "tokens_per_second"]);
 }
 
 #[test]

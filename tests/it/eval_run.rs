@@ -336,7 +336,7 @@ fn responses_have_controls() {
         let uq = &sample["uq"];
         let points = uq["sweep"].as_array().unwrap();
         let names: Vec<String> = points.iter().map(|p| p["setting"].to_string()).collect();
-        assert_eq!(names.len(), 2 * 3 + 2, "{names:?}");
+        assert_eq!(names.len(), 2 * 4 + 2, "{names:?}");
         assert_eq!((&points[0]["setting"]["chain"], &points[1]["setting"]["draw"]), (&json!("random"), &json!(1)));
         let chain = uq["chain"].as_array().unwrap().len();
         assert!(points[..2].iter().all(|p| p["chain"].as_array().unwrap().len() == chain), "as many tokens");

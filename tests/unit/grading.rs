@@ -29,6 +29,7 @@ fn rule(grader: Grader) -> AnswerRule {
         Number => AnswerRule::Number,
         Exact => AnswerRule::Words,
         Math | Choice => AnswerRule::Boxed,
+        Grader::Contains => AnswerRule::Auto,
     }
 }
 
@@ -81,6 +82,19 @@ fn numbers_are_no_more_than_they_say() {
 }
 
 #[test]
+fn a_target_may_be_contained() {
+    for (answer, target, right) in [
+        ("The capital of France is Paris.", "paris", true),
+        ("It is New York City, of course", "new york", true),
+        ("Parisian", "Paris", false),
+        ("1,000", "1000", true),
+        ("anything", " ", false),
+    ] {
+        assert_eq!(correct(answer, target, Grader::Contains), right, "{answer} {target}");
+    }
+}
+
+#[test]
 fn an_options_words_stand_for_its_letter() {
     let item = |question: &str| Question {
         doc_id: 0,
@@ -88,6 +102,7 @@ fn an_options_words_stand_for_its_letter() {
         prompt: String::new(),
         target: String::from("(B)"),
         grader: Choice,
+        pattern: None,
     };
     let penguins = item("Who is it?\nOptions:\n(A) Louis\n(B) Bernard, the old\n(C) A cat");
     for (answer, expected) in [
@@ -144,7 +159,7 @@ fn published_answers_are_read() {
                 assert!(!correct_for(&item, &(value + 1.0).to_string()));
             }
             Choice => assert_eq!(format!("({form})"), item.target),
-            Exact | Math => assert_eq!(form, item.target.to_lowercase()),
+            Exact | Math | Grader::Contains => assert_eq!(form, item.target.to_lowercase()),
         }
         counted += 1;
     }

@@ -25,6 +25,7 @@ mod pictures;
 mod random_models;
 mod records;
 mod reference;
+mod speculation;
 mod tasks;
 mod tiny_models;
 mod tokenizer;

@@ -82,8 +82,9 @@ fn the_format_of_a_scored_item() {
     let text = serde_json::to_string(&record("a")).unwrap();
     assert!(!text.contains('\n') && !text.contains('\u{1b}'), "{text}");
     let value: Value = serde_json::from_str(&text).unwrap();
-    let fields = ["id", "profile", "status", "n_instr", "answer", "chain", "kept", "scores", "ensemble"];
+    let fields = ["id", "profile", "status", "n_instr", "answer", "chain", "kept", "scores", "confidence", "ensemble"];
     assert_eq!(keys(&value), fields);
+    assert!(value["confidence"].is_null(), "there is no calibration");
     assert_eq!(value["profile"], "corrected");
     assert_eq!(value["status"], "ok");
     assert_eq!(value["answer"], json!({"text": "\"4\"\n\u{1b}[31m\u{2028}é", "tokens": [15, 16]}));
@@ -120,12 +121,12 @@ fn the_format_of_other_items() {
     let none = serde_json::to_string(&Record::no_answer(json!(3), Profile::Paper, 9)).unwrap();
     assert_eq!(
         none,
-        r#"{"id":3,"profile":"paper","status":"no_answer","n_instr":9,"answer":null,"chain":[],"kept":[],"scores":null,"ensemble":[]}"#
+        r#"{"id":3,"profile":"paper","status":"no_answer","n_instr":9,"answer":null,"chain":[],"kept":[],"scores":null,"confidence":null,"ensemble":[]}"#
     );
     let error = serde_json::to_string(&Record::error(json!("x"), Profile::Reference, None, "why")).unwrap();
     assert_eq!(
         error,
-        r#"{"id":"x","profile":"reference","status":"error","error":"why","n_instr":null,"answer":null,"chain":[],"kept":[],"scores":null,"ensemble":[]}"#
+        r#"{"id":"x","profile":"reference","status":"error","error":"why","n_instr":null,"answer":null,"chain":[],"kept":[],"scores":null,"confidence":null,"ensemble":[]}"#
     );
 }
 

@@ -315,3 +315,34 @@ fn missing_data_come_with_a_command() {
         assert!(matches!(error, TaskError::Unknown { .. }), "{spec}: {error}");
     }
 }
+
+/// The first questions are examples, worked where the publisher has a solution; a template is around each.
+#[test]
+fn examples_come_before_the_other_questions() {
+    let lines = [
+        r#"{"question": "1+1?", "answer": "one and one <<1+1=2>>is 2\n#### 2"}"#,
+        r#"{"question": "2+2?", "answer": "four #### 4"}"#,
+        r#"{"question": "3+3?", "answer": "six #### 6"}"#,
+    ];
+    let data = folder(&[("gsm8k/test.jsonl", &lines.join("\n")), ("mine.jsonl", &lines[..2].join("\n"))]);
+    let shots = |shots, template: Option<&str>| TaskOptions {
+        shots,
+        prompt_template: template.map(str::to_owned),
+        ..options(data.path())
+    };
+    let task = one("gsm8k", &shots(1, None));
+    let prompts: Vec<(usize, &str)> = task.items.iter().map(|item| (item.doc_id, item.prompt.as_str())).collect();
+    let example = "1+1?\none and one is 2\n#### 2\n\n";
+    assert_eq!(prompts, [(1, format!("{example}2+2?").as_str()), (2, format!("{example}3+3?").as_str())]);
+    let task = one("gsm8k", &shots(0, Some("Q: {question}\nA:")));
+    assert_eq!(prompt(&task, 0), "Q: 1+1?\nA:");
+    let mine = folder(&[(
+        "mine.jsonl",
+        "{\"question\": \"1+1?\", \"answer\": 2, \"grader\": \"number\"}\n{\"question\": \"2+2?\", \"answer\": 4, \"grader\": \"number\"}",
+    )]);
+    let path = mine.path().join("mine.jsonl");
+    let task = one(path.to_str().unwrap(), &shots(1, Some("Q: {question}\nA:")));
+    assert_eq!(prompt(&task, 0), "Q: 1+1?\nA: The answer is 2.\n\nQ: 2+2?\nA:");
+    let message = load("gsm8k", &shots(3, None)).unwrap_err().to_string();
+    assert_eq!(message, "gsm8k: --shots 3: expected fewer than its 3 questions");
+}

@@ -95,6 +95,10 @@ fn check(tokenizer: &Tokenizer, ids: &[u32], streams_exactly: bool) {
     if streams_exactly || !text.contains('\u{fffd}') {
         assert_eq!(streamed, text, "{ids:?}");
     }
+    if !text.contains('\u{fffd}') {
+        let bytes = ids.iter().enumerate().flat_map(|(i, id)| tokenizer.token_bytes(*id, i == 0).unwrap());
+        assert_eq!(String::from_utf8(bytes.collect()).unwrap(), text, "{ids:?}");
+    }
 }
 
 proptest! {

@@ -413,11 +413,22 @@ fn controls_choose_as_many_tokens_without_attention() {
         assert_eq!(random, draw(ChainRule::Random, number));
         seen.extend(random);
         assert_eq!(draw(ChainRule::RandomDigits, number), [12, 15], "all there are");
+        assert_eq!(draw(ChainRule::DigitsMatched, number), [20, 21, 22], "a chain without digits stays");
         let content = draw(ChainRule::RandomContent, number);
         assert!(content.len() == 3 && content.iter().all(|at| ![10, 11, 13, 14, 16, 17].contains(at)), "{content:?}");
     }
     assert_eq!(seen.into_iter().collect::<Vec<i64>>(), (10..29).collect::<Vec<i64>>(), "each may be drawn");
     assert_eq!(draw(ChainRule::Similarity, 0), [13, 17, 28]);
+    // one of the chain's tokens gets a digit: it is exchanged for any of the three, the others stay
+    case.texts[11] = " 9".to_owned();
+    let mut exchanged = std::collections::BTreeSet::new();
+    for number in 0..200 {
+        (case.parameters.chain, case.parameters.draw) = (ChainRule::DigitsMatched, number);
+        let chain = case.chain(Corrected);
+        assert!(chain.len() == 3 && chain.ends_with(&[20, 22]) || chain == [20, 21, 22], "{chain:?}");
+        exchanged.insert(chain.into_iter().find(|at| ![20, 22].contains(at)).unwrap());
+    }
+    assert_eq!(exchanged.into_iter().collect::<Vec<i64>>(), [12, 15, 21]);
     // the answer's own tokens are in every chain
     case.parameters.chain = ChainRule::Random;
     let outcome = case.assess(Corrected);
@@ -443,6 +454,19 @@ fn the_lowest_window_is_sixty_four_tokens_long() {
     assert_close(case.assess(Corrected).scores["lowest_window"], mean.exp());
     case.answer = 19..20;
     assert_close(case.assess(Corrected).scores["lowest_window"], 0.9);
+}
+
+#[test]
+fn g4_is_four_parts_each_over_its_spread() {
+    let mut case = case(&WORDS, 29..30); // the answer is the one token with a digit
+    let nll = -0.9f64.ln();
+    let of = |digits: f64| {
+        let parts = [20.0 * nll, 20.0 * 0.25, 0.25, digits].map(f64::ln);
+        -(parts[0] / 0.925 + parts[1] / 0.784 + parts[2] / 2.082 + parts[3] / 2.481) / 4.0
+    };
+    assert_close(case.assess(Corrected).scores["g4"], of(nll));
+    case.texts[19] = " zebra".to_owned();
+    assert_close(case.assess(Corrected).scores["g4"], of(1e-4));
 }
 
 #[test]

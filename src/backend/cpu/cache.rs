@@ -141,6 +141,11 @@ impl KvCache {
         KvCache { layers: self.layers.iter().map(layer).collect(), ..*self }
     }
 
+    /// Drops the chunks that hold no position before `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.layers.iter_mut().for_each(|layer| layer.chunks.truncate(len.div_ceil(CHUNK)));
+    }
+
     /// Bytes held, those shared with copies included.
     pub fn bytes(&self) -> usize {
         let chunk = |(keys, values): (usize, usize)| keys * self.k_type.size() + values * self.v_type.size();

@@ -203,6 +203,18 @@ impl Backend for CpuBackend {
         true
     }
 
+    fn truncate(&mut self, sequence: SequenceId, positions: usize) {
+        let Some(Sequence { cache, trace }) = self.sequences.get_mut(sequence.0).and_then(Option::as_mut) else {
+            return;
+        };
+        cache.truncate(positions);
+        trace.iter_mut().for_each(|trace| trace.truncate(positions));
+    }
+
+    fn guesses_pay(&self) -> bool {
+        self.is_bit_equal_at_any_width()
+    }
+
     fn close(&mut self, sequence: SequenceId) {
         if let Some(slot) = self.sequences.get_mut(sequence.0) {
             *slot = None;

@@ -3,13 +3,10 @@
 use super::norm::{self, LogitStats};
 use super::simd::Isa;
 use crate::backend::distribution::{DOMINANT_AMONG, DOMINANT_DROP, Distribution, TOP_LOGPROBS};
-use crate::backend::{Next, Prediction, Step, TokenLogprob};
+use crate::backend::{MIN_TOP, Next, Prediction, Step, TokenLogprob};
 
 /// Alternatives with a probability above this are reported.
 const MIN_PROBABILITY: f64 = 0.01;
-
-/// At least this many of the most probable tokens are reported.
-const MIN_TOP: usize = 5;
 
 /// The step and the token that one row's logits `[vocab_size]` (softcapped) give; `None` if they are not finite. `wide`:
 /// whether a detailed step says [`Step::distribution`].

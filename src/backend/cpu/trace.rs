@@ -175,6 +175,16 @@ impl Trace {
         }
     }
 
+    /// Drops the rows from `row` (absolute) on.
+    pub fn truncate(&mut self, row: usize) {
+        let rows = row.saturating_sub(self.options.first_row);
+        self.entries.truncate(rows);
+        self.rejected.truncate(rows);
+        self.queries.truncate(rows);
+        self.heads.truncate(rows);
+        self.hidden.truncate(rows * self.hidden_size);
+    }
+
     fn index(&self, row: usize) -> Option<usize> {
         row.checked_sub(self.options.first_row).filter(|i| *i < self.entries.len())
     }

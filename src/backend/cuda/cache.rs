@@ -276,6 +276,12 @@ impl Sequences {
         true
     }
 
+    /// Drops traced rows from `row` (absolute) on; keys and values of later positions are overwritten when they come.
+    pub fn truncate(&mut self, id: SequenceId, row: usize) {
+        let Some(Sequence { options: Some(options), traced, .. }) = self.get_mut(id) else { return };
+        *traced = (*traced).min(row.saturating_sub(options.first_row));
+    }
+
     /// Traced rows so far.
     pub fn traced(&self, id: SequenceId) -> usize {
         self.get(id).map_or(0, |s| s.traced)

@@ -285,6 +285,10 @@ impl Backend for CudaBackend {
         true
     }
 
+    fn truncate(&mut self, sequence: SequenceId, positions: usize) {
+        self.sequences.truncate(sequence, positions);
+    }
+
     fn close(&mut self, sequence: SequenceId) {
         self.sequences.close(sequence);
     }

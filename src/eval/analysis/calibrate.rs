@@ -2,16 +2,21 @@
 //! took no part in the choice.
 //!
 //! ```text
-//! answers ─┬─ 5 folds ─ on 4: best of every score and map by 5-fold Brier, fitted ─ the 5th predicted ─ held-out figures
-//!          └─ best of every score and map by 5-fold Brier, fitted on all ─ the calibration
+//! answers ─┬─ 5 folds ─ on 4: best score and map by 5-fold Brier, fitted ─ the 5th predicted ─ held-out figures
+//!          ├─ best score and map by 5-fold Brier, fitted on all ─ the calibration
+//!          └─ the lowest threshold of that score that holds the target risk, if there is one
 //! ```
+//!
+//! Few scores are tried: of many, the best on one run is the luckiest, and a map of it promises too much. The threshold's
+//! promise covers the choice among them, for each could have been certified with its share of the probability to fail.
 
 use super::load::{self, Item};
 use super::{AnalysisError, Method};
-use crate::eval::calibration::{Calibration, FORMAT, HeldOut, Input, Map, bounded};
+use crate::eval::calibration::{Calibration, Certified, FORMAT, HeldOut, Input, Map, bounded};
 use crate::eval::metrics::calibrators::{Isotonic, Platt};
 use crate::eval::metrics::mt19937::Mt19937;
-use crate::eval::metrics::{Binning, Ranking, auroc, brier, ece};
+use crate::eval::metrics::risk::RiskControl;
+use crate::eval::metrics::{Binning, Confidence, Ranking, auroc, brier, ece};
 use crate::eval::run::fingerprint::Fingerprint;
 use crate::uq::Reading;
 use crate::uq::scores::Group;
@@ -29,6 +34,9 @@ const MIN_OF_CLASS: usize = 10;
 /// Fewest answers for isotonic regression, whose steps at the ends hold a few answers each.
 const MIN_ISOTONIC: usize = 500;
 
+/// Scores among which `auto` chooses.
+const SCORES: [&str; 4] = ["p", "response_prob", "min_token_prob", "g4"];
+
 /// Why runs cannot be calibrated on.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
@@ -44,6 +52,8 @@ pub enum CalibrateError {
     TooFew { items: usize, correct: usize },
     #[error("no score \"{score}\" on every answer; valid names: auto, {}", known.join(", "))]
     NoScore { score: String, known: Vec<String> },
+    #[error("no threshold can be shown to hold a risk of {target}: give more answers, or a higher --target-risk")]
+    NotHeld { target: f64 },
 }
 
 /// Answers with what a map needs of them.
@@ -55,8 +65,9 @@ struct Answers {
 /// A score of every answer.
 struct Scored {
     method: Method,
-    /// The score, and its logarithm where one is stored.
-    values: Vec<(f64, Option<f64>)>,
+    /// The form in which maps take it, and the scores in this form.
+    input: Input,
+    inputs: Vec<f64>,
 }
 
 /// A score and a kind of map.
@@ -64,16 +75,21 @@ struct Scored {
 struct Candidate {
     /// Which of [`Answers::scores`].
     score: usize,
-    input: Input,
     isotonic: bool,
 }
 
-/// The calibration of a model from its runs: of the score with this key, or with `None` of the best one from the responses' own
-/// passes (others would cost `ask` more of them).
+/// The calibration of a model from its runs: of the score with this key, or with `None` of the best of [`SCORES`]; `risk`: what
+/// a threshold is to hold.
 ///
 /// # Errors
-/// Runs that cannot be read, are of different models or readings, or have too few answers; a score that they do not have.
-pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<Calibration, CalibrateError> {
+/// Runs that cannot be read, are of different models or readings, or have too few answers; a score that they do not have; a risk
+/// that no threshold holds.
+pub fn calibrate(
+    folders: &[PathBuf],
+    score: Option<&str>,
+    risk: Option<RiskControl>,
+    seed: u32,
+) -> Result<Calibration, CalibrateError> {
     let runs = load::load(folders)?;
     let name = |run: &load::Run| run.folders.first().map_or(String::new(), |folder| folder.display().to_string());
     let of = |run: &load::Run| -> Result<(Fingerprint, Reading), CalibrateError> {
@@ -106,7 +122,10 @@ pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<
     let all = Mt19937::new(seed).permutation(items.len());
     let held_out = answers.held_out(&all).ok_or_else(too_few)?;
     let (candidate, map) = answers.best(&all).ok_or_else(too_few)?;
-    let method = &answers.scores[candidate.score].method;
+    let Scored { method, inputs, .. } = &answers.scores[candidate.score];
+    let certified = risk.map(|risk| answers.certified(candidate.score, risk)).transpose()?;
+    let range =
+        [f64::min as fn(f64, f64) -> f64, f64::max].map(|end| inputs.iter().copied().reduce(end).unwrap_or(0.0));
     Ok(Calibration {
         format: FORMAT,
         model,
@@ -117,6 +136,8 @@ pub fn calibrate(folders: &[PathBuf], score: Option<&str>, seed: u32) -> Result<
         score: method.key.clone(),
         log: method.log.map(str::to_owned),
         map,
+        range,
+        certified,
         held_out,
         replaces: false,
     })
@@ -132,45 +153,52 @@ impl Answers {
         let methods = keys.iter().map(|key| Method::among(key, &keys, std::iter::empty()));
         let mut scores = Vec::new();
         for method in methods.filter(|method| matches!(method.group, Group::Uqac | Group::SinglePass)) {
+            let input = if method.probability { Input::LogLog } else { Input::Score };
             let of = |item: &&Item| {
                 let log = method.log.and_then(|log| item.score(log));
-                item.score(&method.key).map(|score| (score, log))
+                item.score(&method.key).map(|score| input.of(score, log))
             };
-            let values: Option<Vec<(f64, Option<f64>)>> = items.iter().map(of).collect();
-            scores.extend(values.map(|values| Scored { method, values }));
+            let inputs: Option<Vec<f64>> = items.iter().map(of).collect();
+            scores.extend(inputs.map(|inputs| Scored { method, input, inputs }));
         }
-        if let Some(score) = score {
-            let known = scores.iter().map(|scored: &Scored| scored.method.key.clone()).collect();
-            scores.retain(|scored| scored.method.key == score);
-            if scores.is_empty() {
-                return Err(CalibrateError::NoScore { score: score.to_owned(), known });
-            }
+        let known = scores.iter().map(|scored: &Scored| scored.method.key.clone()).collect();
+        scores
+            .retain(|Scored { method, .. }| score.map_or(SCORES.contains(&&*method.key), |score| method.key == score));
+        if scores.is_empty() {
+            let score = score.map_or_else(|| SCORES.join("\", \""), str::to_owned);
+            return Err(CalibrateError::NoScore { score, known });
         }
         Ok(Answers { scores, correct: items.iter().map(|item| item.correct == Some(true)).collect() })
     }
 
-    /// Every score with every map that suits it.
+    /// Every score with every map that its answers suffice for.
     fn candidates(&self) -> impl Iterator<Item = Candidate> + use<'_> {
-        let of_score = |(score, scored): (usize, &Scored)| {
-            let inputs: &[Input] =
-                if scored.method.probability { &[Input::LogOdds, Input::Log] } else { &[Input::Score] };
-            let platt = inputs.iter().map(move |input| Candidate { score, input: *input, isotonic: false });
-            // isotonic regression depends on the order alone, but for what lies between two knots
-            let isotonic = Candidate { score, input: inputs[0], isotonic: true };
-            platt.chain(Some(isotonic).filter(|_| self.correct.len() >= MIN_ISOTONIC))
-        };
-        self.scores.iter().enumerate().flat_map(of_score)
+        let maps: &[bool] = if self.correct.len() >= MIN_ISOTONIC { &[false, true] } else { &[false] };
+        (0..self.scores.len()).flat_map(|score| maps.iter().map(move |&isotonic| Candidate { score, isotonic }))
+    }
+
+    /// The lowest threshold of a score that holds the risk, of all scores that were candidates together.
+    fn certified(&self, score: usize, risk: RiskControl) -> Result<Certified, CalibrateError> {
+        let RiskControl { target, confidence } = risk;
+        let inputs = &self.scores[score].inputs;
+        let mut items: Vec<_> = inputs.iter().zip(&self.correct).map(|(x, right)| ((*x).into(), *right)).collect();
+        // Answers above the highest are withheld, too (they are out of range). Given that one, the others are independent draws
+        // from what lies below it, and so is each answer that will be given.
+        items.sort_by(|a: &(Confidence, bool), b| a.0.rank.total_cmp(&b.0.rank));
+        items.pop();
+        let share = RiskControl { confidence: 1.0 - (1.0 - confidence) / self.scores.len() as f64, ..risk };
+        let found = share.threshold(&items).ok_or(CalibrateError::NotHeld { target })?;
+        let above = found.above.rank;
+        let coverage = inputs.iter().filter(|x| **x > above).count() as f64 / inputs.len() as f64;
+        Ok(Certified { target_risk: target, confidence, above, bound: found.bound, coverage })
     }
 
     /// The candidate fitted on these answers.
     fn fit(&self, candidate: Candidate, answers: &[usize]) -> Option<Map> {
-        let Candidate { score, input, isotonic } = candidate;
-        let of = |item: &usize| {
-            let (score, log) = self.scores[score].values[*item];
-            (input.of(score, log), self.correct[*item])
-        };
+        let Scored { input, inputs, .. } = &self.scores[candidate.score];
+        let (input, of) = (*input, |item: &usize| (inputs[*item], self.correct[*item]));
         let (mut inputs, mut labels): (Vec<f64>, Vec<bool>) = answers.iter().map(of).unzip();
-        if isotonic {
+        if candidate.isotonic {
             // one wrong answer more at the top and one right one at the bottom: a step of a few answers alike is no certainty
             let ends = [(f64::max as fn(f64, f64) -> f64, false), (f64::min, true)];
             for (end, label) in ends {
@@ -195,8 +223,8 @@ impl Answers {
             let (rest, part) = split(answers, fold);
             let (candidate, map) = choose(&rest)?;
             predicted.extend(part.into_iter().map(|item| {
-                let (score, log) = self.scores[candidate.score].values[item];
-                (bounded(map.at(score, log), rest.len()), self.correct[item])
+                let inputs = &self.scores[candidate.score].inputs;
+                (bounded(map.at(inputs[item]), rest.len()), self.correct[item])
             }));
         }
         Some(predicted.into_iter().unzip())

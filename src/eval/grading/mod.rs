@@ -6,6 +6,7 @@
 //! | [`Grader::Math`] | what the MATH dataset's authors count as equal; and numbers of the same value (`\frac{1}{2}` and `0.5`, `\sqrt{12}` and `2\sqrt{3}`), expressions up to the order of terms and factors, sets and lists in any order, tuples, intervals and inequalities, matrices, equations up to a factor, residues, words; units, degree, percent and dollar signs and `x =` do not count; an answer with a command that is not known equals itself alone |
 //! | [`Grader::Choice`] | the same letter: `B`, `(b)`, `B) the cat`; [`correct_for`] also takes the option's words |
 //! | [`Grader::Exact`] | the same words, whatever their case, quotes and punctuation; the same number |
+//! | [`Grader::Contains`] | as Exact, or the target's words one after the other somewhere in it |
 
 use super::tasks::{Grader, Question};
 
@@ -32,6 +33,7 @@ pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
         Grader::Number => number::equal(answer, target),
         Grader::Math => math::equal(answer, target),
         Grader::Choice | Grader::Exact => normal_form(answer, grader) == normal_form(target, grader),
+        Grader::Contains => exact(answer) == exact(target) || contains(answer, target),
     }
 }
 
@@ -49,12 +51,18 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
         Grader::Number => number::normal_form(answer),
         Grader::Math => math::normal_form(answer),
         Grader::Choice => return words::choice(answer),
-        Grader::Exact => return exact(answer),
+        Grader::Exact | Grader::Contains => return exact(answer),
     };
     match half_of_day(answer) {
         Some(half) => format!("{form} {half}"),
         None => form,
     }
+}
+
+/// Whether the target's words follow each other in the answer.
+fn contains(answer: &str, target: &str) -> bool {
+    let [answer, target] = [answer, target].map(|text| format!(" {} ", words::normal_form(text)));
+    target.trim() != "" && answer.contains(&target)
 }
 
 /// Words; a number that is written with digits alone by its value.
@@ -95,7 +103,7 @@ pub fn label_reference(response: &str, target: &str, task: &str, grader: Grader)
         (bbh, _) if bbh == "bbh" || bbh.starts_with("bbh:") => reference::bbh,
         (_, Grader::Number) => reference::gsm8k,
         (_, Grader::Math) => reference::math,
-        (_, Grader::Choice | Grader::Exact) => reference::bbh,
+        (_, Grader::Choice | Grader::Exact | Grader::Contains) => reference::bbh,
     };
     label(response, target)
 }

@@ -153,10 +153,13 @@ pub fn log_odds(p: f64) -> f64 {
     p.ln() - (-p).ln_1p()
 }
 
-/// The log-odds of a probability whose logarithm is known; at most those of the largest number below 1.
-pub fn log_odds_of_log(log: f64) -> f64 {
-    let log = log.min((1.0f64.next_down()).ln());
-    log - (-log.exp_m1()).ln()
+/// −ln(−ln p) of a probability whose logarithm is known, kept finite: from that of the least positive number in f64 (if the
+/// logarithm is not lower) to that of the largest below 1.
+pub fn log_log(log: f64) -> f64 {
+    /// ln of the least positive number: a probability of 0 has no better one.
+    const LEAST: f64 = -745.2;
+    let log = if log.is_finite() { log } else { LEAST };
+    -(-log.min(1.0f64.next_down().ln())).ln()
 }
 
 #[cfg(test)]
@@ -246,10 +249,11 @@ mod tests {
     fn log_odds_are_finite() {
         assert_eq!(log_odds(0.5), 0.0);
         assert!((log_odds(0.9) - 9f64.ln()).abs() < 1e-12);
-        for p in [0.5, 1e-9, 0.999] {
-            assert!((log_odds_of_log(f64::ln(p)) - log_odds(p)).abs() < 1e-9 * log_odds(p).abs().max(1.0), "{p}");
-        }
-        assert!(log_odds_of_log(0.0).is_finite() && log_odds_of_log(-5000.0) == -5000.0);
         assert!(log_odds(0.0).is_finite() && log_odds(1.0).is_finite() && log_odds(1e-200) > log_odds(0.0));
+        assert!((log_log(-1.0), log_log(-f64::exp(3.0))) == (0.0, -3.0));
+        // near 1 it is the log-odds: −ln p = (1 - p)(1 + (1 - p)/2 + …)
+        assert!((log_log(0.999f64.ln()) - log_odds(0.999)).abs() < 0.001);
+        let ascending = [f64::NEG_INFINITY, -1e-3, -1e-17, 0.0].map(log_log);
+        assert!(ascending.is_sorted() && ascending.iter().all(|x| x.is_finite()), "{ascending:?}");
     }
 }

@@ -8,7 +8,7 @@ use crate::engine::running::{Measure, RunningConfidence, WINDOW};
 use crate::engine::{FinishReason, Generation, TracedSequence};
 use crate::eval::grading;
 use crate::eval::sample::{EnsembleMember, ResponseTokens, Sample, ScoreMap, Similarity, Uq, score_map};
-use crate::eval::tasks::{Question, Task};
+use crate::eval::tasks::{Grader, Question, Task};
 use crate::io::record::Status;
 use crate::uq::Outcome;
 use crate::uq::pipeline;
@@ -83,6 +83,9 @@ pub fn assess(
             sample.uq.ensemble.push(EnsembleMember { member, text });
         }
         (sample.uq.chain, sample.uq.kept) = (outcome.chain, outcome.kept);
+    }
+    if answer.is_none() && item.grader == Grader::Contains {
+        sample.metrics.insert("acc".to_owned(), f64::from(u8::from(grading::correct_for(item, text))));
     }
     // the authors leave out what their code cannot grade
     if let Some(right) = grading::label_reference(text, &item.target, &task.name, item.grader) {

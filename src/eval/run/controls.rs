@@ -10,8 +10,14 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// What is drawn for every response; those that are not drawn once.
-const CONTROLS: [ChainRule; 5] =
-    [ChainRule::Random, ChainRule::RandomDigits, ChainRule::RandomContent, ChainRule::Similarity, ChainRule::None];
+const CONTROLS: [ChainRule; 6] = [
+    ChainRule::Random,
+    ChainRule::RandomDigits,
+    ChainRule::DigitsMatched,
+    ChainRule::RandomContent,
+    ChainRule::Similarity,
+    ChainRule::None,
+];
 
 /// The scores that a chain decides without an ensemble, and their logarithms.
 const SCORES: [&str; 4] = ["p_attn", "p_sim", "attn_logprob", "sim_logprob"];
@@ -40,7 +46,6 @@ pub fn controls(
     if options.parameters.chain != ChainRule::Attention || options.draws == 0 {
         return Ok(points);
     }
-    let size = outcome.chain.iter().filter(|link| link.from.is_some()).count();
     let (response, mut queries) = traced.parts();
     for rule in CONTROLS {
         let draws = if rule.is_random() { options.draws as u64 } else { 1 };
@@ -51,7 +56,7 @@ pub fn controls(
             let answer = outcome.answer.clone();
             let chain = match rule {
                 ChainRule::None => chain::attention_chain(&response, answer, &parameters, &mut queries)?,
-                _ => control::chain(&response, &answer, size, &parameters, &mut queries)?,
+                _ => control::chain(&response, &answer, &outcome.chain, &parameters, &mut queries)?,
             };
             let (found, _) = pipeline::run(&response, outcome.answer.clone(), Some(chain), &parameters, &mut queries)?;
             let mut point = SweepPoint::of(setting(rule, index), found);

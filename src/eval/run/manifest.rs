@@ -3,7 +3,7 @@
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, WeightFormat};
 use crate::engine::running::RunningConfidence;
-use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS};
+use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER};
 use crate::units::count;
 use crate::uq::{Parameters, Profile};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,9 @@ pub struct ScoreOptions {
     pub chat_template: bool,
     /// Whether records describe the rows of the chain.
     pub trace: bool,
+    /// Whether records say which answers are withheld.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub abstain: bool,
     /// `None` of an input that can be read only once.
     pub input: Option<Input>,
 }
@@ -110,6 +113,19 @@ pub struct EvalOptions {
     pub chat_template: bool,
     #[arg(skip)]
     pub boxed_instruction: BoxedInstruction,
+    /// Show the first N questions of each task with their answers before each of the others
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub shots: usize,
+    /// Prompt, in which {question} stands for the question
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long, value_name = "TEXT", value_parser = prompt_template, hide_short_help = true)]
+    pub prompt_template: Option<String>,
+}
+
+fn prompt_template(text: &str) -> Result<String, String> {
+    let expected = || format!("expected a text with {PLACEHOLDER}");
+    if text.contains(PLACEHOLDER) { Ok(text.to_owned()) } else { Err(expected()) }
 }
 
 fn temperature(text: &str) -> Result<f32, &'static str> {
@@ -207,6 +223,8 @@ mod tests {
                 draws: 0,
                 chat_template: true,
                 boxed_instruction: BoxedInstruction::Math,
+                shots: 0,
+                prompt_template: None,
             },
             device: "cpu".into(),
             started: None,

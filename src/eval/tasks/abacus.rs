@@ -25,5 +25,5 @@ pub(super) const ABACUS: Benchmark = Benchmark {
 
 fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let (question, target) = (record.text("question")?, record.scalar("answer")?);
-    Ok(Question { doc_id, prompt: question, target, grader: Grader::Number, doc: record.value })
+    Ok(Question { doc_id, prompt: question, target, grader: Grader::Number, pattern: None, doc: record.value })
 }

@@ -43,7 +43,7 @@ fn item(doc_id: usize, record: Record, examples: &str) -> Result<Question, TaskE
     let (question, target) = (record.text("input")?, record.text("target")?);
     let grader = grader(&target);
     let prompt = format!("{examples}\n\nQUESTION\n------\nQ: {question}");
-    Ok(Question { doc_id, prompt, target, grader, doc: record.value })
+    Ok(Question { doc_id, prompt, target, grader, pattern: None, doc: record.value })
 }
 
 /// By the answer itself: a few questions of the published files want another kind than the rest of their subtask.

@@ -3,21 +3,14 @@
 use super::read::{Record, records};
 use super::source::file_name;
 use super::{DEFAULT_MAX_TOKENS, Grader, Question, Task, TaskError, TaskOptions, items};
-use crate::uq::answer::AnswerRule;
+use crate::uq::answer::{AnswerPattern, AnswerRule};
 use std::path::Path;
 
 pub(super) fn load(path: &Path, options: &TaskOptions) -> Result<Task, TaskError> {
     let items = items(records(path)?, item)?;
-    let all = |grader: Grader| items.iter().all(|item| item.grader == grader);
-    let rule = if all(Grader::Number) {
-        AnswerRule::Number
-    } else if all(Grader::Math) {
-        AnswerRule::Boxed
-    } else if all(Grader::Exact) {
-        AnswerRule::Words
-    } else {
-        AnswerRule::Auto
-    };
+    let first = items.first().map(|item: &Question| item.grader);
+    let one = first.filter(|grader| items.iter().all(|item| item.grader == *grader));
+    let rule = one.map_or(AnswerRule::Auto, Grader::rule);
     let name = file_name(path);
     let name = name.strip_suffix(".gz").unwrap_or(&name);
     Ok(Task {
@@ -34,6 +27,20 @@ fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     let (question, target) = (record.text("question")?, record.scalar("answer")?);
     let name = record.text("grader")?;
     let grader = serde_json::from_value(name.clone().into());
-    let grader = grader.map_err(|_| record.error("grader", "number, math, choice or exact", &name))?;
-    Ok(Question { doc_id, prompt: question, target, grader, doc: record.value })
+    let grader = grader.map_err(|_| record.error("grader", Grader::NAMES, &name))?;
+    let pattern = pattern(&record)?;
+    Ok(Question { doc_id, prompt: question, target, grader, pattern, doc: record.value })
+}
+
+/// `answer_regex`, of whose matches `answer_match` says whether the first or the last (by default) counts.
+fn pattern(record: &Record) -> Result<Option<AnswerPattern>, TaskError> {
+    let text = |field| record.value.get(field).map(|_| record.text(field)).transpose();
+    let Some(regex) = text("answer_regex")? else { return Ok(None) };
+    let first = match text("answer_match")?.as_deref() {
+        None | Some("last") => false,
+        Some("first") => true,
+        Some(other) => return Err(record.error("answer_match", "first or last", other)),
+    };
+    let built = AnswerPattern::new(&regex, first);
+    Ok(Some(built.map_err(|why| record.error("answer_regex", "a regular expression", &format!("{regex} ({why})")))?))
 }

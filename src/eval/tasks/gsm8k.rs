@@ -33,5 +33,5 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
     let target = answer.rsplit_once("####").map(|(_, target)| target.trim()).filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| record.error("answer", "a text that ends in \"#### N\"", &answer))?;
     let prompt = asked(question, BoxedInstruction::All, options);
-    Ok(Question { doc_id, prompt, target: target.to_owned(), grader: Grader::Number, doc: record.value })
+    Ok(Question { doc_id, prompt, target: target.to_owned(), grader: Grader::Number, pattern: None, doc: record.value })
 }

@@ -47,7 +47,7 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
         None => boxed_answer(&record)?,
     };
     let prompt = asked(problem, BoxedInstruction::Math, options);
-    Ok(Question { doc_id, prompt, target, grader: Grader::Math, doc: record.value })
+    Ok(Question { doc_id, prompt, target, grader: Grader::Math, pattern: None, doc: record.value })
 }
 
 /// What the solution's last box holds.

@@ -14,7 +14,7 @@
 
 use crate::io::jsonl::ReadError;
 use crate::model::demo::DemoError;
-use crate::uq::answer::AnswerRule;
+use crate::uq::answer::{AnswerPattern, AnswerRule};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -25,9 +25,12 @@ mod custom;
 mod gsm8k;
 mod math;
 mod read;
+mod shots;
 mod source;
 
+pub use crate::uq::answer::Grader;
 use read::Record;
+pub use shots::PLACEHOLDER;
 use source::Files;
 
 /// Every benchmark that has a name.
@@ -108,20 +111,6 @@ pub fn names() -> String {
     BENCHMARKS.iter().map(|benchmark| name(benchmark) + ", ").collect::<String>() + "FILE.jsonl"
 }
 
-/// How answers of a task are compared with the right one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Grader {
-    /// By value.
-    Number,
-    /// As mathematical expressions in LaTeX.
-    Math,
-    /// By the option's letter.
-    Choice,
-    /// As words, whatever their case and punctuation.
-    Exact,
-}
-
 /// A question with its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
@@ -134,6 +123,8 @@ pub struct Question {
     /// The right answer.
     pub target: String,
     pub grader: Grader,
+    /// Finds the answer in place of the task's rule.
+    pub pattern: Option<AnswerPattern>,
 }
 
 /// The questions of a benchmark.
@@ -164,6 +155,10 @@ pub struct TaskOptions {
     pub stop: Option<Vec<String>>,
     /// Whether the model thinks at length before it answers, for which longer responses were published.
     pub thinking: bool,
+    /// The first questions of each task that are shown with their answers before each of the others.
+    pub shots: usize,
+    /// A text in which `{question}` stands for the question.
+    pub prompt_template: Option<String>,
 }
 
 /// Which questions say that the answer belongs in a `\boxed{ }`, besides those that always do. In JSON `false`, `true`
@@ -229,6 +224,9 @@ pub enum TaskError {
     /// The benchmark has no such subtask here.
     #[error("{task}: no subtask \"{name}\" in {}; valid names: {}", folder.display(), available.join(", "))]
     NoSubtask { task: &'static str, name: String, folder: PathBuf, available: Vec<String> },
+    /// All questions would be examples.
+    #[error("{task}: --shots {shots}: expected fewer than its {questions} questions")]
+    Shots { task: String, shots: usize, questions: usize },
     /// A name that is none of the tasks'.
     #[error("unknown task \"{spec}\"; valid names: {}", names())]
     Unknown { spec: String },
@@ -259,10 +257,10 @@ pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
         let benchmark = BENCHMARKS.iter().find(fits).ok_or_else(|| TaskError::Unknown { spec: spec.to_owned() })?;
         benchmark.load(subtask, options)?
     };
-    match tasks.iter().find(|task| task.items.is_empty()) {
-        Some(Task { source, .. }) => Err(TaskError::Empty { path: source.clone() }),
-        None => Ok(tasks),
+    if let Some(Task { source, .. }) = tasks.iter().find(|task| task.items.is_empty()) {
+        return Err(TaskError::Empty { path: source.clone() });
     }
+    tasks.into_iter().map(|task| shots::arranged(task, options)).collect()
 }
 
 /// Max questions of a task: all are held in memory.

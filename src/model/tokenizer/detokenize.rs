@@ -99,6 +99,22 @@ impl Plan {
         })
     }
 
+    /// What `token` adds at the `start` of a text, or after other tokens; see [`Tokenizer::token_bytes`].
+    pub fn bytes(&self, token: &str, start: bool) -> Result<Vec<u8>, TokenizerError> {
+        // steps tell the first token from the others, whatever those are
+        let mut bytes = match self.piece(token, (!start).then_some("a"))? {
+            Piece::Bytes(bytes) => bytes,
+            Piece::Text(text) => text.into_bytes(),
+        };
+        if let Some((content, max)) = self.strip.filter(|_| start) {
+            let content = content.to_string().into_bytes();
+            for _ in 0..max {
+                bytes = bytes.strip_prefix(content.as_slice()).map_or(bytes.clone(), <[u8]>::to_vec);
+            }
+        }
+        Ok(bytes)
+    }
+
     /// The text of `tokens` and each token's byte range in it; see [`Tokenizer::decode_with_offsets`].
     pub fn text_with_ranges(&self, tokens: &[String]) -> Result<(String, Vec<Range<usize>>), TokenizerError> {
         let mut text = String::new();

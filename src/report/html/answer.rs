@@ -3,7 +3,7 @@
 use super::page::environment;
 use crate::report::term::draw::Mark;
 use crate::report::term::tokens::Piece;
-use crate::report::term::{AskReport, HOW_TO_CALIBRATE, confidence, number, origin, token_of};
+use crate::report::term::{ABSTAINED, AskReport, OUT_OF_RANGE, UNCALIBRATED, confidence, number, origin, token_of};
 use crate::uq::scores::as_shown;
 use minijinja::{Error, Value, context};
 
@@ -13,9 +13,16 @@ use minijinja::{Error, Value, context};
 /// # Errors
 /// The template's own, of which none depends on the data.
 pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
-    let confidence_value = report.outcome.map(|outcome| report.value(outcome));
-    let label = if report.confidence.is_some() { "confidence" } else { "UQAC P, uncalibrated" };
-    let origin = report.confidence.map_or_else(|| HOW_TO_CALIBRATE.to_owned(), origin);
+    let (label, shown, mut notes) = match report.confidence {
+        Some(found) => ("confidence", confidence(found.value), vec![origin(found)]),
+        None => {
+            let p = report.outcome.map_or(f64::NAN, |outcome| outcome.scores.p());
+            ("UQAC P", number(p), vec![UNCALIBRATED.to_owned()])
+        }
+    };
+    let out_of_range = report.confidence.is_some_and(|found| found.out_of_range);
+    notes.extend(out_of_range.then(|| OUT_OF_RANGE.to_owned()));
+    notes.extend(report.abstained.then(|| ABSTAINED.to_owned()));
     let scores = report.outcome.into_iter().flat_map(|outcome| {
         let shown = as_shown().iter().filter_map(|score| Some((score, outcome.scores.get(score.key)?)));
         shown.map(|(score, value)| Value::from(vec![score.key.to_owned(), number(value), score.meaning.to_owned()]))
@@ -25,10 +32,10 @@ pub fn answer(report: &AskReport, page: bool) -> Result<String, Error> {
         context! {
             page,
             label,
-            origin,
+            shown,
+            notes,
             answer => report.outcome.map(|_| report.answer_text().trim().to_owned()),
-            confidence => confidence_value.map(confidence),
-            value => confidence_value.filter(|value| value.is_finite()),
+            value => report.confidence.filter(|_| !out_of_range).map(|found| found.value),
             segments => report.pieces().into_iter().map(|(mark, piece)| segment(report, mark, piece)).collect::<Value>(),
             scores => scores.collect::<Value>(),
         },
@@ -62,6 +69,7 @@ mod tests {
             prompt_len: 1,
             outcome: None,
             confidence: None,
+            abstained: false,
         };
         let (part, page) = (answer(&report, false).unwrap(), answer(&report, true).unwrap());
         assert!(part.contains("&lt;b&gt;</span>") && !part.contains("<b>"), "{part}");

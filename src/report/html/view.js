@@ -8,7 +8,7 @@ function drawItem(item) {
   if (item.error) body.append(make("p", "note", "Error: " + item.error));
   if (item.tokens.length || item.gaps.length) body.append(make("h3", "", "Response"), ...drawResponse(item));
   if (item.ensemble.length > 1) body.append(make("h3", "", "Alternatives, by their effect on P"), drawAlternatives(item));
-  body.append(make("h3", "", "Confidence by method"), drawScores(item));
+  body.append(make("h3", "", "Scores"), drawScores(item));
   return body;
 }
 

@@ -6,7 +6,7 @@ use super::drawing::{Drawing, Look};
 use super::text::{self, SMALL};
 use crate::report::term::number;
 
-/// The items whose confidence lies in one interval.
+/// The items whose score lies in one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bin {
     /// The interval's ends.
@@ -19,7 +19,7 @@ pub struct Bin {
     pub sd: f64,
 }
 
-/// How well a confidence says how often it is right.
+/// How well a score, read as a probability, says how often the answer is right.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reliability {
     /// Ascending.
@@ -31,7 +31,7 @@ pub struct Reliability {
     pub confidence: f64,
 }
 
-/// Confidence against accuracy, the gaps between them, and how many items have which confidence.
+/// A score, read as a probability, against accuracy, the gaps between them, and how many items have which score.
 pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Picture {
     const ACCURACY: Look = Look::Area("s0");
     const PERFECT: Look = Look::Line("axis", 1.5, "5 4");
@@ -42,12 +42,12 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
     let items: usize = data.bins.iter().map(|bin| bin.items).sum();
     let [ece, accuracy, confidence] = [data.ece, data.accuracy, data.confidence].map(number);
     let mut description = format!(
-        "Accuracy by confidence over {items} items. Expected calibration error {ece}, accuracy {accuracy}, mean confidence \
+        "Accuracy by score over {items} items. Expected calibration error {ece}, accuracy {accuracy}, mean score \
          {confidence}."
     );
     let subtitle = format!("{of} · n = {items} · ECE {ece} ({} bins)", data.bins.len());
     let mut drawing = Drawing::new(name, &format!("Reliability: {method}"), &subtitle);
-    let mut panel = drawing.panel(220.0, Axis::unit("confidence"), Axis::unit("accuracy"));
+    let mut panel = drawing.panel(220.0, Axis::unit("score"), Axis::unit("accuracy"));
     for bin in data.bins.iter().filter(|bin| bin.items > 0) {
         let Bin { interval: (from, to), items, confidence, accuracy, sd } = *bin;
         let middle = (from + to) / 2.0;
@@ -62,11 +62,11 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
     }
     panel.draw(PERFECT, &[(0.0, 0.0), (1.0, 1.0)]);
     if items == 0 {
-        panel.note("no items with this confidence");
+        panel.note("no items with this score");
     }
     let share = |bin: &Bin| bin.items as f64 / items.max(1) as f64;
     let max = data.bins.iter().map(share).fold(0.0, f64::max);
-    let mut panel = drawing.panel(90.0, Axis::unit("confidence"), Axis::percent("items", max));
+    let mut panel = drawing.panel(90.0, Axis::unit("score"), Axis::percent("items", max));
     for bin in &data.bins {
         panel.draw(Look::Area("s5"), &[(bin.interval.0, 0.0), (bin.interval.1, share(bin))]);
     }
@@ -74,10 +74,10 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
     panel.draw(MEAN_CONFIDENCE, &[(data.confidence, 0.0), (data.confidence, 1.0)]);
     drawing.legend(&[
         (ACCURACY, "accuracy in the bin (thin: < 10 items)".to_owned()),
-        (Look::Hatched, "gap to its mean confidence".to_owned()),
+        (Look::Hatched, "gap to its mean score".to_owned()),
         (PERFECT, "perfectly calibrated".to_owned()),
         (MEAN_ACCURACY, format!("accuracy {accuracy}")),
-        (MEAN_CONFIDENCE, format!("mean confidence {confidence}")),
+        (MEAN_CONFIDENCE, format!("mean score {confidence}")),
     ]);
     drawing.finish(description)
 }

@@ -85,7 +85,7 @@ fn scatter(name: &str, title: &str, method: &str, points: &[Point], axis: Axis, 
     let pairs: Vec<(f64, f64)> = shown.iter().map(|point| (x(point), point.ece)).collect();
     let correlation = pearson(&pairs).map(|r| format!(" · Pearson r = {r:.2} over {} points", pairs.len()));
     let correlation = correlation.unwrap_or_default();
-    let subtitle = format!("confidence: {method} · lower right is better{correlation}");
+    let subtitle = format!("score: {method} · lower right is better{correlation}");
     let mut drawing = Drawing::new(name, title, &subtitle);
     let max = pairs.iter().map(|pair| pair.1).fold(0.0, f64::max);
     let mut panel = drawing.panel(240.0, axis, Axis::to("ECE", max * 1.05));

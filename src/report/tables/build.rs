@@ -157,8 +157,9 @@ impl<'a> Scope<'a> {
         };
         let notes = vec![
             "The same scores of the same responses over equally many tokens that attention did not choose (random: any; \
-             random-digits: with a digit; random-content: no stop words; similarity: most similar to the answer) or over all \
-             tokens (none). Means over draws, each measured by itself. Paired bootstrap over items; an interval that contains \
+             random-digits: with a digit, all where there are fewer; digits-matched: the chain with its digits exchanged for \
+             as many at random; random-content: no stop words; similarity: most similar to the answer) or over all tokens \
+             (none). Means over draws, each measured by itself. Paired bootstrap over items; an interval that contains \
              0 shows no gain from attention."
                 .to_owned(),
         ];

@@ -4,7 +4,7 @@
 /// first that fits counts.
 const HEADS: &[(&str, &str, &str)] = &[
     ("Task", "", "what was asked"),
-    ("Method", "", "where the confidence comes from"),
+    ("Method", "", "where the score comes from"),
     ("Items", "", "how many questions"),
     ("Accuracy ref.", "↑", "share of right answers, graded as the paper's authors do"),
     ("Accuracy", "↑", "share of right answers, with its 95 % interval"),
@@ -21,12 +21,16 @@ const HEADS: &[(&str, &str, &str)] = &[
     ("Difference", "", "to the method that the others are compared with, paired bootstrap"),
     ("AUROC", "↑", "chance that a right answer has a higher score than a wrong one; 0.5 is a coin's"),
     ("by length", "↑", "AUROC among responses of like length"),
-    ("ECE", "↓", "expected calibration error: how far the confidence is from the share of right answers"),
-    ("Brier", "↓", "mean squared error of the confidence"),
+    (
+        "ECE",
+        "↓",
+        "expected calibration error: how far the score, read as a probability, is from the share of right answers",
+    ),
+    ("Brier", "↓", "mean squared error of the score, read as a probability"),
     ("AUPRC", "↑", "area under precision and recall"),
     ("AURC", "↓", "area under risk and coverage: wrong answers among those given, averaged over all thresholds"),
     ("PRR", "↑", "prediction rejection ratio: 1 is the best possible order of the answers, 0 a random one"),
-    ("Threshold", "", "confidence from which on an answer is given"),
+    ("Threshold", "", "score above which an answer is given"),
     ("Coverage", "↑", "share of questions that are answered"),
     ("Risk", "↓", "share of wrong answers among those given"),
     ("Setting", "", "what differs from the run's own parameters"),

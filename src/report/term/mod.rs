@@ -6,7 +6,7 @@ pub mod layout;
 pub mod sanitize;
 pub mod tokens;
 
-use crate::io::record::Calibrated;
+use crate::io::record::{Calibrated, Origin};
 use crate::uq::scores::as_shown;
 use crate::uq::{Link, Outcome, Scores};
 use colour::{Style, TermStyle, ramp};
@@ -34,6 +34,8 @@ pub struct AskReport<'a> {
     pub outcome: Option<&'a Outcome>,
     /// Where there is a calibration of the model.
     pub confidence: Option<&'a Calibrated>,
+    /// Whether the answer is withheld.
+    pub abstained: bool,
 }
 
 /// Response lines up to which the text is shown as a whole; beyond it only what is near the chain.
@@ -45,23 +47,31 @@ const MAX_LINKS: usize = 30;
 /// Columns of a token in the table.
 const TOKEN_COLUMNS: usize = 18;
 
-/// Columns of the confidence's bar.
+/// Columns of the confidence's bar, and of the labels beside it.
 const BAR: usize = 30;
+const HEADLINE: usize = 10;
 
-/// What a person can do about a number that is no probability of being right.
-pub(super) const HOW_TO_CALIBRATE: &str = "to calibrate: uqac eval --output RUN, then uqac calibrate RUN";
+/// What P is without a calibration, and what a person can do about it.
+pub const UNCALIBRATED: &str = "ranking score, not a probability; grade 50 answers and run `uqac calibrate`";
+
+/// Of an answer whose score the calibration has not seen the like of.
+pub const OUT_OF_RANGE: &str = "out of range: no answer of the calibration has such a score; it may not hold here";
+
+/// Of an answer that is withheld.
+pub const ABSTAINED: &str = "abstained: not an answer that the certified threshold covers";
 
 /// What a calibrated confidence rests on.
 pub(super) fn origin(calibrated: &Calibrated) -> String {
-    let Calibrated { items, tasks, ece, .. } = calibrated;
-    format!("calibrated on {items} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
+    let Calibrated { score, calibration: Origin { tasks, n, ece }, .. } = calibrated;
+    format!("from {score}, calibrated on {n} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
 }
 
 impl AskReport<'_> {
     /// The whole report, ended with a newline.
     pub fn render(&self, style: TermStyle) -> String {
         let Some(outcome) = self.outcome else {
-            return "No final answer was found in the response, so there is no confidence.\n".to_owned();
+            let abstained = if self.abstained { format!("{ABSTAINED}\n") } else { String::new() };
+            return format!("No final answer was found in the response, so there is no confidence.\n{abstained}");
         };
         let parts = [
             self.headline(outcome, style),
@@ -72,36 +82,37 @@ impl AskReport<'_> {
         parts.join("\n")
     }
 
+    /// The confidence with what it rests on, or P with what it is not; a bar only of a confidence that is known to hold here.
     fn headline(&self, outcome: &Outcome, style: TermStyle) -> String {
-        let p = self.value(outcome);
-        let filled = if p.is_finite() { (p.clamp(0.0, 1.0) * BAR as f64).round() as usize } else { 0 };
-        let tint = Style { colour: Some(ramp(p)), ..Style::BOLD };
-        let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
-        let number = format!("{}  {bar}", style.paint(tint, &confidence(p)));
-        let answer = one_line(&self.answer_text());
-        let answer = style.paint(Style::BOLD, &cut(answer.trim(), style.width.saturating_sub(12)));
-        let dim = |text: &str, columns| style.paint(Style::DIM, &cut(text, columns)) + "\n";
-        let label_width = if self.confidence.is_some() { 10 } else { 20 };
         let row = |label: &str, value: &str| {
-            format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:label_width$}")))
+            format!("{}  {value}\n", style.paint(Style::BOLD, &format!("{label:HEADLINE$}")))
         };
-        match self.confidence {
-            Some(calibrated) => {
-                let origin = dim(&origin(calibrated), style.width.saturating_sub(12));
-                row("confidence", &number) + &format!("{:12}{origin}", "") + &row("answer", &answer)
+        let dim = |text: &str| {
+            format!(
+                "{:HEADLINE$}  {}\n",
+                "",
+                style.paint(Style::DIM, &cut(text, style.width.saturating_sub(HEADLINE + 2)))
+            )
+        };
+        let mut out = match self.confidence {
+            None => row("UQAC P", &number(outcome.scores.p())) + &dim(UNCALIBRATED),
+            Some(found) if found.out_of_range => {
+                row("confidence", &confidence(found.value)) + &dim(OUT_OF_RANGE) + &dim(&origin(found))
             }
-            None => {
-                let least = confidence(outcome.scores["min_token_prob"]);
-                let rows =
-                    row("UQAC P, uncalibrated", &number) + &row("least token p", &least) + &row("answer", &answer);
-                rows + &dim(HOW_TO_CALIBRATE, style.width)
+            Some(found) => {
+                let filled = (found.value.clamp(0.0, 1.0) * BAR as f64).round() as usize;
+                let tint = Style { colour: Some(ramp(found.value)), ..Style::BOLD };
+                let bar = style.paint(tint, &"█".repeat(filled)) + &style.paint(Style::DIM, &"░".repeat(BAR - filled));
+                let number = format!("{}  {bar}", style.paint(tint, &confidence(found.value)));
+                row("confidence", &number) + &dim(&origin(found))
             }
+        };
+        if self.abstained {
+            out += &dim(ABSTAINED);
         }
-    }
-
-    /// The confidence: calibrated where there is a calibration.
-    pub(super) fn value(&self, outcome: &Outcome) -> f64 {
-        self.confidence.map_or_else(|| outcome.scores.p(), |calibrated| calibrated.value)
+        let answer = one_line(&self.answer_text());
+        let answer = cut(answer.trim(), style.width.saturating_sub(HEADLINE + 2));
+        out + &row("answer", &style.paint(Style::BOLD, &answer))
     }
 
     /// The answer as it stands in the text.
@@ -294,6 +305,7 @@ mod tests {
             prompt_len: 10,
             outcome: Some(&sample.outcome),
             confidence: None,
+            abstained: false,
         }
     }
 
@@ -303,10 +315,9 @@ mod tests {
     fn without_colour() {
         let sample = sample(&TOKENS, 0.87);
         let expected = "\
-UQAC P, uncalibrated  0.87  ██████████████████████████░░░░
-least token p         –
-answer                48
-to calibrate: uqac eval --output RUN, then uqac calibrate R…
+UQAC P      0.870
+            ranking score, not a probability; grade 50 answ…
+answer      48
 
 ‹chain›  «kept»  ⟦answer⟧
   ‹Carl› has 4 «marbles».
@@ -330,26 +341,41 @@ to calibrate: uqac eval --output RUN, then uqac calibrate R…
         assert!(!rendered.contains('\x1b'));
     }
 
+    fn calibrated(value: f64, out_of_range: bool) -> Calibrated {
+        let calibration = Origin { tasks: vec!["gsm8k".to_owned()], n: 400, ece: 0.0312 };
+        Calibrated { value, score: "response_prob".to_owned(), calibration, out_of_range, certified: false }
+    }
+
     #[test]
     fn a_calibrated_confidence_says_what_it_rests_on() {
-        let (score, tasks) = ("response_prob".to_owned(), vec!["gsm8k".to_owned()]);
-        let calibrated = Calibrated { value: 0.42, score, items: 400, tasks, ece: 0.0312 };
         let sample = sample(&TOKENS, 0.87);
         let wide = TermStyle { colour: false, width: 100 };
-        let rendered = AskReport { confidence: Some(&calibrated), ..report(&sample) }.render(wide);
+        let shown = |found: &Calibrated, abstained| {
+            AskReport { confidence: Some(found), abstained, ..report(&sample) }.render(wide)
+        };
         let expected = "\
 confidence  0.42  █████████████░░░░░░░░░░░░░░░░░
-            calibrated on 400 answers of gsm8k (ECE 0.031 on others)
+            from response_prob, calibrated on 400 answers of gsm8k (ECE 0.031 on others)
 answer      48
 
 ";
+        let rendered = shown(&calibrated(0.42, false), false);
         assert!(rendered.starts_with(expected), "{rendered}");
+        // no bar of a number that may not hold
+        let expected = format!("confidence  0.94\n            {OUT_OF_RANGE}\n            from response_prob,");
+        let rendered = shown(&calibrated(0.94, true), true);
+        assert!(rendered.starts_with(&expected) && rendered.contains(ABSTAINED), "{rendered}");
+        let none = AskReport { outcome: None, abstained: true, ..report(&sample) }.render(wide);
+        assert!(none.contains(ABSTAINED), "{none}");
     }
 
     #[test]
     fn with_colour() {
-        let rendered = report(&sample(&TOKENS, 0.87)).render(COLOUR);
+        let (sample, found) = (sample(&TOKENS, 0.87), calibrated(0.87, false));
+        let rendered = AskReport { confidence: Some(&found), ..report(&sample) }.render(COLOUR);
         assert!(rendered.contains("\x1b[1;38;5;185m0.87\x1b[0m"), "{rendered:?}");
+        // of what is no probability no colour that praises it
+        assert!(report(&sample).render(COLOUR).starts_with("\x1b[1mUQAC P    \x1b[0m  0.870\n"));
         // the chain by its probability, kept tokens bold, the answer inverse; the spaces before them bare
         let line = "  \x1b[4;38;5;203mCarl\x1b[0m has 4 \x1b[1;4;38;5;114mmarbles\x1b[0m.\n  So: \x1b[1;7m48\x1b[0m\n";
         assert!(rendered.contains(line), "{rendered:?}");
@@ -385,7 +411,7 @@ answer      48
         let rendered = report(&sample(&hostile, 0.5)).render(PLAIN);
         assert!(rendered.chars().all(|c| c == '\n' || !c.is_control()), "{rendered:?}");
         assert!(!rendered.contains('\u{202e}'));
-        assert!(rendered.contains("‹␛[2J›") && rendered.contains("answer                ␛[5m7"), "{rendered}");
+        assert!(rendered.contains("‹␛[2J›") && rendered.contains("answer      ␛[5m7"), "{rendered}");
     }
 
     #[test]

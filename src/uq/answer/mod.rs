@@ -25,6 +25,7 @@
 //! | currency, percent | outside of a number's span, except in `-$5`, where the sign stands before the currency |
 //! | weak numbers | in words (`x2`, `H2O`, `GPT-4`), indices and exponents (`m^2`), ordinals (`3rd`), list marks (`2. …`), versions (`1.2.3`): only where there is no other number |
 
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// A constant regular expression, its parts joined, compiled on first use.
@@ -38,11 +39,13 @@ macro_rules! pattern {
 pub(crate) use pattern;
 
 mod boxed;
+mod custom;
 mod number;
 mod phrase;
 mod reference;
 mod tokens;
 
+pub use custom::AnswerPattern;
 pub use reference::find_answer_reference;
 pub(crate) use reference::{is_space, last_box_text, last_number_text};
 pub use tokens::{tokens_of_span, tokens_of_span_reference};
@@ -79,6 +82,50 @@ impl AnswerRule {
         } else {
             Self::Auto
         }
+    }
+}
+
+/// How answers are compared with the right one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grader {
+    /// By value.
+    Number,
+    /// As mathematical expressions in LaTeX.
+    Math,
+    /// By the option's letter.
+    Choice,
+    /// As words, whatever their case and punctuation.
+    Exact,
+    /// As words somewhere in the answer, or in the response where no answer is found.
+    Contains,
+}
+
+impl Grader {
+    /// Their names.
+    pub const NAMES: &str = "number, math, choice, exact or contains";
+
+    /// How answers are found that it compares.
+    pub fn rule(self) -> AnswerRule {
+        match self {
+            Grader::Number => AnswerRule::Number,
+            Grader::Math => AnswerRule::Boxed,
+            Grader::Exact => AnswerRule::Words,
+            Grader::Choice | Grader::Contains => AnswerRule::Auto,
+        }
+    }
+}
+
+/// How the answer of a response is found.
+#[derive(Clone, Copy, Debug)]
+pub enum Finder<'a> {
+    Rule(AnswerRule),
+    Pattern(&'a AnswerPattern),
+}
+
+impl From<AnswerRule> for Finder<'_> {
+    fn from(rule: AnswerRule) -> Self {
+        Finder::Rule(rule)
     }
 }
 

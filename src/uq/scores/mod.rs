@@ -172,7 +172,7 @@ impl Scores {
         Scores(all().map(|score| Some(value(score))).collect())
     }
 
-    /// P, UQAC's confidence.
+    /// UQAC's P.
     pub fn p(&self) -> f64 {
         self["p"]
     }

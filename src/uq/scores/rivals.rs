@@ -1,9 +1,17 @@
 //! Cheap rivals from the same pass. They are not the authors': they read exact probabilities under every profile.
 
-use super::{Found, SINGLE_PASS, Score};
+use super::{Found, SINGLE_PASS, Score, mean};
+use std::ops::Range;
 
 /// Length in tokens of a window of [`lowest_window`].
 const WINDOW: usize = 64;
+
+/// Of the four parts of [`g4`]: the standard deviations of their −ln, the mean over runs R1 to R5 (`benches/evidence/tables.py`,
+/// *G4*). Frozen, as the registration of R6 needs them.
+const SPREAD: [f64; 4] = [0.925, 0.784, 2.082, 2.481];
+
+/// Least value of a part, in nats: a response without digits has none to be unsure of.
+const LEAST_PART: f64 = 1e-4;
 
 pub(super) const SCORES: &[Score] = &[
     Score {
@@ -32,10 +40,32 @@ pub(super) const SCORES: &[Score] = &[
         compute: |found| Some(lowest_window(&exact_logprobs(found))),
         ..SINGLE_PASS
     },
+    Score {
+        key: "g4",
+        name: "G4",
+        meaning: "mean of −ln of response NLL, response entropy, answer entropy, NLL of digits, each over its spread",
+        place: 1,
+        compute: |found| Some(g4(found)),
+        of_answer: true,
+        ..SINGLE_PASS
+    },
 ];
 
 fn exact_logprobs(found: &Found) -> Vec<f64> {
     found.exact_logprobs(found.span())
+}
+
+fn g4(found: &Found) -> f64 {
+    let has_digit = |at: &usize| found.response.token_text(*at).contains(|c: char| c.is_ascii_digit());
+    let nll = |positions: Vec<usize>| -found.exact_logprobs(positions.into_iter()).iter().sum::<f64>();
+    let entropy = |span: Range<usize>| span.filter_map(|at| Some(found.step_before(at)?.entropy)).sum::<f64>();
+    let parts = [
+        nll(found.span().collect()),
+        entropy(found.span()),
+        entropy(found.answer.clone()),
+        nll(found.span().filter(has_digit).collect()),
+    ];
+    mean(&parts.iter().zip(SPREAD).map(|(part, spread)| -part.max(LEAST_PART).ln() / spread).collect::<Vec<_>>())
 }
 
 /// The least mean of ln p over any window of 64 consecutive tokens (all of them where there are fewer), as a probability.

@@ -42,7 +42,7 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "p",
         name: "UQAC P",
-        meaning: "the confidence: probability of the answer, summed over the ensemble",
+        meaning: "UQAC's P: probability of the answer, summed over the ensemble",
         place: 0,
         compute: |found| Some(marginal(found.ensemble)),
         ..UQAC

@@ -15,6 +15,7 @@ use crate::engine::{Engine, EngineError, FinishReason, GenerateOptions, Generati
 use crate::eval::tasks::{Question, Task};
 use crate::model::chat::Conversation;
 use crate::model::tokenizer::TokenizerError;
+use crate::uq::answer::Finder;
 use crate::uq::pipeline::{self, Answer};
 use serde_json::Value;
 
@@ -87,9 +88,9 @@ pub struct Reading {
 impl Reading {
     pub fn of(engine: &Engine, response: &Generation, subject: &Subject) -> Result<Reading, TokenizerError> {
         let Generation { tokens, prompt_len, .. } = response;
-        let (rule, rules) = (subject.task.rule, subject.options.parameters.rules());
+        let (finder, rules) = (subject.finder(), subject.options.parameters.rules());
         let text = ResponseText::new(engine, &tokens[*prompt_len..])?;
-        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.is_cut_off(), rule, rules)?;
+        let answer = pipeline::find_in(engine, tokens, *prompt_len, response.is_cut_off(), finder, rules)?;
         Ok(Reading { finish: response.finish, text, answer })
     }
 }
@@ -105,6 +106,11 @@ pub struct Subject<'t> {
 }
 
 impl Subject<'_> {
+    /// How answers of the item are found.
+    fn finder(&self) -> Finder<'_> {
+        self.item.pattern.as_ref().map_or(self.task.rule.into(), Finder::Pattern)
+    }
+
     /// The response's answer.
     pub fn answer(&self) -> Option<&Answer> {
         self.reading.as_ref()?.answer.as_ref()

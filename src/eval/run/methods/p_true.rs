@@ -1,6 +1,6 @@
 //! P(True) (Kadavath et al. 2022, "Language Models (Mostly) Know What They Know", arXiv 2207.05221, section 3): the model is asked
 //! whether its answer is true: p = p(True) / (p(True) + p(False)), of the tokens that the answer to that begins with. Those
-//! with p > 0.01, and at least five, are counted. Input: one more turn of one token, on the response's cache.
+//! with p > 0.01, and at least twenty, are counted. Input: one more turn of one token, on the response's cache.
 
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{GenerateOptions, Generation, TracedSequence};

@@ -181,6 +181,7 @@ mod tests {
             prompt: String::new(),
             target: "1000".into(),
             grader: crate::eval::tasks::Grader::Number,
+            pattern: None,
         }
     }
 

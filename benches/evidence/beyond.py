@@ -1,0 +1,148 @@
+"""What tables.py shows beyond the registered questions, and the registered table of items without an answer."""
+import numpy as np
+from samples import SEED, auroc, feature, platt, shown
+
+# G4's parts by −ln, and the least value of one: a response without digits has none to be unsure of.
+LEAST_PART = 1e-4
+G4 = "G4, spreads of the other runs, over log P(response), AUROC"
+
+
+def text_of(sample):
+    """The response's bytes, and for each of its tokens its part of them."""
+    text = sample["resps"][0][0].encode()
+    return [text[start:end] for start, end in sample["uq"]["tokens"]["offsets"]]
+
+
+def has_digit(token):
+    return any(48 <= byte <= 57 for byte in token)
+
+
+def unanswered(run):
+    """The registered second table: items without an answer have the lowest confidence. And what P ≥ 0.9 is worth."""
+    silent = len(run.silent)
+    print(f"\n### {run.name}: with the {silent} items without an answer as the lowest\n\n| score | AUROC, answered | AUROC, all |\n| --- | --- | --- |")
+    for key in ["p", "p_sim", "p_attn", "response_prob", "min_token_prob"]:
+        scores = run.score(key)
+        among = np.isfinite(scores)
+        labels, scores = run.labels[among], scores[among]
+        lowest = np.full(silent, scores.min() - 1)
+        print(f"| {key} | {auroc(scores, labels):.3f} | {auroc(np.r_[scores, lowest], np.r_[labels, run.silent]):.3f} |")
+    high = run.probability("p") >= 0.9
+    print(f"\nP is at least 0.9 for {high.sum()} answers, of which {100 * run.labels[high].mean():.0f} % are right.")
+
+
+def same_length(run, boot):
+    """Of pairs of a right and a wrong answer whose responses differ by at most 10 % in length, how many are ranked rightly."""
+    right, wrong = np.flatnonzero(run.labels), np.flatnonzero(~run.labels)
+    lengths = run.tokens[right][:, None] / run.tokens[wrong][None, :]
+    alike = (np.maximum(lengths, 1 / lengths) <= 1.1).astype(np.float32)
+    draws = boot.counts[:2000]
+
+    def ranked(key):
+        scores = run.score(key)
+        a, b = scores[right][:, None], scores[wrong][None, :]
+        return alike * ((a > b) + 0.5 * (a == b)).astype(np.float32)
+
+    def share(won):
+        pairs = ((draws[:, right] @ alike) * draws[:, wrong]).sum(1)
+        return won.sum() / alike.sum(), ((draws[:, right] @ won) * draws[:, wrong]).sum(1) / pairs
+    (p, p_drawn), (log_p, log_p_drawn) = share(ranked("p")), share(ranked("response_prob"))
+    print(f"\n### {run.name}: pairs of like length ({int(alike.sum())})\n\nP {shown(p, p_drawn)}, log P(response) {shown(log_p, log_p_drawn)}, "
+          f"difference {shown(log_p - p, log_p_drawn - p_drawn, '+')}")
+    return {"Q1 among pairs of like length: log P(response) over P": (log_p - p, log_p_drawn - p_drawn)}
+
+
+def after_a_fit(run, boot):
+    """Q4 with an interval: every item's squared error where it is held out, averaged over 20 splits, resampled by item."""
+    errors = {key: np.zeros(len(run.labels)) for key in ["response_prob", "p"]}
+    times = np.zeros(len(run.labels))
+    scores = {key: feature(run, key) for key in errors}
+    among = np.all([np.isfinite(one) for one in scores.values()], axis=0)
+    for k in range(20):
+        split = np.random.default_rng(SEED + k).permutation(len(run.labels))
+        split = split[among[split]]
+        fit, held = split[: len(split) // 2], split[len(split) // 2:]
+        times[held] += 1
+        for key, one in scores.items():
+            errors[key][held] += (platt(one[fit], run.labels[fit])(one[held]) - run.labels[held]) ** 2
+    among &= times > 0
+    gap = (errors["response_prob"][among] - errors["p"][among]) / times[among]
+    counts = boot.counts[:, among].astype(np.float64)
+    return {"Q4: log P(response) over P, held-out Brier": (gap.mean(), counts @ gap / counts.sum(1))}
+
+
+def digits(run, boot):
+    """The product over the chain's tokens with a digit (and the answer's) beside that over as many at random, 20 draws. Returns
+    the difference of AUROCs; prints how many digits there are, and what the chain is of the response."""
+    rng = np.random.default_rng(SEED)
+    own, drawn, fewer, sizes, shares, kinds = [], [], 0, [], [], []
+    for sample in run.samples:
+        uq = sample["uq"]
+        logprobs = np.array([0.0 if one is None else one for one in uq["tokens"]["logprobs"]])
+        digit = np.array([has_digit(token) for token in text_of(sample)])
+        start, end = [position - uq["n_instr"] for position in uq["answer"]["tokens"]]
+        chain = np.array([link["row"] + 1 for link in uq["chain"] if link["from"] is not None], int)
+        pool = np.flatnonzero(digit[:start])
+        mine = chain[digit[chain]]
+        answer = logprobs[start:end].sum()
+        own.append(answer + logprobs[mine].sum())
+        picked = [rng.choice(pool, min(len(mine), len(pool)), replace=False) for _ in range(20)]
+        drawn.append([answer + logprobs[one].sum() for one in picked])
+        fewer += len(pool) < len(chain)
+        sizes.append(len(chain))
+        shares.append(len(chain) / len(logprobs))
+        kinds.append(len(mine) / max(1, len(chain)))
+    own, drawn = np.array(own), np.array(drawn).T
+    value = auroc(own, run.labels) - np.mean([auroc(one, run.labels) for one in drawn])
+    everyone = np.ones(len(own), bool)
+    resampled = boot.auroc(own, run.labels, everyone) - np.mean([boot.auroc(one, run.labels, everyone) for one in drawn], axis=0)
+    print(f"\n### {run.name}: the chain\n\n{np.mean(sizes):.1f} tokens beside the answer's, {100 * np.mean(shares):.1f} % of the response, "
+          f"{100 * np.mean(kinds):.0f} % of them with a digit; in {100 * fewer / len(own):.0f} % of the responses fewer digits than that, so "
+          f"that random-digits are all of them.\n\nDigits of the chain, less as many at random: {shown(value, resampled, '+')}")
+    return {"digits of the chain over as many at random, AUROC": (value, resampled)}
+
+
+def parts(run):
+    """−ln of response NLL, response entropy, answer entropy and NLL of the digits: [items, 4]."""
+    def of(sample):
+        scores, logprobs = sample["uq"]["scores"], sample["uq"]["tokens"]["logprobs"]
+        digit = -sum(logprob for token, logprob in zip(text_of(sample), logprobs) if logprob is not None and has_digit(token))
+        return [-scores["response_logprob"], -scores["predictive_entropy"], -scores["answer_entropy"], digit]
+    return -np.log(np.maximum([of(sample) for sample in run.samples], LEAST_PART))
+
+
+def g4(runs, boots):
+    """G4, each part over its standard deviation in the other runs; the frozen constants are those of all."""
+    if len(runs) < 2:
+        return [{} for _ in runs]
+    found = [parts(run) for run in runs]
+    spreads = np.array([one.std(axis=0) for one in found])
+    print("\n## G4\n\nStandard deviations of the parts' −ln, mean over runs: " + ", ".join(f"{sd:.3f}" for sd in spreads.mean(axis=0)))
+    print("\n| run | G4 | log P(response) | difference [95 %] |\n| --- | --- | --- | --- |")
+    asked = []
+    for i, (run, boot) in enumerate(zip(runs, boots)):
+        scores = (found[i] / np.delete(spreads, i, axis=0).mean(axis=0)).mean(axis=1)
+        base, everyone = run.score("response_prob"), np.ones(len(scores), bool)
+        value = auroc(scores, run.labels) - auroc(base, run.labels)
+        resampled = boot.auroc(scores, run.labels, everyone) - boot.auroc(base, run.labels, everyone)
+        print(f"| {run.name} | {auroc(scores, run.labels):.3f} | {auroc(base, run.labels):.3f} | {shown(value, resampled, '+')} |")
+        asked.append({G4: (value, resampled)})
+    return asked
+
+
+def family(runs, asked):
+    """Holm's correction over all tests of Q2 together."""
+    found = []
+    for run, answers in zip(runs, asked):
+        for question, (difference, resampled) in answers.items():
+            if question.startswith("Q2: "):
+                resampled = resampled[np.isfinite(resampled)]
+                tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
+                found.append((min(1, 2 * (tail + 1) / (len(resampled) + 1)), f"{run.name}, {question[4:]}", difference))
+    found.sort()
+    print(f"\n## Holm's correction over all {len(found)} tests of Q2\n\n| test | difference | p | corrected |\n| --- | --- | --- | --- |")
+    corrected = 0
+    for i, (p, name, difference) in enumerate(found):
+        corrected = max(corrected, min(1, p * (len(found) - i)))
+        if corrected < 0.05:
+            print(f"| {name} | {difference:+.3f} | {p:.4f} | {corrected:.4f} |")
