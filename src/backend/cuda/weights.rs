@@ -115,7 +115,7 @@ fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
     (f32::from(f16::MAX) / max).log2().floor().clamp(-100.0, 100.0).exp2()
 }
 
-/// What all layers of a model have in common on this device.
+/// Of a model that is refused because its layers are not all alike.
 pub const LAYERS_DIFFER: &str =
     "layers of different head sizes or with inputs, factors or shared keys and values: use --device cpu";
 
