@@ -51,6 +51,14 @@ pub struct LayerSpec {
     pub experts: bool,
     /// Tokens are mixed by [`ModelSpec::delta_net`] instead of attention.
     pub delta_net: bool,
+    pub head_dim: usize,
+    pub num_key_value_heads: usize,
+    pub intermediate_size: usize,
+    /// The layer whose cached keys and values it attends to: itself, or an earlier one of the same sizes (`num_kv_shared_layers`).
+    /// Where that is another, it has no keys and values of its own.
+    pub kv_layer: usize,
+    /// Its values are its keys before norm and rotation (`attention_k_eq_v`).
+    pub keys_are_values: bool,
 }
 
 /// Gated delta nets (arXiv 2412.06464), layers whose memory of the tokens before is a state of fixed size: a matrix for each value
@@ -74,6 +82,15 @@ impl DeltaNetSpec {
     }
 }
 
+/// Per-layer embeddings: every layer adds an input of its own to the residual stream, made of the token and its embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerInputSpec {
+    /// `hidden_size_per_layer_input`
+    pub hidden_size: usize,
+    /// `vocab_size_per_layer_input`: tokens that have one.
+    pub vocab_size: usize,
+}
+
 /// A mixture of experts: every token goes through those of the highest router probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertSpec {
@@ -93,6 +110,7 @@ pub struct ModelSpec {
     pub architecture: String,
     pub hidden_size: usize,
     pub num_attention_heads: usize,
+    /// This and the next two are those of most layers; [`LayerSpec`] has each one's.
     pub num_key_value_heads: usize,
     pub head_dim: usize,
     pub intermediate_size: usize,
@@ -115,6 +133,8 @@ pub struct ModelSpec {
     /// gate, up and down have a bias (`mlp_bias`).
     pub mlp_bias: bool,
     pub qk_norm: QkNorm,
+    /// Each head of the values is normed, without weights (Gemma 4).
+    pub value_norm: bool,
     pub norms: Norms,
     /// Factor on a block's output before it joins the residual stream (`residual_multiplier`); 1 in most.
     pub residual_multiplier: f32,
@@ -138,6 +158,9 @@ pub struct ModelSpec {
     pub experts: Option<ExpertSpec>,
     /// Of the layers that are such; at least one layer is not.
     pub delta_net: Option<DeltaNetSpec>,
+    pub layer_input: Option<LayerInputSpec>,
+    /// The residual stream after each layer has a factor, which the files hold (`layer_scalar`).
+    pub layer_scalar: bool,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
@@ -169,7 +192,12 @@ impl ModelSpec {
         read::of_config(Path::new(read::CONFIG), config)
     }
 
-    /// The layers that have attention. Caches, the trace and ids of heads (l·H + h) count these alone: l is a layer's place among
+    /// The last layer that keeps something of a sequence, keys and values or a state: rows that nobody reads end there.
+    pub fn last_memory(&self) -> Option<usize> {
+        (0..self.layers.len()).rfind(|index| self.layers[*index].delta_net || self.layers[*index].kv_layer == *index)
+    }
+
+    /// The layers that have attention. The trace and ids of heads (l·H + h) count these alone: l is a layer's place among
     /// them, which is its index in models whose layers all have it.
     pub fn attention_layers(&self) -> impl Iterator<Item = usize> {
         (0..self.layers.len()).filter(|layer| !self.layers[*layer].delta_net)
@@ -183,6 +211,28 @@ impl ModelSpec {
     /// L · H, the number of attention heads of the whole model.
     pub fn total_heads(&self) -> usize {
         self.attention_layers().count() * self.num_attention_heads
+    }
+
+    /// The largest of some size of the layers.
+    pub fn widest(&self, size: impl Fn(&LayerSpec) -> usize) -> usize {
+        self.layers.iter().map(size).max().unwrap_or(0)
+    }
+
+    /// Layers that cache keys and values of their own, with their indices.
+    pub fn cached_layers(&self) -> impl Iterator<Item = (usize, &LayerSpec)> {
+        self.layers.iter().enumerate().filter(|(index, layer)| layer.kv_layer == *index && !layer.delta_net)
+    }
+
+    /// The rotation of each of [`ModelSpec::rope`].
+    pub fn rotations(&self) -> Vec<Rotation> {
+        let head_dim =
+            |table: usize| self.layers.iter().find(|l| l.rope == table).map_or(self.head_dim, |l| l.head_dim);
+        self.rope.iter().enumerate().map(|(table, rope)| rope.rotation(head_dim(table))).collect()
+    }
+
+    /// Tokens that can be read: those with an embedding, and where layers have inputs, with one of these too.
+    pub fn readable_tokens(&self) -> usize {
+        self.layer_input.map_or(self.vocab_size, |input| input.vocab_size.min(self.vocab_size))
     }
 
     /// Query heads that share one key/value head.

@@ -2,13 +2,15 @@
 //! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
 
 mod delta_net;
+mod layer_input;
 
-use super::config::{ExpertSpec, Norms, QkNorm, head_order};
+use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
 use crate::files;
 pub use delta_net::DeltaNetWeights;
 use delta_net::Mixer;
 use half::{bf16, f16};
+pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -208,15 +210,17 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub input_norm: Option<V>,
     /// `[num_attention_heads · head_dim, hidden_size]`
     pub q: M,
-    /// `[num_key_value_heads · head_dim, hidden_size]`, both.
-    pub k: M,
-    pub v: M,
+    /// `[num_key_value_heads · head_dim, hidden_size]`, both; none in a layer that attends to another's, and no v where keys are values.
+    pub k: Option<M>,
+    pub v: Option<M>,
     pub q_bias: Option<V>,
     pub k_bias: Option<V>,
     pub v_bias: Option<V>,
     /// `[head_dim]`, or `[heads · head_dim]` of each, by [`ModelSpec::qk_norm`].
     pub q_norm: Option<V>,
     pub k_norm: Option<V>,
+    /// `[head_dim]`, of values that are normed: such that nothing is multiplied.
+    pub v_norm: Option<V>,
     /// `[hidden_size, num_attention_heads · head_dim]`
     pub o: M,
     pub o_bias: Option<V>,
@@ -239,6 +243,9 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub down_bias: Option<V>,
     /// `[hidden_size]`, of the feed-forward network's output, as `post_attention_norm`.
     pub post_feed_forward_norm: Option<V>,
+    pub input: Option<LayerInput<M, V>>,
+    /// Factor on the residual stream after the layer.
+    pub scalar: f32,
 }
 
 /// A feed-forward network: down (act(gate x) ⊙ up x).
@@ -256,6 +263,7 @@ pub struct Expert<M = Weight> {
 pub struct Weights {
     /// `[vocab_size, hidden_size]`
     pub embedding: Weight,
+    pub layer_inputs: Option<LayerInputs>,
     pub layers: Vec<LayerWeights>,
     /// `[hidden_size]`
     pub final_norm: Vec<f32>,
@@ -292,14 +300,16 @@ impl Weights {
         };
         let layers = (0..spec.layers.len()).map(|l| layer_weights(&index, spec, l)).collect::<Result<_, _>>()?;
         let final_norm = index.vector(&index.text("norm.weight"), &[hidden])?;
-        Ok(Weights { embedding, layers, final_norm, head, warnings })
+        let layer_inputs = spec.layer_input.map(|input| LayerInputs::read(&index, spec, input)).transpose()?;
+        Ok(Weights { embedding, layer_inputs, layers, final_norm, head, warnings })
     }
 
     /// Every matrix once (a tied head is not named again).
     pub fn matrices(&self) -> Vec<&Weight> {
         let layers = self.layers.iter().flat_map(|l| l.products().chain(l.small()));
         let head = (self.head.name != self.embedding.name).then_some(&self.head);
-        std::iter::once(&self.embedding).chain(layers).chain(head).collect()
+        let inputs = self.layer_inputs.iter().flat_map(|inputs| [&inputs.embedding, &inputs.projection]);
+        std::iter::once(&self.embedding).chain(inputs).chain(layers).chain(head).collect()
     }
 
     /// Bytes of all matrices in their files.
@@ -307,7 +317,7 @@ impl Weights {
         self.matrices().iter().map(|w| w.byte_len()).sum()
     }
 
-    /// Bytes that one decode step reads, where a matrix has `bytes`: all but the embedding, of which it reads a row, and the
+    /// Bytes that one decode step reads, where a matrix has `bytes`: all but the embeddings, of which it reads a row, and the
     /// experts that are not chosen.
     pub fn bytes_per_token(&self, spec: &ModelSpec, bytes: impl Fn(&Weight) -> usize) -> usize {
         let layer = |l: &LayerWeights| {
@@ -316,7 +326,8 @@ impl Weights {
             let idle = spec.experts.filter(|_| l.router.is_some()).map_or(0, |e| e.num_experts - e.num_experts_per_tok);
             all - idle * l.experts.first().map_or(0, expert)
         };
-        self.layers.iter().map(layer).sum::<usize>() + bytes(&self.head)
+        let inputs = self.layer_inputs.as_ref().map_or(0, |inputs| bytes(&inputs.projection));
+        self.layers.iter().map(layer).sum::<usize>() + bytes(&self.head) + inputs
     }
 
     /// Looks for NaN and infinity in every matrix: the explanation of a pass that was not finite. Reads all weights.
@@ -335,8 +346,9 @@ impl Weights {
 }
 
 fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights, ModelError> {
-    let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
-    let (q_rows, kv_rows) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
+    let LayerSpec { head_dim, num_key_value_heads, intermediate_size: inner, kv_layer, .. } = spec.layers[layer];
+    let hidden = spec.hidden_size;
+    let (q_rows, kv_rows) = (spec.num_attention_heads * head_dim, num_key_value_heads * head_dim);
     let name = |part: &str| index.text(&format!("layers.{layer}.{part}"));
     let matrix = |part: &str, rows, width| index.matrix(&name(&format!("{part}.weight")), rows, width);
     let vector = |present: bool, part: &str, width| present.then(|| index.vector(&name(part), &[width])).transpose();
@@ -366,19 +378,22 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
             (Some(router), experts(index, &name("mlp.experts"), spec, hidden)?)
         }
     };
+    let has_k = kv_layer == layer;
+    let has_v = has_k && !spec.layers[layer].keys_are_values;
     let attention = || -> Result<Mixer, ModelError> {
-        let (k, v) = (qkv(q_rows, K, kv_rows)?, qkv(q_rows + kv_rows, V, kv_rows)?);
+        let k = has_k.then(|| qkv(q_rows, K, kv_rows)).transpose()?;
+        let v = has_v.then(|| qkv(q_rows + kv_rows, V, kv_rows)).transpose()?;
         let o = matrix("self_attn.o_proj", hidden, q_rows)?;
         if !spec.output_gate {
-            return Ok(([qkv(0, Q, q_rows)?, k, v, o], None, None));
+            return Ok((qkv(0, Q, q_rows)?, k, v, o, None, None));
         }
         let both = qkv(0, Q, 2 * q_rows)?;
-        let gate = both.gathered(name("self_attn.q_proj.gate"), half_of_heads(2 * q_rows, spec.head_dim, 1));
-        let q = both.gathered(both.name.clone(), half_of_heads(2 * q_rows, spec.head_dim, 0));
-        Ok(([q, k, v, o], Some(gate), None))
+        let gate = both.gathered(name("self_attn.q_proj.gate"), half_of_heads(2 * q_rows, head_dim, 1));
+        let q = both.gathered(both.name.clone(), half_of_heads(2 * q_rows, head_dim, 0));
+        Ok((q, k, v, o, Some(gate), None))
     };
     let delta_net = spec.delta_net.filter(|_| spec.layers[layer].delta_net);
-    let ([q, k, v, o], output_gate, delta_net) = match delta_net {
+    let (q, k, v, o, output_gate, delta_net) = match delta_net {
         None => attention()?,
         Some(net) => delta_net::read(index, &name("linear_attn"), &net, hidden)?,
     };
@@ -386,7 +401,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let mut q_bias = bias(spec.qkv_bias && attends, Q, q_rows * if gated { 2 } else { 1 })?;
     let mut output_gate_bias = None;
     if let Some(both) = q_bias.as_mut().filter(|_| gated) {
-        let half = |which| half_of_heads(both.len(), spec.head_dim, which).into_iter().map(|i| both[i]).collect();
+        let half = |which| half_of_heads(both.len(), head_dim, which).into_iter().map(|i| both[i]).collect();
         (output_gate_bias, *both) = (Some(half(1)), half(0));
     }
     let (before, after) = (spec.norms != Norms::After, spec.norms != Norms::Before);
@@ -394,19 +409,21 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let feed_forward_norm = if after { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
     let (q_norm, k_norm) = match spec.qk_norm {
         QkNorm::Whole => (q_rows, kv_rows),
-        QkNorm::None | QkNorm::Head => (spec.head_dim, spec.head_dim),
+        QkNorm::None | QkNorm::Head => (head_dim, head_dim),
     };
     let has_qk_norm = spec.qk_norm != QkNorm::None && attends;
+    let scalar = vector(spec.layer_scalar, "layer_scalar", 1)?;
     let mut weights = LayerWeights {
         input_norm: norm(before, "input_layernorm", hidden)?,
         q,
         k,
         v,
         q_bias,
-        k_bias: bias(spec.qkv_bias && attends, K, kv_rows)?,
-        v_bias: bias(spec.qkv_bias && attends, V, kv_rows)?,
+        k_bias: bias(spec.qkv_bias && attends && has_k, K, kv_rows)?,
+        v_bias: bias(spec.qkv_bias && attends && has_v, V, kv_rows)?,
         q_norm: norm(has_qk_norm, "self_attn.q_norm", q_norm)?,
-        k_norm: norm(has_qk_norm, "self_attn.k_norm", k_norm)?,
+        k_norm: norm(has_qk_norm && has_k, "self_attn.k_norm", k_norm)?,
+        v_norm: spec.value_norm.then(|| vec![1.0 - spec.norm_weight_offset; head_dim]),
         o,
         o_bias: bias(spec.output_bias && attends, "self_attn.o_proj", hidden)?,
         output_gate,
@@ -421,10 +438,12 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         up_bias: bias(spec.mlp_bias, "mlp.up_proj", inner)?,
         down_bias: bias(spec.mlp_bias, "mlp.down_proj", hidden)?,
         post_feed_forward_norm: norm(after, "post_feedforward_layernorm", hidden)?,
+        input: spec.layer_input.map(|input| LayerInput::read(index, &name(""), hidden, input)).transpose()?,
+        scalar: scalar.map_or(1.0, |scalar| scalar[0]),
     };
     let turning = spec.rope[spec.layers[layer].rope].rotary_dim;
-    if attends && turning > 0 && turning < spec.head_dim {
-        weights.reorder_heads(&head_order(spec.head_dim, turning));
+    if attends && turning > 0 && turning < head_dim {
+        weights.reorder_heads(&head_order(head_dim, turning));
     }
     Ok(weights)
 }
@@ -470,7 +489,9 @@ impl LayerWeights {
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
         let shared = self.shared_expert.iter().map(|(expert, _)| expert);
         let experts = self.experts.iter().chain(shared).flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
-        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(&self.output_gate).chain(experts)
+        let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
+        let optional = self.k.iter().chain(&self.v).chain(&self.output_gate);
+        [&self.q, &self.o].into_iter().chain(optional).chain(experts).chain(input)
     }
 
     /// Puts the components of every query and key in another order, the same for both, which their products do not see.
@@ -483,7 +504,7 @@ impl LayerWeights {
             }
         };
         [&mut self.q_bias, &mut self.k_bias, &mut self.q_norm, &mut self.k_norm].into_iter().for_each(vector);
-        [&mut self.q, &mut self.k].into_iter().for_each(|w| *w = w.reordered(order));
+        std::iter::once(&mut self.q).chain(&mut self.k).for_each(|w| *w = w.reordered(order));
     }
 }
 

@@ -17,7 +17,17 @@ pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", 
 
 /// Golden models whose entropies were not made by the method's weights (a row's own token has one, and γ begins there): of
 /// these only what the model predicts is compared. `tests/data/tiny_families.jsonl` has entropies of the same families.
-const PREDICTIONS: [&str; 7] = ["gemma1", "gemma3_multimodal", "mistral", "smollm3", "olmo2", "qwen3moe", "qwen3_5"];
+const PREDICTIONS: [&str; 9] = [
+    "gemma1",
+    "gemma3_multimodal",
+    "gemma4_small",
+    "gemma4_large",
+    "mistral",
+    "smollm3",
+    "olmo2",
+    "qwen3moe",
+    "qwen3_5",
+];
 
 /// A model with its results.
 pub struct Family {
@@ -62,7 +72,8 @@ pub fn families() -> Vec<Family> {
 
 /// Those that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = Family> {
-    families().into_iter().filter(|family| !["moe", "qwen3_5"].iter().any(|name| family.name.contains(name)))
+    let cpu = ["moe", "gemma4", "qwen3_5"];
+    families().into_iter().filter(move |family| !cpu.iter().any(|other| family.name.contains(other)))
 }
 
 /// Writes the weights that `tests/peers/tiny_families.py` gives to transformers, where it says so.

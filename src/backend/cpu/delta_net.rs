@@ -80,19 +80,13 @@ impl CpuBackend {
     pub(super) fn project_delta_net(&mut self, layer: usize, net: &DeltaNetSpec) {
         let (weights, terms, place) = (self.weights.clone(), self.terms(Output::Values), self.spec.place(layer));
         let l = &weights.layers[layer];
-        let (Some(w), Some(gate)) = (&l.delta_net, &l.output_gate) else { return };
+        let (Some(w), Some(gate), Some(w_k), Some(w_v)) = (&l.delta_net, &l.output_gate, &l.k, &l.v) else { return };
         let (isa, n, pool, pass) = (self.options.isa, self.pass.rows.len(), &self.pool, &mut self.pass);
         let (delta, widths) = (&mut pass.delta, net.widths());
         let [q, k, v] = &mut delta.raw;
         let mut jobs = Vec::with_capacity(6);
-        let outputs = [
-            (&l.q, q),
-            (&l.k, k),
-            (&l.v, v),
-            (gate, &mut pass.output_gate),
-            (&w.a, &mut delta.a),
-            (&w.b, &mut delta.b),
-        ];
+        let outputs =
+            [(&l.q, q), (w_k, k), (w_v, v), (gate, &mut pass.output_gate), (&w.a, &mut delta.a), (&w.b, &mut delta.b)];
         for (w, y) in outputs {
             y.resize(n * w.rows, 0.0);
             jobs.push(Job { w: self.packed.matrix(w), bias: None, y, y_stride: w.rows });

@@ -6,6 +6,7 @@ mod delta_net;
 mod experts;
 mod input_rounding;
 mod layer;
+mod layer_input;
 pub mod matmul;
 pub mod norm;
 mod packed;
@@ -21,7 +22,7 @@ use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Prediction, SequenceId, Step, TraceOptions,
     WeightFormat,
 };
-use crate::model::config::Rotation;
+use crate::model::config::{LayerSpec, Rotation};
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
@@ -93,7 +94,7 @@ impl CpuBackend {
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, options: CpuOptions) -> CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if options.threads == 0 { cores } else { options.threads };
-        let rotations = spec.rope.iter().map(|rope| rope.rotation(spec.head_dim)).collect();
+        let rotations = spec.rotations();
         let pool = ThreadPool::new(threads);
         CpuBackend {
             packed: Packed::new(&weights, options.weights, &pool),
@@ -128,19 +129,20 @@ impl CpuBackend {
     fn accumulate(&self, cache: &KvCache, selected: &Selected, row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
         let (place, head) = (selected.head as usize / heads, selected.head as usize % heads);
-        let traced = RowHead { head, query: selected.query, max: selected.max, sum: selected.sum };
-        attention::accumulate_row(self.options.isa, &self.shape(place), cache, &traced, row);
+        let shape = self.shape(self.spec.attention_layers().nth(place).unwrap_or_default());
+        let query = &selected.query[..shape.head_dim];
+        let traced = RowHead { head, query, max: selected.max, sum: selected.sum };
+        attention::accumulate_row(self.options.isa, &shape, cache, &traced, row);
     }
 
-    /// Of the layer at this place among those with attention.
-    fn shape(&self, place: usize) -> AttentionShape {
-        let layer = self.spec.attention_layers().nth(place).unwrap_or_default();
+    fn shape(&self, layer: usize) -> AttentionShape {
+        let LayerSpec { head_dim, num_key_value_heads, window, kv_layer, .. } = self.spec.layers[layer];
         AttentionShape {
-            layer: place,
+            layer: kv_layer,
             heads: self.spec.num_attention_heads,
-            kv_heads: self.spec.num_key_value_heads,
-            head_dim: self.spec.head_dim,
-            window: self.spec.layers[layer].window,
+            kv_heads: num_key_value_heads,
+            head_dim,
+            window,
             softcap: self.spec.attn_logit_softcapping,
             gamma: self.options.gamma,
         }
@@ -176,11 +178,12 @@ impl Backend for CpuBackend {
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
         let s = &self.spec;
         let (k, v) = (self.options.k_cache, self.options.v_cache);
-        let layers = s.attention_layers().count();
+        let mut layers = vec![(0, 0); s.layers.len()];
+        s.cached_layers().for_each(|(index, layer)| layers[index] = (layer.num_key_value_heads, layer.head_dim));
         let sequence = Sequence {
-            cache: KvCache::new(layers, s.num_key_value_heads, s.head_dim, k, v),
-            states: s.delta_net.as_ref().map(|net| States::new(net, s.layers.len() - layers)),
-            trace: trace.map(|options| Trace::new(options, s.head_dim, s.hidden_size)),
+            cache: KvCache::new(layers.into_iter(), k, v),
+            states: s.delta_net.as_ref().map(|net| States::new(net, s.layers.len() - s.attention_layers().count())),
+            trace: trace.map(|options| Trace::new(options, s.widest(|layer| layer.head_dim), s.hidden_size)),
         };
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
         if free == self.sequences.len() {
@@ -248,8 +251,9 @@ impl Backend for CpuBackend {
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
         let (spec, rows) = (&self.spec, pass.rows);
-        if let Some(bad) = rows.iter().find(|r| r.token as usize >= spec.vocab_size) {
-            return Err(BackendError::TokenRange { token: bad.token, vocab_size: spec.vocab_size });
+        let (vocab_size, query_width) = (spec.readable_tokens(), spec.widest(|layer| layer.head_dim));
+        if let Some(bad) = rows.iter().find(|r| r.token as usize >= vocab_size) {
+            return Err(BackendError::TokenRange { token: bad.token, vocab_size });
         }
         if spec.delta_net.is_some() {
             self.begin_delta_nets(rows, pass.record)?;
@@ -259,7 +263,7 @@ impl Backend for CpuBackend {
             let sequence = sequences[row.sequence.0].as_mut()?;
             sequence.cache.reserve(row.position + 1);
             let options = sequence.trace.as_ref()?.options();
-            (pass.record && row.position >= options.first_row).then(|| Selection::new(options))
+            (pass.record && row.position >= options.first_row).then(|| Selection::new(options, query_width))
         });
         let selections = selections.collect();
         self.pass.begin(spec, pass, selections);
@@ -356,11 +360,11 @@ impl Backend for CpuBackend {
     }
 
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
-        let (pass, spec, shape) = (&self.pass, &self.spec, self.shape(self.spec.place(layer)));
+        let (pass, spec, shape) = (&self.pass, &self.spec, self.shape(layer));
         let row = &pass.rows[pass.index(0)?];
         let mut sum = vec![0.0; row.position + 1];
         let Some(Sequence { cache, .. }) = self.sequence(row.sequence) else { return Ok(sum) };
-        let queries = pass.q.chunks_exact(spec.head_dim);
+        let queries = pass.q.chunks_exact(shape.head_dim);
         for (head, (query, state)) in queries.zip(&pass.states).take(spec.num_attention_heads).enumerate() {
             let head = RowHead { head, query, max: state.softmax.max, sum: state.softmax.sum };
             attention::add_row(self.options.isa, &shape, cache, &head, &mut sum);

@@ -42,7 +42,10 @@ impl Model {
             let softplus = if time > 20.0 { time } else { time.exp().ln_1p() };
             ((-f64::from(net.a_log[head]).exp() * softplus).exp(), sigmoid(b[head].into()))
         });
-        Some(Input { rates: rates.collect(), qkv: [&w.q, &w.k, &w.v].map(|w| self.linear(w, None, h)) })
+        Some(Input {
+            rates: rates.collect(),
+            qkv: [Some(&w.q), w.k.as_ref(), w.v.as_ref()].map(|w| w.map_or_else(Vec::new, |w| self.linear(w, None, h))),
+        })
     }
 
     /// The memory's answers in a row, `[num_value_heads, d_v]`. One that has seen other rows than those before begins anew.

@@ -19,8 +19,8 @@ pub struct DeltaNetWeights<M = Weight, V = Vec<f32>> {
     pub norm: V,
 }
 
-/// What [`LayerWeights`] has in attention's place: q, k, v, o, the gate and the rest.
-pub(super) type Mixer = ([Weight; 4], Option<Weight>, Option<DeltaNetWeights>);
+/// What [`LayerWeights`] has in attention's place: q, k, v, o, the gate, and the rest of a delta net.
+pub(super) type Mixer = (Weight, Option<Weight>, Option<Weight>, Weight, Option<Weight>, Option<DeltaNetWeights>);
 
 /// Those of the layer whose tensors have `name` before them.
 pub(super) fn read(index: &TensorIndex, name: &str, net: &DeltaNetSpec, hidden: usize) -> Result<Mixer, ModelError> {
@@ -46,7 +46,7 @@ pub(super) fn read(index: &TensorIndex, name: &str, net: &DeltaNetSpec, hidden: 
         conv: [conv_q, conv_k, conv_v],
         norm: vector("norm.weight", net.value_head_dim)?,
     };
-    Ok(([q, k, values, o], Some(matrix("in_proj_z", v, hidden)?), Some(delta_net)))
+    Ok((q, Some(k), Some(values), o, Some(matrix("in_proj_z", v, hidden)?), Some(delta_net)))
 }
 
 impl LayerWeights {
