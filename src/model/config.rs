@@ -156,7 +156,7 @@ pub struct ModelSpec {
     /// `num_hidden_layers` of them.
     pub layers: Vec<LayerSpec>,
     pub experts: Option<ExpertSpec>,
-    /// Of the layers that are such; at least one layer is not.
+    /// Of the layers that are such, some but not all.
     pub delta_net: Option<DeltaNetSpec>,
     pub layer_input: Option<LayerInputSpec>,
     /// The residual stream after each layer has a factor, which the files hold (`layer_scalar`).
@@ -343,6 +343,7 @@ mod tests {
         assert_eq!((s.place(7), s.place(6), s.total_heads()), (1, 5, 2 * 16));
         assert_eq!((s.rope[0].rotary_dim, s.norm_weight_offset, s.output_gate), (64, 1.0, true));
         assert_eq!(s.delta_net.unwrap().widths(), [2048, 2048, 4096]);
+        assert_eq!(qwen(|c| c["full_attention_interval"] = json!(1)).unwrap().delta_net, None);
         assert_eq!(qwen(|c| c["full_attention_interval"] = json!(2)).unwrap().attention_layers().count(), 4);
         let refused = |edit, end: &str| {
             let message = qwen(edit).unwrap_err().to_string();
