@@ -84,7 +84,7 @@ fn shape() -> AttentionShape {
 }
 
 fn cache(positions: usize) -> KvCache {
-    let mut cache = KvCache::new(1, KV_HEADS, HEAD_DIM, DType::F32, DType::F32);
+    let mut cache = KvCache::new([(KV_HEADS, HEAD_DIM)].into_iter(), DType::F32, DType::F32);
     cache.reserve(positions);
     let width = KV_HEADS * HEAD_DIM;
     let part = |start: usize| (start..start + width).map(|i| 0.3 * noise(i)).collect::<Vec<f32>>();
@@ -129,7 +129,7 @@ fn selection(c: &mut Criterion) {
     let states: Vec<HeadState> = (0..24 * HEADS).map(state).collect();
     c.bench_function("selection, 16 of 336 heads", |b| {
         b.iter(|| {
-            let mut selection = Selection::new(options);
+            let mut selection = Selection::new(options, HEAD_DIM);
             states.iter().zip(0..).for_each(|(state, head)| selection.offer(head, state, &query));
             black_box(selection);
         });

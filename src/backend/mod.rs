@@ -197,7 +197,7 @@ pub struct Pass<'a> {
     /// Whether the rows are recorded in their sequences' traces.
     pub record: bool,
     /// Rows (indices into `rows`) whose final hidden state is read, by [`Backend::predict`] or [`Backend::hidden`]. Of
-    /// the others only keys, values and the trace are needed: a backend may leave them out after the last layer's keys and values.
+    /// the others only keys, values and the trace are needed: a backend may leave them out after the last keys and values.
     pub wanted: &'a dyn Fn(usize) -> bool,
 }
 
@@ -225,7 +225,7 @@ pub trait Operations {
     /// x += (norm of) W_o · attention.
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError>;
 
-    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)).
+    /// x += (norm of) W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x)); then, where layers have inputs, the layer's own.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError>;
 
     /// Ends the pass: the final norm, and the recorded rows' entries in the trace. A hidden state that is not finite is an
@@ -371,10 +371,10 @@ pub trait Backend: Operations {
     /// Bytes that one sequence of this many positions will take, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let (spec, (k, v)) = (self.spec(), self.cache_types());
-        let elements = spec.layers.len() * spec.num_key_value_heads * spec.head_dim;
+        let elements: usize = spec.cached_layers().map(|(_, layer)| layer.num_key_value_heads * layer.head_dim).sum();
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
         let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
-        let row = 4 * (trace.heads * (6 + spec.head_dim) + spec.hidden_size) + heads;
+        let row = 4 * (trace.heads * (6 + spec.widest(|layer| layer.head_dim)) + spec.hidden_size) + heads;
         let cache_row = elements * (k.size() + v.size());
         // a sum in f64 and the last row in f32
         let sums = if trace.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };

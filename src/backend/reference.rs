@@ -13,8 +13,8 @@ use super::{
     SequenceId,
 };
 use super::{Step, TokenLogprob, TraceOptions};
-use crate::model::config::{Activation, ExpertSpec, QkNorm, Rotation};
-use crate::model::weights::{Expert, Weight};
+use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};
+use crate::model::weights::{Expert, LayerInput, Weight};
 use crate::model::{ModelSpec, Weights};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 
@@ -27,7 +27,7 @@ pub struct ReferenceBackend {
     pass: Vec<PassRow>,
 }
 
-/// Keys (normed and rotated) or values by (layer, position), each `[G, head_dim]`.
+/// Keys (normed and rotated) or values by (layer, position), each `[G, head_dim]`, of the layers that have their own.
 type Cache = HashMap<(usize, usize), Vec<f32>>;
 
 /// A sequence's KV cache, and its trace by position.
@@ -59,6 +59,8 @@ struct PassRow {
     options: Option<TraceOptions>,
     /// Residual stream, in the end the final hidden state: `[hidden_size]`
     x: Vec<f32>,
+    /// Of the layers, where they have inputs: `[L, hidden_size_per_layer_input]`
+    inputs: Vec<f32>,
     /// Normed and rotated: `[H, head_dim]`
     queries: Vec<f32>,
     /// What the heads took from the values: `[H, head_dim]`
@@ -79,22 +81,26 @@ impl Operations for ReferenceBackend {
     fn embed(&mut self) -> Result<(), BackendError> {
         let (embedding, n) = (self.model.weights.embedding.elements(), self.model.spec.hidden_size);
         let scale = self.model.spec.embedding_scale.unwrap_or(1.0);
-        for PassRow { row, x, .. } in &mut self.pass {
+        for PassRow { row, x, inputs, .. } in &mut self.pass {
             *x = (row.token as usize * n..).take(n).map(|i| embedding.get(i) * scale).collect();
+            *inputs = self.model.layer_inputs(row.token, x);
         }
         Ok(())
     }
 
-    /// q, k, v = W norm(x) + b; q and k are rotated; k and v go to the cache.
+    /// q, k, v = W norm(x) + b; q and k are rotated; k and v go to the cache. A layer that attends to another's keys and values
+    /// has q alone, and v may be k before its norm.
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         for PassRow { row, x, queries, options, layers, .. } in &mut self.pass {
             layers.extend(options.filter(|options| options.layer_means).map(|_| x.clone()));
             let h = model.norm_or_copy(x, w.input_norm.as_deref());
             let q = model.linear(&w.q, w.q_bias.as_deref(), &h);
-            let k = model.linear(&w.k, w.k_bias.as_deref(), &h);
-            let v = model.linear(&w.v, w.v_bias.as_deref(), &h);
             *queries = model.rotate(layer, row.position, q, w.q_norm.as_deref());
+            let Some(k) = &w.k else { continue };
+            let k = model.linear(k, w.k_bias.as_deref(), &h);
+            let mut v = w.v.as_ref().map_or_else(|| k.clone(), |v| model.linear(v, w.v_bias.as_deref(), &h));
+            model.norm_heads(&mut v, w.v_norm.as_deref());
             let k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
             let Sequence { keys, values, .. } = &mut self.sequences[row.sequence.0];
             keys.insert((layer, row.position), k.iter().map(|x| self.cache_types.0.round(*x)).collect());
@@ -109,7 +115,7 @@ impl Operations for ReferenceBackend {
         for PassRow { row, queries, attended, options, heads, attention, .. } in &mut self.pass {
             let Sequence { keys, values, .. } = &self.sequences[row.sequence.0];
             attended.clear();
-            for (h, query) in queries.chunks_exact(model.spec.head_dim).enumerate() {
+            for (h, query) in queries.chunks_exact(model.spec.layers[layer].head_dim).enumerate() {
                 let scores = model.scores(layer, h, query, keys, row.position);
                 attended.extend(model.weighted_mean(layer, h, &scores, values));
                 if let Some(options) = options {
@@ -135,22 +141,29 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← x + Σ_e g_e W_down (act(W_gate norm(x)) ⊙ W_up norm(x)), in a dense layer of one expert with g = 1.
+    /// x ← x + Σ_e g_e W_down (act(W_gate norm(x)) ⊙ W_up norm(x)), in a dense layer of one expert with g = 1. In Gemma 4 the
+    /// layer's input e follows, x ← x + norm(W_p (act(W_g x) ⊙ e)), and a factor on x.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
-        for PassRow { x, .. } in &mut self.pass {
+        let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
+        for PassRow { x, inputs, .. } in &mut self.pass {
             let h = model.norm_or_copy(x, w.feed_forward_norm.as_deref());
             let mut sum = vec![0.0; x.len()];
             for (expert, share) in model.chosen(w.router.as_ref(), &h) {
                 let Expert { gate, up, down } = &w.experts[expert];
                 let gate = model.linear(gate, w.gate_bias.as_deref(), &h);
                 let up = model.linear(up, w.up_bias.as_deref(), &h);
-                let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
                 let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| act(*g) * u).collect();
                 let out = model.linear(down, w.down_bias.as_deref(), &inner);
                 sum.iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
             }
             model.add_residual(x, sum, w.post_feed_forward_norm.as_deref());
+            if let Some(LayerInput { gate, projection, norm }) = &w.input {
+                let input = &inputs[layer * gate.rows..];
+                let inner: Vec<f32> = model.linear(gate, None, x).iter().zip(input).map(|(g, e)| act(*g) * e).collect();
+                model.add_residual(x, model.linear(projection, None, &inner), Some(norm));
+            }
+            x.iter_mut().for_each(|x| *x *= w.scalar);
         }
         Ok(())
     }
@@ -194,6 +207,18 @@ impl Model {
         (0..w.rows).map(|out| row(out) + bias.map_or(0.0, |b| b[out])).collect()
     }
 
+    /// Every layer's input of a token, (√d E\[token\] + norm(W x / √hidden_size)) / √2, of d = `hidden_size_per_layer_input`
+    /// numbers; x is the token's embedding.
+    fn layer_inputs(&self, token: u32, x: &[f32]) -> Vec<f32> {
+        let (Some(w), Some(spec)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Vec::new() };
+        let (d, width, elements) = (spec.hidden_size, w.embedding.in_features, w.embedding.elements());
+        let mut projected = self.linear(&w.projection, None, x);
+        projected.iter_mut().for_each(|p| *p /= (x.len() as f32).sqrt());
+        let projected = projected.chunks_exact(d).flat_map(|part| self.norm(part, &w.norm));
+        let embedded = (token as usize * width..).map(|i| elements.get(i) * (d as f32).sqrt());
+        projected.zip(embedded).map(|(p, e)| (p + e) * 0.5_f32.sqrt()).collect()
+    }
+
     /// A row's experts with their shares g: of a router's probabilities, the highest.
     fn chosen(&self, router: Option<&Weight>, h: &[f32]) -> Vec<(usize, f32)> {
         let of_logits = |(router, spec)| choose_experts(&self.linear(router, None, h), spec);
@@ -218,16 +243,20 @@ impl Model {
         x.iter_mut().zip(h).for_each(|(x, h)| *x += self.spec.residual_multiplier * h);
     }
 
+    /// Norms each head of x [heads, head_dim], or all together: what has as many components as `norm`, if there is one.
+    fn norm_heads(&self, x: &mut [f32], norm: Option<&[f32]>) {
+        let Some(norm) = norm else { return };
+        x.chunks_exact_mut(norm.len()).for_each(|part| part.copy_from_slice(&self.norm(part, norm)));
+    }
+
     /// Rotary position of queries or keys [heads, head_dim]: in every head, components i and i + head_dim / 2 turn by the
     /// angle position · frequency_i. Where there is a `norm`, each head is normed first (Qwen3, Gemma 3), or all together (OLMo 2).
     fn rotate(&self, layer: usize, position: usize, mut x: Vec<f32>, norm: Option<&[f32]>) -> Vec<f32> {
-        let normed = if self.spec.qk_norm == QkNorm::Whole { x.len() } else { self.spec.head_dim };
-        for part in x.chunks_exact_mut(normed) {
-            part.copy_from_slice(&self.norm_or_copy(part, norm));
-        }
-        for head in x.chunks_exact_mut(self.spec.head_dim) {
-            let (a, b) = head.split_at_mut(self.spec.head_dim / 2);
-            let turns = self.rotations[self.spec.layers[layer].rope].at(position);
+        let LayerSpec { head_dim, rope, .. } = self.spec.layers[layer];
+        self.norm_heads(&mut x, norm);
+        for head in x.chunks_exact_mut(head_dim) {
+            let (a, b) = head.split_at_mut(head_dim / 2);
+            let turns = self.rotations[rope].at(position);
             for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(turns) {
                 let (x, y) = (f64::from(*a), f64::from(*b));
                 (*a, *b) = ((x * cos - y * sin) as f32, (y * cos + x * sin) as f32);
@@ -238,8 +267,9 @@ impl Model {
 
     /// The cached key or value [head_dim] that query head h meets at position t: H / G query heads share one.
     fn cached<'a>(&self, cache: &'a Cache, layer: usize, t: usize, h: usize) -> &'a [f32] {
-        let start = h / self.spec.group_size() * self.spec.head_dim;
-        &cache[&(layer, t)][start..start + self.spec.head_dim]
+        let LayerSpec { head_dim, num_key_value_heads, kv_layer, .. } = self.spec.layers[layer];
+        let start = h / (self.spec.num_attention_heads / num_key_value_heads) * head_dim;
+        &cache[&(kv_layer, t)][start..start + head_dim]
     }
 
     /// The scores s_t = scale · q · k_t of head h in row T for t = 0..=T, -∞ outside the sliding window: `query` is
@@ -255,7 +285,9 @@ impl Model {
     fn weighted_mean(&self, layer: usize, h: usize, scores: &[f64], values: &Cache) -> Vec<f32> {
         let value = |(t, alpha): (usize, f64)| (alpha, self.cached(values, layer, t, h));
         let terms: Vec<(f64, &[f32])> = softmax(scores).into_iter().enumerate().map(value).collect();
-        (0..self.spec.head_dim).map(|i| terms.iter().map(|(a, v)| a * f64::from(v[i])).sum::<f64>() as f32).collect()
+        (0..self.spec.layers[layer].head_dim)
+            .map(|i| terms.iter().map(|(a, v)| a * f64::from(v[i])).sum::<f64>() as f32)
+            .collect()
     }
 
     /// W_head · x, in Granite divided, in Gemma 2 softcapped: `x` is [hidden_size], the result [vocab_size].
@@ -370,15 +402,25 @@ impl Backend for ReferenceBackend {
     }
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
-        let vocab_size = self.model.spec.vocab_size;
+        let vocab_size = self.model.spec.readable_tokens();
         if let Some(Row { token, .. }) = pass.rows.iter().find(|row| row.token as usize >= vocab_size) {
             return Err(BackendError::TokenRange { token: *token, vocab_size });
         }
         let enter = |(i, row): (usize, &Row)| {
             let options = self.sequences[row.sequence.0].options.filter(|o| pass.record && row.position >= o.first_row);
-            let (wanted, x, queries, attended) = ((pass.wanted)(i), Vec::new(), Vec::new(), Vec::new());
-            let (heads, attention, layers) = Default::default();
-            PassRow { row: *row, wanted, options, x, queries, attended, heads, attention, layers }
+            let (x, inputs, queries, attended, heads, attention, layers) = Default::default();
+            PassRow {
+                row: *row,
+                wanted: (pass.wanted)(i),
+                options,
+                x,
+                inputs,
+                queries,
+                attended,
+                heads,
+                attention,
+                layers,
+            }
         };
         self.pass = pass.rows.iter().enumerate().map(enter).collect();
         Ok(())
@@ -459,7 +501,7 @@ impl Backend for ReferenceBackend {
         let PassRow { row, queries, .. } = self.wanted(0)?;
         let keys = &self.sequences[row.sequence.0].keys;
         let mut sum = vec![0.0; row.position + 1];
-        for (h, query) in queries.chunks_exact(self.model.spec.head_dim).enumerate() {
+        for (h, query) in queries.chunks_exact(self.model.spec.layers[layer].head_dim).enumerate() {
             let scores = self.model.scores(layer, h, query, keys, row.position);
             sum.iter_mut().zip(softmax(&scores)).for_each(|(sum, alpha)| *sum += alpha);
         }
@@ -487,7 +529,7 @@ impl Backend for ReferenceBackend {
 impl ReferenceBackend {
     /// Keys and values are rounded to their `cache_types` when they enter the cache.
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, cache_types: (DType, DType), gamma: Gamma) -> Self {
-        let rotations = spec.rope.iter().map(|rope| rope.rotation(spec.head_dim)).collect();
+        let rotations = spec.rotations();
         let model = Model { spec, weights, rotations };
         ReferenceBackend { model, cache_types, gamma, sequences: Vec::new(), pass: Vec::new() }
     }

@@ -1,31 +1,32 @@
 //! Lower bounds of the work in a stage: bytes read from memory, and floating-point operations.
 
 use crate::engine::Engine;
+use crate::model::config::LayerSpec;
 
 /// Tokens of the answer at the end of each measured response.
 pub const ANSWER: usize = 3;
 
 /// Bytes of one position of one layer in the KV cache.
-fn layer_position(engine: &Engine) -> usize {
-    let (spec, (k, v)) = (engine.spec(), engine.cache_types());
-    spec.num_key_value_heads * spec.head_dim * (k.size() + v.size())
+fn layer_position(engine: &Engine, layer: &LayerSpec) -> usize {
+    let (k, v) = engine.cache_types();
+    layer.num_key_value_heads * layer.head_dim * (k.size() + v.size())
 }
 
-/// Positions attended to in all layers together, summed over `rows` rows from `first` on.
-fn attended(engine: &Engine, first: usize, rows: usize) -> f64 {
-    let windows = || engine.spec().layers.iter().map(|layer| layer.window.unwrap_or(usize::MAX));
-    (first..first + rows).map(|row| windows().map(|window| window.min(row + 1)).sum::<usize>() as f64).sum()
+/// Positions attended to in all layers together, each with its layer's `count`, summed over `rows` rows from `first` on.
+fn attended(engine: &Engine, first: usize, rows: usize, count: impl Fn(&LayerSpec) -> usize) -> f64 {
+    let of_row = |row: usize, layer: &LayerSpec| layer.window.unwrap_or(usize::MAX).min(row + 1) * count(layer);
+    (first..first + rows).map(|row| engine.spec().layers.iter().map(|l| of_row(row, l)).sum::<usize>() as f64).sum()
 }
 
 /// Bytes of the KV cache of `tokens` positions.
 pub fn cache_bytes(engine: &Engine, tokens: usize) -> f64 {
-    (tokens * engine.spec().layers.len() * layer_position(engine)) as f64
+    (tokens * engine.spec().cached_layers().map(|(_, layer)| layer_position(engine, layer)).sum::<usize>()) as f64
 }
 
 /// Bytes that a decode step of `batch` sequences reads, averaged over rows `first .. first + steps`: each weight once, and
 /// each sequence's own cache.
 pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> f64 {
-    let cache = layer_position(engine) as f64 * attended(engine, first, steps) / steps.max(1) as f64;
+    let cache = attended(engine, first, steps, |layer| layer_position(engine, layer)) / steps.max(1) as f64;
     engine.weight_bytes_per_token() as f64 + batch as f64 * cache
 }
 
@@ -34,9 +35,13 @@ pub fn step_bytes(engine: &Engine, batch: usize, first: usize, steps: usize) -> 
 pub fn operations(engine: &Engine, first: usize, rows: usize, predictions: usize) -> f64 {
     let spec = engine.spec();
     let matrices = engine.weights().matrices();
-    let layers = matrices.iter().filter(|w| w.name.contains(".layers.")).map(|w| w.rows * w.in_features).sum::<usize>();
+    let layers = matrices
+        .iter()
+        .filter(|w| !w.name.contains("embed_tokens") && w.name != engine.weights().head.name)
+        .map(|w| w.rows * w.in_features)
+        .sum::<usize>();
     let head = predictions * spec.vocab_size * spec.hidden_size;
-    let attention = (4 * spec.num_attention_heads * spec.head_dim) as f64 * attended(engine, first, rows);
+    let attention = attended(engine, first, rows, |layer| 4 * spec.num_attention_heads * layer.head_dim);
     2.0 * (layers * rows + head) as f64 + attention
 }
 

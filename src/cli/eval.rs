@@ -18,6 +18,7 @@ use crate::report::tables::{build::tables, text::text};
 use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::escaped_json;
 use crate::units::count;
+use crate::uq::answer::ENDS_OF_THOUGHT;
 use crate::uq::{ChainRule, Parameters};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -119,7 +120,8 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let mut engine = args.model.load(&model_folder)?;
     let options = args.options(&engine, parameters);
     check_template(&engine, &options)?;
-    let thinking = engine.chat_template().is_some_and(|template| template.source().contains("</think>"));
+    let thinks = |source: &str| ENDS_OF_THOUGHT.iter().any(|end| source.contains(end));
+    let thinking = engine.chat_template().is_some_and(|template| thinks(template.source()));
     let boxed_instruction = options.boxed_instruction;
     let tasks = load_tasks(args, TaskOptions { boxed_instruction, thinking, ..TaskOptions::default() })?;
     let manifest = manifest(&model_name, &model_folder, &engine, options)?;

@@ -7,7 +7,7 @@ use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
-use crate::model::config::{Activation, ExpertSpec, Norms, QkNorm, RopeScaling, RopeSpec};
+use crate::model::config::{Activation, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
 use crate::model::hub::locate_model;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::TextTable;
@@ -75,7 +75,8 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
         "architecture": s.architecture,
         "layers": s.layers.len(),
         "hidden_size": s.hidden_size,
-        "intermediate_size": s.intermediate_size,
+        "intermediate_size": sizes(s, |layer| layer.intermediate_size),
+        "layer_input_size": s.layer_input.map(|input| input.hidden_size),
         "experts": s.experts.map(|experts| {
             let ExpertSpec { num_experts, num_experts_per_tok, moe_intermediate_size, .. } = experts;
             format!("{num_experts_per_tok} of {num_experts} a token, each {moe_intermediate_size} wide")
@@ -100,12 +101,15 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
 
 fn attention_facts(s: &ModelSpec) -> Value {
     let sliding = s.layers.iter().filter(|layer| layer.window.is_some()).count();
+    let keys_are_values = s.layers.iter().filter(|layer| layer.keys_are_values).count();
     let rope = |r: &RopeSpec| json!({"theta": r.theta, "scaling": scaling(&r.scaling), "components": r.rotary_dim});
     let rope: Vec<Value> = s.rope.iter().map(rope).collect();
     json!({
         "heads": s.num_attention_heads,
-        "key_value_heads": s.num_key_value_heads,
-        "head_dim": s.head_dim,
+        "key_value_heads": sizes(s, |layer| layer.num_key_value_heads),
+        "head_dim": sizes(s, |layer| layer.head_dim),
+        "layers_with_own_cache": Some(s.cached_layers().count()).filter(|own| *own < s.layers.len()),
+        "layers_whose_keys_are_values": Some(keys_are_values).filter(|layers| *layers > 0),
         "scale": s.attention_scale,
         "qkv_bias": s.qkv_bias,
         "qk_norm": match s.qk_norm {
@@ -113,11 +117,21 @@ fn attention_facts(s: &ModelSpec) -> Value {
             QkNorm::Head => "each head",
             QkNorm::Whole => "all heads together",
         },
+        "value_norm": s.value_norm.then_some("each head"),
         "softcapping": s.attn_logit_softcapping,
         "sliding_layers": sliding,
         "window": s.layers.iter().find_map(|layer| layer.window),
         "rope": rope,
     })
+}
+
+/// A size of the layers; where they differ, each that there is, in the order of the first layers that have it.
+fn sizes(s: &ModelSpec, size: impl Fn(&LayerSpec) -> usize) -> Value {
+    let mut found: Vec<usize> = Vec::new();
+    for size in s.layers.iter().map(size) {
+        found.extend((!found.contains(&size)).then_some(size));
+    }
+    if let [one] = found[..] { json!(one) } else { json!(found) }
 }
 
 fn scaling(scaling: &RopeScaling) -> String {
@@ -132,6 +146,8 @@ fn scaling(scaling: &RopeScaling) -> String {
             stretched("yarn", *factor, *original_max_position_embeddings)
         }
         RopeScaling::LongRope { .. } => "longrope, short factors".to_owned(),
+        RopeScaling::Proportional { pairs, factor: 1.0 } => format!("proportional, {pairs} pairs"),
+        RopeScaling::Proportional { pairs, factor } => format!("proportional, {pairs} pairs, {factor}"),
     }
 }
 

@@ -49,6 +49,23 @@ pub struct LayerSpec {
     pub rope: usize,
     /// The feed-forward network is a mixture of [`ModelSpec::experts`].
     pub experts: bool,
+    pub head_dim: usize,
+    pub num_key_value_heads: usize,
+    pub intermediate_size: usize,
+    /// The layer whose cached keys and values it attends to: itself, or an earlier one of the same sizes (`num_kv_shared_layers`).
+    /// Where that is another, it has no keys and values of its own.
+    pub kv_layer: usize,
+    /// Its values are its keys before norm and rotation (`attention_k_eq_v`).
+    pub keys_are_values: bool,
+}
+
+/// Per-layer embeddings: every layer adds an input of its own to the residual stream, made of the token and its embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerInputSpec {
+    /// `hidden_size_per_layer_input`
+    pub hidden_size: usize,
+    /// `vocab_size_per_layer_input`: tokens that have one.
+    pub vocab_size: usize,
 }
 
 /// A mixture of experts: every token goes through those of the highest router probabilities.
@@ -68,6 +85,7 @@ pub struct ModelSpec {
     pub architecture: String,
     pub hidden_size: usize,
     pub num_attention_heads: usize,
+    /// This and the next two are those of most layers; [`LayerSpec`] has each one's.
     pub num_key_value_heads: usize,
     pub head_dim: usize,
     pub intermediate_size: usize,
@@ -90,6 +108,8 @@ pub struct ModelSpec {
     /// gate, up and down have a bias (`mlp_bias`).
     pub mlp_bias: bool,
     pub qk_norm: QkNorm,
+    /// Each head of the values is normed, without weights (Gemma 4).
+    pub value_norm: bool,
     pub norms: Norms,
     /// Factor on a block's output before it joins the residual stream (`residual_multiplier`); 1 in most.
     pub residual_multiplier: f32,
@@ -109,6 +129,9 @@ pub struct ModelSpec {
     /// `num_hidden_layers` of them.
     pub layers: Vec<LayerSpec>,
     pub experts: Option<ExpertSpec>,
+    pub layer_input: Option<LayerInputSpec>,
+    /// The residual stream after each layer has a factor, which the files hold (`layer_scalar`).
+    pub layer_scalar: bool,
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
@@ -143,6 +166,28 @@ impl ModelSpec {
     /// L · H, the number of attention heads of the whole model.
     pub fn total_heads(&self) -> usize {
         self.layers.len() * self.num_attention_heads
+    }
+
+    /// The largest of some size of the layers.
+    pub fn widest(&self, size: impl Fn(&LayerSpec) -> usize) -> usize {
+        self.layers.iter().map(size).max().unwrap_or(0)
+    }
+
+    /// Layers that cache keys and values of their own, with their indices.
+    pub fn cached_layers(&self) -> impl Iterator<Item = (usize, &LayerSpec)> {
+        self.layers.iter().enumerate().filter(|(index, layer)| layer.kv_layer == *index)
+    }
+
+    /// The rotation of each of [`ModelSpec::rope`].
+    pub fn rotations(&self) -> Vec<Rotation> {
+        let head_dim =
+            |table: usize| self.layers.iter().find(|l| l.rope == table).map_or(self.head_dim, |l| l.head_dim);
+        self.rope.iter().enumerate().map(|(table, rope)| rope.rotation(head_dim(table))).collect()
+    }
+
+    /// Tokens that can be read: those with an embedding, and where layers have inputs, with one of these too.
+    pub fn readable_tokens(&self) -> usize {
+        self.layer_input.map_or(self.vocab_size, |input| input.vocab_size.min(self.vocab_size))
     }
 
     /// Query heads that share one key/value head.

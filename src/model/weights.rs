@@ -1,10 +1,13 @@
 //! Memory-mapped safetensors: one file, or shards named by `model.safetensors.index.json`. Matrices stay where they
 //! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
 
-use super::config::{ExpertSpec, Norms, QkNorm, head_order};
+mod layer_input;
+
+use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
 use super::{ModelError, ModelSpec};
 use crate::files;
 use half::{bf16, f16};
+pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
@@ -198,15 +201,17 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub input_norm: Option<V>,
     /// `[num_attention_heads · head_dim, hidden_size]`
     pub q: M,
-    /// `[num_key_value_heads · head_dim, hidden_size]`, both.
-    pub k: M,
-    pub v: M,
+    /// `[num_key_value_heads · head_dim, hidden_size]`, both; none in a layer that attends to another's, and no v where keys are values.
+    pub k: Option<M>,
+    pub v: Option<M>,
     pub q_bias: Option<V>,
     pub k_bias: Option<V>,
     pub v_bias: Option<V>,
     /// `[head_dim]`, or `[heads · head_dim]` of each, by [`ModelSpec::qk_norm`].
     pub q_norm: Option<V>,
     pub k_norm: Option<V>,
+    /// `[head_dim]`, of values that are normed: such that nothing is multiplied.
+    pub v_norm: Option<V>,
     /// `[hidden_size, num_attention_heads · head_dim]`
     pub o: M,
     pub o_bias: Option<V>,
@@ -223,6 +228,9 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub down_bias: Option<V>,
     /// `[hidden_size]`, of the feed-forward network's output, as `post_attention_norm`.
     pub post_feed_forward_norm: Option<V>,
+    pub input: Option<LayerInput<M, V>>,
+    /// Factor on the residual stream after the layer.
+    pub scalar: f32,
 }
 
 /// A feed-forward network: down (act(gate x) ⊙ up x).
@@ -240,6 +248,7 @@ pub struct Expert<M = Weight> {
 pub struct Weights {
     /// `[vocab_size, hidden_size]`
     pub embedding: Weight,
+    pub layer_inputs: Option<LayerInputs>,
     pub layers: Vec<LayerWeights>,
     /// `[hidden_size]`
     pub final_norm: Vec<f32>,
@@ -276,14 +285,16 @@ impl Weights {
         };
         let layers = (0..spec.layers.len()).map(|l| layer_weights(&index, spec, l)).collect::<Result<_, _>>()?;
         let final_norm = index.vector(&index.text("norm.weight"), hidden)?;
-        Ok(Weights { embedding, layers, final_norm, head, warnings })
+        let layer_inputs = spec.layer_input.map(|input| LayerInputs::read(&index, spec, input)).transpose()?;
+        Ok(Weights { embedding, layer_inputs, layers, final_norm, head, warnings })
     }
 
     /// Every matrix once (a tied head is not named again).
     pub fn matrices(&self) -> Vec<&Weight> {
         let layers = self.layers.iter().flat_map(|l| l.products().chain(&l.router));
         let head = (self.head.name != self.embedding.name).then_some(&self.head);
-        std::iter::once(&self.embedding).chain(layers).chain(head).collect()
+        let inputs = self.layer_inputs.iter().flat_map(|inputs| [&inputs.embedding, &inputs.projection]);
+        std::iter::once(&self.embedding).chain(inputs).chain(layers).chain(head).collect()
     }
 
     /// Bytes of all matrices in their files.
@@ -291,7 +302,7 @@ impl Weights {
         self.matrices().iter().map(|w| w.byte_len()).sum()
     }
 
-    /// Bytes that one decode step reads, where a matrix has `bytes`: all but the embedding, of which it reads a row, and the
+    /// Bytes that one decode step reads, where a matrix has `bytes`: all but the embeddings, of which it reads a row, and the
     /// experts that are not chosen.
     pub fn bytes_per_token(&self, spec: &ModelSpec, bytes: impl Fn(&Weight) -> usize) -> usize {
         let layer = |l: &LayerWeights| {
@@ -300,7 +311,8 @@ impl Weights {
             let idle = spec.experts.filter(|_| l.router.is_some()).map_or(0, |e| e.num_experts - e.num_experts_per_tok);
             all - idle * l.experts.first().map_or(0, expert)
         };
-        self.layers.iter().map(layer).sum::<usize>() + bytes(&self.head)
+        let inputs = self.layer_inputs.as_ref().map_or(0, |inputs| bytes(&inputs.projection));
+        self.layers.iter().map(layer).sum::<usize>() + bytes(&self.head) + inputs
     }
 
     /// Looks for NaN and infinity in every matrix: the explanation of a pass that was not finite. Reads all weights.
@@ -319,8 +331,9 @@ impl Weights {
 }
 
 fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights, ModelError> {
-    let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
-    let (q_rows, kv_rows) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
+    let LayerSpec { head_dim, num_key_value_heads, intermediate_size: inner, kv_layer, .. } = spec.layers[layer];
+    let hidden = spec.hidden_size;
+    let (q_rows, kv_rows) = (spec.num_attention_heads * head_dim, num_key_value_heads * head_dim);
     let name = |part: &str| index.text(&format!("layers.{layer}.{part}"));
     let matrix = |part: &str, rows, width| index.matrix(&name(&format!("{part}.weight")), rows, width);
     let vector = |present: bool, part: &str, width| present.then(|| index.vector(&name(part), width)).transpose();
@@ -351,19 +364,23 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
     let feed_forward_norm = if after { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
     let (q_norm, k_norm) = match spec.qk_norm {
         QkNorm::Whole => (q_rows, kv_rows),
-        QkNorm::None | QkNorm::Head => (spec.head_dim, spec.head_dim),
+        QkNorm::None | QkNorm::Head => (head_dim, head_dim),
     };
     let has_qk_norm = spec.qk_norm != QkNorm::None;
+    let has_k = kv_layer == layer;
+    let has_v = has_k && !spec.layers[layer].keys_are_values;
+    let scalar = vector(spec.layer_scalar, "layer_scalar", 1)?;
     let mut weights = LayerWeights {
         input_norm: norm(before, "input_layernorm", hidden)?,
         q: qkv(0, q, q_rows)?,
-        k: qkv(q_rows, k, kv_rows)?,
-        v: qkv(q_rows + kv_rows, v, kv_rows)?,
+        k: has_k.then(|| qkv(q_rows, k, kv_rows)).transpose()?,
+        v: has_v.then(|| qkv(q_rows + kv_rows, v, kv_rows)).transpose()?,
         q_bias: bias(spec.qkv_bias, q, q_rows)?,
-        k_bias: bias(spec.qkv_bias, k, kv_rows)?,
-        v_bias: bias(spec.qkv_bias, v, kv_rows)?,
+        k_bias: bias(spec.qkv_bias && has_k, k, kv_rows)?,
+        v_bias: bias(spec.qkv_bias && has_v, v, kv_rows)?,
         q_norm: norm(has_qk_norm, "self_attn.q_norm", q_norm)?,
-        k_norm: norm(has_qk_norm, "self_attn.k_norm", k_norm)?,
+        k_norm: norm(has_qk_norm && has_k, "self_attn.k_norm", k_norm)?,
+        v_norm: spec.value_norm.then(|| vec![1.0 - spec.norm_weight_offset; head_dim]),
         o: matrix("self_attn.o_proj", hidden, q_rows)?,
         o_bias: bias(spec.output_bias, "self_attn.o_proj", hidden)?,
         post_attention_norm: norm(after, "post_attention_layernorm", hidden)?,
@@ -374,10 +391,12 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         up_bias: bias(spec.mlp_bias, "mlp.up_proj", inner)?,
         down_bias: bias(spec.mlp_bias, "mlp.down_proj", hidden)?,
         post_feed_forward_norm: norm(after, "post_feedforward_layernorm", hidden)?,
+        input: spec.layer_input.map(|input| LayerInput::read(index, &name(""), hidden, input)).transpose()?,
+        scalar: scalar.map_or(1.0, |scalar| scalar[0]),
     };
     let turning = spec.rope[spec.layers[layer].rope].rotary_dim;
-    if turning > 0 && turning < spec.head_dim {
-        weights.reorder_heads(&head_order(spec.head_dim, turning));
+    if turning > 0 && turning < head_dim {
+        weights.reorder_heads(&head_order(head_dim, turning));
     }
     Ok(weights)
 }
@@ -413,7 +432,8 @@ impl LayerWeights {
     /// Every matrix but the router.
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
         let experts = self.experts.iter().flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
-        [&self.q, &self.k, &self.v, &self.o].into_iter().chain(experts)
+        let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
+        std::iter::once(&self.q).chain(&self.k).chain(&self.v).chain([&self.o]).chain(experts).chain(input)
     }
 
     /// Puts the components of every query and key in another order, the same for both, which their products do not see.
@@ -426,7 +446,7 @@ impl LayerWeights {
             }
         };
         [&mut self.q_bias, &mut self.k_bias, &mut self.q_norm, &mut self.k_norm].into_iter().for_each(vector);
-        [&mut self.q, &mut self.k].into_iter().for_each(|w| *w = w.reordered(order));
+        std::iter::once(&mut self.q).chain(&mut self.k).for_each(|w| *w = w.reordered(order));
     }
 }
 

@@ -30,22 +30,29 @@ FAMILIES = {
                           "layer_types"]),
     "gemma3_text": ("Gemma3", ["query_pre_attn_scalar", "sliding_window", "sliding_window_pattern", "layer_types",
                                "rope_local_base_freq"]),
+    "gemma4_text": ("Gemma4", ["attention_bias", "final_logit_softcapping", "sliding_window", "layer_types", "global_head_dim",
+                               "num_global_key_value_heads", "per_layer_config", "attention_k_eq_v", "num_kv_shared_layers",
+                               "use_double_wide_mlp", "hidden_size_per_layer_input", "vocab_size_per_layer_input"]),
     "smollm3": ("SmolLM3", ["use_sliding_window", "sliding_window", "layer_types", "no_rope_layers", "no_rope_layer_interval"]),
     "olmo2": ("Olmo2", ["attention_bias"]),
     "olmo3": ("Olmo3", ["sliding_window", "layer_types"]),
     "phi3": ("Phi3", ["sliding_window", "partial_rotary_factor", "original_max_position_embeddings"]),
     "granite": ("Granite", ["embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"]),
 }
+# those with a rotary table for each type of layer
+NESTED = ("gemma3_text", "gemma4_text", "olmo3")
 
 
 def scaling(draw, family, dims):
     """A rotary table as somebody may have written it."""
     table = {}
     kind = draw.choice(["default", "default", "linear", "llama3", "yarn", "yarn", "dynamic", "longrope"])
+    if family == "gemma4_text" and draw.random() < 0.5:
+        kind, table = "proportional", {"partial_rotary_factor": draw.choice([0.25, 0.3, 1.0])}
     if draw.random() < 0.9:
         # of nested tables transformers reads only the newer name
-        table[draw.choice(["rope_type", "type"]) if family not in ("gemma3_text", "olmo3") else "rope_type"] = kind
-    if draw.random() < 0.6:
+        table[draw.choice(["rope_type", "type"]) if family not in NESTED else "rope_type"] = kind
+    if draw.random() < (0.6 if family != "gemma4_text" else 0.95):
         table["rope_theta"] = draw.choice([1e4, 5e5, 1e6, 12345.0])
     if kind != "default":
         table["factor"] = draw.choice([2.0, 4.0, 8.0])
@@ -86,12 +93,16 @@ def settings(draw):
         "embedding_multiplier": [3.0], "attention_multiplier": [0.3], "residual_multiplier": [0.22], "logits_scaling": [2.5],
         "no_rope_layers": [[draw.choice([0, 1]) for _ in range(layers)], None], "no_rope_layer_interval": [2, 3],
         "layer_types": [draw.choices(["full_attention", "sliding_attention"], k=layers), None],
+        "global_head_dim": [8, 16, 32], "num_global_key_value_heads": [1, 2, None],
+        "per_layer_config": [{f"{layers - 1:02}": {"head_dim": 16, "num_key_value_heads": 1}}, {}, None],
+        "attention_k_eq_v": [True, False], "num_kv_shared_layers": [0, 1, layers // 2], "use_double_wide_mlp": [True, False],
+        "hidden_size_per_layer_input": [0, 8], "vocab_size_per_layer_input": [64],
     }
     for key in own:
         if draw.random() < (0.5 if key != "partial_rotary_factor" else 1.0):
             config[key] = draw.choice(values[key])
     for key, value in [("head_dim", None), ("num_key_value_heads", None)]:
-        if draw.random() < 0.1:
+        if draw.random() < 0.1 and family != "gemma4_text":
             config[key] = value
     for key in ["head_dim", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "hidden_act", "tie_word_embeddings"]:
         if draw.random() < 0.1:
@@ -101,18 +112,19 @@ def settings(draw):
     # keys of other families, which are ignored
     if draw.random() < 0.2:
         other = draw.choice([key for _, keys in FAMILIES.values() for key in keys
-                             if key not in own and key not in ("original_max_position_embeddings", "partial_rotary_factor")])
+                             if key not in own and key not in ("original_max_position_embeddings", "partial_rotary_factor",
+                                                               "per_layer_config")])
         config[other] = draw.choice(values[other])
     dims = int((config.get("head_dim") or 16) * part)
     if draw.random() < 0.4:
         config["rope_theta"] = draw.choice([1e4, 2e5])
-    if draw.random() < 0.5:
+    if family != "gemma4_text" and draw.random() < 0.5:  # there it is not read
         config["rope_scaling"] = draw.choice([None, scaling(draw, family, dims), scaling(draw, family, dims)])
     if draw.random() < 0.5:
         table = scaling(draw, family, dims)
-        if family in ("gemma3_text", "olmo3"):
+        if family in NESTED:
             table = {"full_attention": table, "sliding_attention": {"rope_type": "default", "rope_theta": 3e4}}
-            if draw.random() < 0.3:
+            if draw.random() < 0.3 and family != "gemma4_text":
                 del table[draw.choice(list(table))]
             if config.get("rope_scaling"):
                 table.pop("full_attention", None)
@@ -121,15 +133,35 @@ def settings(draw):
     return config
 
 
+def sizes(c, modeling):
+    """Of every Gemma 4 layer head_dim, key/value heads, the feed-forward network's width, the layer whose keys and values it
+    reads, and whether these are one."""
+    found, stored = [], {}
+    for layer in range(c.num_hidden_layers):
+        attention = modeling.Gemma4TextAttention(c, layer)
+        assert attention.scaling == 1.0
+        if not attention.is_kv_shared_layer:
+            stored[attention.layer_type] = layer
+        inner = modeling.Gemma4TextMLP(c, layer).intermediate_size
+        kv_heads = c.per_layer_config[layer].num_key_value_heads
+        if c.num_attention_heads % kv_heads:
+            raise ValueError("heads that are no multiple of key/value heads")
+        found.append([attention.head_dim, kv_heads, inner, stored[attention.layer_type], attention.use_alternative_attention])
+    return found
+
+
 def facts(config):
     family = config["model_type"]
     prefix, own = FAMILIES[family]
-    module = "gemma3" if family == "gemma3_text" else family
+    module = family.removesuffix("_text")
     names = importlib.import_module(f"transformers.models.{module}.configuration_{module}")
     modeling = importlib.import_module(f"transformers.models.{module}.modeling_{module}")
-    c = getattr(names, "Gemma3TextConfig" if family == "gemma3_text" else prefix + "Config")
+    c = getattr(names, prefix + ("TextConfig" if family.endswith("_text") else "Config"))
     c = c(**{key: value for key, value in json.loads(json.dumps(config)).items() if key not in ("architectures", "model_type")})
     layers = c.num_hidden_layers
+    if family == "gemma4_text":
+        c.allow_global_per_layer_attribute_access = True
+        prefix, own_sizes = "Gemma4Text", sizes(c, modeling)
     if c.num_attention_heads % c.num_key_value_heads:
         raise ValueError("heads that are no multiple of key/value heads, which fail in the first pass")
     rotary = getattr(modeling, prefix + "RotaryEmbedding")(c)
@@ -150,30 +182,33 @@ def facts(config):
     def table(prefix, scale):
         return {"inv_freq": [float(f"{x:.8g}") for x in getattr(rotary, prefix + "inv_freq").tolist()], "factor": float(scale)}
 
-    if family in ("gemma3_text", "olmo3"):
+    if family in NESTED:
         kinds = {kind: table(kind + "_", getattr(rotary, kind + "_attention_scaling")) for kind in set(types)}
         rope = [kinds[kind] for kind in types]
     else:
         rope = [table("", rotary.attention_scaling)] * layers
     if family == "smollm3":
         rope = [r if use else None for r, use in zip(rope, c.no_rope_layers)]
-    unused = [] if family not in ("gemma3_text", "olmo3") else [c.rope_parameters[kind] for kind in c.rope_parameters
+    unused = [] if family not in NESTED else [c.rope_parameters[kind] for kind in c.rope_parameters
                                                                if kind not in types and "short_factor" in c.rope_parameters[kind]]
     if any(2 * len(table["short_factor"]) != head_dim for table in unused):
         raise ValueError("a table of another length, which no layer uses")
-    act = c.hidden_activation if family in ("gemma2", "gemma3_text") else c.hidden_act
+    act = c.hidden_activation if family in ("gemma2", "gemma3_text", "gemma4_text") else c.hidden_act
     softcaps = family in ("gemma2", "gemma3_text")
     query = {"gemma2": "query_pre_attn_scalar", "gemma3_text": "query_pre_attn_scalar"}.get(family)
     scale = c.attention_multiplier if family == "granite" else (getattr(c, query) if query else head_dim) ** -0.5
+    scale = 1.0 if family == "gemma4_text" else scale
     bias = family not in ("mistral", "ministral", "ministral3", "qwen2", "phi3") and bool(c.attention_bias)
     return {
         "head_dim": head_dim, "kv_heads": c.num_key_value_heads, "context": c.max_position_embeddings, "eps": c.rms_norm_eps,
         "act": "silu" if act == "silu" else "gelu_tanh", "tied": bool(c.tie_word_embeddings), "windows": windows, "rope": rope,
         "scale": scale, "attn_cap": c.attn_logit_softcapping if softcaps else None,
-        "final_cap": c.final_logit_softcapping if softcaps else None, "qkv_bias": bias or family == "qwen2", "o_bias": bias,
+        "final_cap": c.final_logit_softcapping if softcaps or family == "gemma4_text" else None, "qkv_bias": bias or family == "qwen2", "o_bias": bias,
         "mlp_bias": family in ("llama", "smollm3", "granite") and bool(c.mlp_bias),
         "multipliers": [getattr(c, key) for key in ("embedding_multiplier", "residual_multiplier", "logits_scaling")]
         if family == "granite" else None,
+        "layers": own_sizes if family == "gemma4_text" else None,
+        "layer_input": c.hidden_size_per_layer_input if family == "gemma4_text" else 0,
     }
 
 

@@ -132,6 +132,7 @@ const NUMBERS: &[(AnswerForm, &str)] = &[
     (AsNumber, "\\boxed{3}</think>it is ⟦4⟧"),
     (InBox, "so \\boxed{⟦3⟧}</think> That is all."),
     (AsNumber, "a</think>5</think>⟦6⟧"),
+    (AsNumber, "<|channel>thought\nso 5.<channel|>⟦6⟧"),
     (AsNumber, "<think>7 or ⟦8⟧"),
 ];
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use uqac::model::ModelSpec;
-use uqac::model::config::Activation;
+use uqac::model::config::{Activation, LayerSpec};
 
 #[derive(Deserialize)]
 struct Line {
@@ -34,6 +34,19 @@ struct Facts {
     mlp_bias: bool,
     /// embedding, residual, logits
     multipliers: Option<[f32; 3]>,
+    /// Where they differ.
+    layers: Option<Vec<Layer>>,
+    layer_input: usize,
+}
+
+#[derive(Deserialize, PartialEq)]
+struct Layer {
+    head_dim: usize,
+    kv_heads: usize,
+    inner: usize,
+    /// Whose keys and values it reads.
+    kv_layer: usize,
+    keys_are_values: bool,
 }
 
 #[derive(Deserialize)]
@@ -59,6 +72,14 @@ impl Facts {
         let biases = (spec.qkv_bias, spec.output_bias, spec.mlp_bias);
         let multipliers = [spec.embedding_scale.unwrap_or(1.0), spec.residual_multiplier, spec.logits_scaling];
         let context = spec.longer_context.map_or(spec.max_position_embeddings, |(context, _)| context);
+        let layer = |l: &LayerSpec| Layer {
+            head_dim: l.head_dim,
+            kv_heads: l.num_key_value_heads,
+            inner: l.intermediate_size,
+            kv_layer: l.kv_layer,
+            keys_are_values: l.keys_are_values,
+        };
+        let layers: Vec<_> = spec.layers.iter().map(layer).collect();
         let checks = [
             ("sizes", sizes == (self.head_dim, self.kv_heads, self.eps, self.tied)),
             ("context", context == self.context),
@@ -67,6 +88,8 @@ impl Facts {
             ("scale", near(spec.attention_scale.into(), self.scale)),
             ("softcapping", caps == (self.attn_cap, self.final_cap)),
             ("biases", biases == (self.qkv_bias, self.o_bias, self.mlp_bias)),
+            ("layers", self.layers.as_ref().is_none_or(|expected| *expected == layers)),
+            ("layer input", spec.layer_input.map_or(0, |input| input.hidden_size) == self.layer_input),
             ("multipliers", self.multipliers.is_none_or(|expected| expected == multipliers)),
             ("rope", (0..spec.layers.len()).all(|layer| self.same_rope(spec, layer))),
         ];
@@ -75,7 +98,7 @@ impl Facts {
 
     fn same_rope(&self, spec: &ModelSpec, layer: usize) -> bool {
         let rope = &spec.rope[spec.layers[layer].rope];
-        let rotation = rope.rotation(spec.head_dim);
+        let rotation = rope.rotation(spec.layers[layer].head_dim);
         let Some(table) = &self.rope[layer] else { return rotation.frequencies.iter().all(|w| *w == 0.0) };
         let pairs = table.inv_freq.iter().zip(&rotation.frequencies);
         rope.rotary_dim == 2 * table.inv_freq.len()

@@ -46,7 +46,7 @@ impl Case {
 
 fn fill(case: &Case, data: &Data, dtype: DType) -> KvCache {
     let s = &case.shape;
-    let mut cache = KvCache::new(1, s.kv_heads, s.head_dim, dtype, dtype);
+    let mut cache = KvCache::new([(s.kv_heads, s.head_dim)].into_iter(), dtype, dtype);
     cache.reserve(case.len);
     for (t, (key, value)) in
         data.keys.chunks(s.kv_heads * s.head_dim).zip(data.values.chunks(s.kv_heads * s.head_dim)).enumerate()

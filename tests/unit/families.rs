@@ -17,7 +17,8 @@ pub const FAMILIES: [&str; 6] = ["llama", "llama3", "qwen2", "qwen3", "gemma2", 
 
 /// Golden models whose entropies were not made by the method's weights (a row's own token has one, and γ begins there): of
 /// these only what the model predicts is compared. `tests/data/tiny_families.jsonl` has entropies of the same families.
-const PREDICTIONS: [&str; 6] = ["gemma1", "gemma3_multimodal", "mistral", "smollm3", "olmo2", "qwen3moe"];
+const PREDICTIONS: [&str; 8] =
+    ["gemma1", "gemma3_multimodal", "gemma4_small", "gemma4_large", "mistral", "smollm3", "olmo2", "qwen3moe"];
 
 /// A model with its results.
 pub struct Family {
@@ -62,7 +63,7 @@ pub fn families() -> Vec<Family> {
 
 /// Those that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = Family> {
-    families().into_iter().filter(|family| !family.name.contains("moe"))
+    families().into_iter().filter(|family| !["moe", "gemma4"].iter().any(|other| family.name.contains(other)))
 }
 
 /// Writes the weights that `tests/peers/tiny_families.py` gives to transformers, where it says so.

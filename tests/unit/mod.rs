@@ -18,6 +18,7 @@ mod golden_trace;
 mod golden_uqac;
 mod grading;
 mod hostile_models;
+mod layers_that_differ;
 mod metrics;
 mod model_files;
 mod pictures;

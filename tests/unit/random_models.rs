@@ -11,14 +11,14 @@ use uqac::backend::DType;
 use uqac::model::{ModelSpec, Weights};
 
 /// What [`RandomModel::new`] knows.
-pub const RANDOM_FAMILIES: [&str; 15] = [
+pub const RANDOM_FAMILIES: [&str; 16] = [
     "llama", "llama3", "yarn", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "mistral", "smollm3", "olmo2", "olmo3",
-    "phi3", "granite", "qwen3moe",
+    "phi3", "granite", "qwen3moe", "gemma4",
 ];
 
 /// The families that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = &'static str> {
-    RANDOM_FAMILIES.into_iter().filter(|family| *family != "qwen3moe")
+    RANDOM_FAMILIES.into_iter().filter(|family| !["qwen3moe", "gemma4"].contains(family))
 }
 
 /// A model's description; its weights follow from it.
@@ -128,6 +128,21 @@ impl RandomModel {
                 }),
                 gemma,
             ),
+            "gemma4" => {
+                let global_kv = [1, kv_heads, kv_heads * group][pick(0, 2)];
+                // of every type one layer that is not shared
+                let types: Vec<&str> =
+                    (1..=layers + 2).map(|i| ["full_attention", "sliding_attention"][i % 2]).collect();
+                let own = json!({
+                    "num_hidden_layers": layers + 2, "layer_types": types, "num_kv_shared_layers": pick(0, layers - 1),
+                    "global_head_dim": 2 * pick(1, 20), "num_global_key_value_heads": global_kv,
+                    "attention_k_eq_v": flag, "use_double_wide_mlp": pick(0, 1) == 1, "attention_bias": pick(0, 1) == 1,
+                    "vocab_size_per_layer_input": config["vocab_size"],
+                    "hidden_size_per_layer_input": if pick(0, 2) > 0 { pick(3, 20) } else { 0 },
+                    "final_logit_softcapping": 6.0
+                });
+                ("Gemma4", own, gemma)
+            }
             other => panic!("no family {other}"),
         };
         config["architectures"] = json!([format!("{architecture}ForCausalLM")]);

@@ -22,6 +22,7 @@ const QUERIES: usize = 24;
 /// A layer's attention.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
+    /// Whose keys and values the cache has.
     pub layer: usize,
     pub heads: usize,
     pub kv_heads: usize,

@@ -102,12 +102,24 @@ pub struct Chunk {
 /// Keys and values of one sequence, all layers.
 #[derive(Debug, Clone)]
 pub struct KvCache {
-    /// `[layer][chunk]`
-    layers: Vec<Vec<Arc<Chunk>>>,
-    pub kv_heads: usize,
-    pub head_dim: usize,
+    layers: Vec<LayerCache>,
     k_type: DType,
     v_type: DType,
+}
+
+#[derive(Debug, Clone)]
+struct LayerCache {
+    /// 0 in a layer without keys and values of its own.
+    kv_heads: usize,
+    head_dim: usize,
+    chunks: Vec<Arc<Chunk>>,
+}
+
+impl LayerCache {
+    /// Numbers in a chunk's keys and values.
+    fn sizes(&self) -> (usize, usize) {
+        (self.kv_heads * self.head_dim * CHUNK, self.kv_heads * CHUNK * value_stride(self.head_dim))
+    }
 }
 
 /// head_dim rounded up to whole vectors.
@@ -116,57 +128,53 @@ pub fn value_stride(head_dim: usize) -> usize {
 }
 
 impl KvCache {
-    pub fn new(layers: usize, kv_heads: usize, head_dim: usize, k_type: DType, v_type: DType) -> KvCache {
-        KvCache { layers: vec![Vec::new(); layers], kv_heads, head_dim, k_type, v_type }
+    /// `layers`: (key/value heads, head_dim) of each; a layer that caches nothing has no heads.
+    pub fn new(layers: impl Iterator<Item = (usize, usize)>, k_type: DType, v_type: DType) -> KvCache {
+        let layer = |(kv_heads, head_dim)| LayerCache { kv_heads, head_dim, chunks: Vec::new() };
+        KvCache { layers: layers.map(layer).collect(), k_type, v_type }
     }
 
     /// A copy with (at least) positions `0..len`, whose chunks are shared until they are written to.
     pub fn prefix(&self, len: usize) -> KvCache {
         let chunks = len.div_ceil(CHUNK);
-        let layers = self.layers.iter().map(|chunk| chunk[..chunks.min(chunk.len())].to_vec()).collect();
-        KvCache { layers, ..*self }
+        let layer = |l: &LayerCache| LayerCache { chunks: l.chunks[..chunks.min(l.chunks.len())].to_vec(), ..*l };
+        KvCache { layers: self.layers.iter().map(layer).collect(), ..*self }
     }
 
     /// Drops the chunks that hold no position before `len`.
     pub fn truncate(&mut self, len: usize) {
-        self.layers.iter_mut().for_each(|chunks| chunks.truncate(len.div_ceil(CHUNK)));
-    }
-
-    /// Bytes that one position takes over all layers.
-    pub fn bytes_per_position(layers: usize, kv_heads: usize, head_dim: usize, k: DType, v: DType) -> usize {
-        layers * kv_heads * (head_dim * k.size() + value_stride(head_dim) * v.size())
+        self.layers.iter_mut().for_each(|layer| layer.chunks.truncate(len.div_ceil(CHUNK)));
     }
 
     /// Bytes held, those shared with copies included.
     pub fn bytes(&self) -> usize {
-        let chunks: usize = self.layers.iter().map(Vec::len).sum();
-        chunks * CHUNK * Self::bytes_per_position(1, self.kv_heads, self.head_dim, self.k_type, self.v_type)
+        let chunk = |(keys, values): (usize, usize)| keys * self.k_type.size() + values * self.v_type.size();
+        self.layers.iter().map(|layer| layer.chunks.len() * chunk(layer.sizes())).sum()
     }
 
     /// Makes room for positions `0..len`.
     pub fn reserve(&mut self, len: usize) {
-        let (keys, values) = (self.head_dim * CHUNK, CHUNK * value_stride(self.head_dim));
-        for layer in &mut self.layers {
-            while layer.len() * CHUNK < len {
-                layer.push(Arc::new(Chunk {
-                    keys: Block::new(self.k_type, self.kv_heads * keys),
-                    values: Block::new(self.v_type, self.kv_heads * values),
-                }));
+        for layer in self.layers.iter_mut().filter(|layer| layer.kv_heads > 0) {
+            let (keys, values) = layer.sizes();
+            while layer.chunks.len() * CHUNK < len {
+                let (keys, values) = (Block::new(self.k_type, keys), Block::new(self.v_type, values));
+                layer.chunks.push(Arc::new(Chunk { keys, values }));
             }
         }
     }
 
     /// The chunk of positions `index * CHUNK ..` of a layer.
     pub fn chunk(&self, layer: usize, index: usize) -> &Chunk {
-        &self.layers[layer][index]
+        &self.layers[layer].chunks[index]
     }
 
     /// Writes one position's key and value (`[kv_heads, head_dim]` each, the key rotated) to a layer.
     pub fn write(&mut self, layer: usize, position: usize, key: &[f32], value: &[f32]) {
-        let (head_dim, stride) = (self.head_dim, value_stride(self.head_dim));
-        let chunk = Arc::make_mut(&mut self.layers[layer][position / CHUNK]);
+        let LayerCache { kv_heads, head_dim, chunks } = &mut self.layers[layer];
+        let (head_dim, stride) = (*head_dim, value_stride(*head_dim));
+        let chunk = Arc::make_mut(&mut chunks[position / CHUNK]);
         let offset = position % CHUNK;
-        for head in 0..self.kv_heads {
+        for head in 0..*kv_heads {
             let part = head * head_dim..(head + 1) * head_dim;
             let vector = (head * CHUNK + offset - offset % LANES) * head_dim;
             chunk.keys.scatter(vector + offset % LANES, LANES, &key[part.clone()]);

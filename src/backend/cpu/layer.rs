@@ -9,7 +9,7 @@ use super::trace::Selection;
 use super::{CpuBackend, norm};
 use crate::backend::{BackendError, DType, Operations};
 use crate::model::ModelSpec;
-use crate::model::config::Activation;
+use crate::model::config::{Activation, LayerSpec};
 use crate::model::weights::{Expert, LayerWeights};
 
 impl CpuBackend {
@@ -27,7 +27,7 @@ impl CpuBackend {
     }
 
     /// x ← x + m (norm of) h, every row.
-    fn add_residual(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+    pub(super) fn add_residual(&mut self, post_norm: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
         let (spec, isa, width) = (&self.spec, self.options.isa, self.spec.hidden_size);
         if let Some(weight) = post_norm(&self.weights.layers[layer]) {
             each_row(&self.pool, &mut self.pass.h, width, &|_, h| {
@@ -41,18 +41,25 @@ impl CpuBackend {
         });
     }
 
+    /// Norm of each head, or of all together, by what the weights are of; `x` is `[rows, width]`.
+    fn norm_heads(&self, x: &mut [f32], width: usize, weight: Option<&[f32]>) {
+        let Some(weight) = weight else { return };
+        each_row(&self.pool, x, width, &|_, x| {
+            for part in x.chunks_exact_mut(weight.len()) {
+                let (offset, eps) = (self.spec.norm_weight_offset, self.spec.rms_norm_eps);
+                norm::rms_norm_in_place(self.options.isa, part, weight, offset, eps);
+            }
+        });
+    }
+
     /// Norm (of each head, or of all together), rotation, and for queries the attention scale: `x` is `[rows, heads, head_dim]`.
     fn rotate_heads(&self, x: &mut [f32], heads: usize, norm_weight: Option<&[f32]>, layer: usize, scale: f32) {
-        let (spec, isa) = (&self.spec, self.options.isa);
-        let (head_dim, half) = (spec.head_dim, spec.head_dim / 2);
-        let table = spec.layers[layer].rope;
+        let spec = &self.spec;
+        let LayerSpec { head_dim, rope: table, .. } = spec.layers[layer];
+        let half = head_dim / 2;
         let (cos, sin) = (&self.pass.cos[table], &self.pass.sin[table]);
+        self.norm_heads(x, heads * head_dim, norm_weight);
         each_row(&self.pool, x, heads * head_dim, &|row, x| {
-            if let Some(weight) = norm_weight {
-                for part in x.chunks_exact_mut(weight.len()) {
-                    norm::rms_norm_in_place(isa, part, weight, spec.norm_weight_offset, spec.rms_norm_eps);
-                }
-            }
             for head in x.chunks_exact_mut(head_dim) {
                 let angles = row * half..(row + 1) * half;
                 norm::rotate(head, &cos[angles.clone()], &sin[angles]);
@@ -72,7 +79,7 @@ impl CpuBackend {
     fn dense_feed_forward(&mut self, l: &LayerWeights) {
         let (Expert { gate, up, down }, terms) = (&l.experts[0], self.terms(Output::Values));
         let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
-        let (pass, inner) = (&mut self.pass, self.spec.intermediate_size);
+        let (pass, inner) = (&mut self.pass, gate.rows);
         round_inputs(&mut pass.h, width, gate.elements(), terms);
         let mut jobs = [
             Job { w: self.packed.matrix(gate), bias: l.gate_bias.as_deref(), y: &mut pass.gate, y_stride: inner },
@@ -87,7 +94,7 @@ impl CpuBackend {
 
     /// Offers every head of a layer to the traced rows' selections.
     fn select_heads(&mut self, layer: usize) {
-        let (heads, head_dim) = (self.spec.num_attention_heads, self.spec.head_dim);
+        let (heads, head_dim) = (self.spec.num_attention_heads, self.spec.layers[layer].head_dim);
         for (row, selection) in self.pass.selections.iter_mut().enumerate() {
             let Some(selection) = selection else { continue };
             for head in 0..heads {
@@ -109,7 +116,7 @@ pub(super) fn activate(pool: &ThreadPool, isa: Isa, by: Activation, gate: &mut [
 }
 
 /// Runs `f(row, part)` for every row's part of `data` (`[rows, width]`); on all threads when there are many.
-fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
+pub(super) fn each_row(pool: &ThreadPool, data: &mut [f32], width: usize, f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let rows = data.len() / width;
     if rows < 4 {
         return data.chunks_exact_mut(width).enumerate().for_each(|(row, part)| f(row, part));
@@ -132,48 +139,60 @@ impl Operations for CpuBackend {
             let start = row.token as usize * spec.hidden_size;
             x.iter_mut().enumerate().for_each(|(i, x)| *x = elements.get(start + i) * scale);
         }
+        self.make_layer_inputs();
         Ok(())
     }
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         self.pass.note_layer();
+        self.pass.resize_layer(&self.spec, layer);
         self.norm_input(|l| l.input_norm.as_deref(), layer);
-        let (isa, n) = (self.options.isa, self.pass.rows.len());
-        let (q_width, kv_width) = (self.pass.q.len() / n, self.pass.k.len() / n);
+        let (isa, n, heads) = (self.options.isa, self.pass.rows.len(), self.spec.num_attention_heads);
+        let LayerSpec { head_dim, num_key_value_heads: kv_heads, .. } = self.spec.layers[layer];
+        let (q_width, kv_width) = (heads * head_dim, kv_heads * head_dim);
         let [mut q, mut k, mut v] = [&mut self.pass.q, &mut self.pass.k, &mut self.pass.v].map(std::mem::take);
         let (l, terms) = (&self.weights.layers[layer], self.terms(Output::Scores));
         let width = self.spec.hidden_size;
         let mut for_values = None;
         if terms != self.terms(Output::Values) {
             let h = for_values.insert(self.pass.h.clone());
-            round_inputs(h, width, l.v.elements(), self.terms(Output::Values));
+            round_inputs(h, width, l.q.elements(), self.terms(Output::Values));
         }
         round_inputs(&mut self.pass.h, width, l.q.elements(), terms);
-        let mut jobs = [
-            Job { w: self.packed.matrix(&l.q), bias: l.q_bias.as_deref(), y: &mut q, y_stride: q_width },
-            Job { w: self.packed.matrix(&l.k), bias: l.k_bias.as_deref(), y: &mut k, y_stride: kv_width },
-            Job { w: self.packed.matrix(&l.v), bias: l.v_bias.as_deref(), y: &mut v, y_stride: kv_width },
-        ];
+        let mut jobs = Vec::with_capacity(3);
+        for (w, bias, y, y_stride) in [
+            (Some(&l.q), &l.q_bias, &mut q, q_width),
+            (l.k.as_ref(), &l.k_bias, &mut k, kv_width),
+            (l.v.as_ref(), &l.v_bias, &mut v, kv_width),
+        ] {
+            jobs.extend(w.map(|w| Job { w: self.packed.matrix(w), bias: bias.as_deref(), y, y_stride }));
+        }
         match &for_values {
-            None => matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n),
-            Some(h) => {
+            Some(h) if l.v.is_some() => {
                 matmul_many(&self.pool, isa, &mut jobs[..2], &self.pass.h, n);
                 matmul_many(&self.pool, isa, &mut jobs[2..], h, n);
             }
+            _ => matmul_many(&self.pool, isa, &mut jobs, &self.pass.h, n),
         }
-        let (heads, kv_heads) = (self.spec.num_attention_heads, self.spec.num_key_value_heads);
+        let rounds = self.options.input_rounding != InputRounding::F32;
         self.rotate_heads(&mut q, heads, l.q_norm.as_deref(), layer, self.spec.attention_scale);
-        self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
-        if self.options.input_rounding != InputRounding::F32 {
+        if rounds {
             round_operands(&mut q);
-            if self.options.k_cache == DType::F32 {
+        }
+        if l.k.is_some() {
+            if l.v.is_none() {
+                v.copy_from_slice(&k);
+            }
+            self.norm_heads(&mut v, kv_width, l.v_norm.as_deref());
+            self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
+            if rounds && self.options.k_cache == DType::F32 {
                 round_operands(&mut k);
             }
-        }
-        for (i, row) in self.pass.rows.iter().enumerate() {
-            if let Some(sequence) = &mut self.sequences[row.sequence.0] {
-                let part = i * kv_width..(i + 1) * kv_width;
-                sequence.cache.write(layer, row.position, &k[part.clone()], &v[part]);
+            for (i, row) in self.pass.rows.iter().enumerate() {
+                if let Some(sequence) = &mut self.sequences[row.sequence.0] {
+                    let part = i * kv_width..(i + 1) * kv_width;
+                    sequence.cache.write(layer, row.position, &k[part.clone()], &v[part]);
+                }
             }
         }
         (self.pass.q, self.pass.k, self.pass.v) = (q, k, v);
@@ -181,8 +200,11 @@ impl Operations for CpuBackend {
     }
 
     fn attend(&mut self, layer: usize) -> Result<(), BackendError> {
-        if layer + 1 == self.spec.layers.len() {
-            self.pass.keep_wanted(&self.spec);
+        if self.spec.cached_layers().last().is_some_and(|(last, _)| layer == last) {
+            self.pass.keep_wanted(&self.spec, layer);
+            if layer + 1 < self.spec.layers.len() {
+                self.rotary_tables();
+            }
         }
         let shape = self.shape(layer);
         let rows: Vec<AttentionRow> = (self.pass.rows.iter().zip(&self.pass.selections))
@@ -217,6 +239,7 @@ impl Operations for CpuBackend {
             _ => self.dense_feed_forward(&weights.layers[layer]),
         }
         self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
+        self.add_layer_input(&weights.layers[layer], layer);
         Ok(())
     }
 

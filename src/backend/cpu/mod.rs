@@ -5,6 +5,7 @@ pub mod cache;
 mod experts;
 mod input_rounding;
 mod layer;
+mod layer_input;
 pub mod matmul;
 pub mod norm;
 mod packed;
@@ -19,7 +20,7 @@ use super::{
     Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Prediction, SequenceId, Step, TraceOptions,
     WeightFormat,
 };
-use crate::model::config::Rotation;
+use crate::model::config::{LayerSpec, Rotation};
 use crate::model::{ModelSpec, Weights};
 use attention::{AttentionShape, RowHead};
 use cache::KvCache;
@@ -88,7 +89,7 @@ impl CpuBackend {
     pub fn new(spec: ModelSpec, weights: Arc<Weights>, options: CpuOptions) -> CpuBackend {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = if options.threads == 0 { cores } else { options.threads };
-        let rotations = spec.rope.iter().map(|rope| rope.rotation(spec.head_dim)).collect();
+        let rotations = spec.rotations();
         let pool = ThreadPool::new(threads);
         CpuBackend {
             packed: Packed::new(&weights, options.weights, &pool),
@@ -117,17 +118,20 @@ impl CpuBackend {
     fn accumulate(&self, cache: &KvCache, selected: &Selected, row: &mut [f32]) {
         let heads = self.spec.num_attention_heads;
         let (layer, head) = (selected.head as usize / heads, selected.head as usize % heads);
-        let traced = RowHead { head, query: selected.query, max: selected.max, sum: selected.sum };
-        attention::accumulate_row(self.options.isa, &self.shape(layer), cache, &traced, row);
+        let shape = self.shape(layer);
+        let query = &selected.query[..shape.head_dim];
+        let traced = RowHead { head, query, max: selected.max, sum: selected.sum };
+        attention::accumulate_row(self.options.isa, &shape, cache, &traced, row);
     }
 
     fn shape(&self, layer: usize) -> AttentionShape {
+        let LayerSpec { head_dim, num_key_value_heads, window, kv_layer, .. } = self.spec.layers[layer];
         AttentionShape {
-            layer,
+            layer: kv_layer,
             heads: self.spec.num_attention_heads,
-            kv_heads: self.spec.num_key_value_heads,
-            head_dim: self.spec.head_dim,
-            window: self.spec.layers[layer].window,
+            kv_heads: num_key_value_heads,
+            head_dim,
+            window,
             softcap: self.spec.attn_logit_softcapping,
             gamma: self.options.gamma,
         }
@@ -163,9 +167,11 @@ impl Backend for CpuBackend {
     fn open(&mut self, trace: Option<TraceOptions>) -> Result<SequenceId, BackendError> {
         let s = &self.spec;
         let (k, v) = (self.options.k_cache, self.options.v_cache);
+        let mut layers = vec![(0, 0); s.layers.len()];
+        s.cached_layers().for_each(|(index, layer)| layers[index] = (layer.num_key_value_heads, layer.head_dim));
         let sequence = Sequence {
-            cache: KvCache::new(s.layers.len(), s.num_key_value_heads, s.head_dim, k, v),
-            trace: trace.map(|options| Trace::new(options, s.head_dim, s.hidden_size)),
+            cache: KvCache::new(layers.into_iter(), k, v),
+            trace: trace.map(|options| Trace::new(options, s.widest(|layer| layer.head_dim), s.hidden_size)),
         };
         let free = self.sequences.iter().position(Option::is_none).unwrap_or(self.sequences.len());
         if free == self.sequences.len() {
@@ -217,15 +223,16 @@ impl Backend for CpuBackend {
 
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError> {
         let (spec, rows) = (&self.spec, pass.rows);
-        if let Some(bad) = rows.iter().find(|r| r.token as usize >= spec.vocab_size) {
-            return Err(BackendError::TokenRange { token: bad.token, vocab_size: spec.vocab_size });
+        let (vocab_size, query_width) = (spec.readable_tokens(), spec.widest(|layer| layer.head_dim));
+        if let Some(bad) = rows.iter().find(|r| r.token as usize >= vocab_size) {
+            return Err(BackendError::TokenRange { token: bad.token, vocab_size });
         }
         let sequences = &mut self.sequences;
         let selections = rows.iter().map(|row| {
             let sequence = sequences[row.sequence.0].as_mut()?;
             sequence.cache.reserve(row.position + 1);
             let options = sequence.trace.as_ref()?.options();
-            (pass.record && row.position >= options.first_row).then(|| Selection::new(options))
+            (pass.record && row.position >= options.first_row).then(|| Selection::new(options, query_width))
         });
         let selections = selections.collect();
         self.pass.begin(spec, pass, selections);
@@ -326,7 +333,7 @@ impl Backend for CpuBackend {
         let row = &pass.rows[pass.index(0)?];
         let mut sum = vec![0.0; row.position + 1];
         let Some(Sequence { cache, .. }) = self.sequence(row.sequence) else { return Ok(sum) };
-        let queries = pass.q.chunks_exact(spec.head_dim);
+        let queries = pass.q.chunks_exact(shape.head_dim);
         for (head, (query, state)) in queries.zip(&pass.states).take(spec.num_attention_heads).enumerate() {
             let head = RowHead { head, query, max: state.softmax.max, sum: state.softmax.sum };
             attention::add_row(self.options.isa, &shape, cache, &head, &mut sum);

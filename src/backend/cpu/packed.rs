@@ -54,5 +54,5 @@ impl Packed {
 /// Every matrix that activations are multiplied with, but for routers, which stay as they are.
 fn products(weights: &Weights) -> impl Iterator<Item = &Weight> {
     let layers = weights.layers.iter().flat_map(LayerWeights::products);
-    layers.chain(std::iter::once(&weights.head))
+    layers.chain(weights.layer_inputs.iter().map(|inputs| &inputs.projection)).chain(std::iter::once(&weights.head))
 }

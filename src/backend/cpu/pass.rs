@@ -4,6 +4,7 @@ use super::attention::HeadState;
 use super::trace::Selection;
 use crate::backend::{BackendError, Pass, Row};
 use crate::model::ModelSpec;
+use crate::model::config::LayerSpec;
 
 /// The state of the running pass; widths in [`ModelSpec`]'s terms.
 #[derive(Default)]
@@ -11,7 +12,7 @@ pub struct PassState {
     pub rows: Vec<Row>,
     /// Rows that it began with.
     pub width: usize,
-    /// Those of them (ascending) that are wanted or recorded: the only ones after the last layer's keys and values.
+    /// Those of them (ascending) that are wanted or recorded: the only ones after the last keys and values.
     kept: Vec<usize>,
     /// Per row, where it is traced.
     pub selections: Vec<Option<Selection>>,
@@ -19,15 +20,17 @@ pub struct PassState {
     pub x: Vec<f32>,
     /// Normed input of a block, then its output: `[rows, hidden_size]`
     pub h: Vec<f32>,
-    /// `[rows, heads · head_dim]`: queries, and the attention's output
+    /// `[rows, heads · head_dim]` of the running layer: queries, and the attention's output
     pub q: Vec<f32>,
     pub attended: Vec<f32>,
     /// `[rows, kv_heads · head_dim]`
     pub k: Vec<f32>,
     pub v: Vec<f32>,
-    /// `[rows, intermediate_size]`
+    /// `[rows, intermediate_size]` of the running layer
     pub gate: Vec<f32>,
     pub up: Vec<f32>,
+    /// Of the layers, where they have inputs: `[rows, layers · hidden_size_per_layer_input]`
+    pub inputs: Vec<f32>,
     /// `[rows, heads]`
     pub states: Vec<HeadState>,
     /// `[rope table][rows, head_dim / 2]`
@@ -39,17 +42,10 @@ pub struct PassState {
 impl PassState {
     /// Makes everything that has a row a row hold `n` of them.
     fn resize(&mut self, spec: &ModelSpec, n: usize) {
-        let (q, kv) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
-        for (rows, width) in [
-            (&mut self.x, spec.hidden_size),
-            (&mut self.h, spec.hidden_size),
-            (&mut self.q, q),
-            (&mut self.attended, q),
-            (&mut self.k, kv),
-            (&mut self.v, kv),
-            (&mut self.gate, spec.intermediate_size),
-            (&mut self.up, spec.intermediate_size),
-        ] {
+        let inputs = spec.layer_input.map_or(0, |input| spec.layers.len() * input.hidden_size);
+        for (rows, width) in
+            [(&mut self.x, spec.hidden_size), (&mut self.h, spec.hidden_size), (&mut self.inputs, inputs)]
+        {
             rows.resize(n * width, 0.0);
         }
         self.states.resize(n * spec.num_attention_heads, HeadState::EMPTY);
@@ -78,21 +74,41 @@ impl PassState {
         self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })
     }
 
-    /// Drops the rows that are neither recorded nor wanted, after the last layer's keys and values.
-    pub fn keep_wanted(&mut self, spec: &ModelSpec) {
+    /// Gives what is as wide as the layers' own sizes those of one layer.
+    pub fn resize_layer(&mut self, spec: &ModelSpec, layer: usize) {
+        let LayerSpec { head_dim, num_key_value_heads, intermediate_size, .. } = spec.layers[layer];
+        let (q, kv) = (spec.num_attention_heads * head_dim, num_key_value_heads * head_dim);
+        for (rows, width) in [
+            (&mut self.q, q),
+            (&mut self.attended, q),
+            (&mut self.k, kv),
+            (&mut self.v, kv),
+            (&mut self.gate, intermediate_size),
+            (&mut self.up, intermediate_size),
+        ] {
+            rows.resize(self.rows.len() * width, 0.0);
+        }
+    }
+
+    /// Drops the rows that are neither recorded nor wanted, after the last keys and values, those of `layer`.
+    pub fn keep_wanted(&mut self, spec: &ModelSpec, layer: usize) {
         let n = self.kept.len();
         if n == self.rows.len() {
             return;
         }
-        let (q_width, hidden) = (spec.num_attention_heads * spec.head_dim, spec.hidden_size);
+        for rows in [&mut self.q, &mut self.x, &mut self.inputs] {
+            let width = rows.len() / self.rows.len();
+            for (to, &from) in self.kept.iter().enumerate() {
+                rows.copy_within(from * width..(from + 1) * width, to * width);
+            }
+        }
         for (to, &from) in self.kept.iter().enumerate() {
             self.rows.swap(to, from);
             self.selections.swap(to, from);
-            self.q.copy_within(from * q_width..(from + 1) * q_width, to * q_width);
-            self.x.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
         }
         self.rows.truncate(n);
         self.selections.truncate(n);
         self.resize(spec, n);
+        self.resize_layer(spec, layer);
     }
 }

@@ -23,7 +23,9 @@ struct Entry {
 pub struct Selection {
     options: TraceOptions,
     entries: Vec<Entry>,
-    /// `[K, head_dim]`
+    /// Of a query: the largest head_dim.
+    width: usize,
+    /// `[K, width]`; what a smaller head lacks is 0.
     queries: Vec<f32>,
     /// Lowest entropy that was not kept.
     rejected: f32,
@@ -34,9 +36,9 @@ pub struct Selection {
 }
 
 impl Selection {
-    pub fn new(options: TraceOptions) -> Selection {
+    pub fn new(options: TraceOptions, width: usize) -> Selection {
         let (entries, queries, heads, layers) = Default::default();
-        Selection { options, entries, queries, rejected: f32::INFINITY, heads, layers }
+        Selection { options, entries, width, queries, rejected: f32::INFINITY, heads, layers }
     }
 
     pub fn options(&self) -> TraceOptions {
@@ -63,6 +65,7 @@ impl Selection {
         if self.entries.len() < self.options.heads {
             self.queries.extend_from_slice(query);
             self.entries.push(entry);
+            self.queries.resize(self.entries.len() * self.width, 0.0);
             return;
         }
         let worst = (0..self.entries.len()).reduce(|a, b| match self.entries[b].entropy >= self.entries[a].entropy {
@@ -73,7 +76,7 @@ impl Selection {
             Some(worst) if entry.entropy < self.entries[worst].entropy => {
                 entry.slot = self.entries[worst].slot;
                 self.rejected = self.rejected.min(self.entries[worst].entropy);
-                self.queries[entry.slot * query.len()..(entry.slot + 1) * query.len()].copy_from_slice(query);
+                self.queries[entry.slot * self.width..][..query.len()].copy_from_slice(query);
                 // at the end, so that ids stay ascending and the last of equal worst entries has the highest id
                 self.entries.remove(worst);
                 self.entries.push(entry);
@@ -89,6 +92,7 @@ pub struct Selected<'a> {
     pub head: u32,
     pub max: f32,
     pub sum: f32,
+    /// Its first `head_dim` numbers are the query.
     pub query: &'a [f32],
 }
 
@@ -114,13 +118,13 @@ impl LayerSums {
 #[derive(Clone, Debug)]
 pub struct Trace {
     options: TraceOptions,
-    head_dim: usize,
+    width: usize,
     hidden_size: usize,
     /// `[rows][≤ K]`, lowest entropy first
     entries: Vec<Vec<Entry>>,
     /// Lowest entropy that was not kept: `[rows]`
     rejected: Vec<f32>,
-    /// `[rows][≤ K, head_dim]`, by slot
+    /// `[rows][≤ K, width]`, by slot
     queries: Vec<Vec<f32>>,
     /// `[rows, hidden_size]`
     hidden: Vec<f32>,
@@ -130,10 +134,11 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub fn new(options: TraceOptions, head_dim: usize, hidden_size: usize) -> Trace {
+    /// `width` as of the rows' selections.
+    pub fn new(options: TraceOptions, width: usize, hidden_size: usize) -> Trace {
         Trace {
             options,
-            head_dim,
+            width,
             hidden_size,
             entries: Vec::new(),
             rejected: Vec::new(),
@@ -187,7 +192,7 @@ impl Trace {
     /// The selected heads of row `row` (absolute), lowest entropy first; none if it was not traced.
     pub fn selected(&self, row: usize) -> Vec<Selected<'_>> {
         let Some(index) = self.index(row) else { return Vec::new() };
-        let query = |e: &Entry| &self.queries[index][e.slot * self.head_dim..(e.slot + 1) * self.head_dim];
+        let query = |e: &Entry| &self.queries[index][e.slot * self.width..(e.slot + 1) * self.width];
         self.entries[index].iter().map(|e| Selected { head: e.head, max: e.max, sum: e.sum, query: query(e) }).collect()
     }
 
@@ -241,7 +246,7 @@ mod tests {
     #[test]
     fn the_lowest_k_win_and_of_equals_the_lower_id() {
         let options = TraceOptions::new(3, 3, EntropyRule::Exact);
-        let mut selection = Selection::new(options);
+        let mut selection = Selection::new(options, 2);
         for (id, h) in [2.0, 1.0, 2.0, 2.0, 0.5, 1.0, 3.0].into_iter().enumerate() {
             selection.offer(id as u32, &state(h), &[id as f32, 0.0]);
         }
@@ -256,7 +261,7 @@ mod tests {
     #[test]
     fn a_head_without_attention_does_not_win() {
         let options = TraceOptions::new(0, 1, EntropyRule::Exact);
-        let mut selection = Selection::new(options);
+        let mut selection = Selection::new(options, 1);
         selection.offer(0, &HeadState::EMPTY, &[0.0]);
         selection.offer(1, &state(5.0), &[1.0]);
         let mut trace = Trace::new(options, 1, 1);

@@ -15,7 +15,7 @@ use super::kernel_set::{DECODE_GROUP, NARROW_ROWS, PREFILL_LINES};
 use super::launch::Int;
 use super::layers;
 use super::memory::{Buffer, DevicePtr};
-use super::weights::Matrix;
+use super::weights::{LAYERS_DIFFER, Matrix};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::{BackendError, Operations, Row, TraceOptions};
 use crate::model::ModelSpec;
@@ -101,10 +101,13 @@ impl Operations for CudaBackend {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         self.note_layer(layer, scratch.x.ptr())?;
         let q = self.layer_queries(layer);
+        let (Some(k), Some(v)) = (&w.k, &w.v) else {
+            return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()).into());
+        };
         let jobs = [
             Job { w: &w.q, bias: w.q_bias.as_ref(), y: q },
-            Job { w: &w.k, bias: w.k_bias.as_ref(), y: scratch.k() },
-            Job { w: &w.v, bias: w.v_bias.as_ref(), y: scratch.v() },
+            Job { w: k, bias: w.k_bias.as_ref(), y: scratch.k() },
+            Job { w: v, bias: w.v_bias.as_ref(), y: scratch.v() },
         ];
         let (x, norm, rows, to) =
             (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.pass.rows.len(), self.rope_target(layer));

@@ -7,6 +7,7 @@ use super::context::Device;
 use super::error::{Context, CudaError};
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
+use crate::model::config::LayerSpec;
 use crate::model::weights::{DType, Expert, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
@@ -114,6 +115,10 @@ fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
     (f32::from(f16::MAX) / max).log2().floor().clamp(-100.0, 100.0).exp2()
 }
 
+/// Of a model that is refused because its layers are not all alike.
+pub const LAYERS_DIFFER: &str =
+    "layers of different head sizes or with inputs, factors or shared keys and values: use --device cpu";
+
 /// The kernels' requirements on a model's shape.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
     let q_width = spec.num_attention_heads * spec.head_dim;
@@ -131,6 +136,15 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     }
     if weights.layers.iter().any(|layer| layer.router.is_some()) {
         return Err(CudaError::Unsupported("a mixture of experts: use --device cpu".to_owned()));
+    }
+    let widths = |layer: &LayerSpec| (layer.head_dim, layer.num_key_value_heads, layer.intermediate_size);
+    let same = (spec.head_dim, spec.num_key_value_heads, spec.intermediate_size);
+    let plain = |(index, layer): (usize, &LayerSpec)| {
+        widths(layer) == same && layer.kv_layer == index && !layer.keys_are_values
+    };
+    let common = !spec.value_norm && spec.layer_input.is_none() && !spec.layer_scalar;
+    if !common || !spec.layers.iter().enumerate().all(plain) {
+        return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()));
     }
     for Expert { gate, up, .. } in weights.layers.iter().flat_map(|layer| &layer.experts) {
         if dtype_on_device(gate.dtype) != dtype_on_device(up.dtype) {
@@ -173,13 +187,14 @@ impl<'a> Uploader<'a> {
         let mut uploaded = DeviceLayer {
             input_norm: optional(&layer.input_norm)?,
             q: self.matrix(&layer.q)?,
-            k: self.matrix(&layer.k)?,
-            v: self.matrix(&layer.v)?,
+            k: layer.k.as_ref().map(|k| self.matrix(k)).transpose()?,
+            v: layer.v.as_ref().map(|v| self.matrix(v)).transpose()?,
             q_bias: optional(&layer.q_bias)?,
             k_bias: optional(&layer.k_bias)?,
             v_bias: optional(&layer.v_bias)?,
             q_norm: optional(&layer.q_norm)?,
             k_norm: optional(&layer.k_norm)?,
+            v_norm: None,
             o: self.matrix(&layer.o)?,
             o_bias: optional(&times(&layer.o_bias))?,
             post_attention_norm: optional(&layer.post_attention_norm)?,
@@ -190,6 +205,8 @@ impl<'a> Uploader<'a> {
             up_bias: optional(&layer.up_bias)?,
             down_bias: optional(&times(&layer.down_bias))?,
             post_feed_forward_norm: optional(&layer.post_feed_forward_norm)?,
+            input: None,
+            scalar: 1.0,
         };
         if residual != 1.0 {
             uploaded.o = uploaded.o.times(residual, device)?;

@@ -16,6 +16,8 @@ pub(super) struct Family {
     pub norm_weight_offset: f32,
     pub norms: Norms,
     pub qk_norm: QkNorm,
+    pub value_norm: bool,
+    pub layer_scalar: bool,
     /// The embedding is multiplied by √hidden_size.
     pub scaled_embedding: bool,
     /// q, k and v have a bias whatever `attention_bias` is, and o has none.
@@ -25,6 +27,8 @@ pub(super) struct Family {
     /// `hidden_act: gelu` stands for its tanh form.
     pub gelu_is_tanh: bool,
     pub slides: Slides,
+    /// The last layer does not slide, whatever the settings say.
+    pub last_is_full: bool,
     /// Sliding layers have a rotary table of their own.
     pub local_rope: bool,
     /// See [`ModelSpec::boxed_instruction`](super::ModelSpec::boxed_instruction).
@@ -73,11 +77,14 @@ const LLAMA: Family = Family {
     norm_weight_offset: 0.0,
     norms: Norms::Before,
     qk_norm: QkNorm::None,
+    value_norm: false,
+    layer_scalar: false,
     scaled_embedding: false,
     qkv_bias: false,
     fused: false,
     gelu_is_tanh: false,
     slides: Slides::Never,
+    last_is_full: false,
     local_rope: false,
     boxed_instruction: false,
 };
@@ -244,6 +251,48 @@ pub(super) const FAMILIES: &[Family] = &[
         ..GEMMA2
     },
     Family {
+        architecture: "Gemma4ForCausalLM",
+        model_type: "gemma4_text",
+        keys: &[
+            "attention_bias",
+            "final_logit_softcapping",
+            "hidden_activation",
+            "sliding_window",
+            "layer_types",
+            "use_bidirectional_attention",
+            "global_head_dim",
+            "num_global_key_value_heads",
+            "per_layer_config",
+            "attention_k_eq_v",
+            "num_kv_shared_layers",
+            "use_double_wide_mlp",
+            "hidden_size_per_layer_input",
+            "vocab_size_per_layer_input",
+            "enable_moe_block",
+        ],
+        defaults: || {
+            json!({
+                "vocab_size": 262144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
+                "max_position_embeddings": 131072, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+                "global_head_dim": 512, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
+                "tie_word_embeddings": true, "attention_multiplier": 1.0, "vocab_size_per_layer_input": 262144,
+                "hidden_size_per_layer_input": 256,
+                "rope_parameters": {
+                    "sliding_attention": {"rope_theta": 1e4},
+                    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+                },
+            })
+        },
+        norm_weight_offset: 0.0,
+        qk_norm: QkNorm::Head,
+        value_norm: true,
+        layer_scalar: true,
+        slides: Slides::Pattern(6),
+        last_is_full: true,
+        local_rope: true,
+        ..GEMMA2
+    },
+    Family {
         architecture: "SmolLM3ForCausalLM",
         model_type: "smollm3",
         keys: &[
@@ -325,5 +374,8 @@ pub(super) const FAMILIES: &[Family] = &[
 ];
 
 /// Multimodal checkpoints whose text model is one of [`FAMILIES`], with the `model_type` of a `text_config` without one.
-pub(super) const MULTIMODAL: &[(&str, &str)] =
-    &[("Gemma3ForConditionalGeneration", "gemma3_text"), ("Mistral3ForConditionalGeneration", "mistral")];
+pub(super) const MULTIMODAL: &[(&str, &str)] = &[
+    ("Gemma3ForConditionalGeneration", "gemma3_text"),
+    ("Gemma4ForConditionalGeneration", "gemma4_text"),
+    ("Mistral3ForConditionalGeneration", "mistral"),
+];

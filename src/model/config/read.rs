@@ -1,12 +1,17 @@
 //! The keys of `config.json` and `generation_config.json`, and the [`ModelSpec`] that they make.
 
+mod per_layer;
+mod rope;
+
 use super::families::{COMMON, FAMILIES, Family, MULTIMODAL, Slides};
-use super::{Activation, ExpertSpec, LayerSpec, RopeScaling, RopeSpec, architectures};
+use super::{Activation, ExpertSpec, LayerSpec, architectures};
 use crate::files;
 use crate::model::{ModelError, ModelSpec};
+use per_layer::Sizes;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::path::Path;
 
 pub(super) const CONFIG: &str = "config.json";
@@ -68,8 +73,13 @@ fn settings(tree: &Value, family: &Family) -> Value {
     let found = |key: &&str| {
         let outer = tree.get(key).filter(|_| OUTER.contains(key));
         let value = outer.or(text.get(key))?.clone();
-        // an empty rope_scaling counts as none
-        (value.as_object().is_none_or(|table| !table.is_empty())).then(|| (key.to_string(), value))
+        let counts = match &value {
+            Value::Null => *key != "rope_parameters",
+            // an empty rope_scaling counts as none
+            Value::Object(table) => !table.is_empty() || *key == "per_layer_config",
+            _ => true,
+        };
+        counts.then(|| (key.to_string(), value))
     };
     let mut settings = (family.defaults)();
     if let Some(settings) = settings.as_object_mut() {
@@ -205,7 +215,18 @@ struct Config {
     no_rope_layers: Option<Vec<u32>>,
     no_rope_layer_interval: Option<Size>,
     layer_types: Option<Vec<LayerType>>,
-    use_bidirectional_attention: Option<bool>,
+    /// A flag, or whose attention: "vision" is that of images alone.
+    use_bidirectional_attention: Option<Value>,
+    global_head_dim: Option<Size>,
+    num_global_key_value_heads: Option<Size>,
+    #[serde(default, deserialize_with = "per_layer::written")]
+    per_layer_config: Option<HashMap<usize, Sizes>>,
+    attention_k_eq_v: Option<bool>,
+    num_kv_shared_layers: Option<usize>,
+    use_double_wide_mlp: Option<bool>,
+    hidden_size_per_layer_input: Option<u32>,
+    vocab_size_per_layer_input: Option<Size>,
+    enable_moe_block: Option<bool>,
     num_experts: Option<Size>,
     /// The newer name of `num_experts`.
     num_local_experts: Option<Size>,
@@ -268,21 +289,22 @@ impl Config {
         let (hidden_size, heads) = (self.hidden_size.0, self.num_attention_heads.0);
         let kv_heads = self.num_key_value_heads.map_or(heads, |heads| heads.0);
         let head_dim = self.head_dim.map_or(hidden_size / heads, |dim| dim.0);
-        if heads % kv_heads != 0 {
-            let message = format!("{kv_heads} does not divide num_attention_heads ({heads})");
-            return Err(("num_key_value_heads", message));
-        }
-        if head_dim == 0 || !head_dim.is_multiple_of(2) {
-            return Err(("head_dim", format!("expected an even number, found {head_dim}")));
-        }
-        if self.use_bidirectional_attention == Some(true) {
+        if self.use_bidirectional_attention.as_ref().is_some_and(|whose| whose == true || whose == "all") {
             return Err(("use_bidirectional_attention", "expected false: only causal models are supported".to_owned()));
+        }
+        if self.enable_moe_block == Some(true) {
+            return Err((
+                "enable_moe_block",
+                "expected false: experts beside a dense network are not supported".to_owned(),
+            ));
         }
         let attention_bias = self.attention_bias.unwrap_or(false);
         let by_width = 1.0 / self.query_pre_attn_scalar.map_or(head_dim as f32, Positive::f32).sqrt();
         let experts = self.experts()?;
-        let layers = self.layers(family, experts.is_some())?;
-        let (rope, longer_context) = self.rope(family, head_dim)?;
+        let layers = self.layers(family, experts.is_some(), (head_dim, kv_heads))?;
+        let (rope, longer_context) = self.rope(family, |table| {
+            layers.iter().find(|layer| layer.rope == table).map_or(head_dim, |layer| layer.head_dim)
+        })?;
         let context = self.max_position_embeddings.0;
         let rope_source = match (&self.rope_scaling, &self.rope_parameters) {
             (Some(_), _) => "rope_scaling",
@@ -310,6 +332,7 @@ impl Config {
             output_bias: attention_bias,
             mlp_bias: self.mlp_bias.unwrap_or(false),
             qk_norm: family.qk_norm,
+            value_norm: family.value_norm,
             norms: family.norms,
             residual_multiplier: self.residual_multiplier.map_or(1.0, Positive::f32),
             logits_scaling: self.logits_scaling.map_or(1.0, Positive::f32),
@@ -320,6 +343,8 @@ impl Config {
             fused: family.fused,
             layers,
             experts,
+            layer_input: self.layer_input(),
+            layer_scalar: family.layer_scalar,
             rope,
             boxed_instruction: family.boxed_instruction,
             sources: vec![("rope", rope_source)],
@@ -356,7 +381,13 @@ impl Config {
         }))
     }
 
-    fn layers(&self, family: &Family, has_experts: bool) -> Result<Vec<LayerSpec>, Wrong> {
+    /// Of layers with this `head_dim` and as many key/value heads, where they do not differ.
+    fn layers(
+        &self,
+        family: &Family,
+        has_experts: bool,
+        (head_dim, num_key_value_heads): (usize, usize),
+    ) -> Result<Vec<LayerSpec>, Wrong> {
         let count = self.num_hidden_layers.0;
         if count > MAX_LAYERS {
             return Err(("num_hidden_layers", format!("expected at most {MAX_LAYERS}, found {count}")));
@@ -369,8 +400,15 @@ impl Config {
             window,
             rope: usize::from(!turns || family.local_rope && window.is_some()),
             experts: has_experts && (index + 1).is_multiple_of(step) && !dense.contains(&index),
+            head_dim,
+            num_key_value_heads,
+            intermediate_size: self.intermediate_size.0,
+            kv_layer: index,
+            keys_are_values: false,
         };
-        Ok(windows.into_iter().zip(turns).enumerate().map(layer).collect())
+        let mut layers: Vec<LayerSpec> = windows.into_iter().zip(turns).enumerate().map(layer).collect();
+        self.differ(&mut layers)?;
+        Ok(layers)
     }
 
     /// Whether each layer has rotary positions.
@@ -389,7 +427,7 @@ impl Config {
         let wanted = self.use_sliding_window != Some(false);
         let written = self.sliding_window.as_ref().filter(|_| wanted);
         let pattern = |n: usize| (1..=count).map(|layer| layer % n != 0).collect();
-        let slides: Vec<bool> = match (&self.layer_types, family.slides) {
+        let mut slides: Vec<bool> = match (&self.layer_types, family.slides) {
             (Some(types), _) => {
                 entries("layer_types", types, count)?;
                 types.iter().map(|layer| *layer == LayerType::SlidingAttention).collect()
@@ -403,6 +441,9 @@ impl Config {
             }
             (None, Slides::WithoutRope) => turns.iter().map(|turns| !turns).collect(),
         };
+        if let Some(last) = slides.last_mut().filter(|_| family.last_is_full) {
+            *last = false;
+        }
         if !slides.contains(&true) {
             return Ok(vec![None; count]);
         }
@@ -411,139 +452,11 @@ impl Config {
         let window = Size::try_from(found.clone()).map_err(wrong)?.0;
         Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
     }
-
-    /// The rotary tables, and the longest context that they hold for and why, where that is less than the published one.
-    fn rope(&self, family: &Family, head_dim: usize) -> Result<(Vec<RopeSpec>, Option<Limit>), Wrong> {
-        let parameters = self.rope_parameters.as_ref();
-        if family.local_rope {
-            // rope_scaling, the older key, is of full layers
-            let nested = |table: fn(&Rope) -> Option<&Rope>| parameters.and_then(table).cloned().unwrap_or_default();
-            let full = nested(|tables| tables.full_attention.as_deref());
-            let full = match self.rope_scaling.clone() {
-                Some(scaling) => scaling.or(full),
-                None => full,
-            };
-            let local = nested(|tables| tables.sliding_attention.as_deref());
-            let (full, limit) = self.table(&full, self.rope_theta, head_dim)?;
-            let (local, _) = self.table(&local, self.rope_local_base_freq, head_dim)?;
-            return Ok((vec![full, local], limit));
-        }
-        let written = self.rope_scaling.as_ref().or(parameters);
-        if written.is_some_and(|table| table.full_attention.is_some() || table.sliding_attention.is_some()) {
-            return Err(("rope_parameters", "expected one table, found one by layer type".to_owned()));
-        }
-        let (table, limit) = self.table(written.unwrap_or(&Rope::default()), self.rope_theta, head_dim)?;
-        let still = RopeSpec::plain(table.theta, 0);
-        let has_still = self.no_rope_layers.is_some() || self.no_rope_layer_interval.is_some();
-        Ok((if has_still { vec![table, still] } else { vec![table] }, limit))
-    }
-
-    /// One rotary table; `theta` where it has none of its own.
-    fn table(
-        &self,
-        table: &Rope,
-        theta: Option<Positive>,
-        head_dim: usize,
-    ) -> Result<(RopeSpec, Option<Limit>), Wrong> {
-        // only families that turn a part of each head read the outer key
-        let part = self.partial_rotary_factor.map(|outer| table.partial_rotary_factor.unwrap_or(outer).0);
-        let rotary_dim = part.map_or(head_dim, |part| (head_dim as f64 * part) as usize);
-        if rotary_dim > head_dim || !rotary_dim.is_multiple_of(2) {
-            let message = format!("expected an even part of head_dim ({head_dim}), found {rotary_dim} components");
-            return Err(("partial_rotary_factor", message));
-        }
-        let context = self.max_position_embeddings.0 as f32;
-        let trained = self.original_max_position_embeddings.or(table.original_max_position_embeddings);
-        let trained = trained.map_or(context, Positive::f32);
-        let theta = table.rope_theta.or(theta).map_or(10_000.0, Positive::f32);
-        let (scaling, attention_factor) = table.scaling(trained, context, rotary_dim)?;
-        let limit = match scaling {
-            RopeScaling::LongRope { .. } => Some((trained as usize, "longrope's long_factor is not implemented")),
-            _ if table.llama_4_scaling_beta.is_some() => {
-                Some((trained as usize, "llama_4_scaling_beta is not implemented"))
-            }
-            _ => None,
-        };
-        Ok((RopeSpec { theta, scaling, attention_factor, rotary_dim }, limit))
-    }
 }
-
-/// A context in tokens, and why it is not longer.
-type Limit = (usize, &'static str);
 
 fn entries<T>(key: &'static str, list: &[T], expected: usize) -> Result<(), Wrong> {
     match list.len() {
         found if found == expected => Ok(()),
         found => Err((key, format!("expected {expected} entries (num_hidden_layers), found {found}"))),
-    }
-}
-
-impl Rope {
-    /// This table with the entries of another where it has none: what an older checkpoint splits over two keys.
-    fn or(self, other: Rope) -> Rope {
-        Rope {
-            rope_theta: self.rope_theta.or(other.rope_theta),
-            rope_type: self.rope_type.or(self.kind.clone()).or(other.rope_type),
-            ..self
-        }
-    }
-
-    /// The scaling and the factor on cosines and sines, for a context trained on `trained` positions.
-    fn scaling(&self, trained: f32, context: f32, rotary_dim: usize) -> Result<(RopeScaling, f32), Wrong> {
-        let need = |key, value: Option<Positive>| {
-            value.map(Positive::f32).ok_or((key, "expected a positive number, found nothing".to_owned()))
-        };
-        let factor = || need("rope_scaling.factor", self.factor);
-        match self.rope_type.as_ref().or(self.kind.as_ref()).map_or("default", String::as_str) {
-            // "dynamic" stretches only beyond max_position_embeddings
-            "default" | "dynamic" => Ok((RopeScaling::None, 1.0)),
-            "linear" => Ok((RopeScaling::Linear { factor: factor()? }, 1.0)),
-            "llama3" => {
-                let scaling = RopeScaling::Llama3 {
-                    factor: factor()?,
-                    low_freq_factor: need("rope_scaling.low_freq_factor", self.low_freq_factor)?,
-                    high_freq_factor: need("rope_scaling.high_freq_factor", self.high_freq_factor)?,
-                    original_max_position_embeddings: trained,
-                };
-                Ok((scaling, 1.0))
-            }
-            // Phi-3 had both names for longrope before
-            "yarn" if self.short_factor.is_none() => {
-                let factor = factor()?;
-                let scaling = RopeScaling::Yarn {
-                    factor,
-                    beta_fast: self.beta_fast.map_or(32.0, Positive::f32),
-                    beta_slow: self.beta_slow.map_or(1.0, Positive::f32),
-                    original_max_position_embeddings: trained,
-                    truncate: self.truncate.unwrap_or(true),
-                };
-                Ok((scaling, self.yarn_attention(factor)))
-            }
-            "longrope" | "su" | "yarn" => {
-                let divisors: Vec<f32> = self.short_factor.iter().flatten().map(|x| x.f32()).collect();
-                if divisors.len() != rotary_dim / 2 {
-                    let message = format!("expected {} numbers, found {}", rotary_dim / 2, divisors.len());
-                    return Err(("rope_scaling.short_factor", message));
-                }
-                let stretched = f64::from(self.factor.map_or(context / trained, Positive::f32));
-                let by_length = (1.0 + stretched.ln().max(0.0) / f64::from(trained).ln()).sqrt() as f32;
-                let attention = self.attention_factor.map_or(by_length, Positive::f32);
-                Ok((RopeScaling::LongRope { short_factor: divisors }, attention))
-            }
-            other => {
-                let known = "default, linear, llama3, yarn, longrope or dynamic";
-                Err(("rope_scaling.rope_type", format!("expected {known}, found {other}")))
-            }
-        }
-    }
-
-    /// YaRN's factor on cosines and sines: stated, or 0.1 ln(factor) + 1, or a ratio of two such.
-    fn yarn_attention(&self, factor: f32) -> f32 {
-        let by_factor = |scale: f64| 0.1 * scale * f64::from(factor).ln().max(0.0) + 1.0;
-        let inferred = match (self.mscale, self.mscale_all_dim) {
-            (Some(scale), Some(all_dim)) => by_factor(scale.0) / by_factor(all_dim.0),
-            _ => by_factor(1.0),
-        };
-        self.attention_factor.map_or(inferred as f32, Positive::f32)
     }
 }

@@ -31,6 +31,11 @@ pub enum RopeScaling {
     LongRope {
         short_factor: Vec<f32>,
     },
+    /// The first `pairs` turn, as in heads that turn whole, divided by the factor; the others do not.
+    Proportional {
+        pairs: usize,
+        factor: f32,
+    },
 }
 
 /// One rotary table; layers name it by index.
@@ -104,6 +109,8 @@ impl RopeSpec {
                 1.0 / (factor * period) * (1.0 - kept) + frequency * kept
             }
             RopeScaling::LongRope { ref short_factor } => 1.0 / (short_factor[pair] * period),
+            RopeScaling::Proportional { pairs, factor } if pair < pairs => frequency / factor,
+            RopeScaling::Proportional { .. } => 0.0,
         }
     }
 

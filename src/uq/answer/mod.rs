@@ -1,7 +1,7 @@
 //! Where the final answer stands in a response, as bytes of its text and as tokens.
 //!
 //! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. If the
-//! text holds `</think>`, [`find_answer`] looks after the last one first, and in the whole text only if nothing is there.
+//! text holds an end of thought, [`find_answer`] looks after the last one first, and in the whole text only if nothing is there.
 //!
 //! | step | what counts | [`AnswerRule::Number`] takes | the others take |
 //! |---|---|---|---|
@@ -140,6 +140,9 @@ pub enum AnswerForm {
     Number,
 }
 
+/// What thinking models write after their thoughts; Gemma 4 the last one.
+pub(crate) const ENDS_OF_THOUGHT: [&str; 2] = ["</think>", "<channel|>"];
+
 /// An answer's place in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerSpan {
@@ -153,12 +156,11 @@ pub struct AnswerSpan {
 ///
 /// `text` is the response without the template's end tokens.
 pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {
-    const END_OF_THOUGHT: &str = "</think>";
-    if let Some(at) = text.rfind(END_OF_THOUGHT) {
-        let from = at + END_OF_THOUGHT.len();
-        if let Some(span) = find_in(&text[from..], rule) {
-            return Some(AnswerSpan { bytes: from + span.bytes.start..from + span.bytes.end, form: span.form });
-        }
+    let ends = ENDS_OF_THOUGHT.iter().filter_map(|end| Some(text.rfind(end)? + end.len()));
+    if let Some(from) = ends.max()
+        && let Some(span) = find_in(&text[from..], rule)
+    {
+        return Some(AnswerSpan { bytes: from + span.bytes.start..from + span.bytes.end, form: span.form });
     }
     find_in(text, rule)
 }

@@ -38,9 +38,10 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
     let (hidden, inner, head) = (n("hidden_size"), n("intermediate_size"), n("head_dim"));
     let (q, kv) = (n("num_attention_heads") * head, n("num_key_value_heads") * head);
     let (olmo, fused) = (family.starts_with("Olmo"), family.starts_with("Phi3"));
-    let (four_norms, llama_bias) = (["Gemma2", "Gemma3"].iter().any(|f| family.starts_with(f)), flag("attention_bias"));
+    let four_norms = ["Gemma2", "Gemma3", "Gemma4"].iter().any(|f| family.starts_with(f));
+    let llama_bias = flag("attention_bias");
     let qkv_bias = family.starts_with("Qwen2") || llama_bias;
-    let head_norms = family.starts_with("Qwen3") || family.starts_with("Gemma3") || olmo;
+    let head_norms = ["Qwen3", "Gemma3", "Gemma4", "Olmo"].iter().any(|f| family.starts_with(f));
     let (q_norm, k_norm) = if olmo { (q, kv) } else { (head, head) };
     let mut list = vec![
         ("embed_tokens.weight".to_owned(), vec![n("vocab_size"), hidden]),
@@ -88,11 +89,67 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
             }
         }
     }
+    if family.starts_with("Gemma4") {
+        gemma4(config, &mut list);
+    }
     list.iter_mut().for_each(|(name, _)| name.insert_str(0, "model."));
     if !flag("tie_word_embeddings") {
         list.push(("lm_head.weight".to_owned(), vec![n("vocab_size"), hidden]));
     }
     list
+}
+
+/// Makes of a model's tensors, whose layers are all alike, those of Gemma 4.
+fn gemma4(config: &Value, list: &mut Vec<(String, Vec<usize>)>) {
+    let n = |key: &str| config[key].as_u64().unwrap_or(0) as usize;
+    let (layers, hidden, heads) = (n("num_hidden_layers"), n("hidden_size"), n("num_attention_heads"));
+    let first_shared = layers - n("num_kv_shared_layers");
+    let set = |flag: &str| config[flag] == json!(true);
+    list.retain_mut(|(name, shape)| {
+        let Some((layer, part)) = name.strip_prefix("layers.").and_then(|rest| rest.split_once('.')) else {
+            return true;
+        };
+        let layer: usize = layer.parse().unwrap();
+        // the last is one whatever is written
+        let full = config["layer_types"][layer] == json!("full_attention") || layer + 1 == layers;
+        let shared = layer >= first_shared;
+        if full {
+            let (dim, k_eq_v) = (n("global_head_dim"), set("attention_k_eq_v"));
+            let kv_heads = n(if k_eq_v { "num_global_key_value_heads" } else { "num_key_value_heads" });
+            match part {
+                "self_attn.q_proj.weight" | "self_attn.q_proj.bias" => shape[0] = heads * dim,
+                "self_attn.o_proj.weight" => shape[1] = heads * dim,
+                "self_attn.k_proj.weight" | "self_attn.k_proj.bias" => shape[0] = kv_heads * dim,
+                "self_attn.v_proj.weight" | "self_attn.v_proj.bias" if k_eq_v => return false,
+                "self_attn.v_proj.weight" | "self_attn.v_proj.bias" => shape[0] = kv_heads * dim,
+                "self_attn.q_norm.weight" | "self_attn.k_norm.weight" => shape[0] = dim,
+                _ => (),
+            }
+        }
+        if shared && set("use_double_wide_mlp") {
+            match part {
+                "mlp.gate_proj.weight" | "mlp.up_proj.weight" => shape[0] *= 2,
+                "mlp.down_proj.weight" => shape[1] *= 2,
+                _ => (),
+            }
+        }
+        !shared || !["self_attn.k_", "self_attn.v_"].iter().any(|own| part.starts_with(own))
+    });
+    let input = n("hidden_size_per_layer_input");
+    for layer in 0..layers {
+        let name = |part: &str| format!("layers.{layer}.{part}");
+        list.push((name("layer_scalar"), vec![1]));
+        if input > 0 {
+            list.push((name("per_layer_input_gate.weight"), vec![input, hidden]));
+            list.push((name("per_layer_projection.weight"), vec![hidden, input]));
+            list.push((name("post_per_layer_input_norm.weight"), vec![hidden]));
+        }
+    }
+    if input > 0 {
+        list.push(("embed_tokens_per_layer.weight".to_owned(), vec![n("vocab_size_per_layer_input"), layers * input]));
+        list.push(("per_layer_model_projection.weight".to_owned(), vec![layers * input, hidden]));
+        list.push(("per_layer_projection_norm.weight".to_owned(), vec![input]));
+    }
 }
 
 /// Writes bf16 weights; `edit` sees every tensor's values before they are rounded.
@@ -115,8 +172,9 @@ pub fn write_random_weights(
 ) {
     let mut random = noise(seed);
     let mut data = BTreeMap::new();
-    // Gemma stores norm weights less one
-    let norm = if config["architectures"][0].as_str().unwrap().starts_with("Gemma") { 0.0 } else { 1.0 };
+    // Gemma before 4 stores norm weights less one
+    let family = config["architectures"][0].as_str().unwrap();
+    let norm = if family.starts_with("Gemma") && !family.starts_with("Gemma4") { 0.0 } else { 1.0 };
     for (file_name, shape) in tensors(config) {
         let name = file_name.trim_start_matches("model.").trim_end_matches(".weight");
         let len: usize = shape.iter().product();

@@ -1,0 +1,58 @@
+//! The weights of per-layer embeddings: those of the model, which make the layers' inputs, and those of a layer, which adds its own.
+
+use super::{TensorIndex, Weight};
+use crate::model::config::LayerInputSpec;
+use crate::model::{ModelError, ModelSpec};
+
+/// What makes every layer's input of a token. Rows of layer l begin at l · `hidden_size_per_layer_input`, here d.
+#[derive(Clone, Debug)]
+pub struct LayerInputs {
+    /// `[vocab_size_per_layer_input, layers · d]`
+    pub embedding: Weight,
+    /// `[layers · d, hidden_size]`, of the token's embedding.
+    pub projection: Weight,
+    /// `[d]`, of each layer's part of the projection.
+    pub norm: Vec<f32>,
+}
+
+/// How a layer adds its input e to the residual stream x: norm (projection (act(gate x) ⊙ e)).
+#[derive(Clone, Debug)]
+pub struct LayerInput<M = Weight, V = Vec<f32>> {
+    /// `[d, hidden_size]`
+    pub gate: M,
+    /// The transpose.
+    pub projection: M,
+    /// `[hidden_size]`
+    pub norm: V,
+}
+
+impl LayerInputs {
+    pub(super) fn read(index: &TensorIndex, spec: &ModelSpec, input: LayerInputSpec) -> Result<Self, ModelError> {
+        let LayerInputSpec { hidden_size, vocab_size } = input;
+        let (width, matrix) = (spec.layers.len() * hidden_size, |name: &str, rows, in_features| {
+            index.matrix(&index.text(name), rows, in_features)
+        });
+        Ok(LayerInputs {
+            embedding: matrix("embed_tokens_per_layer.weight", vocab_size, width)?,
+            projection: matrix("per_layer_model_projection.weight", width, spec.hidden_size)?,
+            norm: index.vector(&index.text("per_layer_projection_norm.weight"), hidden_size)?,
+        })
+    }
+}
+
+impl LayerInput {
+    /// That of the layer whose tensors have `name` before them.
+    pub(super) fn read(
+        index: &TensorIndex,
+        name: &str,
+        hidden: usize,
+        input: LayerInputSpec,
+    ) -> Result<Self, ModelError> {
+        let matrix = |part: &str, rows, width| index.matrix(&format!("{name}{part}.weight"), rows, width);
+        Ok(LayerInput {
+            gate: matrix("per_layer_input_gate", input.hidden_size, hidden)?,
+            projection: matrix("per_layer_projection", hidden, input.hidden_size)?,
+            norm: index.vector(&format!("{name}post_per_layer_input_norm.weight"), hidden)?,
+        })
+    }
+}
