@@ -1,4 +1,4 @@
-//! A confidence of your own over the trace of a response: the mean log-probability of its numbers, and how much of the answer's
+//! A score of your own over the trace of a response: the mean log-probability of its numbers, and how much of the answer's
 //! attention went to the prompt. (A score that the program itself should show is an entry in `src/uq/scores/`.)
 //! `cargo run --release --example custom_score [MODEL]`
 

@@ -29,7 +29,7 @@
 //!
 //! 1. `backend/reference.rs` is the whole transformer with its trace, scalar, in one file.
 //! 2. `uq/pipeline.rs` is the method from top to bottom; `uq/rules.rs` are the differences between the paper, the published
-//!    code and this program; `uq/scores` every confidence.
+//!    code and this program; `uq/scores` every score.
 //! 3. `engine` generates, keeps the trace, and runs the method's three queries on it.
 //! 4. `backend` is the contract of a device, with the one layer loop; then `backend/cpu` and `backend/cuda`.
 //! 5. `model` reads checkpoints. `io`, `eval`, `report`, `bench`, `serve` and `cli` are files, benchmarks, tables,
@@ -37,7 +37,7 @@
 //!
 //! Imports only point down the list `cli, bench, serve, report, eval, io, uq, engine, backend, model`. Positions are 0-based over the whole
 //! sequence, **row T** is computed from the token at position T as input, log-probabilities are natural and over
-//! the full vocabulary, and every confidence is higher for more confident.
+//! the full vocabulary, and every score is higher for more confident.
 
 mod backend;
 mod bench;

@@ -78,7 +78,7 @@ fn score_grades_where_the_target_is_known() {
     std::fs::write(folder.path().join("in.jsonl"), lines.join("\n")).unwrap();
     let output = uqac(folder.path(), &["score", "-m", "abacus", "--input", "in.jsonl", "--output", "out.jsonl"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let found: Vec<(Value, Value)> = test_support::read_lines(&folder.path().join("out.jsonl"))
+    let found: Vec<(Value, Value)> = records(&std::fs::read_to_string(folder.path().join("out.jsonl")).unwrap())
         .into_iter()
         .map(|record| (record["answer"]["text"].clone(), record["correct"].clone()))
         .collect();
@@ -297,11 +297,15 @@ fn ask_reports() {
     let output = uqac(folder.path(), &ask);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    assert!(shown.contains("--scores") && !shown.contains("reached from"), "{shown:?}");
-    let all = uqac(folder.path(), &[&ask[..], &["--scores"]].concat());
-    assert!(text(&all.stdout).contains("reached from") && text(&all.stdout).contains("predictive_entropy"));
+    assert!(shown.contains("confidence"), "{shown:?}");
     assert!(shown.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()), "no colours, no raw controls: {shown:?}");
     assert_eq!(text(&uqac(folder.path(), &ask).stdout), shown, "a seed repeats");
+    let ask = |more: &[&str]| uqac(folder.path(), &[&["ask", "-m", "abacus", "What is 17 + 25?"], more].concat());
+    let (short, long) = (ask(&[]), ask(&["--scores"]));
+    let (short, long) = (text(&short.stdout), text(&long.stdout));
+    assert!(short.starts_with("answer      42\n") && short.contains("--scores"), "{short}");
+    assert_eq!(short.matches("boxed").count(), 1, "the response is shown once: {short}");
+    assert!(!short.contains("reached from") && long.contains("reached from") && long.contains("predictive_entropy"));
 }
 
 #[test]

@@ -280,7 +280,7 @@ fn other_bad_files_are_named() {
 
     let data = folder(&[("own.jsonl", "{\"question\": \"q\", \"answer\": \"a\", \"grader\": \"fuzzy\"}")]);
     let spec = data.path().join("own.jsonl").display().to_string();
-    assert!(message(&spec, data.path()).contains("expected number, math, choice or exact, found fuzzy"));
+    assert!(message(&spec, data.path()).contains("expected number, math, choice, exact or contains, found fuzzy"));
     assert!(message(&format!("{spec}.jsonl"), data.path()).contains("cannot be read"));
 
     let data = folder(&[("gsm8k.jsonl", "\n \n")]);

@@ -43,7 +43,7 @@ pub(super) const SCORES: &[Score] = &[
     Score {
         key: "g4",
         name: "G4",
-        meaning: "mean of −ln of response NLL, response entropy, answer entropy, NLL of digits, each over its spread",
+        meaning: "−ln of NLL and entropy of response, answer and digits, mean",
         place: 1,
         compute: |found| Some(g4(found)),
         of_answer: true,
@@ -55,6 +55,8 @@ fn exact_logprobs(found: &Found) -> Vec<f64> {
     found.exact_logprobs(found.span())
 }
 
+/// The mean of −ln of the response's negative log-likelihood and summed entropy, the answer's summed entropy and the negative
+/// log-likelihood of the tokens with a digit, each over its spread.
 fn g4(found: &Found) -> f64 {
     let has_digit = |at: &usize| found.response.token_text(*at).contains(|c: char| c.is_ascii_digit());
     let nll = |positions: Vec<usize>| -found.exact_logprobs(positions.into_iter()).iter().sum::<f64>();
