@@ -3,7 +3,7 @@
 
 use super::generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
 use super::lookup::Lookup;
-use super::speculate::{Guess, MAX_SHARED};
+use super::pace::{Guess, MAX_SHARED};
 use super::stop::StopText;
 use super::trace::shared;
 use super::{Engine, EngineError, HeadSelection, TracedSequence};

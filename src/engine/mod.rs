@@ -4,6 +4,7 @@ pub mod batch;
 pub mod encode;
 pub mod generate;
 mod lookup;
+mod pace;
 mod rescore;
 mod response;
 pub mod running;
@@ -13,8 +14,8 @@ mod trace;
 
 pub use batch::{BATCH_SIZE, Batch, Request};
 pub use generate::{FinishReason, GenerateOptions, Generation, Progress, Ticket};
+pub use pace::{Speculate, SpeculationStats};
 pub use response::{Response, Variant};
-pub use speculate::{Speculate, SpeculationStats};
 pub use trace::{HeadSelection, SELECTED_HEADS, TraceQueries, TracedSequence};
 
 use crate::backend::cpu::simd::Isa;
@@ -30,7 +31,7 @@ use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{ModelError, ModelSpec, Weights};
 use crate::units::count;
-use speculate::Pace;
+use pace::Pace;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -4,137 +4,19 @@
 
 use super::batch::{Batch, Running};
 use super::generate::Progress;
-use super::lookup::{KINDS, Lookup, Match};
+use super::lookup::{KINDS, Lookup};
+use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
 use super::{Engine, EngineError};
 use crate::backend::{Backend, DecodeRow, Next, Pass, Prediction, forward};
-use std::fmt;
 use std::ops::ControlFlow;
-use std::str::FromStr;
 use std::time::Instant;
-
-/// Tokens that are guessed at once at most, unless another number is asked for.
-const MAX_GUESS: usize = 7;
-
-/// Tokens of finished responses that further ones guess from.
-pub(super) const MAX_SHARED: usize = 1 << 20;
-
-/// How many tokens are guessed for a pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Speculate {
-    /// One token a pass.
-    Off,
-    /// As many as pay on this machine and in this text; none on CUDA, where a step is a captured graph.
-    #[default]
-    Auto,
-    /// As many as were found, up to this many.
-    Fixed(usize),
-}
-
-impl fmt::Display for Speculate {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Speculate::Off => f.write_str("off"),
-            Speculate::Auto => f.write_str("auto"),
-            Speculate::Fixed(count) => write!(f, "{count}"),
-        }
-    }
-}
-
-impl FromStr for Speculate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Speculate, String> {
-        match text {
-            "off" => Ok(Speculate::Off),
-            "auto" => Ok(Speculate::Auto),
-            count => match count.parse() {
-                Ok(count @ 1..=15) => Ok(Speculate::Fixed(count)),
-                _ => Err("expected off, auto or a number from 1 to 15".to_owned()),
-            },
-        }
-    }
-}
-
-/// Passes and what they gave, since the model was loaded.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SpeculationStats {
-    /// Passes with guesses.
-    pub passes: u64,
-    /// Guessed tokens that entered them, and those that were kept.
-    pub guessed: u64,
-    pub accepted: u64,
-}
-
-/// What passes cost and how often guesses are right, learned while tokens are decoded.
-pub(super) struct Pace {
-    /// Seconds of a pass by rows − 1; NaN: none has run.
-    seconds: [f64; 2 * (MAX_GUESS + 1)],
-    /// Share of right first tokens, by the source (the text itself, other texts) and the kind of match.
-    first: [[f64; KINDS]; 2],
-    /// Of right tokens after a right one.
-    later: f64,
-    pub stats: SpeculationStats,
-}
-
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { seconds: [f64::NAN; _], first: [[0.5; KINDS]; 2], later: 0.8, stats: SpeculationStats::default() }
-    }
-}
-
-/// Moves a running mean towards a new value.
-fn learn(mean: &mut f64, value: f64, weight: f64) {
-    *mean = if mean.is_nan() { value } else { *mean + weight * (value - *mean) };
-}
-
-impl Pace {
-    fn note_pass(&mut self, rows: usize, seconds: f64) {
-        // what looked dear once is tried again some time
-        self.seconds.iter_mut().for_each(|mean| *mean *= 0.999);
-        if let Some(mean) = self.seconds.get_mut(rows - 1) {
-            learn(mean, seconds, 0.2);
-        }
-    }
-
-    /// Seconds of a pass of `rows` rows; of a width that has not run those of a narrower one, so that it is tried.
-    fn cost(&self, rows: usize) -> f64 {
-        let known = &self.seconds[..rows.min(self.seconds.len())];
-        known.iter().copied().fold(f64::MIN_POSITIVE, f64::max)
-    }
-
-    /// How many tokens to guess for one of `sequences` sequences in a pass that has `rows` rows without: as give most
-    /// tokens in its share of the pass's time.
-    fn count(&self, guess: &Guess, rows: usize, sequences: usize, max: usize) -> usize {
-        let (mut tokens, mut next, mut best) = (1.0, self.first[guess.source][guess.found.kind], (0, 0.0));
-        for count in 0..=max {
-            let seconds = self.cost(rows) / sequences as f64 + self.cost(rows + count) - self.cost(rows);
-            if tokens / seconds > best.1 {
-                best = (count, tokens / seconds);
-            }
-            tokens += next;
-            next *= self.later;
-        }
-        best.0
-    }
-}
-
-/// A match for the next tokens.
-#[derive(Clone, Copy)]
-pub(super) struct Guess {
-    /// 0: the text itself, 1: other texts.
-    source: usize,
-    found: Match,
-    /// The token that is next by the match.
-    first: u32,
-}
 
 impl Running {
     /// Notes whether the guess at the last token was right, and looks up the next tokens.
     fn look(&mut self, others: &Lookup, pace: &mut Pace) {
         let tokens = &self.generation.tokens;
         if let (Some(guess), Some(last)) = (self.guess.take(), tokens.last()) {
-            let right = f64::from(guess.first == *last);
-            learn(&mut pace.first[guess.source][guess.found.kind], right, 0.05);
+            pace.note_first(&guess, guess.first == *last);
         }
         let Some(own) = self.lookup.as_ref().filter(|_| !self.finished) else { return };
         let found = [own, others].into_iter().enumerate().filter_map(|(source, lookup)| {
@@ -254,7 +136,7 @@ impl Batch<'_> {
             for (i, result) in results.by_ref().enumerate() {
                 let right = guess.get(i).map(|guess| result.1 == Some(*guess));
                 if let Some(right) = right.filter(|_| i > 0) {
-                    learn(&mut pace.later, f64::from(right), 0.05);
+                    pace.note_later(right);
                 }
                 kept += 1;
                 running.push(result);
@@ -277,5 +159,5 @@ impl Batch<'_> {
 
 /// Guesses that a pass has room for beside the rows of `sequences` sequences.
 fn guess_room(backend: &dyn Backend, sequences: usize) -> usize {
-    backend.decode_rows().min(2 * (MAX_GUESS + 1)).saturating_sub(sequences)
+    backend.decode_rows().min(MAX_ROWS).saturating_sub(sequences)
 }

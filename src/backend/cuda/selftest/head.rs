@@ -8,7 +8,7 @@ use super::super::memory::DevicePtr;
 use super::data::{Bench, Noise, Tested, U, Want, exact, near, wide};
 use crate::backend::reference::log_sum_exp;
 use crate::backend::sampling::{Choice, Sampling};
-use crate::backend::{Distribution, TokenLogprob};
+use crate::backend::{Distribution, MIN_TOP, TokenLogprob};
 
 const VOCAB: usize = 5000;
 const BLOCKS: usize = VOCAB.div_ceil(CHUNK);
@@ -137,7 +137,7 @@ pub fn finish(kernels: &HeadKernels, bench: &Bench) -> Tested {
         bench.check(&what("logprob"), step.logprob, [log(x[token as usize] - z)]);
         bench.check(&what("entropy"), [step.entropy], [log(sum(&x, |x| (x - z).exp() * (z - x)))]);
         let likely = order.iter().take_while(|best| best.logprob > 0.01f64.ln()).count();
-        let best = &order[..likely.max(5)];
+        let best = &order[..likely.max(MIN_TOP)];
         bench.check(&what("count"), [step.top.len() as u32], [exact(best.len() as u32)]);
         bench.check(&what("top ids"), step.top.iter().map(|top| top.token), best.iter().map(|best| exact(best.token)));
         let logprobs = step.top.iter().map(|top| top.logprob);

@@ -1,0 +1,135 @@
+//! How many tokens to guess for a pass: what passes cost and how often guesses are right, learned while tokens are decoded. It
+//! decides about times alone; see [`super::speculate`].
+
+use super::lookup::{KINDS, Match};
+use std::fmt;
+use std::str::FromStr;
+
+/// Tokens that are guessed at once at most, unless another number is asked for.
+pub(super) const MAX_GUESS: usize = 7;
+
+/// Rows of a pass with guesses, of all sequences together.
+pub(super) const MAX_ROWS: usize = 2 * (MAX_GUESS + 1);
+
+/// Tokens of finished responses that further ones guess from.
+pub(super) const MAX_SHARED: usize = 1 << 20;
+
+/// How many tokens are guessed for a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Speculate {
+    /// One token a pass.
+    Off,
+    /// As many as pay on this machine and in this text; none on CUDA, where a step is a captured graph.
+    #[default]
+    Auto,
+    /// As many as were found, up to this many.
+    Fixed(usize),
+}
+
+impl fmt::Display for Speculate {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Speculate::Off => f.write_str("off"),
+            Speculate::Auto => f.write_str("auto"),
+            Speculate::Fixed(count) => write!(f, "{count}"),
+        }
+    }
+}
+
+impl FromStr for Speculate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Speculate, String> {
+        match text {
+            "off" => Ok(Speculate::Off),
+            "auto" => Ok(Speculate::Auto),
+            count => match count.parse() {
+                Ok(count @ 1..=15) => Ok(Speculate::Fixed(count)),
+                _ => Err("expected off, auto or a number from 1 to 15".to_owned()),
+            },
+        }
+    }
+}
+
+/// Passes and what they gave, since the model was loaded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpeculationStats {
+    /// Passes with guesses.
+    pub passes: u64,
+    /// Guessed tokens that entered them, and those that were kept.
+    pub guessed: u64,
+    pub accepted: u64,
+}
+
+/// What passes cost and how often guesses are right, learned while tokens are decoded.
+pub(super) struct Pace {
+    /// Seconds of a pass by rows − 1; NaN: none has run.
+    seconds: [f64; MAX_ROWS],
+    /// Share of right first tokens, by the source (the text itself, other texts) and the kind of match.
+    first: [[f64; KINDS]; 2],
+    /// Of right tokens after a right one.
+    later: f64,
+    pub stats: SpeculationStats,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { seconds: [f64::NAN; _], first: [[0.5; KINDS]; 2], later: 0.8, stats: SpeculationStats::default() }
+    }
+}
+
+/// Moves a running mean towards a new value.
+fn learn(mean: &mut f64, value: f64, weight: f64) {
+    *mean = if mean.is_nan() { value } else { *mean + weight * (value - *mean) };
+}
+
+impl Pace {
+    pub fn note_pass(&mut self, rows: usize, seconds: f64) {
+        // what looked dear once is tried again some time
+        self.seconds.iter_mut().for_each(|mean| *mean *= 0.999);
+        if let Some(mean) = self.seconds.get_mut(rows - 1) {
+            learn(mean, seconds, 0.2);
+        }
+    }
+
+    /// Notes whether the first token of a guess was right.
+    pub fn note_first(&mut self, guess: &Guess, right: bool) {
+        learn(&mut self.first[guess.source][guess.found.kind], f64::from(right), 0.05);
+    }
+
+    /// Notes whether a token after a right one was right, too.
+    pub fn note_later(&mut self, right: bool) {
+        learn(&mut self.later, f64::from(right), 0.05);
+    }
+
+    /// Seconds of a pass of `rows` rows; of a width that has not run those of a narrower one, so that it is tried.
+    fn cost(&self, rows: usize) -> f64 {
+        let known = &self.seconds[..rows.min(self.seconds.len())];
+        known.iter().copied().fold(f64::MIN_POSITIVE, f64::max)
+    }
+
+    /// How many tokens to guess for one of `sequences` sequences in a pass that has `rows` rows without: as give most
+    /// tokens in its share of the pass's time.
+    pub fn count(&self, guess: &Guess, rows: usize, sequences: usize, max: usize) -> usize {
+        let (mut tokens, mut next, mut best) = (1.0, self.first[guess.source][guess.found.kind], (0, 0.0));
+        for count in 0..=max {
+            let seconds = self.cost(rows) / sequences as f64 + self.cost(rows + count) - self.cost(rows);
+            if tokens / seconds > best.1 {
+                best = (count, tokens / seconds);
+            }
+            tokens += next;
+            next *= self.later;
+        }
+        best.0
+    }
+}
+
+/// A match for the next tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Guess {
+    /// 0: the text itself, 1: other texts.
+    pub source: usize,
+    pub found: Match,
+    /// The token that is next by the match.
+    pub first: u32,
+}
