@@ -45,7 +45,7 @@ pub enum Content {
 #[derive(Debug, Error)]
 #[error("line {line}: {problem}")]
 pub struct BadItem {
-    /// The line's id if readable, else its 0-based number.
+    /// The line's id if readable, else `line N`.
     pub id: Value,
     /// 1-based
     pub line: u64,
@@ -91,7 +91,7 @@ impl Iterator for Items {
             Ok(Some(line)) => Some(Ok(match line.over_limit {
                 None => Item::parse(line.bytes, line.number),
                 Some(limit) => {
-                    let id = rescue_id(line.bytes).unwrap_or_else(|| (line.number - 1).into());
+                    let id = rescue_id(line.bytes).unwrap_or_else(|| place(line.number));
                     Err(BadItem { id, line: line.number, problem: Box::new(Problem::TooLong { limit }) })
                 }
             })),
@@ -128,15 +128,14 @@ struct Fields<'a> {
 impl Item {
     /// Parses a line that is not blank; `line` is its 1-based number.
     pub fn parse(text: &[u8], line: u64) -> Result<Item, BadItem> {
-        let number = Value::from(line.saturating_sub(1));
         let bad = |id, problem| BadItem { id, line, problem: Box::new(problem) };
         let fields = match fields(text) {
             Ok(fields) => fields,
-            Err(problem) => return Err(bad(rescue_id(text).unwrap_or(number), problem)),
+            Err(problem) => return Err(bad(rescue_id(text).unwrap_or_else(|| place(line)), problem)),
         };
         let id = match fields.id {
-            None => number,
-            Some(id) => checked_id(id.get()).map_err(|problem| bad(number, problem))?,
+            None => line.saturating_sub(1).into(),
+            Some(id) => checked_id(id.get()).map_err(|problem| bad(place(line), problem))?,
         };
         match Item::from_fields(id.clone(), &fields) {
             Ok(item) => Ok(item),
@@ -179,6 +178,11 @@ fn fields(text: &[u8]) -> Result<Fields<'_>, Problem> {
         return Err(wrong("the line", "an object", value.get()));
     }
     serde_json::from_slice(text).map_err(Problem::Json)
+}
+
+/// The id of an invalid line whose own cannot be read: no text that is a number, so that it is not another item's.
+fn place(line: u64) -> Value {
+    format!("line {line}").into()
 }
 
 /// The id at the start of an invalid line, such as a truncated one.
@@ -412,7 +416,7 @@ mod tests {
     fn bad_and_blank_lines_do_not_stop_the_others() {
         let input = b"{\"id\": \"a\", \"prompt\": \"p\", \"response\": \"r\"}\r\n\n  \nnot json\n\
             {\"prompt\": \"p\", \"response\": \"r\"}\n{\"id\": 7, \"prompt\": \"p\", \"response\": \"r\"}";
-        let expected = [(true, json!("a")), (false, json!(3)), (true, json!(4)), (true, json!(7))];
+        let expected = [(true, json!("a")), (false, json!("line 4")), (true, json!(4)), (true, json!(7))];
         assert_eq!(ids(input, 1000), expected);
         assert_eq!(ids(b"", 1000), []);
     }
@@ -469,13 +473,13 @@ mod tests {
                 json!(4),
                 "messages[0]: expected an object with a role",
             ),
-            (r#"{"id": [], "prompt": "x", "response": "y"}"#, json!(7), "id: expected a string or a number"),
-            (r#"{"id": 98765432109876543210, "prompt": "x", "response": "y"}"#, json!(7), "at most 64 bits"),
-            (r#"["a", 1]"#, json!(7), "the line: expected an object"),
+            (r#"{"id": [], "prompt": "x", "response": "y"}"#, json!("line 8"), "id: expected a string or a number"),
+            (r#"{"id": 98765432109876543210, "prompt": "x", "response": "y"}"#, json!("line 8"), "at most 64 bits"),
+            (r#"["a", 1]"#, json!("line 8"), "the line: expected an object"),
             (r#"{"id": "c\"ut", "input_ids": [1, 2"#, json!("c\"ut"), "not valid JSON"),
             (r#"{"id": 12, "input_ids": [1, 2"#, json!(12), "not valid JSON"),
-            (r#"{"other": {"id": 12}, "input_ids": [1, 2"#, json!(7), "not valid JSON"),
-            ("nonsense", json!(7), "not valid JSON"),
+            (r#"{"other": {"id": 12}, "input_ids": [1, 2"#, json!("line 8"), "not valid JSON"),
+            ("nonsense", json!("line 8"), "not valid JSON"),
         ] {
             let (found, message) = parse(line).unwrap_err();
             assert_eq!(found, id, "{line}");
