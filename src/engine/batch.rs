@@ -22,8 +22,10 @@ pub struct Batch<'e> {
     request: Request,
     /// In the order in which they were started.
     pub(super) running: Vec<Running>,
-    /// Texts besides a sequence's own that its next tokens are guessed from: responses that were taken out.
+    /// Texts besides a sequence's own that its next tokens are guessed from.
     pub(super) others: Lookup,
+    /// Whether responses that are taken out are among them.
+    shares_guesses: bool,
     /// Responses that have ever been started.
     started: u64,
 }
@@ -62,7 +64,14 @@ impl Engine {
     /// An empty batch, whose responses are generated with these options where they have none of their own.
     pub fn batch(&mut self, options: &GenerateOptions) -> Batch<'_> {
         let request = self.request(options);
-        Batch { engine: self, request, running: Vec::new(), others: Lookup::default(), started: 0 }
+        Batch {
+            engine: self,
+            request,
+            running: Vec::new(),
+            others: Lookup::default(),
+            shares_guesses: false,
+            started: 0,
+        }
     }
 
     /// Options for responses of a batch.
@@ -271,7 +280,7 @@ impl Batch<'_> {
     fn remove(&mut self, ticket: Ticket) -> Option<Running> {
         let index = self.running.iter().position(|r| r.ticket == ticket)?;
         let running = self.running.remove(index);
-        if running.lookup.is_some() {
+        if self.shares_guesses && running.lookup.is_some() {
             self.guess_from(&running.generation.tokens[running.generation.prompt_len..]);
         }
         Some(running)
@@ -284,6 +293,12 @@ impl Batch<'_> {
     ) -> Result<Vec<(SequenceId, Generation)>, EngineError> {
         self.decode(on_token, &mut |_| false)?;
         Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
+    }
+
+    /// Lets responses guess from those that were taken out before. For responses of one person: how fast tokens come would tell
+    /// another of them.
+    pub fn share_guesses(&mut self) {
+        self.shares_guesses = true;
     }
 
     /// Adds a text whose tokens may be those of other responses.

@@ -12,7 +12,7 @@ pub(super) const MAX_GUESS: usize = 7;
 pub(super) const MAX_ROWS: usize = 2 * (MAX_GUESS + 1);
 
 /// Tokens of finished responses that further ones guess from.
-pub(super) const MAX_SHARED: usize = 1 << 20;
+pub(super) const MAX_SHARED: usize = 1 << 17;
 
 /// How many tokens are guessed for a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -443,5 +443,14 @@ mod tests {
             .contains("expected 6 entries")
         );
         assert!(message(|c| c["hidden_act"] = json!("relu")).contains("relu"));
+        for family in ["Gemma", "Gemma2", "Gemma3"] {
+            let found = spec(|c| {
+                c["architectures"] = json!([format!("{family}ForCausalLM")]);
+                c["hidden_activation"] = json!("gelu_pytorch_tanh");
+                c["hidden_act"] = json!("gelu_pytorch_tanh");
+                c["use_bidirectional_attention"] = json!(true);
+            });
+            assert!(found.unwrap_err().to_string().contains("use_bidirectional_attention: expected false"), "{family}");
+        }
     }
 }

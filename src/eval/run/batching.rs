@@ -64,7 +64,8 @@ pub(super) fn generate<'t>(
         running: options.running,
         ..GenerateOptions::default()
     };
-    let batch = engine.batch(&generate);
+    let mut batch = engine.batch(&generate);
+    batch.share_guesses();
     let (items, owners, waiting, seconds) = Default::default();
     let mut run = Run { task, options, batch, questions, lines, on_item, items, owners, waiting, seconds };
     loop {

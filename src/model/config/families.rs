@@ -119,7 +119,7 @@ const QWEN2: Family = Family {
 const GEMMA: Family = Family {
     architecture: "GemmaForCausalLM",
     model_type: "gemma",
-    keys: &["attention_bias"],
+    keys: &["attention_bias", "use_bidirectional_attention"],
     defaults: || {
         json!({
             "max_position_embeddings": 8192, "head_dim": 256, "num_key_value_heads": 16, "hidden_act": "gelu_pytorch_tanh",
@@ -144,6 +144,7 @@ const GEMMA2: Family = Family {
         "hidden_activation",
         "sliding_window",
         "layer_types",
+        "use_bidirectional_attention",
     ],
     defaults: || {
         json!({
