@@ -138,7 +138,7 @@ static void check_row(const std::vector<float>& raw, float cap, const Result& go
   for (int i : order) falling.push_back(x[i]);
   check_wide(falling, lse, got.wide, what);
   size_t count = 0;
-  while (count < x.size() && count < 100 && (count < 5 || x[order[count]] - lse > std::log(0.01))) ++count;
+  while (count < x.size() && count < 100 && (count < head::MIN_TOP || x[order[count]] - lse > std::log(0.01))) ++count;
   // a token whose p is 0.01 to within rounding may fall on either side
   const bool close = count < x.size() && std::abs(x[order[count]] - lse - std::log(0.01)) < 1e-5;
   check((int)count == got.count || close,
