@@ -6,7 +6,7 @@
 //! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T: what is computed with the token at position T as
 //! the input. A **name** is that of the part of the method which a function implements.
 
-mod delta_net;
+pub(crate) mod delta_net;
 
 use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};

@@ -60,16 +60,17 @@ pub fn run(
         if decoded == 0 {
             continue;
         }
+        let own_passes = decoded - guessed.accepted.min(decoded - 1);
         responses.push(Comparison {
             prompt_tokens: prompt.len(),
             response_tokens: guessed.generation.tokens.len() - prompt.len(),
             plain_tokens_per_second: decoded as f64 / plain.seconds,
             tokens_per_second: decoded as f64 / guessed.seconds,
-            tokens_per_pass: decoded as f64 / (decoded - guessed.accepted.min(decoded - 1)) as f64,
+            tokens_per_pass: decoded as f64 / own_passes as f64,
             accepted: guessed.accepted as f64 / guessed.guessed as f64,
         });
         (plain_seconds, seconds) = (plain_seconds + plain.seconds, seconds + guessed.seconds);
-        (passes, steps) = (passes + decoded - guessed.accepted.min(decoded - 1), steps + decoded);
+        (passes, steps) = (passes + own_passes, steps + decoded);
     }
     engine.set_speculate(speculate);
     let speedup = |c: &Comparison| c.tokens_per_second / c.plain_tokens_per_second;

@@ -201,6 +201,9 @@ impl<'t> Stream<'t> {
         let now = Instant::now();
         self.times = Some((self.times.map_or(now, |(first, _)| first), now));
         self.tokens += 1;
+        if self.progress.is_hidden() {
+            return ControlFlow::Continue(());
+        }
         self.line += &self.text.push(id).unwrap_or_default();
         if let Some(end) = self.line.trim_end().rfind('\n') {
             self.line.drain(..=end);

@@ -3,6 +3,7 @@
 use super::error::CliError;
 use super::options::load;
 use super::{note, print};
+use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
 use crate::eval::analysis::{calibrate::calibrate, share};
 use crate::eval::assess::fingerprint;
@@ -77,7 +78,8 @@ pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
 /// Shows or removes what there is for a model.
 fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, CliError> {
     let folder = locate_model(model)?;
-    let known = fingerprint(&folder, &load(&folder, EngineOptions::default())?)?;
+    let known =
+        fingerprint(&folder, &load(&folder, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() })?)?;
     if args.remove.is_some() {
         let removed = Calibration::remove(&known)?;
         note(&removed.map_or("there is none".to_owned(), |path| format!("removed {}", path.display())));

@@ -92,11 +92,13 @@ impl Response {
         Response(bar(None, "{spinner} {msg}"))
     }
 
+    /// Whether there is no terminal to show it in.
+    pub fn is_hidden(&self) -> bool {
+        self.0.is_hidden()
+    }
+
     /// Tokens so far, tokens per second, and the text's last line, as much of it as fits.
     pub fn show(&self, tokens: usize, speed: Option<f64>, line: &str) {
-        if self.0.is_hidden() {
-            return;
-        }
         let speed = speed.map_or(String::new(), |speed| format!(" · {speed:.0} tokens/s"));
         self.0.set_message(format!("{tokens} tokens{speed} · {}", one_line(line.trim())));
         self.0.tick();

@@ -72,6 +72,11 @@ impl Lookup {
         found.last()
     }
 
+    /// The token after a match.
+    pub fn next(&self, found: Match) -> u32 {
+        self.tokens[found.at]
+    }
+
     /// The first `count` tokens after a match; where the text ends before, it goes on as it did after the match.
     pub fn following(&self, found: Match, count: usize) -> Vec<u32> {
         self.tokens[found.at..].iter().copied().cycle().take(count).collect()

@@ -85,7 +85,7 @@ fn learn(mean: &mut f64, value: f64, weight: f64) {
 
 impl Pace {
     pub fn note_pass(&mut self, rows: usize, seconds: f64) {
-        // what looked dear once is tried again some time
+        // a width that once measured slow is tried again
         self.seconds.iter_mut().for_each(|mean| *mean *= 0.999);
         if let Some(mean) = self.seconds.get_mut(rows - 1) {
             learn(mean, seconds, 0.2);

@@ -214,7 +214,7 @@ struct Ahead<'r> {
 }
 
 impl Ahead<'_> {
-    /// A sequence that can be forked after so many tokens; these may not become fewer.
+    /// A sequence that can be forked at `positions`, which must not decrease from call to call.
     fn at(&mut self, backend: &mut dyn Backend, positions: usize) -> Result<SequenceId, BackendError> {
         let start = backend.resumes_at(self.sequence, positions);
         if start == positions {

@@ -32,6 +32,11 @@ impl Response<'_> {
         position.checked_sub(1).and_then(|row| self.step(row).logprob).unwrap_or(f64::NEG_INFINITY)
     }
 
+    /// Whether the token at a position (absolute) has a digit in its text.
+    pub fn has_digit(&self, position: usize) -> bool {
+        self.token_text(position).contains(|c: char| c.is_ascii_digit())
+    }
+
     /// The text of the token at `position` (absolute) on its own; empty outside the response.
     pub fn token_text(&self, position: usize) -> &str {
         position.checked_sub(self.prompt_len).and_then(|j| self.token_texts.get(j)).map_or("", String::as_str)

@@ -7,11 +7,18 @@ use super::generate::Progress;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
 use super::{Engine, EngineError};
-use crate::backend::{Backend, DecodeRow, Next, Pass, Prediction, forward};
+use crate::backend::{Backend, DecodeRow, Next, Pass, Prediction, Step, forward};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 impl Running {
+    /// Adds the next token and looks up those after it.
+    fn chosen(&mut self, result: (Step, Option<u32>), on_token: OnToken, others: &Lookup, pace: &mut Pace) {
+        self.push(result);
+        self.advance(on_token);
+        self.look(others, pace);
+    }
+
     /// Notes whether the guess at the last token was right, and looks up the next tokens.
     fn look(&mut self, others: &Lookup, pace: &mut Pace) {
         let tokens = &self.generation.tokens;
@@ -21,7 +28,7 @@ impl Running {
         let Some(own) = self.lookup.as_ref().filter(|_| !self.finished) else { return };
         let found = [own, others].into_iter().enumerate().filter_map(|(source, lookup)| {
             let found = lookup.find(tokens)?;
-            Some(Guess { source, found, first: *lookup.following(found, 1).first()? })
+            Some(Guess { source, found, first: lookup.next(found) })
         });
         // of equals the text itself
         self.guess = found.min_by_key(|guess| KINDS - guess.found.kind);
@@ -76,9 +83,7 @@ impl Batch<'_> {
                 (steps, begun) = (steps + 1, Instant::now());
             }
             let running = &mut *active[index];
-            running.push((step, Some(token)));
-            running.advance(on_token);
-            running.look(others, pace);
+            running.chosen((step, Some(token)), on_token, others, pace);
             guessed |= running.guesses(sequences, sequences, room, pace, options.speculate) > 0;
             ended |= running.finished;
             left |= !running.finished && leave(ended);
@@ -139,9 +144,7 @@ impl Batch<'_> {
                     pace.note_later(right);
                 }
                 kept += 1;
-                running.push(result);
-                running.advance(on_token);
-                running.look(others, pace);
+                running.chosen(result, on_token, others, pace);
                 ended |= running.finished;
                 left |= !running.finished && leave(ended);
                 if running.finished || left || right != Some(true) {

@@ -135,9 +135,13 @@ pub fn assess(traced: &mut TracedSequence<'_>, request: &Request<'_>) -> Result<
     let Some(pipeline::Assessed { answer, outcome, .. }) = assessed else {
         let scores = Scores::of_response(&traced.parts().0, parameters.rules());
         let (tokens, prompt_len) = traced.tokens();
-        let text = ResponseText::new(traced.engine(), &tokens[prompt_len..])?.text;
-        let correct =
-            request.target.map(|(target, grader)| grader == Grader::Contains && correct(&text, target, grader));
+        let correct = match request.target {
+            Some((target, grader @ Grader::Contains)) => {
+                let text = ResponseText::new(traced.engine(), &tokens[prompt_len..])?.text;
+                Some(correct(&text, target, grader))
+            }
+            other => other.map(|_| false),
+        };
         return Ok(Err(Unanswered { scores, correct }));
     };
     let correct = request.target.map(|(target, grader)| correct(&answer.text, target, grader));

@@ -239,12 +239,8 @@ fn target(fields: &Fields) -> Result<Option<(String, Grader)>, Problem> {
 fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, Problem> {
     let Some(found) = fields.answer_regex else { return Ok(None) };
     let regex: String = typed("answer_regex", "a string", found)?;
-    let first = match fields.answer_match.map(RawValue::get) {
-        None | Some("\"last\"") => false,
-        Some("\"first\"") => true,
-        Some(other) => return Err(wrong("answer_match", "\"first\" or \"last\"", other)),
-    };
-    let built = AnswerPattern::new(&regex, first);
+    let matched = fields.answer_match.map(|found| typed("answer_match", "\"first\" or \"last\"", found));
+    let built = AnswerPattern::new(&regex, matched.transpose()?.unwrap_or_default());
     Ok(Some(built.map_err(|why| wrong("answer_regex", format!("a regular expression ({why})"), found.get()))?))
 }
 
@@ -335,6 +331,7 @@ fn wrong(field: &str, expected: impl Into<String>, found: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::uq::answer::custom::AnswerMatch;
     use serde_json::json;
 
     fn parse(text: &str) -> Result<Item, (Value, String)> {
@@ -397,7 +394,7 @@ mod tests {
             parse(&line(r#""target": 2, "grader": "number", "answer_regex": "= (.*)", "answer_match": "first""#))
                 .unwrap();
         assert_eq!(item.target(), Some(("2", Grader::Number)));
-        assert_eq!(item.pattern, Some(AnswerPattern::new("= (.*)", true).unwrap()));
+        assert_eq!(item.pattern, Some(AnswerPattern::new("= (.*)", AnswerMatch::First).unwrap()));
         assert!(matches!(item.finder(), Finder::Pattern(_)));
         let item = parse(&line(r#""target": "2", "grader": "number""#)).unwrap();
         assert!(matches!(item.finder(), Finder::Rule(AnswerRule::Number)));

@@ -14,9 +14,6 @@ use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-/// Alternatives that the engine keeps per step.
-const MAX_TOP_LOGPROBS: usize = MIN_TOP;
-
 const MAX_CHOICES: usize = 128;
 
 const MAX_STOP: usize = 16;
@@ -190,7 +187,7 @@ impl Task {
         }
         let max_tokens = within("max_tokens", chat.max_tokens, 1..=usize::MAX)?;
         let max_tokens = within("max_completion_tokens", chat.max_completion_tokens, 1..=usize::MAX)?.or(max_tokens);
-        let top = within("top_logprobs", chat.top_logprobs, 0..=MAX_TOP_LOGPROBS)?;
+        let top = within("top_logprobs", chat.top_logprobs, 0..=MIN_TOP)?;
         let logprobs = chat.logprobs.unwrap_or(false);
         ApiError::unless(logprobs || top.is_none(), "top_logprobs", "requires logprobs: true")?;
         Ok(Task::Generate(Box::new(Generate {
@@ -216,7 +213,7 @@ impl Task {
         let echo = completion.echo.unwrap_or(false);
         ApiError::unless(!echo || !generate.stream, "echo", "not supported with stream")?;
         let max_tokens = completion.max_tokens.unwrap_or(COMPLETION_TOKENS);
-        let logprobs = within("logprobs", completion.logprobs, 0..=MAX_TOP_LOGPROBS)?;
+        let logprobs = within("logprobs", completion.logprobs, 0..=MIN_TOP)?;
         Ok(Task::Generate(Box::new(Generate { prompts, max_tokens, logprobs, echo, ..generate })))
     }
 

@@ -33,7 +33,7 @@ pub fn chain<T: Traced>(
     let chosen: Vec<usize> =
         found.iter().filter(|link| link.from.is_some()).map(|link| response.position_after(link.row)).collect();
     let size = chosen.len();
-    let has_digit = |at: &usize| response.token_text(*at).contains(|c: char| c.is_ascii_digit());
+    let has_digit = |at: &usize| response.has_digit(*at);
     let before = response.prompt_len..answer.start.max(response.prompt_len);
     let chosen: Vec<usize> = match parameters.chain {
         ChainRule::Attention | ChainRule::None => before.collect(),

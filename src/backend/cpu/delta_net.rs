@@ -10,7 +10,7 @@ use super::simd::{Kernel, LANES, Simd};
 use super::states::LayerState;
 use super::threads::Disjoint;
 use super::{CpuBackend, norm};
-use crate::backend::{BackendError, Row};
+use crate::backend::{BackendError, Row, reference};
 use crate::model::config::DeltaNetSpec;
 use crate::model::weights::DeltaNetWeights;
 use std::collections::HashSet;
@@ -161,10 +161,8 @@ impl CpuBackend {
 fn rates(w: &DeltaNetWeights, a: &[f32], b: &[f32]) -> Vec<(f32, f32)> {
     let heads = w.a_log.len();
     let rate = |(i, (a, b)): (usize, (&f32, &f32))| {
-        let time = f64::from(*a) + f64::from(w.dt_bias[i % heads]);
-        let softplus = if time > 20.0 { time } else { time.exp().ln_1p() };
-        let alpha = (-f64::from(w.a_log[i % heads]).exp() * softplus).exp();
-        (alpha as f32, (1.0 / (1.0 + f64::from(-b).exp())) as f32)
+        let (alpha, beta) = reference::delta_net::rates(w, i % heads, *a, *b);
+        (alpha as f32, beta as f32)
     };
     a.iter().zip(b).enumerate().map(rate).collect()
 }

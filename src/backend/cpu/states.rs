@@ -1,5 +1,5 @@
-//! What a sequence's delta nets remember. States have no past: that a sequence can be continued from an earlier position, copies
-//! are kept. They cost nothing but memory, as a state is copied when it is next written to.
+//! The states of a sequence's delta nets. A state cannot be rewound, so copies are kept to resume a sequence from an earlier
+//! position. A copy costs memory alone: a state is copied when it is next written to.
 
 use super::cache::value_stride;
 use crate::model::config::DeltaNetSpec;
@@ -81,7 +81,7 @@ impl States {
         self.expected.push(positions);
     }
 
-    /// Whether copies are kept after so many tokens.
+    /// Whether a copy is kept after `tokens` tokens.
     pub fn keeps(&self, tokens: usize) -> bool {
         tokens.is_multiple_of(INTERVAL) || self.expected.contains(&tokens)
     }

@@ -1,5 +1,5 @@
 //! The gated delta net to read: what takes attention's place in most layers of Qwen 3.5. A value head's memory is a matrix S `[d_k,
-//! d_v]` that answers a key with a value. Row T lets it fade, corrects what it answers to its own key, and asks it its query:
+//! d_v]` that maps keys to values. Row T decays it, corrects its value for the row's key, and reads it with the row's query:
 //!
 //! ```text
 //! S ← α S      S ← S + k (β (v − Sᵀ k))ᵀ      out = Sᵀ q / √d_k      α = e^(−e^A_log · softplus(a + dt_bias))      β = sigmoid(b)
@@ -10,6 +10,7 @@
 
 use super::{Model, activate};
 use crate::model::config::Activation;
+use crate::model::weights::DeltaNetWeights;
 use std::collections::HashMap;
 
 /// By (layer, position), as the KV cache: all states follow from them.
@@ -37,18 +38,13 @@ impl Model {
         let w = &self.weights.layers[layer];
         let net = w.delta_net.as_ref()?;
         let (a, b) = (self.linear(&net.a, None, h), self.linear(&net.b, None, h));
-        let rates = (0..a.len()).map(|head| {
-            let time = f64::from(a[head]) + f64::from(net.dt_bias[head]);
-            let softplus = if time > 20.0 { time } else { time.exp().ln_1p() };
-            ((-f64::from(net.a_log[head]).exp() * softplus).exp(), sigmoid(b[head].into()))
-        });
         Some(Input {
-            rates: rates.collect(),
+            rates: (0..a.len()).map(|head| rates(net, head, a[head], b[head])).collect(),
             qkv: [Some(&w.q), w.k.as_ref(), w.v.as_ref()].map(|w| w.map_or_else(Vec::new, |w| self.linear(w, None, h))),
         })
     }
 
-    /// The memory's answers in a row, `[num_value_heads, d_v]`. One that has seen other rows than those before begins anew.
+    /// The output of a row, `[num_value_heads, d_v]`. A state that does not end at the row before is computed again from the first.
     pub(super) fn recall(&self, layer: usize, inputs: &Inputs, row: usize, state: &mut State) -> Vec<f32> {
         if state.len != row {
             *state = State::default();
@@ -103,6 +99,13 @@ impl Model {
         let normed = out.chunks_exact(net.norm.len()).flat_map(|head| self.norm(head, &net.norm, 0.0));
         normed.zip(gate).map(|(x, gate)| (f64::from(x) * activate(Activation::Silu, gate)) as f32).collect()
     }
+}
+
+/// α and β of a value head in a row, from the row's a and b.
+pub(crate) fn rates(net: &DeltaNetWeights, head: usize, a: f32, b: f32) -> (f64, f64) {
+    let time = f64::from(a) + f64::from(net.dt_bias[head]);
+    let softplus = if time > 20.0 { time } else { time.exp().ln_1p() };
+    ((-f64::from(net.a_log[head]).exp() * softplus).exp(), sigmoid(b.into()))
 }
 
 pub(super) fn sigmoid(x: f64) -> f64 {

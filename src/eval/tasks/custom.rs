@@ -36,11 +36,9 @@ fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
 fn pattern(record: &Record) -> Result<Option<AnswerPattern>, TaskError> {
     let text = |field| record.value.get(field).map(|_| record.text(field)).transpose();
     let Some(regex) = text("answer_regex")? else { return Ok(None) };
-    let first = match text("answer_match")?.as_deref() {
-        None | Some("last") => false,
-        Some("first") => true,
-        Some(other) => return Err(record.error("answer_match", "first or last", other)),
-    };
-    let built = AnswerPattern::new(&regex, first);
+    let matched = text("answer_match")?.map(|found| {
+        serde_json::from_value(found.as_str().into()).map_err(|_| record.error("answer_match", "first or last", &found))
+    });
+    let built = AnswerPattern::new(&regex, matched.transpose()?.unwrap_or_default());
     Ok(Some(built.map_err(|why| record.error("answer_regex", "a regular expression", &format!("{regex} ({why})")))?))
 }

@@ -1,29 +1,38 @@
 //! An answer found by a regular expression of one's own.
 
 use regex::{Regex, RegexBuilder};
+use serde::Deserialize;
 use std::ops::Range;
 
 /// A regular expression whose match is the answer: its first group, or all of it.
 #[derive(Clone, Debug)]
 pub struct AnswerPattern {
     regex: Regex,
-    /// The first match counts, not the last one.
-    first: bool,
+    matched: AnswerMatch,
+}
+
+/// The match that counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AnswerMatch {
+    First,
+    #[default]
+    Last,
 }
 
 impl PartialEq for AnswerPattern {
     fn eq(&self, other: &Self) -> bool {
-        (self.regex.as_str(), self.first) == (other.regex.as_str(), other.first)
+        (self.regex.as_str(), self.matched) == (other.regex.as_str(), other.matched)
     }
 }
 
 impl AnswerPattern {
     /// # Errors
     /// What is wrong with the expression, in one line.
-    pub fn new(regex: &str, first: bool) -> Result<AnswerPattern, String> {
+    pub fn new(regex: &str, matched: AnswerMatch) -> Result<AnswerPattern, String> {
         let built = RegexBuilder::new(regex).size_limit(1 << 20).build();
         let last_line = |error: regex::Error| error.to_string().lines().last().unwrap_or_default().trim().to_owned();
-        Ok(AnswerPattern { regex: built.map_err(last_line)?, first })
+        Ok(AnswerPattern { regex: built.map_err(last_line)?, matched })
     }
 
     /// Bytes of the answer, which is never empty.
@@ -32,7 +41,10 @@ impl AnswerPattern {
             let range = groups.get(1).or_else(|| groups.get(0))?.range();
             (!range.is_empty()).then_some(range)
         });
-        if self.first { found.next() } else { found.last() }
+        match self.matched {
+            AnswerMatch::First => found.next(),
+            AnswerMatch::Last => found.last(),
+        }
     }
 }
 
@@ -43,11 +55,11 @@ mod tests {
     #[test]
     fn a_group_or_the_whole_match_first_or_last() {
         let text = "Answer = 7. Then Answer = 12.";
-        let find = |regex, first| AnswerPattern::new(regex, first).unwrap().find(text).map(|range| &text[range]);
-        assert_eq!(find(r"Answer = (\d+)", false), Some("12"));
-        assert_eq!(find(r"Answer = (\d+)", true), Some("7"));
-        assert_eq!(find(r"\d+", true), Some("7"));
-        assert_eq!(find("x*", true), None, "an empty match is none");
-        assert_eq!(AnswerPattern::new("(", false), Err("error: unclosed group".to_owned()));
+        let find = |regex, matched| AnswerPattern::new(regex, matched).unwrap().find(text).map(|range| &text[range]);
+        assert_eq!(find(r"Answer = (\d+)", AnswerMatch::Last), Some("12"));
+        assert_eq!(find(r"Answer = (\d+)", AnswerMatch::First), Some("7"));
+        assert_eq!(find(r"\d+", AnswerMatch::First), Some("7"));
+        assert_eq!(find("x*", AnswerMatch::First), None, "an empty match is none");
+        assert_eq!(AnswerPattern::new("(", AnswerMatch::Last), Err("error: unclosed group".to_owned()));
     }
 }

@@ -39,7 +39,7 @@ macro_rules! pattern {
 pub(crate) use pattern;
 
 mod boxed;
-mod custom;
+pub(crate) mod custom;
 mod number;
 mod phrase;
 mod reference;

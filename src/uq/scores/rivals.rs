@@ -58,14 +58,13 @@ fn exact_logprobs(found: &Found) -> Vec<f64> {
 /// The mean of −ln of the response's negative log-likelihood and summed entropy, the answer's summed entropy and the negative
 /// log-likelihood of the tokens with a digit, each over its spread.
 fn g4(found: &Found) -> f64 {
-    let has_digit = |at: &usize| found.response.token_text(*at).contains(|c: char| c.is_ascii_digit());
     let nll = |positions: Vec<usize>| -found.exact_logprobs(positions.into_iter()).iter().sum::<f64>();
     let entropy = |span: Range<usize>| span.filter_map(|at| Some(found.step_before(at)?.entropy)).sum::<f64>();
     let parts = [
         nll(found.span().collect()),
         entropy(found.span()),
         entropy(found.answer.clone()),
-        nll(found.span().filter(has_digit).collect()),
+        nll(found.span().filter(|at| found.response.has_digit(*at)).collect()),
     ];
     mean(&parts.iter().zip(SPREAD).map(|(part, spread)| -part.max(LEAST_PART).ln() / spread).collect::<Vec<_>>())
 }
