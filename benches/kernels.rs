@@ -4,7 +4,7 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use std::hint::black_box;
-use uqac::DType;
+use uqac::CacheType;
 use uqac::Gamma;
 use uqac::internals::Isa;
 use uqac::internals::KvCache;
@@ -84,7 +84,7 @@ fn shape() -> AttentionShape {
 }
 
 fn cache(positions: usize) -> KvCache {
-    let mut cache = KvCache::new([(KV_HEADS, HEAD_DIM)].into_iter(), DType::F32, DType::F32);
+    let mut cache = KvCache::new([(KV_HEADS, HEAD_DIM)].into_iter(), CacheType::F32, CacheType::F32);
     cache.reserve(positions);
     let width = KV_HEADS * HEAD_DIM;
     let part = |start: usize| (start..start + width).map(|i| 0.3 * noise(i)).collect::<Vec<f32>>();

@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use uqac::AnswerRule;
-use uqac::DType::{self, Bf16, F16, F32};
+use uqac::CacheType::{self, Bf16, F16, F32, Q8 as Q8Cache};
 use uqac::WeightFormat::{self, File, Q8};
 use uqac::internals::InputRounding;
 use uqac::{Engine, EngineOptions};
 use uqac::{Parameters, Profile};
 
-const CONFIGURATIONS: [(DType, DType, InputRounding, WeightFormat); 11] = [
+const CONFIGURATIONS: [(CacheType, CacheType, InputRounding, WeightFormat); 13] = [
     (F32, F32, InputRounding::F32, File),
     (F32, F16, InputRounding::F32, File),
     (F32, Bf16, InputRounding::F32, File),
@@ -27,6 +27,8 @@ const CONFIGURATIONS: [(DType, DType, InputRounding, WeightFormat); 11] = [
     (F32, F16, InputRounding::OneTerm, File),
     (F32, F16, InputRounding::OneTermButScores, File),
     (F32, F32, InputRounding::F32, Q8),
+    (F32, Q8Cache, InputRounding::F32, File),
+    (Q8Cache, Q8Cache, InputRounding::F32, File),
 ];
 
 fn read_items(path: &Path) -> Vec<Value> {
@@ -123,7 +125,7 @@ type Moved = ((f64, f64), (f64, f64));
 
 fn line(
     name: &str,
-    (k, v, input_rounding, weights): (DType, DType, InputRounding, WeightFormat),
+    (k, v, input_rounding, weights): (CacheType, CacheType, InputRounding, WeightFormat),
     same: usize,
     items: usize,
     jaccard: f64,

@@ -4,6 +4,7 @@
 //! passes extend, and what is read from them. An operation has the same name here and in every backend.
 //! [`mod@reference`] is the one to read, and what the others are checked against.
 
+mod cache_type;
 pub mod cpu;
 pub mod cuda;
 mod device;
@@ -13,8 +14,10 @@ pub mod forward;
 pub mod reference;
 pub mod sampling;
 
+pub use cache_type::CacheType;
 pub use device::{DeviceChoice, WeightFormat};
 
+use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;
 use crate::model::{ModelError, ModelSpec, Weights};
 pub use distribution::Distribution;
@@ -251,7 +254,7 @@ pub trait Backend: Operations {
     }
 
     /// The types that keys and values are cached in.
-    fn cache_types(&self) -> (DType, DType);
+    fn cache_types(&self) -> (CacheType, CacheType);
 
     /// Bytes of the weights that a decode step reads, where that is not what their files have.
     fn weight_bytes_per_token(&self) -> Option<usize> {
@@ -384,11 +387,12 @@ pub trait Backend: Operations {
     /// Bytes that one sequence of this many positions will take, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
         let (spec, (k, v)) = (self.spec(), self.cache_types());
-        let elements: usize = spec.cached_layers().map(|(_, layer)| layer.num_key_value_heads * layer.head_dim).sum();
         // per row and head: id, entropy, m, Z', slot, query; per row: the hidden state
         let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
         let row = 4 * (trace.heads * (6 + spec.widest(|layer| layer.head_dim)) + spec.hidden_size) + heads;
-        let cache_row = elements * (k.size() + v.size());
+        let of_layer =
+            |layer: &LayerSpec| layer.num_key_value_heads * (k.bytes(layer.head_dim) + v.bytes(layer.head_dim));
+        let cache_row = spec.cached_layers().map(|(_, layer)| of_layer(layer)).sum();
         // a sum in f64 and the last row in f32
         let sums = if trace.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };
         let (cache, trace, working) = (positions * cache_row, positions * row + sums, self.working_memory());

@@ -25,7 +25,7 @@ use crate::backend::entropy::Gamma;
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
-    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, WeightFormat,
+    Backend, BackendError, CacheType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, WeightFormat,
 };
 use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
@@ -45,11 +45,11 @@ pub struct EngineOptions {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub threads: usize,
     /// Type of cached keys [default: f32; f16 is faster on CUDA and reproduces fewer chains]
-    #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
-    pub k_cache: Option<DType>,
+    #[arg(long, value_name = "f32|f16|bf16|q8", hide_short_help = true)]
+    pub k_cache: Option<CacheType>,
     /// Type of cached values [default: f32; on CUDA f16]
-    #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
-    pub v_cache: Option<DType>,
+    #[arg(long, value_name = "f32|f16|bf16|q8", hide_short_help = true)]
+    pub v_cache: Option<CacheType>,
     /// CPU weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
@@ -210,7 +210,7 @@ impl Engine {
     }
 
     /// The types that keys and values are cached in.
-    pub fn cache_types(&self) -> (DType, DType) {
+    pub fn cache_types(&self) -> (CacheType, CacheType) {
         self.backend.cache_types()
     }
 
@@ -275,28 +275,33 @@ fn open_backend(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
     let EngineOptions { device, threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma, .. } = *options;
+    let float = |cache: Option<CacheType>| cache.map_or(Some(None), |cache| cache.float().map(Some));
+    let floats = float(k_cache).zip(float(v_cache));
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
+        let (k_cache, v_cache) = floats.unwrap_or_default();
         let options = CudaOptions { ordinal, k_cache, v_cache };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
-    let cuda_fallback_reason = match device {
-        DeviceChoice::Cuda(_) | DeviceChoice::Reference if !format.is_file() => {
-            let message = format!("weights in {format}: they are the CPU's, use --device cpu");
-            return Err(CudaError::Unsupported(message));
+    let only_on_cpu = match () {
+        () if !format.is_file() => Some(format!("weights in {format}")),
+        () if device == DeviceChoice::Reference => None,
+        () if gamma != Gamma::PUBLISHED => Some("another γ than the published".to_owned()),
+        () if floats.is_none() => Some("a cache in q8".to_owned()),
+        () => None,
+    };
+    let cuda_fallback_reason = match (device, only_on_cpu) {
+        (DeviceChoice::Cuda(_) | DeviceChoice::Reference, Some(what)) => {
+            return Err(CudaError::Unsupported(format!("{what}: use --device cpu")));
         }
-        DeviceChoice::Cuda(_) if gamma != Gamma::PUBLISHED => {
-            return Err(CudaError::Unsupported("another γ than the published: use --device cpu".to_owned()));
-        }
-        DeviceChoice::Auto if !format.is_file() || gamma != Gamma::PUBLISHED => None,
-        DeviceChoice::Cpu | DeviceChoice::Reference => None,
-        DeviceChoice::Cuda(ordinal) => return Ok((open_cuda(ordinal)?, None)),
-        DeviceChoice::Auto => match open_cuda(0) {
+        (DeviceChoice::Cpu | DeviceChoice::Reference, _) | (DeviceChoice::Auto, Some(_)) => None,
+        (DeviceChoice::Cuda(ordinal), None) => return Ok((open_cuda(ordinal)?, None)),
+        (DeviceChoice::Auto, None) => match open_cuda(0) {
             Ok(backend) => return Ok((backend, None)),
             Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => None,
             Err(error) => Some(error),
         },
     };
-    let or_f32 = |cache: Option<DType>| cache.unwrap_or(DType::F32);
+    let or_f32 = |cache: Option<CacheType>| cache.unwrap_or(CacheType::F32);
     let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
     if device == DeviceChoice::Reference {
         return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), (k_cache, v_cache), gamma)), None));

@@ -4,6 +4,7 @@
 //! local folders.
 
 use super::demo::{self, DemoError};
+use super::gguf::{self, GgufError};
 use crate::files;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,9 @@ pub enum LocateError {
     /// The embedded model cannot be unpacked.
     #[error(transparent)]
     Embedded(#[from] DemoError),
+    /// A GGUF file cannot be unpacked.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
     /// Neither a folder nor a valid name.
     #[error(
         "\"{name}\" is neither a folder nor a model name; give a folder with config.json, org/name, or org/name@revision"
@@ -59,7 +63,7 @@ const MAIN: &str = "main";
 /// The folder of a model.
 ///
 /// [`demo::NAME`] is the embedded model (a folder of that name is `./abacus`). Any other existing folder is taken as it is.
-/// Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch, a tag or a commit; `main` by
+/// So is a GGUF file, and a folder that holds one and nothing else of a model. Anything else is a name on the Hugging Face hub, `org/name` or `org/name@revision` (a branch, a tag or a commit; `main` by
 /// default), looked up in the local cache: `$HF_HUB_CACHE`, else `$HF_HOME/hub`, else `$XDG_CACHE_HOME/huggingface/hub`, else
 /// `~/.cache/huggingface/hub`.
 ///
@@ -77,6 +81,9 @@ fn locate_with(name: &str, environment: impl Fn(&str) -> Option<OsString>) -> Re
     let path = Path::new(name);
     if !name.is_empty() && path.is_dir() {
         return with_config(path.to_path_buf());
+    }
+    if path.is_file() && is_gguf(name) {
+        return Ok(gguf::folder(path)?);
     }
     if path.is_file() {
         return Err(LocateError::NotAFolder { path: path.to_path_buf() });
@@ -141,15 +148,23 @@ fn with_config(folder: PathBuf) -> Result<PathBuf, LocateError> {
     if folder.join("config.json").is_file() {
         return Ok(folder);
     }
-    let has = |wanted: &str| entries(&folder).iter().any(|name| name.ends_with(wanted));
+    let files = entries(&folder);
+    let has = |wanted: &str| files.iter().any(|name| name.ends_with(wanted));
+    let ggufs: Vec<&String> = files.iter().filter(|name| is_gguf(name)).collect();
     let what = if has("adapter_config.json") {
         "a LoRA adapter; merge it into its base model (merge_and_unload of peft) and give that folder"
-    } else if has(".gguf") {
-        "a folder of GGUF files, which are not read; download the model's own repository (safetensors)"
+    } else if let [file] = ggufs.as_slice() {
+        return Ok(gguf::folder(&folder.join(file))?);
+    } else if !ggufs.is_empty() {
+        "a folder of several GGUF files; give one of them"
     } else {
         "no model folder: config.json is missing"
     };
     Err(LocateError::NotAModel { folder, what })
+}
+
+fn is_gguf(name: &str) -> bool {
+    name.ends_with(".gguf")
 }
 
 fn looks_like_a_path(name: &str) -> bool {
@@ -220,8 +235,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().to_str().unwrap();
         assert_eq!(message(name, &[]), format!("{name} is no model folder: config.json is missing"));
-        std::fs::write(folder.path().join("model-Q4_K_M.gguf"), "").unwrap();
-        assert!(message(name, &[]).contains("GGUF"), "{}", message(name, &[]));
+        std::fs::write(folder.path().join("model-Q4_K_M.gguf"), "GGUM").unwrap();
+        assert!(message(name, &[]).contains("does not begin with GGUF"), "{}", message(name, &[]));
+        std::fs::write(folder.path().join("model-Q8_0.gguf"), "").unwrap();
+        assert!(message(name, &[]).contains("several GGUF files"), "{}", message(name, &[]));
         std::fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
         assert!(message(name, &[]).contains("a LoRA adapter; merge it"), "{}", message(name, &[]));
         let file = folder.path().join("config.json");

@@ -4,6 +4,7 @@ mod boundary;
 pub mod chat;
 pub mod config;
 pub mod demo;
+pub mod gguf;
 pub mod hub;
 pub mod tokenizer;
 pub mod weights;

@@ -2,7 +2,7 @@
 //! rebuilt from it, over odd lengths, group sizes, windows, softcaps and sinks; the same bits on any number of threads.
 
 use test_support::tiny::noise;
-use uqac::backend::DType;
+use uqac::backend::CacheType;
 use uqac::backend::cpu::attention::{
     AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, add_row, attend,
 };
@@ -44,9 +44,9 @@ impl Case {
     }
 }
 
-fn fill(case: &Case, data: &Data, dtype: DType) -> KvCache {
+fn fill(case: &Case, data: &Data, cache_type: CacheType) -> KvCache {
     let s = &case.shape;
-    let mut cache = KvCache::new([(s.kv_heads, s.head_dim)].into_iter(), dtype, dtype);
+    let mut cache = KvCache::new([(s.kv_heads, s.head_dim)].into_iter(), cache_type, cache_type);
     cache.reserve(case.len);
     for (t, (key, value)) in
         data.keys.chunks(s.kv_heads * s.head_dim).zip(data.values.chunks(s.kv_heads * s.head_dim)).enumerate()
@@ -116,7 +116,7 @@ fn run(case: &Case, cache: &KvCache, query: &[f32], threads: usize, isa: Isa) ->
 
 fn check(case: &Case, seed: u64) {
     let data = case.data(seed);
-    let cache = fill(case, &data, DType::F32);
+    let cache = fill(case, &data, CacheType::F32);
     let (s, name) = (&case.shape, format!("{:?}, length {}, sink {}", case.shape, case.len, case.sink));
     // Scores are dot products of head_dim terms of size ≤ 4 (or the sink) in f32: each off by less than
     // head_dim · 2^-24 · Σ|q k|, which is what a weight's relative error is; the sums add as much again.
@@ -200,18 +200,32 @@ fn windows_and_softcaps_equal_float64() {
 fn narrow_caches_round_the_inputs_and_nothing_else() {
     let case = Case { shape: shape(3, 2, 64), len: 200, sink: 0.0 };
     let data = case.data(5);
-    for dtype in [DType::F16, DType::Bf16] {
-        let round = |x: &f32| match dtype {
-            DType::Bf16 => half::bf16::from_f32(*x).to_f32(),
-            _ => half::f16::from_f32(*x).to_f32(),
+    for cache_type in [CacheType::F16, CacheType::Bf16, CacheType::Q8] {
+        let round = |numbers: &[f32]| {
+            let mut rounded = numbers.to_vec();
+            rounded.chunks_mut(case.shape.head_dim).for_each(|head| cache_type.round(head));
+            assert!(rounded != numbers);
+            rounded
         };
-        let rounded = Data {
-            keys: data.keys.iter().map(round).collect(),
-            values: data.values.iter().map(round).collect(),
-            query: data.query.clone(),
-        };
-        let narrow = run(&case, &fill(&case, &data, dtype), &data.query, 2, Isa::detect());
-        let wide = run(&case, &fill(&case, &rounded, DType::F32), &data.query, 2, Isa::detect());
-        assert_eq!(narrow, wide);
+        let rounded = Data { keys: round(&data.keys), values: round(&data.values), query: data.query.clone() };
+        let (narrow, states) = run(&case, &fill(&case, &data, cache_type), &data.query, 2, Isa::detect());
+        let (wide, wide_states) = run(&case, &fill(&case, &rounded, CacheType::F32), &data.query, 2, Isa::detect());
+        if cache_type != CacheType::Q8 {
+            assert_eq!((narrow, states), (wide, wide_states));
+            continue;
+        }
+        // a scale is a factor of a whole sum, not of its terms: rounded sums of 64 terms of at most 4 (so are the weights'
+        // relative errors), and of 200 weighted values
+        let bound = 2.0 * (64.0 * 64.0 * 4.0 + 200.0) / (1u32 << 24) as f32;
+        for (found, expected) in narrow.iter().zip(&wide) {
+            assert!((found - expected).abs() <= 2.0 * bound, "{found} not {expected}");
+        }
+        for (found, expected) in states.iter().zip(&wide_states) {
+            let entropy = |state: &HeadState| state.entropy.finish(&state.softmax, EntropyRule::Exact).1;
+            assert!(
+                (entropy(found) - entropy(expected)).abs() <= 20.0 * f64::from(bound),
+                "{found:?} not {expected:?}"
+            );
+        }
     }
 }

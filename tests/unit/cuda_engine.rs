@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
 use test_support::{cuda_host, golden, long_tests, tiny};
-use uqac::backend::DType::{F16, F32};
+use uqac::backend::CacheType::{F16, F32};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::encode::encode_prompt;
