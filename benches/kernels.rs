@@ -4,7 +4,6 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use std::hint::black_box;
-use uqac::CacheType;
 use uqac::Gamma;
 use uqac::internals::Isa;
 use uqac::internals::KvCache;
@@ -15,6 +14,7 @@ use uqac::internals::TraceOptions;
 use uqac::internals::{AttentionRow, AttentionShape, HeadState, RowHead, accumulate_row, attend};
 use uqac::internals::{Elements, Matrix, Numbers, matmul};
 use uqac::internals::{EntropyRule, EntropyState, SoftmaxState};
+use uqac::{DType, ValueType};
 
 /// Outputs and inputs of the feed-forward network's matrices and of an attention's output.
 const MATRICES: [(&str, usize, usize); 3] = [("up", 4864, 896), ("down", 896, 4864), ("o", 896, 896)];
@@ -84,7 +84,7 @@ fn shape() -> AttentionShape {
 }
 
 fn cache(positions: usize) -> KvCache {
-    let mut cache = KvCache::new([(KV_HEADS, HEAD_DIM)].into_iter(), CacheType::F32, CacheType::F32);
+    let mut cache = KvCache::new([(KV_HEADS, HEAD_DIM)].into_iter(), DType::F32, ValueType::F32);
     cache.reserve(positions);
     let width = KV_HEADS * HEAD_DIM;
     let part = |start: usize| (start..start + width).map(|i| 0.3 * noise(i)).collect::<Vec<f32>>();

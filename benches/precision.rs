@@ -9,26 +9,25 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use uqac::AnswerRule;
-use uqac::CacheType::{self, Bf16, F16, F32, Q8 as Q8Cache};
 use uqac::WeightFormat::{self, File, Q8};
 use uqac::internals::InputRounding;
+use uqac::{DType, ValueType};
 use uqac::{Engine, EngineOptions};
 use uqac::{Parameters, Profile};
 
-const CONFIGURATIONS: [(CacheType, CacheType, InputRounding, WeightFormat); 13] = [
-    (F32, F32, InputRounding::F32, File),
-    (F32, F16, InputRounding::F32, File),
-    (F32, Bf16, InputRounding::F32, File),
-    (F16, F16, InputRounding::F32, File),
-    (F16, F32, InputRounding::F32, File),
-    (Bf16, Bf16, InputRounding::F32, File),
-    (F32, F16, InputRounding::TwoTerms, File),
-    (F16, F16, InputRounding::TwoTerms, File),
-    (F32, F16, InputRounding::OneTerm, File),
-    (F32, F16, InputRounding::OneTermButScores, File),
-    (F32, F32, InputRounding::F32, Q8),
-    (F32, Q8Cache, InputRounding::F32, File),
-    (Q8Cache, Q8Cache, InputRounding::F32, File),
+const CONFIGURATIONS: [(DType, ValueType, InputRounding, WeightFormat); 12] = [
+    (DType::F32, ValueType::F32, InputRounding::F32, File),
+    (DType::F32, ValueType::F16, InputRounding::F32, File),
+    (DType::F32, ValueType::Bf16, InputRounding::F32, File),
+    (DType::F16, ValueType::F16, InputRounding::F32, File),
+    (DType::F16, ValueType::F32, InputRounding::F32, File),
+    (DType::Bf16, ValueType::Bf16, InputRounding::F32, File),
+    (DType::F32, ValueType::F16, InputRounding::TwoTerms, File),
+    (DType::F16, ValueType::F16, InputRounding::TwoTerms, File),
+    (DType::F32, ValueType::F16, InputRounding::OneTerm, File),
+    (DType::F32, ValueType::F16, InputRounding::OneTermButScores, File),
+    (DType::F32, ValueType::F32, InputRounding::F32, Q8),
+    (DType::F32, ValueType::Q8, InputRounding::F32, File),
 ];
 
 fn read_items(path: &Path) -> Vec<Value> {
@@ -125,7 +124,7 @@ type Moved = ((f64, f64), (f64, f64));
 
 fn line(
     name: &str,
-    (k, v, input_rounding, weights): (CacheType, CacheType, InputRounding, WeightFormat),
+    (k, v, input_rounding, weights): (DType, ValueType, InputRounding, WeightFormat),
     same: usize,
     items: usize,
     jaccard: f64,

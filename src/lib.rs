@@ -55,7 +55,7 @@ mod uq;
 
 // A model, and tokens from it.
 pub use backend::sampling::Sampling;
-pub use backend::{CacheType, DType, DeviceChoice, WeightFormat};
+pub use backend::{DType, DeviceChoice, ValueType, WeightFormat};
 pub use engine::encode::{Encoding, ResponseText, encode, encode_prompt};
 pub use engine::running::{Measure, RunningConfidence, WINDOW};
 pub use engine::{

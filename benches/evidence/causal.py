@@ -6,9 +6,9 @@ the items.
 """
 import sys
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
-from pathlib import Path
 from samples import SEED, lines, shown
 
 KINDS = ["digit of the chain", "digit off the chain", "word off the chain"]
@@ -34,9 +34,11 @@ class Triplets:
 
 
 def interval(values, sign=""):
+    """The mean with its interval; with a sign, of a difference, also twice the share of resamples on the other side of 0."""
     rng = np.random.default_rng(SEED)
     drawn = values[rng.integers(0, len(values), (10_000, len(values)))].mean(1)
-    return shown(values.mean(), drawn, sign)
+    p = 2 * min((drawn <= 0).mean(), (drawn >= 0).mean())
+    return shown(values.mean(), drawn, sign) + (f" | {p:.4f}" if sign else "")
 
 
 def main():
@@ -48,7 +50,7 @@ def main():
     for k, kind in enumerate(KINDS):
         print(f"| {kind} | {interval(triplets.by_item(halves[:, k]))} | {np.median(triplets.change[:, k]):.1e} | "
               f"{np.exp(np.median(triplets.alternative[:, k])):.1e} | {100 * triplets.in_answer[:, k].mean():.0f} % |")
-    print("\n| difference in how often it halves | items | |\n| --- | --- | --- |")
+    print("\n| difference in how often it halves | items | | p |\n| --- | --- | --- | --- |")
     alike = triplets.in_answer[:, 0] == triplets.in_answer[:, 1]
     neither = ~triplets.in_answer[:, 0] & ~triplets.in_answer[:, 1]
     both = triplets.in_answer[:, 0] & triplets.in_answer[:, 1]

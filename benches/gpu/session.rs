@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use uqac::internals::InputRounding;
-use uqac::{CacheType, DeviceChoice};
+use uqac::{DType, DeviceChoice, ValueType};
 use uqac::{Engine, EngineOptions};
 
 #[derive(clap::Args)]
@@ -55,10 +55,10 @@ pub struct RunArgs {
     threads: usize,
     /// Type of the cached keys [default: the engine's]
     #[arg(long)]
-    k_cache: Option<CacheType>,
+    k_cache: Option<DType>,
     /// Type of the cached values [default: the engine's]
     #[arg(long)]
-    v_cache: Option<CacheType>,
+    v_cache: Option<ValueType>,
     /// libcupti, for `timeline` [default: libcupti.so, as the loader finds it]
     #[arg(long, value_name = "FILE")]
     cupti: Option<PathBuf>,
@@ -333,7 +333,7 @@ impl Session<'_> {
         let input_rounding = InputRounding::OneTerm;
         let rounded = EngineOptions { k_cache: Some(k), v_cache: Some(v), input_rounding, ..on_cpu };
         let mut cpu = Engine::load(&folder, rounded)?;
-        let (k_cache, v_cache) = (Some(CacheType::F32), Some(CacheType::F32));
+        let (k_cache, v_cache) = (Some(DType::F32), Some(ValueType::F32));
         let mut exact = Engine::load(&folder, EngineOptions { k_cache, v_cache, ..on_cpu })?;
         Ok(agreement::agreement(shape.name, &mut device, &mut cpu, &mut exact)?)
     }

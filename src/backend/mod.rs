@@ -4,7 +4,6 @@
 //! passes extend, and what is read from them. An operation has the same name here and in every backend.
 //! [`mod@reference`] is the one to read, and what the others are checked against.
 
-mod cache_type;
 pub mod cpu;
 pub mod cuda;
 mod device;
@@ -13,9 +12,10 @@ pub mod entropy;
 pub mod forward;
 pub mod reference;
 pub mod sampling;
+mod value_type;
 
-pub use cache_type::CacheType;
 pub use device::{DeviceChoice, WeightFormat};
+pub use value_type::ValueType;
 
 use crate::model::config::LayerSpec;
 pub use crate::model::weights::DType;
@@ -254,7 +254,7 @@ pub trait Backend: Operations {
     }
 
     /// The types that keys and values are cached in.
-    fn cache_types(&self) -> (CacheType, CacheType);
+    fn cache_types(&self) -> (DType, ValueType);
 
     /// Bytes of the weights that a decode step reads, where that is not what their files have.
     fn weight_bytes_per_token(&self) -> Option<usize> {
@@ -391,7 +391,7 @@ pub trait Backend: Operations {
         let heads = if trace.head_attention { spec.total_heads() * size_of::<HeadAttention>() } else { 0 };
         let row = 4 * (trace.heads * (6 + spec.widest(|layer| layer.head_dim)) + spec.hidden_size) + heads;
         let of_layer =
-            |layer: &LayerSpec| layer.num_key_value_heads * (k.bytes(layer.head_dim) + v.bytes(layer.head_dim));
+            |layer: &LayerSpec| layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim));
         let cache_row = spec.cached_layers().map(|(_, layer)| of_layer(layer)).sum();
         // a sum in f64 and the last row in f32
         let sums = if trace.layer_means { 12 * (spec.layers.len() + 1) * spec.hidden_size } else { 0 };

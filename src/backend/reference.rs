@@ -11,8 +11,8 @@ pub(crate) mod delta_net;
 use super::distribution::Distribution;
 use super::entropy::{EntropyRule, Gamma};
 use super::{
-    Backend, BackendError, CacheType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Prediction, Row,
-    SequenceId,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, MIN_TOP, Next, Operations, Pass, Prediction, Row,
+    SequenceId, ValueType,
 };
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};
@@ -24,7 +24,7 @@ use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
 /// The model, the sequences (by id), and the rows of the pass in flight.
 pub struct ReferenceBackend {
     model: Model,
-    cache_types: (CacheType, CacheType),
+    cache_types: (DType, ValueType),
     gamma: Gamma,
     sequences: Vec<Sequence>,
     pass: Vec<PassRow>,
@@ -114,10 +114,9 @@ impl Operations for ReferenceBackend {
             let k = model.linear(k, w.k_bias.as_deref(), &h);
             let mut v = w.v.as_ref().map_or_else(|| k.clone(), |v| model.linear(v, w.v_bias.as_deref(), &h));
             model.norm_heads(&mut v, w.v_norm.as_deref());
-            let mut k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
-            k.chunks_mut(model.spec.layers[layer].head_dim).for_each(|head| self.cache_types.0.round(head));
+            let k = model.rotate(layer, row.position, k, w.k_norm.as_deref());
             v.chunks_mut(model.spec.layers[layer].head_dim).for_each(|head| self.cache_types.1.round(head));
-            keys.insert((layer, row.position), k);
+            keys.insert((layer, row.position), k.iter().map(|x| self.cache_types.0.round(*x)).collect());
             values.insert((layer, row.position), v);
         }
         Ok(())
@@ -396,7 +395,7 @@ impl Backend for ReferenceBackend {
         "reference (scalar, one thread: slow; for reading and checking)".to_owned()
     }
 
-    fn cache_types(&self) -> (CacheType, CacheType) {
+    fn cache_types(&self) -> (DType, ValueType) {
         self.cache_types
     }
 
@@ -547,7 +546,7 @@ impl Backend for ReferenceBackend {
 
 impl ReferenceBackend {
     /// Keys and values are rounded to their `cache_types` when they enter the cache.
-    pub fn new(spec: ModelSpec, weights: Arc<Weights>, cache_types: (CacheType, CacheType), gamma: Gamma) -> Self {
+    pub fn new(spec: ModelSpec, weights: Arc<Weights>, cache_types: (DType, ValueType), gamma: Gamma) -> Self {
         let rotations = spec.rotations();
         let model = Model { spec, weights, rotations };
         ReferenceBackend { model, cache_types, gamma, sequences: Vec::new(), pass: Vec::new() }

@@ -9,7 +9,7 @@ pub const ANSWER: usize = 3;
 /// Bytes of one position of one layer in the KV cache.
 fn layer_position(engine: &Engine, layer: &LayerSpec) -> usize {
     let (k, v) = engine.cache_types();
-    layer.num_key_value_heads * (k.bytes(layer.head_dim) + v.bytes(layer.head_dim))
+    layer.num_key_value_heads * (k.size() * layer.head_dim + v.bytes(layer.head_dim))
 }
 
 /// Positions attended to in all layers together, each with its layer's `count`, summed over `rows` rows from `first` on.

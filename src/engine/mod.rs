@@ -25,7 +25,8 @@ use crate::backend::entropy::Gamma;
 use crate::backend::forward;
 use crate::backend::reference::ReferenceBackend;
 use crate::backend::{
-    Backend, BackendError, CacheType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, WeightFormat,
+    Backend, BackendError, DType, DeviceChoice, ExpectedMemory, Next, Prediction, SequenceId, Step, ValueType,
+    WeightFormat,
 };
 use crate::model::chat::{Arguments, ChatTemplate};
 use crate::model::tokenizer::Tokenizer;
@@ -45,11 +46,11 @@ pub struct EngineOptions {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
     pub threads: usize,
     /// Type of cached keys [default: f32; f16 is faster on CUDA and reproduces fewer chains]
+    #[arg(long, value_name = "f32|f16|bf16", hide_short_help = true)]
+    pub k_cache: Option<DType>,
+    /// Type of cached values [default: f32; on CUDA f16]; q8, 8 bits, on the CPU only
     #[arg(long, value_name = "f32|f16|bf16|q8", hide_short_help = true)]
-    pub k_cache: Option<CacheType>,
-    /// Type of cached values [default: f32; on CUDA f16]
-    #[arg(long, value_name = "f32|f16|bf16|q8", hide_short_help = true)]
-    pub v_cache: Option<CacheType>,
+    pub v_cache: Option<ValueType>,
     /// CPU weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
@@ -210,7 +211,7 @@ impl Engine {
     }
 
     /// The types that keys and values are cached in.
-    pub fn cache_types(&self) -> (CacheType, CacheType) {
+    pub fn cache_types(&self) -> (DType, ValueType) {
         self.backend.cache_types()
     }
 
@@ -275,18 +276,17 @@ fn open_backend(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<(Box<dyn Backend>, Option<CudaError>), CudaError> {
     let EngineOptions { device, threads, k_cache, v_cache, isa, input_rounding, weights: format, gamma, .. } = *options;
-    let float = |cache: Option<CacheType>| cache.map_or(Some(None), |cache| cache.float().map(Some));
-    let floats = float(k_cache).zip(float(v_cache));
+    // a type that CUDA has not: None
+    let on_cuda = v_cache.map_or(Some(None), |v_cache| v_cache.float().map(Some));
     let mut open_cuda = |ordinal| -> Result<Box<dyn Backend>, CudaError> {
-        let (k_cache, v_cache) = floats.unwrap_or_default();
-        let options = CudaOptions { ordinal, k_cache, v_cache };
+        let options = CudaOptions { ordinal, k_cache, v_cache: on_cuda.flatten() };
         Ok(Box::new(CudaBackend::new(spec.clone(), weights.clone(), &options, progress)?))
     };
     let only_on_cpu = match () {
         () if !format.is_file() => Some(format!("weights in {format}")),
         () if device == DeviceChoice::Reference => None,
         () if gamma != Gamma::PUBLISHED => Some("another γ than the published".to_owned()),
-        () if floats.is_none() => Some("a cache in q8".to_owned()),
+        () if on_cuda.is_none() => Some("values in q8".to_owned()),
         () => None,
     };
     let cuda_fallback_reason = match (device, only_on_cpu) {
@@ -301,8 +301,7 @@ fn open_backend(
             Err(error) => Some(error),
         },
     };
-    let or_f32 = |cache: Option<CacheType>| cache.unwrap_or(CacheType::F32);
-    let (k_cache, v_cache) = (or_f32(k_cache), or_f32(v_cache));
+    let (k_cache, v_cache) = (k_cache.unwrap_or(DType::F32), v_cache.unwrap_or(ValueType::F32));
     if device == DeviceChoice::Reference {
         return Ok((Box::new(ReferenceBackend::new(spec, weights.clone(), (k_cache, v_cache), gamma)), None));
     }

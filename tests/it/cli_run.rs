@@ -337,6 +337,10 @@ fn inspect_shows_the_model_as_tables_and_as_json() {
     // 3 layers of 2 heads of 8 numbers, keys of four bytes and values of two
     assert_eq!(facts["memory"]["kv_cache"], 100 * 3 * 2 * 8 * (4 + 2));
     assert_eq!(facts["memory"]["tokens"], 100);
+    let output = uqac(folder.path(), &["inspect", "model", "--json", "--context", "100", "--v-cache", "q8"]);
+    let facts: Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    // values of a byte, and a scale of four for each head
+    assert_eq!(facts["memory"]["kv_cache"], 100 * 3 * 2 * (8 * 4 + 8 + 4));
     let tables = uqac(folder.path(), &["inspect", "model"]);
     let tables = text(&tables.stdout);
     for part in ["LlamaForCausalLM", "kv cache", "chat template", "KiB", "2048"] {

@@ -38,7 +38,7 @@ fn cpu(folder: &Path, cache: (DType, DType)) -> CpuBackend {
 
 fn rounding_cpu(folder: &Path, (k_cache, v_cache): (DType, DType), input_rounding: InputRounding) -> CpuBackend {
     let (spec, weights) = model(folder);
-    let (k_cache, v_cache) = (k_cache.into(), v_cache.into());
+    let v_cache = v_cache.into();
     CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, input_rounding, threads: 1, ..CpuOptions::default() })
 }
 

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
 use test_support::{cuda_host, golden, long_tests, tiny};
-use uqac::backend::CacheType::{F16, F32};
+use uqac::backend::DType::{F16, F32};
+use uqac::backend::ValueType;
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{DeviceChoice, Step};
 use uqac::engine::encode::encode_prompt;
@@ -49,8 +50,13 @@ fn model_of(context: usize, dtype: Dtype) -> tempfile::TempDir {
 }
 
 fn engine(folder: &Path, device: DeviceChoice) -> Engine {
-    let options =
-        EngineOptions { device, threads: 1, k_cache: Some(F32), v_cache: Some(F32), ..EngineOptions::default() };
+    let options = EngineOptions {
+        device,
+        threads: 1,
+        k_cache: Some(F32),
+        v_cache: Some(ValueType::F32),
+        ..EngineOptions::default()
+    };
     Engine::load(folder, options).unwrap()
 }
 
@@ -214,7 +220,7 @@ fn the_embedded_model_answers_as_it_does_on_the_cpu() {
     golden.sort_by_key(|item| item["ids"].as_array().unwrap().len());
     let folder = demo::folder().unwrap();
     let load = |device| {
-        let types = EngineOptions { k_cache: Some(F32), v_cache: Some(F16), ..EngineOptions::default() };
+        let types = EngineOptions { k_cache: Some(F32), v_cache: Some(ValueType::F16), ..EngineOptions::default() };
         Engine::load(&folder, EngineOptions { device, threads: 1, ..types }).unwrap()
     };
     let (mut device, mut host) = (load(DeviceChoice::Cuda(0)), load(DeviceChoice::Cpu));
@@ -268,7 +274,7 @@ fn cached_keys_are_f32_and_values_f16_unless_given() {
         assert!(engine.device().starts_with("cuda:0"), "{}", engine.device());
         engine.cache_types()
     };
-    assert_eq!(types(None, None), (F32, F16));
-    assert_eq!(types(Some(F16), None), (F16, F16));
-    assert_eq!(types(None, Some(F32)), (F32, F32));
+    assert_eq!(types(None, None), (F32, ValueType::F16));
+    assert_eq!(types(Some(F16), None), (F16, ValueType::F16));
+    assert_eq!(types(None, Some(ValueType::F32)), (F32, ValueType::F32));
 }

@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use test_support::{model, tiny};
 use uqac::backend::sampling::Sampling;
-use uqac::backend::{CacheType, Step, WeightFormat};
+use uqac::backend::{DType, Step, ValueType, WeightFormat};
 use uqac::engine::{Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection};
 use uqac::uq::Variant;
 
@@ -140,20 +140,18 @@ fn narrower_caches_change_little_and_stay_deterministic() {
         let mut traced = engine.trace(&tokens, 10, HeadSelection::default()).unwrap();
         traced.parts().0.steps.to_vec()
     };
-    let exact = steps(CacheType::F32, CacheType::F32, 2);
+    let exact = steps(DType::F32, ValueType::F32, 2);
     let error = |k, v| {
         let found = steps(k, v, 2);
         assert_eq!(found, steps(k, v, 1));
         let pairs = found.iter().zip(&exact).filter_map(|(a, b)| Some((a.logprob?, b.logprob?)));
         pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
     };
-    let (half, brain) = (error(CacheType::F16, CacheType::F16), error(CacheType::Bf16, CacheType::Bf16));
+    let (half, brain) = (error(DType::F16, ValueType::F16), error(DType::Bf16, ValueType::Bf16));
     // both round, and bf16 has three bits fewer
     assert!(half > 0.0 && half < brain, "f16 {half}, bf16 {brain}");
-    assert!(error(CacheType::F32, CacheType::F16) > 0.0 && error(CacheType::F16, CacheType::F32) > 0.0);
-    // a step of 8 bits is twice that of bf16 near the largest number of a head, and more below
-    let (values, both) = (error(CacheType::F32, CacheType::Q8), error(CacheType::Q8, CacheType::Q8));
-    assert!(values > 0.0 && both > brain / 4.0 && both < 0.5, "q8 values {values}, keys too {both}, bf16 {brain}");
+    assert!(error(DType::F32, ValueType::F16) > 0.0 && error(DType::F16, ValueType::F32) > 0.0);
+    assert!(error(DType::F32, ValueType::Q8) > 0.0);
 }
 
 #[test]

@@ -30,12 +30,12 @@ type CacheTypes = (DType, DType);
 
 fn reference(folder: &Path, (k, v): CacheTypes) -> ReferenceBackend {
     let (spec, weights) = open(folder);
-    ReferenceBackend::new(spec, weights, (k.into(), v.into()), Gamma::PUBLISHED)
+    ReferenceBackend::new(spec, weights, (k, v.into()), Gamma::PUBLISHED)
 }
 
 fn cpu(folder: &Path, (k_cache, v_cache): CacheTypes, isa: Isa) -> CpuBackend {
     let (spec, weights) = open(folder);
-    let (k_cache, v_cache) = (k_cache.into(), v_cache.into());
+    let v_cache = v_cache.into();
     CpuBackend::new(spec, weights, CpuOptions { k_cache, v_cache, isa, threads: 2, ..CpuOptions::default() })
 }
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use test_support::{cuda_host, tiny};
 use uqac::backend::sampling::Sampling;
-use uqac::backend::{CacheType, DeviceChoice, HeadRecord};
+use uqac::backend::{DType, DeviceChoice, HeadRecord, ValueType};
 use uqac::engine::{
     Engine, EngineOptions, FinishReason, GenerateOptions, Generation, HeadSelection, Speculate, SpeculationStats,
 };
@@ -15,7 +15,7 @@ const ALL: HeadSelection = HeadSelection { wide: true, head_attention: true, ..H
 
 fn load(folder: &Path, device: DeviceChoice, speculate: Speculate) -> Engine {
     // on every device the types that CUDA has
-    let (k_cache, v_cache) = (Some(CacheType::F32), Some(CacheType::F32));
+    let (k_cache, v_cache) = (Some(DType::F32), Some(ValueType::F32));
     let options = EngineOptions { device, threads: 2, k_cache, v_cache, speculate, ..EngineOptions::default() };
     Engine::load(folder, options).unwrap()
 }

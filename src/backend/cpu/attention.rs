@@ -240,11 +240,10 @@ impl Partial {
         self.len = rows * group;
         let chunk = task.rows[0].cache.chunk(shape.layer, chunk_index);
         let scores = &mut self.scores[..self.len * CHUNK];
-        with_block!(&chunk.keys.numbers, keys => {
+        with_block!(&chunk.keys, keys => {
             let keys = &keys[task.kv_head * head_dim * CHUNK..(task.kv_head + 1) * head_dim * CHUNK];
             isa.run(Scores { queries: &queries[..self.len * head_dim], keys, head_dim, scores });
         });
-        scale(scores, chunk.keys.scales(task.kv_head));
         if let Some(cap) = shape.softcap {
             norm::softcap(isa, scores, cap);
         }
@@ -267,8 +266,11 @@ impl Partial {
                 }
             }
         }
-        scale(scores, chunk.values.scales(task.kv_head));
-        with_block!(&chunk.values.numbers, values => {
+        if let Some(scales) = chunk.value_scales(task.kv_head) {
+            let rows = scores.chunks_exact_mut(CHUNK);
+            rows.for_each(|row| row.iter_mut().zip(scales).for_each(|(x, scale)| *x *= scale));
+        }
+        with_block!(&chunk.values, values => {
             let values = &values[task.kv_head * CHUNK * stride..(task.kv_head + 1) * CHUNK * stride];
             isa.run(Values { scores, values, valid: from..to, out: &mut self.out[..self.len * stride] });
         });
@@ -294,12 +296,6 @@ fn places(weights: &[f32], start: usize, valid: &Range<usize>, row: usize, promp
     let of_prompt = valid.start..prompt.saturating_sub(start).clamp(valid.start, valid.end);
     let [own, previous, first] = [Some(row), row.checked_sub(1), Some(0)].map(|t| at(t).unwrap_or(0.0));
     [own, previous, first, weights[of_prompt].iter().sum()]
-}
-
-/// Multiplies rows of numbers of a chunk's positions with the positions' scales, if there are any.
-fn scale(rows: &mut [f32], scales: Option<&[f32]>) {
-    let Some(scales) = scales else { return };
-    rows.chunks_exact_mut(CHUNK).for_each(|row| row.iter_mut().zip(scales).for_each(|(x, scale)| *x *= scale));
 }
 
 /// x = a·x + b·y, both products rounded.

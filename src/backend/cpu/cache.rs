@@ -1,9 +1,9 @@
 //! The KV cache of one sequence: chunks of [`CHUNK`] positions that are added as the sequence grows. A copy of a prefix
 //! shares its chunks; a write to a shared chunk copies it first.
 
-use crate::backend::CacheType;
-use crate::backend::cache_type::q8_scale;
 use crate::backend::cpu::simd::{LANES, Simd};
+use crate::backend::value_type::q8_scale;
+use crate::backend::{DType, ValueType};
 use half::{bf16, f16};
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ pub enum Block {
     F32(Vec<f32>),
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
-    /// Times a scale for every head and position.
+    /// Of values, times a scale for every head and position.
     Q8(Vec<i8>),
 }
 
@@ -85,12 +85,12 @@ macro_rules! with_block {
 pub(crate) use with_block;
 
 impl Block {
-    fn new(cache_type: CacheType, len: usize) -> Block {
-        match cache_type {
-            CacheType::F32 => Block::F32(vec![0.0; len]),
-            CacheType::F16 => Block::F16(vec![f16::ZERO; len]),
-            CacheType::Bf16 => Block::Bf16(vec![bf16::ZERO; len]),
-            CacheType::Q8 => Block::Q8(vec![0; len]),
+    fn new(value_type: ValueType, len: usize) -> Block {
+        match value_type {
+            ValueType::F32 => Block::F32(vec![0.0; len]),
+            ValueType::F16 => Block::F16(vec![f16::ZERO; len]),
+            ValueType::Bf16 => Block::Bf16(vec![bf16::ZERO; len]),
+            ValueType::Q8 => Block::Q8(vec![0; len]),
         }
     }
 
@@ -105,55 +105,40 @@ impl Block {
     }
 }
 
-/// Keys or values of [`CHUNK`] positions of one layer.
-#[derive(Debug, Clone)]
-pub struct Side {
-    /// Keys: `[kv_heads, CHUNK / LANES, head_dim, LANES]`, transposed, so that sixteen positions' scores are computed at once, from
-    /// memory that lies together (rows of CHUNK numbers would meet in an eighth of the first-level cache's sets). Values: `[kv_heads,
-    /// CHUNK, value_stride]`
-    pub numbers: Block,
-    /// `[kv_heads, CHUNK]` of [`CacheType::Q8`], else empty.
-    scales: Vec<f32>,
-}
-
-impl Side {
-    fn new(cache_type: CacheType, kv_heads: usize, numbers: usize) -> Side {
-        let scales = if cache_type == CacheType::Q8 { kv_heads * CHUNK } else { 0 };
-        Side { numbers: Block::new(cache_type, numbers), scales: vec![0.0; scales] }
-    }
-
-    /// Writes a head's numbers of one position to elements `start`, `start + stride`, … ; `place` is that of their scale.
-    fn write(&mut self, place: usize, (start, stride): (usize, usize), head: &[f32]) {
-        match self.scales.get_mut(place) {
-            None => self.numbers.scatter(start, stride, head),
-            Some(slot) => {
-                let (scale, inverse) = q8_scale(head);
-                *slot = scale;
-                let scaled: Vec<f32> = head.iter().map(|x| x * inverse).collect();
-                self.numbers.scatter(start, stride, &scaled);
-            }
-        }
-    }
-
-    /// The scales of a head's positions; `None` where the numbers have none.
-    pub fn scales(&self, kv_head: usize) -> Option<&[f32]> {
-        self.scales.get(kv_head * CHUNK..(kv_head + 1) * CHUNK)
-    }
-}
-
 /// Keys and values of [`CHUNK`] positions of one layer.
 #[derive(Debug, Clone)]
 pub struct Chunk {
-    pub keys: Side,
-    pub values: Side,
+    /// `[kv_heads, CHUNK / LANES, head_dim, LANES]`: transposed, so that sixteen positions' scores are computed at once, from memory
+    /// that lies together (rows of CHUNK numbers would meet in an eighth of the first-level cache's sets).
+    pub keys: Block,
+    /// `[kv_heads, CHUNK, value_stride]`
+    pub values: Block,
+    /// Of [`ValueType::Q8`] `[kv_heads, CHUNK]`, else empty.
+    scales: Vec<f32>,
+}
+
+impl Chunk {
+    /// Writes a head's value of one position; `place` is their number.
+    fn write_value(&mut self, place: usize, stride: usize, value: &[f32]) {
+        let Some(slot) = self.scales.get_mut(place) else { return self.values.scatter(place * stride, 1, value) };
+        let (scale, inverse) = q8_scale(value);
+        *slot = scale;
+        let scaled: Vec<f32> = value.iter().map(|x| x * inverse).collect();
+        self.values.scatter(place * stride, 1, &scaled);
+    }
+
+    /// What the values of a head's positions are multiplied with; `None`: 1.
+    pub fn value_scales(&self, kv_head: usize) -> Option<&[f32]> {
+        self.scales.get(kv_head * CHUNK..(kv_head + 1) * CHUNK)
+    }
 }
 
 /// Keys and values of one sequence, all layers.
 #[derive(Debug, Clone)]
 pub struct KvCache {
     layers: Vec<LayerCache>,
-    k_type: CacheType,
-    v_type: CacheType,
+    k_type: DType,
+    v_type: ValueType,
 }
 
 #[derive(Debug, Clone)]
@@ -178,7 +163,7 @@ pub fn value_stride(head_dim: usize) -> usize {
 
 impl KvCache {
     /// `layers`: (key/value heads, head_dim) of each; a layer that caches nothing has no heads.
-    pub fn new(layers: impl Iterator<Item = (usize, usize)>, k_type: CacheType, v_type: CacheType) -> KvCache {
+    pub fn new(layers: impl Iterator<Item = (usize, usize)>, k_type: DType, v_type: ValueType) -> KvCache {
         let layer = |(kv_heads, head_dim)| LayerCache { kv_heads, head_dim, chunks: Vec::new() };
         KvCache { layers: layers.map(layer).collect(), k_type, v_type }
     }
@@ -197,7 +182,7 @@ impl KvCache {
 
     /// Bytes held, those shared with copies included.
     pub fn bytes(&self) -> usize {
-        let position = |l: &LayerCache| self.k_type.bytes(l.head_dim) + self.v_type.bytes(value_stride(l.head_dim));
+        let position = |l: &LayerCache| self.k_type.size() * l.head_dim + self.v_type.bytes(value_stride(l.head_dim));
         self.layers.iter().map(|layer| layer.chunks.len() * CHUNK * layer.kv_heads * position(layer)).sum()
     }
 
@@ -206,9 +191,9 @@ impl KvCache {
         for layer in self.layers.iter_mut().filter(|layer| layer.kv_heads > 0) {
             let (keys, values) = layer.sizes();
             while layer.chunks.len() * CHUNK < len {
-                let keys = Side::new(self.k_type, layer.kv_heads, keys);
-                let values = Side::new(self.v_type, layer.kv_heads, values);
-                layer.chunks.push(Arc::new(Chunk { keys, values }));
+                let scales = if self.v_type == ValueType::Q8 { layer.kv_heads * CHUNK } else { 0 };
+                let (keys, values) = (Block::new(self.k_type.into(), keys), Block::new(self.v_type, values));
+                layer.chunks.push(Arc::new(Chunk { keys, values, scales: vec![0.0; scales] }));
             }
         }
     }
@@ -228,8 +213,8 @@ impl KvCache {
             let part = head * head_dim..(head + 1) * head_dim;
             let place = head * CHUNK + offset;
             let vector = (place - offset % LANES) * head_dim;
-            chunk.keys.write(place, (vector + offset % LANES, LANES), &key[part.clone()]);
-            chunk.values.write(place, (place * stride, 1), &value[part]);
+            chunk.keys.scatter(vector + offset % LANES, LANES, &key[part.clone()]);
+            chunk.write_value(place, stride, &value[part]);
         }
     }
 }

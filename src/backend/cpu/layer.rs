@@ -7,7 +7,7 @@ use super::simd::Isa;
 use super::threads::{Disjoint, ThreadPool};
 use super::trace::Selection;
 use super::{CpuBackend, norm};
-use crate::backend::{BackendError, CacheType, Operations};
+use crate::backend::{BackendError, DType, Operations};
 use crate::model::ModelSpec;
 use crate::model::config::{Activation, LayerSpec};
 use crate::model::weights::{Expert, LayerWeights};
@@ -212,7 +212,7 @@ impl Operations for CpuBackend {
             }
             self.norm_heads(&mut v, kv_width, l.v_norm.as_deref());
             self.rotate_heads(&mut k, kv_heads, l.k_norm.as_deref(), layer, 1.0);
-            if rounds && self.options.k_cache == CacheType::F32 {
+            if rounds && self.options.k_cache == DType::F32 {
                 round_operands(&mut k);
             }
             for (i, row) in self.pass.rows.iter().enumerate() {

@@ -19,8 +19,8 @@ pub mod trace;
 
 use super::entropy::Gamma;
 use super::{
-    Backend, BackendError, CacheType, HeadAttention, HeadRecord, Pass, Prediction, SequenceId, Step, TraceOptions,
-    WeightFormat,
+    Backend, BackendError, DType, HeadAttention, HeadRecord, Pass, Prediction, SequenceId, Step, TraceOptions,
+    ValueType, WeightFormat,
 };
 use crate::model::config::{LayerSpec, Rotation};
 use crate::model::{ModelSpec, Weights};
@@ -48,8 +48,8 @@ const LOGIT_ROWS: usize = 16;
 pub struct CpuOptions {
     /// 0: one per core.
     pub threads: usize,
-    pub k_cache: CacheType,
-    pub v_cache: CacheType,
+    pub k_cache: DType,
+    pub v_cache: ValueType,
     pub isa: Isa,
     pub input_rounding: InputRounding,
     pub weights: WeightFormat,
@@ -60,8 +60,8 @@ impl Default for CpuOptions {
     fn default() -> Self {
         CpuOptions {
             threads: 0,
-            k_cache: CacheType::F32,
-            v_cache: CacheType::F32,
+            k_cache: DType::F32,
+            v_cache: ValueType::F32,
             isa: Isa::detect(),
             input_rounding: InputRounding::F32,
             weights: WeightFormat::File,
@@ -163,7 +163,7 @@ impl Backend for CpuBackend {
         format!("cpu ({}, {} threads{weights})", self.options.isa.name(), self.pool.threads())
     }
 
-    fn cache_types(&self) -> (CacheType, CacheType) {
+    fn cache_types(&self) -> (DType, ValueType) {
         (self.options.k_cache, self.options.v_cache)
     }
 

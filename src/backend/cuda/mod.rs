@@ -23,8 +23,8 @@ mod tensor_map;
 mod weights;
 
 use super::{
-    Backend, BackendError, CacheType, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction,
-    Row, SequenceId, Step, TraceOptions,
+    Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, Row,
+    SequenceId, Step, TraceOptions, ValueType,
 };
 use crate::model::{ModelSpec, Weights};
 use abi::{AttnRows, AttnSum, Cosines, HeadPlaces};
@@ -245,8 +245,8 @@ impl Backend for CudaBackend {
         &self.warnings
     }
 
-    fn cache_types(&self) -> (CacheType, CacheType) {
-        (self.cache.0.into(), self.cache.1.into())
+    fn cache_types(&self) -> (DType, ValueType) {
+        (self.cache.0, self.cache.1.into())
     }
 
     fn max_rows(&self) -> usize {

@@ -1,7 +1,7 @@
 //! What a run was made with: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` beside the output of `score`.
 
 use super::fingerprint::Fingerprint;
-use crate::backend::{CacheType, WeightFormat};
+use crate::backend::{DType, ValueType, WeightFormat};
 use crate::engine::running::RunningConfidence;
 use crate::eval::tasks::{BoxedInstruction, DEFAULT_MAX_TOKENS, PLACEHOLDER};
 use crate::units::count;
@@ -35,8 +35,8 @@ pub struct Model {
     pub name: String,
     #[serde(flatten)]
     pub fingerprint: Fingerprint,
-    pub k_cache: CacheType,
-    pub v_cache: CacheType,
+    pub k_cache: DType,
+    pub v_cache: ValueType,
     /// How the CPU held the weights, where not as their files have them.
     #[serde(default, skip_serializing_if = "WeightFormat::is_file")]
     pub weight_format: WeightFormat,
@@ -204,8 +204,8 @@ mod tests {
             model: Model {
                 name: "m".into(),
                 fingerprint,
-                k_cache: CacheType::F32,
-                v_cache: CacheType::F16,
+                k_cache: DType::F32,
+                v_cache: ValueType::F16,
                 weight_format: WeightFormat::File,
                 gamma: None,
                 template_arguments: Map::new(),

@@ -5,7 +5,7 @@ use super::RunError;
 use super::controls::{draw_number, setting};
 use super::folder::{FolderError, RunFolder, Shard, open_lines};
 use super::manifest::Manifest;
-use crate::backend::CacheType;
+use crate::backend::{DType, ValueType};
 use crate::engine::Engine;
 use crate::eval::sample::{Sample, SweepPoint};
 use crate::io::jsonl::append::Appender;
@@ -61,7 +61,7 @@ pub enum SweepError {
 /// | `tau` | τ, min probability of an alternative | 0.01 to 1: less is not recorded |
 /// | `targets` | L_tgt, targets per step | ≥ 1 |
 /// | `chain` | where the chain comes from; random ones as often as `draws` says | [`ChainRule`]'s names |
-/// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16`, `q8` |
+/// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16`; of values also `q8` |
 /// | a rule | one of [`RULES`], but not how the responses and answers came about | its values |
 pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, SweepError> {
     let mut settings: Vec<Setting> = Vec::new();
@@ -69,7 +69,7 @@ pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, Swee
     for argument in arguments {
         let (name, values) = argument.split_once('=').ok_or_else(|| SweepError::Shape(argument.clone()))?;
         for text in values.split(',').map(str::trim) {
-            let mut applied = Applied::new(Parameters::published(Profile::Corrected), (CacheType::F32, CacheType::F32));
+            let mut applied = Applied::new(Parameters::published(Profile::Corrected), (DType::F32, ValueType::F32));
             let one = Setting::from([(name.to_owned(), applied.set(name, text)?)]);
             let chain = applied.parameters.chain;
             let drawn = |draw| setting(chain, draw);
@@ -104,11 +104,11 @@ fn key(setting: &Setting) -> String {
 struct Applied {
     setting: Setting,
     parameters: Parameters,
-    caches: (CacheType, CacheType),
+    caches: (DType, ValueType),
 }
 
 impl Applied {
-    fn new(parameters: Parameters, caches: (CacheType, CacheType)) -> Applied {
+    fn new(parameters: Parameters, caches: (DType, ValueType)) -> Applied {
         Applied { setting: Setting::new(), parameters, caches }
     }
 
@@ -140,7 +140,7 @@ impl Applied {
             "chain" => {
                 (parsed(text, &mut to.chain), "attention, random, random-digits, random-content, similarity or none")
             }
-            "k-cache" => (parsed(text, k), "f32, f16, bf16 or q8"),
+            "k-cache" => (parsed(text, k), "f32, f16 or bf16"),
             "v-cache" => (parsed(text, v), "f32, f16, bf16 or q8"),
             _ if rules().contains(&name) => return Ok(to.reading.set(name, text).map(|()| json!(text))?),
             _ => return Err(SweepError::Name(name.to_owned())),
@@ -200,7 +200,7 @@ impl Sweep {
     }
 
     /// The types of cached keys and values that an engine must have for what is missing.
-    pub fn caches(&self) -> Vec<(CacheType, CacheType)> {
+    pub fn caches(&self) -> Vec<(DType, ValueType)> {
         let mut caches = Vec::new();
         for applied in &self.settings {
             let missing = self.samples.iter().any(|sample| !applied.is_in(&self.done, sample));
@@ -269,7 +269,8 @@ mod tests {
             ("tau=0.001", "≥ 0.01"),
             ("similarity=2", "from -1 to 1"),
             ("theta=nan", "≥ 0"),
-            ("k-cache=f8", "f32, f16, bf16 or q8"),
+            ("k-cache=q8", "f32, f16 or bf16"),
+            ("v-cache=f8", "f32, f16, bf16 or q8"),
             ("chain=all", "similarity or none"),
             ("threshold=over", "at-least or above"),
             ("extraction=full", "cannot be swept"),

@@ -1,7 +1,7 @@
 //! The attention of one traced head, position by position: the rows of its attention that the chain needs.
 
 use super::scores::{CHUNK, Scores};
-use super::{AttentionShape, chunks, scale};
+use super::{AttentionShape, chunks};
 use crate::backend::cpu::cache::{KvCache, with_block};
 use crate::backend::cpu::norm;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
@@ -49,12 +49,10 @@ fn each_weight(
     let kv_head = head.head / shape.group();
     let mut scores = [0.0; CHUNK];
     for index in chunks(shape, position) {
-        let chunk = cache.chunk(shape.layer, index);
-        with_block!(&chunk.keys.numbers, keys => {
+        with_block!(&cache.chunk(shape.layer, index).keys, keys => {
             let keys = &keys[kv_head * shape.head_dim * CHUNK..(kv_head + 1) * shape.head_dim * CHUNK];
             isa.run(Scores { queries: head.query, keys, head_dim: shape.head_dim, scores: &mut scores });
         });
-        scale(&mut scores, chunk.keys.scales(kv_head));
         if let Some(cap) = shape.softcap {
             norm::softcap(isa, &mut scores, cap);
         }
