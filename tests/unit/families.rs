@@ -72,7 +72,7 @@ pub fn families() -> Vec<Family> {
 
 /// Those that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = Family> {
-    let cpu = ["moe", "gemma4", "qwen3_5"];
+    let cpu = ["gemma4", "qwen3_5"];
     families().into_iter().filter(move |family| !cpu.iter().any(|other| family.name.contains(other)))
 }
 

@@ -141,6 +141,18 @@ pub struct MatrixJob {
     pub rounded: RoundedRows,
 }
 
+/// The matrices of an expert, and powers of two of their rows (null: 1).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct ExpertView {
+    pub gate: DevicePtr<Stored>,
+    pub gate_scales: DevicePtr<f32>,
+    pub up: DevicePtr<Stored>,
+    pub up_scales: DevicePtr<f32>,
+    pub down: DevicePtr<Stored>,
+    pub down_scales: DevicePtr<f32>,
+}
+
 /// Up to three matrices over the same input; unused ones have no outputs.
 pub type MatrixJobs = [MatrixJob; 3];
 
@@ -257,6 +269,20 @@ kernels! {
     GemvGated(256) {
         x: DevicePtr<f32>, norm: Norm, jobs: MatrixJobs, k: Int, rows: Int,
         activation: Int,
+    }
+    /// `experts.cu`: `choose_experts`
+    ChooseExperts(32) {
+        logits: DevicePtr<f32>, experts: Int, top_k: Int, normalize: Int, ids: DevicePtr<i32>, shares: DevicePtr<f32>,
+    }
+    /// `experts.cu`: `expert_gated_{w}`
+    ExpertGated(256) {
+        x: DevicePtr<f32>, ids: DevicePtr<i32>, experts: DevicePtr<ExpertView>, k: Int, inner: Int, top_k: Int,
+        activation: Int, h: DevicePtr<f32>,
+    }
+    /// `experts.cu`: `expert_down_{w}`
+    ExpertDown(256) {
+        h: DevicePtr<f32>, ids: DevicePtr<i32>, shares: DevicePtr<f32>, experts: DevicePtr<ExpertView>, inner: Int,
+        outs: Int, top_k: Int, y: DevicePtr<f32>,
     }
     /// `gemv_wide.cu`: `split_rows`
     SplitRows(256) {

@@ -7,6 +7,7 @@ use super::abi::{
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
+use super::experts::ExpertKernels;
 use super::launch::Kernel;
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
@@ -111,6 +112,8 @@ pub struct Variants {
     pub embedding: DType,
     /// Types of cached keys and values.
     pub cache: (DType, DType),
+    /// Type of the experts' weights, if there are experts.
+    pub experts: Option<DType>,
 }
 
 /// Layers and heads of the cases of the self-test.
@@ -139,6 +142,7 @@ pub struct KernelSet {
     pub rows: Kernel<AttnRows>,
     pub cosines: Kernel<Cosines>,
     pub head: HeadKernels,
+    pub experts: Option<ExpertKernels>,
 }
 
 /// `head.cu`, in the order of their launches.
@@ -208,7 +212,7 @@ impl KernelSet {
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
     pub fn load(files: &KernelFiles, variants: &Variants) -> Result<KernelSet, CudaError> {
-        let Variants { head_dim, types, embedding, cache, .. } = variants;
+        let Variants { head_dim, types, embedding, cache, experts, .. } = variants;
         let (k, v) = (cache.0.name(), cache.1.name());
         let decode_name = format!("attn_decode_k{k}_v{v}_d{head_dim}");
         let prefill_name = format!("k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}");
@@ -235,6 +239,7 @@ impl KernelSet {
                 mass: files.get("head", "head_mass")?,
                 finish: files.get("head", "head_finish")?,
             },
+            experts: experts.map(|w| ExpertKernels::load(files, w)).transpose()?,
         })
     }
 }

@@ -9,6 +9,7 @@ mod cache;
 mod context;
 mod decode;
 pub mod error;
+mod experts;
 mod gemm;
 mod kernel_set;
 mod launch;
@@ -132,6 +133,7 @@ impl CudaBackend {
             types,
             embedding: dtype_on_device(weights.embedding.dtype),
             cache,
+            experts: weights::expert_type(&weights),
         };
         let mut kernels = KernelSet::load(&files, &variants)?;
         let (device, warnings) = selftest::settle(device, &info, &files, &mut kernels, &variants)?;

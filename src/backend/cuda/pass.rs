@@ -151,6 +151,9 @@ impl Operations for CudaBackend {
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
+        if let Some(router) = &w.router {
+            return Ok(self.mix_experts(layer, router)?);
+        }
         let Expert { gate, up, down } = &w.experts[0];
         let gate = Job { w: gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
         let up = Job { w: up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };

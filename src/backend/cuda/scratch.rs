@@ -4,6 +4,7 @@
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
 use super::error::CudaError;
+use super::experts::ExpertScratch;
 use super::kernel_set::{MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
 use super::memory::{Buffer, DevicePtr};
 use crate::model::ModelSpec;
@@ -27,6 +28,7 @@ pub struct Scratch {
     /// and norm factors
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
+    pub experts: ExpertScratch,
     /// Not 0: a value was not finite.
     pub not_finite: Buffer<i32>,
 }
@@ -49,6 +51,7 @@ impl Scratch {
             kv_width,
             rounded: device.scratch("rounded inputs", MAX_ROWS * widest)?,
             rounded_scales: device.scratch("rounded inputs", MAX_ROWS * row_scales(widest))?,
+            experts: ExpertScratch::new(device, spec)?,
             not_finite,
         })
     }
@@ -85,7 +88,8 @@ impl Scratch {
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
         let floats = [&self.x, &self.h, &self.inner, &self.rounded_scales].map(Buffer::bytes);
-        let others = self.rows.bytes() + self.parts.bytes() + self.heads.bytes() + self.rounded.bytes();
+        let pass = self.rows.bytes() + self.parts.bytes() + self.rounded.bytes();
+        let others = pass + self.heads.bytes() + self.experts.bytes();
         floats.iter().sum::<usize>() + others
     }
 }

@@ -2,9 +2,10 @@
 //! ones in f16 with a power of two for each row, which is exact ([`narrow_weights`](super::abi::NarrowWeights)) and lets
 //! the tensor cores multiply them with f16 activations; norm weights and biases in f32.
 
-use super::abi::{NarrowWeights, Stored};
+use super::abi::{ExpertView, NarrowWeights, Stored};
 use super::context::Device;
 use super::error::{Context, CudaError};
+use super::experts;
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::config::LayerSpec;
@@ -63,6 +64,8 @@ pub type DeviceLayer = LayerWeights<Matrix, Buffer<f32>>;
 pub struct DeviceWeights {
     pub embedding: Matrix,
     pub layers: Vec<DeviceLayer>,
+    /// The experts of each layer, as kernels have them.
+    pub experts: Vec<Buffer<ExpertView>>,
     pub final_norm: Buffer<f32>,
     /// A power of two that scales final hidden states into the range of f16: no element of a normed row exceeds
     /// √hidden_size times its weight.
@@ -90,7 +93,9 @@ impl DeviceWeights {
         let mut uploader = Uploader::new(device, narrow, total, progress)?;
         let embedding = uploader.matrix(&weights.embedding)?;
         let residual = spec.residual_multiplier;
-        let layers = weights.layers.iter().map(|layer| uploader.layer(layer, residual)).collect::<Result<_, _>>()?;
+        let layers: Vec<DeviceLayer> =
+            weights.layers.iter().map(|layer| uploader.layer(layer, residual)).collect::<Result<_, _>>()?;
+        let experts = layers.iter().map(|layer| experts::views(device, layer)).collect::<Result<_, _>>()?;
         let tied = weights.head.name == weights.embedding.name;
         let mut head = (!tied).then(|| uploader.matrix(&weights.head)).transpose()?;
         if spec.logits_scaling != 1.0 {
@@ -100,7 +105,7 @@ impl DeviceWeights {
         device.synchronize()?;
         let hidden_scale = hidden_scale(&weights.final_norm, spec.norm_weight_offset);
         let ones = device.upload("a norm", &vec![1.0; spec.hidden_size])?;
-        Ok(DeviceWeights { embedding, layers, final_norm, hidden_scale, head, ones })
+        Ok(DeviceWeights { embedding, layers, experts, final_norm, hidden_scale, head, ones })
     }
 
     pub fn head(&self) -> &Matrix {
@@ -115,6 +120,12 @@ fn hidden_scale(norm: &[f32], offset: f32) -> f32 {
     (f32::from(f16::MAX) / max).log2().floor().clamp(-100.0, 100.0).exp2()
 }
 
+/// The type of the experts' weights on the device, if there are experts.
+pub fn expert_type(weights: &Weights) -> Option<DType> {
+    let mixed = weights.layers.iter().find(|layer| layer.router.is_some())?;
+    mixed.experts.first().map(|expert| dtype_on_device(expert.gate.dtype))
+}
+
 /// Of a model that is refused because its layers are not all alike.
 pub const LAYERS_DIFFER: &str =
     "layers of different head sizes or with inputs, factors or shared keys and values: use --device cpu";
@@ -122,9 +133,11 @@ pub const LAYERS_DIFFER: &str =
 /// The kernels' requirements on a model's shape.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
     let q_width = spec.num_attention_heads * spec.head_dim;
+    let moe_inner = spec.experts.map_or(0, |experts| experts.moe_intermediate_size);
     for (name, width) in [
         ("hidden_size", spec.hidden_size),
         ("intermediate_size", spec.intermediate_size),
+        ("moe_intermediate_size", moe_inner),
         ("heads x head_dim", q_width),
     ] {
         if width % 8 != 0 {
@@ -133,9 +146,6 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     }
     if spec.vocab_size > 1 << 20 {
         return Err(CudaError::Unsupported(format!("vocab_size is {}: expected at most 2^20", spec.vocab_size)));
-    }
-    if weights.layers.iter().any(|layer| layer.router.is_some()) {
-        return Err(CudaError::Unsupported("a mixture of experts: use --device cpu".to_owned()));
     }
     if spec.delta_net.is_some() || spec.output_gate {
         return Err(CudaError::Unsupported("gated delta nets and gated attention: use --device cpu".to_owned()));
@@ -148,6 +158,20 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     let common = !spec.value_norm && spec.layer_input.is_none() && !spec.layer_scalar;
     if !common || !spec.layers.iter().enumerate().all(plain) {
         return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()));
+    }
+    if let Some(top_k) = spec.experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > 32) {
+        return Err(CudaError::Unsupported(format!("{top_k} experts per token: expected at most 32")));
+    }
+    let mixed = weights.layers.iter().filter(|layer| layer.router.is_some());
+    let common = expert_type(weights);
+    for expert in mixed.flat_map(|layer| &layer.experts).flat_map(|e| [&e.gate, &e.up, &e.down]) {
+        if Some(dtype_on_device(expert.dtype)) != common {
+            return Err(CudaError::Unsupported(format!(
+                "{} in {}, unlike other experts",
+                expert.name,
+                expert.dtype.name()
+            )));
+        }
     }
     for Expert { gate, up, .. } in weights.layers.iter().flat_map(|layer| &layer.experts) {
         if dtype_on_device(gate.dtype) != dtype_on_device(up.dtype) {
@@ -205,7 +229,7 @@ impl<'a> Uploader<'a> {
             delta_net: None,
             post_attention_norm: optional(&layer.post_attention_norm)?,
             feed_forward_norm: optional(&layer.feed_forward_norm)?,
-            router: None,
+            router: layer.router.as_ref().map(|router| self.matrix(router)).transpose()?,
             experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
             shared_expert: None,
             gate_bias: optional(&layer.gate_bias)?,

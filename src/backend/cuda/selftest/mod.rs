@@ -159,7 +159,7 @@ impl<'a> SelfTest<'a> {
         for head_dim in [16, 32, 64, 96, 128, 256] {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
                 let (layers, heads, types) = (TESTED_LAYERS, TESTED_HEADS, WEIGHTS.to_vec());
-                let variants = Variants { head_dim, layers, heads, types, cache, embedding: F32 };
+                let variants = Variants { head_dim, layers, heads, types, cache, embedding: F32, experts: Some(F16) };
                 let mut kernels = KernelSet::load(self.files, &variants)?;
                 self.kernels(&mut kernels, &variants)?;
                 self.early_starts(&kernels)?;
@@ -201,7 +201,11 @@ impl<'a> SelfTest<'a> {
         self.required(&set.cosines, rows::cosines)?;
         self.required(&set.head.partial, |_, bench| head::partial(&set.head, bench))?;
         self.required(&set.head.mass, |_, bench| head::mass(&set.head, bench))?;
-        self.required(&set.head.finish, |_, bench| head::finish(&set.head, bench))
+        self.required(&set.head.finish, |_, bench| head::finish(&set.head, bench))?;
+        let (Some(kernels), Some(w)) = (&set.experts, variants.experts) else { return Ok(()) };
+        self.required(&kernels.choose, products::choose_experts)?;
+        self.required(&kernels.gated, |k, bench| products::expert_gated(k, bench, w))?;
+        self.required(&kernels.down, |k, bench| products::expert_down(k, bench, w))
     }
 
     fn products(&mut self, matmul: &mut MatmulKernels, dtype: DType) -> Tested {

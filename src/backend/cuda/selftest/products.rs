@@ -1,8 +1,8 @@
 //! Tests of matrix products: `gemv.cu`, `gemv_wide.cu`, `gemm.cu`, `gemm_hopper.cu` and their fallbacks.
 
 use super::super::abi::{
-    Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, MatrixJob, MatrixJobs, Norm, RopeTarget, RoundedRows,
-    SHARING, SplitRows, Stored,
+    ChooseExperts, ExpertDown, ExpertGated, ExpertView, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide,
+    MatrixJob, MatrixJobs, Norm, RopeTarget, RoundedRows, SHARING, SplitRows, Stored,
 };
 use super::super::context::Device;
 use super::super::error::{Context, CudaError};
@@ -13,8 +13,9 @@ use super::super::memory::DevicePtr;
 use super::attention::Attention;
 use super::data::{Bench, Noise, Sum, Tested, U, Want, bound, exact, near, power, powers, wide};
 use super::rows::{norm, norm_of};
-use crate::backend::reference::activate;
-use crate::model::config::Activation::{GeluTanh, Silu};
+use crate::backend::reference::{activate, choose_experts as pick};
+use crate::model::config::Activation::{self, GeluTanh, Silu};
+use crate::model::config::ExpertSpec;
 use crate::model::weights::DType;
 
 /// In-features: of narrow products more than the eight warps take at once, of Hopper's more than its stages hold.
@@ -140,32 +141,40 @@ impl<'b> Product<'b> {
 
     /// Gate and up with SiLU, and with GELU and biases; then the same, rounded, where rows are.
     fn gated(&self, launch: impl Fn(MatrixJobs, Int) -> Tested) -> Tested {
-        let (bench, outs) = (self.bench, self.outs[0]);
+        self.gated_with(Silu, false, &launch)?;
+        self.gated_with(GeluTanh, true, &launch)
+    }
+
+    fn gated_with(
+        &self,
+        activation: Activation,
+        with_bias: bool,
+        launch: impl Fn(MatrixJobs, Int) -> Tested,
+    ) -> Tested {
+        let (bench, outs, case) = (self.bench, self.outs[0], format!("{activation:?}"));
         let biases = [bench.noise(5, outs, 1.0)?, bench.noise(6, outs, 1.0)?];
-        let dots = [self.dots(0), self.dots(1)];
-        for (activation, case) in [(Silu, "SiLU"), (GeluTanh, "GELU with biases")] {
-            let (y, with_bias) = (bench.room::<f32>(self.rows * outs)?, activation == GeluTanh);
-            let bias = |i: usize| if with_bias { biases[i].0 } else { DevicePtr::NULL };
-            let mut jobs = [self.job(0, y, bias(0)), self.job(1, DevicePtr::NULL, bias(1)), MatrixJob::default()];
-            launch(jobs, with_bias.into())?;
-            let want = (0..self.rows * outs).map(|i| {
-                let [(gate, gate_scale), (up, up_scale)] = [0, 1].map(|matrix| {
-                    let bias = if with_bias { f64::from(biases[matrix].1[i % outs]) } else { 0.0 };
-                    let (sum, scale) = dots[matrix][i];
-                    (sum + bias, scale + bias.abs())
-                });
-                // |act'| ≤ 1.13 and |act(x)| ≤ |x|; the activation's own error, 16 U, is less than the bound
-                let lost = 1.2 * gate_scale * (up.abs() + self.bound * up_scale) + up_scale * gate.abs();
-                let value = activate(activation, gate) * up;
-                near(value, lost + value.abs(), self.bound)
+        let (dots, y) = ([self.dots(0), self.dots(1)], bench.room::<f32>(self.rows * outs)?);
+        let bias = |i: usize| if with_bias { biases[i].0 } else { DevicePtr::NULL };
+        let mut jobs = [self.job(0, y, bias(0)), self.job(1, DevicePtr::NULL, bias(1)), MatrixJob::default()];
+        let mode = (activation == GeluTanh).into();
+        launch(jobs, mode)?;
+        let want = (0..self.rows * outs).map(|i| {
+            let [(gate, gate_scale), (up, up_scale)] = [0, 1].map(|matrix| {
+                let bias = if with_bias { f64::from(biases[matrix].1[i % outs]) } else { 0.0 };
+                let (sum, scale) = dots[matrix][i];
+                (sum + bias, scale + bias.abs())
             });
-            bench.compare(case, y, want)?;
-            if self.kind == Rows::Rounded {
-                jobs[0].rounded = bench.rounded_room(self.rows, outs)?;
-                launch(jobs, with_bias.into())?;
-                let want = wide(&bench.get(y, self.rows * outs)?);
-                bench.compare_rounded(&format!("{case}, rounded"), (jobs[0].rounded, outs), &want, SHARING, 0.0)?;
-            }
+            // |act'| ≤ 1.13 and |act(x)| ≤ |x|; the activation's own error, 16 U, is less than the bound
+            let lost = 1.2 * gate_scale * (up.abs() + self.bound * up_scale) + up_scale * gate.abs();
+            let value = activate(activation, gate) * up;
+            near(value, lost + value.abs(), self.bound)
+        });
+        bench.compare(&case, y, want)?;
+        if self.kind == Rows::Rounded {
+            jobs[0].rounded = bench.rounded_room(self.rows, outs)?;
+            launch(jobs, mode)?;
+            let want = wide(&bench.get(y, self.rows * outs)?);
+            bench.compare_rounded(&format!("{case}, rounded"), (jobs[0].rounded, outs), &want, SHARING, 0.0)?;
         }
         Ok(())
     }
@@ -253,6 +262,61 @@ pub fn gemm_hopper(kernel: &Kernel<GemmHopper>, bench: &Bench, gated: bool) -> T
         let parameters = GemmHopper::new(product.rounded, jobs, product.rows, HOPPER_K, mode)?;
         bench.device.launch(kernel, grid, &parameters)
     })
+}
+
+/// Two rows with ties, which choose three of 40 experts.
+pub fn choose_experts(kernel: &Kernel<ChooseExperts>, bench: &Bench) -> Tested {
+    let spec = ExpertSpec {
+        num_experts: 40,
+        num_experts_per_tok: 3,
+        moe_intermediate_size: 0,
+        norm_topk_prob: true,
+        shared_expert_intermediate_size: None,
+    };
+    let logits: Vec<f32> = Noise(61).floats(2 * spec.num_experts, 3.0).iter().map(|x| x.round()).collect();
+    let (ids, shares) = (bench.room::<i32>(6)?, bench.room::<f32>(6)?);
+    let (experts, top_k) = (spec.num_experts.into(), spec.num_experts_per_tok.into());
+    let parameters = ChooseExperts { logits: bench.put(&logits)?, experts, top_k, normalize: Int(1), ids, shares };
+    bench.device.launch(kernel, [2, 1, 1], &parameters)?;
+    let chosen: Vec<(usize, f32)> = logits.chunks(spec.num_experts).flat_map(|row| pick(row, &spec)).collect();
+    bench.compare("ids", ids, chosen.iter().map(|(expert, _)| exact(*expert as i32)))?;
+    bench.compare("shares", shares, chosen.iter().map(|(_, share)| near(f64::from(*share), 1.0, 32.0 * U)))
+}
+
+/// Three rows that chose the second of two experts, whose matrices are gate and up of [`Product::gated`].
+pub fn expert_gated(kernel: &Kernel<ExpertGated>, bench: &Bench, dtype: DType) -> Tested {
+    let product = Product::new(bench, Rows::F32, dtype, (3, K), GATES)?;
+    product.gated_with(Silu, false, |[gate, up, _], activation| {
+        let (gate_scales, up_scales) = (gate.scales, up.scales);
+        let expert = ExpertView { gate: gate.w, gate_scales, up: up.w, up_scales, ..ExpertView::default() };
+        let (experts, ids) = (bench.put(&[ExpertView::default(), expert])?, bench.put(&[1i32; 3])?);
+        let (k, inner, top_k) = (K.into(), GATES[0].into(), Int(1));
+        let parameters = ExpertGated { x: product.x, ids, experts, k, inner, top_k, activation, h: gate.y };
+        bench.device.launch(kernel, [GATES[0].div_ceil(8), 3, 1], &parameters)
+    })
+}
+
+/// A row that chose both of two experts.
+pub fn expert_down(kernel: &Kernel<ExpertDown>, bench: &Bench, dtype: DType) -> Tested {
+    let (shares, outs) = ([0.25f32, 0.7], GATES[0]);
+    let product = Product::new(bench, Rows::F32, dtype, (2, K), GATES)?;
+    let (y, before) = bench.noise(62, outs, 1.0)?;
+    let view = |matrix: usize| {
+        let MatrixJob { w, scales, .. } = product.job(matrix, DevicePtr::NULL, DevicePtr::NULL);
+        ExpertView { down: w, down_scales: scales, ..ExpertView::default() }
+    };
+    let (h, ids, experts) = (product.x, bench.put(&[0i32, 1])?, bench.put(&[view(0), view(1)])?);
+    let (inner, top_k) = (K.into(), Int(2));
+    let parameters = ExpertDown { h, ids, shares: bench.put(&shares)?, experts, inner, outs: outs.into(), top_k, y };
+    bench.device.launch(kernel, [outs.div_ceil(8), 1, 1], &parameters)?;
+    let [first, second] = [product.dots(0), product.dots(1)];
+    let want = (0..outs).map(|out| {
+        let ((a, a_scale), (b, b_scale)) = (first[out], second[outs + out]);
+        let [s, t] = shares.map(f64::from);
+        let before = f64::from(before[out]);
+        near(before + s * a + t * b, before.abs() + s * a_scale + t * b_scale, (K / 32 + 32) as f64 * U)
+    });
+    bench.compare("y", y, want)
 }
 
 /// A captured chain of products with early starts, each of which reads the result of the one before, against the same chain
