@@ -16,7 +16,7 @@ use super::{
 };
 use super::{Step, TokenLogprob, TraceOptions};
 use crate::model::config::{Activation, ExpertSpec, LayerSpec, Rotation};
-use crate::model::weights::{Expert, LayerInput, Weight};
+use crate::model::weights::{Expert, LayerInput, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
 use delta_net::{Inputs, State, sigmoid};
 use std::{collections::HashMap, f64::consts::PI, ops::Range, sync::Arc};
@@ -161,25 +161,25 @@ impl Operations for ReferenceBackend {
         Ok(())
     }
 
-    /// x ← x + Σ_e g_e W_down (act(W_gate norm(x)) ⊙ W_up norm(x)), in a dense layer of one expert with g = 1; the g of a shared
-    /// expert is a gate's sigmoid. In Gemma 4 the layer's input e follows, x ← x + norm(W_p (act(W_g x) ⊙ e)), and a factor on x.
+    /// x ← x + Σ_e g_e expert_e(norm(x)), in a dense layer of one expert with g = 1; the g of a shared expert is a gate's sigmoid. In
+    /// Gemma 4 a dense network may stand beside the experts, the layer's input e follows, x ← x + norm(W_p (act(W_g x) ⊙ e)), and a
+    /// factor on x.
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
         let (model, w) = (&self.model, &self.model.weights.layers[layer]);
         let act = |x: f32| activate(model.spec.activation, x.into()) as f32;
         for PassRow { x, inputs, .. } in &mut self.pass {
             let h = model.norm_or_copy(x, w.feed_forward_norm.as_deref());
-            let mut sum = vec![0.0; x.len()];
-            let shared = w.shared_expert.as_ref();
-            let shared = shared.map(|(expert, gate)| (expert, sigmoid(model.linear(gate, None, &h)[0].into()) as f32));
-            let chosen =
-                model.chosen(w.router.as_ref(), &h).into_iter().map(|(expert, share)| (&w.experts[expert], share));
-            for (Expert { gate, up, down }, share) in chosen.chain(shared) {
-                let gate = model.linear(gate, w.gate_bias.as_deref(), &h);
-                let up = model.linear(up, w.up_bias.as_deref(), &h);
-                let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| act(*g) * u).collect();
-                let out = model.linear(down, w.down_bias.as_deref(), &inner);
-                sum.iter_mut().zip(out).for_each(|(sum, x)| *sum += share * x);
-            }
+            let sum = match &w.dense_beside {
+                None => model.mixture(w, &h, model.chosen(w.router.as_ref(), &h)),
+                Some(beside) => {
+                    let norm = |x: &[f32], weight: &[f32]| model.norm_or_copy(x, Some(weight));
+                    let mut chosen = model.chosen(w.router.as_ref(), &norm(x, &beside.router_norm));
+                    chosen.iter_mut().for_each(|(expert, share)| *share *= beside.expert_scales[*expert]);
+                    let mixed = model.mixture(w, &norm(x, &beside.expert_norm), chosen);
+                    let dense = norm(&model.expert(&beside.network, w, &h), &beside.post_norm);
+                    dense.iter().zip(norm(&mixed, &beside.post_expert_norm)).map(|(a, b)| a + b).collect()
+                }
+            };
             model.add_residual(x, sum, w.post_feed_forward_norm.as_deref());
             if let Some(LayerInput { gate, projection, norm }) = &w.input {
                 let input = &inputs[layer * gate.rows..];
@@ -240,6 +240,26 @@ impl Model {
         let projected = projected.chunks_exact(d).flat_map(|part| self.norm_or_copy(part, Some(&w.norm)));
         let embedded = (token as usize * width..).map(|i| elements.get(i) * (d as f32).sqrt());
         projected.zip(embedded).map(|(p, e)| (p + e) * 0.5_f32.sqrt()).collect()
+    }
+
+    /// W_down (act(W_gate h) ⊙ W_up h)
+    fn expert(&self, Expert { gate, up, down }: &Expert, w: &LayerWeights, h: &[f32]) -> Vec<f32> {
+        let gate = self.linear(gate, w.gate_bias.as_deref(), h);
+        let up = self.linear(up, w.up_bias.as_deref(), h);
+        let act = |x: f32| activate(self.spec.activation, x.into()) as f32;
+        let inner: Vec<f32> = gate.iter().zip(up).map(|(g, u)| act(*g) * u).collect();
+        self.linear(down, w.down_bias.as_deref(), &inner)
+    }
+
+    /// Σ_e g_e expert_e(h) over the chosen experts and a shared one.
+    fn mixture(&self, w: &LayerWeights, h: &[f32], chosen: Vec<(usize, f32)>) -> Vec<f32> {
+        let shared = w.shared_expert.as_ref();
+        let shared = shared.map(|(expert, gate)| (expert, sigmoid(self.linear(gate, None, h)[0].into()) as f32));
+        let mut sum = vec![0.0; h.len()];
+        for (expert, share) in chosen.into_iter().map(|(expert, share)| (&w.experts[expert], share)).chain(shared) {
+            sum.iter_mut().zip(self.expert(expert, w, h)).for_each(|(sum, x)| *sum += share * x);
+        }
+        sum
     }
 
     /// A row's experts with their shares g: of a router's probabilities, the highest.

@@ -80,7 +80,8 @@ fn model_facts(s: &ModelSpec, folder: &str) -> Value {
         "experts": s.experts.map(|experts| {
             let ExpertSpec { num_experts, num_experts_per_tok, moe_intermediate_size, .. } = experts;
             let shared = experts.shared_expert_intermediate_size.map(|width| format!(", and one of {width} that all share"));
-            let shared = shared.unwrap_or_default();
+            let beside = if experts.dense_beside { ", beside a dense network" } else { "" };
+            let shared = shared.unwrap_or_else(|| beside.to_owned());
             format!("{num_experts_per_tok} of {num_experts} a token, each {moe_intermediate_size} wide{shared}")
         }),
         "delta_nets": s.delta_net.map(|net| {

@@ -101,6 +101,8 @@ pub struct ExpertSpec {
     pub norm_topk_prob: bool,
     /// Of an expert that every token goes through, whose output is multiplied by the sigmoid of a gate.
     pub shared_expert_intermediate_size: Option<usize>,
+    /// Whether a dense network of the layer's intermediate size stands beside the experts.
+    pub dense_beside: bool,
 }
 
 /// A decoder-only transformer of the Llama / Qwen / Gemma families. Names are the published config keys.

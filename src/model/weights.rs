@@ -2,6 +2,7 @@
 //! are, in their file's precision; only the norm weights and biases (one vector each) are widened to f32.
 
 mod delta_net;
+mod dense_beside;
 mod layer_input;
 
 use super::config::{ExpertSpec, LayerSpec, Norms, QkNorm, head_order};
@@ -9,6 +10,7 @@ use super::{ModelError, ModelSpec};
 use crate::files;
 pub use delta_net::DeltaNetWeights;
 use delta_net::Mixer;
+pub use dense_beside::DenseBeside;
 use half::{bf16, f16};
 pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
@@ -238,6 +240,7 @@ pub struct LayerWeights<M = Weight, V = Vec<f32>> {
     pub experts: Vec<Expert<M>>,
     /// Beside several, with its gate `[1, hidden_size]`.
     pub shared_expert: Option<(Expert<M>, M)>,
+    pub dense_beside: Option<DenseBeside<M, V>>,
     pub gate_bias: Option<V>,
     pub up_bias: Option<V>,
     pub down_bias: Option<V>,
@@ -371,8 +374,15 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         let (gate, up) = (matrix(".gate_proj", inner, hidden)?, matrix(".up_proj", inner, hidden)?);
         Ok((Expert { gate, up, down: matrix(".down_proj", hidden, inner)? }, matrix("_gate", 1, hidden)?))
     });
+    let mut dense_beside = None;
     let (router, experts) = match several {
         None => (None, vec![dense()?]),
+        Some(experts_spec) if experts_spec.dense_beside => {
+            let sizes = (hidden, experts_spec.num_experts, spec.norm_weight_offset);
+            dense_beside = Some(DenseBeside::read(index, &name(""), dense()?, sizes)?);
+            let router = matrix("router.proj", experts_spec.num_experts, hidden)?;
+            (Some(router), experts(index, &name("experts"), experts_spec, hidden)?)
+        }
         Some(spec) => {
             let router = matrix("mlp.gate", spec.num_experts, hidden)?;
             (Some(router), experts(index, &name("mlp.experts"), spec, hidden)?)
@@ -434,6 +444,7 @@ fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<
         router,
         experts,
         shared_expert: shared_expert.transpose()?,
+        dense_beside,
         gate_bias: bias(spec.mlp_bias, "mlp.gate_proj", inner)?,
         up_bias: bias(spec.mlp_bias, "mlp.up_proj", inner)?,
         down_bias: bias(spec.mlp_bias, "mlp.down_proj", hidden)?,
@@ -488,7 +499,9 @@ impl LayerWeights {
     /// The matrices of all products but those of [`small`](Self::small) ones.
     pub fn products(&self) -> impl Iterator<Item = &Weight> {
         let shared = self.shared_expert.iter().map(|(expert, _)| expert);
-        let experts = self.experts.iter().chain(shared).flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
+        let beside = self.dense_beside.iter().map(|beside| &beside.network);
+        let experts =
+            self.experts.iter().chain(shared).chain(beside).flat_map(|expert| [&expert.gate, &expert.up, &expert.down]);
         let input = self.input.iter().flat_map(|input| [&input.gate, &input.projection]);
         let optional = self.k.iter().chain(&self.v).chain(&self.output_gate);
         [&self.q, &self.o].into_iter().chain(optional).chain(experts).chain(input)

@@ -141,7 +141,7 @@ fn settings_that_cannot_be_are_refused_by_name() {
     );
     says(
         |c| c["enable_moe_block"] = json!(true),
-        "enable_moe_block: expected false: experts beside a dense network are not supported",
+        "enable_moe_block: expected num_experts, top_k_experts and moe_intermediate_size beside it",
     );
     says(
         |c| c["use_bidirectional_attention"] = json!("all"),

@@ -180,7 +180,8 @@ impl RandomModel {
                     "attention_k_eq_v": flag, "use_double_wide_mlp": pick(0, 1) == 1, "attention_bias": pick(0, 1) == 1,
                     "vocab_size_per_layer_input": config["vocab_size"],
                     "hidden_size_per_layer_input": if pick(0, 2) > 0 { pick(3, 20) } else { 0 },
-                    "final_logit_softcapping": 6.0
+                    "final_logit_softcapping": 6.0, "enable_moe_block": pick(0, 1) == 1, "num_experts": 5,
+                    "top_k_experts": pick(1, 5), "moe_intermediate_size": pick(5, 40)
                 });
                 ("Gemma4", own, gemma)
             }

@@ -7,7 +7,7 @@ use super::layer::activate;
 use super::matmul::{Job, matmul, matmul_many};
 use crate::backend::reference::choose_experts;
 use crate::model::config::ExpertSpec;
-use crate::model::weights::{Expert, LayerWeights, Weight};
+use crate::model::weights::{DenseBeside, Expert, LayerWeights, Weight};
 
 /// The rows of a pass that chose one expert.
 struct Group<'a> {
@@ -24,13 +24,43 @@ struct Group<'a> {
 impl CpuBackend {
     /// h ← Σ_e g_e expert_e(h), every row; a shared expert comes last.
     pub(super) fn mix_experts(&mut self, l: &LayerWeights, router: &Weight, spec: &ExpertSpec) {
+        let logits = self.router_logits(router);
+        self.mix(l, spec, logits, &[]);
+    }
+
+    /// h ← norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))), every row.
+    pub(super) fn mix_beside(&mut self, layer: usize, router: &Weight, spec: &ExpertSpec, beside: &DenseBeside) {
+        let (weights, width) = (self.weights.clone(), self.spec.hidden_size);
+        let l = &weights.layers[layer];
+        self.dense_feed_forward(l, &beside.network);
+        let mut dense = self.pass.h.clone();
+        self.norm_heads(&mut dense, width, Some(&beside.post_norm));
+        self.norm_input(|l| l.dense_beside.as_ref().map(|beside| &beside.router_norm[..]), layer);
+        let logits = self.router_logits(router);
+        self.norm_input(|l| l.dense_beside.as_ref().map(|beside| &beside.expert_norm[..]), layer);
+        self.mix(l, spec, logits, &beside.expert_scales);
+        let mut h = std::mem::take(&mut self.pass.h);
+        self.norm_heads(&mut h, width, Some(&beside.post_expert_norm));
+        h.iter_mut().zip(dense).for_each(|(h, dense)| *h = dense + *h);
+        self.pass.h = h;
+    }
+
+    /// The experts' logits of h, `[rows, num_experts]`.
+    fn router_logits(&self, router: &Weight) -> Vec<f32> {
+        let (pass, mut logits) = (&self.pass, vec![0.0; self.pass.rows.len() * router.rows]);
+        let router = self.packed.matrix(router);
+        matmul(&self.pool, self.options.isa, &router, &pass.h, pass.rows.len(), &mut logits, router.rows, None);
+        logits
+    }
+
+    /// h ← Σ_e g_e s_e expert_e(h); no scales: 1.
+    fn mix(&mut self, l: &LayerWeights, spec: &ExpertSpec, mut logits: Vec<f32>, scales: &[f32]) {
         let (isa, n, hidden) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let h = std::mem::take(&mut self.pass.h);
-        let mut logits = vec![0.0; n * spec.num_experts];
-        matmul(&self.pool, isa, &self.packed.matrix(router), &h, n, &mut logits, spec.num_experts, None);
         let mut groups: Vec<Group> = l.experts.iter().map(Group::new).collect();
         for (row, logits) in logits.chunks_exact(spec.num_experts).enumerate() {
             for (expert, share) in choose_experts(logits, spec) {
+                let share = share * scales.get(expert).unwrap_or(&1.0);
                 groups[expert].add(row, share, &h[row * hidden..(row + 1) * hidden]);
             }
         }

@@ -14,7 +14,7 @@ use crate::model::weights::{Expert, LayerWeights};
 
 impl CpuBackend {
     /// h ← (norm of) x, every row.
-    fn norm_input(&mut self, weight: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
+    pub(super) fn norm_input(&mut self, weight: impl Fn(&LayerWeights) -> Option<&[f32]>, layer: usize) {
         let (spec, isa) = (&self.spec, self.options.isa);
         let Some(weight) = weight(&self.weights.layers[layer]) else {
             return self.pass.h.copy_from_slice(&self.pass.x);
@@ -42,7 +42,7 @@ impl CpuBackend {
     }
 
     /// Norm of each head, or of all together, by what the weights are of; `x` is `[rows, width]`.
-    fn norm_heads(&self, x: &mut [f32], width: usize, weight: Option<&[f32]>) {
+    pub(super) fn norm_heads(&self, x: &mut [f32], width: usize, weight: Option<&[f32]>) {
         let Some(weight) = weight else { return };
         each_row(&self.pool, x, width, &|_, x| {
             for part in x.chunks_exact_mut(weight.len()) {
@@ -76,8 +76,8 @@ impl CpuBackend {
     }
 
     /// h ← W_down (act(W_gate h) ⊙ W_up h), every row.
-    fn dense_feed_forward(&mut self, l: &LayerWeights) {
-        let (Expert { gate, up, down }, terms) = (&l.experts[0], self.terms(Output::Values));
+    pub(super) fn dense_feed_forward(&mut self, l: &LayerWeights, Expert { gate, up, down }: &Expert) {
+        let terms = self.terms(Output::Values);
         let (isa, n, width) = (self.options.isa, self.pass.rows.len(), self.spec.hidden_size);
         let (pass, inner) = (&mut self.pass, gate.rows);
         round_inputs(&mut pass.h, width, gate.elements(), terms);
@@ -273,8 +273,11 @@ impl Operations for CpuBackend {
         self.norm_input(|l| l.feed_forward_norm.as_deref(), layer);
         let weights = self.weights.clone();
         match (&weights.layers[layer].router, self.spec.experts) {
-            (Some(router), Some(spec)) => self.mix_experts(&weights.layers[layer], router, &spec),
-            _ => self.dense_feed_forward(&weights.layers[layer]),
+            (Some(router), Some(spec)) => match &weights.layers[layer].dense_beside {
+                None => self.mix_experts(&weights.layers[layer], router, &spec),
+                Some(beside) => self.mix_beside(layer, router, &spec, beside),
+            },
+            _ => self.dense_feed_forward(&weights.layers[layer], &weights.layers[layer].experts[0]),
         }
         self.add_residual(|l| l.post_feed_forward_norm.as_deref(), layer);
         self.add_layer_input(&weights.layers[layer], layer);

@@ -232,6 +232,7 @@ impl<'a> Uploader<'a> {
             router: layer.router.as_ref().map(|router| self.matrix(router)).transpose()?,
             experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
             shared_expert: None,
+            dense_beside: None,
             gate_bias: optional(&layer.gate_bias)?,
             up_bias: optional(&layer.up_bias)?,
             down_bias: optional(&times(&layer.down_bias))?,

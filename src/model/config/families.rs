@@ -333,6 +333,9 @@ pub(super) const FAMILIES: &[Family] = &[
             "hidden_size_per_layer_input",
             "vocab_size_per_layer_input",
             "enable_moe_block",
+            "num_experts",
+            "top_k_experts",
+            "moe_intermediate_size",
         ],
         defaults: || {
             json!({
@@ -340,7 +343,7 @@ pub(super) const FAMILIES: &[Family] = &[
                 "max_position_embeddings": 131072, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
                 "global_head_dim": 512, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
                 "tie_word_embeddings": true, "attention_multiplier": 1.0, "vocab_size_per_layer_input": 262144,
-                "hidden_size_per_layer_input": 256,
+                "hidden_size_per_layer_input": 256, "enable_moe_block": false,
                 "rope_parameters": {
                     "sliding_attention": {"rope_theta": 1e4},
                     "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},

@@ -230,6 +230,7 @@ struct Config {
     num_experts: Option<Size>,
     /// The newer name of `num_experts`.
     num_local_experts: Option<Size>,
+    #[serde(alias = "top_k_experts")]
     num_experts_per_tok: Option<Size>,
     moe_intermediate_size: Option<Size>,
     norm_topk_prob: Option<bool>,
@@ -306,12 +307,6 @@ impl Config {
         if self.use_bidirectional_attention.as_ref().is_some_and(|whose| whose == true || whose == "all") {
             return Err(("use_bidirectional_attention", "expected false: only causal models are supported".to_owned()));
         }
-        if self.enable_moe_block == Some(true) {
-            return Err((
-                "enable_moe_block",
-                "expected false: experts beside a dense network are not supported".to_owned(),
-            ));
-        }
         let attention_bias = self.attention_bias.unwrap_or(false);
         let by_width = 1.0 / self.query_pre_attn_scalar.map_or(head_dim as f32, Positive::f32).sqrt();
         let experts = self.experts()?;
@@ -385,7 +380,14 @@ impl Config {
 
     fn experts(&self) -> Result<Option<ExpertSpec>, Wrong> {
         let found = (self.num_local_experts.or(self.num_experts), self.num_experts_per_tok, self.moe_intermediate_size);
-        let (Some(num_experts), Some(chosen), Some(inner)) = found else { return Ok(None) };
+        let dense_beside = self.enable_moe_block == Some(true);
+        let (Some(num_experts), Some(chosen), Some(inner)) = found else {
+            let message = || "expected num_experts, top_k_experts and moe_intermediate_size beside it".to_owned();
+            return if dense_beside { Err(("enable_moe_block", message())) } else { Ok(None) };
+        };
+        if self.enable_moe_block == Some(false) {
+            return Ok(None);
+        }
         if chosen.0 > num_experts.0 {
             let message = format!("expected at most num_experts ({}), found {}", num_experts.0, chosen.0);
             return Err(("num_experts_per_tok", message));
@@ -394,8 +396,9 @@ impl Config {
             num_experts: num_experts.0,
             num_experts_per_tok: chosen.0,
             moe_intermediate_size: inner.0,
-            norm_topk_prob: self.norm_topk_prob.unwrap_or(false),
+            norm_topk_prob: dense_beside || self.norm_topk_prob.unwrap_or(false),
             shared_expert_intermediate_size: self.shared_expert_intermediate_size.map(|size| size.0),
+            dense_beside,
         }))
     }
 

@@ -79,7 +79,7 @@ fn tensors(config: &Value) -> Vec<(String, Vec<usize>)> {
             }
         }
     }
-    if let Some(experts) = config["num_experts"].as_u64() {
+    if let Some(experts) = config["num_experts"].as_u64().filter(|_| !family.starts_with("Gemma4")) {
         let (step, width) = (config["decoder_sparse_step"].as_u64().unwrap_or(1) as usize, n("moe_intermediate_size"));
         for layer in (0..n("num_hidden_layers")).filter(|layer| (layer + 1) % step == 0) {
             list.retain(|(name, _)| !name.starts_with(&format!("layers.{layer}.mlp.")));
@@ -173,6 +173,16 @@ fn gemma4(config: &Value, list: &mut Vec<(String, Vec<usize>)>) {
     for layer in 0..layers {
         let name = |part: &str| format!("layers.{layer}.{part}");
         list.push((name("layer_scalar"), vec![1]));
+        if set("enable_moe_block") {
+            let (experts, width) = (n("num_experts"), n("moe_intermediate_size"));
+            let norms = ["post_feedforward_layernorm_1", "pre_feedforward_layernorm_2", "post_feedforward_layernorm_2"];
+            list.extend(norms.map(|norm| (name(&format!("{norm}.weight")), vec![hidden])));
+            list.push((name("router.proj.weight"), vec![experts, hidden]));
+            list.push((name("router.scale"), vec![hidden]));
+            list.push((name("router.per_expert_scale"), vec![experts]));
+            list.push((name("experts.gate_up_proj"), vec![experts, 2 * width, hidden]));
+            list.push((name("experts.down_proj"), vec![experts, hidden, width]));
+        }
         if input > 0 {
             list.push((name("per_layer_input_gate.weight"), vec![input, hidden]));
             list.push((name("per_layer_projection.weight"), vec![hidden, input]));

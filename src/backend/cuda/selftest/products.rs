@@ -272,6 +272,7 @@ pub fn choose_experts(kernel: &Kernel<ChooseExperts>, bench: &Bench) -> Tested {
         moe_intermediate_size: 0,
         norm_topk_prob: true,
         shared_expert_intermediate_size: None,
+        dense_beside: false,
     };
     let logits: Vec<f32> = Noise(61).floats(2 * spec.num_experts, 3.0).iter().map(|x| x.round()).collect();
     let (ids, shares) = (bench.room::<i32>(6)?, bench.room::<f32>(6)?);

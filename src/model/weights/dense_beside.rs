@@ -1,0 +1,41 @@
+//! The weights of a dense feed-forward network beside a layer's experts, as Gemma 4's mixtures have it.
+
+use super::{Expert, TensorIndex, Weight};
+use crate::model::ModelError;
+
+/// A layer's feed-forward block is then norm(dense(h)) + norm(Σ_e g_e s_e expert_e(norm(x))), where h is the normed x that
+/// other layers' networks get, and the router gets a norm of x of its own.
+#[derive(Clone, Debug)]
+pub struct DenseBeside<M = Weight, V = Vec<f32>> {
+    pub network: Expert<M>,
+    /// `[hidden_size]`, of its output.
+    pub post_norm: V,
+    /// `[hidden_size]`, of the router's input: the published scale / √hidden_size.
+    pub router_norm: V,
+    /// `[hidden_size]`, of the experts' input and of their sum.
+    pub expert_norm: V,
+    pub post_expert_norm: V,
+    /// s: `[num_experts]`
+    pub expert_scales: V,
+}
+
+impl DenseBeside {
+    /// That of the layer whose tensors have `name` before them; `offset` is what a norm adds to its weights.
+    pub(super) fn read(
+        index: &TensorIndex,
+        name: &str,
+        network: Expert,
+        (hidden, num_experts, offset): (usize, usize, f32),
+    ) -> Result<Self, ModelError> {
+        let vector = |part: &str, width: usize| index.vector(&format!("{name}{part}"), &[width]);
+        let scale = vector("router.scale", hidden)?;
+        Ok(DenseBeside {
+            network,
+            post_norm: vector("post_feedforward_layernorm_1.weight", hidden)?,
+            router_norm: scale.into_iter().map(|scale| scale / (hidden as f32).sqrt() - offset).collect(),
+            expert_norm: vector("pre_feedforward_layernorm_2.weight", hidden)?,
+            post_expert_norm: vector("post_feedforward_layernorm_2.weight", hidden)?,
+            expert_scales: vector("router.per_expert_scale", num_experts)?,
+        })
+    }
+}
