@@ -13,9 +13,17 @@ pub struct Page {
     pub policy: String,
 }
 
+/// Questions to click.
+const EXAMPLES: [&str; 3] = [
+    "Tom has 3 boxes with 12 pencils each. He gives away 7. How many are left?",
+    "What is 17 + 25?",
+    "Ann has 5 apples and buys 8 more. How many apples does she have?",
+];
+
 /// Renders the page; `key`: whether the server requires an API key.
 pub fn render(model: &str, key: bool) -> Result<Page, Error> {
-    let methods: Vec<_> = scores::as_shown().iter().map(|score| json!([score.key, score.name])).collect();
+    let methods: Vec<_> =
+        scores::as_shown().iter().map(|score| json!([score.key, score.name, score.meaning])).collect();
     let document = Document {
         title: &format!("{model} · uqac"),
         body: include_str!("page.html"),
@@ -29,6 +37,6 @@ pub fn render(model: &str, key: bool) -> Result<Page, Error> {
             "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
         }),
     };
-    let (text, policy) = document.render(context! { key, model })?;
+    let (text, policy) = document.render(context! { key, model, examples => EXAMPLES })?;
     Ok(Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" })
 }

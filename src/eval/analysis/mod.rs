@@ -107,6 +107,25 @@ impl Analysis {
         self.methods.iter().filter(move |method| method.key == self.options.against || !has_twin(method))
     }
 
+    /// Those that a task has a row for, each with the methods that rank its items in the same way and share the row: of methods
+    /// that are no probabilities nothing else is measured.
+    pub fn rows_of(&self, task: &TaskAnalysis) -> Vec<(&Method, Vec<&Method>)> {
+        let mut rows: Vec<(&Method, Vec<&Method>)> = Vec::new();
+        let mut orders: Vec<Vec<Option<(usize, bool)>>> = Vec::new();
+        for method in self.rows() {
+            let order = task.order(method);
+            let same = orders.iter().position(|other| !method.probability && *other == order);
+            match same.filter(|_| method.key != self.options.against) {
+                Some(row) => rows[row].1.push(method),
+                None => {
+                    rows.push((method, Vec::new()));
+                    orders.push(order);
+                }
+            }
+        }
+        rows
+    }
+
     /// A method's name for people.
     pub fn name_of<'a>(&'a self, key: &'a str) -> &'a str {
         self.methods.iter().find(|method| method.key == key).map_or(key, |method| &method.name)
@@ -189,6 +208,15 @@ impl TaskAnalysis {
     /// What was found of the method with this key.
     pub fn method(&self, key: &str) -> Option<&MethodAnalysis> {
         self.methods.iter().find(|method| method.method == key)
+    }
+
+    /// Each item's place in a method's ranking, the lowest first, and whether its answer is right.
+    fn order(&self, method: &Method) -> Vec<Option<(usize, bool)>> {
+        let judged: Vec<_> = self.items.iter().map(|item| item.judged(method)).collect();
+        let mut ranks: Vec<f64> = judged.iter().flatten().map(|(confidence, _)| confidence.rank).collect();
+        ranks.sort_by(f64::total_cmp);
+        let place = |rank: f64| ranks.partition_point(|other| *other < rank);
+        judged.iter().map(|found| found.map(|(confidence, correct)| (place(confidence.rank), correct))).collect()
     }
 }
 
