@@ -2,10 +2,10 @@
 
 use super::finding::CONTROLS;
 use super::svg::{
-    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy,
-    ece_auroc, forest, overhead, reliability, risk_coverage,
+    Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy,
+    ece_auroc, forest, reliability, risk_coverage,
 };
-use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis};
+use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::balanced::MeanSd;
 use crate::eval::metrics::{self, BalancedBin, Confidence, Level, Metric, Ranking};
 use std::cmp::Ordering;
@@ -132,11 +132,6 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
         let lengths = [lengths("response (tokens)", |i| i.response_tokens), lengths("chain (tokens)", |i| i.chain)];
         first.push(by_correctness(&name("lengths"), "Lengths by correctness", &of, &lengths));
     }
-    first.extend(settings(analysis, run, task).map(|(method, points)| ece_auroc(&name("settings"), &method, &points)));
-    let bars = bars(&task.overhead);
-    if bars.len() > 1 {
-        first.push(overhead(&name("overhead"), &of, &bars));
-    }
     let further_heading = format!("{of}: further methods");
     [
         Gallery { heading: of, folded: false, pictures: first },
@@ -195,24 +190,6 @@ fn diagram(bins: &[BalancedBin], ece: Option<f64>, accuracy: f64) -> Reliability
     Reliability { bins, ece: ece.unwrap_or(f64::NAN), accuracy, confidence: weighted / items }
 }
 
-/// Settings of a sweep that a picture of them is worth.
-const MIN_SETTINGS: usize = 3;
-
-/// Of the method that sweeps are shown of: its name, and a point a setting, the parameter being the colour.
-fn settings(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<(String, Vec<Point>)> {
-    let method = main_method(analysis).filter(|method| method.probability)?;
-    let point = |setting: &SweepSetting| {
-        let found = setting.methods.iter().find(|found| found.method == method.key)?;
-        let metric = |metric| found.metrics.get(&metric).copied().flatten().unwrap_or(f64::NAN);
-        let parameters: Vec<&str> = setting.setting.keys().map(String::as_str).filter(|key| *key != "draw").collect();
-        let model = if parameters.is_empty() { "the run's own".to_owned() } else { parameters.join(", ") };
-        let accuracy = task.summary.accuracy.unwrap_or(f64::NAN);
-        Some(Point { model, task: task.task.clone(), accuracy, auroc: metric(Metric::Auroc), ece: metric(run.ece()) })
-    };
-    let points: Vec<Point> = task.sweep.iter().filter_map(point).collect();
-    (points.len() >= MIN_SETTINGS).then(|| (method.name.clone(), points))
-}
-
 /// How many of the best curves are drawn, with UQAC's and the control's.
 const BEST: usize = 3;
 
@@ -235,26 +212,4 @@ fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {
     let bound = areas.get(BEST).copied().unwrap_or(f64::INFINITY);
     curves.retain(|(always, curve)| *always || curve.aurc < bound);
     curves.into_iter().map(|(_, curve)| curve).collect()
-}
-
-/// Stages that together make UQAC's confidence.
-const UQAC: [&str; 3] = ["chain", "similarity", "ensemble"];
-
-/// What each method takes on top of generation; the methods that read the same pass alone take nothing.
-fn bars(stages: &[Stage]) -> Vec<Bar> {
-    let bar = |method: &str, more: f64| Bar { method: method.to_owned(), relative: 1.0 + more };
-    let relative = |stage: &Stage| stage.relative_to_generate.unwrap_or(f64::NAN);
-    let is = |stage: &Stage, names: &[&str]| names.contains(&stage.stage.as_str());
-    if !stages.iter().any(|stage| is(stage, &["generate"])) {
-        return Vec::new();
-    }
-    let (uqac, others): (Vec<&Stage>, Vec<&Stage>) =
-        stages.iter().filter(|stage| !is(stage, &["generate"])).partition(|stage| is(stage, &UQAC));
-    let mut bars = vec![bar("single pass", 0.0)];
-    if !uqac.is_empty() {
-        bars.push(bar("UQAC P", uqac.into_iter().map(relative).sum()));
-    }
-    let name = |stage: &Stage| Method::of(&stage.stage, std::iter::empty()).name;
-    bars.extend(others.into_iter().map(|stage| bar(&name(stage), relative(stage))));
-    bars
 }

@@ -13,13 +13,6 @@ pub struct Page {
     pub policy: String,
 }
 
-/// Questions to click.
-const EXAMPLES: [&str; 3] = [
-    "Tom has 3 boxes with 12 pencils each. He gives away 7. How many are left?",
-    "What is 17 + 25?",
-    "Ann has 5 apples and buys 8 more. How many apples does she have?",
-];
-
 /// Renders the page; `key`: whether the server requires an API key.
 pub fn render(model: &str, key: bool) -> Result<Page, Error> {
     let methods: Vec<_> =
@@ -37,6 +30,6 @@ pub fn render(model: &str, key: bool) -> Result<Page, Error> {
             "texts": {"uncalibrated": UNCALIBRATED, "out_of_range": OUT_OF_RANGE, "abstained": ABSTAINED},
         }),
     };
-    let (text, policy) = document.render(context! { key, model, examples => EXAMPLES })?;
+    let (text, policy) = document.render(context! { key, model })?;
     Ok(Page { text: text.into(), policy: policy + "; frame-ancestors 'none'" })
 }

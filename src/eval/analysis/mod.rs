@@ -37,7 +37,7 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Version of what [`results_json`] returns.
 pub const FORMAT: u32 = 1;
@@ -399,11 +399,9 @@ pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysi
     compute::analysis(load::load(folders)?, options)
 }
 
-/// What a run folder's `results.json` holds: the [`Analysis`] of this folder alone.
-pub fn results_json(folder: &Path) -> Result<Value, AnalysisError> {
-    let mut analysis = analyse(&[folder.to_owned()], &AnalysisOptions::default())?;
-    for run in &mut analysis.runs {
-        run.folders.clear(); // it lies in the folder, which may be moved
-    }
-    Ok(serde_json::to_value(analysis).unwrap_or_default())
+/// What a run folder's `results.json` holds: the [`Analysis`] of this folder alone, without the folder, which may be moved.
+pub fn results_json(analysis: &Analysis) -> Value {
+    let mut json = serde_json::to_value(analysis).unwrap_or_default();
+    json["runs"].as_array_mut().into_iter().flatten().for_each(|run| run["folders"] = Value::Array(Vec::new()));
+    json
 }

@@ -144,7 +144,7 @@ function shareOfP(item, share) {
 
 /// A table in a box that scrolls by itself; the columns `numbers` hold numbers.
 function table(item, label, heads, rows, numbers) {
-  const cell = (tag) => (text, i) => make(i === 0 ? "th" : tag, numbers.includes(i) ? "number" : "", text);
+  const cell = (tag) => (text, i) => make(tag, numbers.includes(i) ? "number" : "", text);
   const line = (cells, tag) => make("tr", "", ...cells.map(cell(tag)));
   const header = make("thead", "", line(heads, "th"));
   const box = make("div", "scroll", make("table", "", header, make("tbody", "", ...rows.map((row) => line(row, "td")))));

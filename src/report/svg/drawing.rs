@@ -184,10 +184,8 @@ impl Drawing {
         let (y, left) = (self.y, EDGE + names.widest() + 8.0);
         let width = (WIDTH - EDGE - 6.0 - left - GAP) / 2.0;
         for (i, x) in x.into_iter().enumerate() {
-            let mut names = names.clone();
-            if i > 0 {
-                names.ticks.iter_mut().for_each(|(_, name)| name.clear());
-            }
+            let named = |(at, name): &(f64, String)| (*at, if i == 0 { name.clone() } else { String::new() });
+            let names = Axis { ticks: names.ticks.iter().map(named).collect(), ..names.clone() };
             let left = left + i as f64 * (width + GAP);
             self.y = y;
             draw(i, &mut self.panel_between(left, left + width, height, x, names));

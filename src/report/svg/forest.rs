@@ -30,7 +30,6 @@ pub struct Row {
 /// Rows from top to bottom as they are given: a band from end to end of an interval, and a line at the value.
 pub fn forest(name: &str, of: &str, rows: &[Row]) -> Picture {
     const HEIGHT: f64 = 16.0;
-    const NAMES: f64 = 156.0;
     let look = |role| match role {
         Role::Main => Look::Hatched,
         Role::Control => Look::Area("axis"),
@@ -39,12 +38,12 @@ pub fn forest(name: &str, of: &str, rows: &[Row]) -> Picture {
     let mut drawing = Drawing::new(name, "AUROC and ECE by method", of);
     let height = rows.len().max(3) as f64;
     let middle = |i: usize| height - i as f64 - 0.5;
-    let ticks = rows.iter().enumerate().map(|(i, row)| (middle(i), text::cut(&row.method, SMALL, NAMES))).collect();
+    let ticks = rows.iter().enumerate().map(|(i, row)| (middle(i), text::cut(&row.method, SMALL, 156.0))).collect();
     let names = Axis { label: String::new(), domain: (0.0, height), ticks };
     let ends = |estimate: Estimate| estimate.interval.into_iter().flatten().chain([estimate.value]);
     let auroc = rows.iter().filter_map(|row| row.auroc).flat_map(ends);
     let highest = rows.iter().filter_map(|row| row.ece).flat_map(ends).fold(0.0, f64::max);
-    let axes = [Axis::around("AUROC, higher: better", auroc.chain([0.5])), Axis::to("ECE, lower: better", highest)];
+    let axes = [Axis::around("AUROC ↑", auroc.chain([0.5])), Axis::to("ECE ↓", highest)];
     drawing.rows(height * HEIGHT, names, axes, |measure, panel| {
         for (i, row) in rows.iter().enumerate() {
             let Some(Estimate { value, interval }) = [row.auroc, row.ece][measure] else { continue };

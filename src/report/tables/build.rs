@@ -41,6 +41,27 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
     tables
 }
 
+/// Keys of the scores that a run's end shows.
+const MAIN: [&str; 5] = ["p", "response_prob", "min_token_prob", "g4", "trace_length"];
+
+/// What the end of a run shows: accuracy, and the AUROC of the main scores, a line a benchmark.
+pub fn brief(analysis: &Analysis) -> Table {
+    type Of<'a> = &'a TaskAnalysis;
+    let mut columns = vec![
+        Column::new("Items", Count, |task: &Of| Some(task.summary.items as f64)),
+        Column::new("Accuracy [95 %]", PercentInterval, |task: &Of| {
+            Number::new(task.summary.accuracy, task.summary.accuracy_interval)
+        }),
+        Column::new("No answer", Count, |task: &Of| Some(task.summary.no_answer as f64)),
+    ];
+    columns.extend(analysis.methods.iter().filter(|method| MAIN.contains(&method.key.as_str())).map(|method| {
+        Column::new(method.name.clone(), Decimals, |task: &Of| task.method(&method.key)?.answered.value(Metric::Auroc))
+    }));
+    let rows = analysis.runs.iter().flat_map(RunAnalysis::benchmarks).map(|task| (task.task.clone(), task));
+    let notes = vec!["From the fourth column on: AUROC over the items with an answer; Length is a control.".to_owned()];
+    table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
+}
+
 /// A benchmark of a run with its facts.
 struct Scope<'a> {
     analysis: &'a Analysis,
