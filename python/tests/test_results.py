@@ -197,7 +197,7 @@ def test_results_are_a_table(model):
     items = [{"id": "a", "prompt": PENCILS, "response": "It is \\boxed{29}."}, {"id": "b", "prompt": PENCILS}]
     table = model.score_many(items, progress=False).to_pandas()
     assert list(table["id"]) == ["a", "b"] and list(table["status"]) == ["ok", "error"]
-    assert table["p"][0] == model.score(PENCILS, items[0]["response"]).p and "expected" in table["error"][1]
+    assert table["p"][0] == model.score(PENCILS, items[0]["response"]).p and "missing field" in table["error"][1]
     assert len(model.ask_many([PENCILS], progress=False).to_pandas()) == 1
 
 
@@ -208,7 +208,7 @@ def test_own_scores_stand_among_the_others(model):
     items = [{"prompt": PENCILS, "response": "It is \\boxed{29}."}, {"prompt": PENCILS}]
     plain = model.score_many(items, progress=False)
     found = model.score_many(items, progress=False, scores={"last": last, "nothing": lambda trace: float("nan")})
-    assert found[0].scores == {**plain[0].scores, "last": found[0].logprobs[-1], "nothing": None}
+    assert found[0].scores.items() >= {**plain[0].scores, "last": found[0].logprobs[-1], "nothing": None}.items()
     assert found[0].to_dict()["scores"]["last"] == found[0].logprobs[-1] and found[1].to_dict() == plain[1].to_dict()
 
 

@@ -263,11 +263,12 @@ class Model:
         """Scores responses; an item is an input line of `uqac score`. A failed item has its result's `error` set.
 
         `scores` are own scores by name: functions of a response's Trace (with heads and layers), higher for more confident.
-        Their values stand among the result's `scores`."""
+        Their values stand among the result's `scores`, with the scores that heads and layers allow."""
+        if scores:
+            lines = [_json({"id": index, **item}) for index, item in enumerate(items)]
+            return _collect(self._own(lines, scores, options), len(lines), progress)
         lines = [_json(item) for item in items]
-        if not scores:
-            return _collect(_told(self._native.score(lines, _json(options))), len(lines), progress)
-        return _collect(self._own(lines, scores, options), len(lines), progress)
+        return _collect(_told(self._native.score(lines, _json(options))), len(lines), progress)
 
     def _own(
         self, lines: Sequence[str], scores: Mapping[str, Callable[[Trace], float | None]], options: Mapping[str, Any]

@@ -31,7 +31,7 @@ class Run:
             raise FileNotFoundError(f"{folder} is no run of uqac eval: it has no manifest.json") from None
         # of an item that is there twice, the last counts
         samples = {(sample["task"], sample["doc_id"]): sample for path in _files(folder) for sample in _lines(path)}
-        self.samples: list[dict[str, Any]] = list(samples.values())
+        self.samples: list[dict[str, Any]] = [samples[key] for key in sorted(samples)]
 
     def to_pandas(self) -> DataFrame:
         """A row an item: `task`, `doc_id`, `target`, `answer`, `correct`, `status`, `finish`, `response_tokens`, `response`, and a
