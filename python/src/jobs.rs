@@ -318,6 +318,14 @@ fn arrays(
         ("rows", vector(rows.iter().map(|row| *row as i64))),
         ("attention", attention),
     ];
+    let heads = response.steps.iter().flat_map(|step| step.heads.iter().flatten());
+    let heads = vector(heads.flat_map(|head| [head.entropy, head.own, head.previous, head.first, head.prompt]));
+    let [layers, per_layer] =
+        response.steps.first().map_or([0; 2], |s| [s.heads.len(), s.heads.first().map_or(0, Vec::len)]);
+    let shape = vec![response.steps.len(), layers, per_layer, 5];
+    arrays.push(("head_statistics", Array { shape, ..heads }));
+    let means = response.layer_means;
+    arrays.push(("layer_means", matrix(means, means.first().map_or(0, Vec::len), f64::NAN)));
     let records = (first..len).map(|row| Ok(traced.head_record(row).map_err(text)?.unwrap_or_default()));
     let (heads, entropies): (Vec<_>, Vec<_>) =
         records.collect::<Result<Vec<_>, String>>()?.into_iter().map(|record| (record.heads, record.entropies)).unzip();

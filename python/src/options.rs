@@ -79,6 +79,9 @@ pub struct Options {
     profile: Profile,
     rules: BTreeMap<String, String>,
     wide_trace: bool,
+    /// Whether a trace has where every head attends, and the layers' hidden states.
+    heads: bool,
+    layers: bool,
     /// Whether the record describes the rows of its chain.
     pub trace: bool,
     /// Whether answers that are not above the certified threshold are withheld.
@@ -104,6 +107,8 @@ impl Default for Options {
             profile: Profile::Corrected,
             rules: BTreeMap::new(),
             wide_trace: false,
+            heads: false,
+            layers: false,
             trace: false,
             abstain: false,
         }
@@ -114,7 +119,8 @@ impl Options {
     /// The method's parameters.
     pub fn parameters(&self) -> PyResult<Parameters> {
         let reading = Reading::new(self.profile, self.rules.iter()).map_err(invalid)?;
-        Ok(Parameters { wide_trace: self.wide_trace, ..Parameters::published(reading) })
+        let &Options { wide_trace, heads, layers, .. } = self;
+        Ok(Parameters { wide_trace, head_trace: heads, layer_trace: layers, ..Parameters::published(reading) })
     }
 
     pub fn generate(&self, parameters: &Parameters) -> PyResult<GenerateOptions> {

@@ -1,6 +1,9 @@
 """Results are the command line's, bit for bit."""
 
+import inspect
 import json
+import pickle
+import sys
 
 import pytest
 from conftest import APPLES, PENCILS
@@ -141,7 +144,7 @@ def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):
         uqac.load(tmp_path)
     with pytest.raises(ValueError, match="device: expected auto, cpu, cuda, cuda:N or reference"):
         uqac.load("abacus", device="gpu")
-    with pytest.raises(ValueError, match="unknown field `max_token`, expected one of .*`max_tokens`"):
+    with pytest.raises(TypeError, match=r"ask\(\) has no option max_token; did you mean max_tokens\?"):
         model.ask("1 + 1?", max_token=3)
     with pytest.raises(ValueError, match="max_tokens: expected a number ≥ 1"):
         model.generate("1 + 1?", max_tokens=0)
@@ -158,9 +161,9 @@ def test_errors_are_exceptions_with_the_engines_messages(model, tmp_path):
 
 
 def test_names_of_transformers_and_an_empty_question(model):
-    with pytest.warns(UserWarning, match="max_new_tokens is transformers' name"):
-        short = model.ask(PENCILS, max_new_tokens=3)
-    assert len(short.input_ids) - short.n_instr == 3
+    for name, ours in [("max_new_tokens", "max_tokens"), ("do_sample", "temperature"), ("stop_strings", "stop")]:
+        with pytest.raises(TypeError, match=f"has no option {name}; transformers' name, here: {ours}"):
+            model.ask_many([PENCILS], **{name: 3})
     for question in ["", " \n"]:
         with pytest.raises(ValueError, match="the question is empty"):
             model.ask(question)
@@ -169,3 +172,51 @@ def test_names_of_transformers_and_an_empty_question(model):
 def test_text_parts_are_a_text(model):
     parts = [{"role": "user", "content": [{"type": "text", "text": PENCILS}]}]
     assert model.encode(parts) == model.encode(PENCILS)
+
+
+def test_options_are_in_the_signature_and_their_defaults_are_the_engines(model):
+    shown = inspect.signature(model.ask).parameters
+    assert "options" not in shown and shown["max_tokens"].default == 1024 and shown["temperature"].annotation is float
+    defaults = {name: shown[name].default for name in shown if name not in ("question", "system")}
+    assert without_speed(model.ask(PENCILS, **defaults).to_dict()) == without_speed(model.ask(PENCILS).to_dict())
+    assert "max_tokens" not in inspect.signature(model.score).parameters
+
+
+def test_results_pickle(model):
+    result = model.ask(PENCILS)
+    again = pickle.loads(pickle.dumps(result))
+    assert again.to_dict() == result.to_dict() and again.input_ids == result.input_ids and str(again) == str(result)
+    assert again.to_html() == result.to_html() and again._repr_html_() == result._repr_html_()
+    assert pickle.loads(pickle.dumps(again)).response == result.response
+    trace = pickle.loads(pickle.dumps(model.trace(PENCILS)))
+    assert trace.result.answer == result.answer and trace.chain["row"].tolist() == [link["row"] for link in result.chain]
+
+
+def test_results_are_a_table(model):
+    pytest.importorskip("pandas", reason="SKIPPED: pandas is not installed")
+    items = [{"id": "a", "prompt": PENCILS, "response": "It is \\boxed{29}."}, {"id": "b", "prompt": PENCILS}]
+    table = model.score_many(items, progress=False).to_pandas()
+    assert list(table["id"]) == ["a", "b"] and list(table["status"]) == ["ok", "error"]
+    assert table["p"][0] == model.score(PENCILS, items[0]["response"]).p and "missing field" in table["error"][1]
+    assert len(model.ask_many([PENCILS], progress=False).to_pandas()) == 1
+
+
+def test_own_scores_stand_among_the_others(model):
+    def last(trace):
+        return trace.logprobs[-1]
+
+    items = [{"prompt": PENCILS, "response": "It is \\boxed{29}."}, {"prompt": PENCILS}]
+    plain = model.score_many(items, progress=False)
+    found = model.score_many(items, progress=False, scores={"last": last, "nothing": lambda trace: float("nan")})
+    assert found[0].scores.items() >= {**plain[0].scores, "last": found[0].logprobs[-1], "nothing": None}.items()
+    assert found[0].to_dict()["scores"]["last"] == found[0].logprobs[-1] and found[1].to_dict() == plain[1].to_dict()
+
+
+def test_progress_is_tqdms_or_a_count(model, monkeypatch, capsys):
+    model.ask_many([PENCILS] * 2)
+    assert "2/2" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    model.ask_many([PENCILS] * 2)
+    assert capsys.readouterr().err == "\r1/2\r2/2\n"
+    model.ask_many([PENCILS], progress=False)
+    assert capsys.readouterr().err == ""

@@ -13,7 +13,8 @@ confidence is higher for more confident. The engine runs without the interpreter
 
 from . import metrics
 from ._model import Generating, Generation, Message, Method, Model, load
-from ._result import Result, Token, Trace
+from ._result import Result, Results, Token, Trace
+from ._runs import Run, evaluate, load_run
 from ._uqac import Error, __version__
 
 __all__ = [
@@ -24,9 +25,13 @@ __all__ = [
     "Method",
     "Model",
     "Result",
+    "Results",
+    "Run",
     "Token",
     "Trace",
     "__version__",
+    "evaluate",
     "load",
+    "load_run",
     "metrics",
 ]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import json
 import sys
-import warnings
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union, get_type_hints
 
 import numpy as np
 
 from . import _uqac
-from ._result import Result, Token, Trace
+from ._result import Result, Results, Token, Trace
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,6 +69,62 @@ class Generating(Method, total=False):
     """Default 64."""
     stop_below: float
     """End a response once its running confidence (default `group`) falls below this."""
+
+
+#: What an option is where it is not given.
+_DEFAULTS: dict[str, Any] = dict(
+    profile="corrected",
+    rules={},
+    wide_trace=False,
+    trace=False,
+    abstain=False,
+    chat_template=True,
+    max_tokens=1024,
+    temperature=0.0,
+    top_p=1.0,
+    top_k=0,
+    seed=0,
+    stop=(),
+    running=None,
+    window=64,
+    stop_below=None,
+)
+
+#: transformers' names of options, and what to write.
+_THEIRS = {
+    "max_new_tokens": "max_tokens",
+    "max_length": "max_tokens",
+    "stop_strings": "stop",
+    "do_sample": "temperature, which is 0 for greedy",
+    "generation_config": "the options by name",
+    "num_return_sequences": "ask_many with the question several times",
+}
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _takes(options: type) -> Callable[[_Function], _Function]:
+    """Shows options in a function's signature, and refuses others."""
+
+    def decorate(function: _Function) -> _Function:
+        types = get_type_hints(options)
+        signature = inspect.signature(function)
+        *own, _ = signature.parameters.values()
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=types[name]) for name in types]
+        known = [parameter.name for parameter in own] + list(types)
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **given: Any) -> Any:
+            for name in given.keys() - set(known):
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; transformers' name, here: {_THEIRS[name]}" if name in _THEIRS else f"; did you mean {near[0]}?" if near else ""
+                raise TypeError(f"{function.__name__}() has no option {name}{hint}")
+            return function(*arguments, **given)
+
+        checked.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return checked  # type: ignore[return-value]
+
+    return decorate
 
 
 class Item(TypedDict, total=False):
@@ -141,6 +199,7 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.info['name']!r}, device={self.info['device']!r})"
 
+    @_takes(Generating)
     def ask(self, question: Conversation, *, system: str | None = None, **options: Unpack[Generating]) -> Result:
         """Answers a question, as `uqac ask` does; options as in Generating.
 
@@ -148,6 +207,7 @@ class Model:
         """
         return _checked(_only(self._ask([_conversation(question, system)], options))[1])
 
+    @_takes(Generating)
     def ask_many(
         self,
         questions: Iterable[Conversation],
@@ -156,19 +216,21 @@ class Model:
         batch_size: int = 16,
         progress: bool = True,
         **options: Unpack[Generating],
-    ) -> list[Result]:
+    ) -> Results:
         """Answers questions, `batch_size` at once; results are in the questions' order, and the same as one by one (the i-th
         draws from stream i of the seed). A failed question has its result's `error` set."""
         conversations = [_conversation(question, system) for question in questions]
         events = self._ask(conversations, {**options, "batch_size": batch_size})
         return _collect(events, len(conversations), progress)
 
+    @_takes(Generating)
     def generate(
         self, question: Conversation, *, system: str | None = None, **options: Unpack[Generating]
     ) -> Generation:
         """Answers a question token by token: an iterator of Token, whose `result()` is the Result."""
         return Generation(self._ask([_conversation(question, system)], {**options, "stream": True}))
 
+    @_takes(Method)
     def score(
         self,
         prompt: Conversation | Sequence[int],
@@ -189,25 +251,56 @@ class Model:
         item = _item(prompt, response, answer_span, dataset)
         return _checked(Result(_only(self._native.score([_json(item)], _json(options)))[1]))
 
+    @_takes(Method)
     def score_many(
-        self, items: Iterable[Item], *, progress: bool = True, **options: Unpack[Method]
-    ) -> list[Result]:
-        """Scores responses; an item is an input line of `uqac score`. A failed item has its result's `error` set."""
+        self,
+        items: Iterable[Item],
+        *,
+        scores: Mapping[str, Callable[[Trace], float | None]] | None = None,
+        progress: bool = True,
+        **options: Unpack[Method],
+    ) -> Results:
+        """Scores responses; an item is an input line of `uqac score`. A failed item has its result's `error` set.
+
+        `scores` are own scores by name: functions of a response's Trace (with heads and layers), higher for more confident.
+        Their values stand among the result's `scores`, with the scores that heads and layers allow."""
+        if scores:
+            lines = [_json({"id": index, **item}) for index, item in enumerate(items)]
+            return _collect(self._own(lines, scores, options), len(lines), progress)
         lines = [_json(item) for item in items]
         return _collect(_told(self._native.score(lines, _json(options))), len(lines), progress)
 
+    def _own(
+        self, lines: Sequence[str], scores: Mapping[str, Callable[[Trace], float | None]], options: Mapping[str, Any]
+    ) -> _Told:
+        """Results with own scores, which need the traces."""
+        for index, line in enumerate(lines):
+            try:
+                native, arrays = _only(self._native.trace(line, '"chain"', _json({**options, "heads": True, "layers": True})))
+            except (_uqac.Error, ValueError):  # the item is wrong: its result says how
+                yield index, _only(_told(self._native.score([line], _json(options))))[1]
+                continue
+            trace = Trace(Result(native), arrays)
+            values = {name: function(trace) for name, function in scores.items()}
+            trace.result.record["scores"] = {**trace.result.scores, **_finite(values)}
+            yield index, trace.result
+
+    @_takes(Generating)
     def trace(
         self,
         prompt: Conversation | Sequence[int],
         response: str | Sequence[int] | None = None,
         *,
         rows: Sequence[int] | Literal["chain", "all"] = "chain",
+        heads: bool = False,
+        layers: bool = False,
         answer_span: tuple[int, int] | None = None,
         dataset: str | None = None,
         **options: Unpack[Generating],
     ) -> Trace:
         """The recorded trace of a response as numpy arrays (see Trace). Without `response`, one is generated first. `rows`: rows of α*
-        to return, as positions, "chain" or "all" (of the response)."""
+        to return, as positions, "chain" or "all" (of the response). `heads`: record where every head of every layer attends;
+        `layers`: record each layer's mean hidden state."""
         result = None
         if response is None:
             result = self.ask(prompt, **options)  # type: ignore[arg-type]
@@ -215,7 +308,8 @@ class Model:
             answer_span = result.answer_span
         item = _item(prompt, response, answer_span, dataset)
         wanted = rows if isinstance(rows, str) else [int(row) for row in rows]
-        native, arrays = _only(self._native.trace(_json(item), _json(wanted), _json(options)))
+        more = {**options, "heads": heads, "layers": layers}
+        native, arrays = _only(self._native.trace(_json(item), _json(wanted), _json(more)))
         return Trace(result or Result(native), arrays)
 
     def encode(self, prompt: Conversation, *, system: str | None = None, chat_template: bool = True) -> list[int]:
@@ -232,7 +326,7 @@ class Model:
         for conversation in conversations:
             if isinstance(conversation, str) and not conversation.strip():
                 raise ValueError("the question is empty")
-        return _told(self._native.ask(_json(conversations), _json(_named(options))))
+        return _told(self._native.ask(_json(conversations), _json(options)))
 
 
 class Generation(Iterator[Token]):
@@ -273,17 +367,9 @@ def _only(events: Iterator[Any]) -> Any:
     raise _uqac.Error("the model's thread has ended")
 
 
-#: transformers' names of options.
-_ALIASES = {"max_new_tokens": "max_tokens", "stop_strings": "stop"}
-
-
-def _named(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options under this package's names."""
-    for alias, name in _ALIASES.items():
-        if alias in options:
-            warnings.warn(f"{alias} is transformers' name; here it is {name}", stacklevel=4)
-            options = {**{key: value for key, value in options.items() if key != alias}, name: options[alias]}
-    return dict(options)
+def _finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Scores as JSON holds them: `None` for what is no number."""
+    return {name: float(value) if value is not None and np.isfinite(value) else None for name, value in values.items()}
 
 
 def _conversation(question: Conversation, system: str | None) -> Conversation:
@@ -315,17 +401,29 @@ def _checked(result: Result) -> Result:
     return result
 
 
-def _collect(events: _Told, total: int, progress: bool) -> list[Result]:
+def _collect(events: _Told, total: int, progress: bool) -> Results:
     """Results in the order of the requests."""
     results: dict[int, Result] = {}
     with closing(events):  # Ctrl-C may come between two events, and its traceback keeps them
-        for index, result in events:
+        for index, result in _shown(events, total) if progress else events:
             results[index] = result
-            if progress:
-                done = len(results)
-                bar = "█" * (30 * done // total)
-                print(f"\r{bar:░<30} {done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
-    return [results[index] for index in sorted(results)]
+    return Results(results[index] for index in sorted(results))
+
+
+def _shown(events: Iterable[Any], total: int) -> Iterable[Any]:
+    """Events with a bar: tqdm's where it is installed."""
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return _counted(events, total)
+    bar: Iterable[Any] = tqdm(events, total=total)
+    return bar
+
+
+def _counted(events: Iterable[Any], total: int) -> Iterator[Any]:
+    for done, event in enumerate(events, 1):
+        yield event
+        print(f"\r{done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
 
 
 def _json(value: Any) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _uqac
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,12 @@ class Result:
     """
 
     def __init__(self, native: _uqac.Response) -> None:
-        self._native = native
+        self._native: _uqac.Response | _Pickled = native
+
+    def __getstate__(self) -> dict[str, Any]:
+        native, names = self._native, ("json", "text", "input_ids", "token_texts", "logprobs")
+        kept = _Pickled({name: getattr(native, name) for name in names}, native.report(100), (native.html(False), native.html(True)))
+        return {"record": self.record, "_native": kept}
 
     @cached_property
     def record(self) -> dict[str, Any]:
@@ -148,8 +157,7 @@ class Result:
         return self._native.logprobs
 
     def to_dict(self) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(self._native.json)
-        return record
+        return copy.deepcopy(self.record)
 
     def to_html(self) -> str:
         """A page that loads nothing: the confidence, the response with its chain drawn on it, the scores."""
@@ -165,6 +173,36 @@ class Result:
         return f"Result(status={self.status!r}, answer={self.answer!r}, confidence={self.confidence}, p={self.p})"
 
 
+class _Pickled:
+    """What a pickle keeps of the native response."""
+
+    json: str
+    text: str
+    input_ids: list[int]
+    token_texts: list[str]
+    logprobs: list[float]
+
+    def __init__(self, fields: Mapping[str, Any], report: str, html: tuple[str, str]) -> None:
+        self.__dict__.update(fields)
+        self._report, self._html = report, html
+
+    def report(self, width: int) -> str:
+        return self._report
+
+    def html(self, page: bool) -> str:
+        return self._html[page]
+
+
+class Results(list[Result]):
+    """Results in the order of what was asked: a list with a table."""
+
+    def to_pandas(self) -> DataFrame:
+        """A row a result: `id`, `status`, `confidence`, `error`, `answer`, and a column a score."""
+        names = ("id", "status", "confidence", "error")
+        rows = ({**{name: result.record.get(name) for name in names}, "answer": result.answer, **result.scores} for result in self)
+        return frame(rows)
+
+
 class Trace:
     """Everything that was recorded of one response of R tokens in a sequence of T, as numpy arrays that are not to be written to.
 
@@ -176,6 +214,10 @@ class Trace:
     `head_entropies`  float32 [R + 1, K], of their reweighted attention, in nats
     `rows`            int64 [n], positions of the rows of α* that were asked for
     `attention`       float32 [n, T], α* of those rows: the maximum of the reweighted attention over the row's K heads
+    `heads`           structured [R + 1, layers, heads], with `heads=True`: entropy of a head's reweighted attention, and its attention
+                      to the row's own token, the previous one, the first one, and the prompt
+    `layer_means`     float64 [L + 1, hidden], with `layers=True`: the mean over the response's rows of the embedding, of each layer's
+                      output but the last, and of the final hidden state, as Hugging Face's `hidden_states`
     `chain`           structured [links]: row, score, similarity, source (the row it was reached from; -2 of answer tokens)
     `kept`            int64, rows of the chain that the similarity filter kept
     `ensemble`        structured [members]: position, token (-1 of the response itself), log_answer, log_chain
@@ -188,6 +230,7 @@ class Trace:
     head_entropies: NDArray[np.float32]
     rows: NDArray[np.int64]
     attention: NDArray[np.float32]
+    layer_means: NDArray[np.float64]
 
     def __init__(self, result: Result, arrays: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> None:
         self.result = result
@@ -198,6 +241,12 @@ class Trace:
     def n_instr(self) -> int:
         """Where the response starts."""
         return len(self.input_ids) - len(self.logprobs)
+
+    @property
+    def heads(self) -> NDArray[np.void]:
+        fields = [(name, "f4") for name in ("entropy", "own", "previous", "first", "prompt")]
+        statistics: NDArray[np.float32] = getattr(self, "head_statistics")
+        return statistics.view(fields).reshape(statistics.shape[:-1])
 
     @property
     def chain(self) -> NDArray[np.void]:
@@ -238,3 +287,12 @@ class Trace:
 def _number(value: float | None) -> float:
     """JSON has no number that is not finite."""
     return float("nan") if value is None else value
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """A table of rows."""
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError("pandas is not installed: pip install uqac[pandas]") from None
+    return pandas.DataFrame.from_records([dict(row) for row in rows])

@@ -1,6 +1,7 @@
 """Published benchmarks as the JSON lines that `uqac eval` reads.
 
     python -m uqac.tasks gsm8k > gsm8k.jsonl
+    python -m uqac.tasks bbh:navigate > navigate.jsonl
     uqac eval -m MODEL -t gsm8k.jsonl -o runs/gsm8k
 
 Rows come through `datasets` (`pip install datasets`), which downloads them from the Hugging Face hub.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -55,10 +57,18 @@ def _mmlu_pro(row: Row) -> dict[str, str]:
     return _choices(row["question"], row["options"], int(row["answer_index"]))
 
 
-#: The benchmarks by name.
+def _bbh(row: Row) -> dict[str, str]:
+    target = row["target"]
+    grader = "choice" if re.fullmatch(r"\([A-Z]\)", target) else "number" if re.fullmatch("-?[0-9]+", target) else "exact"
+    ask = "Put your final answer within \\boxed{}."
+    return {"question": f"{row['input']}\n\n{ask}", "answer": target, "grader": grader}
+
+
+#: The benchmarks by name; `bbh` has its subtask after a colon.
 TASKS = {
     "gsm8k": Task("openai/gsm8k", "main", "test", _gsm8k),
     "math-500": Task("HuggingFaceH4/MATH-500", None, "test", _math),
+    "bbh": Task("lukaemon/bbh", None, "test", _bbh),
     "mmlu": Task("cais/mmlu", "all", "test", _mmlu),
     "mmlu-pro": Task("TIGER-Lab/MMLU-Pro", None, "test", _mmlu_pro),
 }
@@ -67,15 +77,20 @@ TASKS = {
 def lines(name: str, rows: Iterable[Row] | None = None) -> Iterator[str]:
     """The lines of a benchmark, from `rows` or from the hub.
 
-    Raises ImportError without `datasets`, KeyError for a name that is not in TASKS, and what `datasets` raises.
+    Raises ImportError without `datasets`, KeyError for a name that is not in TASKS, ValueError for `bbh` alone, and what `datasets`
+    raises.
     """
+    name, _, subtask = name.partition(":")
     task = TASKS[name]
+    if (name == "bbh") != bool(subtask):
+        raise ValueError(f"{name}: expected bbh:SUBTASK (such as bbh:navigate), or another name without a colon")
+    config = subtask or task.config
     if rows is None:
         try:
             from datasets import load_dataset
         except ImportError:
             raise ImportError("datasets is not installed: pip install datasets") from None
-        rows = load_dataset(task.dataset, task.config, split=task.split)
+        rows = load_dataset(task.dataset, config, split=task.split)
     for row in rows:
         yield json.dumps(task.item(row), ensure_ascii=False)
 
@@ -83,9 +98,11 @@ def lines(name: str, rows: Iterable[Row] | None = None) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Writes a benchmark to standard output or a file."""
     parser = argparse.ArgumentParser("python -m uqac.tasks", description="Published benchmarks as JSON lines for uqac eval")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", help=f"one of {', '.join(sorted(TASKS))}; bbh as bbh:SUBTASK")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     options = parser.parse_args(arguments)
+    if options.task.partition(":")[0] not in TASKS:
+        parser.error(f"unknown task {options.task}; valid names: {', '.join(sorted(TASKS))}, bbh as bbh:SUBTASK")
     try:
         found = lines(options.task)
         first = next(found)

@@ -2,6 +2,7 @@
 
 use super::error::CliError;
 use super::options::load;
+use super::progress::work;
 use super::{note, print};
 use crate::backend::DeviceChoice;
 use crate::engine::EngineOptions;
@@ -67,7 +68,10 @@ pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
     }
     let score = Some(args.score.as_str()).filter(|score| *score != "auto");
     let risk = args.target_risk.map(|target| RiskControl { target, confidence: args.risk_confidence });
-    let found = Calibration { replaces: args.replace, ..calibrate(&args.runs, score, risk, args.seed)? };
+    let found = Calibration {
+        replaces: args.replace,
+        ..work("fitting and cross-validating", || calibrate(&args.runs, score, risk, args.seed))?
+    };
     let path = args.output.clone().map_or_else(|| found.cache_path(), Ok)?;
     found.write(&path)?;
     show(&found, args.json)?;

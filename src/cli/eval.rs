@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::options::{EarlyArgs, MethodArgs, ModelArgs, examples_and_rules, named};
-use super::progress::{EvalProgress, Progress};
+use super::progress::{ANALYSIS, EvalProgress, Progress, work};
 use super::{SOME_FAILED, manifest, print, signals};
 use crate::engine::encode::EncodeError;
 use crate::engine::{BATCH_SIZE, Engine, EngineOptions};
@@ -14,7 +14,7 @@ use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
 use crate::eval::run::{RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
-use crate::report::tables::{build::tables, text::text};
+use crate::report::tables::{build::brief, text::text};
 use crate::report::term::colour::TermStyle;
 use crate::report::term::sanitize::escaped_json;
 use crate::units::count;
@@ -65,7 +65,7 @@ pub struct EvalArgs {
     /// Methods to run besides UQAC and the baselines from its pass
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',', value_parser = methods())]
     methods: Vec<String>,
-    /// Print a JSON object instead of tables
+    /// Print results.json instead of the main numbers
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -128,7 +128,7 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let folder = RunFolder::open(&args.output, &manifest)?;
     signals::on_interrupt("interrupted; the same command resumes the run");
     let run = RunOptions { batch_size: args.batch_size, limit: args.limit, shard: args.shard };
-    let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum());
+    let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
         progress.task(&task.name);
         run_task(&mut engine, task, &manifest.options, run, &folder, &mut |sample, earlier| {
@@ -202,15 +202,19 @@ impl Eval<'_> {
         Ok(())
     }
 
-    /// `results.json`, and the tables.
+    /// `results.json`, and the main numbers.
     fn report(&self) -> Result<(), CliError> {
-        let results = results_json(self.folder.path())?;
-        let json = escaped_json(&serde_json::to_string_pretty(&results)?) + "\n";
+        let folders = [self.folder.path().to_owned()];
+        let analysis = work(ANALYSIS, || analyse(&folders, &AnalysisOptions::default()))?;
+        let json = escaped_json(&serde_json::to_string_pretty(&results_json(&analysis))?) + "\n";
         self.folder.replace("results.json", &json)?;
         if self.args.json {
             return print(&json);
         }
-        let analysis = analyse(&[self.folder.path().to_owned()], &AnalysisOptions::default())?;
-        print(&text(&tables(&analysis), TermStyle::of_stdout()))
+        let table = text(&[brief(&analysis)], TermStyle::of_stdout());
+        print(&format!(
+            "{table}\nAll tables: uqac report {0}\nA page: uqac report {0} --format html -o report\n",
+            self.args.output.display()
+        ))
     }
 }

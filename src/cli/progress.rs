@@ -4,9 +4,9 @@ use super::say::{Level, counted, note, says};
 use crate::eval::sample::Sample;
 use crate::io::record::Status;
 use crate::report::term::sanitize::one_line;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::collections::BTreeMap;
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Time between lines where there is no bar.
@@ -29,20 +29,26 @@ pub struct Progress {
     /// Items of earlier runs, which do not count for the speed of this one.
     skipped: u64,
     last: Instant,
+    /// Items that are worked on at once: only after as many the speed is known.
+    at_once: usize,
 }
 
 impl Progress {
     /// `total` items, if known.
     pub fn new(total: Option<u64>) -> Progress {
+        Progress::at_once(total, 1)
+    }
+
+    fn at_once(total: Option<u64>, at_once: usize) -> Progress {
         let template = match total {
-            Some(_) => "{bar:32} {pos}/{len} items{msg}  {elapsed} elapsed, {eta} left",
-            None => "{spinner} {pos} items{msg}  {elapsed} elapsed",
+            Some(_) => "{bar:32} {pos}/{len} items{msg}, {elapsed}",
+            None => "{spinner} {pos} items{msg}, {elapsed}",
         };
         let bar = bar(total, template);
         if !bar.is_hidden() {
             bar.enable_steady_tick(Duration::from_millis(500)); // a thread
         }
-        Progress { bar, skipped: 0, last: Instant::now() }
+        Progress { bar, skipped: 0, last: Instant::now(), at_once }
     }
 
     /// Counts an item; `skipped`: done by an earlier run.
@@ -53,24 +59,30 @@ impl Progress {
     /// The same with a description of the run so far.
     fn advance_with(&mut self, skipped: bool, status: impl FnOnce(&Progress) -> String) {
         self.bar.inc(1);
-        if skipped {
-            self.skipped += 1;
-            self.bar.reset_eta();
-        }
+        self.skipped += u64::from(skipped);
         if !self.bar.is_hidden() {
-            self.bar.set_message(status(self));
+            self.bar.set_message(status(self) + &self.left());
         } else if self.last.elapsed() >= INTERVAL {
             self.last = Instant::now();
             let of = self.bar.length().map_or(String::new(), |total| format!("/{total}"));
             let (done, seconds) = (self.bar.position(), self.seconds());
-            let left = match (self.bar.length(), done - self.skipped) {
-                (Some(total), here @ 1..) => {
-                    format!(", about {:.0} s left", total.saturating_sub(done) as f64 * seconds / here as f64)
-                }
-                _ => String::new(),
-            };
-            note(&format!("{done}{of} items{}, {seconds:.0} s{left}", status(self)));
+            note(&format!("{done}{of} items{}{}, {seconds:.0} s", status(self), self.left()));
         }
+    }
+
+    /// Items of this run that are done, and those that are not.
+    fn counts(&self) -> (u64, u64) {
+        let done = self.bar.position();
+        (done - self.skipped, self.bar.length().unwrap_or(done).saturating_sub(done))
+    }
+
+    /// `, about 3 min left`, once it is known: the items that are worked on at once end together, the short ones first.
+    fn left(&self) -> String {
+        let (here, left) = self.counts();
+        let seconds = left as f64 * self.seconds() / here as f64;
+        let known = here > self.at_once as u64 && left > 0;
+        let left = || format!(", about {} left", HumanDuration(Duration::from_secs_f64(seconds)));
+        known.then(left).unwrap_or_default()
     }
 
     /// Since the start.
@@ -82,6 +94,30 @@ impl Progress {
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// What takes long in a report.
+pub const ANALYSIS: &str = "computing metrics and intervals";
+
+/// Does what has no items; says what it is and how long it has taken from the first second on.
+pub fn work<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    std::thread::scope(|scope| {
+        let (end, ended) = channel::<()>();
+        scope.spawn(move || {
+            if ended.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
+                let bar = bar(None, "{spinner} {msg}, {elapsed}").with_message(what);
+                match bar.is_hidden() {
+                    true => note(&format!("{what} ...")),
+                    false => bar.enable_steady_tick(Duration::from_millis(100)),
+                }
+                let _ = ended.recv();
+                bar.finish_and_clear();
+            }
+        });
+        let done = work();
+        drop(end);
+        done
+    })
 }
 
 /// A response while it is written.
@@ -145,17 +181,18 @@ pub struct EvalProgress {
 struct Counts {
     task: String,
     done: usize,
+    /// Of the responses of this run.
+    tokens: usize,
     correct: usize,
     no_answer: usize,
     truncated: usize,
     errors: Errors,
-    /// Of this run's items.
-    seconds: BTreeMap<String, f64>,
 }
 
 impl EvalProgress {
-    pub fn new(total: usize) -> EvalProgress {
-        EvalProgress { progress: Progress::new(Some(total as u64)), counts: Counts::default() }
+    /// `at_once` responses of `total` are generated at a time.
+    pub fn new(total: usize, at_once: usize) -> EvalProgress {
+        EvalProgress { progress: Progress::at_once(Some(total as u64), at_once), counts: Counts::default() }
     }
 
     /// The next task.
@@ -167,12 +204,10 @@ impl EvalProgress {
     pub fn item(&mut self, sample: &Sample, earlier: bool) {
         let (counts, uq) = (&mut self.counts, &sample.uq);
         counts.done += 1;
+        counts.tokens += if earlier { 0 } else { uq.tokens.ids.len() };
         counts.correct += usize::from(sample.metrics.get("acc") == Some(&1.0));
         counts.no_answer += usize::from(uq.status == Status::NoAnswer);
         counts.truncated += usize::from(uq.finish.is_cut_off());
-        for (stage, seconds) in uq.seconds.iter().filter(|_| !earlier) {
-            *counts.seconds.entry(stage.clone()).or_default() += seconds;
-        }
         if uq.status == Status::Error {
             counts.errors.add(&format!("{} {}", sample.task, sample.doc_id), uq.error.as_deref());
         }
@@ -196,23 +231,14 @@ impl EvalProgress {
 }
 
 impl Counts {
-    /// Task, accuracy, speed, and the slowest stages.
+    /// Task, accuracy, tokens, responses in flight.
     fn status(&self, progress: &Progress) -> String {
-        let speed = 60.0 * (self.done as f64 - progress.skipped as f64) / progress.seconds().max(1e-9);
-        let accuracy = 100.0 * self.correct as f64 / self.done.max(1) as f64;
-        format!(", {}: accuracy {accuracy:.1} %, {speed:.1} items/min{}", self.task, parts(&self.seconds))
+        let Counts { task, done, correct, tokens, .. } = self;
+        let accuracy = 100.0 * *correct as f64 / (*done).max(1) as f64;
+        let speed = *tokens as f64 / progress.seconds().max(1e-9);
+        let in_flight = progress.counts().1.min(progress.at_once as u64);
+        format!(", {task}: accuracy {accuracy:.1} %, {tokens} tokens ({speed:.0}/s), {in_flight} in flight")
     }
-}
-
-/// ` (generate 70 %, self_consistency 25 %)`: the stages that take at least a hundredth, most first.
-fn parts(seconds: &BTreeMap<String, f64>) -> String {
-    let total: f64 = seconds.values().sum();
-    let mut stages: Vec<(&str, f64)> =
-        seconds.iter().map(|(stage, seconds)| (stage.as_str(), 100.0 * seconds / total)).collect();
-    stages.retain(|(_, share)| *share >= 1.0);
-    stages.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let shown: Vec<String> = stages.iter().map(|(stage, share)| format!("{stage} {share:.0} %")).collect();
-    if shown.is_empty() { String::new() } else { format!(" ({})", shown.join(", ")) }
 }
 
 /// Weights on their way to a device.
@@ -238,10 +264,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_are_shown_by_their_share() {
-        let seconds = [("generate", 6.0), ("chain", 0.05), ("ensemble", 1.0), ("self_consistency", 3.0)];
-        let seconds = seconds.map(|(stage, seconds)| (stage.to_owned(), seconds)).into();
-        assert_eq!(parts(&seconds), " (generate 60 %, self_consistency 30 %, ensemble 10 %)");
-        assert_eq!(parts(&BTreeMap::new()), "");
+    fn the_time_left_is_said_once_it_is_known() {
+        let mut progress = Progress::at_once(Some(9), 3);
+        let mut after = |skipped| {
+            progress.advance(skipped);
+            progress.left()
+        };
+        assert_eq!([false, false, false, true].map(&mut after), [""; 4], "a batch, and an item of an earlier run");
+        assert_eq!(after(false), ", about 0 seconds left");
     }
 }

@@ -1,6 +1,7 @@
 //! `uqac report`: tables and pictures of evaluations, recomputed from their samples.
 
 use super::error::CliError;
+use super::progress::{ANALYSIS, work};
 use super::{note, print};
 use crate::eval::analysis::{Analysis, AnalysisOptions, analyse};
 use crate::files;
@@ -60,7 +61,7 @@ pub fn run(args: &ReportArgs) -> Result<ExitCode, CliError> {
     if let Some(file) = &file {
         refuse_existing(file, args.overwrite || folder.is_some(), &args.folders)?;
     }
-    let analysis = analyse(&args.folders, &args.options)?;
+    let analysis = work(ANALYSIS, || analyse(&args.folders, &args.options))?;
     if !matches!(args.format, Format::Table | Format::Markdown) {
         for run in &analysis.runs {
             run.notes.iter().for_each(|what| note(&format!("note: {}: {what}", run.name)));

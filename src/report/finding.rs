@@ -24,6 +24,8 @@ pub struct Verdict {
     pub accuracy: String,
     /// The method of the highest AUROC and its value; `None` without two classes.
     pub best: Option<(String, String)>,
+    /// How many methods it is the best of.
+    pub methods: usize,
     pub sentences: Vec<String>,
 }
 
@@ -87,7 +89,8 @@ fn standings<'a>(analysis: &'a Analysis, run: &RunAnalysis, task: &'a TaskAnalys
         let (measures, above) = measured(key)?;
         Some(Standing { key, name, auroc: measures.get(Metric::Auroc)?, above, ece: measures.value(run.ece()) })
     };
-    let mut standings: Vec<_> = analysis.rows().filter_map(|method| standing(&method.key, &method.name)).collect();
+    let rows = analysis.rows_of(task);
+    let mut standings: Vec<_> = rows.iter().filter_map(|(method, _)| standing(&method.key, &method.name)).collect();
     standings.sort_by(|a, b| b.auroc.value.total_cmp(&a.auroc.value));
     standings
 }
@@ -117,6 +120,7 @@ fn verdict(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Verdi
         task: task.task.clone(),
         accuracy: format!("{} of {} items right", Percent.show(task.summary.accuracy), task.summary.graded),
         best: standings.first().map(|best| (best.name.to_owned(), Interval.show(Some(best.auroc)))),
+        methods: standings.len(),
         sentences,
     }
 }

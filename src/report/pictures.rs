@@ -2,12 +2,13 @@
 
 use super::finding::CONTROLS;
 use super::svg::{
-    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, ece_auroc,
-    overhead, reliability, risk_coverage,
+    Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy,
+    ece_auroc, forest, reliability, risk_coverage,
 };
-use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis};
+use crate::eval::analysis::{Analysis, Item, Method, RunAnalysis, TaskAnalysis};
 use crate::eval::metrics::balanced::MeanSd;
 use crate::eval::metrics::{self, BalancedBin, Confidence, Level, Metric, Ranking};
+use std::cmp::Ordering;
 
 /// Pictures that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,7 +22,7 @@ pub struct Gallery {
 /// Every picture of a report: of each benchmark of each run, and across them. Names are unique, and made of letters,
 /// digits, `.`, `-` and `_`, so that they can be file names.
 pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
-    let mut galleries = across(analysis);
+    let mut galleries = Vec::new();
     let benchmarks: Vec<(&RunAnalysis, &TaskAnalysis)> =
         analysis.runs.iter().flat_map(|run| run.benchmarks().map(move |task| (run, task))).collect();
     let mut taken: Vec<String> = Vec::new();
@@ -36,6 +37,7 @@ pub fn galleries(analysis: &Analysis) -> Vec<Gallery> {
         galleries.extend(of_benchmark(analysis, run, task, if benchmarks.len() > 1 { &prefix } else { "" }));
         taken.push(prefix);
     }
+    galleries.extend(across(analysis));
     galleries.retain(|gallery| !gallery.pictures.is_empty());
     galleries
 }
@@ -50,6 +52,28 @@ fn slug(text: &str) -> String {
 fn main_method(analysis: &Analysis) -> Option<&Method> {
     let against = analysis.methods.iter().find(|method| method.key == analysis.options.against);
     against.or(analysis.methods.first())
+}
+
+/// Every method on a benchmark, the best first.
+fn methods(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, name: &str) -> Option<Picture> {
+    let row = |method: &Method| {
+        let answered = &task.method(&method.key)?.answered;
+        // only there the calibration error has an interval
+        let common = task.common.iter().flat_map(|common| &common.methods).find(|found| found.method == method.key);
+        let measures = common.map_or(answered, |found| &found.measures);
+        let measures = if measures.items == answered.items { measures } else { answered };
+        let role = match method.key.as_str() {
+            key if CONTROLS.contains(&key) => Role::Control,
+            _ if main_method(analysis) == Some(method) => Role::Main,
+            _ => Role::Other,
+        };
+        let (auroc, ece) = (measures.get(Metric::Auroc), measures.get(run.ece()));
+        (auroc.is_some() || ece.is_some()).then(|| Row { method: method.name.clone(), role, auroc, ece })
+    };
+    let mut rows: Vec<Row> = analysis.rows_of(task).into_iter().filter_map(|(method, _)| row(method)).collect();
+    rows.sort_by(|a, b| b.auroc.map(|e| e.value).partial_cmp(&a.auroc.map(|e| e.value)).unwrap_or(Ordering::Equal));
+    let of = format!("{} · {} · {} items · 95 % intervals", run.name, task.task, task.summary.answered);
+    (!rows.is_empty()).then(|| forest(name, &of, &rows))
 }
 
 /// Calibration error against accuracy and against ranking, if there is more than one point.
@@ -77,7 +101,7 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
     let of = format!("{} · {}", run.name, task.task);
     let name = |picture: &str| format!("{prefix}{picture}");
     let main = main_method(analysis);
-    let (mut first, mut further) = (Vec::new(), Vec::new());
+    let (mut first, mut further) = (Vec::from_iter(methods(analysis, run, task, &name("methods"))), Vec::new());
     for method in analysis.methods.iter().filter(|method| task.method(&method.key).is_some()) {
         let is_main = Some(method) == main;
         let pictures = if is_main { &mut first } else { &mut further };
@@ -107,11 +131,6 @@ fn of_benchmark(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis, pre
         };
         let lengths = [lengths("response (tokens)", |i| i.response_tokens), lengths("chain (tokens)", |i| i.chain)];
         first.push(by_correctness(&name("lengths"), "Lengths by correctness", &of, &lengths));
-    }
-    first.extend(settings(analysis, run, task).map(|(method, points)| ece_auroc(&name("settings"), &method, &points)));
-    let bars = bars(&task.overhead);
-    if bars.len() > 1 {
-        first.push(overhead(&name("overhead"), &of, &bars));
     }
     let further_heading = format!("{of}: further methods");
     [
@@ -171,25 +190,7 @@ fn diagram(bins: &[BalancedBin], ece: Option<f64>, accuracy: f64) -> Reliability
     Reliability { bins, ece: ece.unwrap_or(f64::NAN), accuracy, confidence: weighted / items }
 }
 
-/// Settings of a sweep that a picture of them is worth.
-const MIN_SETTINGS: usize = 3;
-
-/// Of the method that sweeps are shown of: its name, and a point a setting, the parameter being the colour.
-fn settings(analysis: &Analysis, run: &RunAnalysis, task: &TaskAnalysis) -> Option<(String, Vec<Point>)> {
-    let method = main_method(analysis).filter(|method| method.probability)?;
-    let point = |setting: &SweepSetting| {
-        let found = setting.methods.iter().find(|found| found.method == method.key)?;
-        let metric = |metric| found.metrics.get(&metric).copied().flatten().unwrap_or(f64::NAN);
-        let parameters: Vec<&str> = setting.setting.keys().map(String::as_str).filter(|key| *key != "draw").collect();
-        let model = if parameters.is_empty() { "the run's own".to_owned() } else { parameters.join(", ") };
-        let accuracy = task.summary.accuracy.unwrap_or(f64::NAN);
-        Some(Point { model, task: task.task.clone(), accuracy, auroc: metric(Metric::Auroc), ece: metric(run.ece()) })
-    };
-    let points: Vec<Point> = task.sweep.iter().filter_map(point).collect();
-    (points.len() >= MIN_SETTINGS).then(|| (method.name.clone(), points))
-}
-
-/// How many of the best curves are drawn in colour, with UQAC's and the controls'.
+/// How many of the best curves are drawn, with UQAC's and the control's.
 const BEST: usize = 3;
 
 fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {
@@ -197,36 +198,18 @@ fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {
     let curve = |method: &Method| {
         let levels = levels(task, method);
         let points = metrics::risk_coverage(&levels).iter().map(|point| (point.coverage, point.risk)).collect();
-        let aurc = metrics::aurc(&levels).unwrap_or(f64::NAN);
-        let highlighted = main == Some(method) || CONTROLS.contains(&method.key.as_str());
-        Curve { method: method.name.clone(), points, aurc, highlighted }
+        let always = main == Some(method) || CONTROLS.contains(&method.key.as_str());
+        (always, Curve { method: method.name.clone(), points, aurc: metrics::aurc(&levels).unwrap_or(f64::NAN) })
     };
-    let mut curves: Vec<Curve> =
-        analysis.methods.iter().filter(|method| task.method(&method.key).is_some()).map(curve).collect();
-    let mut best: Vec<&mut Curve> = curves.iter_mut().filter(|curve| curve.aurc.is_finite()).collect();
-    best.sort_by(|a, b| a.aurc.total_cmp(&b.aurc));
-    best.into_iter().take(BEST).for_each(|curve| curve.highlighted = true);
-    curves
-}
-
-/// Stages that together make UQAC's confidence.
-const UQAC: [&str; 3] = ["chain", "similarity", "ensemble"];
-
-/// What each method takes on top of generation; the methods that read the same pass alone take nothing.
-fn bars(stages: &[Stage]) -> Vec<Bar> {
-    let bar = |method: &str, more: f64| Bar { method: method.to_owned(), relative: 1.0 + more };
-    let relative = |stage: &Stage| stage.relative_to_generate.unwrap_or(f64::NAN);
-    let is = |stage: &Stage, names: &[&str]| names.contains(&stage.stage.as_str());
-    if !stages.iter().any(|stage| is(stage, &["generate"])) {
-        return Vec::new();
-    }
-    let (uqac, others): (Vec<&Stage>, Vec<&Stage>) =
-        stages.iter().filter(|stage| !is(stage, &["generate"])).partition(|stage| is(stage, &UQAC));
-    let mut bars = vec![bar("single pass", 0.0)];
-    if !uqac.is_empty() {
-        bars.push(bar("UQAC P", uqac.into_iter().map(relative).sum()));
-    }
-    let name = |stage: &Stage| Method::of(&stage.stage, std::iter::empty()).name;
-    bars.extend(others.into_iter().map(|stage| bar(&name(stage), relative(stage))));
-    bars
+    let mut curves: Vec<(bool, Curve)> = analysis
+        .rows_of(task)
+        .into_iter()
+        .filter(|row| task.method(&row.0.key).is_some())
+        .map(|row| curve(row.0))
+        .collect();
+    let mut areas: Vec<f64> = curves.iter().map(|(_, curve)| curve.aurc).filter(|aurc| aurc.is_finite()).collect();
+    areas.sort_by(f64::total_cmp);
+    let bound = areas.get(BEST).copied().unwrap_or(f64::INFINITY);
+    curves.retain(|(always, curve)| *always || curve.aurc < bound);
+    curves.into_iter().map(|(_, curve)| curve).collect()
 }

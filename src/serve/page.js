@@ -92,7 +92,7 @@ function showVerdict(uqac, finish, seconds, tokens) {
   const { tasks, n, ece } = uqac.calibration;
   const told = tell("Right with probability ", make("b", "", number(uqac.confidence)), " ");
   if (uqac.out_of_range) tell(HEAD.texts.out_of_range);
-  else told.append(Object.assign(make("meter", ""), { min: 0, max: 1, value: uqac.confidence, ariaLabel: "confidence" }));
+  else told.append(Object.assign(make("meter", ""), { max: 1, low: 0.5, high: 0.8, optimum: 1, value: uqac.confidence, ariaLabel: "confidence" }));
   tell(`From ${uqac.from}, calibrated on ${n} answers of ${tasks.join(", ")} (ECE ${number(ece)} on others).`);
 }
 
@@ -148,6 +148,11 @@ byId("question").addEventListener("keydown", (event) => {
     event.preventDefault();
     byId("ask").requestSubmit();
   }
+});
+byId("examples").addEventListener("click", ({ target }) => {
+  if (target.tagName !== "BUTTON" || running) return;
+  byId("question").value = target.textContent;
+  byId("ask").requestSubmit();
 });
 byId("stop").addEventListener("click", () => running?.abort());
 byId("controls").addEventListener("input", redraw);

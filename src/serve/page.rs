@@ -15,7 +15,8 @@ pub struct Page {
 
 /// Renders the page; `key`: whether the server requires an API key.
 pub fn render(model: &str, key: bool) -> Result<Page, Error> {
-    let methods: Vec<_> = scores::as_shown().iter().map(|score| json!([score.key, score.name])).collect();
+    let methods: Vec<_> =
+        scores::as_shown().iter().map(|score| json!([score.key, score.name, score.meaning])).collect();
     let document = Document {
         title: &format!("{model} · uqac"),
         body: include_str!("page.html"),

@@ -420,7 +420,8 @@ fn the_same_samples_give_the_same_bytes() {
     // results.json says the same of the folder, wherever it lies
     let mut value: Value = serde_json::from_str(&json).unwrap();
     value["runs"][0]["folders"] = serde_json::json!([]);
-    assert_eq!(serde_json::from_str::<Value>(&results_json(folder.path()).unwrap().to_string()).unwrap(), value);
+    let analysis = analyse(&[folder.path().to_owned()], &AnalysisOptions::default()).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&results_json(&analysis).to_string()).unwrap(), value);
 }
 
 #[test]
@@ -572,4 +573,34 @@ fn halves_are_shown_where_they_are_asked_for() {
     for wrong in ["0", "1", "x", "NaN"] {
         assert_eq!(uqac(&[path, "--target-risk", wrong]).status.code(), Some(2), "{wrong}");
     }
+}
+
+#[test]
+fn methods_that_rank_alike_share_a_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut samples = spec(40).samples("gsm8k");
+    spec(40).write(folder.path());
+    for sample in &mut samples {
+        let p = sample.uq.scores.get("p").copied().flatten();
+        sample.uq.scores.insert("tripled".to_owned(), p.map(|p| 3.0 * p - 7.0)); // no probability, the same order
+        sample.uq.scores.insert("halved".to_owned(), p.map(|p| p / 2.0)); // with an ECE of its own
+    }
+    std::fs::write(folder.path().join("samples_gsm8k.jsonl"), lines(&samples)).unwrap();
+    let analysis = analysis(&[folder.path()]);
+    let rows = analysis.rows_of(&analysis.runs[0].tasks[0]);
+    let shared: Vec<_> = rows.iter().find(|(method, _)| method.key == "p").unwrap().1.iter().map(|m| &m.key).collect();
+    assert_eq!(shared, ["tripled"]);
+    assert!(rows.iter().any(|(method, _)| method.key == "halved"));
+    let tables = stdout(&[folder.path().to_str().unwrap(), "--resamples", "0"]);
+    assert!(!tables.contains("\n  tripled ") && tables.contains("Same ranking as UQAC P: tripled."), "{tables}");
+    assert!(tables.contains("post hoc."), "{tables}");
+}
+
+#[test]
+fn what_takes_longer_than_a_second_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(300).write(folder.path());
+    let says = |resamples| uqac(&[folder.path().to_str().unwrap(), "--resamples", resamples]).stderr;
+    assert_eq!(says("10"), b"");
+    assert_eq!(String::from_utf8(says("5000")).unwrap(), "computing metrics and intervals ...\n");
 }

@@ -10,7 +10,7 @@ use uqac::internals::finding::{Finding, Verdict, findings};
 use uqac::internals::html::{Items, Page, Run};
 use uqac::internals::metrics::Metric;
 use uqac::internals::pictures::{Gallery, galleries};
-use uqac::internals::svg::{Curve, risk_coverage};
+use uqac::internals::svg::{Curve, Picture, risk_coverage};
 use uqac::internals::tables::{Cell, Section, Table};
 
 const HOSTILE: &str =
@@ -83,8 +83,7 @@ fn page(samples: &[Sample]) -> Page {
 fn page_within(samples: &[Sample], limit: usize) -> Page {
     let mut items = Items::new("gsm8k", limit);
     samples.iter().for_each(|sample| items.add(sample, &methods()));
-    let curve =
-        Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2, highlighted: true };
+    let curve = Curve { method: HOSTILE.to_owned(), points: vec![(0.5, 0.1), (1.0, 0.4)], aurc: 0.2 };
     let table = Table {
         title: HOSTILE.to_owned(),
         columns: vec!["method".into(), "AUROC".into()],
@@ -104,6 +103,7 @@ fn page_within(samples: &[Sample], limit: usize) -> Page {
                 task: HOSTILE.to_owned(),
                 accuracy: HOSTILE.to_owned(),
                 best: Some((HOSTILE.to_owned(), HOSTILE.to_owned())),
+                methods: 2,
                 sentences: vec![HOSTILE.to_owned()],
             }],
         }],
@@ -287,7 +287,13 @@ fn every_benchmark_of_every_run_has_its_pictures() {
     let folder = tempfile::tempdir().unwrap();
     let options = AnalysisOptions { resamples: 0, ..AnalysisOptions::default() };
     let analysis = analyse(&run_folders(folder.path()), &options).unwrap();
-    let names: Vec<String> = galleries(&analysis).into_iter().flat_map(|g| g.pictures).map(|p| p.name).collect();
+    let pictures: Vec<Picture> = galleries(&analysis).into_iter().flat_map(|gallery| gallery.pictures).collect();
+    for curves in pictures.iter().filter(|picture| picture.name.ends_with("risk-coverage")) {
+        let lines = curves.standalone().matches("stroke-width=\"2\"").count();
+        assert!((3..=10).contains(&lines), "at most five, each once in the legend: {lines}");
+    }
+    let names: Vec<String> = pictures.into_iter().map(|picture| picture.name).collect();
+    assert!(names[0].ends_with("methods"), "{names:?}");
     let mut unique = names.clone();
     unique.sort();
     unique.dedup();
@@ -297,9 +303,9 @@ fn every_benchmark_of_every_run_has_its_pictures() {
     // Two benchmarks of each of the first two runs, one of the third.
     for (kind, count) in [
         ("risk-coverage", 5),
+        ("methods", 5),
         ("lengths", 5),
         ("reliability-p", 5),
-        ("overhead", 5),
         ("ece-accuracy", 1),
         ("ece-auroc", 1),
         ("reliability-balanced", 5),
@@ -329,7 +335,12 @@ fn the_page_leads_with_its_finding() {
     assert!(finding.facts.contains(&("uqac", "0.1.0".to_owned())) && finding.facts.contains(&("Seed", "1".to_owned())));
     let html = uqac::internals::html::render(&analysis).unwrap();
     let place = |what: &str| html.find(what).unwrap_or_else(|| panic!("{what}"));
-    assert!(place(&format!("<b>{best}</b> tells right answers")) < place("<section id=\"tables\">"));
+    assert!(place(&format!("<b>{best}</b> tells right answers")) < place("<section id=\"pictures\">"));
+    assert!(html.contains(&format!("(best of {}, post hoc)", verdict.methods)));
+    assert!(place("<section id=\"pictures\">") < place("<section id=\"tables\">"));
+    for term in ["row", "α*", "φ", "γ", "AUROC", "ECE", "coverage"] {
+        assert!(html.contains(&format!("<dt>{term}</dt><dd>")), "{term}");
+    }
     // every column says what it is
     assert_eq!(html.matches("<th scope=\"col\"").count(), html.matches(" title=\"").count());
     assert!(!html.contains("[-0."), "minus signs, not hyphens");

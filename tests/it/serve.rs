@@ -574,6 +574,9 @@ fn the_page_is_one_file() {
     assert_eq!((page.status, page.headers["content-type"].as_str()), (200, "text/html; charset=utf-8"));
     assert!(page.headers["content-security-policy"].contains("default-src 'none'"));
     assert!(!page.body.contains("{{") && !page.body.contains("://www.w3.org/1999") && page.body.contains("abacus"));
+    assert!(
+        page.body.contains("<h1>uqac</h1>") && page.body.contains("<button type=\"button\">What is 17 + 25?</button>")
+    );
     let loads = ["src=\"", "@import", "url(", "https:"];
     assert!(!loads.iter().any(|load| page.body.contains(load)), "the page loads nothing");
 }

@@ -1,9 +1,10 @@
 //! The pictures: well-formed, escaped, the same each time, and drawn for every input that can come.
 
 use roxmltree::{Document, Node};
+use uqac::eval::analysis::Estimate;
 use uqac::report::svg::{
-    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, by_correctness, ece_accuracy, ece_auroc,
-    gamma, overhead, reliability, risk_coverage, theme,
+    Bar, Bin, ByCorrectness, Curve, Picture, Point, Quantity, Reliability, Role, Row, by_correctness, ece_accuracy,
+    ece_auroc, forest, gamma, overhead, reliability, risk_coverage, theme,
 };
 use uqac::uq::gamma::GammaFit;
 
@@ -46,7 +47,7 @@ fn curve(method: &str, seed: u64, items: usize) -> Curve {
     };
     let points: Vec<(f64, f64)> = right.iter().enumerate().map(point).collect();
     let aurc = points.iter().map(|point| point.1).sum::<f64>() / items as f64;
-    Curve { method: method.to_owned(), points, aurc, highlighted: seed < 5 }
+    Curve { method: method.to_owned(), points, aurc }
 }
 
 fn quantity(label: &str, unit_interval: bool, correct: Vec<f64>, incorrect: Vec<f64>) -> Quantity {
@@ -57,6 +58,12 @@ fn fit(attention: Vec<f64>) -> GammaFit {
     let line: Vec<f64> = (1..=20).map(|d| 0.03 - 0.001 * f64::from(d)).collect();
     let gamma: Vec<f64> = (1..=10).map(|d| f64::from(d) / 11.0).collect();
     GammaFit { rows: 1234, attention, line, published: gamma.iter().map(|g| g * g).collect(), gamma, difference: 0.1 }
+}
+
+fn row(method: &str, role: Role, value: f64, width: f64, probability: bool) -> Row {
+    let estimate = |value: f64| Estimate { value, interval: Some([value - width, value + width]) };
+    let ece = probability.then(|| estimate(1.0 - value));
+    Row { method: method.to_owned(), role, auroc: Some(estimate(value)), ece }
 }
 
 /// Every kind of picture over ordinary numbers.
@@ -85,7 +92,10 @@ fn ordinary() -> Vec<Picture> {
     let costs = [("P(answer)", 1.0), ("UQAC (P)", 1.31), ("self-consistency", 4.62), ("verbalized", 1.12)];
     let bars: Vec<Bar> =
         costs.iter().map(|(name, relative)| Bar { method: name.to_string(), relative: *relative }).collect();
+    let rows = [("Entropy", Role::Other, 0.8), ("P (UQAC)", Role::Main, 0.7), ("Length", Role::Control, 0.6)];
+    let rows = rows.map(|(name, role, auroc)| row(name, role, auroc, 0.04, role != Role::Control));
     vec![
+        forest("methods", of, &rows),
         reliability("reliability-p", "P (UQAC)", of, &bins(&counts, |confidence| confidence * confidence)),
         risk_coverage("risk-coverage", of, &curves),
         by_correctness(
@@ -106,12 +116,7 @@ fn ordinary() -> Vec<Picture> {
 fn extreme() -> Vec<Picture> {
     let nan = f64::NAN;
     let many: Vec<Curve> = (0..30).map(|i| curve(&format!("method number {i} {HOSTILE}"), i, 50)).collect();
-    let broken = Curve {
-        method: HOSTILE.to_owned(),
-        points: vec![(nan, 0.5), (0.5, f64::INFINITY)],
-        aurc: nan,
-        highlighted: true,
-    };
+    let broken = Curve { method: HOSTILE.to_owned(), points: vec![(nan, 0.5), (0.5, f64::INFINITY)], aurc: nan };
     let no_bins = Reliability { bins: Vec::new(), ece: nan, accuracy: nan, confidence: nan };
     let bad_bin = Bin { interval: (0.0, 1.0), items: 3, confidence: nan, accuracy: nan, sd: nan };
     let bad_bins = Reliability { bins: vec![bad_bin], ..no_bins.clone() };
@@ -121,7 +126,14 @@ fn extreme() -> Vec<Picture> {
     };
     let bar = |relative| Bar { method: HOSTILE.repeat(3), relative };
     let all_nan = quantity(HOSTILE, false, vec![nan, f64::NEG_INFINITY], vec![f64::INFINITY]);
+    let no_row = Row { method: HOSTILE.to_owned(), role: Role::Other, auroc: None, ece: None };
     vec![
+        forest(
+            "u",
+            HOSTILE,
+            &[row(HOSTILE, Role::Main, nan, nan, true), no_row, row("", Role::Other, 1e12, 1e12, true)],
+        ),
+        forest("v", "", &[]),
         reliability("a", HOSTILE, HOSTILE, &no_bins),
         reliability("b", "", "", &bad_bins),
         reliability("c", "all correct", "", &bins(&[0, 0, 0, 7], |_| 1.0)),
@@ -262,4 +274,19 @@ fn points_on_a_line_are_correlated() {
     let picture = ece_auroc("r", "p", &[0.6, 0.7, 0.9].map(point)).standalone();
     assert!(picture.contains("Pearson r = -1.00 over 3 points"), "{picture}");
     assert!(!ece_accuracy("r", "p", &[0.6, 0.7, 0.9].map(point)).standalone().contains("Pearson"), "accuracy is one");
+}
+
+#[test]
+fn a_forest_has_a_band_and_a_line_for_each_number() {
+    let rows = [row("a", Role::Other, 0.8, 0.05, true), row("b", Role::Other, 0.6, 0.05, false)];
+    let picture = forest("f", "", &rows).standalone();
+    let document = Document::parse(&picture).unwrap();
+    let count = |name, class: &str| {
+        document
+            .descendants()
+            .filter(|n| n.has_tag_name(name) && n.attribute("class").is_some_and(|c| c.starts_with(class)))
+            .count()
+    };
+    let svg = "http://www.w3.org/2000/svg";
+    assert_eq!((count((svg, "rect"), "f-s5"), count((svg, "path"), "l-ink")), (3, 3), "two of AUROC, one of ECE");
 }

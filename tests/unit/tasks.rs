@@ -306,7 +306,11 @@ fn other_bad_files_are_named() {
 #[test]
 fn missing_data_come_with_a_command() {
     let data = folder(&[]);
-    for (spec, command) in [("gsm8k", "curl -Lo"), ("bbh", "git clone")] {
+    for (spec, command) in [
+        ("gsm8k", "python -m uqac.tasks gsm8k -o gsm8k.jsonl"),
+        ("math", "uqac.tasks math-500"),
+        ("bbh", "uqac.tasks bbh:NAME"),
+    ] {
         let error = message(spec, data.path());
         assert!(error.contains(command) && error.contains(&data.path().display().to_string()), "{error}");
     }

@@ -37,7 +37,7 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Version of what [`results_json`] returns.
 pub const FORMAT: u32 = 1;
@@ -105,6 +105,25 @@ impl Analysis {
     pub fn rows(&self) -> impl Iterator<Item = &Method> {
         let has_twin = |method: &Method| self.methods.iter().any(|other| other.log == Some(method.key.as_str()));
         self.methods.iter().filter(move |method| method.key == self.options.against || !has_twin(method))
+    }
+
+    /// Those that a task has a row for, each with the methods that rank its items in the same way and share the row: of methods
+    /// that are no probabilities nothing else is measured.
+    pub fn rows_of(&self, task: &TaskAnalysis) -> Vec<(&Method, Vec<&Method>)> {
+        let mut rows: Vec<(&Method, Vec<&Method>)> = Vec::new();
+        let mut orders: Vec<Vec<Option<(usize, bool)>>> = Vec::new();
+        for method in self.rows() {
+            let order = task.order(method);
+            let same = orders.iter().position(|other| !method.probability && *other == order);
+            match same.filter(|_| method.key != self.options.against) {
+                Some(row) => rows[row].1.push(method),
+                None => {
+                    rows.push((method, Vec::new()));
+                    orders.push(order);
+                }
+            }
+        }
+        rows
     }
 
     /// A method's name for people.
@@ -189,6 +208,15 @@ impl TaskAnalysis {
     /// What was found of the method with this key.
     pub fn method(&self, key: &str) -> Option<&MethodAnalysis> {
         self.methods.iter().find(|method| method.method == key)
+    }
+
+    /// Each item's place in a method's ranking, the lowest first, and whether its answer is right.
+    fn order(&self, method: &Method) -> Vec<Option<(usize, bool)>> {
+        let judged: Vec<_> = self.items.iter().map(|item| item.judged(method)).collect();
+        let mut ranks: Vec<f64> = judged.iter().flatten().map(|(confidence, _)| confidence.rank).collect();
+        ranks.sort_by(f64::total_cmp);
+        let place = |rank: f64| ranks.partition_point(|other| *other < rank);
+        judged.iter().map(|found| found.map(|(confidence, correct)| (place(confidence.rank), correct))).collect()
     }
 }
 
@@ -371,11 +399,9 @@ pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysi
     compute::analysis(load::load(folders)?, options)
 }
 
-/// What a run folder's `results.json` holds: the [`Analysis`] of this folder alone.
-pub fn results_json(folder: &Path) -> Result<Value, AnalysisError> {
-    let mut analysis = analyse(&[folder.to_owned()], &AnalysisOptions::default())?;
-    for run in &mut analysis.runs {
-        run.folders.clear(); // it lies in the folder, which may be moved
-    }
-    Ok(serde_json::to_value(analysis).unwrap_or_default())
+/// What a run folder's `results.json` holds: the [`Analysis`] of this folder alone, without the folder, which may be moved.
+pub fn results_json(analysis: &Analysis) -> Value {
+    let mut json = serde_json::to_value(analysis).unwrap_or_default();
+    json["runs"].as_array_mut().into_iter().flatten().for_each(|run| run["folders"] = Value::Array(Vec::new()));
+    json
 }

@@ -14,8 +14,8 @@ pub(super) const BBH: Benchmark = Benchmark {
         shared_patterns: &["."],
         fits: |path| prompt_folder(path).is_some(),
         hub: &[],
-        how: "get it with: git clone --depth 1 https://github.com/suzgunmirac/BIG-Bench-Hard\n\
-              then give --data BIG-Bench-Hard (copies on the Hugging Face hub are Parquet, which is not read)",
+        how: "get it with: git clone --depth 1 https://github.com/suzgunmirac/BIG-Bench-Hard\nthen give --data BIG-Bench-Hard; \
+              or, without the worked examples: python -m uqac.tasks bbh:NAME -o bbh.jsonl, then -t bbh.jsonl",
     },
     embedded: None,
     subtasks: Some(subtasks),

@@ -15,9 +15,7 @@ pub(super) const GSM8K: Benchmark = Benchmark {
             answer.is_some_and(|answer| answer.contains("####"))
         },
         hub: &["openai/gsm8k"],
-        how: "get it with: mkdir -p DATA/gsm8k && curl -Lo DATA/gsm8k/test.jsonl https://raw.githubusercontent.com/openai/\
-              grade-school-math/master/grade_school_math/data/test.jsonl\nthen give --data DATA (the copy on the Hugging \
-              Face hub is Parquet, which is not read)",
+        how: "get it with: python -m uqac.tasks gsm8k -o gsm8k.jsonl (needs pip install datasets)\nthen give -t gsm8k.jsonl",
     },
     embedded: None,
     subtasks: None,

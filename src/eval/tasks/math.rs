@@ -17,8 +17,8 @@ pub(super) const MATH: Benchmark = Benchmark {
             first.is_some_and(|record| record.text("problem").is_ok() && record.text("solution").is_ok())
         },
         hub: &["HuggingFaceH4/MATH-500"],
-        how: "get MATH-500 with: hf download --repo-type dataset HuggingFaceH4/MATH-500 test.jsonl\n(it is then found \
-              without --data), or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
+        how: "get MATH-500 with: python -m uqac.tasks math-500 -o math.jsonl (needs pip install datasets)\nthen give \
+              -t math.jsonl, or give --data the folder that holds the published MATH folder (MATH/test/<subject>/*.json)",
     },
     embedded: None,
     subtasks: None,

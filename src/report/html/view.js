@@ -142,23 +142,35 @@ function shareOfP(item, share) {
   return p > 0 ? `${((100 * share) / p).toFixed(1)} %` : "–";
 }
 
-/// A table in a box that scrolls by itself.
+/// A table in a box that scrolls by itself; the columns `numbers` hold numbers.
+function table(item, label, heads, rows, numbers) {
+  const cell = (tag) => (text, i) => make(tag, numbers.includes(i) ? "number" : "", text);
+  const line = (cells, tag) => make("tr", "", ...cells.map(cell(tag)));
+  const header = make("thead", "", line(heads, "th"));
+  const box = make("div", "scroll", make("table", "", header, make("tbody", "", ...rows.map((row) => line(row, "td")))));
+  box.tabIndex = 0; // it scrolls where the page is narrow
+  box.setAttribute("role", "region");
+  box.setAttribute("aria-label", `${label} of ${HEAD.runs[item.run].model} ${item.task ?? HEAD.runs[item.run].task} ${item.id}`);
+  return box;
+}
+
+const ALTERNATIVES = 8; // shown at first
+
 function drawAlternatives(item) {
   const members = item.ensemble.slice().sort((a, b) => b[2] - a[2]);
   const rows = members.map(([token, text, share]) => {
     const what = token === null ? ["–", "the response itself", ""] : [String(token - 1), quoted(item.tokens[token] ?? ""), quoted(text)];
     return [...what, number(share), shareOfP(item, share)];
   });
-  const line = (cells, tag) => make("tr", "", ...cells.map((cell, i) => make(tag, i > 2 ? "number" : "", cell)));
-  const header = make("thead", "", line(["row", "instead of", "write", "adds to P", "of P"], "th"));
-  const box = make("div", "scroll", make("table", "", header, make("tbody", "", ...rows.map((row) => line(row, "td")))));
-  box.tabIndex = 0; // it scrolls where the page is narrow
-  box.setAttribute("role", "region");
-  box.setAttribute("aria-label", `Alternatives of ${HEAD.runs[item.run].model} ${item.task ?? HEAD.runs[item.run].task} ${item.id}`);
+  const part = (label, rows) => table(item, label, ["row", "instead of", "write", "adds to P", "of P"], rows, [3, 4]);
+  const box = make("div", "", part("Alternatives", rows.slice(0, ALTERNATIVES)));
+  const rest = rows.slice(ALTERNATIVES);
+  if (rest.length) box.append(make("details", "more", make("summary", "", `${rest.length} more`), part("Further alternatives", rest)));
   return box;
 }
 
 function drawScores(item) {
-  const known = HEAD.methods.map(([, name], i) => [name, item.scores[i]]).filter(([, score]) => score !== undefined);
-  return make("dl", "facts", ...known.map(([name, score]) => fact(name, number(score))));
+  const rows = HEAD.methods.map(([, name, ...meaning], i) => [name, number(item.scores[i]), ...meaning]);
+  const known = rows.filter((_, i) => item.scores[i] !== undefined);
+  return table(item, "Scores", ["score", "value", "meaning"].slice(0, HEAD.methods[0]?.length), known, [1]);
 }

@@ -18,35 +18,27 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
     /// The area under it.
     pub aurc: f64,
-    /// In colour and in the legend; the others are grey, for the field that it stands in.
-    pub highlighted: bool,
 }
 
-/// Risk against coverage, a line a method, the best (smallest area) of the highlighted ones first in the legend.
+/// Risk against coverage, a line a method, the best (smallest area) first in the legend.
 pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
-    const GREY: Look = Look::Line("axis", 0.7, "");
-    // Colours go to the highlighted ones as they come, not by rank, so that UQAC's is the same in all pictures.
-    let mut colours = (0..).map(Look::series);
-    let mut order: Vec<(Option<Look>, &Curve)> =
-        curves.iter().map(|curve| (curve.highlighted.then(|| colours.next()).flatten(), curve)).collect();
+    // Colours go to the methods as they come, not by rank, so that UQAC's is the same in all pictures.
+    let mut order: Vec<(Look, &Curve)> = (0..).map(Look::series).zip(curves).collect();
     order.sort_by(|(_, a), (_, b)| a.aurc.total_cmp(&b.aurc));
-    let (shown, grey): (Vec<_>, Vec<_>) = order.iter().partition(|(look, _)| look.is_some());
     let mut drawing = Drawing::new(name, "Risk–coverage", &format!("{of} · AURC in brackets, lower is better"));
     let max = curves.iter().flat_map(|curve| &curve.points).map(|point| point.1).fold(0.0, f64::max);
     let (x, y) = (Axis::percent("coverage (answered)", 1.0), Axis::percent("risk (wrong among the answered)", max));
     let mut panel = drawing.panel(240.0, x, y);
     // The best are drawn last, over the others.
-    for (look, curve) in grey.iter().rev().chain(shown.iter().rev()) {
-        panel.draw(look.unwrap_or(GREY), &curve.points);
+    for (look, curve) in order.iter().rev() {
+        panel.draw(*look, &curve.points);
     }
     if !curves.iter().flat_map(|curve| &curve.points).any(|(x, y)| x.is_finite() && y.is_finite()) {
         panel.note("no items with a score");
     }
     let named =
         |curve: &Curve, brackets: [&str; 2]| curve.method.clone() + brackets[0] + &number(curve.aurc) + brackets[1];
-    let entries = shown.iter().filter_map(|(look, curve)| Some(((*look)?, named(curve, [" (", ")"]))));
-    let others = (!grey.is_empty()).then(|| (GREY, format!("{} other methods", grey.len())));
-    drawing.legend(&entries.chain(others).collect::<Vec<_>>());
+    drawing.legend(&order.iter().map(|(look, curve)| (*look, named(curve, [" (", ")"]))).collect::<Vec<_>>());
     drawing.finish(format!(
         "The share of wrong answers among those given, as the share of items answered grows from the most confident on. \
          Area under the curve by method, best first: {}.",

@@ -175,7 +175,25 @@ impl Drawing {
     /// Axes with their grid, titles and ticks; the space below the last part is taken.
     pub fn panel(&mut self, height: f64, x: Axis, y: Axis) -> Panel<'_> {
         let left = (32.0 + y.widest()).clamp(LEFT, WIDTH / 3.0);
-        let (top, width) = (self.y + 12.0, WIDTH - EDGE - 6.0 - left);
+        self.panel_between(left, WIDTH - EDGE - 6.0, height, x, y)
+    }
+
+    /// Two panels over the same rows: names by their places, drawn by `draw` with which of the two it is.
+    pub fn rows(&mut self, height: f64, names: Axis, x: [Axis; 2], draw: impl Fn(usize, &mut Panel)) {
+        const GAP: f64 = 26.0;
+        let (y, left) = (self.y, EDGE + names.widest() + 8.0);
+        let width = (WIDTH - EDGE - 6.0 - left - GAP) / 2.0;
+        for (i, x) in x.into_iter().enumerate() {
+            let named = |(at, name): &(f64, String)| (*at, if i == 0 { name.clone() } else { String::new() });
+            let names = Axis { ticks: names.ticks.iter().map(named).collect(), ..names.clone() };
+            let left = left + i as f64 * (width + GAP);
+            self.y = y;
+            draw(i, &mut self.panel_between(left, left + width, height, x, names));
+        }
+    }
+
+    fn panel_between(&mut self, left: f64, right: f64, height: f64, x: Axis, y: Axis) -> Panel<'_> {
+        let (top, width) = (self.y + 12.0, right - left);
         let bottom = top + height;
         self.write(left + width / 2.0, bottom + 33.0, "middle", "f-ink", &x.label);
         let ([across, up], label) = ([EDGE + SIZE, top + height / 2.0].map(units), escape(&y.label));

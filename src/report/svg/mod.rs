@@ -2,7 +2,7 @@
 //! setting, hatching, and a title and description for screen readers.
 //!
 //! ```text
-//! numbers ─ chart (bars, curves) ─ drawing (title, panels, legend; by axis, text, theme) ─ Picture
+//! numbers ─ chart (bars, curves, forest) ─ drawing (title, panels, legend; by axis, text, theme) ─ Picture
 //! ```
 //!
 //! A [`Picture`] is 420 units wide, so that its text can be read on a telephone; it names every colour by a class of
@@ -12,11 +12,13 @@ mod axis;
 mod bars;
 mod curves;
 mod drawing;
+mod forest;
 mod text;
 pub mod theme;
 
 pub use bars::{Bar, Bin, ByCorrectness, Quantity, Reliability, by_correctness, overhead, reliability};
 pub use curves::{Curve, Point, ece_accuracy, ece_auroc, gamma, risk_coverage};
+pub use forest::{Role, Row, forest};
 pub(crate) use text::escape;
 
 /// A finished picture.

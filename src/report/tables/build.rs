@@ -19,7 +19,10 @@ use crate::eval::sample::Similarity;
 pub fn tables(analysis: &Analysis) -> Vec<Table> {
     let mut tables = Vec::new();
     for run in &analysis.runs {
-        let scope = |task| Scope { analysis, run, task, ece: run.ece().key(), facts: Facts::of_task(task) };
+        let scope = |task| {
+            let (ece, facts, rows) = (run.ece().key(), Facts::of_task(task), analysis.rows_of(task));
+            Scope { analysis, run, task, ece, facts, rows }
+        };
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
         for scope in &scopes {
             tables.extend([scope.methods(), scope.compared(), scope.controls()]);
@@ -38,6 +41,27 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
     tables
 }
 
+/// Keys of the scores that a run's end shows.
+const MAIN: [&str; 5] = ["p", "response_prob", "min_token_prob", "g4", "trace_length"];
+
+/// What the end of a run shows: accuracy, and the AUROC of the main scores, a line a benchmark.
+pub fn brief(analysis: &Analysis) -> Table {
+    type Of<'a> = &'a TaskAnalysis;
+    let mut columns = vec![
+        Column::new("Items", Count, |task: &Of| Some(task.summary.items as f64)),
+        Column::new("Accuracy [95 %]", PercentInterval, |task: &Of| {
+            Number::new(task.summary.accuracy, task.summary.accuracy_interval)
+        }),
+        Column::new("No answer", Count, |task: &Of| Some(task.summary.no_answer as f64)),
+    ];
+    columns.extend(analysis.methods.iter().filter(|method| MAIN.contains(&method.key.as_str())).map(|method| {
+        Column::new(method.name.clone(), Decimals, |task: &Of| task.method(&method.key)?.answered.value(Metric::Auroc))
+    }));
+    let rows = analysis.runs.iter().flat_map(RunAnalysis::benchmarks).map(|task| (task.task.clone(), task));
+    let notes = vec!["From the fourth column on: AUROC over the items with an answer; Length is a control.".to_owned()];
+    table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
+}
+
 /// A benchmark of a run with its facts.
 struct Scope<'a> {
     analysis: &'a Analysis,
@@ -46,6 +70,7 @@ struct Scope<'a> {
     /// Key of the calibration error that the run's profile means.
     ece: &'static str,
     facts: Facts<'a>,
+    rows: Vec<(&'a Method, Vec<&'a Method>)>,
 }
 
 impl<'a> Scope<'a> {
@@ -57,7 +82,7 @@ impl<'a> Scope<'a> {
     fn methods_of(&self, view: &str) -> impl Iterator<Item = &'a Method> {
         let has =
             move |method: &&Method| self.facts.0.iter().any(|fact| fact.method == method.key && fact.view == view);
-        self.analysis.rows().filter(has)
+        self.rows.iter().map(|(method, _)| *method).filter(has)
     }
 
     /// A column of a view's metric by method.
@@ -99,13 +124,17 @@ impl<'a> Scope<'a> {
                 "n: answered items with a score, of {answered}. All: with the {unanswered} unanswered items, ranked lowest."
             )),
             Some(format!("ECE: 20 bins {ends}, probabilities only. Balanced: {balanced}.")),
-            Some("By length: AUROC within fifths of response length. Best: *.".to_owned()),
+            Some("By length: AUROC within fifths of response length.".to_owned()),
             self.analysis.methods.iter().any(|method| method.log.is_some()).then(|| logarithms.to_owned()),
             task.controls.is_empty().then(|| unknown_gain.to_owned()),
             task.method(TASK_IDENTITY).is_some().then(|| identity.to_owned()),
             most_missing.map(|most| format!("{} has no score for {} answered items.", most.method, most.missing)),
         ];
-        notes.into_iter().flatten().collect()
+        let shared = self.rows.iter().filter(|(_, same)| !same.is_empty()).map(|(method, same)| {
+            let names: Vec<&str> = same.iter().map(|method| method.name.as_str()).collect();
+            format!("Same ranking as {}: {}.", method.name, names.join("; "))
+        });
+        notes.into_iter().flatten().chain(shared).collect()
     }
 
     /// Methods on the same items as one of them, and the differences to it.
@@ -193,7 +222,7 @@ impl<'a> Scope<'a> {
                 holdout.fitted,
                 holdout.held_out
             ),
-            "Coverage: answered share of all questions of the half. Best: highest on the held-out half.".to_owned(),
+            "Coverage: answered share of all questions of the half.".to_owned(),
         ];
         Some(method_table(self.title("when to answer"), self.methods_of("fitted"), &columns, notes))
     }
@@ -346,7 +375,7 @@ fn over_tasks(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
     let tasks: Vec<Shared> = run.benchmarks().map(|task| (task.task.as_str(), vec![(run, task)])).collect();
     let class = |task: &TaskAnalysis| format!("{} {}", task.task, per_class(task).unwrap_or(0));
     let classes: Vec<String> = run.benchmarks().map(class).collect();
-    let note = format!("Mean ± sd over 5 balanced subsamples; items per class: {}. Best: *.", classes.join(", "));
+    let note = format!("Mean ± sd over 5 balanced subsamples; items per class: {}.", classes.join(", "));
     (tasks.len() > 1).then(|| spreads(analysis, format!("{}: methods over tasks", run.name), &tasks, note))
 }
 
@@ -362,7 +391,7 @@ fn over_models(analysis: &Analysis) -> Option<Table> {
     tasks.retain(|(_, found)| found.len() > 1);
     let runs: Vec<String> = tasks.iter().map(|(name, found)| format!("{name} {}", found.len())).collect();
     let note = format!(
-        "Mean ± sd over runs of the means over balanced subsamples, of methods in every run. Runs: {}. Best: *.",
+        "Mean ± sd over runs of the means over balanced subsamples, of methods in every run. Runs: {}.",
         runs.join(", ")
     );
     (!tasks.is_empty()).then(|| spreads(analysis, "Means over models".to_owned(), &tasks, note))
@@ -430,7 +459,7 @@ fn means(analysis: &Analysis, run: &RunAnalysis) -> Option<Table> {
         Column::new("by length", Decimals, |method: &Of| find(method)?.length_controlled_auroc),
     ];
     let tasks: Vec<&str> = run.benchmarks().map(|task| task.task.as_str()).collect();
-    let notes = vec![format!("All tasks with the same weight: {}. Best: *.", tasks.join(", "))];
+    let notes = vec![format!("All tasks with the same weight: {}.", tasks.join(", "))];
     let rows = analysis.rows().filter(|method| find(method).is_some());
     Some(method_table(format!("{}: means over tasks", run.name), rows, &columns, notes))
 }

@@ -80,5 +80,8 @@ pub(super) fn method_table<'a>(
         let rows = table.sections.iter_mut().flat_map(|section| &mut section.rows);
         rows.zip(values).for_each(|(row, value)| row[i + 1].best = value == Some(best));
     }
+    if table.sections.iter().flat_map(|section| &section.rows).flatten().any(|cell| cell.best) {
+        table.notes.push(format!("*: best of {}, post hoc.", methods.len()));
+    }
     table
 }

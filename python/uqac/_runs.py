@@ -1,0 +1,146 @@
+"""Evaluations: run by the program, read from their folders."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _uqac
+from ._model import Model, _finite
+from ._result import Trace, frame
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Run:
+    """A run folder of `uqac eval`: `manifest`, and `samples`, a dict an item as the folder has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            self.manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text("utf-8"))
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{folder} is no run of uqac eval: it has no manifest.json") from None
+        # of an item that is there twice, the last counts
+        samples = {(sample["task"], sample["doc_id"]): sample for path in _files(folder) for sample in _lines(path)}
+        self.samples: list[dict[str, Any]] = [samples[key] for key in sorted(samples)]
+
+    def to_pandas(self) -> DataFrame:
+        """A row an item: `task`, `doc_id`, `target`, `answer`, `correct`, `status`, `finish`, `response_tokens`, `response`, and a
+        column a score."""
+        return frame(map(_row, self.samples))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, items={len(self.samples)})"
+
+
+def load_run(folder: str | os.PathLike[str]) -> Run:
+    """Reads a run folder. Raises FileNotFoundError where there is none."""
+    return Run(Path(folder))
+
+
+def evaluate(
+    model: Model | str,
+    tasks: str | Sequence[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    limit: int | None = None,
+    methods: Sequence[str] = (),
+    scores: Mapping[str, Callable[[Trace], float | None]] | None = None,
+    data: str | os.PathLike[str] | None = None,
+    max_tokens: int | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    shots: int | None = None,
+    wide_trace: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Evaluates a model as `uqac eval` does, into the folder `output` (or a new temporary one), and returns the run. The same call
+    resumes an interrupted run.
+
+    `tasks` are names or files of JSON lines. `scores` are own scores by name: functions of a response's Trace (with heads and
+    layers), higher for more confident; their values are stored in the folder, so that `uqac report` shows them. They need a
+    loaded `model`.
+
+    Raises Error where the evaluation fails.
+    """
+    if scores and not isinstance(model, Model):
+        raise ValueError("scores: own scores need a loaded model, uqac.load(...)")
+    folder = Path(output if output is not None else tempfile.mkdtemp(prefix="uqac-"))
+    info = model.info if isinstance(model, Model) else {"name": model, "device": "auto"}
+    flags: dict[str, Any] = {
+        "--model": info["name"],
+        "--device": info["device"].split(" ")[0],
+        "--tasks": tasks if isinstance(tasks, str) else ",".join(tasks),
+        "--output": folder,
+        "--limit": limit,
+        "--methods": ",".join(methods) or None,
+        "--data": data,
+        "--max-tokens": max_tokens,
+        "--batch-size": batch_size,
+        "--seed": seed,
+        "--shots": shots,
+    }
+    arguments = [text for flag, value in flags.items() if value is not None for text in (flag, str(value))]
+    arguments += (["--trace", "wide"] if wide_trace else []) + ([] if progress else ["--quiet"])
+    script = "import sys; from uqac._cli import main; sys.argv[0] = 'uqac'; sys.exit(main())"
+    # its own process: Ctrl-C ends it, and the run can be resumed
+    done = subprocess.run([sys.executable, "-c", script, "eval", "--json", *arguments], stdout=subprocess.DEVNULL, stderr=None if progress else subprocess.PIPE, text=True)
+    if done.returncode not in (0, 1):  # 1: some items failed
+        raise _uqac.Error(f"uqac eval ended with {done.returncode}" + (f": {done.stderr.strip()}" if done.stderr else ""))
+    if scores and isinstance(model, Model):
+        for path in _files(folder):
+            _add(model, path, scores)
+    return load_run(folder)
+
+
+def _add(model: Model, path: Path, scores: Mapping[str, Callable[[Trace], float | None]]) -> None:
+    """Adds own scores to the samples of a file that have an answer and lack them."""
+    samples = list(_lines(path))
+    for sample in samples:
+        uq = sample["uq"]
+        missing = {name: function for name, function in scores.items() if name not in (uq["scores"] or {})}
+        if uq["status"] != "ok" or not missing:
+            continue
+        prompt = model.encode(sample["arguments"][0][0], chat_template=False)[-uq["n_instr"] :]
+        trace = model.trace(prompt, uq["tokens"]["ids"], answer_span=tuple(uq["answer"]["tokens"]), heads=True, layers=True)
+        uq["scores"].update(_finite({name: function(trace) for name, function in missing.items()}))
+    written = path.with_suffix(".part")
+    written.write_text("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples), "utf-8")
+    written.replace(path)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted([*folder.glob("samples_*.jsonl"), *folder.glob("samples_*.jsonl.gz")])
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as lines:
+        for line in lines:
+            if line.endswith("\n"):  # a last line without an end was not written whole
+                yield json.loads(line)
+
+
+def _row(sample: Mapping[str, Any]) -> dict[str, Any]:
+    uq = sample["uq"]
+    correct = sample["metrics"].get("acc")
+    return {
+        "task": sample["task"],
+        "doc_id": sample["doc_id"],
+        "target": sample["target"],
+        "answer": (uq["answer"] or {}).get("text"),
+        "correct": None if correct is None else correct == 1.0,
+        "status": uq["status"],
+        "finish": uq.get("finish"),
+        "response_tokens": len(uq["tokens"]["ids"]),
+        "response": sample["resps"][0][0] if sample["resps"] else None,
+        **(uq["scores"] or {}),
+    }
