@@ -146,14 +146,14 @@ def load(
     device: str = "auto",
     *,
     k_cache: Literal["f32", "f16", "bf16"] | None = None,
-    v_cache: Literal["f32", "f16", "bf16"] | None = None,
+    v_cache: Literal["f32", "f16", "bf16", "q8"] | None = None,
     threads: int = 0,
     weights: Literal["file", "q8"] = "file",
     gamma: Sequence[float] | None = None,
     template_args: Mapping[str, Any] | None = None,
     speculate: Literal["auto", "off"] | int = "auto",
 ) -> Model:
-    """Loads a model: a folder in Hugging Face layout, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
+    """Loads a model: a folder in Hugging Face layout, a GGUF file, a name on the hub (`org/name` or `org/name@revision`), or `"abacus"`,
     the small model inside the package. A model that is not in the hub's cache is downloaded by `huggingface_hub`, which
     `pip install uqac[hub]` installs.
 

@@ -62,6 +62,21 @@ fn the_calibrated_method_is_calibrated_and_the_best() {
 }
 
 #[test]
+fn a_method_without_a_single_score_has_a_row_that_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    spec(20).write(folder.path());
+    let manifest = folder.path().join("manifest.json");
+    let mut run: Value = serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
+    run["options"]["methods"] = json!(["uqac", "p-true"]);
+    std::fs::write(&manifest, run.to_string()).unwrap();
+    let output = uqac(&[folder.path().to_str().unwrap(), "--format", "markdown"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let row = text.lines().find(|line| line.starts_with("| P(True)")).unwrap_or_else(|| panic!("{text}"));
+    assert!(row.starts_with("| P(True) | 0 | —"), "{row}");
+    assert!(text.contains("P(True): 0 of 20 items have a score"), "{text}");
+}
+
+#[test]
 fn nothing_is_dropped_in_silence() {
     let folder = tempfile::tempdir().unwrap();
     spec(300).write(folder.path());

@@ -1,7 +1,7 @@
 //! Runs of items in, an [`Analysis`] out.
 
 use super::load::Run;
-use super::methods::TASK_IDENTITY;
+use super::methods::{self, TASK_IDENTITY};
 use super::*;
 use crate::eval::metrics::balanced::MeanSd;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,12 +45,15 @@ fn benchmark(task: &str) -> &str {
     task.split(':').next().unwrap_or_default()
 }
 
-/// Every method that any item has a score of.
+/// Every method that a run had or any item has a score of.
 fn methods_of(runs: &[Run]) -> Vec<Method> {
     let items = || runs.iter().flat_map(|run| run.items.values());
-    let keys: BTreeSet<&str> = items()
+    let mut keys: BTreeSet<&str> = items()
         .flat_map(|item| item.uq.scores.iter().filter(|(_, score)| score.is_some()).map(|(key, _)| key.as_str()))
         .collect();
+    runs.iter().flat_map(|run| methods::of_run(&run.manifest)).for_each(|key| {
+        keys.insert(key);
+    });
     let mut methods: Vec<Method> =
         keys.iter().map(|key| Method::among(key, &keys, items().filter_map(|item| item.score(key)))).collect();
     methods.sort_by(|a, b| a.rank().cmp(&b.rank()));

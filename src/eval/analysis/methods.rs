@@ -4,6 +4,7 @@ use crate::eval::run::methods::METHODS;
 pub use crate::uq::scores::Group;
 use crate::uq::scores::as_shown;
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// A method, as reports name it.
@@ -35,6 +36,15 @@ const LOGARITHMS: [(&str, &str); 5] = [
     ("p_sim", "sim_logprob"),
     ("p", "p_logprob"),
 ];
+
+/// Keys of the scores of the methods with passes of their own that a run had.
+pub fn of_run(manifest: &Value) -> impl Iterator<Item = &'static str> + use<'_> {
+    let listed = manifest["options"]["methods"].as_array().into_iter().flatten();
+    listed.filter_map(Value::as_str).flat_map(|key| {
+        let methods = METHODS.iter().filter(move |method| method.key == key);
+        methods.flat_map(|method| method.scores).map(|score| score.key)
+    })
+}
 
 /// All scores, in the order in which reports show them.
 fn known() -> impl Iterator<Item = Method> {

@@ -9,7 +9,7 @@ use super::format::Format::{
 };
 use crate::eval::analysis::controls::{Control, ControlMethod};
 use crate::eval::analysis::early::{EarlyPoint, EarlyStopping};
-use crate::eval::analysis::methods::TASK_IDENTITY;
+use crate::eval::analysis::methods::{self, TASK_IDENTITY};
 use crate::eval::analysis::{Analysis, Method, RunAnalysis, Stage, SweepSetting, TaskAnalysis, Votes};
 use crate::eval::metrics::Metric;
 use crate::eval::metrics::balanced::MeanSd;
@@ -20,7 +20,8 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
     let mut tables = Vec::new();
     for run in &analysis.runs {
         let scope = |task| {
-            let (ece, facts, rows) = (run.ece().key(), Facts::of_task(task), analysis.rows_of(task));
+            let (ece, mut facts, rows) = (run.ece().key(), Facts::of_task(task), analysis.rows_of(task));
+            silent(run, task).for_each(|key| facts.add_silent(key));
             Scope { analysis, run, task, ece, facts, rows }
         };
         let scopes: Vec<Scope> = run.benchmarks().map(scope).collect();
@@ -60,6 +61,11 @@ pub fn brief(analysis: &Analysis) -> Table {
     let rows = analysis.runs.iter().flat_map(RunAnalysis::benchmarks).map(|task| (task.task.clone(), task));
     let notes = vec!["From the fourth column on: AUROC over the items with an answer; Length is a control.".to_owned()];
     table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
+}
+
+/// Scores that the run asked for and no item of the task has.
+fn silent<'a>(run: &'a RunAnalysis, task: &'a TaskAnalysis) -> impl Iterator<Item = &'static str> + use<'a> {
+    methods::of_run(&run.manifest).filter(|key| task.method(key).is_none())
 }
 
 /// A benchmark of a run with its facts.
@@ -134,7 +140,11 @@ impl<'a> Scope<'a> {
             let names: Vec<&str> = same.iter().map(|method| method.name.as_str()).collect();
             format!("Same ranking as {}: {}.", method.name, names.join("; "))
         });
-        notes.into_iter().flatten().chain(shared).collect()
+        let silent = silent(run, task).map(|key| {
+            let (name, graded) = (self.analysis.name_of(key), task.summary.graded);
+            format!("{name}: 0 of {graded} items have a score; a reply that cannot be read gives none.")
+        });
+        notes.into_iter().flatten().chain(silent).chain(shared).collect()
     }
 
     /// Methods on the same items as one of them, and the differences to it.

@@ -82,6 +82,11 @@ impl<'a> Facts<'a> {
         self.0.iter().find(is).map_or_else(Number::default, |fact| fact.number)
     }
 
+    /// Those of a method that has no score of any item.
+    pub fn add_silent(&mut self, method: &'a str) {
+        self.add(("answered", "", method), 0, [("auroc", None::<f64>)]);
+    }
+
     /// All facts of a task.
     pub fn of_task(task: &'a TaskAnalysis) -> Facts<'a> {
         let mut facts = Facts::of_summary(&task.summary);
