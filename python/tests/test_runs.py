@@ -52,3 +52,10 @@ def test_pandas_is_optional(run, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install uqac\[pandas\]"):
         run.to_pandas()
+
+
+def test_the_model_is_evaluated_as_it_was_loaded(tmp_path):
+    model = uqac.load("abacus", device="cpu", k_cache="f16", weights="q8", gamma=[0.5], template_args={"unused": False})
+    found = uqac.evaluate(model, "abacus", tmp_path, limit=1, progress=False).manifest["model"]
+    assert (found["k_cache"], found["gamma"], found["template_arguments"]) == ("f16", [0.5], {"unused": False})
+    assert "q8" in json.dumps(found)

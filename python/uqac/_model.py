@@ -175,7 +175,7 @@ def load(
     if template_args is not None:
         options["template_args"] = dict(template_args)
     native, events = _uqac.Model.load(str(model), json.dumps(options))
-    return Model(native, json.loads(_only(events)))
+    return Model(native, json.loads(_only(events)), options)
 
 
 def _download(repository: str, revision: str, error: str) -> None:
@@ -191,8 +191,9 @@ def _download(repository: str, revision: str, error: str) -> None:
 class Model:
     """A loaded model. Calls from several threads run one after the other."""
 
-    def __init__(self, native: _uqac.Model, info: dict[str, Any]) -> None:
+    def __init__(self, native: _uqac.Model, info: dict[str, Any], options: dict[str, Any]) -> None:
         self._native = native
+        self._options = options
         #: How it runs: name, folder, architecture, context, device, k_cache, v_cache, ...
         self.info = info
 

@@ -63,8 +63,8 @@ def evaluate(
     wide_trace: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Evaluates a model as `uqac eval` does, into the folder `output` (or a new temporary one), and returns the run. The same call
-    resumes an interrupted run.
+    """Evaluates a model as `uqac eval` does, in a process of its own that loads it as `model` was loaded, into the folder `output`
+    (or a new temporary one), and returns the run. The same call resumes an interrupted run.
 
     `tasks` are names or files of JSON lines. `scores` are own scores by name: functions of a response's Trace (with heads and
     layers), higher for more confident; their values are stored in the folder, so that `uqac report` shows them. They need a
@@ -75,10 +75,11 @@ def evaluate(
     if scores and not isinstance(model, Model):
         raise ValueError("scores: own scores need a loaded model, uqac.load(...)")
     folder = Path(output if output is not None else tempfile.mkdtemp(prefix="uqac-"))
-    info = model.info if isinstance(model, Model) else {"name": model, "device": "auto"}
+    loaded = model._options if isinstance(model, Model) else {}
     flags: dict[str, Any] = {
-        "--model": info["name"],
-        "--device": info["device"].split(" ")[0],
+        "--model": model.info["name"] if isinstance(model, Model) else model,
+        "--device": model.info["device"].split(" ")[0] if isinstance(model, Model) else None,
+        **{f"--{name.replace('_', '-')}": loaded.get(name) for name in ("k_cache", "v_cache", "threads", "weights", "speculate")},
         "--tasks": tasks if isinstance(tasks, str) else ",".join(tasks),
         "--output": folder,
         "--limit": limit,
@@ -90,6 +91,12 @@ def evaluate(
         "--shots": shots,
     }
     arguments = [text for flag, value in flags.items() if value is not None for text in (flag, str(value))]
+    for name, value in loaded.get("template_args", {}).items():
+        arguments += ["--template-arg", f"{name}={json.dumps(value)}"]
+    if "gamma" in loaded:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "gamma.json").write_text(json.dumps(loaded["gamma"]))
+        arguments += ["--gamma", str(folder / "gamma.json")]
     arguments += (["--trace", "wide"] if wide_trace else []) + ([] if progress else ["--quiet"])
     script = "import sys; from uqac._cli import main; sys.argv[0] = 'uqac'; sys.exit(main())"
     # its own process: Ctrl-C ends it, and the run can be resumed

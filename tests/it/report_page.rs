@@ -404,6 +404,27 @@ fn the_script_can_be_parsed() {
     assert!(node.status.success(), "{}", String::from_utf8_lossy(&node.stderr));
 }
 
+/// Where node is installed: eight alternatives are shown and the others folded, and scores are a table.
+#[test]
+fn alternatives_are_folded_and_scores_are_a_table() {
+    const STUB: &str = r#"
+        const HEAD = { methods: [["p", "P"], ["q", "Q"]], runs: [{ model: "m", task: "t" }] }, number = String;
+        const make = (tag, name, ...children) => ({ tag, children, append: (...more) => children.push(...more), setAttribute() {} });"#;
+    const ASK: &str = r#"
+        const ensemble = Array.from({ length: 11 }, (_, i) => [0, "b", 11 - i]);
+        const item = { run: 0, id: 1, tokens: ["a"], ensemble, scores: [0.5, undefined] };
+        const count = (element) => (element.tag === "tr") + (element.children ?? []).reduce((sum, child) => sum + count(child), 0);
+        const [shown, folded] = drawAlternatives(item).children;
+        console.log(count(shown), folded.tag, folded.children[0].children[0], count(folded), count(drawScores(item)));"#;
+    let script = [STUB, include_str!("../../src/report/html/view.js"), ASK].concat();
+    let Ok(node) = Command::new("node").arg("--eval").arg(script).output() else {
+        println!("SKIPPED: node is not installed");
+        return;
+    };
+    let said = String::from_utf8_lossy(&node.stdout);
+    assert_eq!(said, "9 details 3 more 4 2\n", "rows with their heads: {}", String::from_utf8_lossy(&node.stderr));
+}
+
 /// Leaves a page in `target/tmp`, to be looked at.
 #[test]
 fn a_page_is_a_file() {
