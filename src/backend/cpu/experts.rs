@@ -41,7 +41,7 @@ impl CpuBackend {
         self.mix(l, spec, logits, &beside.expert_scales);
         let mut h = std::mem::take(&mut self.pass.h);
         self.norm_heads(&mut h, width, Some(&beside.post_expert_norm));
-        h.iter_mut().zip(dense).for_each(|(h, dense)| *h = dense + *h);
+        h.iter_mut().zip(dense).for_each(|(h, dense)| *h += dense);
         self.pass.h = h;
     }
 
