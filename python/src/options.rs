@@ -38,7 +38,6 @@ impl Default for Load {
 
 impl Load {
     pub fn engine(&self) -> PyResult<EngineOptions> {
-        let cache = |name, text: &Option<String>| text.as_deref().map(|text| parsed(name, text)).transpose();
         let gamma = |values: &Vec<f64>| {
             let expected = format!("gamma: expected at most {} numbers from 0 to 1", Gamma::MAX_NEAREST);
             Gamma::new(values).ok_or_else(|| PyValueError::new_err(expected))
@@ -46,8 +45,8 @@ impl Load {
         Ok(EngineOptions {
             device: parsed("device", &self.device)?,
             threads: self.threads,
-            k_cache: cache("k_cache", &self.k_cache)?,
-            v_cache: cache("v_cache", &self.v_cache)?,
+            k_cache: self.k_cache.as_deref().map(|text| parsed("k_cache", text)).transpose()?,
+            v_cache: self.v_cache.as_deref().map(|text| parsed("v_cache", text)).transpose()?,
             weights: parsed("weights", &self.weights)?,
             speculate: parsed("speculate", &self.speculate)?,
             gamma: self.gamma.as_ref().map_or(Ok(Gamma::PUBLISHED), gamma)?,
