@@ -41,7 +41,7 @@ impl Progress {
 
     fn at_once(total: Option<u64>, at_once: usize) -> Progress {
         let template = match total {
-            Some(_) => "{bar:32} {pos}/{len} items{msg}, {elapsed}",
+            Some(_) => "{bar:16} {pos}/{len} items{msg}, {elapsed}",
             None => "{spinner} {pos} items{msg}, {elapsed}",
         };
         let bar = bar(total, template);
@@ -61,12 +61,12 @@ impl Progress {
         self.bar.inc(1);
         self.skipped += u64::from(skipped);
         if !self.bar.is_hidden() {
-            self.bar.set_message(status(self) + &self.left());
+            self.bar.set_message(self.left() + &status(self));
         } else if self.last.elapsed() >= INTERVAL {
             self.last = Instant::now();
             let of = self.bar.length().map_or(String::new(), |total| format!("/{total}"));
             let (done, seconds) = (self.bar.position(), self.seconds());
-            note(&format!("{done}{of} items{}{}, {seconds:.0} s", status(self), self.left()));
+            note(&format!("{done}{of} items{}{}, {seconds:.0} s", self.left(), status(self)));
         }
     }
 
