@@ -1,7 +1,7 @@
 //! `uqac calibrate`: from graded runs to a confidence that is a probability.
 
 use super::error::CliError;
-use super::options::load;
+use super::options::{load, locate};
 use super::progress::work;
 use super::{note, print};
 use crate::backend::DeviceChoice;
@@ -10,7 +10,6 @@ use crate::eval::analysis::{calibrate::calibrate, share};
 use crate::eval::assess::fingerprint;
 use crate::eval::calibration::Calibration;
 use crate::eval::metrics::risk::RiskControl;
-use crate::model::hub::locate_model;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,7 +80,7 @@ pub fn run(args: &CalibrateArgs) -> Result<ExitCode, CliError> {
 
 /// Shows or removes what there is for a model.
 fn manage(model: &str, args: &CalibrateArgs) -> Result<ExitCode, CliError> {
-    let folder = locate_model(model)?;
+    let folder = locate(model)?;
     let known =
         fingerprint(&folder, &load(&folder, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() })?)?;
     if args.remove.is_some() {

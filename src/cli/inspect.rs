@@ -1,14 +1,13 @@
 //! `uqac inspect`: a model's spec, weights, tokenizer and memory.
 
 use super::error::CliError;
-use super::options::load;
+use super::options::{load, locate};
 use super::{note, print};
 use crate::engine::EngineOptions;
 use crate::engine::{Engine, SELECTED_HEADS};
 use crate::model::ModelSpec;
 use crate::model::chat::Message;
 use crate::model::config::{Activation, DeltaNetSpec, ExpertSpec, LayerSpec, Norms, QkNorm, RopeScaling, RopeSpec};
-use crate::model::hub::locate_model;
 use crate::report::term::colour::{Style, TermStyle};
 use crate::report::term::layout::TextTable;
 use crate::report::term::sanitize::{quoted, visible};
@@ -40,7 +39,7 @@ pub struct InspectArgs {
 }
 
 pub fn run(args: &InspectArgs) -> Result<ExitCode, CliError> {
-    let folder = locate_model(&args.model)?;
+    let folder = locate(&args.model)?;
     let engine = load(&folder, args.engine)?;
     let longest = engine.spec().max_position_embeddings;
     let context = args.context.map_or(longest.min(4096), |n| n as usize);

@@ -62,7 +62,7 @@ impl ModelArgs {
 
     /// The folder of the named model.
     pub fn folder(&self) -> Result<PathBuf, CliError> {
-        Ok(locate_model(&self.named().ok_or(CliError::NoModel)?)?)
+        locate(&self.named().ok_or(CliError::NoModel)?)
     }
 
     /// The named model, or else the built-in one, and its folder.
@@ -71,7 +71,7 @@ impl ModelArgs {
             note("note: no --model given; using abacus (2.5 million parameters, arithmetic word problems)");
             demo::NAME.to_owned()
         });
-        let folder = locate_model(&name)?;
+        let folder = locate(&name)?;
         Ok((name, folder))
     }
 
@@ -87,6 +87,11 @@ impl ModelArgs {
         engine.set_template_arguments(self.template_arg.iter().cloned().collect());
         Ok(engine)
     }
+}
+
+/// The folder of a model; a GGUF file takes a while the first time.
+pub fn locate(name: &str) -> Result<PathBuf, CliError> {
+    Ok(progress::work("unpacking the GGUF file into the cache", || locate_model(name))?)
 }
 
 /// Loads a model, with its progress and notes.
