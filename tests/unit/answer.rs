@@ -104,7 +104,7 @@ const NUMBERS: &[(AnswerForm, &str)] = &[
     (AsNumber, r"$⟦2\frac{1}{2}⟧$"),
     (AsNumber, r"$⟦-\frac{3}{4}⟧$"),
     (AsNumber, r"$x\times⟦\frac12⟧$"),
-    (AsNumber, "at ⟦3:30⟧ pm"),
+    (AsNumber, "at ⟦3:30 pm⟧"),
     (AsNumber, "on ⟦05/01/2021⟧"),
     (AsNumber, "⟦1e5⟧ cells"),
     (AsNumber, "⟦6.02e-23⟧"),

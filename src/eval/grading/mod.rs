@@ -23,11 +23,13 @@ mod text;
 mod vocabulary;
 mod words;
 
+use std::borrow::Cow;
 use vocabulary::half_of_day;
 
 /// Whether `answer`, as extracted from a response, equals `target`.
 #[must_use]
 pub fn correct(answer: &str, target: &str, grader: Grader) -> bool {
+    let (answer, target) = (&*ascii_digits(answer), &*ascii_digits(target));
     match grader {
         Grader::Number | Grader::Math if half_days_differ(answer, target) => false,
         Grader::Number => number::equal(answer, target),
@@ -47,6 +49,7 @@ fn half_days_differ(answer: &str, target: &str) -> bool {
 /// Answers that are equal only in a wider sense ([`correct`] takes `50\%` for 0.5) differ.
 #[must_use]
 pub fn normal_form(answer: &str, grader: Grader) -> String {
+    let answer = &*ascii_digits(answer);
     let form = match grader {
         Grader::Number => number::normal_form(answer),
         Grader::Math => math::normal_form(answer),
@@ -57,6 +60,21 @@ pub fn normal_form(answer: &str, grader: Grader) -> String {
         Some(half) => format!("{form} {half}"),
         None => form,
     }
+}
+
+/// The digits of other scripts as ours.
+fn ascii_digits(text: &str) -> Cow<'_, str> {
+    match text.is_ascii() {
+        true => Cow::Borrowed(text),
+        false => Cow::Owned(text.chars().map(ascii_digit).collect()),
+    }
+}
+
+/// The digit of another script as ours.
+fn ascii_digit(c: char) -> char {
+    const ZEROS: [u32; 6] = [0x660, 0x6f0, 0x966, 0x9e6, 0xe50, 0xff10];
+    let digit = ZEROS.iter().filter_map(|zero| u32::from(c).checked_sub(*zero)).find(|digit| *digit < 10);
+    digit.and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
 }
 
 /// Whether the target's words follow each other in the answer.

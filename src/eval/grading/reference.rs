@@ -15,15 +15,8 @@ pub(super) fn gsm8k(response: &str, target: &str) -> Option<bool> {
 fn float(text: &str) -> Option<f64> {
     let text = text.strip_prefix(['$', '£', '€', '¥']).unwrap_or(text);
     let (text, divisor) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
-    let text: String = text.replace(',', "").trim_matches(is_space).chars().map(ascii_digit).collect();
+    let text: String = text.replace(',', "").trim_matches(is_space).chars().map(super::ascii_digit).collect();
     text.parse::<f64>().ok().map(|value| value / divisor)
-}
-
-/// The digit of another script as ours.
-fn ascii_digit(c: char) -> char {
-    const ZEROS: [u32; 6] = [0x660, 0x6f0, 0x966, 0x9e6, 0xe50, 0xff10];
-    let digit = ZEROS.iter().filter_map(|zero| u32::from(c).checked_sub(*zero)).find(|digit| *digit < 10);
-    digit.and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
 }
 
 /// The boxes' contents, but for case and one pair of parentheses.

@@ -106,7 +106,7 @@ fn number_end(text: &str, start: usize) -> (usize, bool) {
         return (end, false);
     }
     let end = joined_end(text, end);
-    (scale_end(text, power_end(text, exponent_end(text, end))), false)
+    (half_of_day_end(text, scale_end(text, power_end(text, exponent_end(text, end)))), false)
 }
 
 /// End of an integer: digits, then groups of exactly three after thousands separators.
@@ -224,6 +224,13 @@ fn scale_end(text: &str, at: usize) -> usize {
         pattern(&format!(r"^(?: {word}\b|\s*\\text\{{\s*{word}\s*\}})"))
     });
     prefix_end(&WORD, text, at).unwrap_or(at)
+}
+
+/// End of the `PM` or `\text{ p.m.}` of a time that ends at `at`; else `at`.
+fn half_of_day_end(text: &str, at: usize) -> usize {
+    static HALF: LazyLock<Regex> =
+        LazyLock::new(|| pattern(r"^(?: ?(?i:[ap]m\b|[ap]\.m\.)| ?\\text\{ ?(?i:[ap]m|[ap]\.m\.) ?\})"));
+    prefix_end(&HALF, text, at).unwrap_or(at)
 }
 
 /// Where the number starts with its sign: `-5`, `$-5` and `-$5`, not before `floor` (the end of the number before).
