@@ -41,6 +41,8 @@ const IGNORED: [&str; 12] = [
 fn is_off(name: &str, value: &Value) -> bool {
     match name {
         _ if value.is_null() => true,
+        // a schema that takes any JSON
+        "guided_json" => false,
         "response_format" => value["type"] == "text",
         "repetition_penalty" | "length_penalty" => value.as_f64() == Some(1.0),
         "add_generation_prompt" | "skip_special_tokens" | "spaces_between_special_tokens" => *value == json!(true),
@@ -424,6 +426,7 @@ mod tests {
             (json!({"min_tokens": 5}), "min_tokens", 400),
             (json!({"stop_token_ids": [7]}), "stop_token_ids", 400),
             (json!({"guided_json": {"type": "object"}}), "guided_json", 400),
+            (json!({"guided_json": {}}), "guided_json", 400),
             (json!({"grammar": "root ::= x"}), "grammar", 400),
             (json!({"continue_final_message": true}), "continue_final_message", 400),
             (json!({"some_new_field": 1}), "some_new_field", 400),
