@@ -22,7 +22,7 @@ use std::time::Instant;
 #[derive(Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct ModelArgs {
-    /// Model folder, name of a downloaded Hugging Face model, or abacus, the built-in model [default: $UQAC_MODEL; for ask,
+    /// Model folder, GGUF file, name of a downloaded Hugging Face model, or abacus, the built-in model [default: $UQAC_MODEL; for ask,
     /// eval and serve otherwise abacus]
     #[arg(short, long, value_name = "FOLDER|NAME")]
     model: Option<String>,
