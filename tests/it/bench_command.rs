@@ -70,17 +70,19 @@ fn every_stage_is_measured() {
 
 #[test]
 fn random_weights_have_the_published_shape() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_uqac"))
-        .args(["bench", "--random-weights", "qwen2.5-7b/small", "--device", "cpu", "--buffer", "1", "--rounds", "1"])
-        .args(["--prompt-tokens", "8", "--gen-tokens", "6", "--variants", "1", "--samples", "1"])
-        .env("TMPDIR", folder.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let table = text(&output.stdout);
-    assert!(STAGES.iter().all(|stage| table.contains(stage)), "{table}");
-    assert!(folder.path().join("uqac-random-weights/qwen2.5-7b-small/config.json").is_file());
+    for shape in ["qwen2.5-7b", "qwen3-30b-a3b", "qwen3.5-0.8b"] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_uqac"))
+            .args(["bench", "--random-weights", &format!("{shape}/small"), "--device", "cpu", "--buffer", "1"])
+            .args(["--rounds", "1", "--prompt-tokens", "8", "--gen-tokens", "6", "--variants", "1", "--samples", "1"])
+            .env("TMPDIR", folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{shape}: {}", text(&output.stderr));
+        let table = text(&output.stdout);
+        assert!(STAGES.iter().all(|stage| table.contains(stage)), "{shape}: {table}");
+        assert!(folder.path().join(format!("uqac-random-weights/{shape}-small/config.json")).is_file());
+    }
 }
 
 #[test]
