@@ -12,6 +12,11 @@ fn model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut config = tiny::config();
     config["head_dim"] = json!(16);
+    config["architectures"] = json!(["Qwen3MoeForCausalLM"]);
+    for (setting, n) in [("num_experts", 4), ("num_experts_per_tok", 2), ("moe_intermediate_size", 16)] {
+        config[setting] = json!(n);
+    }
+    config["decoder_sparse_step"] = json!(2); // a dense layer, too
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     tiny::write_weights(folder.path(), &config, |_, _| ());
     tiny::write_tokenizer(folder.path());

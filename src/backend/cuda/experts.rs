@@ -1,80 +1,17 @@
 //! The feed-forward network of a layer with experts: `experts.cu`.
 
 use super::CudaBackend;
-use super::abi::{ChooseExperts, ExpertDown, ExpertGated, ExpertView, Norm, RmsNorm};
-use super::context::Device;
+use super::abi::{ChooseExperts, ExpertDown, ExpertGated, Norm, RmsNorm};
 use super::error::CudaError;
 use super::gemm::{Job, Product};
-use super::kernel_set::MAX_ROWS;
-use super::launch::{Int, Kernel};
-use super::loader::KernelFiles;
-use super::memory::{Buffer, DevicePtr};
-use super::weights::{DeviceLayer, Matrix};
-use crate::model::ModelSpec;
-use crate::model::config::{Activation, ExpertSpec};
-use crate::model::weights::{DType, Expert};
+use super::launch::Int;
+use super::memory::DevicePtr;
+use super::scratch::ExpertScratch;
+use super::weights::Matrix;
+use crate::model::config::Activation;
 
 /// Outputs of a block of the products.
 const OUTS: usize = 8;
-
-pub struct ExpertKernels {
-    pub choose: Kernel<ChooseExperts>,
-    pub gated: Kernel<ExpertGated>,
-    pub down: Kernel<ExpertDown>,
-}
-
-impl ExpertKernels {
-    /// For experts of this type of weights.
-    pub fn load(files: &KernelFiles, w: DType) -> Result<ExpertKernels, CudaError> {
-        Ok(ExpertKernels {
-            choose: files.get("experts", "choose_experts")?,
-            gated: files.get("experts", &format!("expert_gated_{}", w.name()))?,
-            down: files.get("experts", &format!("expert_down_{}", w.name()))?,
-        })
-    }
-}
-
-/// Buffers of a pass; N = [`MAX_ROWS`]. Empty without experts.
-pub struct ExpertScratch {
-    /// `[N, num_experts]`
-    logits: Buffer<f32>,
-    /// `[N, num_experts_per_tok]`, both
-    ids: Buffer<i32>,
-    shares: Buffer<f32>,
-    /// act(gate) ⊙ up of every choice: `[N, num_experts_per_tok, moe_intermediate_size]`
-    inner: Buffer<f32>,
-}
-
-impl ExpertScratch {
-    pub fn new(device: &Device, spec: &ModelSpec) -> Result<ExpertScratch, CudaError> {
-        let size = |size: fn(&ExpertSpec) -> usize| MAX_ROWS * spec.experts.as_ref().map_or(0, size);
-        Ok(ExpertScratch {
-            logits: device.scratch("experts' logits", size(|e| e.num_experts))?,
-            ids: device.scratch("chosen experts", size(|e| e.num_experts_per_tok))?,
-            shares: device.scratch("chosen experts", size(|e| e.num_experts_per_tok))?,
-            inner: device.scratch("experts' gates", size(|e| e.num_experts_per_tok * e.moe_intermediate_size))?,
-        })
-    }
-
-    /// Size in bytes.
-    pub fn bytes(&self) -> usize {
-        self.logits.bytes() + self.ids.bytes() + self.shares.bytes() + self.inner.bytes()
-    }
-}
-
-/// The experts of a layer, for the kernels; none of a layer that has no choice.
-pub fn views(device: &Device, layer: &DeviceLayer) -> Result<Buffer<ExpertView>, CudaError> {
-    let view = |Expert { gate, up, down }: &Expert<Matrix>| ExpertView {
-        gate: gate.ptr(),
-        gate_scales: gate.scales(),
-        up: up.ptr(),
-        up_scales: up.scales(),
-        down: down.ptr(),
-        down_scales: down.scales(),
-    };
-    let experts = layer.experts.iter().filter(|_| layer.router.is_some());
-    device.upload("experts", &experts.map(view).collect::<Vec<_>>())
-}
 
 impl CudaBackend {
     /// x += Σ_e g_e expert_e(norm(x)), every row; the router is multiplied in f32 arithmetic in passes of any width.

@@ -1,13 +1,12 @@
 //! The kernels of a model, and their limits.
 
 use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, Cosines, Embed, Gemm, GemmHopper,
-    Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum, NarrowWeights, RmsNorm,
-    RmsNormF16, RopeCache, RoundRows, SplitRows,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, Cosines, Embed,
+    ExpertDown, ExpertGated, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial,
+    LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
-use super::experts::ExpertKernels;
 use super::launch::Kernel;
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
@@ -150,6 +149,13 @@ pub struct HeadKernels {
     pub partial: Kernel<HeadPartial>,
     pub mass: Kernel<HeadMass>,
     pub finish: Kernel<HeadFinish>,
+}
+
+/// `experts.cu`, in the order of their launches.
+pub struct ExpertKernels {
+    pub choose: Kernel<ChooseExperts>,
+    pub gated: Kernel<ExpertGated>,
+    pub down: Kernel<ExpertDown>,
 }
 
 /// Products with weights of one type.
@@ -327,6 +333,17 @@ impl ManyKernels {
         };
         let split = files.get("gemv_wide", "split_rows")?;
         Ok(Some(ManyKernels { split, gemv: [gemv("")?, gemv("_gated")?] }))
+    }
+}
+
+impl ExpertKernels {
+    /// For experts of this type of weights.
+    pub fn load(files: &KernelFiles, w: DType) -> Result<ExpertKernels, CudaError> {
+        Ok(ExpertKernels {
+            choose: files.get("experts", "choose_experts")?,
+            gated: files.get("experts", &format!("expert_gated_{}", w.name()))?,
+            down: files.get("experts", &format!("expert_down_{}", w.name()))?,
+        })
     }
 }
 

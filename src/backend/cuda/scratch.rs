@@ -4,10 +4,10 @@
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
 use super::error::CudaError;
-use super::experts::ExpertScratch;
 use super::kernel_set::{MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
 use super::memory::{Buffer, DevicePtr};
 use crate::model::ModelSpec;
+use crate::model::config::ExpertSpec;
 
 /// Buffers of a pass; widths in [`ModelSpec`]'s terms, N = [`MAX_ROWS`].
 pub struct Scratch {
@@ -91,6 +91,34 @@ impl Scratch {
         let pass = self.rows.bytes() + self.parts.bytes() + self.rounded.bytes();
         let others = pass + self.heads.bytes() + self.experts.bytes();
         floats.iter().sum::<usize>() + others
+    }
+}
+
+/// Buffers of a mixture of experts, empty without; N = [`MAX_ROWS`].
+pub struct ExpertScratch {
+    /// `[N, num_experts]`
+    pub logits: Buffer<f32>,
+    /// `[N, num_experts_per_tok]`, both
+    pub ids: Buffer<i32>,
+    pub shares: Buffer<f32>,
+    /// act(gate) ⊙ up of every choice: `[N, num_experts_per_tok, moe_intermediate_size]`
+    pub inner: Buffer<f32>,
+}
+
+impl ExpertScratch {
+    pub fn new(device: &Device, spec: &ModelSpec) -> Result<ExpertScratch, CudaError> {
+        let size = |size: fn(&ExpertSpec) -> usize| MAX_ROWS * spec.experts.as_ref().map_or(0, size);
+        Ok(ExpertScratch {
+            logits: device.scratch("experts' logits", size(|e| e.num_experts))?,
+            ids: device.scratch("chosen experts", size(|e| e.num_experts_per_tok))?,
+            shares: device.scratch("chosen experts", size(|e| e.num_experts_per_tok))?,
+            inner: device.scratch("experts' gates", size(|e| e.num_experts_per_tok * e.moe_intermediate_size))?,
+        })
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.logits.bytes() + self.ids.bytes() + self.shares.bytes() + self.inner.bytes()
     }
 }
 

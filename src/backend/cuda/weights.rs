@@ -5,7 +5,6 @@
 use super::abi::{ExpertView, NarrowWeights, Stored};
 use super::context::Device;
 use super::error::{Context, CudaError};
-use super::experts;
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::config::LayerSpec;
@@ -95,7 +94,7 @@ impl DeviceWeights {
         let residual = spec.residual_multiplier;
         let layers: Vec<DeviceLayer> =
             weights.layers.iter().map(|layer| uploader.layer(layer, residual)).collect::<Result<_, _>>()?;
-        let experts = layers.iter().map(|layer| experts::views(device, layer)).collect::<Result<_, _>>()?;
+        let experts = layers.iter().map(|layer| expert_views(device, layer)).collect::<Result<_, _>>()?;
         let tied = weights.head.name == weights.embedding.name;
         let mut head = (!tied).then(|| uploader.matrix(&weights.head)).transpose()?;
         if spec.logits_scaling != 1.0 {
@@ -111,6 +110,20 @@ impl DeviceWeights {
     pub fn head(&self) -> &Matrix {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
+}
+
+/// The experts of a layer, for the kernels; none of a layer that has no choice.
+fn expert_views(device: &Device, layer: &DeviceLayer) -> Result<Buffer<ExpertView>, CudaError> {
+    let view = |Expert { gate, up, down }: &Expert<Matrix>| ExpertView {
+        gate: gate.ptr(),
+        gate_scales: gate.scales(),
+        up: up.ptr(),
+        up_scales: up.scales(),
+        down: down.ptr(),
+        down_scales: down.scales(),
+    };
+    let experts = layer.experts.iter().filter(|_| layer.router.is_some());
+    device.upload("experts", &experts.map(view).collect::<Vec<_>>())
 }
 
 /// [`DeviceWeights::hidden_scale`] for the weights of a norm.
