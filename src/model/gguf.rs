@@ -56,7 +56,9 @@ fn damaged<T>(what: impl Into<String>) -> Result<T, Fault> {
 struct Family {
     /// `general.architecture`
     name: &'static str,
+    /// `architectures[0]` and `model_type` of its repository.
     architecture: &'static str,
+    model_type: &'static str,
     /// Whether rows of queries and keys interleave the two halves of a rotation.
     interleaved: bool,
     /// Whether 1 is added to norm weights.
@@ -70,21 +72,29 @@ struct Family {
 const LLAMA: Family = Family {
     name: "llama",
     architecture: "LlamaForCausalLM",
+    model_type: "llama",
     interleaved: true,
     norms_plus_one: false,
     ffn_norm: "post_attention_layernorm",
     wide_query_layers: None,
 };
-const GEMMA: Family =
-    Family { name: "gemma", architecture: "GemmaForCausalLM", interleaved: false, norms_plus_one: true, ..LLAMA };
+const GEMMA: Family = Family {
+    name: "gemma",
+    architecture: "GemmaForCausalLM",
+    model_type: "gemma",
+    interleaved: false,
+    norms_plus_one: true,
+    ..LLAMA
+};
 const FAMILIES: [Family; 6] = [
     LLAMA,
-    Family { name: "qwen2", architecture: "Qwen2ForCausalLM", interleaved: false, ..LLAMA },
-    Family { name: "qwen3", architecture: "Qwen3ForCausalLM", interleaved: false, ..LLAMA },
+    Family { name: "qwen2", architecture: "Qwen2ForCausalLM", model_type: "qwen2", interleaved: false, ..LLAMA },
+    Family { name: "qwen3", architecture: "Qwen3ForCausalLM", model_type: "qwen3", interleaved: false, ..LLAMA },
     GEMMA,
     Family {
         name: "gemma2",
         architecture: "Gemma2ForCausalLM",
+        model_type: "gemma2",
         ffn_norm: "pre_feedforward_layernorm",
         wide_query_layers: Some(46),
         ..GEMMA
@@ -92,6 +102,7 @@ const FAMILIES: [Family; 6] = [
     Family {
         name: "gemma3",
         architecture: "Gemma3ForCausalLM",
+        model_type: "gemma3_text",
         ffn_norm: "pre_feedforward_layernorm",
         wide_query_layers: Some(62),
         ..GEMMA
@@ -215,7 +226,7 @@ fn config(container: &Container, family: &Family) -> Result<Value, Fault> {
     let has = |name: &str| container.tensors.iter().any(|tensor| tensor.name == name);
     config.extend([
         ("architectures".to_owned(), json!([family.architecture])),
-        ("model_type".to_owned(), json!(if family.name == "gemma3" { "gemma3_text" } else { family.name })),
+        ("model_type".to_owned(), json!(family.model_type)),
         ("vocab_size".to_owned(), json!(container.list("tokenizer.ggml.tokens").len())),
         ("tie_word_embeddings".to_owned(), json!(!has("output.weight"))),
         ("eos_token_id".to_owned(), json!(tokenizer::ends(container))),
