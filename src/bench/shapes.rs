@@ -77,7 +77,7 @@ impl Shape {
             "num_attention_heads": heads, "num_key_value_heads": 2, "sliding_window": 64
         });
         if self.spec.experts.is_some() {
-            (sizes["num_experts"], sizes["moe_intermediate_size"]) = (json!(16), json!(64));
+            (sizes["num_experts"], sizes["moe_intermediate_size"]) = (json!(8), json!(64));
         }
         if self.spec.delta_net.is_some() {
             (sizes["linear_num_key_heads"], sizes["linear_num_value_heads"]) = (json!(2), json!(2));
