@@ -18,10 +18,10 @@ use uqac::{Parameters, Profile};
 const CONFIGURATIONS: [(DType, ValueType, InputRounding, WeightFormat); 12] = [
     (DType::F32, ValueType::F32, InputRounding::F32, File),
     (DType::F32, ValueType::F16, InputRounding::F32, File),
-    (DType::F32, ValueType::Bf16, InputRounding::F32, File),
+    (DType::F32, ValueType::BF16, InputRounding::F32, File),
     (DType::F16, ValueType::F16, InputRounding::F32, File),
     (DType::F16, ValueType::F32, InputRounding::F32, File),
-    (DType::Bf16, ValueType::Bf16, InputRounding::F32, File),
+    (DType::Bf16, ValueType::BF16, InputRounding::F32, File),
     (DType::F32, ValueType::F16, InputRounding::TwoTerms, File),
     (DType::F16, ValueType::F16, InputRounding::TwoTerms, File),
     (DType::F32, ValueType::F16, InputRounding::OneTerm, File),

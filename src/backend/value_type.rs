@@ -1,50 +1,38 @@
 //! Types of cached values.
 
 use crate::model::weights::DType;
-use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
 /// A type of cached values. Keys have a [`DType`]: in 8 bits with such scales, Qwen 2.5 loses its chains (`benches/RESULTS.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(into = "&'static str", try_from = "String")]
 pub enum ValueType {
-    F32,
-    F16,
-    Bf16,
+    Float(DType),
     /// 8-bit integers, with an f32 scale for every position and key/value head: max |x| / 127. An element is off by at most half
     /// of it.
     Q8,
 }
 
 impl ValueType {
-    const ALL: [ValueType; 4] = [ValueType::F32, ValueType::F16, ValueType::Bf16, ValueType::Q8];
+    pub const F32: ValueType = ValueType::Float(DType::F32);
+    pub const F16: ValueType = ValueType::Float(DType::F16);
+    pub const BF16: ValueType = ValueType::Float(DType::Bf16);
 
     /// As on the command line and in results.
     pub fn name(self) -> &'static str {
-        match self {
-            ValueType::F32 => "f32",
-            ValueType::F16 => "f16",
-            ValueType::Bf16 => "bf16",
-            ValueType::Q8 => "q8",
-        }
+        self.float().map_or("q8", DType::name)
     }
 
     /// Bytes of one position of one head.
     pub fn bytes(self, head_dim: usize) -> usize {
-        match self {
-            ValueType::F32 => 4 * head_dim,
-            ValueType::F16 | ValueType::Bf16 => 2 * head_dim,
-            ValueType::Q8 => head_dim + size_of::<f32>(),
-        }
+        self.float().map_or(head_dim + size_of::<f32>(), |dtype| dtype.size() * head_dim)
     }
 
     /// The numbers of one position and head as they are read back from a cache.
     pub fn round(self, head: &mut [f32]) {
         match self {
-            ValueType::F32 => {}
-            ValueType::F16 => head.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
-            ValueType::Bf16 => head.iter_mut().for_each(|x| *x = bf16::from_f32(*x).to_f32()),
+            ValueType::Float(dtype) => head.iter_mut().for_each(|x| *x = dtype.round(*x)),
             ValueType::Q8 => {
                 let (scale, inverse) = q8_scale(head);
                 head.iter_mut().for_each(|x| *x = scale * (*x * inverse).round_ties_even());
@@ -52,23 +40,11 @@ impl ValueType {
         }
     }
 
-    /// The type of the same name; `None` where elements have scales.
+    /// `None` where elements have scales.
     pub fn float(self) -> Option<DType> {
         match self {
-            ValueType::F32 => Some(DType::F32),
-            ValueType::F16 => Some(DType::F16),
-            ValueType::Bf16 => Some(DType::Bf16),
+            ValueType::Float(dtype) => Some(dtype),
             ValueType::Q8 => None,
-        }
-    }
-}
-
-impl From<DType> for ValueType {
-    fn from(dtype: DType) -> ValueType {
-        match dtype {
-            DType::F32 => ValueType::F32,
-            DType::F16 => ValueType::F16,
-            DType::Bf16 => ValueType::Bf16,
         }
     }
 }
@@ -79,10 +55,33 @@ pub fn q8_scale(head: &[f32]) -> (f32, f32) {
     (scale, if scale > 0.0 { 1.0 / scale } else { 0.0 })
 }
 
+impl From<DType> for ValueType {
+    fn from(dtype: DType) -> ValueType {
+        ValueType::Float(dtype)
+    }
+}
+
+impl From<ValueType> for &'static str {
+    fn from(value_type: ValueType) -> &'static str {
+        value_type.name()
+    }
+}
+
 impl FromStr for ValueType {
     type Err = &'static str;
 
     fn from_str(name: &str) -> Result<ValueType, Self::Err> {
-        ValueType::ALL.into_iter().find(|t| t.name() == name).ok_or("expected f32, f16, bf16 or q8")
+        match name {
+            "q8" => Ok(ValueType::Q8),
+            _ => name.parse().map(ValueType::Float).map_err(|_| "expected f32, f16, bf16 or q8"),
+        }
+    }
+}
+
+impl TryFrom<String> for ValueType {
+    type Error = &'static str;
+
+    fn try_from(name: String) -> Result<ValueType, Self::Error> {
+        name.parse()
     }
 }

@@ -2,6 +2,7 @@
 //! has a text for every id.
 
 use super::shapes::{Shape, Tensor};
+use crate::model::weights::file_header;
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -49,12 +50,8 @@ fn write_weights(folder: &Path, tensors: &[Tensor], threads: usize) -> io::Resul
 /// A safetensors file: header length, header, the tensor's bytes.
 fn write_tensor(path: &Path, tensor: &Tensor, seed: u64) -> io::Result<()> {
     let entry = json!({"dtype": "BF16", "shape": tensor.shape, "data_offsets": [0, tensor.byte_len()]});
-    let mut header = json!({ &tensor.name: entry }).to_string();
-    // keeps the data aligned
-    header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
     let mut file = File::create(path)?;
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(header.as_bytes())?;
+    file.write_all(&file_header(Map::from_iter([(tensor.name.clone(), entry)])))?;
     let mut chunk = vec![0u16; CHUNK];
     let (mut counter, mut left) = (seed << 40, tensor.byte_len() / 2);
     while left > 0 {

@@ -96,8 +96,9 @@ impl Shape {
         let spec = &self.spec;
         let (hidden, inner) = (spec.hidden_size, spec.intermediate_size);
         // a uniform variable's deviation is its half width / √3
+        let half_width = |width: usize, gain: f32| gain * (3.0 / width as f32).sqrt();
         let product = |name: &str, rows: usize, width: usize, gain: f32| {
-            Tensor::new(&format!("{name}.weight"), vec![rows, width], 0.0, gain * (3.0 / width as f32).sqrt())
+            Tensor::new(&format!("{name}.weight"), vec![rows, width], 0.0, half_width(width, gain))
         };
         let norm_of =
             |name: &str, width| Tensor::new(&format!("{name}.weight"), vec![width], 1.0 - spec.norm_weight_offset, 0.1);
@@ -135,8 +136,8 @@ impl Shape {
                 Some(experts) => {
                     let (count, inner) = (experts.num_experts, experts.moe_intermediate_size);
                     let stack = |part: &str, rows: usize, width: usize| {
-                        let half_width = (3.0 / width as f32).sqrt();
-                        Tensor::new(&name(&format!("mlp.experts.{part}")), vec![count, rows, width], 0.0, half_width)
+                        let name = name(&format!("mlp.experts.{part}"));
+                        Tensor::new(&name, vec![count, rows, width], 0.0, half_width(width, 1.0))
                     };
                     list.push(product(&name("mlp.gate"), count, hidden, 1.0));
                     list.extend([stack("gate_up_proj", 2 * inner, hidden), stack("down_proj", hidden, inner)]);

@@ -89,9 +89,9 @@ impl ModelArgs {
     }
 }
 
-/// The folder of a model; a GGUF file takes a while the first time.
+/// The folder of a model; one that is unpacked, a GGUF file or abacus, takes a while the first time.
 pub fn locate(name: &str) -> Result<PathBuf, CliError> {
-    Ok(progress::work("unpacking the GGUF file into the cache", || locate_model(name))?)
+    Ok(progress::work("preparing the model's files", || locate_model(name))?)
 }
 
 /// Loads a model, with its progress and notes.

@@ -7,6 +7,7 @@ mod container;
 mod quants;
 mod tokenizer;
 
+use super::weights::file_header;
 use crate::{cache, units};
 use container::{Container, Tensor};
 use memmap2::Mmap;
@@ -286,11 +287,8 @@ fn weights(container: &Container, family: &Family, path: &Path) -> Result<(), Fa
         header.insert(name, json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]}));
         named.push(tensor);
     }
-    let mut header = Value::Object(header).to_string();
-    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
     let mut file = BufWriter::with_capacity(1 << 20, File::create_new(path)?);
-    file.write_all(&(header.len() as u64).to_le_bytes())?;
-    file.write_all(header.as_bytes())?;
+    file.write_all(&file_header(header))?;
     for tensor in named {
         let heads = match tensor.name.split('.').nth(2) {
             Some("attn_q") if family.interleaved => container.number(&format!("{}.attention.head_count", family.name)),

@@ -16,6 +16,7 @@ pub use layer_input::{LayerInput, LayerInputs};
 use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -346,6 +347,13 @@ impl Weights {
         }
         Ok(())
     }
+}
+
+/// The beginning of a safetensors file: the length of its header, and the header, which ends where data is aligned.
+pub fn file_header(tensors: Map<String, Value>) -> Vec<u8> {
+    let mut header = Value::Object(tensors).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    [&(header.len() as u64).to_le_bytes(), &header[..]].concat()
 }
 
 fn layer_weights(index: &TensorIndex, spec: &ModelSpec, layer: usize) -> Result<LayerWeights, ModelError> {

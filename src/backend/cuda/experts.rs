@@ -4,14 +4,12 @@ use super::CudaBackend;
 use super::abi::{ChooseExperts, ExpertDown, ExpertGated, Norm, RmsNorm};
 use super::error::CudaError;
 use super::gemm::{Job, Product};
+use super::kernel_set::EXPERT_OUTS;
 use super::launch::Int;
 use super::memory::DevicePtr;
 use super::scratch::ExpertScratch;
 use super::weights::Matrix;
 use crate::model::config::Activation;
-
-/// Outputs of a block of the products.
-const OUTS: usize = 8;
 
 impl CudaBackend {
     /// x += Σ_e g_e expert_e(norm(x)), every row; the router is multiplied in f32 arithmetic in passes of any width.
@@ -46,7 +44,7 @@ impl CudaBackend {
             activation,
             h: inner,
         };
-        self.device.launch(&kernels.gated, [moe_inner.div_ceil(OUTS), n * top_k, 1], &parameters)?;
+        self.device.launch(&kernels.gated, [moe_inner.div_ceil(EXPERT_OUTS), n * top_k, 1], &parameters)?;
         let parameters = ExpertDown {
             h: inner,
             ids,
@@ -57,6 +55,6 @@ impl CudaBackend {
             top_k: top_k.into(),
             y: x,
         };
-        self.device.launch(&kernels.down, [s.hidden_size.div_ceil(OUTS), n, 1], &parameters)
+        self.device.launch(&kernels.down, [s.hidden_size.div_ceil(EXPERT_OUTS), n, 1], &parameters)
     }
 }

@@ -73,6 +73,10 @@ pub fn hopper_grid(rows: usize, blocks: usize) -> [usize; 3] {
 /// Outputs per block of `gemv_wide.cu`; half as many gates in a gated product.
 pub const WIDE_OUTS: usize = 128;
 
+/// Outputs per block of the products of `experts.cu`, and max experts per token of its choice.
+pub const EXPERT_OUTS: usize = 8;
+pub const MAX_CHOSEN: usize = 32;
+
 /// The choice between the variants of `gemm.cu` and of `gemv_wide.cu`, which give the same bits.
 impl DeviceInfo {
     /// The faster variant for a product of `rows` rows and `outs` outputs: with large blocks one multiprocessor may get

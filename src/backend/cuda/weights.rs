@@ -5,6 +5,7 @@
 use super::abi::{ExpertView, NarrowWeights, Stored};
 use super::context::Device;
 use super::error::{Context, CudaError};
+use super::kernel_set::MAX_CHOSEN;
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::config::LayerSpec;
@@ -172,8 +173,8 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     if !common || !spec.layers.iter().enumerate().all(plain) {
         return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()));
     }
-    if let Some(top_k) = spec.experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > 32) {
-        return Err(CudaError::Unsupported(format!("{top_k} experts per token: expected at most 32")));
+    if let Some(top_k) = spec.experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > MAX_CHOSEN) {
+        return Err(CudaError::Unsupported(format!("{top_k} experts per token: expected at most {MAX_CHOSEN}")));
     }
     let mixed = weights.layers.iter().filter(|layer| layer.router.is_some());
     let common = expert_type(weights);

@@ -1,9 +1,9 @@
 //! What is known of each score by its key: how it is shown, and whether it is a probability.
 
-use crate::eval::run::methods::METHODS;
+use crate::eval::run::methods::{METHODS, own_passes};
 pub use crate::uq::scores::Group;
 use crate::uq::scores::as_shown;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -38,12 +38,9 @@ const LOGARITHMS: [(&str, &str); 5] = [
 ];
 
 /// Keys of the scores of the methods with passes of their own that a run had.
-pub fn of_run(manifest: &Value) -> impl Iterator<Item = &'static str> + use<'_> {
-    let listed = manifest["options"]["methods"].as_array().into_iter().flatten();
-    listed.filter_map(Value::as_str).flat_map(|key| {
-        let methods = METHODS.iter().filter(move |method| method.key == key);
-        methods.flat_map(|method| method.scores).map(|score| score.key)
-    })
+pub fn of_run(manifest: &Value) -> Vec<&'static str> {
+    let keys: Vec<String> = Deserialize::deserialize(&manifest["options"]["methods"]).unwrap_or_default();
+    own_passes(&keys).flat_map(|method| method.scores).map(|score| score.key).collect()
 }
 
 /// All scores, in the order in which reports show them.

@@ -9,6 +9,7 @@
 //! | [`Grader::Contains`] | as Exact, or the target's words one after the other somewhere in it |
 
 use super::tasks::{Grader, Question};
+use crate::uq::answer::digit;
 
 mod expression;
 mod form;
@@ -72,9 +73,7 @@ fn ascii_digits(text: &str) -> Cow<'_, str> {
 
 /// The digit of another script as ours.
 fn ascii_digit(c: char) -> char {
-    const ZEROS: [u32; 6] = [0x660, 0x6f0, 0x966, 0x9e6, 0xe50, 0xff10];
-    let digit = ZEROS.iter().filter_map(|zero| u32::from(c).checked_sub(*zero)).find(|digit| *digit < 10);
-    digit.and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
+    digit(c).and_then(|digit| char::from_digit(digit, 10)).unwrap_or(c)
 }
 
 /// Whether the target's words follow each other in the answer.

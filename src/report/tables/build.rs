@@ -65,7 +65,7 @@ pub fn brief(analysis: &Analysis) -> Table {
 
 /// Scores that the run asked for and no item of the task has.
 fn silent<'a>(run: &'a RunAnalysis, task: &'a TaskAnalysis) -> impl Iterator<Item = &'static str> + use<'a> {
-    methods::of_run(&run.manifest).filter(|key| task.method(key).is_none())
+    methods::of_run(&run.manifest).into_iter().filter(|key| task.method(key).is_none())
 }
 
 /// A benchmark of a run with its facts.

@@ -46,6 +46,7 @@ mod reference;
 mod tokens;
 
 pub use custom::AnswerPattern;
+pub use number::digit;
 pub use reference::find_answer_reference;
 pub(crate) use reference::{is_space, last_box_text, last_number_text};
 pub use tokens::{tokens_of_span, tokens_of_span_reference};

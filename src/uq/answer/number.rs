@@ -46,11 +46,14 @@ pub(super) fn numbers_in<'a>(numbers: &'a [Number], within: &Range<usize>) -> &'
     numbers.get(first..end).unwrap_or_default()
 }
 
-/// A decimal digit of the scripts in common use.
+/// The value of a decimal digit of the scripts in common use.
+pub fn digit(c: char) -> Option<u32> {
+    const ZEROS: [u32; 7] = [0x30, 0x660, 0x6f0, 0x966, 0x9e6, 0xe50, 0xff10];
+    ZEROS.iter().filter_map(|zero| u32::from(c).checked_sub(*zero)).find(|digit| *digit < 10)
+}
+
 fn is_digit(c: char) -> bool {
-    c.is_ascii_digit()
-        || matches!(c, '\u{ff10}'..='\u{ff19}' | '\u{660}'..='\u{669}' | '\u{6f0}'..='\u{6f9}' | '\u{966}'..='\u{96f}'
-            | '\u{9e6}'..='\u{9ef}' | '\u{e50}'..='\u{e59}')
+    digit(c).is_some()
 }
 
 /// A letter of a script that separates words by spaces: digits next to a Chinese character are not inside a word.

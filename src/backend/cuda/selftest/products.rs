@@ -7,7 +7,7 @@ use super::super::abi::{
 use super::super::context::Device;
 use super::super::error::{Context, CudaError};
 use super::super::gemm::blocks;
-use super::super::kernel_set::{HOPPER_BLOCK, NarrowVariant, WIDE_OUTS, hopper_grid};
+use super::super::kernel_set::{EXPERT_OUTS, HOPPER_BLOCK, NarrowVariant, WIDE_OUTS, hopper_grid};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
 use super::attention::Attention;
@@ -293,7 +293,7 @@ pub fn expert_gated(kernel: &Kernel<ExpertGated>, bench: &Bench, dtype: DType) -
         let (experts, ids) = (bench.put(&[ExpertView::default(), expert])?, bench.put(&[1i32; 3])?);
         let (k, inner, top_k) = (K.into(), GATES[0].into(), Int(1));
         let parameters = ExpertGated { x: product.x, ids, experts, k, inner, top_k, activation, h: gate.y };
-        bench.device.launch(kernel, [GATES[0].div_ceil(8), 3, 1], &parameters)
+        bench.device.launch(kernel, [GATES[0].div_ceil(EXPERT_OUTS), 3, 1], &parameters)
     })
 }
 
@@ -309,7 +309,7 @@ pub fn expert_down(kernel: &Kernel<ExpertDown>, bench: &Bench, dtype: DType) -> 
     let (h, ids, experts) = (product.x, bench.put(&[0i32, 1])?, bench.put(&[view(0), view(1)])?);
     let (inner, top_k) = (K.into(), Int(2));
     let parameters = ExpertDown { h, ids, shares: bench.put(&shares)?, experts, inner, outs: outs.into(), top_k, y };
-    bench.device.launch(kernel, [outs.div_ceil(8), 1, 1], &parameters)?;
+    bench.device.launch(kernel, [outs.div_ceil(EXPERT_OUTS), 1, 1], &parameters)?;
     let [first, second] = [product.dots(0), product.dots(1)];
     let want = (0..outs).map(|out| {
         let ((a, a_scale), (b, b_scale)) = (first[out], second[outs + out]);
