@@ -263,6 +263,7 @@ fn scored(text: &str, tokens: ResponseTokens, problem: &Problem, chance: f64, sw
         temperature: 0.5,
         answers: (0..5).map(vote).collect(),
         weights: (0..5).map(|i| 0.9 - 0.05 * f64::from(i)).collect(),
+        logprobs: (0..5).map(|i| Some(-f64::from(i))).collect(),
         majority: vote(if votes >= 3 { 0 } else { 4 }),
         majority_weight: 0.7,
         response_tokens: vec![tokens.ids.len(); 5],

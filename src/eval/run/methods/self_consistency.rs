@@ -19,6 +19,9 @@ pub struct SelfConsistency {
     pub answers: Vec<Option<String>>,
     /// ∏ p of each sample's answer tokens over the number of samples: its vote's weight, 0 without an answer.
     pub weights: Vec<f64>,
+    /// ln P of each sample, the sum over its tokens; `None` where a logit was not finite.
+    #[serde(default)]
+    pub logprobs: Vec<Option<f64>>,
     /// The answer with the most weight, and that weight.
     pub majority: Option<String>,
     pub majority_weight: f64,
@@ -80,6 +83,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
         temperature: as_written(options.temperature),
         answers: Vec::new(),
         weights: Vec::new(),
+        logprobs: Vec::new(),
         majority: None,
         majority_weight: 0.0,
         response_tokens: Vec::new(),
@@ -90,6 +94,7 @@ fn run(traced: &mut TracedSequence, subject: &Subject, drawn: &[Generation]) -> 
         texts.push(text.text);
         found.weights.push(answer.as_ref().map_or(0.0, |answer| probability(answer, generation) / drawn.len() as f64));
         found.answers.push(answer.map(|answer| answer.text));
+        found.logprobs.push(generation.steps.iter().map(|step| step.logprob).sum());
         found.response_tokens.push(generation.tokens.len() - generation.prompt_len);
     }
     (found.majority, found.majority_weight) = majority(&found.answers, &found.weights, item);
@@ -199,6 +204,7 @@ mod tests {
             temperature: 0.5,
             answers,
             weights: weights.to_vec(),
+            logprobs: Vec::new(),
             majority: None,
             majority_weight: 0.0,
             response_tokens: Vec::new(),
