@@ -8,14 +8,17 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOKENS, BATCH_TOKENS, ANSWER = 48, 24, 300
 WORK = ["decode", "batch", "trace", "answer", "scoring", "start"]
+GUESSED = 7
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("models", nargs="+", type=pathlib.Path)
@@ -27,6 +30,9 @@ parser.add_argument("--rivals", type=lambda text: text.split(","), default=RIVAL
 parser.add_argument("--prompts", type=numbers, default=[128, 512, 2048, 4096], help="prompts' lengths for prefill and decode")
 parser.add_argument("--only", type=lambda text: text.split(","), default=WORK, help=",".join(WORK))
 parser.add_argument("--scoring-lengths", type=numbers, default=[500, 1500])
+parser.add_argument("--tasks", type=lambda text: text.split(","), default=["gsm8k"], help="tasks of the work `lookup`")
+parser.add_argument("--data", type=pathlib.Path, help="folder with the tasks' files")
+parser.add_argument("--limit", type=int, default=6, help="questions of each task")
 parser.add_argument("--json", type=pathlib.Path)
 parser.add_argument("--uqac", type=pathlib.Path, required=True)
 parser.add_argument("--cache", type=pathlib.Path, required=True)
@@ -222,10 +228,54 @@ def start(model):
     row(model.name, "start of the program to its end, less the pass of one token", "s", values, {}, "<= 0.3 s", met=lambda x: x <= 0.3)
 
 
+def lookup(model):
+    """Guessed tokens of a task's questions, here and in llama.cpp's own lookup decoding of the same prompts."""
+    for task in options.tasks:
+        run = ["--model", model, "--device", "cpu", "--threads", options.threads, "--data", options.data]
+        ours, plain, theirs, theirs_plain = [], [], [], []
+        for i in range(options.rounds):
+            say(f"{model.name}, {task}, round {i + 1} of {options.rounds}")
+            command = [options.uqac, "bench", "--task", task, "--limit", options.limit, "--json", *run]
+            report = json.loads(subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True).stdout)
+            machine.setdefault("device", report["device"])
+            ours += [response["tokens_per_second"] for response in report["responses"]]
+            plain += [response["plain_tokens_per_second"] for response in report["responses"]]
+            for prompt, limit in prompts(task, run):
+                for guessed, speeds in ((GUESSED, theirs), (0, theirs_plain)):
+                    speeds.append(llama_lookup(model, prompt, limit, guessed))
+        ratio = lambda a, b: [x / y for x, y in zip(a, b)]
+        row(model.name, f"{task}, guessed tokens", "tokens/s", ours, {"one a pass": plain}, ">= 1.3 x", ratio(ours, plain), lambda x: x >= 1.3)
+        rivals = {"llama.cpp guessed": theirs, "llama.cpp one a pass": theirs_plain}
+        row(model.name, f"{task}, guessed tokens", "tokens/s", ours, rivals, ">= llama.cpp's", ratio(ours, theirs), lambda x: x >= 1)
+        row(model.name, f"{task}, llama.cpp's guessed tokens", "tokens/s", theirs, {"one a pass": theirs_plain}, "", ratio(theirs, theirs_plain))
+
+
+def prompts(task, run):
+    """Texts of the prompts that `uqac bench --task` runs, and the most tokens of a response."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [options.uqac, "eval", "-t", task, "-n", options.limit, *run, "-o", folder]
+        subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        samples = [json.loads(line) for file in sorted(pathlib.Path(folder).glob("samples_*.jsonl")) for line in open(file)]
+    samples.sort(key=lambda sample: (sample["task"], sample["doc_id"]))
+    return [sample["arguments"][0] for sample in samples]
+
+
+def llama_lookup(model, prompt, limits, guessed):
+    """Decoded tokens a second. Without repacking: the example does not survive AMX's."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(prompt)
+        file.flush()
+        command = [options.cache / "llama-lookup/bin/llama-lookup", "-m", gguf(model, "bf16"), "-f", file.name, "-c", 4096, "--temp", 0]
+        command += ["-n", limits["max_gen_toks"], "-t", options.threads, "--spec-draft-n-max", guessed, "--no-repack"]
+        done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    found = re.search(r"decoded +\d+ tokens in +[\d.]+ seconds, speed: +([\d.]+) t/s", done.stdout)
+    return float(found[1]) if found else sys.exit(done.stdout[-2000:])
+
+
 for model in options.models:
     for work in options.only:
-        if work not in WORK:
-            sys.exit(f"--only: expected {', '.join(WORK)}; found {work}")
+        if work not in WORK + ["lookup"]:
+            sys.exit(f"--only: expected {', '.join(WORK)} or lookup; found {work}")
         globals()[work](model)
 load = os.getloadavg()
 cpu = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "an unnamed CPU")

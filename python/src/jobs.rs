@@ -252,7 +252,8 @@ pub fn trace(
     options: &Options,
     parameters: &Parameters,
 ) -> Result<Event, String> {
-    let arrays = |traced: &mut TracedSequence, outcome: Option<&Outcome>| arrays(traced, outcome, rows);
+    let hidden = options.hidden;
+    let arrays = |traced: &mut TracedSequence, outcome: Option<&Outcome>| arrays(traced, outcome, rows, hidden);
     let (response, arrays) = score_item(loaded, item, options, parameters, arrays).map_err(|(_, why)| why)?;
     Ok(Event::Traced(Box::new(response), arrays))
 }
@@ -297,6 +298,7 @@ fn arrays(
     traced: &mut TracedSequence,
     outcome: Option<&Outcome>,
     rows: &Rows,
+    hidden: bool,
 ) -> Result<Vec<(&'static str, Array)>, String> {
     let (response, mut queries) = traced.parts();
     let (len, first) = (response.tokens.len(), response.prompt_len - 1);
@@ -326,6 +328,9 @@ fn arrays(
     arrays.push(("head_statistics", Array { shape, ..heads }));
     let means = response.layer_means;
     arrays.push(("layer_means", matrix(means, means.first().map_or(0, Vec::len), f64::NAN)));
+    let states = if hidden { traced.hidden_states().map_err(text)? } else { Vec::new() };
+    let shape = vec![len - first, states.len() / (len - first)];
+    arrays.push(("hidden_states", Array { shape, ..vector(states.into_iter()) }));
     let records = (first..len).map(|row| Ok(traced.head_record(row).map_err(text)?.unwrap_or_default()));
     let (heads, entropies): (Vec<_>, Vec<_>) =
         records.collect::<Result<Vec<_>, String>>()?.into_iter().map(|record| (record.heads, record.entropies)).unzip();

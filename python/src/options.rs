@@ -78,9 +78,10 @@ pub struct Options {
     profile: Profile,
     rules: BTreeMap<String, String>,
     wide_trace: bool,
-    /// Whether a trace has where every head attends, and the layers' hidden states.
+    /// Whether a trace has where every head attends, the layers' mean hidden states, and the final hidden states.
     heads: bool,
     layers: bool,
+    pub hidden: bool,
     /// Whether the record describes the rows of its chain.
     pub trace: bool,
     /// Whether answers that are not above the certified threshold are withheld.
@@ -108,6 +109,7 @@ impl Default for Options {
             wide_trace: false,
             heads: false,
             layers: false,
+            hidden: false,
             trace: false,
             abstain: false,
         }

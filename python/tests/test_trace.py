@@ -69,7 +69,7 @@ def test_any_rows_of_a_response_that_exists(model, trace):
 
 
 def test_heads_and_layers(model, trace):
-    recorded = model.trace(PENCILS, heads=True, layers=True)
+    recorded = model.trace(PENCILS, heads=True, layers=True, hidden=True)
     rows, layers, heads = len(trace.logprobs) + 1, model.info["num_layers"], model.info["num_attention_heads"]
     assert recorded.heads.shape == (rows, layers, heads) and recorded.layer_means.shape[0] == layers + 1
     # the entropies are those that the selected heads were selected by
@@ -78,4 +78,7 @@ def test_heads_and_layers(model, trace):
         assert flat[row][recorded.head_ids[row]].tolist() == pytest.approx(recorded.head_entropies[row].tolist(), rel=1e-5)
     shares = np.stack([recorded.heads[name] for name in ("own", "previous", "first", "prompt")])
     assert (shares >= 0).all() and (shares <= 1 + 1e-5).all() and np.isfinite(recorded.layer_means).all()
-    assert trace.heads.size == 0 and trace.layer_means.size == 0, "where they were not asked for"
+    # the last row is in no mean
+    assert recorded.hidden_states.shape[0] == rows
+    assert recorded.hidden_states[:-1].mean(axis=0).tolist() == pytest.approx(recorded.layer_means[-1].tolist(), rel=1e-4, abs=1e-5)
+    assert trace.heads.size == 0 and trace.layer_means.size == 0 and trace.hidden_states.size == 0, "where they were not asked for"

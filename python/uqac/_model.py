@@ -295,13 +295,14 @@ class Model:
         rows: Sequence[int] | Literal["chain", "all"] = "chain",
         heads: bool = False,
         layers: bool = False,
+        hidden: bool = False,
         answer_span: tuple[int, int] | None = None,
         dataset: str | None = None,
         **options: Unpack[Generating],
     ) -> Trace:
         """The recorded trace of a response as numpy arrays (see Trace). Without `response`, one is generated first. `rows`: rows of α*
         to return, as positions, "chain" or "all" (of the response). `heads`: record where every head of every layer attends;
-        `layers`: record each layer's mean hidden state."""
+        `layers`: record each layer's mean hidden state; `hidden`: return the final hidden state of every row."""
         result = None
         if response is None:
             result = self.ask(prompt, **options)  # type: ignore[arg-type]
@@ -309,7 +310,7 @@ class Model:
             answer_span = result.answer_span
         item = _item(prompt, response, answer_span, dataset)
         wanted = rows if isinstance(rows, str) else [int(row) for row in rows]
-        more = {**options, "heads": heads, "layers": layers}
+        more = {**options, "heads": heads, "layers": layers, "hidden": hidden}
         native, arrays = _only(self._native.trace(_json(item), _json(wanted), _json(more)))
         return Trace(result or Result(native), arrays)
 

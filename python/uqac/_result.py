@@ -218,6 +218,7 @@ class Trace:
                       to the row's own token, the previous one, the first one, and the prompt
     `layer_means`     float64 [L + 1, hidden], with `layers=True`: the mean over the response's rows of the embedding, of each layer's
                       output but the last, and of the final hidden state, as Hugging Face's `hidden_states`
+    `hidden_states`   float32 [R + 1, hidden], with `hidden=True`: the final hidden state (after the norm) of each row
     `chain`           structured [links]: row, score, similarity, source (the row it was reached from; -2 of answer tokens)
     `kept`            int64, rows of the chain that the similarity filter kept
     `ensemble`        structured [members]: position, token (-1 of the response itself), log_answer, log_chain
@@ -231,6 +232,7 @@ class Trace:
     rows: NDArray[np.int64]
     attention: NDArray[np.float32]
     layer_means: NDArray[np.float64]
+    hidden_states: NDArray[np.float32]
 
     def __init__(self, result: Result, arrays: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> None:
         self.result = result

@@ -376,13 +376,8 @@ pub trait Backend: Operations {
     /// [`Operations::attend`] of that layer: see [`forward::mean_attention`].
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError>;
 
-    /// Cosines of traced final hidden states, `[positions, answer]`; 0 where a position was not traced.
-    fn cosines(
-        &mut self,
-        sequence: SequenceId,
-        positions: &[usize],
-        answer: Range<usize>,
-    ) -> Result<Vec<f32>, BackendError>;
+    /// Final hidden states (after the norm) of traced positions, `[positions, hidden_size]`; zeros of one that was not traced.
+    fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError>;
 
     /// Bytes that one sequence of this many positions will take, all of them traced.
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {

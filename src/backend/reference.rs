@@ -541,14 +541,10 @@ impl Backend for ReferenceBackend {
         Ok(sum.into_iter().map(|sum| sum as f32).collect())
     }
 
-    /// **Similarity filter.** Cosine of final hidden states (after the final norm) at the tokens' own positions.
-    fn cosines(&mut self, id: SequenceId, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, BackendError> {
-        let trace = &self.sequences[id.0].trace;
-        let cosine = |p: usize, a: usize| {
-            let (p, a) = (&trace.get(&p)?.hidden, &trace.get(&a)?.hidden);
-            Some((dot(p, a) / (dot(p, p) * dot(a, a)).sqrt()) as f32)
-        };
-        Ok(positions.iter().flat_map(|p| answer.clone().map(|a| cosine(*p, a).unwrap_or(0.0))).collect())
+    fn hidden_states(&self, id: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError> {
+        let (trace, untraced) = (&self.sequences[id.0].trace, vec![0.0; self.spec().hidden_size]);
+        let state = |position| trace.get(&position).map_or(&untraced, |row| &row.hidden);
+        Ok(positions.flat_map(state).copied().collect())
     }
 
     fn state_memory(&self, positions: usize) -> usize {

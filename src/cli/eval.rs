@@ -12,7 +12,7 @@ use crate::eval::run::folder::{RunFolder, Shard};
 use crate::eval::run::manifest::{EvalOptions, Manifest};
 use crate::eval::run::methods::{METHODS, UQAC, own_passes};
 use crate::eval::run::sweep::{Setting, Sweep, settings};
-use crate::eval::run::{RunOptions, run_task};
+use crate::eval::run::{Event, RunOptions, run_task};
 use crate::eval::tasks::{self, BoxedInstruction, DEFAULT_MAX_TOKENS, Task, TaskOptions};
 use crate::report::tables::{build::brief, text::text};
 use crate::report::term::colour::TermStyle;
@@ -131,8 +131,9 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
     let mut progress = EvalProgress::new(tasks.iter().map(|task| run.items(task).count()).sum(), run.batch_size);
     for task in &tasks {
         progress.task(&task.name);
-        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |sample, earlier| {
-            progress.item(sample, earlier)
+        run_task(&mut engine, task, &manifest.options, run, &folder, &mut |event| match event {
+            Event::Item(sample, earlier) => progress.item(sample, earlier),
+            Event::Token { in_flight } => progress.token(in_flight),
         })?;
     }
     let errors = progress.finish();

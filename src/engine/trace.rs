@@ -5,6 +5,7 @@ use super::response::{Response, Variant};
 use super::{Engine, EngineError, trace_response};
 use crate::backend::entropy::EntropyRule;
 use crate::backend::forward;
+use crate::backend::reference::dot;
 use crate::backend::{Backend, HeadRecord, Row, SequenceId, Step, TraceOptions};
 use std::ops::Range;
 
@@ -169,6 +170,12 @@ impl<'e> TracedSequence<'e> {
         Ok(attention?)
     }
 
+    /// Final hidden states (after the final norm) of the response's rows, `[R + 1, hidden_size]`: of the prompt's last token and of
+    /// each of the response.
+    pub fn hidden_states(&self) -> Result<Vec<f32>, EngineError> {
+        Ok(self.engine.backend.hidden_states(self.sequence, self.prompt_len - 1..self.tokens.len())?)
+    }
+
     /// Bytes held: (KV cache, trace).
     pub fn memory(&self) -> (usize, usize) {
         self.engine.backend.memory(self.sequence)
@@ -191,6 +198,15 @@ impl Drop for TracedSequence<'_> {
     }
 }
 
+/// Hidden states read at once for cosines.
+const STATES: usize = 256;
+
+/// In f64 until the end; 0 of a vector of zeros.
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let norms = (dot(a, a) * dot(b, b)).sqrt();
+    if norms > 0.0 { (dot(a, b) / norms) as f32 } else { 0.0 }
+}
+
 /// The queries that the engine answers about a [`Response`], in any order: what scoring variants overwrites in the cache is
 /// restored before the next query that reads it.
 pub struct TraceQueries<'a> {
@@ -209,9 +225,18 @@ impl TraceQueries<'_> {
         Ok(self.backend.attention_rows(self.sequence, rows)?)
     }
 
-    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute.
+    /// Cosines of final hidden states (after the final norm), row-major `[positions, answer]`; all positions absolute. 0 where one of
+    /// the two was not traced.
     pub fn cosines(&mut self, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, EngineError> {
-        Ok(self.backend.cosines(self.sequence, positions, answer)?)
+        let (width, mut cosines) =
+            (self.backend.spec().hidden_size, Vec::with_capacity(positions.len() * answer.len()));
+        let answer = self.backend.hidden_states(self.sequence, answer)?;
+        for some in positions.chunk_by(|a, b| a + 1 == *b).flat_map(|run| run.chunks(STATES)) {
+            let states = self.backend.hidden_states(self.sequence, some[0]..some[0] + some.len())?;
+            let pairs = states.chunks(width).flat_map(|a| answer.chunks(width).map(move |b| cosine(a, b)));
+            cosines.extend(pairs);
+        }
+        Ok(cosines)
     }
 
     /// For each variant and each of `positions` (absolute, ascending): ln p(the variant's token at that position |

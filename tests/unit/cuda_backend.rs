@@ -86,7 +86,8 @@ struct Left {
     records: Vec<HeadRecord>,
     heads: Vec<Vec<HeadAttention>>,
     rows: Vec<Vec<f32>>,
-    cosines: Vec<f32>,
+    /// Of the last rows, from the trace.
+    states: Vec<f32>,
     layer_means: Option<Vec<Vec<f64>>>,
 }
 
@@ -98,7 +99,7 @@ fn left(backend: &mut dyn Backend, id: SequenceId, steps: Vec<Step>, hidden: Vec
         records: rows.iter().filter_map(|row| backend.head_record(id, *row).unwrap()).collect(),
         heads: rows.iter().filter_map(|row| backend.head_attention(id, *row).unwrap()).collect(),
         rows: backend.attention_rows(id, rows).unwrap(),
-        cosines: backend.cosines(id, rows, answer).unwrap(),
+        states: backend.hidden_states(id, answer).unwrap(),
         layer_means: backend.layer_means(id).unwrap(),
     }
 }
@@ -119,10 +120,7 @@ fn score(backend: &mut dyn Backend, tokens: &[u32], width: usize, rule: EntropyR
     left
 }
 
-/// What a cosine may move by when both vectors are rounded to f16, to 2^-11 of each element.
-const COSINE_ROUNDING: f64 = 2.0 / 2048.0;
-
-/// Largest differences: (hidden states, their means and, beyond the trace's rounding, cosines, log-probabilities and entropies, α* and weights on places).
+/// Largest differences: (hidden states, their means and, beyond the trace's rounding to f16, those of the trace, log-probabilities and entropies, α* and weights on places).
 fn differences(a: &Left, b: &Left) -> [f64; 3] {
     let largest = |a: &mut dyn Iterator<Item = f64>| a.fold(0.0, f64::max);
     let floats = |a: &[f32], b: &[f32]| {
@@ -141,9 +139,9 @@ fn differences(a: &Left, b: &Left) -> [f64; 3] {
         left.layer_means.as_ref().unwrap().iter().flatten().map(|mean| *mean as f32).collect()
     };
     [
-        floats(&a.hidden, &b.hidden)
-            .max(floats(&means(a), &means(b)))
-            .max(floats(&a.cosines, &b.cosines) - COSINE_ROUNDING),
+        floats(&a.hidden, &b.hidden).max(floats(&means(a), &means(b))).max(largest(
+            &mut a.states.iter().zip(&b.states).map(|(a, b)| f64::from((a - b).abs() - a.abs() / 2048.0)),
+        )),
         largest(&mut a.steps.iter().zip(&b.steps).map(step)),
         largest(&mut a.rows.iter().zip(&b.rows).map(|(a, b)| floats(a, b))).max(floats(&places(a), &places(b))),
     ]

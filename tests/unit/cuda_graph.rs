@@ -80,7 +80,7 @@ fn a_fork_is_two_copies_and_queries_keep_their_memory() {
 
     let mut read = || {
         let rows = backend.attention_rows(id, &[9, 69, 30]).unwrap();
-        (rows, backend.cosines(id, &[3, 69], 40..60).unwrap())
+        (rows, backend.hidden_states(id, 40..60).unwrap())
     };
     let found = read();
     let names = ["cuMemAlloc_v2", "cuMemFree_v2", "cuMemCreate", "cuCtxSynchronize"];

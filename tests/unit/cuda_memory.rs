@@ -90,7 +90,7 @@ struct Left {
     steps: Vec<Step>,
     records: Vec<Option<HeadRecord>>,
     rows: Vec<Vec<f32>>,
-    cosines: Vec<f32>,
+    states: Vec<f32>,
 }
 
 /// Decodes so many tokens behind a prompt of nine with every row traced.
@@ -112,7 +112,7 @@ fn decode(backend: &mut CudaBackend, id: SequenceId, count: usize) -> Left {
         steps,
         records: all.iter().map(|row| backend.head_record(id, *row).unwrap()).collect(),
         rows: backend.attention_rows(id, &all).unwrap(),
-        cosines: backend.cosines(id, &all, 5..9).unwrap(),
+        states: backend.hidden_states(id, 0..9 + count).unwrap(),
     }
 }
 

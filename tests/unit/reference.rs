@@ -80,7 +80,7 @@ struct Numbers {
     mean_attention: Vec<f64>,
     /// α* of every row.
     attention_rows: Vec<f64>,
-    cosines: Vec<f64>,
+    traced_hidden: Vec<f64>,
     /// Of every layer.
     layer_means: Vec<f64>,
 }
@@ -94,7 +94,7 @@ impl Numbers {
             ("entropies of heads", &self.head_entropies),
             ("attention of single heads", &self.head_rows),
             ("attention rows", &self.attention_rows),
-            ("cosines", &self.cosines),
+            ("hidden states of the trace", &self.traced_hidden),
             ("distributions", &self.distributions),
             ("places of attention", &self.places),
             ("mean hidden states", &self.layer_means),
@@ -182,7 +182,7 @@ fn numbers(backend: &mut dyn Backend, run: &Run) -> Numbers {
     }
     let rows: Vec<usize> = (0..len).collect();
     found.attention_rows = backend.attention_rows(id, &rows).unwrap().iter().flat_map(|row| wide(row)).collect();
-    found.cosines = wide(&backend.cosines(id, &rows, len - 3..len).unwrap()).collect();
+    found.traced_hidden = wide(&backend.hidden_states(id, len - 3..len).unwrap()).collect();
     for position in few {
         let start = backend.resumes_at(id, position);
         enter(backend, id, start, &run.tokens[start..position]).unwrap();

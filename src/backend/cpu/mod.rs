@@ -372,20 +372,11 @@ impl Backend for CpuBackend {
         Ok(sum)
     }
 
-    fn cosines(
-        &mut self,
-        sequence: SequenceId,
-        positions: &[usize],
-        answer: Range<usize>,
-    ) -> Result<Vec<f32>, BackendError> {
+    fn hidden_states(&self, sequence: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError> {
         let trace = self.sequence(sequence).and_then(|s| s.trace.as_ref());
-        let hidden = |position: usize| trace.and_then(|t| t.hidden(position));
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
-        let cosine = |a: usize, b: usize| {
-            let (a, b) = (hidden(a)?, hidden(b)?);
-            Some((dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()) as f32)
-        };
-        Ok(positions.iter().flat_map(|p| answer.clone().map(move |a| cosine(*p, a).unwrap_or(0.0))).collect())
+        let untraced = vec![0.0; self.spec.hidden_size];
+        let state = |position| trace.and_then(|trace| trace.hidden(position)).unwrap_or(&untraced);
+        Ok(positions.flat_map(state).copied().collect())
     }
 
     fn state_memory(&self, positions: usize) -> usize {

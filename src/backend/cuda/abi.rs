@@ -356,11 +356,6 @@ kernels! {
         sequences: DevicePtr<SequenceView>, slot: Int, asked: DevicePtr<i32>, windows: DevicePtr<i32>, softcap: f32,
         heads: Int, kv_heads: Int, keep: Int, stride: Int, out: DevicePtr<f32>,
     }
-    /// `cosines.cu`: `cosines`
-    Cosines(128) {
-        sequences: DevicePtr<SequenceView>, slot: Int, traced: Int, hidden_size: Int, positions: DevicePtr<i32>,
-        answer: DevicePtr<i32>, out: DevicePtr<f32>,
-    }
     /// `head.cu`: `head_partial`
     HeadPartial(512) {
         logits: DevicePtr<f32>, vocab: Int, softcap: f32, partials: DevicePtr<LogitPart>, wide: DevicePtr<WidePart>,

@@ -124,6 +124,7 @@ impl Sections {
 pub enum TraceArray {
     Heads = 0,
     Entropies = 1,
+    Hidden = 5,
     Gaps = 6,
     Places = 7,
 }
@@ -280,11 +281,6 @@ impl Sequences {
     pub fn truncate(&mut self, id: SequenceId, row: usize) {
         let Some(Sequence { options: Some(options), traced, .. }) = self.get_mut(id) else { return };
         *traced = (*traced).min(row.saturating_sub(options.first_row));
-    }
-
-    /// Traced rows so far.
-    pub fn traced(&self, id: SequenceId) -> usize {
-        self.get(id).map_or(0, |s| s.traced)
     }
 
     /// Index of a traced row (absolute) in its trace.

@@ -1,9 +1,9 @@
 //! The kernels of a model, and their limits.
 
 use super::abi::{
-    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, Cosines, Embed,
-    ExpertDown, ExpertGated, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial,
-    LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
+    AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, Embed, ExpertDown,
+    ExpertGated, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum,
+    NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
@@ -143,7 +143,6 @@ pub struct KernelSet {
     pub sum: Kernel<AttnSum>,
     pub layer_sums: Kernel<LayerSum>,
     pub rows: Kernel<AttnRows>,
-    pub cosines: Kernel<Cosines>,
     pub head: HeadKernels,
     pub experts: Option<ExpertKernels>,
 }
@@ -243,7 +242,6 @@ impl KernelSet {
             sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
             layer_sums: files.get("layer_sums", "layer_sums")?,
             rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
-            cosines: files.get("cosines", "cosines")?,
             head: HeadKernels {
                 partial: files.get("head", "head_partial")?,
                 mass: files.get("head", "head_mass")?,

@@ -28,12 +28,13 @@ use super::{
     SequenceId, Step, TraceOptions, ValueType,
 };
 use crate::model::{ModelSpec, Weights};
-use abi::{AttnRows, AttnSum, Cosines, HeadPlaces};
+use abi::{AttnRows, AttnSum, HeadPlaces};
 use cache::{Sequences, TraceArray};
 use context::Device;
 pub use context::DeviceInfo;
 use decode::Decoder;
 pub use error::CudaError;
+use half::f16;
 use kernel_set::{DECODE_ROWS, KernelSet, MAX_HEADS, MAX_ROWS, NARROW_ROWS, SUMMED, Variants, decode_splits};
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
@@ -374,8 +375,8 @@ impl Backend for CudaBackend {
         for some in traced.chunks(QUERY_ROWS) {
             let asked: Vec<i32> = some.iter().map(|i| rows[*i] as i32).collect();
             let stride = some.iter().map(|i| rows[*i] + 1).max().unwrap_or(0);
-            self.queries.reserve(&self.device, 0, some.len() * stride)?;
-            let Queries { rows: on_device, out, .. } = &self.queries;
+            self.queries.reserve(&self.device, some.len() * stride)?;
+            let Queries { rows: on_device, out } = &self.queries;
             self.device.write(on_device, 0, &asked)?;
             let parameters = AttnRows {
                 sequences: self.sequences.views.ptr(),
@@ -402,7 +403,7 @@ impl Backend for CudaBackend {
     /// Of the pass's first row.
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
         let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
-        self.queries.reserve(&self.device, 0, count)?;
+        self.queries.reserve(&self.device, count)?;
         let (s, scratch, out) = (&self.spec, &self.scratch, &self.queries.out);
         let parameters = AttnSum {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
@@ -422,31 +423,17 @@ impl Backend for CudaBackend {
         Ok(self.device.read(out, 0, count)?)
     }
 
-    fn cosines(&mut self, id: SequenceId, positions: &[usize], answer: Range<usize>) -> Result<Vec<f32>, BackendError> {
-        let traced = self.sequences.traced(id);
-        if traced == 0 || positions.is_empty() || answer.is_empty() {
-            return Ok(vec![0.0; positions.len() * answer.len()]);
+    fn hidden_states(&self, id: SequenceId, positions: Range<usize>) -> Result<Vec<f32>, BackendError> {
+        let (width, mut states) = (self.spec.hidden_size, Vec::with_capacity(positions.len() * self.spec.hidden_size));
+        let is_traced = |position: &usize| self.sequences.trace_index(id, *position).is_some();
+        let traced = positions.clone().filter(is_traced).count();
+        if let Some((first, index)) = positions.clone().find_map(|p| Some((p, self.sequences.trace_index(id, p)?))) {
+            states.resize((first - positions.start) * width, 0.0);
+            let halves: Vec<f16> = self.sequences.read_trace(id, TraceArray::Hidden, index, traced * width)?;
+            states.extend(halves.into_iter().map(|x| x.to_f32() / self.weights.hidden_scale));
         }
-        let ints = |positions: &mut dyn Iterator<Item = usize>| -> Vec<i32> { positions.map(|p| p as i32).collect() };
-        self.queries.reserve(&self.device, answer.len(), QUERY_ROWS.min(positions.len()) * answer.len())?;
-        let Queries { rows, columns, out } = &self.queries;
-        self.device.write(columns, 0, &ints(&mut answer.clone()))?;
-        let mut result = Vec::with_capacity(positions.len() * answer.len());
-        for some in positions.chunks(QUERY_ROWS) {
-            self.device.write(rows, 0, &ints(&mut some.iter().copied()))?;
-            let parameters = Cosines {
-                sequences: self.sequences.views.ptr(),
-                slot: id.0.into(),
-                traced: traced.into(),
-                hidden_size: self.spec.hidden_size.into(),
-                positions: rows.ptr(),
-                answer: columns.ptr(),
-                out: out.ptr(),
-            };
-            self.device.launch(&self.kernels.cosines, [answer.len(), some.len(), 1], &parameters)?;
-            result.extend(self.device.read::<f32>(out, 0, some.len() * answer.len())?);
-        }
-        Ok(result)
+        states.resize(positions.len() * width, 0.0);
+        Ok(states)
     }
 
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {

@@ -159,29 +159,23 @@ impl HeadScratch {
     }
 }
 
-/// Rows of α* per launch, and positions per launch of cosines.
+/// Rows of α* per launch.
 pub const QUERY_ROWS: usize = 64;
 
 /// Buffers of readings, reused.
 pub struct Queries {
-    /// Positions: rows and columns of the result.
+    /// Positions.
     pub rows: Buffer<i32>,
-    pub columns: Buffer<i32>,
-    /// `[rows, columns]`
     pub out: Buffer<f32>,
 }
 
 impl Queries {
     pub fn new(device: &Device) -> Result<Queries, CudaError> {
-        let [rows, columns] = [device.scratch("queries", QUERY_ROWS)?, device.scratch("queries", 0)?];
-        Ok(Queries { rows, columns, out: device.scratch("queries", 0)? })
+        Ok(Queries { rows: device.scratch("queries", QUERY_ROWS)?, out: device.scratch("queries", 0)? })
     }
 
-    /// Ensures capacity for `columns` columns and `out` results; their contents are lost.
-    pub fn reserve(&mut self, device: &Device, columns: usize, out: usize) -> Result<(), CudaError> {
-        if self.columns.bytes() < 4 * columns {
-            self.columns = device.scratch("queries", columns.next_power_of_two())?;
-        }
+    /// Ensures capacity for `out` results; their contents are lost.
+    pub fn reserve(&mut self, device: &Device, out: usize) -> Result<(), CudaError> {
         if self.out.bytes() < 4 * out {
             self.out = device.scratch("queries", out.next_power_of_two())?;
         }

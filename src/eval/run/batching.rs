@@ -5,7 +5,7 @@ use super::assess::{Drawn, assess, failed};
 use super::folder::FolderError;
 use super::manifest::EvalOptions;
 use super::methods::{Draw, Method, MethodError, Reading, Subject, own_passes};
-use super::{OnItem, RunError, prompt};
+use super::{Event, OnEvent, RunError, prompt};
 use crate::backend::sampling::Sampling;
 use crate::engine::{Batch, Engine, GenerateOptions, Generation, Ticket};
 use crate::eval::sample::Sample;
@@ -33,9 +33,9 @@ struct Run<'t, 'e, 'o, 'i> {
     batch: Batch<'e>,
     /// Items that have not begun.
     questions: VecDeque<&'t Question>,
-    /// Where samples are written, and the callback that gets them.
+    /// Where samples are written.
     lines: Appender,
-    on_item: &'o mut OnItem<'i>,
+    on_event: &'o mut OnEvent<'i>,
     /// By the ticket of their own response.
     items: HashMap<Ticket, Item<'t>>,
     /// Of every response that has not ended.
@@ -54,7 +54,7 @@ pub(super) fn generate<'t>(
     batch_size: usize,
     questions: VecDeque<&'t Question>,
     lines: Appender,
-    on_item: &mut OnItem,
+    on_event: &mut OnEvent,
 ) -> Result<(), RunError> {
     let generate = GenerateOptions {
         max_tokens: task.max_tokens,
@@ -67,7 +67,7 @@ pub(super) fn generate<'t>(
     let mut batch = engine.batch(&generate);
     batch.share_guesses();
     let (items, owners, waiting, seconds) = Default::default();
-    let mut run = Run { task, options, batch, questions, lines, on_item, items, owners, waiting, seconds };
+    let mut run = Run { task, options, batch, questions, lines, on_event, items, owners, waiting, seconds };
     loop {
         while run.batch.unfinished() < batch_size.max(1) {
             if let Some((owner, draw)) = run.waiting.pop_front() {
@@ -82,9 +82,10 @@ pub(super) fn generate<'t>(
                 break;
             }
         }
-        let (begun, mut of_tokens) = (Instant::now(), Vec::new());
+        let (begun, mut of_tokens, in_flight) = (Instant::now(), Vec::new(), run.batch.unfinished());
         let next = run.batch.next(&mut |progress| {
             of_tokens.push(progress.ticket);
+            (run.on_event)(Event::Token { in_flight });
             ControlFlow::Continue(())
         })?;
         let per_token = begun.elapsed().as_secs_f64() / of_tokens.len().max(1) as f64;
@@ -207,7 +208,7 @@ impl<'t> Run<'t, '_, '_, '_> {
     /// Puts a sample on the disk.
     fn done(&mut self, sample: &Sample) -> Result<(), RunError> {
         self.lines.append(sample).and_then(|()| self.lines.sync()).map_err(FolderError::from)?;
-        (self.on_item)(sample, false);
+        (self.on_event)(Event::Item(sample, false));
         Ok(())
     }
 }

@@ -58,8 +58,15 @@ impl RunOptions {
     }
 }
 
-/// Called with the sample of every item, those that are there first, and whether an earlier run has made it.
-pub type OnItem<'a> = dyn FnMut(&Sample, bool) + 'a;
+/// What a run reports.
+pub enum Event<'a> {
+    /// The sample of an item, those that are there first, and whether an earlier run has made it.
+    Item(&'a Sample, bool),
+    /// A token of one of the responses in flight.
+    Token { in_flight: usize },
+}
+
+pub type OnEvent<'a> = dyn FnMut(Event) + 'a;
 
 /// The question of a sample that is there, and where its response ends, must be the task's.
 fn check(sample: &Sample, task: &Task, path: &Path) -> Result<(), FolderError> {
@@ -85,7 +92,7 @@ pub fn run_task(
     options: &EvalOptions,
     run: RunOptions,
     folder: &RunFolder,
-    on_item: &mut OnItem,
+    on_event: &mut OnEvent,
 ) -> Result<(), RunError> {
     let path = folder.lines("samples", &task.name, run.shard);
     let mut earlier: BTreeMap<usize, Sample> = BTreeMap::new();
@@ -96,11 +103,11 @@ pub fn run_task(
     let mut waiting = VecDeque::new();
     for item in run.items(task) {
         match earlier.get(&item.doc_id) {
-            Some(sample) => on_item(sample, true),
+            Some(sample) => on_event(Event::Item(sample, true)),
             None => waiting.push_back(item),
         }
     }
-    batching::generate(engine, (task, options), run.batch_size, waiting, lines, on_item)
+    batching::generate(engine, (task, options), run.batch_size, waiting, lines, on_event)
 }
 
 /// Where a task's responses end, in lm-evaluation-harness's terms.

@@ -198,7 +198,6 @@ impl<'a> SelfTest<'a> {
         self.required(&set.sum, |k, bench| attention.sum(k, bench))?;
         self.required(&set.rows, |k, bench| attention.rows_of_attention(k, bench))?;
         self.required(&set.layer_sums, rows::layer_sums)?;
-        self.required(&set.cosines, rows::cosines)?;
         self.required(&set.head.partial, |_, bench| head::partial(&set.head, bench))?;
         self.required(&set.head.mass, |_, bench| head::mass(&set.head, bench))?;
         self.required(&set.head.finish, |_, bench| head::finish(&set.head, bench))?;

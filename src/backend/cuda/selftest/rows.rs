@@ -1,9 +1,9 @@
-//! Tests of kernels that work on rows: `embed.cu`, `norm.cu`, `weights.cu`, `attn_select.cu`, `layer_sums.cu`, `cosines.cu`, and
+//! Tests of kernels that work on rows: `embed.cu`, `norm.cu`, `weights.cu`, `attn_select.cu`, `layer_sums.cu`, and
 //! the rounding of `gemm.cu`.
 
 use super::super::abi::{
-    AddRmsNorm, AttnSelect, Cosines, Embed, HeadState, LayerSum, NarrowWeights, Norm, RmsNorm, RmsNormF16, RoundRows,
-    RowState, SequenceView, TraceView,
+    AddRmsNorm, AttnSelect, Embed, HeadState, LayerSum, NarrowWeights, Norm, RmsNorm, RmsNormF16, RoundRows, RowState,
+    SequenceView, TraceView,
 };
 use super::super::kernel_set::{TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
@@ -217,28 +217,4 @@ pub fn layer_sums(kernel: &Kernel<LayerSum>, bench: &Bench) -> Tested {
         bench.check(&format!("means of {rows} rows"), layers.means(bench.device, rows)?.concat(), want);
     }
     Ok(())
-}
-
-/// Two traced rows, and one that is not.
-pub fn cosines(kernel: &Kernel<Cosines>, bench: &Bench) -> Tested {
-    let (hidden, states) = bench.put_as(&Noise(42).floats(2 * HIDDEN, 4.0), DType::F16)?;
-    let (positions, answer) = ([FIRST, FIRST + 1, FIRST + 2], [FIRST + 1, FIRST]);
-    let (columns, rows) = (answer.len(), positions.len());
-    let out = bench.room::<f32>(rows * columns)?;
-    let parameters = Cosines {
-        sequences: bench.put(&[traced(TraceView { hidden: hidden.cast(), ..TraceView::default() })])?,
-        slot: Int(0),
-        traced: Int(2),
-        hidden_size: HIDDEN.into(),
-        positions: bench.put(&positions)?,
-        answer: bench.put(&answer)?,
-        out,
-    };
-    bench.device.launch(kernel, [columns, rows, 1], &parameters)?;
-    let row = |position: i32| states.chunks(HIDDEN).nth((position - FIRST) as usize);
-    let want = (0..rows * columns).map(|i| match (row(positions[i / columns]), row(answer[i % columns])) {
-        (Some(a), Some(b)) => near(dot(a, b) / (dot(a, a) * dot(b, b)).sqrt(), 1.0, 2.0 * U),
-        _ => exact(0.0),
-    });
-    bench.compare("cosines", out, want)
 }
