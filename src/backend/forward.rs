@@ -79,7 +79,22 @@ pub fn enter(
     extend(backend, sequence, start, tokens, false, |_| false, |_, _| Ok(()))
 }
 
-/// Decode steps by passes and predictions, one row for each sequence: what [`Backend::decode`] does where the backend
+/// A pass and the predictions of all its rows: what [`Backend::step`] does where the backend has no faster way.
+pub fn step<B: Backend + ?Sized>(
+    backend: &mut B,
+    rows: &[DecodeRow],
+    vocabulary: usize,
+) -> Result<Vec<(Step, u32)>, BackendError> {
+    let entering: Vec<Row> = rows.iter().map(|r| r.row).collect();
+    forward(backend, &Pass::all(&entering, true))?;
+    let request =
+        |(row, r): (usize, &DecodeRow)| Prediction { row, next: Next::Choose(r.choice(vocabulary)), detail: r.detail };
+    let requests: Vec<Prediction> = rows.iter().enumerate().map(request).collect();
+    let chosen = backend.predict(&requests)?.into_iter();
+    Ok(chosen.map(|(step, token)| (step, token.unwrap_or_default())).collect()) // asked to choose, it does
+}
+
+/// Decode steps one by one, a row for each sequence: what [`Backend::decode`] does where the backend
 /// has no faster way.
 pub fn decode<B: Backend + ?Sized>(
     backend: &mut B,
@@ -91,16 +106,8 @@ pub fn decode<B: Backend + ?Sized>(
     while !active.is_empty() {
         let mut next = Vec::with_capacity(active.len());
         for group in active.chunks(backend.decode_rows()) {
-            let rows: Vec<Row> = group.iter().map(|(_, r)| r.row).collect();
-            forward(backend, &Pass::all(&rows, true))?;
-            let request = |(row, (_, r)): (usize, &(usize, DecodeRow))| Prediction {
-                row,
-                next: Next::Choose(r.choice(vocabulary)),
-                detail: r.detail,
-            };
-            let requests: Vec<Prediction> = group.iter().enumerate().map(request).collect();
-            for ((index, r), (step, token)) in group.iter().zip(backend.predict(&requests)?) {
-                let token = token.unwrap_or_default(); // asked to choose, it does
+            let rows: Vec<DecodeRow> = group.iter().map(|(_, r)| *r).collect();
+            for ((index, r), (step, token)) in group.iter().zip(backend.step(&rows, vocabulary)?) {
                 if on_step(*index, step, token).is_continue() {
                     let row = Row { position: r.row.position + 1, token, ..r.row };
                     next.push((*index, DecodeRow { row, ..*r }));

@@ -335,6 +335,12 @@ pub trait Backend: Operations {
     /// the given or chosen token, and that token. A row that was not wanted is an error.
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError>;
 
+    /// One pass of at most [`decode_rows`](Backend::decode_rows) rows, each recorded and followed by a choice, whose step and token
+    /// are returned. Rows of one sequence stand at consecutive positions.
+    fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>, BackendError> {
+        forward::step(self, rows, vocabulary)
+    }
+
     /// Decode steps of several sequences: in each step every sequence's row enters, is recorded, and the next token is
     /// chosen, which is the next row; `vocabulary` as [`Choice::vocabulary`]. `on_step` is called with (index in `rows`, the
     /// step's output, the token), steps in order and rows in order within a step, and says whether the sequence goes on.

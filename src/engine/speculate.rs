@@ -7,7 +7,7 @@ use super::generate::Progress;
 use super::lookup::{KINDS, Lookup};
 use super::pace::{Guess, MAX_GUESS, MAX_ROWS, Pace, Speculate};
 use super::{Engine, EngineError};
-use crate::backend::{Backend, DecodeRow, Next, Pass, Prediction, Step, forward};
+use crate::backend::{Backend, DecodeRow, Step};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -65,40 +65,33 @@ impl Batch<'_> {
         self.last_rows()
     }
 
-    /// Decode steps without guesses, until there is one that pays. Whether to leave.
+    /// Decode steps without guesses, until a response ends. Whether to leave.
     fn plain_steps(&mut self, on_token: OnToken, leave: Leave) -> Result<bool, EngineError> {
         let Batch { engine, running, others, .. } = self;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
         let rows: Vec<DecodeRow> = active.iter().map(|r| r.decode_row()).collect();
-        let Engine { backend, pace, tokenizer, options, .. } = &mut **engine;
-        let (sequences, room) = (rows.len(), guess_room(&**backend, rows.len()));
-        let (mut ended, mut left, mut guessed) = (false, false, false);
-        let (mut steps, mut begun) = (0, Instant::now());
+        let Engine { backend, pace, tokenizer, .. } = &mut **engine;
+        let (mut ended, mut left) = (false, false);
         backend.decode(&rows, tokenizer.vocab_size(), &mut |index, step, token| {
-            if index == 0 {
-                // the first step may be the device's first, too
-                if steps > 0 {
-                    pace.note_pass(sequences, begun.elapsed().as_secs_f64());
-                }
-                (steps, begun) = (steps + 1, Instant::now());
-            }
             let running = &mut *active[index];
             running.chosen((step, Some(token)), on_token, others, pace);
-            guessed |= running.guesses(sequences, sequences, room, pace, options.speculate) > 0;
             ended |= running.finished;
             left |= !running.finished && leave(ended);
-            if running.finished || left || guessed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if running.finished || left { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         Ok(left)
     }
 
-    /// A pass with the guesses that pay, and whether to leave; `None` where none does.
+    /// A pass with the guesses that pay, and whether to leave; `None` where nothing is guessed.
     fn guessed_pass(&mut self, on_token: OnToken, leave: Leave) -> Result<Option<bool>, EngineError> {
         let Batch { engine, running, others, .. } = self;
         let Engine { backend, pace, tokenizer, options, .. } = &mut **engine;
         let mut active: Vec<&mut Running> = running.iter_mut().filter(|r| !r.finished).collect();
         let mut room = guess_room(&**backend, active.len());
-        let (sequences, mut rows, mut requests, mut guesses) = (active.len(), Vec::new(), Vec::new(), Vec::new());
+        if room == 0 || active.iter().all(|r| r.lookup.is_none()) {
+            return Ok(None);
+        }
+        let (sequences, mut rows, mut guesses) = (active.len(), Vec::new(), Vec::new());
         for (index, running) in active.iter().enumerate() {
             let count = running.guesses(rows.len() + sequences - index, sequences, room, pace, options.speculate);
             room -= count;
@@ -110,21 +103,15 @@ impl Batch<'_> {
             let mut next = running.decode_row();
             for token in std::iter::once(next.row.token).chain(guess.iter().copied()) {
                 next.row.token = token;
-                let choice = Next::Choose(next.choice(tokenizer.vocab_size()));
-                requests.push(Prediction { row: rows.len(), next: choice, detail: next.detail });
-                rows.push(next.row);
+                rows.push(next);
                 next.row.position += 1;
             }
             guesses.push(guess);
         }
-        if rows.len() == sequences {
-            return Ok(None);
-        }
         let begun = Instant::now();
-        let passed =
-            forward::forward(&mut **backend, &Pass::all(&rows, true)).and_then(|()| backend.predict(&requests));
+        let passed = backend.step(&rows, tokenizer.vocab_size());
         pace.note_pass(rows.len(), begun.elapsed().as_secs_f64());
-        pace.stats.passes += 1;
+        pace.stats.passes += u64::from(rows.len() > sequences);
         let Ok(results) = passed else {
             // a wrong token may overflow where the text does not
             for running in &mut active {
@@ -138,13 +125,13 @@ impl Batch<'_> {
             pace.stats.guessed += guess.len() as u64;
             let mut results = results.by_ref().take(guess.len() + 1);
             let mut kept = running.last_row().position;
-            for (i, result) in results.by_ref().enumerate() {
-                let right = guess.get(i).map(|guess| result.1 == Some(*guess));
+            for (i, (step, token)) in results.by_ref().enumerate() {
+                let right = guess.get(i).map(|guess| token == *guess);
                 if let Some(right) = right.filter(|_| i > 0) {
                     pace.note_later(right);
                 }
                 kept += 1;
-                running.chosen(result, on_token, others, pace);
+                running.chosen((step, Some(token)), on_token, others, pace);
                 ended |= running.finished;
                 left |= !running.finished && leave(ended);
                 if running.finished || left || right != Some(true) {

@@ -59,6 +59,13 @@ impl Decoder {
         self.samplers.bytes() + self.log.bytes()
     }
 
+    /// The result of a row in a copy of the log's bytes; `None` if it was not finite.
+    fn result(&self, bytes: &[u8], row: &DecodeRow, wide: bool) -> Option<(Step, u32)> {
+        let at = row.row.sequence.0 * RING + row.row.position % RING;
+        let (step, token) = self.log.entry(bytes, at, row.detail, wide)?;
+        Some((step, token?))
+    }
+
     /// Drops captured steps after an address in them has changed.
     pub fn forget(&mut self) {
         self.graphs.clear();
@@ -74,6 +81,13 @@ struct Group {
 
 /// Called with the result of every step.
 pub type OnStep<'a> = dyn FnMut(usize, Step, u32) -> ControlFlow<()> + 'a;
+
+impl Group {
+    fn new(rows: Vec<(usize, DecodeRow)>) -> Group {
+        let states = rows.iter().map(|(_, r)| row_state(&r.row, r.stream)).collect();
+        Group { rows: rows.into_iter().map(Some).collect(), states }
+    }
+}
 
 impl CudaBackend {
     /// Makes room for steps of up to `rows` rows, as far as memory allows. Returns the number of rows.
@@ -103,8 +117,7 @@ impl CudaBackend {
         vocabulary: usize,
         on_step: &mut OnStep,
     ) -> Result<Vec<(usize, DecodeRow)>, BackendError> {
-        let states: Vec<RowState> = rows.iter().map(|(_, r)| row_state(&r.row, r.stream)).collect();
-        let mut group = Group { rows: rows.into_iter().map(Some).collect(), states };
+        let mut group = Group::new(rows);
         let shape = self.begin_group(&group, vocabulary)?;
         let (mut started, mut finished) = (0, 0);
         loop {
@@ -119,6 +132,34 @@ impl CudaBackend {
                 return Ok(group.rows.into_iter().flatten().collect());
             }
         }
+    }
+
+    /// Whether a row's sequence has a wide trace.
+    fn of_wide(&self, row: &DecodeRow) -> bool {
+        self.sequences.options(row.row.sequence).is_some_and(|options| options.wide)
+    }
+
+    /// One step, and its results at once. Where rows are guesses, they are of one sequence.
+    pub(super) fn single_step(
+        &mut self,
+        rows: &[DecodeRow],
+        vocabulary: usize,
+    ) -> Result<Vec<(Step, u32)>, BackendError> {
+        let group = Group::new(rows.iter().copied().enumerate().collect());
+        let shape = self.begin_group(&group, vocabulary)?;
+        self.replay(shape, 1)?;
+        let log = &self.decoder.log;
+        let words: Vec<u32> = self.device.read(&log.data, 0, log.bytes() / 4)?;
+        let result = |row| self.decoder.result(bytemuck::cast_slice(&words), row, self.of_wide(row));
+        let found: Vec<_> = rows.iter().map(result).collect();
+        let unfit = |(row, found): (&DecodeRow, Option<_>)| found.ok_or(row.row.position);
+        rows.iter().zip(found).map(unfit).collect::<Result<_, _>>().or_else(|position| self.unfit(position))
+    }
+
+    /// Clears the flag of states that are not finite.
+    fn unfit<T>(&self, position: usize) -> Result<T, BackendError> {
+        self.device.fill(&self.scratch.not_finite, 0)?;
+        Err(self.not_finite(position))
     }
 
     /// Writes the rows and samplers; returns the shape of the steps.
@@ -153,38 +194,37 @@ impl CudaBackend {
             .map(|(state, row)| Row { position: state.position as usize + batch * DECODE_STEPS, ..*row })
             .collect();
         self.make_room(&reached, DECODE_STEPS)?;
-        if !self.decoder.graphs.contains_key(&shape) {
-            let graph = self.capture(shape)?;
-            self.decoder.graphs.insert(shape, graph);
-        }
-        for _ in 0..DECODE_STEPS {
-            self.decoder.graphs[&shape].launch().during("replaying a graph")?;
-        }
+        self.replay(shape, DECODE_STEPS)?;
         let Decoder { arrivals, log, .. } = &mut self.decoder;
         let (arrival, event) = &mut arrivals[batch % 2];
         self.device.read_pinned(arrival, &log.data, log.bytes())?;
         self.device.record(event).map_err(BackendError::from)
     }
 
+    /// Starts steps, which are captured if none was before.
+    fn replay(&mut self, shape: Shape, steps: usize) -> Result<(), BackendError> {
+        if !self.decoder.graphs.contains_key(&shape) {
+            let graph = self.capture(shape)?;
+            self.decoder.graphs.insert(shape, graph);
+        }
+        let graph = &self.decoder.graphs[&shape];
+        Ok((0..steps).try_for_each(|_| graph.launch()).during("replaying a graph")?)
+    }
+
     /// Waits for batch `batch` and passes its results on.
     fn finish_steps(&mut self, group: &mut Group, batch: usize, on_step: &mut OnStep) -> Result<(), BackendError> {
-        let Decoder { arrivals, log, .. } = &self.decoder;
-        let (arrival, event) = &arrivals[batch % 2];
+        let (_, event) = &self.decoder.arrivals[batch % 2];
         event.synchronize().during("waiting for the device")?;
-        for step in batch * DECODE_STEPS..(batch + 1) * DECODE_STEPS {
-            for (entry, state) in group.rows.iter_mut().zip(&group.states) {
+        for _ in 0..DECODE_STEPS {
+            for entry in &mut group.rows {
                 let Some((index, row)) = entry else { continue };
-                let position = state.position as usize + step;
-                self.sequences.note_traced(row.row.sequence, position);
-                let wide = self.sequences.options(row.row.sequence).is_some_and(|options| options.wide);
-                let at = state.slot as usize * RING + position % RING;
-                let found = log.entry(arrival.bytes(), at, row.detail, wide);
-                let Some((step, Some(token))) = found else {
-                    self.device.fill(&self.scratch.not_finite, 0)?;
-                    return Err(self.not_finite(position));
+                self.sequences.note_traced(row.row.sequence, row.row.position);
+                let (arrival, _) = &self.decoder.arrivals[batch % 2];
+                let Some((step, token)) = self.decoder.result(arrival.bytes(), row, self.of_wide(row)) else {
+                    return self.unfit(row.row.position);
                 };
                 let index = *index;
-                row.row = Row { position: position + 1, token, ..row.row };
+                row.row = Row { position: row.row.position + 1, token, ..row.row };
                 if on_step(index, step, token).is_break() {
                     *entry = None;
                 }

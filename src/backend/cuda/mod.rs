@@ -309,6 +309,10 @@ impl Backend for CudaBackend {
         Ok(results)
     }
 
+    fn step(&mut self, rows: &[DecodeRow], vocabulary: usize) -> Result<Vec<(Step, u32)>, BackendError> {
+        self.single_step(rows, vocabulary)
+    }
+
     fn decode(
         &mut self,
         rows: &[DecodeRow],

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""The registered measures of R6 (EVIDENCE.md): r6.py PART PART PART --before R1 R2 R3 R4 R5 [--resamples N]
+
+Needs numpy and scikit-learn. The parts' differences are pooled as by tables.py: each weighted by the inverse of its bootstrap variance.
+The ridge is logistic regression on the scores that token probabilities alone give and all runs have, as normal scores of their ranks within a
+run; its one parameter is the best of seven by leaving out each of the earlier runs in turn. It was written before R6 was complete.
+"""
+import argparse
+from pathlib import Path
+
+import numpy as np
+from samples import LOGARITHMS, SEED, Bootstrap, Run, auroc, platt, shown
+from scipy.stats import norm, rankdata
+from sklearn.linear_model import LogisticRegression
+
+# Of attention, of a chain, of other passes, or G4 itself.
+NO_TOKEN_SCORE = {"p", "p_attn", "p_sim", "attn_mean", "sim_mean", "attn_logprob", "sim_logprob", "p_logprob", "rauq", "lookback_ratio",
+                  "attention_score", "g4", "coe_r", "coe_c", "self_consistency", "self_consistency_majority"}
+OF_ATTENTION = ["rauq", "lookback_ratio", "attention_score"]
+RIDGE = 10.0 ** np.arange(-5, 2)
+
+
+def token_scores(runs):
+    """Scores that every answered item of every run has."""
+    keys = set.intersection(*({key for sample in run.samples for key in sample["uq"]["scores"]} for run in runs))
+    keys -= NO_TOKEN_SCORE | set(LOGARITHMS.values())
+    return sorted(key for key in keys if all(np.isfinite(run.score(key)).all() for run in runs))
+
+
+def ranks(run, keys):
+    """[items, keys], each the normal score of its rank in the run."""
+    scores = np.array([rankdata(run.score(key)) for key in keys]).T
+    return norm.ppf((scores - 0.5) / len(scores))
+
+
+def ridge(runs, keys):
+    """A function of a run: the regression on `runs`, each of the same weight."""
+    def fit(among, c):
+        x, y = np.concatenate([ranks(run, keys) for run in among]), np.concatenate([run.labels for run in among])
+        weights = np.concatenate([np.full(len(run.labels), 1000 / len(run.labels)) for run in among])
+        return LogisticRegression(C=c, max_iter=5000).fit(x, y, sample_weight=weights)
+
+    def without(c):
+        found = [fit([other for other in runs if other is not run], c).decision_function(ranks(run, keys)) for run in runs]
+        return np.mean([auroc(scores, run.labels) for scores, run in zip(found, runs)])
+    best = max(RIDGE, key=without)
+    model = fit(runs, best)
+    print(f"Ridge: {len(keys)} token scores, C = {best:g}, AUROC of the earlier runs, each left out, {without(best):.3f}")
+    return lambda run: model.decision_function(ranks(run, keys))
+
+
+def less(run, boot, scores, base, among=None):
+    """Difference of AUROCs on the items that have both."""
+    both = np.isfinite(scores) & np.isfinite(base) & (True if among is None else among)
+    value = auroc(scores[both], run.labels[both]) - auroc(base[both], run.labels[both])
+    return value, boot.auroc(scores, run.labels, both) - boot.auroc(base, run.labels, both)
+
+
+def held_out(run, boot, scores, base):
+    """As Q4: every item's squared error where Platt's fit holds it out, averaged over 20 splits, resampled by item."""
+    errors, times = np.zeros((2, len(run.labels))), np.zeros(len(run.labels))
+    for k in range(20):
+        split = np.random.default_rng(SEED + k).permutation(len(run.labels))
+        fit, held = split[: len(split) // 2], split[len(split) // 2:]
+        times[held] += 1
+        for error, one in zip(errors, [scores, base]):
+            error[held] += (platt(one[fit], run.labels[fit])(one[held]) - run.labels[held]) ** 2
+    gap = (errors[0] - errors[1])[times > 0] / times[times > 0]
+    counts = boot.counts[:, times > 0].astype(np.float64)
+    return gap.mean(), counts @ gap / counts.sum(1)
+
+
+def of_attention(run, boot):
+    """The best score of attention by the even items, on the odd ones less G4, and the other way."""
+    even = np.arange(len(run.labels)) % 2 == 0
+    found = []
+    for fit, held in [(even, ~even), (~even, even)]:
+        def value(key):
+            use = fit & np.isfinite(run.score(key))
+            return auroc(run.score(key)[use], run.labels[use])
+        best = max(OF_ATTENTION, key=value)
+        print(f"{run.name}: {best}")
+        found.append(less(run, boot, run.score(best), run.score("g4"), held))
+    return np.mean([value for value, _ in found]), np.mean([resampled for _, resampled in found], axis=0)
+
+
+def of_control(run, boot, key, drawn):
+    """A score over the chain less its mean over a control's draws."""
+    found = [less(run, boot, run.score(key), one) for one in drawn]
+    return np.mean([value for value, _ in found]), np.mean([resampled for _, resampled in found], axis=0)
+
+
+def last_tokens(run):
+    """ln of the product over the answer's tokens and as many before them as the chain has."""
+    found = []
+    for sample in run.samples:
+        uq = sample["uq"]
+        logprobs = np.array([0.0 if one is None else one for one in uq["tokens"]["logprobs"]])
+        start, end = [position - uq["n_instr"] for position in uq["answer"]["tokens"]]
+        size = sum(link["from"] is not None for link in uq["chain"])
+        found.append(logprobs[max(0, start - size):end].sum())
+    return np.array(found)
+
+
+def pooled(runs, name, found):
+    """The row of a measure; its pooled resamples."""
+    weights = np.array([1 / np.nanvar(resampled) for _, resampled in found])
+    weights /= weights.sum()
+    value = sum(w * one for w, (one, _) in zip(weights, found))
+    resampled = sum(w * one for w, (_, one) in zip(weights, found))
+    cells = [shown(*one, "+") for one in found] + [f"**{shown(value, resampled, '+')}**"]
+    print(f"| {name} | " + " | ".join(cells) + " |")
+    resampled = resampled[np.isfinite(resampled)]
+    tail = min((resampled <= 0).sum(), (resampled >= 0).sum())
+    return name, value, min(1, 2 * (tail + 1) / (len(resampled) + 1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", type=Path)
+    parser.add_argument("--before", nargs="+", type=Path, required=True)
+    parser.add_argument("--resamples", type=int, default=10_000)
+    options = parser.parse_args()
+    runs, before = [Run(folder) for folder in options.parts], [Run(folder) for folder in options.before]
+    boots = [Bootstrap(len(run.samples), options.resamples) for run in runs]
+    for run in runs:
+        print(f"{run.name}: {run.right} of {run.graded} right, {len(run.samples)} answered, {run.errors} errors; AUROC of " + ", ".join(
+            f"{key} {auroc(run.score(key), run.labels):.3f}" for key in ["g4", "response_prob", "p", "p_sim", "p_attn", *OF_ATTENTION]))
+    weights = ridge(before, token_scores(before + runs))
+    by = lambda measure: [measure(run, boot) for run, boot in zip(runs, boots)]
+    base = lambda run: run.score("response_prob")
+    attention = by(of_attention)
+    print("\n| | " + " | ".join(run.name for run in runs) + " | pooled |\n| --- |" + " --- |" * (len(runs) + 1))
+    pooled(runs, "primary: G4 less log P(response), AUROC", by(lambda run, boot: less(run, boot, run.score("g4"), base(run))))
+    pooled(runs, "primary: the same, held-out Brier", by(lambda run, boot: held_out(run, boot, run.score("g4"), base(run))))
+    tests = [
+        pooled(runs, "(a) ridge less log P(response)", by(lambda run, boot: less(run, boot, weights(run), base(run)))),
+        pooled(runs, "(b) the best score of attention less G4", attention),
+        pooled(runs, "(c) P_sim, chain less digits-matched",
+               by(lambda run, boot: of_control(run, boot, "p_sim", run.control("digits-matched", "p_sim")))),
+        pooled(runs, "(d) product over the chain less the last k tokens",
+               by(lambda run, boot: of_control(run, boot, "p_attn", [last_tokens(run)]))),
+    ]
+    pooled(runs, "ridge less G4", by(lambda run, boot: less(run, boot, weights(run), run.score("g4"))))
+    pooled(runs, "log P(response) less P", by(lambda run, boot: less(run, boot, base(run), run.score("p"))))
+    print("\n| secondary | p | corrected |\n| --- | --- | --- |")
+    corrected = 0
+    for i, (name, _, p) in enumerate(sorted(tests, key=lambda test: test[2])):
+        corrected = max(corrected, min(1, p * (len(tests) - i)))
+        print(f"| {name} | {p:.4f} | {corrected:.4f} |")
+
+
+if __name__ == "__main__":
+    main()
