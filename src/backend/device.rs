@@ -1,4 +1,4 @@
-//! What can be chosen about where and how a model runs.
+//! Options of the device and of the weights in memory.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -47,7 +47,7 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// How the CPU holds the weights of matrix products.
+/// The CPU's storage of weights of matrix products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {

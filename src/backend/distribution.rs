@@ -1,4 +1,4 @@
-//! What a wide trace keeps of a prediction's whole distribution: numbers over the full vocabulary that cannot be had from
+//! A wide trace's record of a prediction's whole distribution: numbers over the full vocabulary that cannot be had from
 //! its entropy and its alternatives.
 
 use super::TokenLogprob;
@@ -6,7 +6,7 @@ use super::TokenLogprob;
 /// Tokens whose log-probabilities [`Distribution::top_logprob`] averages, as DeepConf.
 pub const TOP_LOGPROBS: usize = 20;
 
-/// Most probable tokens among which dominant ones are looked for; `head.cu` keeps as many.
+/// Most probable tokens among which dominant ones are looked for; also in `head.cu`.
 pub const DOMINANT_AMONG: usize = 128;
 
 /// A drop of probability ends the dominant tokens if it is above this, and above `DOMINANT_SHARE` of what it drops from.

@@ -15,7 +15,7 @@ pub fn run<O: Operations + ?Sized>(pass: &mut O) -> Result<(), BackendError> {
 }
 
 /// The mean over all layers and heads of the softmax weights α_t of a row, t = 0..=T, without γ: the row enters its sequence, and
-/// every layer is asked once it has attended.
+/// then each layer's attention is read.
 pub fn mean_attention(backend: &mut dyn Backend, row: Row) -> Result<Vec<f64>, BackendError> {
     backend.begin(&Pass::all(&[row], false))?;
     let mut mean = vec![0.0; row.position + 1];
@@ -47,7 +47,7 @@ fn run_observed<O: Operations + ?Sized>(
 }
 
 /// Runs `tokens` at positions `start ..` of one sequence, a chunk at a time; `after` is called after each chunk with the
-/// positions it covered, while those of their rows that are `wanted` (positions) can be read.
+/// positions it covered, while their `wanted` rows (positions) can be read.
 pub fn extend<E: From<BackendError>>(
     backend: &mut dyn Backend,
     sequence: SequenceId,
@@ -91,7 +91,7 @@ pub fn step<B: Backend + ?Sized>(
         |(row, r): (usize, &DecodeRow)| Prediction { row, next: Next::Choose(r.choice(vocabulary)), detail: r.detail };
     let requests: Vec<Prediction> = rows.iter().enumerate().map(request).collect();
     let chosen = backend.predict(&requests)?.into_iter();
-    Ok(chosen.map(|(step, token)| (step, token.unwrap_or_default())).collect()) // asked to choose, it does
+    Ok(chosen.map(|(step, token)| (step, token.unwrap_or_default())).collect()) // `Next::Choose` always has a token
 }
 
 /// Decode steps one by one, a row for each sequence: what [`Backend::decode`] does where the backend

@@ -57,7 +57,7 @@ impl DecodeRow {
     }
 }
 
-/// What is recorded of a sequence's rows for row reconstruction and similarity.
+/// Recorded data of a sequence's rows, for row reconstruction and similarity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceOptions {
     /// Rows before this one are not recorded.
@@ -65,7 +65,7 @@ pub struct TraceOptions {
     /// K: heads of lowest entropy that are kept per row.
     pub heads: usize,
     pub rule: EntropyRule,
-    /// Whether the rows' predictions say [`Step::distribution`] too.
+    /// Whether [`Step::distribution`] is recorded.
     pub wide: bool,
     /// Whether [`HeadAttention`] is recorded of every head.
     pub head_attention: bool,
@@ -80,7 +80,7 @@ impl TraceOptions {
     }
 }
 
-/// Alternatives that a step lists at least, as many as OpenAI's `top_logprobs` may ask for.
+/// Min alternatives of a step: the max of OpenAI's `top_logprobs`.
 pub const MIN_TOP: usize = 20;
 
 /// A token and its natural-log probability.
@@ -90,7 +90,7 @@ pub struct TokenLogprob {
     pub logprob: f64,
 }
 
-/// What one row says about its prediction.
+/// A row's prediction.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Step {
     /// ln p(x_{T+1}) under the full vocabulary; `None` at the last row, whose prediction is not part of the sequence.
@@ -99,13 +99,13 @@ pub struct Step {
     pub entropy: f64,
     /// The most probable tokens, best first (ties: lower id): every one with p > 0.01, and at least [`MIN_TOP`].
     pub top: Vec<TokenLogprob>,
-    /// Of a sequence with a wide trace, where detail is wanted.
+    /// Of a sequence with a wide trace, with detail.
     pub distribution: Option<Distribution>,
     /// With [`TraceOptions::head_attention`], once the response is whole: where the row's heads attend, `[layers][heads]`.
     pub heads: Vec<Vec<HeadAttention>>,
 }
 
-/// Where one head of one row attends: its softmax weights α_t, t = 0..=T.
+/// Attention targets of one head of one row: its softmax weights α_t, t = 0..=T.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeadAttention {
     /// Entropy of the reweighted attention in nats, by which heads are selected.
@@ -131,7 +131,7 @@ pub struct HeadRecord {
     pub gap: f32,
 }
 
-/// What is wanted of a row's prediction.
+/// A request for a row's prediction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// The next token is known, or nothing follows.
@@ -145,7 +145,7 @@ pub enum Next {
 pub struct Prediction {
     pub row: usize,
     pub next: Next,
-    /// Whether the step's entropy and alternatives are wanted; without, the entropy is 0 and `top` is empty.
+    /// Whether to compute the step's entropy and alternatives; without, the entropy is 0 and `top` is empty.
     pub detail: bool,
 }
 
@@ -163,7 +163,7 @@ pub struct ExpectedMemory {
     pub working: usize,
 }
 
-/// What a backend can fail with.
+/// Errors of a backend.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error("token id {token} is out of range: the vocabulary has {vocab_size}")]
@@ -183,7 +183,7 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Whether the device has no memory for what was asked of it.
+    /// Whether the device is out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, BackendError::Cuda(cuda::CudaError::OutOfMemory { .. }))
     }
@@ -245,10 +245,10 @@ pub trait Operations {
 /// independent of the other rows of its pass (a device may round wide passes and those of up to
 /// [`decode_rows`](Backend::decode_rows) rows differently).
 pub trait Backend: Operations {
-    /// What it runs on, for display.
+    /// The device, for display.
     fn device(&self) -> String;
 
-    /// What the person who runs it should know about the device.
+    /// Warnings about the device for the user.
     fn warnings(&self) -> &[String] {
         &[]
     }
@@ -278,7 +278,7 @@ pub trait Backend: Operations {
     }
 
     /// A new sequence, with a trace of its own if `trace` is given, whose first `positions` keys and values are a copy of
-    /// another's. As with rows that overwrite earlier ones, [`resumes_at`](Backend::resumes_at) says of which positions that can be.
+    /// another's. As with rows that overwrite earlier ones, [`resumes_at`](Backend::resumes_at) has the possible positions.
     fn fork(
         &mut self,
         sequence: SequenceId,
@@ -287,7 +287,7 @@ pub trait Backend: Operations {
     ) -> Result<SequenceId, BackendError>;
 
     /// The largest number of the sequence's tokens, up to `positions`, after which it can be forked or its rows overwritten: with
-    /// delta nets, after which their states are held. Whoever wants to go on at `positions` enters the tokens from there on again.
+    /// delta nets, after which their states are held. To go on at `positions`, enter the tokens from there on again.
     fn resumes_at(&self, _sequence: SequenceId, positions: usize) -> usize {
         positions
     }
@@ -331,8 +331,8 @@ pub trait Backend: Operations {
     /// A token id beyond the vocabulary, a sequence that is not open, or memory that the device does not have.
     fn begin(&mut self, pass: &Pass) -> Result<(), BackendError>;
 
-    /// What the logits of some rows of the pass that has just ended say: one [`Step`] per request, its `logprob` that of
-    /// the given or chosen token, and that token. A row that was not wanted is an error.
+    /// Predictions of rows of the pass that has just ended: one [`Step`] per request, its `logprob` that of the given or chosen
+    /// token, and that token. A row that was not `wanted` is an error.
     fn predict(&mut self, requests: &[Prediction]) -> Result<Vec<(Step, Option<u32>)>, BackendError>;
 
     /// One pass of at most [`decode_rows`](Backend::decode_rows) rows, each recorded and followed by a choice, whose step and token
@@ -343,7 +343,7 @@ pub trait Backend: Operations {
 
     /// Decode steps of several sequences: in each step every sequence's row enters, is recorded, and the next token is
     /// chosen, which is the next row; `vocabulary` as [`Choice::vocabulary`]. `on_step` is called with (index in `rows`, the
-    /// step's output, the token), steps in order and rows in order within a step, and says whether the sequence goes on.
+    /// step's output, the token), steps in order and rows in order within a step; its result: whether the sequence goes on.
     /// Returns when none does. A sequence's tokens are the same whatever else runs.
     fn decode(
         &mut self,
@@ -361,7 +361,7 @@ pub trait Backend: Operations {
     /// The heads selected at a traced row (absolute); `None` if it was not traced.
     fn head_record(&self, sequence: SequenceId, row: usize) -> Result<Option<HeadRecord>, BackendError>;
 
-    /// Where every head (l·H + h) of a traced row (absolute) attends; `None` without [`TraceOptions::head_attention`].
+    /// Attention targets of every head (l·H + h) of a traced row (absolute); `None` without [`TraceOptions::head_attention`].
     fn head_attention(&self, sequence: SequenceId, row: usize) -> Result<Option<Vec<HeadAttention>>, BackendError>;
 
     /// With [`TraceOptions::layer_means`], the mean over the sequence's traced rows but the last, which predicts nothing of it, of the

@@ -2,7 +2,7 @@
 //! one row, one head and one number at a time. No tiles, no threads, no vector instructions: every formula is written
 //! once, in the order in which a token meets it. The other backends compute the same, fast. [`Operations`] is the way of a
 //! token through the layers, from its embedding to its final hidden state; the formulas are the functions of `Model` and
-//! those after it; [`Backend`] says what follows a row, and what its trace holds. Activations are f32, sums f64.
+//! those after it; [`Backend`] documents predictions and the trace. Activations are f32, sums f64.
 //! In shapes, H is `num_attention_heads` and G `num_key_value_heads`. Row T: what is computed with the token at position T as
 //! the input. A **name** is that of the part of the method which a function implements.
 
@@ -52,7 +52,7 @@ struct TracedRow {
     queries: Vec<Vec<f32>>,
     /// After the final norm: `[hidden_size]`
     hidden: Vec<f32>,
-    /// Where every head attends, if that is recorded.
+    /// Attention targets of every head, if recorded.
     attention: Vec<HeadAttention>,
     layers: Vec<Vec<f32>>,
 }
@@ -68,7 +68,7 @@ struct PassRow {
     inputs: Vec<f32>,
     /// Normed and rotated: `[H, head_dim]`
     queries: Vec<f32>,
-    /// What the heads took from the values: `[H, head_dim]`; in a delta net what its memory answered.
+    /// Output of the heads: `[H, head_dim]`; in a delta net the output of its memory.
     attended: Vec<f32>,
     /// In layers with an output gate, as long as `attended`.
     gate: Vec<f32>,
@@ -274,7 +274,7 @@ impl Model {
         x.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale) as f32 * (offset + w)).collect()
     }
 
-    /// A block's input: x, normed in all families but those that norm only a block's output.
+    /// A block's input: x, normed except in families that norm only a block's output.
     fn norm_or_copy(&self, x: &[f32], weight: Option<&[f32]>) -> Vec<f32> {
         weight.map_or_else(|| x.to_vec(), |weight| self.norm(x, weight, self.spec.norm_weight_offset))
     }
@@ -390,7 +390,7 @@ pub(crate) fn reweighted(scores: &[f64], rule: EntropyRule, gamma: &Gamma) -> (V
     (alpha.iter().map(|a| *a as f32).collect(), entropy as f32)
 }
 
-/// Where a head attends: α_t = e^{s_t} / Σ e^s on some places, of `scores` [T + 1]; the prompt ends with `last_of_prompt`.
+/// A head's attention targets: α_t = e^{s_t} / Σ e^s on some places, of `scores` [T + 1]; the prompt ends with `last_of_prompt`.
 pub(crate) fn places(scores: &[f64], entropy: f32, last_of_prompt: usize) -> HeadAttention {
     let alpha = softmax(scores);
     let before = |distance: usize| alpha.iter().rev().nth(distance).map_or(0.0, |a| *a as f32);

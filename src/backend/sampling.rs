@@ -1,7 +1,7 @@
 //! Choosing the next token. Every choice depends on (seed, stream, position) alone, so it is the same whatever the
 //! batch a sequence runs in.
 
-/// How tokens are chosen. `temperature` 0 is greedy.
+/// Sampling options. `temperature` 0 is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     pub temperature: f32,
@@ -88,7 +88,7 @@ struct Candidate {
 /// falls on one of a few tokens of the whole vocabulary.
 struct Candidates {
     all: Vec<Candidate>,
-    /// How many are in their places.
+    /// Number of sorted entries.
     sorted: usize,
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Prompts; every tokenizer knows such text.
+/// Prompts; every tokenizer encodes such text.
 const TEXT: &str = "Tom has 3 boxes with 12 pencils each. He gives away 7 and buys half as many again as he has left. \
                     A train leaves at 9 and runs 80 kilometres an hour; another follows an hour later at 100. \
                     How many are left, and when do they meet? Think step by step. ";

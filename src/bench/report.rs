@@ -76,10 +76,10 @@ pub struct Stage {
     /// Tokens in or out, all sequences together; `None` where the stage has none.
     pub tokens: Option<usize>,
     pub tokens_per_second: Option<f64>,
-    /// Where memory bounds the stage: bytes it has to read, per second and as a share of the read bandwidth.
+    /// If memory bounds the stage: bytes read, per second and as a share of the read bandwidth.
     pub gb_per_second: Option<f64>,
     pub share_of_bandwidth: Option<f64>,
-    /// Where arithmetic bounds it: operations, per second and as a share of the arithmetic peak.
+    /// If arithmetic bounds it: operations, per second and as a share of the arithmetic peak.
     pub gflop_per_second: Option<f64>,
     pub share_of_arithmetic: Option<f64>,
     /// Peak memory in use during the stage, the model included; `None` where the system does not report it.

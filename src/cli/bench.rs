@@ -175,7 +175,7 @@ fn tables(report: &Report, style: TermStyle) -> String {
     text + &format!("\n{}\n", overhead(report))
 }
 
-/// What the method adds to a plain generation.
+/// Cost of the method beside a plain generation.
 fn overhead(report: &Report) -> String {
     let added = |stages: &[&str]| -> f64 {
         let added = report.stages.iter().filter(|stage| stages.contains(&stage.stage));

@@ -100,7 +100,7 @@ pub enum CliError {
     Stdout(io::Error),
 }
 
-/// What to do about an address that cannot be listened on.
+/// Remedy for an address that cannot be bound.
 fn listen_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => "; give another --port, or --port 0 for any that is free",

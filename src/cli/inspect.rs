@@ -203,7 +203,7 @@ fn run_facts(engine: &Engine) -> Value {
     })
 }
 
-/// Where settings that checkpoints keep in several places were found.
+/// Sources of settings that checkpoints keep in several places.
 fn found_in(engine: &Engine) -> Value {
     let sources = engine.spec().sources.iter().map(|(setting, place)| ((*setting).to_owned(), json!(place)));
     sources.chain([("head".to_owned(), json!(engine.weights().head.name))]).collect::<serde_json::Map<_, _>>().into()

@@ -133,7 +133,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     signals::prepare();
     match run(ARGUMENTS.get_or_init(|| arguments).clone()) {
         Ok(code) => code,
-        // Whoever reads our output may stop when they have enough.
+        // The reader of the output may close it early.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             say::error(&format!("error: {error}"));

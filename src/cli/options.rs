@@ -136,7 +136,7 @@ pub struct MethodArgs {
     trace: Vec<TracePart>,
 }
 
-/// What a calibration is used for.
+/// Use of a calibration.
 #[derive(Args)]
 #[command(next_help_heading = "Calibration")]
 pub struct CalibrationArgs {

@@ -29,7 +29,7 @@ pub struct Progress {
     /// Items of earlier runs, which do not count for the speed of this one.
     skipped: u64,
     last: Instant,
-    /// Items that are worked on at once: only after as many the speed is known.
+    /// Items in progress at once: the speed is known after that number.
     at_once: usize,
 }
 
@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// Items of this run that are done, and those that are not.
+    /// Items of this run: done, and left.
     fn counts(&self) -> (u64, u64) {
         let done = self.bar.position();
         (done - self.skipped, self.bar.length().unwrap_or(done).saturating_sub(done))
@@ -101,10 +101,10 @@ impl Progress {
     }
 }
 
-/// What takes long in a report.
+/// The long part of a report.
 pub const ANALYSIS: &str = "computing metrics and intervals";
 
-/// Does what has no items; says what it is and how long it has taken from the first second on.
+/// Runs work without items; after a second shows `what` and the time taken.
 pub fn work<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (end, ended) = channel::<()>();
@@ -220,7 +220,7 @@ impl EvalProgress {
         self.progress.advance_with(earlier, |progress| counts.status(progress));
     }
 
-    /// A token of one of so many responses.
+    /// A token of one of the responses in flight.
     pub fn token(&mut self, in_flight: usize) {
         let counts = &mut self.counts;
         (counts.tokens, counts.in_flight) = (counts.tokens + 1, in_flight);

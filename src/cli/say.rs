@@ -1,11 +1,11 @@
-//! What the commands say: results on standard output, everything else on standard error.
+//! Output of the commands: results on standard output, everything else on standard error.
 
 use super::error::CliError;
 use crate::report::term::sanitize::visible;
 use std::io::Write;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// How much is said besides results.
+/// Amount of output besides results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Errors.
@@ -35,7 +35,7 @@ pub fn note(line: &str) {
     }
 }
 
-/// A line for a person who wants to know more.
+/// A line of --verbose.
 pub fn detail(line: &str) {
     if says(Level::Verbose) {
         error(line);

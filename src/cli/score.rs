@@ -22,8 +22,8 @@ use std::process::ExitCode;
 /// Score existing responses
 ///
 /// An input line is {id, input_ids, n_instr} (optionally dataset and answer_span: [start, end) in the whole sequence) or
-/// {id, messages | prompt, response}. With target and grader (number, math, choice, exact or contains) the output says whether the answer
-/// is correct; answer_regex finds the answer. The output has one line per input line, in order, with status ok, no_answer or error.
+/// {id, messages | prompt, response}. With target and grader (number, math, choice, exact or contains) the output
+/// has `correct`; answer_regex finds the answer. It has one line per input line, in order, with status ok, no_answer or error.
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = examples_and_rules(EXAMPLES))]
 pub struct ScoreArgs {
@@ -139,7 +139,7 @@ fn refuse_same_file(input: &Path, output: &Path) -> Result<(), CliError> {
     let input = if input == standard { files::stdin().and_then(|file| file.metadata()) } else { input.metadata() };
     let written = if output == standard { files::stdout().and_then(|file| file.metadata()) } else { output.metadata() };
     let beside = sidecar::path(output).metadata();
-    let Ok(input) = input else { return Ok(()) }; // opening it says what is wrong
+    let Ok(input) = input else { return Ok(()) }; // opening it reports the error
     match [written, beside].into_iter().flatten().any(|output| files::same(&input, &output)) {
         true => Err(CliError::SameFile(output.to_owned())),
         false => Ok(()),
@@ -153,7 +153,7 @@ fn line_limit(engine: &Engine) -> u64 {
     LINE_LIMIT.min(OTHER_FIELDS.saturating_add(text))
 }
 
-/// How many items there will be; unknown where the input can be read only once.
+/// Number of items; unknown where the input can be read only once.
 fn count(args: &ScoreArgs) -> Result<Option<u64>, CliError> {
     if !args.input.is_file() {
         return Ok(None);

@@ -1,16 +1,16 @@
-//! What is said when a signal ends the program, and what of the environment must not end it.
+//! Messages at signals that end the program, and settings of the environment that must not end it.
 
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What an interrupted command says: how to go on.
+/// The message of an interrupted command: how to go on.
 static INTERRUPTED: OnceLock<String> = OnceLock::new();
 
-/// What is said when a mapped file turns out to be shorter than it was.
+/// Message for a mapped file that has become shorter.
 static TRUNCATED: OnceLock<String> = OnceLock::new();
 
-/// Threads have at least the stack that the standard library gives them, whatever `RUST_MIN_STACK` says.
+/// Threads have at least the stack that the standard library gives them, whatever `RUST_MIN_STACK` is.
 const MIN_STACK: usize = 2 << 20;
 
 /// To be called first in `main`, while there is one thread.
@@ -28,12 +28,12 @@ pub fn prepare() {
     handlers::handle();
 }
 
-/// Ctrl-C says this from now on.
+/// Sets the message of Ctrl-C.
 pub fn on_interrupt(message: &str) {
     let _ = INTERRUPTED.set(format!("\n{message}\n"));
 }
 
-/// Whether a signal asked the program to come to an end.
+/// Whether a signal has requested the end of the program.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Ctrl-C and SIGTERM only ask from now on, see [`stop_requested`]; a second one ends the program at once.

@@ -13,7 +13,7 @@ use crate::backend::{DecodeRow, Next, Pass, Prediction, Row, SequenceId, Step, T
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Responses of an evaluation or of a list of questions that are generated at once, unless another number is asked for.
+/// Responses of an evaluation or of a list of questions that are generated at once by default.
 pub const BATCH_SIZE: usize = 16;
 
 /// Sequences being generated. Dropping it frees their caches.
@@ -30,7 +30,7 @@ pub struct Batch<'e> {
     started: u64,
 }
 
-/// How a response is generated, shared by those that are generated alike.
+/// Generation options, shared by responses.
 #[derive(Clone)]
 pub struct Request(Arc<Options>);
 
@@ -49,7 +49,7 @@ pub(super) struct Running {
     stream: u64,
     request: Request,
     pub(super) generation: Generation,
-    /// Where there are stop strings.
+    /// With stop strings.
     text: Option<StopText>,
     /// Its own tokens, where tokens are guessed.
     pub(super) lookup: Option<Lookup>,
@@ -243,7 +243,7 @@ impl Batch<'_> {
         self.next_or_pause(on_token, &mut || false)
     }
 
-    /// [`next`](Self::next), which also returns, with `None`, soon after `pause` says so: others may then be started, and
+    /// [`next`](Self::next), which also returns, with `None`, soon after `pause` returns true: others may then be started, and
     /// those that have not ended go on with the next call.
     pub fn next_or_pause(
         &mut self,
@@ -295,7 +295,7 @@ impl Batch<'_> {
         Ok(std::mem::take(&mut self.running).into_iter().map(|r| (r.id, r.generation)).collect())
     }
 
-    /// Lets responses guess from those that were taken out before. For responses of one person: how fast tokens come would tell
+    /// Lets responses guess from those taken out before. For responses of one person: how fast tokens come would tell
     /// another of them.
     pub fn share_guesses(&mut self) {
         self.shares_guesses = true;
@@ -315,8 +315,8 @@ impl Batch<'_> {
         self.engine.check_length(prompt.len() + 1)
     }
 
-    /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none if no token is
-    /// wanted).
+    /// Runs the rows of the last sequence's prompt from `start` on and chooses the first token (none with `max_tokens`
+    /// 0).
     fn prefill(&mut self, prompt: &[u32], start: usize) -> Result<(), EngineError> {
         let Batch { engine, running, .. } = self;
         let vocabulary = engine.tokenizer.vocab_size();
@@ -369,7 +369,7 @@ impl Running {
         let Options { generate, stop_ids, context, .. } = &*self.request.0;
         let g = &self.generation;
         let (Some(last), Some(step)) = (g.tokens.get(g.prompt_len..).and_then(|r| r.last()), g.steps.last()) else {
-            self.finished = true; // no token is wanted
+            self.finished = true; // max_tokens 0
             return;
         };
         let token = TokenLogprob { token: *last, logprob: step.logprob.unwrap_or(f64::NEG_INFINITY) };

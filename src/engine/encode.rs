@@ -36,7 +36,7 @@ fn check_length(engine: &Engine, bytes: usize) -> Result<(), EncodeError> {
     }
 }
 
-/// How a prompt and a response that exists become tokens.
+/// Encoding of a prompt and an existing response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// Each by itself, as they are in a generation.
@@ -138,7 +138,7 @@ pub fn encode_next_turn(
     Ok([tokens, &after].concat())
 }
 
-/// What the template puts after a response. `None` where it does not keep the response as it is: many drop the
+/// The template's text after a response. `None` if it changes the response: many drop the
 /// thoughts of earlier turns.
 fn template_end(engine: &Engine, conversation: &Conversation, response: &str) -> Option<String> {
     let whole = rendered_whole(engine, conversation, response)?;

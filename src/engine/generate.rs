@@ -7,7 +7,7 @@ use crate::backend::sampling::Sampling;
 use crate::backend::{SequenceId, Step, TokenLogprob};
 use std::ops::ControlFlow;
 
-/// How a generation runs.
+/// Options of a generation.
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
     pub max_tokens: usize,
@@ -40,7 +40,7 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// What is traced: the heads asked for, and whole distributions where the running confidence needs them.
+    /// The trace: the selected heads, and whole distributions where the running confidence needs them.
     pub(super) fn heads(&self) -> Option<HeadSelection> {
         let needs = self.running.is_some_and(|running| running.measure == Measure::Group);
         self.trace.map(|heads| HeadSelection { wide: heads.wide || needs, ..heads })
@@ -80,9 +80,9 @@ pub struct Progress<'a> {
     /// The sequence's place in its batch.
     pub ticket: Ticket,
     pub token: TokenLogprob,
-    /// What it was chosen from; without a trace nothing but its log-probability.
+    /// The prediction that it was chosen from; without a trace only its log-probability.
     pub step: &'a Step,
-    /// The running confidence after the token: of a traced response for which one is asked, once its window is full.
+    /// The running confidence after the token, if one is configured and its window is full.
     pub confidence: Option<f64>,
 }
 

@@ -20,9 +20,9 @@ const NONE: u32 = u32::MAX;
 #[derive(Default)]
 pub(super) struct Lookup {
     tokens: Vec<u32>,
-    /// Where what follows an n-gram begins, at its last occurrence.
+    /// End of an n-gram's last occurrence.
     followers: HashMap<Ngram, usize>,
-    /// Where the text that is being written begins.
+    /// Start of the text in progress.
     start: usize,
 }
 

@@ -36,7 +36,7 @@ use pace::Pace;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How an engine runs; also the options of the command line.
+/// Options of an engine; also those of the command line.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct EngineOptions {
     /// Device; auto: the first usable CUDA device, else the CPU; reference: one scalar thread, for checks
@@ -54,7 +54,7 @@ pub struct EngineOptions {
     /// CPU weights in memory; q8: 8 bits, faster, slightly different results
     #[arg(long, value_name = "file|q8", default_value_t, hide_short_help = true)]
     pub weights: WeightFormat,
-    /// Tokens guessed for a pass from the text so far, none of which changes a result; auto: as many as pay, none on CUDA
+    /// Tokens guessed for a pass from the text so far, none of which changes a result; auto: the number that pays, none on CUDA
     #[arg(long, value_name = "off|auto|N", default_value_t, hide_short_help = true)]
     pub speculate: Speculate,
     /// Instruction set of the CPU backend.
@@ -84,7 +84,7 @@ impl Default for EngineOptions {
     }
 }
 
-/// What a pass over a sequence can fail with.
+/// Errors of a pass over a sequence.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
@@ -99,7 +99,7 @@ pub enum EngineError {
     Tokenizer(#[from] crate::model::tokenizer::TokenizerError),
 }
 
-/// What loading a model can fail with.
+/// Errors of loading a model.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error(transparent)]
@@ -180,7 +180,7 @@ impl Engine {
         self.options.speculate = speculate;
     }
 
-    /// What guesses gave so far.
+    /// Statistics of guesses so far.
     pub fn speculation(&self) -> SpeculationStats {
         self.pace.stats
     }
@@ -268,7 +268,7 @@ impl Engine {
     }
 }
 
-/// The backend that is asked for, and why `auto` left a CUDA device alone.
+/// The chosen backend, and why `auto` did not use a CUDA device.
 fn open_backend(
     spec: ModelSpec,
     weights: &Arc<Weights>,

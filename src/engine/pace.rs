@@ -1,11 +1,11 @@
-//! How many tokens to guess for a pass: what passes cost and how often guesses are right, learned while tokens are decoded. It
+//! The number of tokens to guess for a pass, from the cost of passes and the share of right guesses, learned while tokens are decoded. It
 //! decides about times alone; see [`super::speculate`].
 
 use super::lookup::{KINDS, Match};
 use std::fmt;
 use std::str::FromStr;
 
-/// Tokens that are guessed at once at most, unless another number is asked for.
+/// Max guessed tokens of a pass by default.
 pub(super) const MAX_GUESS: usize = 7;
 
 /// Rows of a pass with guesses, of all sequences together.
@@ -14,15 +14,15 @@ pub(super) const MAX_ROWS: usize = 2 * (MAX_GUESS + 1);
 /// Tokens of finished responses that further ones guess from.
 pub(super) const MAX_SHARED: usize = 1 << 17;
 
-/// How many tokens are guessed for a pass.
+/// Tokens guessed for a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Speculate {
     /// One token a pass.
     Off,
-    /// As many as pay on this machine and in this text; none on CUDA, where a step is a captured graph.
+    /// The number that pays on this machine and in this text; none on CUDA, where plain steps run ahead of the host.
     #[default]
     Auto,
-    /// As many as were found, up to this many.
+    /// All that were found, up to this number.
     Fixed(usize),
 }
 
@@ -56,12 +56,12 @@ impl FromStr for Speculate {
 pub struct SpeculationStats {
     /// Passes with guesses.
     pub passes: u64,
-    /// Guessed tokens that entered them, and those that were kept.
+    /// Guessed tokens in them, and accepted ones.
     pub guessed: u64,
     pub accepted: u64,
 }
 
-/// What passes cost and how often guesses are right, learned while tokens are decoded.
+/// Cost of passes and share of right guesses, learned while tokens are decoded.
 pub(super) struct Pace {
     /// Seconds of a pass by rows − 1; NaN: none has run.
     seconds: [f64; MAX_ROWS],
@@ -108,8 +108,8 @@ impl Pace {
         known.iter().copied().fold(f64::MIN_POSITIVE, f64::max)
     }
 
-    /// How many tokens to guess for one of `sequences` sequences in a pass that has `rows` rows without: as give most
-    /// tokens in its share of the pass's time.
+    /// Tokens to guess for one of `sequences` sequences in a pass that has `rows` rows without: the number with the most
+    /// expected tokens in its share of the pass's time.
     pub fn count(&self, guess: &Guess, rows: usize, sequences: usize, max: usize) -> usize {
         let (mut tokens, mut next, mut best) = (1.0, self.first[guess.source][guess.found.kind], (0, 0.0));
         for count in 0..=max {

@@ -10,10 +10,10 @@ use std::ops::Range;
 /// Max variants in one pass: each holds the chunk of the cache that it writes to, in every layer.
 const IN_FLIGHT: usize = 8;
 
-/// A variant, what is wanted of it, and what of that is known.
+/// A variant, the positions to score, and the log-probabilities found so far.
 pub(super) struct Rescored<'p> {
     variant: Variant,
-    /// Positions (absolute) whose probabilities are wanted.
+    /// Positions (absolute) to score.
     positions: &'p [usize],
     /// Aligned with `positions`; at first the response's own.
     logprobs: Vec<f64>,
@@ -43,7 +43,7 @@ impl<'p> Rescored<'p> {
         if position == self.variant.position { self.variant.token } else { response.tokens[position] }
     }
 
-    /// Whether a wanted probability comes from this row (absolute).
+    /// Whether this row (absolute) predicts a position to score.
     fn predicts(&self, row: usize) -> bool {
         self.rows.contains(&row) && self.positions.binary_search(&(row + 1)).is_ok()
     }
@@ -117,7 +117,7 @@ pub(super) fn score_together(
                         together.close(None);
                     }
                     let forked = match together.fork(left.start) {
-                        // where there is no room for as many, fewer at a time
+                        // out of room: fewer at a time
                         Err(error) if error.is_out_of_memory() && !together.open.is_empty() => {
                             together.run(variants)?;
                             together.close(None);

@@ -8,7 +8,7 @@ use std::ops::Range;
 pub struct Response<'a> {
     /// The whole sequence: prompt, response, and the template's end tokens where it has them.
     pub tokens: &'a [u32],
-    /// Where the response starts.
+    /// Start of the response.
     pub prompt_len: usize,
     /// Text of each response token on its own: `token_texts[j]` belongs to `tokens[prompt_len + j]`.
     pub token_texts: &'a [String],

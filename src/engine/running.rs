@@ -1,4 +1,4 @@
-//! How certain a response is while it is written, and where it stops for want of it.
+//! Running confidence of a response while it is written, and the early stop below a threshold.
 
 use crate::backend::Step;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 /// is shorter.
 pub const WINDOW: usize = 64;
 
-/// The longest window that can be asked for.
+/// The longest window.
 pub const MAX_WINDOW: usize = 1 << 20;
 
-/// What is averaged; higher is more confident. Both come from the step itself, with no further pass.
+/// The averaged quantity; higher is more confident. Both come from the step itself, with no further pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
@@ -67,7 +67,7 @@ impl RunningConfidence {
         confidence.zip(self.stop_below).is_some_and(|(confidence, threshold)| confidence < threshold)
     }
 
-    /// Where the running confidence of these steps is lower than ever before: (tokens written by then, its value). The first
+    /// New minima of the running confidence over these steps: (tokens written by then, its value). The first
     /// of them below a threshold is where that threshold ends the response.
     pub fn lows(&self, steps: &[Step]) -> Vec<(usize, f64)> {
         let mut lows: Vec<(usize, f64)> = Vec::new();

@@ -1,5 +1,5 @@
-//! Speculative decoding, bit-exact: guessed tokens enter a pass behind the last one, and as many of them are kept as the
-//! model would have chosen. Every row has the same bits whatever the width of its pass, and a choice depends on seed,
+//! Speculative decoding, bit-exact: guessed tokens enter a pass behind the last one, and those are kept that the model
+//! would have chosen. Every row has the same bits whatever the width of its pass, and a choice depends on seed,
 //! stream and position alone: tokens, log-probabilities and trace are those of one token a pass. Only times differ.
 
 use super::batch::{Batch, Running};
@@ -52,8 +52,8 @@ type OnToken<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 type Leave<'a> = &'a mut dyn FnMut(bool) -> bool;
 
 impl Batch<'_> {
-    /// Decode steps of all unfinished sequences, until all have ended, or `leave`, which is called with whether one has,
-    /// says that this is enough.
+    /// Decode steps of all unfinished sequences, until all have ended or `leave`, which is called with whether one has
+    /// ended, returns true.
     pub(super) fn decode(&mut self, on_token: OnToken, leave: Leave) -> Result<(), EngineError> {
         let mut left = false;
         while !left && self.running.iter().any(|r| !r.finished) {

@@ -18,7 +18,7 @@ impl StopText {
     }
 
     /// Adds a token. If one of the strings `stop` (an empty one is none) is complete with it: how many tokens the response
-    /// keeps, which are those that begin before the stop string, and at least one.
+    /// keeps: those beginning before the stop string, and at least one.
     ///
     /// # Errors
     /// An id outside the vocabulary.

@@ -12,12 +12,12 @@ use std::ops::Range;
 /// K, as published.
 pub const SELECTED_HEADS: usize = 16;
 
-/// What the trace keeps of each row.
+/// The parts of the trace of each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadSelection {
     /// K: the heads of lowest entropy.
     pub heads: usize,
-    /// How that entropy is normalized.
+    /// Normalization of that entropy.
     pub entropy: EntropyRule,
     /// Whether [`Step::distribution`] is recorded.
     pub wide: bool,
@@ -37,7 +37,7 @@ impl HeadSelection {
         layer_means: false,
     };
 
-    /// What the backend records of a response that starts at `prompt_len`.
+    /// The backend's options for a response that starts at `prompt_len`.
     pub(super) fn options(self, prompt_len: usize) -> TraceOptions {
         TraceOptions {
             first_row: prompt_len - 1,
@@ -151,7 +151,7 @@ impl<'e> TracedSequence<'e> {
         Ok(steps?.iter().filter_map(|step| step.logprob).collect())
     }
 
-    /// How the last of `tokens` attends to them all, `[tokens]`: the mean over all layers and heads of its softmax weights, in a sequence
+    /// The attention of the last of `tokens` to them all, `[tokens]`: the mean over all layers and heads of its softmax weights, in a sequence
     /// of its own that takes what both begin with from this one's cache.
     pub fn mean_attention(&mut self, tokens: &[u32]) -> Result<Vec<f64>, EngineError> {
         self.parts().1.restore()?;

@@ -42,7 +42,7 @@ pub fn calibration(
     }
 }
 
-/// What identifies the files of the model that the engine has loaded from this folder.
+/// Identity of the model's files that the engine has loaded from this folder.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -75,14 +75,14 @@ pub fn sequence(engine: &Engine, content: &Content, chat: bool, method: &Paramet
     }
 }
 
-/// What is to be found out about a response.
+/// Measures of a response.
 #[derive(Clone)]
 pub struct Request<'a> {
     pub parameters: &'a Parameters,
     pub calibration: Option<&'a Calibration>,
     /// Whether answers that are not above the calibration's certified threshold are withheld.
     pub abstain: bool,
-    /// How the answer is found.
+    /// Search for the answer.
     pub finder: Finder<'a>,
     /// The right answer, if it is known.
     pub target: Option<(&'a str, Grader)>,
@@ -105,27 +105,27 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What was found out.
+/// Results.
 #[derive(Clone)]
 pub struct Assessed {
     pub answer_text: String,
     pub outcome: Outcome,
-    /// Where there is a calibration.
+    /// With a calibration.
     pub confidence: Option<Calibrated>,
     /// Whether it is the right answer, where that is known.
     pub correct: Option<bool>,
     pub trace: Option<Vec<RowTrace>>,
 }
 
-/// What was found out about a response without a final answer: the scores that need none.
+/// Results of a response without a final answer: the scores that need none.
 #[derive(Clone)]
 pub struct Unanswered {
     pub scores: Scores,
-    /// Where the right answer is known.
+    /// With a target.
     pub correct: Option<bool>,
 }
 
-/// What was found out about a response.
+/// Results of a response.
 pub type Finding = Result<Assessed, Unanswered>;
 
 /// [`pipeline::assess`], and a description of the chain's rows.

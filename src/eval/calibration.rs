@@ -46,7 +46,7 @@ pub struct Calibration {
     pub map: Map,
     /// The lowest and the highest of the answers' scores, in the form that the map takes. Beyond them nothing was seen.
     pub range: [f64; 2],
-    /// Where a risk was asked for and a threshold holds it.
+    /// With a target risk that a threshold holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certified: Option<Certified>,
     pub held_out: HeldOut,
@@ -62,7 +62,7 @@ pub struct Certified {
     pub target_risk: f64,
     /// The probability, over the answers that it was chosen on, that the risk is held.
     pub confidence: f64,
-    /// What an answer's score must exceed, in the form that the map takes.
+    /// Lower bound of an accepted score, in the form that the map takes.
     pub above: f64,
     /// The upper bound on the risk.
     pub bound: f64,
@@ -76,7 +76,7 @@ pub fn bounded(probability: f64, items: usize) -> f64 {
     probability.clamp(least, 1.0 - least)
 }
 
-/// What the whole procedure, the choice of score and map included, comes to on answers that it has not seen: by
+/// Held-out measures of the whole procedure, the choice of score and map included: by
 /// cross-validation in which each part is predicted by what was chosen and fitted on the others.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
@@ -84,9 +84,9 @@ pub struct HeldOut {
     pub ece: f64,
     pub brier: f64,
     pub auroc: Option<f64>,
-    /// Brier score of the share of right answers, which knows nothing of the single answer.
+    /// Brier score of the constant share of right answers.
     pub brier_of_base_rate: f64,
-    /// What was chosen on each fold, and how often.
+    /// The choices of the folds, and their counts.
     pub chosen: BTreeMap<String, usize>,
 }
 
@@ -142,7 +142,7 @@ impl Map {
         }
     }
 
-    /// What it is with this score, for people: `Platt's sigmoid of −ln(−ln p)`.
+    /// The map's name with this score, for people: `Platt's sigmoid of −ln(−ln p)`.
     pub fn name(&self, score: &str) -> String {
         let what = if matches!(self, Map::Platt { .. }) { "Platt's sigmoid of" } else { "isotonic regression on" };
         format!("{what} {}", self.input().name(score))
@@ -258,7 +258,7 @@ impl Calibration {
         cache::write(path, text.as_bytes()).map_err(|source| CalibrationError::Io { path: path.to_owned(), source })
     }
 
-    /// Where it is found without being beside the model.
+    /// Its place if not beside the model.
     ///
     /// # Errors
     /// There is no folder for caches.

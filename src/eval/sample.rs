@@ -1,4 +1,4 @@
-//! What an evaluation records of one item: a line of `samples_<task>.jsonl`.
+//! An evaluation's record of one item: a line of `samples_<task>.jsonl`.
 //!
 //! The outer keys are those of lm-evaluation-harness, so that its readers find theirs; `uq` is ours. A number that is not
 //! finite is written as `null`.
@@ -78,7 +78,7 @@ impl Sample {
     /// The whole sequence, its prompt encoded again, and where the response starts.
     ///
     /// # Errors
-    /// The prompt is no longer encoded to as many tokens as it was, so that positions would be others.
+    /// The prompt is encoded to another number of tokens than before, which would shift positions.
     pub fn sequence(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, usize), SequenceError> {
         let text = self.arguments.first().map_or("", |(text, _)| text);
         let expected = self.uq.prompt_len;
@@ -93,7 +93,7 @@ impl Sample {
         Ok((tokens, expected))
     }
 
-    /// What cannot be, as the field, what was expected and what was found.
+    /// The contradiction: the field, expected and found.
     fn check(&self) -> Result<(), String> {
         let Uq { tokens: ResponseTokens { ids, offsets, logprobs }, prompt_len, .. } = &self.uq;
         let (count, start, end) = (ids.len(), *prompt_len, prompt_len.saturating_add(ids.len()));
@@ -147,7 +147,7 @@ pub struct Uq {
     /// Rows of the chain that the similarity filter kept.
     pub kept: Vec<i64>,
     pub ensemble: Vec<EnsembleMember>,
-    /// Where there is a chain, and a response before the answer.
+    /// With a chain, and a response before the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub similarity: Option<Similarity>,
     /// Every method's score of this response: the keys of [`crate::uq::Scores`], and further methods'.
@@ -156,7 +156,7 @@ pub struct Uq {
     /// was lower than before, as [tokens written, mean]. Of runs with a wide trace.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub running_lows: BTreeMap<String, Vec<(usize, f64)>>,
-    /// What methods with passes of their own tell, by their keys: `self_consistency`, `verbalized` ...
+    /// Details of methods with passes of their own, by their keys: `self_consistency`, `verbalized` ...
     #[serde(flatten)]
     pub details: Map<String, Value>,
     /// The same response under other parameters: its [controls](crate::eval::run::controls).
@@ -177,7 +177,7 @@ pub struct ResponseTokens {
     pub logprobs: Vec<Option<f64>>,
 }
 
-/// How near final hidden states are to those of the answer's tokens: mean cosines.
+/// Similarity of final hidden states to those of the answer's tokens: mean cosines.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Similarity {
     /// Of the chain's tokens, the answer's left out.
@@ -198,7 +198,7 @@ pub struct EnsembleMember {
 /// The response's confidences under other parameters than the run's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SweepPoint {
-    /// What differs, by its name on the command line: `k`, `theta`, `kept`, `tau`, `targets`, `chain` (with the number of the
+    /// Differences by their names on the command line: `k`, `theta`, `kept`, `tau`, `targets`, `chain` (with the number of the
     /// `draw` of one that is drawn), `k-cache`, `v-cache`.
     pub setting: BTreeMap<String, Value>,
     /// Rows of the chain, and of what was kept of it.
@@ -208,7 +208,7 @@ pub struct SweepPoint {
 }
 
 impl SweepPoint {
-    /// What was found under a setting.
+    /// Results under a setting.
     pub fn of(setting: BTreeMap<String, Value>, outcome: Outcome) -> SweepPoint {
         let chain = outcome.chain.iter().map(|link| link.row).collect();
         SweepPoint { setting, chain, kept: outcome.kept, scores: score_map(&outcome.scores) }

@@ -156,7 +156,7 @@ impl Item {
         Ok(Item { id, dataset, target: target(fields)?, pattern: pattern(fields)?, content })
     }
 
-    /// How its answer is found.
+    /// Search for its answer.
     pub fn finder(&self) -> Finder<'_> {
         let rule = match &self.target {
             Some((_, grader)) if self.dataset.is_none() => grader.rule(),
@@ -235,7 +235,7 @@ fn target(fields: &Fields) -> Result<Option<(String, Grader)>, Problem> {
     Ok(Some((text, typed("grader", Grader::NAMES, grader)?)))
 }
 
-/// `answer_regex`, of whose matches `answer_match` says whether the first or the last (by default) counts.
+/// `answer_regex`, whose first or last (default) match counts, by `answer_match`.
 fn pattern(fields: &Fields) -> Result<Option<AnswerPattern>, Problem> {
     let Some(found) = fields.answer_regex else { return Ok(None) };
     let regex: String = typed("answer_regex", "a string", found)?;

@@ -22,7 +22,7 @@ pub enum Status {
     Ok,
     /// The response has no final answer.
     NoAnswer,
-    /// The item could not be scored; the record's `error` says why.
+    /// The item could not be scored; the reason is the record's `error`.
     Error,
 }
 
@@ -70,7 +70,7 @@ pub struct Calibrated {
     pub certified: bool,
 }
 
-/// What a calibration rests on.
+/// Basis of a calibration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Origin {
     pub tasks: Vec<String>,

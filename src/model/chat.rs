@@ -20,7 +20,7 @@ use super::boundary::on_known_stack;
 use super::tokenizer::{Tokenizer, TokenizerError, shortened};
 use crate::files;
 
-/// What the response answers.
+/// The prompt of a response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Conversation {
     /// Not empty.
@@ -42,7 +42,7 @@ impl Conversation {
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user` or `assistant`, and whatever else the template knows.
+    /// `system`, `user` or `assistant`, and any other that the template supports.
     pub role: String,
     /// A text, or as OpenAI's clients write it a list of `{"type": "text", "text": …}`, whose texts are joined.
     #[serde(deserialize_with = "text_or_parts")]
@@ -144,7 +144,7 @@ pub struct ChatTemplate {
     arguments: Arguments,
 }
 
-/// Variables of a chat template besides those that every template has; they may replace special tokens.
+/// Additional variables of a chat template; they may replace special tokens.
 pub type Arguments = Map<String, Json>;
 
 /// Variables that a conversation sets.
@@ -167,7 +167,7 @@ impl ChatTemplate {
     /// list of named ones, the one named `default`). `None` if the model has none, as most base models.
     ///
     /// # Errors
-    /// Says which file is unreadable or what in the template is not understood.
+    /// An unreadable file, or a part of the template that is not supported.
     pub fn from_folder(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, ChatError> {
         let (source, path) = match read_jinja(folder)? {
             Some(found) => found,
@@ -281,7 +281,7 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// The token ids of the rendered `messages`. The tokenizer adds nothing: a template that wants a BOS writes it, as
+    /// The token ids of the rendered `messages`. The tokenizer adds nothing: a template writes its own BOS, as
     /// in transformers' `apply_chat_template(tokenize=True)`.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! `config.json` → [`ModelSpec`]: what distinguishes the families is data here, and nothing downstream asks for a name.
+//! `config.json` → [`ModelSpec`]: families differ by data here, and nothing downstream branches on a name.
 
 mod families;
 mod read;
@@ -40,7 +40,7 @@ pub enum QkNorm {
     Whole,
 }
 
-/// What differs from layer to layer.
+/// A layer's own settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
     /// Row T attends to positions T - window + 1 ..= T only (`sliding_window`).
@@ -55,7 +55,7 @@ pub struct LayerSpec {
     pub num_key_value_heads: usize,
     pub intermediate_size: usize,
     /// The layer whose cached keys and values it attends to: itself, or an earlier one of the same sizes (`num_kv_shared_layers`).
-    /// Where that is another, it has no keys and values of its own.
+    /// If another, it has no keys and values of its own.
     pub kv_layer: usize,
     /// Its values are its keys before norm and rotation (`attention_k_eq_v`).
     pub keys_are_values: bool,
@@ -66,7 +66,7 @@ pub struct LayerSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaNetSpec {
     pub num_key_heads: usize,
-    /// A multiple of `num_key_heads`: as many value heads share a key head.
+    /// A multiple of `num_key_heads`: value heads of one key head.
     pub num_value_heads: usize,
     pub key_head_dim: usize,
     pub value_head_dim: usize,
@@ -166,7 +166,7 @@ pub struct ModelSpec {
     /// Whether mathematical questions must ask for a boxed answer; other families box it unasked.
     pub boxed_instruction: bool,
     pub bos_token_id: Option<u32>,
-    /// Where settings that checkpoints keep in several places were found.
+    /// The source of settings that checkpoints keep in several places.
     pub sources: Vec<(&'static str, &'static str)>,
     /// Every id that ends a generation: of `config.json` and `generation_config.json`, or else the tokenizer's.
     pub eos_token_ids: Vec<u32>,
@@ -331,7 +331,7 @@ mod tests {
         assert!(s.tie_word_embeddings);
     }
 
-    /// Three of four layers are delta nets where `layer_types` does not say; heads are counted over the others.
+    /// Three of four layers are delta nets without `layer_types`; heads are counted over the others.
     #[test]
     fn layers_of_qwen_3_5() {
         let qwen = |edit: fn(&mut Value)| {
@@ -371,7 +371,7 @@ mod tests {
         assert!(llama.unwrap_err().to_string().contains("found linear_attention"));
     }
 
-    /// Where longer sequences need what is not implemented, the context ends before.
+    /// Ends before lengths that need unimplemented scaling.
     #[test]
     fn longrope_and_scaled_queries_end_the_context() {
         let phi = spec(|c| {

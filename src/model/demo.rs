@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// What `--model` calls it.
+/// Its name for `--model`.
 pub const NAME: &str = "abacus";
 
 /// Its own test set, a file in the folder.

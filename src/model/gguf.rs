@@ -53,7 +53,7 @@ fn damaged<T>(what: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::Damaged(what.into()))
 }
 
-/// What a family's files differ in from its repository.
+/// Differences of a family's files from its repository.
 struct Family {
     /// `general.architecture`
     name: &'static str,
@@ -161,7 +161,7 @@ pub fn unpack(path: &Path, cache: &Path) -> Result<PathBuf, GgufError> {
     let io = |source| GgufError::Io { path: path.to_owned(), source };
     let file = File::open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
-    // SAFETY: as with safetensors, whoever changes the file while it is read gets other numbers.
+    // SAFETY: as with safetensors, a change of the file while it is read changes the numbers.
     let bytes = unsafe { Mmap::map(&file) }.map_err(io)?;
     let fault = |fault| match fault {
         Fault::Damaged(what) => GgufError::Damaged { path: path.to_owned(), what },

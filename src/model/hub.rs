@@ -1,6 +1,6 @@
 //! From a model's name (a folder, `abacus`, or a name on the Hugging Face hub) to its folder on this machine.
 //!
-//! Nothing is downloaded: an error names the command that does. The crate `hf-hub` looks up files, not folders, and knows no
+//! Nothing is downloaded: an error names the command that does. The crate `hf-hub` looks up files, not folders, and has no
 //! local folders.
 
 use super::demo::{self, DemoError};
@@ -15,7 +15,7 @@ pub enum LocateError {
     /// Written like a path, but nothing is there.
     #[error("no such folder: {}", path.display())]
     NoSuchFolder { path: PathBuf },
-    /// A file, a checkpoint say, instead of its folder.
+    /// A file (such as a checkpoint) instead of its folder.
     #[error("{} is a file; give the model's folder, the one with config.json", path.display())]
     NotAFolder { path: PathBuf },
     /// A folder, but not a model's.

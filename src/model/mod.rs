@@ -14,7 +14,7 @@ pub use weights::Weights;
 
 use std::path::PathBuf;
 
-/// What can be wrong with a model folder.
+/// Errors of a model folder.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error("{}: cannot be read: {source}", path.display())]

@@ -1,4 +1,4 @@
-//! Text to token ids and back, as the model's own `tokenizer.json` says.
+//! Text to token ids and back, by the model's own `tokenizer.json`.
 //!
 //! Encoding is the `tokenizers` crate's. Decoding is too where only the text is asked for; where it matters *which*
 //! token wrote which part of the text ([`Tokenizer::decode_with_offsets`], [`Tokenizer::stream`]), the module
@@ -23,7 +23,7 @@ pub use detokenize::TextStream;
 /// Why a tokenizer could not be read or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// No `tokenizer.json`. `slow` says whether the older `tokenizer.model` is there.
+    /// No `tokenizer.json`. `slow`: the older `tokenizer.model` is there.
     #[error(
         "{path} is missing{slow_hint}; save a fast tokenizer into the folder with: python -c \"from transformers import \
          AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\"",
@@ -48,7 +48,7 @@ pub enum TokenizerError {
         path.display()
     )]
     AddedTokenId { path: PathBuf, token: String, expected: u32, found: u32 },
-    /// A decoder in which a token's own text cannot be told apart.
+    /// A decoder that does not separate the texts of single tokens.
     #[error(
         "{}: the decoder {found} is not supported; expected ByteLevel, Metaspace, WordPiece, or a sequence of Replace, \
          ByteFallback, Fuse and a Strip of leading characters",
@@ -76,7 +76,7 @@ pub struct Tokenizer {
     vocab_size: usize,
     bos_id: Option<u32>,
     eos_id: Option<u32>,
-    /// What `tokenizer_config.json` changes about the BOS that `tokenizer.json` adds, or does not.
+    /// The BOS by `tokenizer_config.json` where it differs from `tokenizer.json`'s.
     bos_rule: BosRule,
 }
 
@@ -93,7 +93,7 @@ impl Tokenizer {
     /// `clean_up_tokenization_spaces`, added tokens that `tokenizer.json` lacks, the chat template) of `folder`.
     ///
     /// # Errors
-    /// Says which file is missing, unreadable or inconsistent, and what to do about it.
+    /// A file that is missing, unreadable or inconsistent, and the remedy.
     pub fn from_folder(folder: &Path) -> Result<Self, TokenizerError> {
         let path = folder.join("tokenizer.json");
         if !path.exists() {
@@ -119,7 +119,7 @@ impl Tokenizer {
     /// the tokenizer puts around a text (for most models a BOS, or nothing).
     ///
     /// # Errors
-    /// [`TokenizerError::Encode`] if the tokenizer's model refuses the text.
+    /// [`TokenizerError::Encode`] if the tokenizer's model rejects the text.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = encode_raw(&self.inner, text, add_special_tokens)?;
         match self.bos_rule {
@@ -203,7 +203,7 @@ impl Tokenizer {
         self.eos_id
     }
 
-    /// What `tokenizer_config.json` said.
+    /// From `tokenizer_config.json`.
     pub(crate) fn config(&self) -> &TokenizerConfig {
         &self.config
     }
@@ -265,7 +265,7 @@ fn add_missing_tokens(
     Ok(())
 }
 
-/// Compares what `tokenizer.json` does with what `add_bos_token` asks for, on a text that does not matter.
+/// Compares `tokenizer.json` with `add_bos_token` on an arbitrary text.
 fn bos_rule(
     inner: &tokenizers::Tokenizer,
     config: &TokenizerConfig,

@@ -32,7 +32,7 @@ pub enum Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// How many numbers there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self {
             Elements::F32(v) => v.len(),
@@ -61,7 +61,7 @@ impl Elements<'_> {
     }
 }
 
-/// How numbers are stored: those of a weight in its file, of keys and values in the cache.
+/// Storage type of a weight in its file, of keys and values in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DType {
@@ -116,7 +116,7 @@ pub struct Weight {
     bytes: Bytes,
 }
 
-/// Where a tensor's bytes are; aligned for its type.
+/// A tensor's bytes, aligned for its type.
 #[derive(Clone, Debug)]
 enum Bytes {
     Mapped {
@@ -273,7 +273,7 @@ pub struct Weights {
     pub final_norm: Vec<f32>,
     /// `[vocab_size, hidden_size]`; the embedding itself where the head is tied.
     pub head: Weight,
-    /// What the files say otherwise than `config.json`.
+    /// Differences between the files and `config.json`.
     pub warnings: Vec<String>,
 }
 
@@ -529,14 +529,14 @@ impl LayerWeights {
     }
 }
 
-/// Where the text model's tensors are: alone, and in the two forms of multimodal checkpoints.
+/// Layouts of the text model's tensors: alone, and the two of multimodal checkpoints.
 const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
 /// Every tensor of a folder, by name.
 struct TensorIndex {
     /// The file that errors about a missing tensor name.
     path: PathBuf,
-    /// What the text model's tensors have before their names.
+    /// Prefix of the text model's tensors.
     prefix: &'static str,
     tensors: HashMap<String, Entry>,
 }
@@ -663,7 +663,7 @@ const MAX_HEADER: u64 = 16 << 20;
 fn map_file(path: PathBuf, tensors: &mut HashMap<String, Entry>) -> Result<(), ModelError> {
     let file = files::open(&path).map_err(|source| ModelError::Io { path: path.clone(), source })?;
     // SAFETY: the map is only read. As for every program that maps its input, the file must not be truncated or
-    // rewritten while it is in use; model files are written once, under a temporary name. The commands say so where one
+    // rewritten while it is in use; model files are written once, under a temporary name. The commands report it where one
     // is truncated all the same (SIGBUS).
     let map = unsafe { Mmap::map(&file) }.map_err(|source| ModelError::Io { path: path.clone(), source })?;
     let corrupt = |message: String| ModelError::Safetensors { path: path.clone(), message };

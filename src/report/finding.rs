@@ -24,7 +24,7 @@ pub struct Verdict {
     pub accuracy: String,
     /// The method of the highest AUROC and its value; `None` without two classes.
     pub best: Option<(String, String)>,
-    /// How many methods it is the best of.
+    /// Number of methods that it is the best of.
     pub methods: usize,
     pub sentences: Vec<String>,
 }

@@ -190,7 +190,7 @@ fn diagram(bins: &[BalancedBin], ece: Option<f64>, accuracy: f64) -> Reliability
     Reliability { bins, ece: ece.unwrap_or(f64::NAN), accuracy, confidence: weighted / items }
 }
 
-/// How many of the best curves are drawn, with UQAC's and the control's.
+/// Number of best curves that are drawn, with UQAC's and the control's.
 const BEST: usize = 3;
 
 fn curves(analysis: &Analysis, task: &TaskAnalysis) -> Vec<Curve> {

@@ -34,7 +34,7 @@ pub struct Reply {
 /// A token with its log-probabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenInfo {
-    /// What it adds to the choice's text; it may begin or end within a character.
+    /// Its part of the choice's text; it may begin or end within a character.
     pub bytes: Vec<u8>,
     /// Start of its text, in bytes of the choice's.
     pub offset: usize,

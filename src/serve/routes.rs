@@ -179,7 +179,7 @@ fn is_local(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Gives each request its [`Access`]; refuses those to a loopback address under another host's name.
+/// Gives each request its [`Access`]; rejects requests to a loopback address under another host's name.
 async fn track(
     State(shared): State<Arc<Shared>>,
     path: Option<MatchedPath>,

@@ -40,7 +40,7 @@ pub fn token_info(
     Ok(TokenInfo { bytes: bytes(token)?, offset, logprob, top })
 }
 
-/// What a streamed choice has not sent yet.
+/// The unsent rest of a streamed choice.
 pub struct Streamed {
     tokenizer: Arc<Tokenizer>,
     stream: TextStream<Arc<Tokenizer>>,

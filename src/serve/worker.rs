@@ -39,7 +39,7 @@ struct Running {
     reply: Reply,
     request: Request,
     prompts: Vec<EncodedPrompt>,
-    /// The finished choices; of those that were streamed, nothing but that they are finished.
+    /// The finished choices; streamed ones without their content.
     finished: RefCell<(Usage, Vec<Choice>)>,
     failed: Cell<bool>,
 }
@@ -64,7 +64,7 @@ struct Active {
 
 struct Worker<'e, 's> {
     batch: Batch<'e>,
-    /// What is to be found out about every response.
+    /// The measures of every response.
     common: &'s assess::Request<'s>,
     queue: &'s mut Receiver<Job>,
     shared: &'s Shared,

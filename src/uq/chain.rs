@@ -20,7 +20,7 @@ const TOP: usize = 5;
 /// targets t become the next sources as rows t - 1, until nothing is chosen.
 ///
 /// Returns the chain ascending by row, the answer's own rows included with score 0; similarities are not yet measured
-/// (0). Asks for α* once per step. With [`ChainRule::None`] the chain is the whole response, and nothing is asked; the other
+/// (0). Reads α* once per step. With [`ChainRule::None`] the chain is the whole response, and nothing is read; the other
 /// [controls](control) are as long as what is found.
 pub fn attention_chain<T: Traced>(
     response: &Response,

@@ -1,16 +1,16 @@
-//! Controls: chains that attention has no part in. What a chain found by backtracking is worth is what it is worth beyond
-//! as many tokens chosen by a coin.
+//! Controls: chains that attention has no part in. A chain found by backtracking has the worth that it has beyond the same
+//! number of random tokens.
 //!
 //! | rule | its chain |
 //! |---|---|
-//! | `random` | as many tokens, any |
-//! | `random-digits` | as many tokens with a digit (all of them where there are fewer, as in most responses) |
-//! | `digits-matched` | the chain, its tokens with a digit exchanged for as many at random |
-//! | `random-content` | as many tokens that are no stop words (likewise) |
-//! | `similarity` | as many tokens, those whose final hidden states lie closest to the answer's |
+//! | `random` | n tokens, any |
+//! | `random-digits` | n tokens with a digit (all of them where there are fewer, as in most responses) |
+//! | `digits-matched` | the chain, each token with a digit exchanged for a random one |
+//! | `random-content` | n tokens that are no stop words (likewise) |
+//! | `similarity` | the n tokens whose final hidden states lie closest to the answer's |
 //! | `none` | every token up to the answer's last |
 //!
-//! As many: as backtracking finds. All are tokens of the response before the answer, and the answer's own join them. A draw
+//! n: the size of the chain that backtracking finds. All are tokens of the response before the answer, and the answer's own join them. A draw
 //! depends on its number and on the response's tokens alone.
 
 use super::stopwords::is_stop_word_under;
@@ -22,7 +22,7 @@ use std::ops::Range;
 /// tokens name the answer's first token as where they came from.
 ///
 /// # Errors
-/// Only where a query fails: [`ChainRule::Similarity`] asks for cosines, the others for nothing.
+/// A query fails: [`ChainRule::Similarity`] reads cosines, the others nothing.
 pub fn chain<T: Traced>(
     response: &Response,
     answer: &Range<usize>,

@@ -5,7 +5,7 @@ use super::rules::Candidates;
 use super::{Member, Parameters, Response, TokenLogprob, Traced, Variant};
 use std::ops::Range;
 
-/// How far P may miss its bounds through rounding: the members come from two ways of computing the same model.
+/// Rounding error of P beyond its bounds: the members come from two ways of computing the same model.
 const ROUNDING: f64 = 1e-3;
 
 /// The variants: copies of the response with **one** filtered token replaced by an alternative with p > τ.
@@ -66,7 +66,7 @@ fn most_probable(response: &Response, kept: &[i64], parameters: &Parameters) -> 
 
 /// ln ∏ p(answer tokens) and ln ∏ p(filtered chain tokens) of every member, full vocabulary: the response itself first
 /// (its probabilities are known), then `variants` in their order, whose later text is kept, not regenerated, and
-/// re-scored. Asks the engine once, and not at all without variants.
+/// re-scored: one call of the engine, none without variants.
 pub fn score<T: Traced>(
     response: &Response,
     answer: Range<usize>,

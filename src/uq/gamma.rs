@@ -1,9 +1,9 @@
 //! γ, the reweighting of the nearest positions, from a model's own attention.
 //!
-//! A row attends most to what it has just written, whatever that says. The method discounts the C = 10 nearest positions
+//! A row attends most to its nearest tokens, whatever they are. The method discounts the C = 10 nearest positions
 //! by γ so that they count as much as those farther away. Here γ is measured as in the paper: the mean attention a at each
 //! distance, over rows and heads, first token and own position left out (as the method leaves them out); a line through a at
-//! the distances C + 1 and 20, which says what the nearest ones would have were they like the others; and
+//! the distances C + 1 and 20, which extrapolates to the nearest ones; and
 //! γ_i = line(i) / a_i, from 0 to 1.
 
 use crate::backend::entropy::{GAMMA, Gamma, reweighting};
@@ -39,7 +39,7 @@ pub struct GammaFit {
     pub gamma: Vec<f64>,
     /// The published γ_i.
     pub published: Vec<f64>,
-    /// Root mean square of their difference, over those that both have.
+    /// Root mean square of their difference, where both are defined.
     pub difference: f64,
 }
 

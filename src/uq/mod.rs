@@ -28,7 +28,7 @@ use crate::engine::{EngineError, TraceQueries};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What the method asks of whoever holds a response's KV cache and trace: an engine, or a test that writes the replies down.
+/// Queries of the method to the owner of a response's KV cache and trace: an engine, or a test with fixed results.
 pub trait Traced {
     type Error;
 
@@ -82,7 +82,7 @@ pub struct Member {
     pub log_chain: f64,
 }
 
-/// What the method found for one response.
+/// The method's findings for one response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// Positions (absolute) of the answer's tokens.

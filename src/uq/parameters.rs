@@ -33,7 +33,7 @@ impl Profile {
 }
 
 named! {
-    /// Where the chain comes from. All but `Attention` are [controls](super::control).
+    /// Source of the chain. All but `Attention` are [controls](super::control).
     #[derive(Hash, Serialize, Deserialize)]
     #[serde(rename_all = "kebab-case")]
     ChainRule {
@@ -43,7 +43,7 @@ named! {
         Random = "random",
         /// A control: the same number of tokens with a digit, at random
         RandomDigits = "random-digits",
-        /// A control: the chain, but with other tokens with a digit, at random, in the place of those that it has
+        /// A control: the chain, its tokens with a digit replaced by random ones with a digit
         DigitsMatched = "digits-matched",
         /// A control: the same number of tokens that are not stop words, at random
         RandomContent = "random-content",
@@ -121,7 +121,7 @@ impl TryFrom<String> for RuleSetting {
 
 /// A profile with single rules changed.
 ///
-/// In JSON: the profile's name, and `rules` with those that differ from the profile's, if any.
+/// In JSON: the profile's name, and in `rules` any that differ from the profile's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "WrittenReading", try_from = "WrittenReading")]
 pub struct Reading {
@@ -259,7 +259,7 @@ impl Parameters {
         &self.reading.rules
     }
 
-    /// What the engine must record.
+    /// Data that the engine must record.
     pub fn head_selection(&self) -> HeadSelection {
         let entropy: EntropyRule = self.rules().head_entropy;
         let (heads, wide) = (self.selected_heads, self.wide_trace);

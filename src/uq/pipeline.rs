@@ -39,11 +39,11 @@ mod pair {
 pub struct Seconds {
     /// Backtracking.
     pub chain: f64,
-    /// What follows: similarities, re-scoring of the variants, scores.
+    /// The stages after the chain: similarities, re-scoring of the variants, scores.
     pub ensemble: f64,
 }
 
-/// What the method found for a response.
+/// The method's findings for a response.
 #[derive(Clone, Debug)]
 pub struct Assessed {
     pub answer: Answer,

@@ -1,10 +1,10 @@
-//! What the scores read of the pass: probabilities of tokens and entropies of predictions, under the rules that decide how.
+//! The scores' inputs of the pass: probabilities of tokens and entropies of predictions, under the rules.
 
 use super::rules::{EntropyRows, FirstRow, FirstToken, ResponseEnd, Rules, Vocabulary};
 use super::{Response, Step};
 use std::ops::Range;
 
-/// Tokens of a prediction that [`Vocabulary::Top5`] knows.
+/// Tokens of a prediction under [`Vocabulary::Top5`].
 pub const TOP: usize = 5;
 
 /// Whether the token at `position` is one whose row is not the one before it.

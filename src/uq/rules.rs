@@ -71,7 +71,7 @@ impl Named for Encoding {
 }
 
 named! {
-    /// How the answer is found in the text.
+    /// Search for the answer in the text.
     Extraction {
         /// By the rules of [`answer`](super::answer), before the first end token.
         Full = "full",
@@ -166,7 +166,7 @@ named! {
 }
 
 named! {
-    /// How this step's targets count towards the chain length from which θ applies.
+    /// Counting of this step's targets towards the chain length from which θ applies.
     LengthCount { Once = "once", Twice = "twice", }
 }
 

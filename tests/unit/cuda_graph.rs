@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use test_support::{cuda_host, tiny};
 use uqac::backend::cuda::{CudaBackend, CudaOptions};
-use uqac::backend::forward::extend;
+use uqac::backend::forward::{self, extend};
 use uqac::backend::sampling::Sampling;
 use uqac::backend::{Backend, BackendError, DecodeRow, Row};
 use uqac::model::{ModelSpec, Weights};
@@ -59,6 +59,38 @@ fn a_decode_step_is_one_graph() {
     assert_eq!((kernels, stream_waits, allocations), (0, 0, 0));
     assert!((41..=48).contains(&graphs), "{graphs} steps for 41 tokens");
     assert!(event_waits <= 12, "{event_waits} waits for {graphs} steps");
+}
+
+/// So is a step whose later rows are guesses, and it says what a pass and its predictions do.
+#[test]
+fn a_step_with_guesses_is_one_graph() {
+    if !cuda_host::alone("unit::cuda_graph::a_step_with_guesses_is_one_graph") {
+        return;
+    }
+    let mut backend = backend(&mut |_, _| ());
+    let id = backend.open(trace(4)).unwrap();
+    backend.reserve(id, 256).unwrap();
+    extend::<BackendError>(&mut backend, id, 0, &[5; 9], true, |_| true, |_, _| Ok(())).unwrap();
+    let sampling = Sampling { temperature: 1.0, seed: 3, ..Sampling::GREEDY };
+    let row = |i: usize| DecodeRow {
+        row: Row { sequence: id, position: 9 + i, token: [7, 3, 11][i] },
+        sampling,
+        stream: 2,
+        detail: true,
+    };
+    let rows: Vec<DecodeRow> = (0..3).map(row).collect();
+    let expected = forward::step(&mut backend, &rows, 257).unwrap();
+    let records: Vec<_> = (9..12).map(|row| backend.head_record(id, row).unwrap()).collect();
+    let names = ["cuLaunchKernel", "cuGraphLaunch"];
+    for (turn, launches) in [(0, None), (1, Some([0, 1]))] {
+        backend.truncate(id, 9);
+        let before = names.map(cuda_host::calls);
+        assert_eq!(backend.step(&rows, 257).unwrap(), expected, "turn {turn}");
+        let after = names.map(cuda_host::calls);
+        assert!(launches.is_none_or(|launches| launches == [after[0] - before[0], after[1] - before[1]]));
+        let again: Vec<_> = (9..12).map(|row| backend.head_record(id, row).unwrap()).collect();
+        assert_eq!(again, records, "turn {turn}");
+    }
 }
 
 /// A fork copies keys and values in one call each, whatever the layers and heads; what is read of a response works in

@@ -48,9 +48,9 @@ impl AttentionShape {
 pub struct AttentionRow<'a> {
     pub cache: &'a KvCache,
     pub position: usize,
-    /// Whether the reweighted entropy is wanted; without it the entropy states stay empty.
+    /// Whether to compute the reweighted entropy; without it the entropy states stay empty.
     pub entropy: bool,
-    /// The length of the prompt, where [`HeadState::places`] are wanted; without it they stay 0.
+    /// The length of the prompt, to compute [`HeadState::places`]; without it they stay 0.
     pub prompt: Option<usize>,
 }
 

@@ -127,7 +127,7 @@ impl Chunk {
         self.values.scatter(place * stride, 1, &scaled);
     }
 
-    /// What the values of a head's positions are multiplied with; `None`: 1.
+    /// Factors of the values of a head's positions; `None`: 1.
     pub fn value_scales(&self, kv_head: usize) -> Option<&[f32]> {
         self.scales.get(kv_head * CHUNK..(kv_head + 1) * CHUNK)
     }

@@ -25,7 +25,7 @@ struct Segment {
     keep: bool,
 }
 
-/// What a pass holds of its delta nets; widths in [`DeltaNetSpec`]'s terms.
+/// A pass's buffers of delta nets; widths in [`DeltaNetSpec`]'s terms.
 #[derive(Default)]
 pub struct DeltaRows {
     /// In rounds: those of one round are of different sequences.
@@ -219,7 +219,7 @@ impl Kernel for DeltaRule<'_> {
     }
 }
 
-/// What [`LANES`] columns of a memory answer to q, once they are corrected for k. Four sums, so that none waits for itself.
+/// Output of [`LANES`] columns of a memory for q, after their correction for k. Four sums, so that none waits for itself.
 ///
 /// # Safety
 /// As for [`Simd`].

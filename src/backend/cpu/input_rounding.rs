@@ -8,7 +8,7 @@
 use super::matmul::Elements;
 use half::{bf16, f16};
 
-/// How matrix products of many rows treat their inputs, where the weights have 16 bits.
+/// Rounding of the inputs of matrix products of many rows, with weights of 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputRounding {
     /// As they are, in f32.
@@ -27,7 +27,7 @@ pub enum InputRounding {
     OneTermButScores,
 }
 
-/// What becomes of a product's output.
+/// Use of a product's output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// Queries and keys.

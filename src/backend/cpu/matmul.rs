@@ -40,7 +40,7 @@ pub struct Matrix<'a> {
     pub k: usize,
 }
 
-/// How a matrix's weights are stored.
+/// Storage of a matrix's weights.
 #[derive(Clone, Copy, Debug)]
 pub enum Numbers<'a> {
     /// In their stored dtype.
@@ -174,7 +174,7 @@ impl Line {
 thread_local! {
     /// The inputs of a product as its kernels read them.
     static INPUTS: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
-    /// What a task of a wide product needs.
+    /// Inputs of a task of a wide product.
     static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
 }
 
@@ -247,7 +247,7 @@ trait Weight: Copy {
     /// Weights that one of them holds.
     const EACH: usize = 1;
 
-    /// Where weight `offset` of a matrix at `p` is; `offset` is a multiple of `EACH`. Nothing is read.
+    /// Address of weight `offset` of a matrix at `p`; `offset` is a multiple of `EACH`. Nothing is read.
     #[inline(always)]
     fn at(p: *const Self, offset: usize) -> *const Self {
         p.wrapping_add(offset / Self::EACH)

@@ -43,7 +43,7 @@ const MAX_ROWS: usize = 512;
 /// Rows whose logits exist at once.
 const LOGIT_ROWS: usize = 16;
 
-/// What can be chosen about the backend.
+/// Options of the backend.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
     /// 0: one per core.

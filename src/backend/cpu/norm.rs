@@ -1,4 +1,4 @@
-//! What happens to single rows between the products: norms, activations, rotary positions, and the statistics of logits.
+//! Operations on single rows between the products: norms, activations, rotary positions, and the statistics of logits.
 //!
 //! All of it is f32 in and out, in a fixed order that depends on nothing but the row itself.
 
@@ -77,7 +77,7 @@ unsafe fn vector<S: Simd>(x: &[f32], i: usize, padding: f32) -> S::V {
     }
 }
 
-/// What [`update`] does to a vector. A closure would not do: it is compiled without the instruction set of the kernel
+/// An operation of [`update`] on a vector. A closure would not do: it is compiled without the instruction set of the kernel
 /// that it stands in, and then every operation in it is a call.
 trait Elementwise: Copy {
     /// # Safety

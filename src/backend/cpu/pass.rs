@@ -13,7 +13,7 @@ pub struct PassState {
     pub rows: Vec<Row>,
     /// Rows that it began with.
     pub width: usize,
-    /// Those of them (ascending) that are wanted or recorded: the only ones after the last keys and values.
+    /// The `wanted` or recorded ones (ascending): the only rows after the last keys and values.
     kept: Vec<usize>,
     /// Per row, where it is traced.
     pub selections: Vec<Option<Selection>>,
@@ -73,7 +73,7 @@ impl PassState {
         }
     }
 
-    /// Where a row of the finished pass is.
+    /// Place of a row of the finished pass.
     pub fn index(&self, row: usize) -> Result<usize, BackendError> {
         self.kept.binary_search(&row).map_err(|_| BackendError::RowNotWanted { row })
     }
@@ -93,7 +93,7 @@ impl PassState {
         }
     }
 
-    /// Drops the rows that are neither recorded nor wanted, after the last keys and values, those of `layer`.
+    /// Drops the rows that are neither recorded nor `wanted`, after the last keys and values, those of `layer`.
     pub fn keep_wanted(&mut self, spec: &ModelSpec, layer: usize) {
         let n = self.kept.len();
         if n == self.rows.len() {

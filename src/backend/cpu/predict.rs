@@ -9,7 +9,7 @@ use crate::backend::{MIN_TOP, Next, Prediction, Step, TokenLogprob};
 const MIN_PROBABILITY: f64 = 0.01;
 
 /// The step and the token that one row's logits `[vocab_size]` (softcapped) give; `None` if they are not finite. `wide`:
-/// whether a detailed step says [`Step::distribution`].
+/// whether a detailed step has [`Step::distribution`].
 pub fn read_logits(isa: Isa, logits: &[f32], request: &Prediction, wide: bool) -> Option<(Step, Option<u32>)> {
     let token = match request.next {
         Next::Given(token) => token,

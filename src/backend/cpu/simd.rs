@@ -42,8 +42,8 @@ impl Isa {
         })
     }
 
-    /// All instruction sets of this machine, the one that is used unless another is chosen first. Linux is asked for tiles, after which
-    /// it wants larger stacks for signals: not done for a process that does not use them.
+    /// All instruction sets of this machine, the default first. Tiles are requested from Linux, after which it needs larger stacks for
+    /// signals: not done for a process that does not use them.
     pub fn available() -> Vec<Isa> {
         let sets = Isa::of_vectors();
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -193,7 +193,7 @@ pub trait Simd: Copy + 'static {
         }
     }
 
-    /// Asks for the cache line of `p`, which need not be a valid address.
+    /// Prefetches the cache line of `p`, which need not be a valid address.
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 

@@ -6,7 +6,7 @@ use crate::model::config::DeltaNetSpec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Tokens from one kept copy to the next: at most as many are run again where a sequence is continued in another way.
+/// Tokens from one kept copy to the next: the max that runs again where a sequence continues differently.
 pub const INTERVAL: usize = 256;
 
 /// The state of one layer.
@@ -64,7 +64,7 @@ impl States {
         self.len.filter(|len| *len <= positions).map_or(kept, |len| len.max(kept))
     }
 
-    /// Goes back to the states after `positions` tokens and forgets later ones; not if these are not held.
+    /// Returns to the states after `positions` tokens and drops later ones; not if these are not held.
     pub fn resume(&mut self, positions: usize) -> bool {
         if self.resumes_at(positions) != positions {
             return false;

@@ -88,7 +88,7 @@ impl ThreadPool {
             opened: Condvar::new(),
             emptied: Condvar::new(),
         });
-        // A thread that the system refuses is done without.
+        // Fewer threads if the system creates no more.
         let workers = (1..threads)
             .filter_map(|i| {
                 let shared = shared.clone();
@@ -105,7 +105,7 @@ impl ThreadPool {
 
     /// Calls `task(i)` once for every i in `0..tasks`, on all threads, and returns when all calls have returned.
     ///
-    /// When a call panics, those that have not started are dropped, and the panic goes on in the caller once no thread
+    /// When a call panics, calls that have not started are dropped, and the panic goes on in the caller once no thread
     /// is inside a call. A nested call runs its tasks inline.
     pub fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
         let shared = &*self.shared;
@@ -139,7 +139,7 @@ impl Drop for ThreadPool {
 }
 
 impl Shared {
-    /// Lets the workers in, and wakes those that sleep.
+    /// Lets the workers in, and wakes sleeping ones.
     fn open(&self, region: Region) {
         *lock(&self.region) = Some(region);
         for (thread, next) in self.next.iter().enumerate() {
@@ -237,7 +237,7 @@ fn is_new(state: u64, last: u64) -> bool {
     state & OPEN != 0 && state >> 32 != last
 }
 
-/// How long a thread spins for news before it sleeps: longer than the serial work between two regions of a decode step.
+/// Time for which a thread spins before it sleeps: longer than the serial work between two regions of a decode step.
 #[cfg(not(loom))]
 const SPIN: std::time::Duration = std::time::Duration::from_micros(80);
 

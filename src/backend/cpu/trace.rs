@@ -1,4 +1,4 @@
-//! What is kept of each traced row, O(1) each: the K heads of lowest reweighted entropy (id, query, m', Z') and the final
+//! The trace, O(1) a row: the K heads of lowest reweighted entropy (id, query, m', Z') and the final
 //! hidden state.
 
 use super::attention::HeadState;
@@ -206,7 +206,7 @@ impl Trace {
         })
     }
 
-    /// Where every head of row `row` (absolute) attends, if that is recorded of it.
+    /// Attention targets of every head of row `row` (absolute), if recorded.
     pub fn head_attention(&self, row: usize) -> Option<Vec<HeadAttention>> {
         Some(self.heads[self.index(row)?].clone()).filter(|heads| !heads.is_empty())
     }

@@ -139,7 +139,7 @@ impl CudaBackend {
         self.sequences.options(row.row.sequence).is_some_and(|options| options.wide)
     }
 
-    /// One step, and its results at once. Where rows are guesses, they are of one sequence.
+    /// One step, and its results at once: [`Backend::step`](crate::backend::Backend::step).
     pub(super) fn single_step(
         &mut self,
         rows: &[DecodeRow],

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 /// By (layer, position), as the KV cache: all states follow from them.
 pub(super) type Inputs = HashMap<(usize, usize), Input>;
 
-/// What a row gives to a delta net.
+/// A row's inputs of a delta net.
 #[derive(Clone)]
 pub(super) struct Input {
     /// Of the three convolutions: `[3][components]`
@@ -90,7 +90,7 @@ impl Model {
         (0..width).map(|i| activate(self.spec.activation, sum(i)) as f32).collect()
     }
 
-    /// What a layer's gate leaves of its heads' output: out · sigmoid(gate), in a delta net norm(out) · silu(gate), head by head.
+    /// A layer's gated output of its heads: out · sigmoid(gate), in a delta net norm(out) · silu(gate), head by head.
     pub(super) fn gated(&self, layer: usize, out: &[f32], gate: &[f32]) -> Vec<f32> {
         let gate = gate.iter().map(|x| f64::from(*x));
         let Some(net) = &self.weights.layers[layer].delta_net else {

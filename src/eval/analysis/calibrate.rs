@@ -208,7 +208,7 @@ impl Answers {
             return Isotonic::fit(&inputs, &labels).map(|knots| Map::Isotonic { input, knots });
         }
         let Platt { slope, intercept } = Platt::fit(&inputs, &labels)?;
-        // a score is higher for more confidence: a map that says otherwise has found noise
+        // a score is higher for more confidence: a falling map has found noise
         (slope > 0.0).then_some(Map::Platt { input, slope, intercept })
     }
 

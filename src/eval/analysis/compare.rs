@@ -6,7 +6,7 @@ use crate::eval::metrics::{Confidence, Level, Ranking, interval, length_controll
 /// The value of each of [`Metric::ALL`].
 pub(super) type Row = [Option<f64>; Metric::ALL.len()];
 
-/// What `statistics` computes of the items: of each once, with the interval of what it gives for the resamples. It is called
+/// Statistics of the items, with intervals over resamples. `statistics` is called
 /// with how often each item counts.
 pub(super) fn estimates(data: Data, statistics: impl Fn(&[u16]) -> Vec<Option<f64>> + Sync) -> Vec<Option<Estimate>> {
     let Data { items, options, .. } = data;

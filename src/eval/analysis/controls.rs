@@ -60,7 +60,7 @@ fn of_method(data: Data, method: &Method, chain: &str, draws: &BTreeSet<u64>) ->
         let point = item.sweep.iter().find(|point| control_of(&point.setting) == Some((chain, draw)))?;
         confidence(&point.scores, method)
     };
-    // (item, own, by draw, whether it is right) of those that have all draws
+    // (item, own, by draw, whether it is right) of items with all draws
     let items = data.items.iter();
     let found: Vec<(usize, Confidence, Vec<Confidence>, bool)> = items
         .enumerate()

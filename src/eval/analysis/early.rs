@@ -1,4 +1,4 @@
-//! What ending unsure responses early would have saved and cost, from responses that were written to their end: those of runs
+//! Savings and costs of ending unsure responses early, from responses that were written to their end: those of runs
 //! with a wide trace.
 
 use super::compare::estimates;
@@ -38,7 +38,7 @@ pub struct EarlyPoint {
     pub accuracy: f64,
     /// 95 %, Wilson's score interval.
     pub accuracy_interval: Option<[f64; 2]>,
-    /// The control: the expected accuracy where as many responses, drawn by a coin, end early.
+    /// The control: the expected accuracy where the same number of random responses end early.
     pub accuracy_by_chance: f64,
     /// AUROC of [`AnalysisOptions::against`] among the responses that go on.
     pub auroc: Option<Estimate>,

@@ -1,4 +1,4 @@
-//! What is chosen on one half of the items and shown on the other: the threshold below which not to answer, and maps to
+//! Choices on one half of the items, measured on the other: the threshold below which not to answer, and maps to
 //! calibrated probabilities.
 
 use super::summary::wilson;
@@ -23,13 +23,13 @@ pub struct Holdout {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HoldoutMethod {
     pub method: String,
-    /// Where a risk was asked for.
+    /// With a target risk.
     pub abstention: Option<Abstention>,
-    /// Where calibration was asked for; `None` too if a half has no item with a score.
+    /// With calibration; `None` too if a half has no item with a score.
     pub calibration: Option<Calibration>,
 }
 
-/// Answering only above a threshold: the lowest one of which the fitted half shows, at the confidence asked for, that it holds
+/// Answering only above a threshold: the lowest one of which the fitted half shows, at the requested confidence, that it holds
 /// the target risk ([`risk`](crate::eval::metrics::risk)).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Abstention {
@@ -44,7 +44,7 @@ pub struct Abstention {
     pub held_out: Answered,
 }
 
-/// What is answered of a half.
+/// Answered items of a half.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Answered {
     /// Share of the half's graded items; one without an answer is never answered.
@@ -72,7 +72,7 @@ pub struct CalibrationErrors {
     pub brier: f64,
 }
 
-/// Both halves of a task; `None` if nothing of them was asked for or there are fewer than two graded items.
+/// Both halves of a task; `None` if nothing needs them or there are fewer than two graded items.
 pub(super) fn holdout(Data { items, methods, options }: Data, binning: Binning) -> Option<Holdout> {
     let graded: Vec<&Item> = items.iter().filter(|item| item.correct.is_some()).collect();
     if graded.len() < 2 || (options.target_risk.is_none() && !options.calibrate) {

@@ -45,7 +45,7 @@ fn hint(inside: &[PathBuf]) -> String {
     }
 }
 
-/// What the analysis needs of a [`Sample`].
+/// The analysis' fields of a [`Sample`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     pub task: String,
@@ -171,7 +171,7 @@ pub(super) struct Run {
     pub notes: Vec<String>,
 }
 
-/// Reads every folder; those that are shards of one run become one.
+/// Reads every folder; shards of one run become one.
 pub(super) fn load(folders: &[PathBuf]) -> Result<Vec<Run>, AnalysisError> {
     let mut runs: Vec<Run> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -269,7 +269,7 @@ pub fn sample_files(folder: &Path) -> Result<Vec<PathBuf>, AnalysisError> {
     Ok(files)
 }
 
-/// What is in a folder, by name.
+/// Content of a folder, by name.
 fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = folder.read_dir()?.map(|entry| Ok(entry?.path()));
     entries.collect::<io::Result<BTreeSet<_>>>().map(|entries| entries.into_iter().collect())

@@ -1,4 +1,4 @@
-//! What is known of each score by its key: how it is shown, and whether it is a probability.
+//! Facts of each score by its key: its name and place in reports, and whether it is a probability.
 
 use crate::eval::run::methods::{METHODS, own_passes};
 pub use crate::uq::scores::Group;
@@ -25,7 +25,7 @@ pub struct Method {
     pub log: Option<&'static str>,
 }
 
-/// The baseline that knows an item's subtask and nothing else.
+/// The baseline of an item's subtask alone.
 pub const TASK_IDENTITY: &str = "task_identity";
 
 /// Products of probabilities, and the scores that hold their logarithms.
@@ -73,7 +73,7 @@ impl Method {
         Method { log: log.map(|(_, log)| *log), ..Method::of(key, scores) }
     }
 
-    /// Where reports show it.
+    /// Its place in reports.
     pub(super) fn rank(&self) -> (usize, &str) {
         (known().position(|known| known.key == self.key).unwrap_or(usize::MAX), &self.key)
     }

@@ -82,7 +82,7 @@ impl Default for AnalysisOptions {
     }
 }
 
-/// What is analysed of a task: the items, and the methods, of which not every item has a score.
+/// Data of a task: the items, and the methods, of which not every item has a score.
 #[derive(Clone, Copy)]
 struct Data<'a> {
     items: &'a [Item],
@@ -143,7 +143,7 @@ pub struct RunAnalysis {
     pub folders: Vec<PathBuf>,
     /// As found; of the first folder.
     pub manifest: Value,
-    /// What the reader must know: missing shards, half-written lines.
+    /// Notes for the reader: missing shards, half-written lines.
     pub notes: Vec<String>,
     /// Benchmarks by name, each followed by its subtasks.
     pub tasks: Vec<TaskAnalysis>,
@@ -178,7 +178,7 @@ pub enum Level {
     Subtask,
 }
 
-/// What is known of a task.
+/// Results of a task.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskAnalysis {
     pub task: String,
@@ -188,7 +188,7 @@ pub struct TaskAnalysis {
     pub methods: Vec<MethodAnalysis>,
     /// `None` with fewer than two methods.
     pub common: Option<Common>,
-    /// Where the run drew them.
+    /// If the run drew them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub controls: Vec<Control>,
     pub sweep: Vec<SweepSetting>,
@@ -196,7 +196,7 @@ pub struct TaskAnalysis {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub early: Vec<EarlyStopping>,
     pub overhead: Vec<Stage>,
-    /// Where abstention or calibration was asked for.
+    /// With abstention or calibration.
     #[serde(rename = "halves", skip_serializing_if = "Option::is_none")]
     pub holdout: Option<Holdout>,
     /// By task and doc_id.
@@ -205,7 +205,7 @@ pub struct TaskAnalysis {
 }
 
 impl TaskAnalysis {
-    /// What was found of the method with this key.
+    /// Results of the method with this key.
     pub fn method(&self, key: &str) -> Option<&MethodAnalysis> {
         self.methods.iter().find(|method| method.method == key)
     }
@@ -268,7 +268,7 @@ pub struct Votes {
     pub drawn: usize,
     /// Of the responses that were drawn.
     pub tokens: usize,
-    /// Of those that were not, each as long as its item's others are in the mean: an estimate.
+    /// Of undrawn ones, each as long as the mean of its item's others: an estimate.
     pub tokens_saved: f64,
 }
 
@@ -346,7 +346,7 @@ pub struct MethodMeans {
 /// The same responses under other parameters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepSetting {
-    /// What differs; empty: the run's own parameters, over the same items.
+    /// Differences; empty: the run's own parameters, over the same items.
     pub setting: BTreeMap<String, Value>,
     pub items: usize,
     /// Mean Jaccard overlap with the run's own chain, answer tokens not counted; share of items with the same chain.
@@ -399,7 +399,7 @@ pub fn analyse(folders: &[PathBuf], options: &AnalysisOptions) -> Result<Analysi
     compute::analysis(load::load(folders)?, options)
 }
 
-/// What a run folder's `results.json` holds: the [`Analysis`] of this folder alone, without the folder, which may be moved.
+/// Content of a run folder's `results.json`: the [`Analysis`] of this folder alone, without the folder, which may be moved.
 pub fn results_json(analysis: &Analysis) -> Value {
     let mut json = serde_json::to_value(analysis).unwrap_or_default();
     json["runs"].as_array_mut().into_iter().flatten().for_each(|run| run["folders"] = Value::Array(Vec::new()));

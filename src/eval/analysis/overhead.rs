@@ -1,4 +1,4 @@
-//! What each stage of the evaluation cost.
+//! Costs of the evaluation's stages.
 
 use super::{Item, Stage};
 use std::collections::BTreeSet;

@@ -103,7 +103,7 @@ impl<'a> Parser<'a> {
         Some(sum)
     }
 
-    /// What is read after any number of signs.
+    /// An operand after any number of signs.
     fn signed(&mut self, read: fn(&mut Self) -> Option<Form>) -> Option<Form> {
         let signs = self.take(pattern!(r"^[-+\s]*"))?;
         let form = read(self)?;

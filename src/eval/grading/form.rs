@@ -2,7 +2,7 @@
 //!
 //! Numbers are equal by value: fractions exactly, others to eleven digits. Expressions with letters are equal up to the
 //! order of terms and factors, with numbers multiplied out and like terms collected. A product of sums is not expanded: a
-//! question that wants a polynomial factored must tell the two apart.
+//! question for a factored polynomial must distinguish the two.
 
 use super::rational::Rational;
 use std::collections::BTreeMap;

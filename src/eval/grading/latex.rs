@@ -17,7 +17,7 @@ pub(super) struct Clean {
 /// Max bytes of an answer that is read as a formula.
 const MAX_LENGTH: usize = 2000;
 
-/// What an answer is rewritten to, and the spellings that are. A command is matched as a whole.
+/// Normal forms, and the spellings that are rewritten to them. A command is matched as a whole.
 const SPELLINGS: &[(&str, &str)] = &[
     ("°", r"^{\circ} ^\circ ^\degree ^{\degree} ^{\text{o}} ^\text{o} ^{o} º ˚ \degree"),
     ("≤", r"<= ⩽ ≦ \le \leq \leqslant"),
@@ -100,7 +100,7 @@ pub(super) fn clean(source: &str) -> Option<Clean> {
     Some(Clean { text: text.to_owned(), percent: in_words || source.contains(['%', '％']) })
 }
 
-/// A text with other characters for those that are known.
+/// A text with its known characters replaced.
 fn translated(text: &str, from: &str, to: &str) -> String {
     let other = |c| from.chars().zip(to.chars()).find(|(known, _)| *known == c).map(|(_, other)| other);
     text.chars().filter_map(other).collect()
@@ -171,7 +171,7 @@ impl Cleaner<'_> {
         Some(())
     }
 
-    /// What is after a backslash: a command, or a character that is no letter.
+    /// The rest after a backslash: a command, or a character that is no letter.
     fn command(&mut self) {
         let length = self.rest.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (name, rest) = self.rest.split_at(length);

@@ -217,7 +217,7 @@ impl Reader {
     }
 }
 
-/// The part of a text that says its value: of `x ≈ 5`, `1/3 ≈ 0.33`, `A:B = 1:2`, `\text{A, B}`, `x ∈ …`.
+/// The value's part of a text: of `x ≈ 5`, `1/3 ≈ 0.33`, `A:B = 1:2`, `\text{A, B}`, `x ∈ …`.
 fn value_in(text: &str) -> Option<&str> {
     let sides = |sign: char| split(text, &[sign]);
     if let [first, second, ..] = sides('≈').as_slice() {
@@ -368,7 +368,7 @@ fn relation(text: &str) -> Option<String> {
     })
 }
 
-/// What ascending inequalities say of a letter between numbers: `2 < x` as `(2,∞)`.
+/// The interval of ascending inequalities around a letter: `2 < x` as `(2,∞)`.
 fn interval(sides: &[Form], signs: &[char]) -> Option<String> {
     let is_variable = |form: &Form| form.is_symbol() && form.key() != "∞";
     let x = sides.iter().position(is_variable).filter(|x| sides.len() == 2 || (sides.len() == 3 && *x == 1))?;

@@ -1,4 +1,4 @@
-//! The paper's evaluation sets: as many right answers as wrong ones, at most 500 of each.
+//! The paper's evaluation sets: equal numbers of right and wrong answers, at most 500 of each.
 
 use super::mt19937::Mt19937;
 use super::ranking::Level;

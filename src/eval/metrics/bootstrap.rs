@@ -3,7 +3,7 @@
 use super::mt19937::Mt19937;
 use rayon::prelude::*;
 
-/// How items are resampled.
+/// Options of resampling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resampling {
     pub resamples: usize,

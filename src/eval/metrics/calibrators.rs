@@ -114,7 +114,7 @@ impl Isotonic {
             }
             pools.push(pool);
         }
-        // within a pool the map is constant, so its ends say all
+        // within a pool the map is constant, so its ends suffice
         let ends = |pool: &Pool| {
             let [low, high] = pool.scores;
             let at = pool.right / pool.items;

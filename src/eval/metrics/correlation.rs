@@ -1,4 +1,4 @@
-//! How two numbers go together.
+//! Correlation of two series.
 
 /// Pearson's r of pairs of finite numbers; `None` of fewer than three, or where one of the two does not vary.
 pub fn pearson(pairs: &[(f64, f64)]) -> Option<f64> {

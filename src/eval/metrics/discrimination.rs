@@ -1,4 +1,4 @@
-//! How well scores tell right answers from wrong ones.
+//! Discrimination of right answers from wrong ones by scores.
 
 use super::ranking::{Level, Ranking, totals};
 

@@ -1,4 +1,4 @@
-//! What confidences are worth: metrics of scores against labels.
+//! Metrics of scores against labels.
 //!
 //! ```text
 //! scores, labels ─ Ranking ─ levels ─┬─ discrimination: AUROC, AUPRC, AUROC within lengths

@@ -1,4 +1,4 @@
-//! What numpy's legacy `RandomState` draws from the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), so that a
+//! Draws of numpy's legacy `RandomState` from the Mersenne Twister MT19937 (Matsumoto and Nishimura 1998), so that a
 //! published seed gives the published sample. By hand on top of `rand_mt`: no crate has numpy's legacy `choice`.
 
 use rand_mt::Mt;

@@ -5,7 +5,7 @@
 //! threshold is at most the target r; if no threshold can be shown to hold it, nothing is answered.
 //!
 //! **Why it holds.** Let λ be the m-th highest of the n confidences, m fixed beforehand, and a the number of items strictly
-//! above it. Given λ and a, these a items are independent draws from the items above λ (ties included: how many lie at λ says
+//! above it. Given λ and a, these a items are independent draws from the items above λ (ties included: the number at λ carries
 //! nothing of the labels above it), so k, the wrong ones of them, is binomial: k ~ Bin(a, R(λ)). If R(λ) > r, then
 //! P(Bin(a, R(λ)) ≤ k) ≤ α has probability at most α, and since that tail falls with R(λ) so has P(Bin(a, r) ≤ k) ≤ α, which is
 //! the same as a Clopper-Pearson upper bound U(k, a, α) ≤ r. So one λ that passes this test exceeds r with probability at most
@@ -62,7 +62,7 @@ pub struct RiskControl {
 /// A threshold that holds a risk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Controlled {
-    /// What ranks above it is answered.
+    /// Items above it are answered.
     pub above: Confidence,
     /// The upper bound on the risk at confidence 1 - δ, of all thresholds together.
     pub bound: f64,
@@ -120,7 +120,7 @@ mod tests {
         (0..n).map(item).collect()
     }
 
-    /// How often, of 2,000 sets of 400 items, the true risk above the threshold that `choose` takes exceeds r = 0.2.
+    /// The share of 2,000 sets of 400 items whose true risk above the threshold of `choose` exceeds r = 0.2.
     fn exceeded(
         steps: f64,
         wrong: impl Fn(f64) -> f64 + Copy,

@@ -1,4 +1,4 @@
-//! What is gained by answering only where the confidence is high.
+//! Selective answering: risk by coverage, most confident first.
 
 use super::ranking::{Level, totals};
 use serde::Serialize;
@@ -13,7 +13,7 @@ pub struct CurvePoint {
     pub threshold: f64,
     /// Share of the items that are answered.
     pub coverage: f64,
-    /// Share of those that are wrong.
+    /// Share of wrong ones.
     pub risk: f64,
 }
 
@@ -39,7 +39,7 @@ pub fn aurc(levels: &[Level]) -> Option<f64> {
 /// Prediction rejection ratio: how much of what an oracle gains over chance by rejecting the least confident half the
 /// scores gain, in the area under accuracy against rejection (Malinin and Gales 2021; in the form of Vashurin et al. 2025:
 /// accuracy of what is kept, up to half rejected. Over all rejections and all items, the first form equals
-/// 2 AUROC - 1 and would say nothing new). 1 is perfect, 0 chance. `None` of one class only or fewer than two items.
+/// 2 AUROC - 1 and would add nothing). 1 is perfect, 0 chance. `None` of one class only or fewer than two items.
 pub fn prr(levels: &[Level]) -> Option<f64> {
     let (all, right) = totals(levels);
     let rejections = (MAX_REJECTED * all as f64) as u64;

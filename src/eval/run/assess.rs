@@ -126,7 +126,7 @@ pub fn failed(task: &Task, item: &Question, options: &EvalOptions, why: Option<S
     }
 }
 
-/// How near the chain and the whole response are to the answer.
+/// Similarity of the chain and of the whole response to the answer.
 fn similarity(traced: &mut TracedSequence, outcome: &Outcome) -> Result<Option<Similarity>, MethodError> {
     let (response, mut queries) = traced.parts();
     let before: Vec<usize> = (response.prompt_len..outcome.answer.start).collect();
@@ -139,7 +139,7 @@ fn similarity(traced: &mut TracedSequence, outcome: &Outcome) -> Result<Option<S
     Ok(Some(Similarity { chain: links.iter().sum::<f64>() / links.len() as f64, response: whole }))
 }
 
-/// How a request was generated, in lm-evaluation-harness's terms.
+/// Generation arguments, in lm-evaluation-harness's terms.
 fn arguments(task: &Task, options: &EvalOptions, temperature: Option<f32>) -> Map<String, Value> {
     let mut fields = super::limits(task);
     fields.insert("do_sample".to_owned(), json!(temperature.is_some()));

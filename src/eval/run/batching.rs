@@ -18,7 +18,7 @@ use std::time::Instant;
 /// An item whose responses are being generated.
 struct Item<'t> {
     subject: Subject<'t>,
-    /// Each method and its responses, in the order in which it asked for them.
+    /// Each method and its responses, in the order of its requests.
     methods: Vec<(&'static Method, Vec<Ticket>)>,
     /// Why one of them could not be generated.
     error: Option<String>,
@@ -33,7 +33,7 @@ struct Run<'t, 'e, 'o, 'i> {
     batch: Batch<'e>,
     /// Items that have not begun.
     questions: VecDeque<&'t Question>,
-    /// Where samples are written.
+    /// Output of samples.
     lines: Appender,
     on_event: &'o mut OnEvent<'i>,
     /// By the ticket of their own response.
@@ -172,7 +172,7 @@ impl<'t> Run<'t, '_, '_, '_> {
         Ok(())
     }
 
-    /// Notes that a response of an item's method has ended; after the last one asks the method for more.
+    /// Notes that a response of an item's method has ended; after the last one lets the method draw more.
     fn drew(&mut self, own: Ticket, method: usize) -> Result<(), MethodError> {
         let owner = (own, Some(method));
         let Some(item) = self.items.get(&own).filter(|item| item.error.is_none()) else { return Ok(()) };

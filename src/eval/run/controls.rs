@@ -9,7 +9,7 @@ use crate::uq::{ChainRule, Outcome, Parameters, chain, control, pipeline};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What is drawn for every response; those that are not drawn once.
+/// Drawn for every response; those without draws once.
 const CONTROLS: [ChainRule; 6] = [
     ChainRule::Random,
     ChainRule::RandomDigits,
@@ -27,7 +27,7 @@ pub fn draw_number(seed: u64, index: u64) -> u64 {
     (seed << 16).wrapping_add(index)
 }
 
-/// How a control is named in samples: `{"chain": "random", "draw": 0}`.
+/// A control's name in samples: `{"chain": "random", "draw": 0}`.
 pub fn setting(rule: ChainRule, draw: u64) -> BTreeMap<String, Value> {
     let mut setting = BTreeMap::from([("chain".to_owned(), json!(rule))]);
     if rule.is_random() {

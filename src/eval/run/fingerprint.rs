@@ -1,4 +1,4 @@
-//! What identifies a model's files, without reading gigabytes.
+//! Identity of a model's files, without reading gigabytes.
 
 use crate::files;
 use crate::model::ModelSpec;
@@ -82,7 +82,7 @@ pub(super) fn add(source: &mut impl Read, hash: &mut Sha256) -> io::Result<()> {
     }
 }
 
-/// The first 16 hexadecimal digits of a hash, of at least as many.
+/// The first 16 hexadecimal digits of a hash.
 pub(crate) fn digits(hash: impl AsRef<[u8]>) -> String {
     units::hex(&hash.as_ref()[..8])
 }

@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a run folder.
+/// Errors of a run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error("{}: {source}", path.display())]

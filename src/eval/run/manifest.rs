@@ -1,4 +1,4 @@
-//! What a run was made with: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` beside the output of `score`.
+//! Settings of a run: `manifest.json` in the folder of `eval`, `OUTPUT.manifest.json` beside the output of `score`.
 
 use super::fingerprint::Fingerprint;
 use crate::backend::{DType, ValueType, WeightFormat};
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 /// Version of the run folder's format.
 pub const FORMAT: u32 = 1;
 
-/// What was run, on what. All shards of a run have the same.
+/// Settings, model and machine. All shards of a run have the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest<Options = EvalOptions> {
     pub format: u32,
@@ -20,7 +20,7 @@ pub struct Manifest<Options = EvalOptions> {
     pub version: String,
     pub model: Model,
     pub options: Options,
-    /// Where it ran first; another machine may go on.
+    /// The machine of the first run; another may go on.
     pub device: String,
     /// When it ran first, and by which command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +37,7 @@ pub struct Model {
     pub fingerprint: Fingerprint,
     pub k_cache: DType,
     pub v_cache: ValueType,
-    /// How the CPU held the weights, where not as their files have them.
+    /// The CPU's storage of the weights, if not that of their files.
     #[serde(default, skip_serializing_if = "WeightFormat::is_file")]
     pub weight_format: WeightFormat,
     /// The discount of the nearest positions, where not the published one.
@@ -56,7 +56,7 @@ pub struct ScoreOptions {
     pub chat_template: bool,
     /// Whether records describe the rows of the chain.
     pub trace: bool,
-    /// Whether records say which answers are withheld.
+    /// Whether records name withheld answers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub abstain: bool,
     /// `None` of an input that can be read only once.
@@ -141,8 +141,8 @@ fn is_zero(n: &usize) -> bool {
 const NEWER_HASHES: [&str; 3] = ["generation_config", "weights_index", "tokenizer_config"];
 
 impl<Options: Serialize> Manifest<Options> {
-    /// Where another run would give results that do not belong with this one's: a line a difference, empty if none. What is
-    /// not [`comparable`] may differ, and what this one, of an older version, does not say.
+    /// Differences that separate another run's results from this one's: a line each, empty if none. Fields that are
+    /// not [`comparable`] may differ, and fields that this one, of an older version, lacks.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let [ours, mut theirs] = [self, other].map(|m| comparable(&serde_json::to_value(m).unwrap_or_default()));
         for hash in NEWER_HASHES {
@@ -243,7 +243,7 @@ mod tests {
         other.options.max_tokens = 512;
         other.options.methods.push("verbalized".into());
         other.model.fingerprint.chat_template = Some("d".into());
-        // an older version did not say; this one does
+        // an older version lacks the field
         let mut older = first.clone();
         older.model.fingerprint.tokenizer_config = None;
         assert_eq!(older.differences(&first), Vec::<String>::new());

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use sweep::SweepError;
 
-/// What stops a run. What is wrong with one item stays with it.
+/// Errors that stop a run. An item's own error does not.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -39,7 +39,7 @@ pub enum RunError {
     Sweep(#[from] SweepError),
 }
 
-/// How a task is run; none of it changes a result.
+/// Options of a run that change no result.
 #[derive(Clone, Copy)]
 pub struct RunOptions {
     /// Responses generated at once.
@@ -58,9 +58,9 @@ impl RunOptions {
     }
 }
 
-/// What a run reports.
+/// Progress of a run.
 pub enum Event<'a> {
-    /// The sample of an item, those that are there first, and whether an earlier run has made it.
+    /// The sample of an item, existing ones first, and whether an earlier run has made it.
     Item(&'a Sample, bool),
     /// A token of one of the responses in flight.
     Token { in_flight: usize },
@@ -110,7 +110,7 @@ pub fn run_task(
     batching::generate(engine, (task, options), run.batch_size, waiting, lines, on_event)
 }
 
-/// Where a task's responses end, in lm-evaluation-harness's terms.
+/// Ends of a task's responses, in lm-evaluation-harness's terms.
 fn limits(task: &Task) -> Map<String, Value> {
     let mut fields = Map::from_iter([("max_gen_toks".to_owned(), task.max_tokens.into())]);
     if !task.stop.is_empty() {

@@ -31,7 +31,7 @@ pub fn write(output: &Path, manifest: &Manifest<ScoreOptions>) -> Result<(), Fol
     written.map_err(|source| FolderError::Io { path, source })
 }
 
-/// Whether records of a run belong after those that `earlier` has made. The input may have grown: only what it was is compared,
+/// Whether records of a run belong after those of `earlier`. The input may have grown: only its earlier part is compared,
 /// `start` being that part of the input as it is now.
 pub fn check(
     output: &Path,
@@ -45,7 +45,7 @@ pub fn check(
 }
 
 impl Input {
-    /// What an input file (`-`: standard input) holds from where it stands, and what its first `start` bytes hold; `None` of an
+    /// Fingerprints of an input file (`-`: standard input) from its position on, and of its first `start` bytes; `None` of an
     /// input that can be read only once.
     pub fn of(path: &Path, start: u64) -> io::Result<Option<(Input, Input)>> {
         let mut file = if path == Path::new("-") {
@@ -67,7 +67,7 @@ impl Input {
         };
         let first = state(start, &mut hash)?;
         let whole = state(metadata.len().saturating_sub(begin + first.bytes), &mut hash)?;
-        file.seek(SeekFrom::Start(begin))?; // whoever reads it shares the position
+        file.seek(SeekFrom::Start(begin))?; // its reader shares the position
         Ok(Some((whole, first)))
     }
 }

@@ -32,7 +32,7 @@ pub struct SweepRow {
 /// Max settings of a sweep.
 const MAX_SETTINGS: usize = 1000;
 
-/// What differs from the run: values by name.
+/// Differences from the run: values by name.
 pub type Setting = BTreeMap<String, Value>;
 
 /// A sweep that cannot be understood.
@@ -60,7 +60,7 @@ pub enum SweepError {
 /// | `similarity` | the cosine that a kept token has at least: the paper's threshold of similarity | -1 to 1 |
 /// | `tau` | τ, min probability of an alternative | 0.01 to 1: less is not recorded |
 /// | `targets` | L_tgt, targets per step | ≥ 1 |
-/// | `chain` | where the chain comes from; random ones as often as `draws` says | [`ChainRule`]'s names |
+/// | `chain` | where the chain comes from; random ones `draws` times | [`ChainRule`]'s names |
 /// | `k-cache`, `v-cache` | types of the cached keys and values | `f32`, `f16`, `bf16`; of values also `q8` |
 /// | a rule | one of [`RULES`], but not how the responses and answers came about | its values |
 pub fn settings(arguments: &[String], draws: usize) -> Result<Vec<Setting>, SweepError> {
@@ -100,7 +100,7 @@ fn key(setting: &Setting) -> String {
     serde_json::to_string(setting).unwrap_or_default()
 }
 
-/// What a setting makes of a run's parameters and of the types of its cached keys and values.
+/// A run's parameters and cache types under a setting.
 struct Applied {
     setting: Setting,
     parameters: Parameters,
@@ -148,7 +148,7 @@ impl Applied {
         value.ok_or_else(|| SweepError::Value { name: name.to_owned(), value: text.to_owned(), expected })
     }
 
-    /// Whether a sample's row is among those that are there.
+    /// Whether a sample's row exists.
     fn is_in(&self, done: &HashSet<(usize, String)>, sample: &Sample) -> bool {
         done.contains(&(sample.doc_id, key(&self.setting)))
     }

@@ -1,4 +1,4 @@
-//! BIG-Bench Hard: 27 kinds of puzzles, each asked with three worked examples.
+//! BIG-Bench Hard: 27 kinds of puzzles, each with three worked examples.
 
 use super::read::{Record, examples, text};
 use super::source::{Files, file_name, matches};
@@ -63,7 +63,7 @@ fn prompt_folder(folder: &Path) -> Option<PathBuf> {
     near.into_iter().find(|path| path.is_dir())
 }
 
-/// What comes before the question: the instruction, and the worked examples with their answers in boxes.
+/// The text before the question: the instruction, and the worked examples with their answers in boxes.
 fn read_prompt(questions: &Path) -> Result<String, TaskError> {
     let subtask = subtask(questions);
     let folder = questions.parent().and_then(prompt_folder);
@@ -83,7 +83,7 @@ fn read_prompt(questions: &Path) -> Result<String, TaskError> {
     })
 }
 
-/// The instruction is the first line: what `snarks` says after it stands among the examples, in the paper's code too.
+/// The instruction is the first line: the rest of `snarks`' stands among the examples, in the paper's code too.
 fn prompt(published: &str) -> Result<String, String> {
     let (instruction, examples) = published.trim_start().split_once('\n').ok_or("a single line")?;
     let (questions, answers) = (pattern!("(?m)^Q: ").find_iter(examples).count(), answer().find_iter(examples).count());

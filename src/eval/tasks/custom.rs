@@ -1,4 +1,4 @@
-//! Questions of one's own: a JSONL file that says with each how its answer is to be compared.
+//! Own questions: a JSONL file with a grader for each.
 
 use super::read::{Record, records};
 use super::source::file_name;
@@ -32,7 +32,7 @@ fn item(doc_id: usize, record: Record) -> Result<Question, TaskError> {
     Ok(Question { doc_id, prompt: question, target, grader, pattern, doc: record.value })
 }
 
-/// `answer_regex`, of whose matches `answer_match` says whether the first or the last (by default) counts.
+/// `answer_regex`, whose first or last (default) match counts, by `answer_match`.
 fn pattern(record: &Record) -> Result<Option<AnswerPattern>, TaskError> {
     let text = |field| record.value.get(field).map(|_| record.text(field)).transpose();
     let Some(regex) = text("answer_regex")? else { return Ok(None) };

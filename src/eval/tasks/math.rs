@@ -50,7 +50,7 @@ fn item(doc_id: usize, record: Record, options: &TaskOptions) -> Result<Question
     Ok(Question { doc_id, prompt, target, grader: Grader::Math, pattern: None, doc: record.value })
 }
 
-/// What the solution's last box holds.
+/// Content of the solution's last box.
 fn boxed_answer(record: &Record) -> Result<String, TaskError> {
     let solution = record.text("solution")?;
     let found = find_answer(&solution, AnswerRule::Boxed).filter(|span| span.form == AnswerForm::Boxed);

@@ -1,4 +1,4 @@
-//! Benchmarks in the formats that their publishers use, and the prompts that the paper asks them with. A new one is a
+//! Benchmarks in the formats that their publishers use, and the paper's prompts. A new one is a
 //! file with a `Benchmark` and a row of `BENCHMARKS`.
 //!
 //! | task | questions | prompt |
@@ -10,7 +10,7 @@
 //! | `FILE.jsonl` | `question`, `answer`, `grader`, and `id` if wanted | the question |
 //!
 //! Files may be compressed (`.gz`). They are looked for in the folder given ([`TaskOptions::data`]), then in the Hugging
-//! Face cache; nothing is downloaded, an error says how to.
+//! Face cache; nothing is downloaded; an error has the command.
 
 use crate::io::jsonl::ReadError;
 use crate::model::demo::DemoError;
@@ -39,16 +39,16 @@ static BENCHMARKS: &[Benchmark] = &[gsm8k::GSM8K, math::MATH, bbh::BBH, abacus::
 /// The subtasks in a file or folder, by name.
 type Subtasks = fn(&Path) -> Vec<(String, PathBuf)>;
 
-/// A benchmark: where its questions are, and how they are asked and graded.
+/// A benchmark: its files, prompts and grader.
 struct Benchmark {
     /// Its name in `--tasks`.
     key: &'static str,
     files: Files,
-    /// Where its files are, if they come with the program.
+    /// Its files, if they come with the program.
     embedded: Option<fn() -> Result<PathBuf, TaskError>>,
     /// Its subtasks in a file or folder that was found, by name.
     subtasks: Option<Subtasks>,
-    /// How an answer is found in a response.
+    /// Search for an answer in a response.
     rule: AnswerRule,
     /// Max tokens of a response, as published: of most models, and of those that think at length before they answer
     /// (DeepSeek-R1-Distill-Llama-8B).
@@ -102,7 +102,7 @@ impl Benchmark {
     }
 }
 
-/// What `--tasks` takes: `gsm8k, math, bbh, bbh:SUBTASK, abacus, FILE.jsonl`.
+/// Values of `--tasks`: `gsm8k, math, bbh, bbh:SUBTASK, abacus, FILE.jsonl`.
 pub fn names() -> String {
     let name = |benchmark: &Benchmark| match benchmark.subtasks {
         None => benchmark.key.to_owned(),
@@ -132,7 +132,7 @@ pub struct Question {
 pub struct Task {
     /// `gsm8k`, `math`, `bbh:causal_judgement`, `abacus`, or a file's name without its endings.
     pub name: String,
-    /// How an answer is found in a response.
+    /// Search for an answer in a response.
     pub rule: AnswerRule,
     pub items: Vec<Question>,
     /// The file or folder that the questions were read from.
@@ -143,7 +143,7 @@ pub struct Task {
     pub stop: Vec<String>,
 }
 
-/// How tasks are found and asked.
+/// Where tasks are found, and their prompts.
 #[derive(Clone, Debug, Default)]
 pub struct TaskOptions {
     /// Folder with the benchmarks' files, in any of the layouts that their publishers use.
@@ -161,7 +161,7 @@ pub struct TaskOptions {
     pub prompt_template: Option<String>,
 }
 
-/// Which questions say that the answer belongs in a `\boxed{ }`, besides those that always do. In JSON `false`, `true`
+/// Questions with the instruction to put the answer in a `\boxed{ }`, beside those that always have it. In JSON `false`, `true`
 /// (MATH's) and `"all"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
 #[serde(into = "Value", try_from = "Value")]
@@ -245,7 +245,7 @@ fn shown_paths(paths: &[PathBuf]) -> String {
 /// The tasks that `spec` names: a benchmark (all its subtasks), `BENCHMARK:SUBTASK`, or a `FILE.jsonl`.
 ///
 /// # Errors
-/// Says which file, line and field are at fault, or how to get files that are missing.
+/// The file, line and field at fault, or the command that gets missing files.
 pub fn load(spec: &str, options: &TaskOptions) -> Result<Vec<Task>, TaskError> {
     let tasks = if spec.ends_with(".jsonl") || spec.ends_with(".jsonl.gz") {
         vec![custom::load(Path::new(spec), options)?]
@@ -280,7 +280,7 @@ fn items(
     records.into_iter().enumerate().map(question).collect()
 }
 
-/// The prompt of a question, with the instruction after it where one of `least` or more was asked for.
+/// The prompt of a question, with the instruction after it at `least` or more.
 fn asked(question: String, least: BoxedInstruction, options: &TaskOptions) -> String {
     if options.boxed_instruction < least {
         return question;

@@ -33,7 +33,7 @@ impl Record {
         }
     }
 
-    /// What is wrong with a field.
+    /// Error of a field.
     pub fn error(&self, field: &'static str, expected: &'static str, found: &str) -> TaskError {
         let found = shortened(found);
         TaskError::Field { path: self.path.clone(), place: self.place.clone(), field, expected, found }

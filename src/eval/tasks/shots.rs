@@ -3,7 +3,7 @@
 use super::{Question, Task, TaskError, TaskOptions};
 use crate::uq::answer::pattern;
 
-/// What stands for the question in a prompt template.
+/// Placeholder of the question in a prompt template.
 pub const PLACEHOLDER: &str = "{question}";
 
 /// The task with its first questions as examples of the others, each in the template.

@@ -1,20 +1,20 @@
-//! Where a benchmark's files are on this machine.
+//! Search for a benchmark's files on this machine.
 
 use super::{TaskError, TaskOptions};
 use crate::model::hub::dataset_snapshots;
 use std::path::{Path, PathBuf};
 
-/// What a benchmark's files are called, and how to get them.
+/// Names of a benchmark's files, and the command that gets them.
 pub(super) struct Files {
     /// Paths below a folder of data, the preferred first. `*` stands for any part of a name; case does not count.
     pub patterns: &'static [&'static str],
-    /// Further paths, which another benchmark may have too: taken if `fits` says so.
+    /// Further paths, which another benchmark may have too: used if `fits`.
     pub shared_patterns: &'static [&'static str],
     /// Whether a file or folder looks like this benchmark.
     pub fits: fn(&Path) -> bool,
     /// Datasets of the Hugging Face hub that hold such files.
     pub hub: &'static [&'static str],
-    /// What to do without them.
+    /// Advice without them.
     pub how: &'static str,
 }
 

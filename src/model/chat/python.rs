@@ -1,4 +1,4 @@
-//! Python's methods of strings, lists and dicts: minijinja-contrib's, and those that it lacks or defines differently.
+//! Python's methods of strings, lists and dicts: minijinja-contrib's, and those it lacks or defines differently.
 
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};

@@ -29,7 +29,7 @@ pub(super) struct Family {
     /// `hidden_act: gelu` stands for its tanh form.
     pub gelu_is_tanh: bool,
     pub slides: Slides,
-    /// The last layer does not slide, whatever the settings say.
+    /// The last layer never slides.
     pub last_is_full: bool,
     /// Sliding layers have a rotary table of their own.
     pub local_rope: bool,
@@ -37,7 +37,7 @@ pub(super) struct Family {
     pub boxed_instruction: bool,
 }
 
-/// Which layers slide where `layer_types` does not say.
+/// Sliding layers without `layer_types`.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Slides {
     Never,

@@ -34,7 +34,7 @@ pub(super) fn spec(folder: &Path) -> Result<ModelSpec, ModelError> {
     Ok(spec)
 }
 
-/// What `config.json` alone says; errors name it by `path`.
+/// The settings of `config.json` alone; errors name it by `path`.
 pub(super) fn of_config(path: &Path, tree: &Value) -> Result<ModelSpec, ModelError> {
     let error = |(key, message): Wrong| ModelError::Config { path: path.to_owned(), key: key.to_owned(), message };
     let (architecture, family) = family(&typed::<Named>(path, tree)?).map_err(error)?;
@@ -67,7 +67,7 @@ fn family(named: &Named) -> Result<(String, &'static Family), Wrong> {
 
 /// The keys that the family reads, of `text_config` where there is one, or else its defaults.
 fn settings(tree: &Value, family: &Family) -> Value {
-    /// Of the whole model, where both say.
+    /// Of the whole model, where both have the key.
     const OUTER: [&str; 3] = ["tie_word_embeddings", "bos_token_id", "eos_token_id"];
     let (read, text) = (COMMON.iter().chain(family.keys), tree.get("text_config").unwrap_or(tree));
     let found = |key: &&str| {
@@ -95,7 +95,7 @@ fn read_tree(path: &Path) -> Result<Value, ModelError> {
     serde_json::from_str(&text).map_err(|source| ModelError::Json { path: path.to_owned(), source })
 }
 
-/// What is wanted of a file's tree; an error names the file and the key.
+/// Values of a file's tree; an error names the file and the key.
 fn typed<T: DeserializeOwned>(path: &Path, tree: &Value) -> Result<T, ModelError> {
     serde_path_to_error::deserialize(tree).map_err(|error| {
         let (key, message) = (error.path().to_string(), error.inner().to_string());
@@ -156,14 +156,14 @@ impl Positive {
     }
 }
 
-/// What is read of `generation_config.json`.
+/// The used keys of `generation_config.json`.
 #[derive(Deserialize)]
 struct Generation {
     #[serde(default)]
     eos_token_id: TokenIds,
 }
 
-/// The keys of `config.json` that say which others there are.
+/// The keys of `config.json` that name the architecture.
 #[derive(Deserialize)]
 struct Named {
     architectures: Option<Vec<String>>,
@@ -181,7 +181,7 @@ struct TextConfig {
     model_type: Option<String>,
 }
 
-/// What a family reads of `config.json`, under its names, with its defaults; the other families' keys are `None`.
+/// A family's keys of `config.json`, under its names, with its defaults; the other families' keys are `None`.
 #[derive(Deserialize)]
 struct Config {
     hidden_size: Size,
@@ -425,7 +425,7 @@ impl Config {
         Ok(Some(net))
     }
 
-    /// Of layers with this `head_dim` and as many key/value heads, where they do not differ.
+    /// Of layers with this `head_dim` and the model's number of key/value heads.
     fn layers(
         &self,
         family: &Family,

@@ -2,7 +2,7 @@
 
 use std::f64::consts::PI;
 
-/// How rotary frequencies are stretched beyond the trained context: `rope_type`.
+/// Scaling of rotary frequencies beyond the trained context: `rope_type`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     None,

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 const MAGIC: &[u8] = b"GGUF";
 
-/// Alignment of the tensors' data where `general.alignment` does not say it.
+/// Alignment of the tensors' data without `general.alignment`.
 const ALIGNMENT: u64 = 32;
 
 /// A file's metadata and tensors.
 pub struct Container<'f> {
     pub metadata: BTreeMap<String, Value>,
     pub tensors: Vec<Tensor<'f>>,
-    /// Where the tensors' data begins: the length of everything before.
+    /// Start of the tensors' data: the length of everything before.
     pub data: usize,
 }
 

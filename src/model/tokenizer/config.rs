@@ -1,4 +1,4 @@
-//! `tokenizer_config.json`: what transformers knows about a tokenizer beyond `tokenizer.json`.
+//! `tokenizer_config.json`: transformers' settings of a tokenizer beyond `tokenizer.json`.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ pub(crate) struct TokenizerConfig {
     pub eos_token: Option<String>,
     /// Every `..._token` field that is set (`pad_token`, `unk_token` ..., BOS and EOS too): chat templates see them.
     pub special_tokens: BTreeMap<String, String>,
-    /// None where the file does not say.
+    /// `None`: not in the file.
     pub add_bos_token: Option<bool>,
     pub clean_up_spaces: bool,
     /// `added_tokens_decoder`, by id.

@@ -1,7 +1,7 @@
 //! From tokens to text with the tokens kept apart.
 //!
 //! `tokenizer.json` describes its decoder as steps over the list of all tokens, and the step that joins them forgets
-//! which token wrote what. [`Plan`] holds the same steps, split into those that work on one token and the one that
+//! which token wrote what. [`Plan`] holds the same steps, split into those on one token and the one that
 //! joins, so that the join can be done here: for a whole sequence with byte ranges, or token by token for a stream. By
 //! hand, since the `DecodeStream` of `tokenizers` has no byte ranges.
 
@@ -13,7 +13,7 @@ use tokenizers::decoders::DecoderWrapper;
 use super::super::boundary::caught;
 use super::{Tokenizer, TokenizerError};
 
-/// How tokens become one text.
+/// The steps from tokens to a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Join {
     /// No decoder: tokens with a space between them.
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     strip: Option<(char, usize)>,
 }
 
-/// What one token adds.
+/// A token's part of a text.
 enum Piece {
     Text(String),
     Bytes(Vec<u8>),
@@ -80,7 +80,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What `token` adds after `previous` (none: it is the first, which some steps treat differently).
+    /// The bytes of `token` after `previous` (none: it is the first, which some steps treat differently).
     fn piece(&self, token: &str, previous: Option<&str>) -> Result<Piece, TokenizerError> {
         let mut tokens: Vec<String> = previous.into_iter().chain([token]).map(str::to_string).collect();
         for step in &self.per_token {
@@ -99,7 +99,7 @@ impl Plan {
         })
     }
 
-    /// What `token` adds at the `start` of a text, or after other tokens; see [`Tokenizer::token_bytes`].
+    /// The bytes of `token` at the `start` of a text, or after other tokens; see [`Tokenizer::token_bytes`].
     pub fn bytes(&self, token: &str, start: bool) -> Result<Vec<u8>, TokenizerError> {
         // steps tell the first token from the others, whatever those are
         let mut bytes = match self.piece(token, (!start).then_some("a"))? {
@@ -178,7 +178,7 @@ impl Plan {
 
 /// Text as it is written, one token at a time.
 ///
-/// What [`push`](Self::push) and [`finish`](Self::finish) return, put together, is
+/// The texts of [`push`](Self::push) and [`finish`](Self::finish), put together, are
 /// [`Tokenizer::decode_with_offsets`]'s text. (One exception: where a run of `<0xNN>` tokens is in the end no UTF-8,
 /// the characters in it that were complete are already out, while the whole run decodes to U+FFFD.)
 pub struct TextStream<T> {
@@ -187,7 +187,7 @@ pub struct TextStream<T> {
     previous: Option<String>,
     /// Up to three bytes: the beginning of a character.
     held: Vec<u8>,
-    /// How many leading characters may still be stripped.
+    /// Leading characters that may still be stripped.
     strip_left: usize,
 }
 
@@ -218,7 +218,7 @@ impl<T: Deref<Target = Tokenizer>> TextStream<T> {
         Ok(self.strip(out))
     }
 
-    /// What was held back: the sequence ends within a character, so this is empty or U+FFFD.
+    /// The held-back rest: empty, or U+FFFD where the sequence ends within a character.
     pub fn finish(mut self) -> String {
         let mut out = String::new();
         self.release(&mut out, true);

@@ -19,7 +19,7 @@ const MAX_TEXT: usize = 1000;
 const MAX_PATTERN: usize = 10_000;
 /// Parts of a pattern when what is repeated is written out.
 const MAX_PATTERN_PARTS: usize = 20_000;
-/// How much longer than itself a text may become.
+/// Max growth of a text.
 const MAX_GROWTH: usize = 1000;
 
 #[derive(Deserialize)]
@@ -45,7 +45,7 @@ struct Added {
 /// start.
 ///
 /// # Errors
-/// What is no tokenizer, or would take more than any tokenizer should.
+/// A file that is no tokenizer, or would take more than any tokenizer should.
 pub(super) fn read(json: &[u8]) -> Result<Tokenizer, String> {
     match serde_json::from_slice::<File<BPE>>(json) {
         Ok(file) => build(file, Into::into),
@@ -139,7 +139,7 @@ fn check(value: &Value, growth: &mut usize) -> Result<(), String> {
     }
 }
 
-/// How many bytes a step makes of one, at most.
+/// Max bytes that a step makes of one.
 fn growth_of(step: &Value) -> usize {
     let content = step.get("content").and_then(Value::as_str).map_or(0, str::len);
     let pattern = step.get("pattern");
@@ -204,7 +204,7 @@ fn decode_base64(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What a group of a pattern has so far.
+/// A group of a pattern so far.
 #[derive(Clone, Copy, Default)]
 struct Group {
     /// Parts when repetitions are written out, of the group and of its last atom.
@@ -215,7 +215,7 @@ struct Group {
     last_repeats: bool,
 }
 
-/// Refuses patterns that are huge when written out, and those that take time exponential in the text: a repetition
+/// Rejects patterns that are huge when written out or take time exponential in the text: a repetition
 /// within a repetition, where the pattern needs backtracking.
 fn check_pattern(pattern: &str) -> Result<(), String> {
     if pattern.len() > MAX_PATTERN {
@@ -256,7 +256,7 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
             groups.push(Group::default());
         } else if c == ')' {
             let inner = groups.pop().unwrap_or_default();
-            let Some(outer) = groups.last_mut() else { return Ok(()) }; // the library says what is wrong
+            let Some(outer) = groups.last_mut() else { return Ok(()) }; // the library reports the error
             outer.parts = outer.parts.saturating_add(inner.parts);
             (outer.last, outer.last_repeats) = (inner.parts.max(1), inner.repeats);
             outer.repeats |= inner.repeats;
@@ -280,7 +280,7 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// After a `{`: how often at most, whether without a limit, and how many characters say so.
+/// After a `{`: the max count, whether it is unlimited, and the characters of the quantifier.
 fn repetition(rest: &[char]) -> Option<(usize, bool, usize)> {
     let end = rest.iter().position(|&c| c == '}')?;
     let text: String = rest[..end].iter().collect();

@@ -4,7 +4,7 @@ use super::{LayerWeights, TensorIndex, Weight};
 use crate::model::ModelError;
 use crate::model::config::DeltaNetSpec;
 
-/// What a gated delta net has besides queries, keys, values, gate and output.
+/// Weights of a gated delta net besides queries, keys, values, gate and output.
 #[derive(Clone, Debug)]
 pub struct DeltaNetWeights<M = Weight, V = Vec<f32>> {
     /// `[num_value_heads, hidden_size]`, both: how much of the state is kept, and how much of it is replaced.
@@ -19,7 +19,7 @@ pub struct DeltaNetWeights<M = Weight, V = Vec<f32>> {
     pub norm: V,
 }
 
-/// What [`LayerWeights`] has in attention's place: q, k, v, o, the gate, and the rest of a delta net.
+/// The part of [`LayerWeights`] in attention's place: q, k, v, o, the gate, and the rest of a delta net.
 pub(super) type Mixer = (Weight, Option<Weight>, Option<Weight>, Weight, Option<Weight>, Option<DeltaNetWeights>);
 
 /// Those of the layer whose tensors have `name` before them.

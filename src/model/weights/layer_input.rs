@@ -4,7 +4,7 @@ use super::{TensorIndex, Weight};
 use crate::model::config::LayerInputSpec;
 use crate::model::{ModelError, ModelSpec};
 
-/// What makes every layer's input of a token. Rows of layer l begin at l · `hidden_size_per_layer_input`, here d.
+/// Weights of the layers' inputs (per-layer embeddings). Rows of layer l begin at l · `hidden_size_per_layer_input`, here d.
 #[derive(Clone, Debug)]
 pub struct LayerInputs {
     /// `[vocab_size_per_layer_input, layers · d]`
@@ -15,7 +15,7 @@ pub struct LayerInputs {
     pub norm: Vec<f32>,
 }
 
-/// How a layer adds its input e to the residual stream x: norm (projection (act(gate x) ⊙ e)).
+/// A layer's weights that add its input e to the residual stream x: norm (projection (act(gate x) ⊙ e)).
 #[derive(Clone, Debug)]
 pub struct LayerInput<M = Weight, V = Vec<f32>> {
     /// `[d, hidden_size]`

@@ -1,4 +1,4 @@
-//! What the page's script gets of each item, as compact JSON.
+//! Each item's data for the page's script, as compact JSON.
 
 use crate::eval::analysis::Method;
 use crate::eval::sample::{EnsembleMember, Sample};
@@ -41,7 +41,7 @@ impl Items {
         self.items.insert(key, json);
     }
 
-    /// How many items there was no room for.
+    /// Items left out for size.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
@@ -106,7 +106,7 @@ fn item(task: &str, sample: &Sample, methods: &[Method]) -> String {
     script_safe(&item.to_string())
 }
 
-/// What was asked: the publisher's field if it has a usual name, else the rendered prompt.
+/// The question: the publisher's field if it has a usual name, else the rendered prompt.
 fn question(sample: &Sample) -> &str {
     const NAMES: [&str; 4] = ["question", "problem", "input", "prompt"];
     let named = NAMES.iter().find_map(|name| sample.doc.get(name).and_then(Value::as_str));

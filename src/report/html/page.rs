@@ -14,10 +14,10 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-/// How many tables are open from the start.
+/// Tables that are open from the start.
 const OPEN_TABLES: usize = 2;
 
-/// What makes a page, within the frame that all pages have.
+/// Parts of a page, within the frame of all pages.
 pub struct Document<'a> {
     pub title: &'a str,
     /// A template; `heat` and `legend` are fields and text for what [`RESPONSE_SCRIPTS`] draw.
@@ -26,11 +26,11 @@ pub struct Document<'a> {
     pub script: &'a str,
     /// Whether the script may ask its own server.
     pub connects: bool,
-    /// What the script finds in the element `head`.
+    /// Data of the script in the element `head`.
     pub head: serde_json::Value,
 }
 
-/// What draws a response with its chain, from an item as `data.rs` describes it and what a page has in its element `head`.
+/// Draws a response with its chain, from an item of `data.rs` and the data in the page's element `head`.
 const RESPONSE_SCRIPTS: &str = concat!(include_str!("dom.js"), include_str!("view.js"), include_str!("arcs.js"));
 
 impl Document<'_> {
@@ -71,11 +71,11 @@ pub struct Run {
     pub items: Items,
 }
 
-/// What a page shows.
+/// Content of a page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Page {
     pub title: String,
-    /// What the page leads with.
+    /// The lead.
     pub findings: Vec<Finding>,
     pub runs: Vec<Run>,
     pub tables: Vec<Table>,
@@ -132,7 +132,7 @@ fn with_minus(text: &str) -> String {
     HYPHEN.replace_all(text, "$1−$2").into_owned()
 }
 
-/// What a column's head means, for a tooltip, and whether more of it is better.
+/// Meaning of a column's head, for a tooltip, and whether more of it is better.
 fn head(name: &str) -> Value {
     let (arrow, meaning) = meaning(name).unwrap_or_default();
     context! { arrow, meaning }

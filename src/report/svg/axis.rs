@@ -2,11 +2,11 @@
 
 use super::text::{self, SMALL};
 
-/// What an axis shows of its numbers.
+/// Scale of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
     pub label: String,
-    /// What lies at the two ends; `domain.0 < domain.1`, both finite.
+    /// The two ends; `domain.0 < domain.1`, both finite.
     pub domain: (f64, f64),
     /// Ascending.
     pub ticks: Vec<(f64, String)>,
@@ -70,7 +70,7 @@ impl Axis {
         self.ticks.iter().map(|(_, text)| text::width(text, SMALL)).fold(0.0, f64::max)
     }
 
-    /// Where a number lies between the ends: 0 ... 1. What lies outside is put at an end; NaN at 0.
+    /// Place of a number between the ends: 0 ... 1. Numbers outside are put at an end; NaN at 0.
     pub fn share(&self, x: f64) -> f64 {
         let (low, high) = self.domain;
         let share = (x - low) / (high - low);

@@ -19,7 +19,7 @@ pub struct Bin {
     pub sd: f64,
 }
 
-/// How well a score, read as a probability, says how often the answer is right.
+/// How well a score, read as a probability, predicts the share of right answers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reliability {
     /// Ascending.
@@ -37,7 +37,7 @@ pub fn reliability(name: &str, method: &str, of: &str, data: &Reliability) -> Pi
     const PERFECT: Look = Look::Line("axis", 1.5, "5 4");
     const MEAN_ACCURACY: Look = Look::Line("ink", 2.0, "");
     const MEAN_CONFIDENCE: Look = Look::Line("s1", 2.0, "6 3");
-    /// A bin with fewer items is drawn thinner: what says little looks thin.
+    /// A bin with fewer items is drawn thinner.
     const ENOUGH: f64 = 10.0;
     let items: usize = data.bins.iter().map(|bin| bin.items).sum();
     let [ece, accuracy, confidence] = [data.ece, data.accuracy, data.confidence].map(number);
@@ -89,7 +89,7 @@ pub struct ByCorrectness {
     pub incorrect: Vec<f64>,
 }
 
-/// What the numbers are, and what their axis shows.
+/// The numbers' name, and the axis'.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantity {
     /// With its unit: `tokens`.

@@ -13,7 +13,7 @@ use crate::uq::gamma::GammaFit;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     pub method: String,
-    /// (coverage, risk): the share of items answered, most confident first, and the share of those that are wrong.
+    /// (coverage, risk): the share of items answered, most confident first, and the share of wrong ones.
     /// Coverage ascends; points with a number that is not finite are left out.
     pub points: Vec<(f64, f64)>,
     /// The area under it.
@@ -49,9 +49,9 @@ pub fn risk_coverage(name: &str, of: &str, curves: &[Curve]) -> Picture {
 /// One model on one task, or under one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// What the colour says.
+    /// The meaning of the colour.
     pub model: String,
-    /// What the shape says.
+    /// The meaning of the shape.
     pub task: String,
     pub accuracy: f64,
     pub auroc: f64,

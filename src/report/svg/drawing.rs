@@ -6,15 +6,15 @@ use super::{Picture, theme};
 
 pub const WIDTH: f64 = 420.0;
 const EDGE: f64 = 10.0;
-/// What tick labels and the axis title take on the left, if no label is wider; the same for panels below each other.
+/// Room for tick labels and the axis title on the left, if no label is wider; the same for panels below each other.
 const LEFT: f64 = 66.0;
 /// Size of text and of titles.
 const SIZE: f64 = 12.0;
 const TITLE: f64 = 14.0;
-/// How much wider bold text is.
+/// Relative width of bold text.
 const BOLD: f64 = 1.1;
 
-/// How something looks, in a panel and before its name in the legend. Colours are roles of [`theme`].
+/// Style of a series, in a panel and before its name in the legend. Colours are roles of [`theme`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Look {
     /// Filled with a colour.
@@ -40,11 +40,11 @@ pub struct Drawing {
     name: String,
     title: String,
     body: String,
-    /// Where the next part begins.
+    /// Top of the next part.
     y: f64,
 }
 
-/// Where data goes: the inside of a pair of axes.
+/// Area of the data: the inside of a pair of axes.
 pub struct Panel<'d> {
     drawing: &'d mut Drawing,
     x: Axis,
@@ -114,7 +114,7 @@ impl Panel<'_> {
 }
 
 impl Drawing {
-    /// `name`: letters, digits, `.`, `-` and `_`. `subtitle` says what is shown: model, task, items, the number that sums it
+    /// `name`: letters, digits, `.`, `-` and `_`. `subtitle`: model, task, items, the number that sums it
     /// up.
     pub fn new(name: &str, title: &str, subtitle: &str) -> Drawing {
         let mut drawing = Drawing { name: name.to_owned(), title: title.to_owned(), body: String::new(), y: EDGE };
@@ -206,7 +206,7 @@ impl Drawing {
         panel
     }
 
-    /// Explains the looks, in as many columns as fit.
+    /// The legend, in columns.
     pub fn legend(&mut self, entries: &[(Look, String)]) {
         const ROW: f64 = 17.0;
         const SIGN: f64 = 25.0;
@@ -238,7 +238,7 @@ impl Drawing {
     }
 }
 
-/// What follows `M x y` in the path of each shape around that point: circle, square, triangles, diamond, cross.
+/// Paths of the shapes after `M x y`: circle, square, triangles, diamond, cross.
 const SHAPES: [&str; 8] = [
     "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
     "m-4.5-4.5h9v9h-9z",

@@ -12,7 +12,7 @@ use crate::report::term::number;
 pub enum Role {
     /// The method that the others are compared with.
     Main,
-    /// One that knows only the response's length.
+    /// The score of the response's length alone.
     Control,
     Other,
 }

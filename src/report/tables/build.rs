@@ -45,7 +45,7 @@ pub fn tables(analysis: &Analysis) -> Vec<Table> {
 /// Keys of the scores that a run's end shows.
 const MAIN: [&str; 5] = ["p", "response_prob", "min_token_prob", "g4", "trace_length"];
 
-/// What the end of a run shows: accuracy, and the AUROC of the main scores, a line a benchmark.
+/// Summary at the end of a run: accuracy, and the AUROC of the main scores, a line a benchmark.
 pub fn brief(analysis: &Analysis) -> Table {
     type Of<'a> = &'a TaskAnalysis;
     let mut columns = vec![
@@ -63,7 +63,7 @@ pub fn brief(analysis: &Analysis) -> Table {
     table("Accuracy, and AUROC of the main scores".to_owned(), "Task", &columns, vec![(None, rows.collect())], notes)
 }
 
-/// Scores that the run asked for and no item of the task has.
+/// Scores of the run's options that no item of the task has.
 fn silent<'a>(run: &'a RunAnalysis, task: &'a TaskAnalysis) -> impl Iterator<Item = &'static str> + use<'a> {
     methods::of_run(&run.manifest).into_iter().filter(|key| task.method(key).is_none())
 }

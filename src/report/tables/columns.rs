@@ -11,7 +11,7 @@ pub(super) struct Column<'a, T> {
     head: Cow<'static, str>,
     format: Format,
     number: Box<dyn Fn(&T) -> Number + 'a>,
-    /// Whether the best is marked in a table of methods, if its head says which is.
+    /// Whether the best is marked in a table of methods.
     ranked: bool,
 }
 

@@ -50,7 +50,7 @@ impl From<Option<MeanSd>> for Number {
 pub struct Fact<'a> {
     /// Items or procedure: `answered`, `all`, `balanced`, `common`, `difference`, `mean`, `control`, `sweep`, ...
     pub view: &'static str,
-    /// What a sweep or a control changes.
+    /// Changes of a sweep or a control.
     pub setting: String,
     /// Key of a method; of `overhead` the stage.
     pub method: &'a str,

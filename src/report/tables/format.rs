@@ -1,11 +1,11 @@
-//! How numbers are written in tables and sentences.
+//! Formats of numbers in tables and sentences.
 
 use super::facts::Number;
 
 /// Stands for a missing number.
 pub const NONE: &str = "—";
 
-/// How a number is written.
+/// Format of a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Format {
     /// The items behind the number.

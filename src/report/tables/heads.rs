@@ -1,4 +1,4 @@
-//! What the columns of the tables mean, for their tooltips, and which numbers in them are the best.
+//! Meanings of the tables' columns, for their tooltips, and the best numbers in them.
 
 /// (what a head is, after a task and before a comma or an interval; an arrow to what is better; its meaning). The
 /// first that fits counts.

@@ -5,7 +5,7 @@ use console::Term;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// How a piece of text looks.
+/// Style of a piece of text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// Codes of an escape sequence: 1 bold, 2 dim, 4 underlined, 7 inverse.
@@ -40,10 +40,10 @@ pub fn ramp(p: f64) -> u8 {
     }
 }
 
-/// What [`TermStyle::choose_colour`] has set: 0 nothing, 1 never, 2 always.
+/// Set by [`TermStyle::choose_colour`]: 0 nothing, 1 never, 2 always.
 static CHOICE: AtomicU8 = AtomicU8::new(0);
 
-/// What the output can show.
+/// Capabilities of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TermStyle {
     pub colour: bool,

@@ -4,7 +4,7 @@ use super::colour::{Style, TermStyle, ramp};
 use super::layout::{Cell, cells};
 use super::tokens::Piece;
 
-/// What a token is to the answer, the strongest last.
+/// Role of a token for the answer, the strongest last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mark {
     Chain,
@@ -36,7 +36,7 @@ impl Mark {
     }
 }
 
-/// What the marks look like.
+/// Styles of the marks.
 pub fn legend(style: TermStyle) -> String {
     let entry = |mark: Mark| {
         let (look, [open, close]) = mark.look(1.0, style.colour);

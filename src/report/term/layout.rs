@@ -73,7 +73,7 @@ impl TextTable {
         TextTable { header: header.into_iter().zip(align.chars()).map(column).collect(), rows: Vec::new() }
     }
 
-    /// Adds a row of as many cells as the header has.
+    /// Adds a row: one cell per column.
     pub fn row(&mut self, cells: impl Into<Vec<(String, Style)>>) {
         self.rows.push(cells.into().into_iter().map(|(text, style)| (one_line(&text), style)).collect());
     }

@@ -1,4 +1,4 @@
-//! What `ask` shows a person under the answer: the confidence, the chain drawn on the response, and the numbers.
+//! Output of `ask` under the answer: the confidence, the chain drawn on the response, and the numbers.
 
 pub mod colour;
 pub mod draw;
@@ -32,7 +32,7 @@ pub struct AskReport<'a> {
     pub prompt_len: usize,
     /// `None` where no final answer was found.
     pub outcome: Option<&'a Outcome>,
-    /// Where there is a calibration of the model.
+    /// With a calibration of the model.
     pub confidence: Option<&'a Calibrated>,
     /// Whether the answer is withheld.
     pub abstained: bool,
@@ -50,7 +50,7 @@ const TOKEN_COLUMNS: usize = 18;
 const BAR: usize = 30;
 const HEADLINE: usize = 10;
 
-/// What P is without a calibration, and what a person can do about it.
+/// Meaning of P without a calibration, and the command that makes one.
 pub const UNCALIBRATED: &str = "ranking score, not a probability; grade 50 answers and run `uqac calibrate`";
 
 /// Of an answer whose score the calibration has not seen the like of.
@@ -59,7 +59,7 @@ pub const OUT_OF_RANGE: &str = "out of range: no answer of the calibration has s
 /// Of an answer that is withheld.
 pub const ABSTAINED: &str = "abstained: not an answer that the certified threshold covers";
 
-/// What a calibrated confidence rests on.
+/// Basis of a calibrated confidence.
 pub(super) fn origin(calibrated: &Calibrated) -> String {
     let Calibrated { score, calibration: Origin { tasks, n, ece }, .. } = calibrated;
     format!("from {score}, calibrated on {n} answers of {} (ECE {ece:.3} on others)", tasks.join(", "))
@@ -145,7 +145,7 @@ impl AskReport<'_> {
         pieces.into_iter().map(|piece| (piece.token.and_then(mark), piece)).collect()
     }
 
-    /// What a response token is to the answer, if anything.
+    /// Role of a response token for the answer, if any.
     fn mark(&self, outcome: &Outcome, token: usize) -> Option<Mark> {
         let is = |row: i64| token_of(row) == Some(token);
         match () {

@@ -1,4 +1,4 @@
-//! Text from a model or a file, made harmless for a terminal: what it says stays readable, but it cannot move the
+//! Text from a model or a file, made harmless for a terminal: it stays readable, but cannot move the
 //! cursor, change colours or titles, or turn the reading direction of what follows.
 
 use std::borrow::Cow;
@@ -30,7 +30,7 @@ pub fn escaped_json(json: &str) -> String {
     escaped
 }
 
-/// What is shown in the place of a character that must not reach the terminal; `None` if it may.
+/// Replacement of a character that must not reach the terminal; `None` if it may.
 pub fn stand_in(c: char) -> Option<char> {
     match c {
         '\n' | '\t' => None,
@@ -65,7 +65,7 @@ pub fn cut(text: &str, columns: usize) -> String {
     cut_to(text, columns as f64, |c| width(c) as f64)
 }
 
-/// The text cut to `max`, where each character is as wide as `width` says, with an ellipsis where something is missing.
+/// The text cut to `max`, by `width` of each character, with an ellipsis where something is missing.
 pub fn cut_to(text: &str, max: f64, width: impl Fn(char) -> f64) -> String {
     if text.chars().map(&width).sum::<f64>() <= max {
         return text.to_owned();

@@ -62,7 +62,7 @@ pub(super) fn is_bracket(c: char) -> bool {
     matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '<' | '>' | ' ')
 }
 
-/// Where the content starts if `\boxed{` or `\fbox{` stands at `at`.
+/// Start of the content if `\boxed{` or `\fbox{` stands at `at`.
 fn box_opened_at(text: &str, at: usize) -> Option<usize> {
     let rest = text.get(at..)?;
     let after = rest.strip_prefix("\\boxed").or_else(|| rest.strip_prefix("\\fbox"))?;

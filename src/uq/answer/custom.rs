@@ -28,7 +28,7 @@ impl PartialEq for AnswerPattern {
 
 impl AnswerPattern {
     /// # Errors
-    /// What is wrong with the expression, in one line.
+    /// The error of the expression, in one line.
     pub fn new(regex: &str, matched: AnswerMatch) -> Result<AnswerPattern, String> {
         let built = RegexBuilder::new(regex).size_limit(1 << 20).build();
         let last_line = |error: regex::Error| error.to_string().lines().last().unwrap_or_default().trim().to_owned();

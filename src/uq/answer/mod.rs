@@ -1,4 +1,4 @@
-//! Where the final answer stands in a response, as bytes of its text and as tokens.
+//! The place of the final answer in a response, as bytes of its text and as tokens.
 //!
 //! [`find_answer`] serves the `corrected` and `paper` profiles, [`find_answer_reference`] the `reference` profile. If the
 //! text holds an end of thought, [`find_answer`] looks after the last one first, and in the whole text only if nothing is there.
@@ -11,7 +11,7 @@
 //! | 4 | the numbers of the text | the last one | the last one |
 //! | 5 | a text of a single word | — | that word |
 //!
-//! What the pieces mean:
+//! The pieces:
 //!
 //! | piece | rule |
 //! |---|---|
@@ -58,7 +58,7 @@ pub(crate) const SMALL_NUMBERS: &str = "zero one two three four five six seven e
 /// Words for twenty to ninety, in order.
 pub(crate) const TENS: &str = "twenty thirty forty fifty sixty seventy eighty ninety";
 
-/// What kind of answer to look for.
+/// The kind of answer to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnswerRule {
     /// The answer is a number (GSM8K).
@@ -86,7 +86,7 @@ impl AnswerRule {
     }
 }
 
-/// How answers are compared with the right one.
+/// Comparison of answers with the right one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Grader {
@@ -106,7 +106,7 @@ impl Grader {
     /// Their names.
     pub const NAMES: &str = "number, math, choice, exact or contains";
 
-    /// How answers are found that it compares.
+    /// The search for answers that it compares.
     pub fn rule(self) -> AnswerRule {
         match self {
             Grader::Number => AnswerRule::Number,
@@ -117,7 +117,7 @@ impl Grader {
     }
 }
 
-/// How the answer of a response is found.
+/// The search for a response's answer.
 #[derive(Clone, Copy, Debug)]
 pub enum Finder<'a> {
     Rule(AnswerRule),
@@ -141,7 +141,7 @@ pub enum AnswerForm {
     Number,
 }
 
-/// What thinking models write after their thoughts; Gemma 4 the last one.
+/// The ends of thinking models' thoughts; Gemma 4 has the last one.
 pub(crate) const ENDS_OF_THOUGHT: [&str; 2] = ["</think>", "<channel|>"];
 
 /// An answer's place in a text.
@@ -149,11 +149,11 @@ pub(crate) const ENDS_OF_THOUGHT: [&str; 2] = ["</think>", "<channel|>"];
 pub struct AnswerSpan {
     /// Bytes of the text, on character boundaries and never empty.
     pub bytes: Range<usize>,
-    /// What it was recognised by.
+    /// The rule that found it.
     pub form: AnswerForm,
 }
 
-/// The answer of a response for the `corrected` and `paper` profiles; the module's table says how it is found.
+/// The answer of a response for the `corrected` and `paper` profiles; found as in the module's table.
 ///
 /// `text` is the response without the template's end tokens.
 pub fn find_answer(text: &str, rule: AnswerRule) -> Option<AnswerSpan> {

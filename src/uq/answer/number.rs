@@ -74,7 +74,7 @@ fn digits(text: &str, at: usize) -> usize {
     text[at..].find(|c| !is_digit(c)).map_or(text.len(), |length| at + length)
 }
 
-/// Where the unsigned part of the next number starts.
+/// Start of the unsigned part of the next number.
 fn next_start(text: &str, from: usize) -> Option<usize> {
     text[from..].char_indices().find_map(|(offset, c)| {
         let at = from + offset;
@@ -236,7 +236,7 @@ fn half_of_day_end(text: &str, at: usize) -> usize {
     prefix_end(&HALF, text, at).unwrap_or(at)
 }
 
-/// Where the number starts with its sign: `-5`, `$-5` and `-$5`, not before `floor` (the end of the number before).
+/// Start of the number with its sign: `-5`, `$-5` and `-$5`, not before `floor` (the end of the number before).
 fn sign_start(text: &str, floor: usize, start: usize) -> usize {
     let signed = |end: usize| {
         let sign = text[floor..end].chars().next_back().filter(|c| is_sign(*c))?;

@@ -13,7 +13,7 @@ const MAX_STATEMENT: usize = 400;
 /// As [`MAX_STATEMENT`], for a formula between delimiters: as long as the grader reads.
 const MAX_FORMULA: usize = 2000;
 
-/// What the last announcement that has an answer announces.
+/// The answer of the last announcement that has one.
 pub(super) fn announced(text: &str, numbers: &[Number], rule: AnswerRule) -> Option<Range<usize>> {
     announcements(text, numbers, rule).into_iter().rev().find_map(|start| {
         let Statement { whole, inner, is_formula } = Statement::at(text, start);
@@ -78,7 +78,7 @@ fn spelled_number(text: &str, statement: &Range<usize>) -> Option<Range<usize>> 
     (!part_of).then(|| statement.start + found.start()..statement.start + found.end())
 }
 
-/// Where announced answers start, in order.
+/// Starts of announced answers, in order.
 fn announcements(text: &str, numbers: &[Number], rule: AnswerRule) -> Vec<usize> {
     static SPOKEN: LazyLock<Regex> = LazyLock::new(|| {
         pattern(concat!(
@@ -116,7 +116,7 @@ fn is_answer_line(text: &str, line: Range<usize>, numbers: &[Number]) -> bool {
     first.is_some_and(|number| marks(&text[line.start..number.range.start])) || text[line.end..].trim().is_empty()
 }
 
-/// What an announcement says.
+/// The answer of an announcement.
 struct Statement {
     /// Up to the end of its sentence.
     whole: Range<usize>,
@@ -171,7 +171,7 @@ fn math(text: &str, range: Range<usize>) -> Option<(Range<usize>, usize)> {
     (tight && !after.starts_with(|c: char| c.is_ascii_digit())).then_some((range.start + 1..end, end + 1))
 }
 
-/// Where a delimiter closes a formula: not after a backslash that is not itself escaped, as in `\$` and `\\]`.
+/// Place of the delimiter that closes a formula: not after a backslash that is not itself escaped, as in `\$` and `\\]`.
 fn closing(text: &str, close: &str) -> Option<usize> {
     let mut at = 0;
     while !text[at..].starts_with(close) {
@@ -184,7 +184,7 @@ fn closing(text: &str, close: &str) -> Option<usize> {
     Some(at)
 }
 
-/// What a formula says: all of it, without the punctuation after it; of `x = 5` and `3 + 4 = 7` the number.
+/// The answer of a formula: all of it, without the punctuation after it; of `x = 5` and `3 + 4 = 7` the number.
 fn formula(text: &str, inner: Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
     static LEFT: LazyLock<Regex> = LazyLock::new(|| {
         pattern(concat!(
@@ -207,7 +207,7 @@ fn formula(text: &str, inner: Range<usize>, numbers: &[Number]) -> Option<Range<
     (!is_blank(&text[inner.clone()])).then_some(inner)
 }
 
-/// What a statement says of its subject, `the largest n is 34`: a number, a formula, an option's letter.
+/// The predicate of a statement such as `the largest n is 34`: a number, a formula, an option's letter.
 fn said(text: &str, statement: &Range<usize>, numbers: &[Number]) -> Option<Range<usize>> {
     static SUBJECT: LazyLock<Regex> = LazyLock::new(|| {
         pattern(r"(?i)^(?:(?:so|thus|hence|therefore),?\s+)?(?:the|there|its|our)\b.*\s(?:is|are|equals)\s+")
@@ -308,7 +308,7 @@ fn words(text: &str, statement: &Range<usize>) -> Option<Range<usize>> {
         return Some(only_brackets); // a bracket sequence of `dyck_languages`
     }
     let words = bare(text, clause(text, statement));
-    // A formula may be all signs; a statement of none but dashes and dots says nothing.
+    // A formula may be all signs; a statement of dashes and dots alone has no answer.
     let says = |c: char| c.is_alphanumeric() || matches!(c, '\\' | '∅' | '∞' | 'π' | '[' | '(' | '{' | '<' | '>');
     text[words.clone()].contains(says).then_some(words)
 }

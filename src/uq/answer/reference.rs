@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 /// The answer for the `reference` profile, as bytes of the response's decoded text, template's end tokens included.
 ///
-/// The number rule sees only the last line, knows no sign, and cuts digits without separators into threes (`2160` is
+/// The number rule sees only the last line, has no sign, and cuts digits without separators into threes (`2160` is
 /// `216`, then `0`); the box rule looks the box's content up in the whole text and takes its last occurrence there, in a
-/// box or not. Without a number the box decides; [`AnswerRule::Auto`] asks the box first.
+/// box or not. Without a number the box decides; [`AnswerRule::Auto`] tries the box first.
 pub fn find_answer_reference(text: &str, rule: AnswerRule) -> Option<Range<usize>> {
     match rule {
         AnswerRule::Number => last_number(text).or_else(|| last_box(text)),
@@ -43,7 +43,7 @@ fn last_number(text: &str) -> Option<Range<usize>> {
     Some(start..start + number.len())
 }
 
-/// What follows the last newline.
+/// The text after the last newline.
 fn last_line(text: &str) -> &str {
     text.rsplit('\n').next().unwrap_or_default()
 }
@@ -62,7 +62,7 @@ fn last_box(text: &str) -> Option<Range<usize>> {
 
 /// The last box's content. A box in which a pair of braces is empty (`\frac{}{2}`) is not seen.
 ///
-/// One pass with a stack of the open braces; every pair knows whether it or one in it is empty.
+/// One pass with a stack of the open braces; every pair records whether it or one in it is empty.
 pub(crate) fn last_box_text(text: &str) -> Option<&str> {
     const BOX: &str = "\\boxed";
     let mut open: Vec<(usize, bool)> = Vec::new(); // where the content starts, and whether an empty pair was in it

@@ -59,7 +59,7 @@ fn token_ranges(token_texts: &[String], text: &str) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Where a token is found in the rest of the text. U+FFFD stands for lost bytes: it is only itself where it comes next.
+/// Place of a token in the rest of the text. U+FFFD stands for lost bytes: it is only itself where it comes next.
 fn find_token(rest: &str, token: &str) -> Option<usize> {
     if rest.starts_with(token) {
         Some(0)

@@ -36,7 +36,7 @@ pub(super) const SCORES: &[Score] = &[
     },
 ];
 
-/// What RAUQ gives a token's own probability.
+/// RAUQ's weight of a token's own probability.
 const OWN_SHARE: f64 = 0.2;
 
 /// Added to a weight before its logarithm, as LM-Polygraph.

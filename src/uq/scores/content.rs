@@ -1,4 +1,4 @@
-//! Over content tokens alone: those that are no stop word, punctuation or whitespace (the chain's own list,
+//! Over content tokens alone, neither stop word, punctuation nor whitespace (the chain's own list,
 //! `uq/stopwords.rs`), the answer's own form counting as content.
 
 use super::{Found, SINGLE_PASS, Score, mean};

@@ -1,4 +1,4 @@
-//! Means over the response, or the answer, of what each whole prediction p over V tokens says. Inputs: a wide trace
+//! Means over the response, or the answer, of statistics of each whole prediction p over V tokens. Inputs: a wide trace
 //! ([`Distribution`]).
 
 use super::{Found, SINGLE_PASS, Score, mean};

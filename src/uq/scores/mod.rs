@@ -20,7 +20,7 @@ use serde::{Serialize, Serializer};
 use std::ops::{Index, Range};
 use std::sync::LazyLock;
 
-/// What a score costs beyond the response itself, and where reports group it.
+/// Cost of a score beyond the response itself, and its group in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
@@ -109,7 +109,7 @@ pub fn as_shown() -> &'static [&'static Score] {
     &SHOWN
 }
 
-/// What the method found for a response: everything that a score is computed from.
+/// The method's findings for a response: all inputs of a score.
 #[derive(Clone, Copy)]
 pub struct Found<'a> {
     pub response: &'a Response<'a>,

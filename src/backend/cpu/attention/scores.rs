@@ -42,7 +42,7 @@ pub struct Reweighting {
     weights: [f32; CHUNK],
     /// ln w, and 0 where w is 0.
     logs: [f32; CHUNK],
-    /// What takes a score out of the maximum: [`MASKED`] where w is 0, 0 elsewhere.
+    /// A summand that takes scores out of the maximum: [`MASKED`] where w is 0, 0 elsewhere.
     masks: [f32; CHUNK],
 }
 
@@ -65,7 +65,7 @@ impl Reweighting {
     }
 }
 
-/// How a chunk's entropy state is made.
+/// Computation of a chunk's entropy state.
 #[derive(Clone, Copy)]
 pub enum Entropy<'a> {
     Off,

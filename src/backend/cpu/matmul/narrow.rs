@@ -27,7 +27,7 @@ impl Kernel for MaxRows<'_> {
     }
 }
 
-/// How many register tiles n rows are. Each tile widens every weight, and wants registers for two outputs or more beside its rows, as
+/// Number of register tiles of n rows. Each tile widens every weight, and needs registers for two outputs or more beside its rows, as
 /// an input is then loaded for two products. Four rows with 16 vectors of eight are one tile with one output: two were 8 % slower.
 /// A row each where there are no registers for tiles: sixteen lanes without vectors, unrolled for each of them, were a fifth of
 /// the crate's time in the optimizer.
@@ -119,7 +119,7 @@ impl Kernel for Narrow<'_> {
 }
 
 impl Narrow<'_> {
-    /// The tile for this number of rows: as many outputs at a time as the registers hold accumulators for.
+    /// The tile for this number of rows: outputs at a time by the registers for accumulators.
     ///
     /// # Safety
     /// As for [`tiles`](Self::tiles).
@@ -174,7 +174,7 @@ impl Narrow<'_> {
         }
     }
 
-    /// The accumulators of R rows and the C outputs from `out` that are `apart` from one another, with weights asked for `ahead` bytes before
+    /// The accumulators of R rows and the C outputs from `out` that are `apart` from one another, with weights prefetched `ahead` bytes before
     /// their use.
     ///
     /// # Safety

@@ -52,7 +52,7 @@ pub fn multiply<T: Tiles>(pool: &ThreadPool, isa: Isa, products: &[Product], x: 
     }
 }
 
-/// How k is divided.
+/// Division of k.
 #[derive(Clone, Copy)]
 struct Depth {
     k: usize,

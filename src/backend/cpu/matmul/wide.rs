@@ -3,7 +3,7 @@
 //! A vector of sums holds one lane of sixteen outputs, where [`narrow`](super::narrow) has sixteen lanes of one output. So a
 //! register tile is 14 rows by 32 outputs of a lane, and takes a fifth of the inputs from the second-level cache that a tile
 //! of 4 × 6 outputs in all lanes would take. Lanes follow each other in the order in which the tree adds them up, so that at
-//! most four sums of an output wait for theirs, and every element is summed as the module says, to the bit.
+//! most four sums of an output wait for theirs, and every element is summed in the module's order, to the bit.
 //!
 //! Both operands are laid out lane by lane: the inputs once for a product, the weights once for a strip of outputs and a block
 //! of rows.
@@ -23,11 +23,11 @@ const MAX_BLOCK: usize = 512;
 /// waiting tiles stay in the second-level cache.
 const GROUP: usize = 112;
 
-/// How far ahead of its use a weight is asked for, in bytes: a strip is read in as many streams as it has outputs, more than
+/// Prefetch distance of a weight in bytes: a strip is read in one stream per output, more than
 /// the CPU follows by itself.
 const AHEAD: usize = 256;
 
-/// How far ahead of its use an input is asked for, in numbers.
+/// Prefetch distance of an input, in numbers.
 const INPUTS_AHEAD: usize = 128;
 
 /// Lanes in the order of the leaves of the tree of [`Simd::sum`].
@@ -41,7 +41,7 @@ const fn strip_vectors<S: Simd>() -> usize {
     if S::REGISTERS >= 32 { 2 } else { 1 }
 }
 
-/// How the inputs [n, k] of a product are laid out for an instruction set: in groups of tiles of `height` rows, each
+/// Layout of the inputs [n, k] of a product for an instruction set: in groups of tiles of `height` rows, each
 /// [lanes][tiles of the group][steps][height] numbers. What the last step lacks of k, and the last tile of rows, are zeros.
 #[derive(Clone, Copy)]
 pub struct Layout {
@@ -92,7 +92,7 @@ impl Layout {
         self.steps() * self.height
     }
 
-    /// Where a lane of the group that begins with tile `first` begins, whose tiles follow each other.
+    /// Start of a lane of the group that begins with tile `first`, whose tiles follow each other.
     fn lane(self, first: usize, lane: usize) -> usize {
         let tiles = self.group_tiles().min(self.tiles() - first);
         (first * LANES + lane * tiles) * self.size()

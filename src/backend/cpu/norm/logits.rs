@@ -7,7 +7,7 @@ use crate::backend::distribution::LogitSums;
 /// Logits whose exponentials are added up in f32, 32 to a lane, before they go to the f64 sums.
 const BLOCK: usize = 32 * LANES;
 
-/// What the sampler and the trace need of the softmax of a row.
+/// Statistics of a row's softmax for the sampler and the trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogitStats {
     /// ln Σ e^logit: log-probability = logit - lse.

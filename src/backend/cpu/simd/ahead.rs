@@ -1,4 +1,4 @@
-//! How far ahead of its use a stream from memory is asked for.
+//! Prefetch distances of streams from memory.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ const SMALL_CACHE: usize = 32 << 10;
 /// Bytes of all streams together that may be on their way into a [`SMALL_CACHE`].
 const SMALL_CACHE_IN_FLIGHT: usize = 2048;
 
-/// Bytes between the place that a kernel reads in each of `streams` streams and the one that it asks for with [`prefetch`]: what memory
+/// Bytes between the place that a kernel reads in each of `streams` streams and the one that it prefetches: what memory
 /// delivers to a core in the time that it takes to answer. Measured, not derived (`benches/NOTES.md`, "Reading weights").
 ///
 /// [`prefetch`]: super::Simd::prefetch
@@ -23,7 +23,7 @@ pub fn bytes_ahead(streams: usize) -> usize {
     }
 }
 
-/// Bytes of a core's first-level data cache, where Linux says them.
+/// Bytes of a core's first-level data cache, if Linux reports them.
 fn first_level_cache() -> Option<usize> {
     let caches = "/sys/devices/system/cpu/cpu0/cache";
     let read = |index: u32, what: &str| std::fs::read_to_string(format!("{caches}/index{index}/{what}")).ok();

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 pub struct Amx;
 
 impl Amx {
-    /// Whether the CPU multiplies tiles of bf16 and Linux lets this process do so, for which it has to be asked.
+    /// Whether the CPU multiplies tiles of bf16 and Linux grants their use to this process, which must be requested.
     pub fn available() -> bool {
         const AMX_BF16: u32 = 1 << 22;
         const AMX_TILE: u32 = 1 << 24;
@@ -20,13 +20,13 @@ impl Amx {
         *AVAILABLE.get_or_init(|| {
             let has =
                 __get_cpuid_max(0).0 >= 7 && __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE;
-            // SAFETY: the call says which registers this process may use; a kernel that does not know it answers with an error.
+            // SAFETY: the call requests the use of registers; a kernel without it returns an error.
             has && unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) } == 0
         })
     }
 }
 
-/// What `ldtilecfg` reads.
+/// Operand of `ldtilecfg`.
 #[repr(C, align(64))]
 struct Config {
     palette: u8,
@@ -74,7 +74,7 @@ macro_rules! dot {
     };
 }
 
-// SAFETY (all): the trait's contract says that the instructions exist and that pointers are valid.
+// SAFETY (all): by the trait's contract the instructions exist and that pointers are valid.
 impl Tiles for Amx {
     #[inline(always)]
     unsafe fn open() {

@@ -1,6 +1,6 @@
 //! The instruction sets of x86-64.
 //!
-//! SAFETY (whole module): the trait's contract says that the instruction set's features are present and that pointers are valid
+//! SAFETY (whole module): by the trait's contract the instruction set's features are present and that pointers are valid
 //! for 16 elements, which is all that these intrinsics need.
 
 use super::{LANES, Simd};

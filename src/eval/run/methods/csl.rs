@@ -1,13 +1,13 @@
 //! Contextualized sequence likelihood (Lin et al. 2024, arXiv 2406.01806; LM-Polygraph's CSL): Σ_t w_t ln p(y_t), where w is how the model
 //! attends to the response's tokens when it is about to judge the answer: the mean over all layers and heads of the softmax
 //! weights of the question's last token, made to add up to 1. The paper chooses heads on a validation set; this takes all, as LM-Polygraph does,
-//! and asks P(True)'s question, in a turn of its own, in place of the paper's examples. Input: one more turn of no tokens, on the response's cache.
+//! and puts P(True)'s question, in a turn of its own, in place of the paper's examples. Input: one more turn of no tokens, on the response's cache.
 
 use super::p_true::QUESTION;
 use super::{Findings, Found, METHOD, Method, SCORE, Score, Subject};
 use crate::engine::{Generation, TracedSequence};
 
-/// Asks for a judgement, and reads where the model looks before it gives one.
+/// Requests a judgement, and reads the attention of its first token.
 pub(super) const CSL: Method = Method {
     key: "csl",
     about: "Log-probabilities count as the model attends to their tokens when asked whether its answer is true",

@@ -36,19 +36,19 @@ pub struct Method {
     /// Its name on the command line, such as `self-consistency`; with `_` for `-`, its key in a sample's `uq` and in
     /// `seconds`.
     pub key: &'static str,
-    /// What it does, in a line of help.
+    /// A line of help.
     pub about: &'static str,
     /// The scores that it gives.
     pub scores: &'static [Score],
-    /// Whether it asks further turns of the model.
+    /// Whether it has further turns.
     pub needs_chat_template: bool,
-    /// Further responses to the item's prompt, which are generated while its own is: those that are needed at first, and once
-    /// all that were asked for have ended (given in the order in which they were asked for) those that it takes then.
+    /// Further responses to the item's prompt, generated beside its own: the first ones, and once all requested ones have ended (given in the order of
+    /// the requests) further ones.
     pub samples: fn(&Engine, &Subject, &[&Generation]) -> Draws,
     /// Responses to prompts that go on from the item's own sequence (prompt and response), which has just ended.
     pub turns: fn(&Engine, &Subject, &[u32]) -> Draws,
-    /// What it finds once all its responses have ended: its samples, then its turns. The trace is that of the item's own
-    /// response, with its cache, which prompts that begin alike can share. `None`: it has nothing to say of this item.
+    /// Its findings once all its responses have ended: its samples, then its turns. The trace is that of the item's own
+    /// response, with its cache, which prompts that begin alike can share. `None`: no finding for this item.
     pub run: fn(&mut TracedSequence, &Subject, &[Generation]) -> Found,
 }
 
@@ -106,7 +106,7 @@ pub struct Subject<'t> {
 }
 
 impl Subject<'_> {
-    /// How answers of the item are found.
+    /// Search for answers of the item.
     fn finder(&self) -> Finder<'_> {
         self.item.pattern.as_ref().map_or(self.task.rule.into(), Finder::Pattern)
     }
@@ -141,7 +141,7 @@ pub struct Draw {
 /// Responses that a method needs.
 type Draws = Result<Vec<Draw>, MethodError>;
 
-/// What a method has found, if it has something to say of an item.
+/// A method's findings on an item, if any.
 type Found = Result<Option<Findings>, MethodError>;
 
 /// A score of a method.
@@ -154,7 +154,7 @@ pub struct Score {
     pub meaning: &'static str,
     /// Whether it claims to be a probability, so that calibration can be measured.
     pub is_probability: bool,
-    /// Whether it scores the answer that the drawn responses agree on (`acc_majority` says whether that is right), and
+    /// Whether it scores the answer that the drawn responses agree on (`acc_majority`: whether that is right), and
     /// not the response's.
     pub of_majority: bool,
 }
@@ -162,21 +162,21 @@ pub struct Score {
 /// A score of the response that claims to be no probability.
 const SCORE: Score = Score { key: "", name: "", meaning: "", is_probability: false, of_majority: false };
 
-/// What a method found about one response.
+/// A method's findings on one response.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Findings {
     /// By key; `None` where one could not be computed. Higher is more confident.
     pub scores: Vec<(&'static str, Option<f64>)>,
-    /// What the sample's `uq` gets under the method's key.
+    /// For the sample's `uq`, under the method's key.
     pub details: Value,
-    /// What the sample's `metrics` get.
+    /// For the sample's `metrics`.
     pub metrics: Vec<(&'static str, f64)>,
     /// Responses drawn from the same prompt, which are one more of the sample's requests, and the answer that they give
     /// together.
     pub drawn: Option<(Vec<String>, Option<String>)>,
 }
 
-/// What a response's further passes can fail with.
+/// Errors of a response's further passes.
 #[derive(Debug, thiserror::Error)]
 pub enum MethodError {
     #[error(transparent)]

@@ -11,7 +11,7 @@ use serde_json::json;
 pub const QUESTION: &str =
     "Is your final answer:\n (A) True\n (B) False\nReply with the letter alone, A or B. The final answer is:";
 
-/// Asks in a second turn on the response's cache, and reads the first token's distribution.
+/// A second turn on the response's cache; reads the first token's distribution.
 pub(super) const P_TRUE: Method = Method {
     key: "p-true",
     about: "Probability of True in a second turn that asks whether the answer is true",

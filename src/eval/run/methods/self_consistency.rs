@@ -130,8 +130,8 @@ fn sums(engine: &Engine, subject: &Subject, drawn: &[&Generation]) -> Result<BTr
     Ok(sums)
 }
 
-/// Of the `left` samples that may yet be drawn, the fewest after which the vote can be decided; 0: it is, whatever they would
-/// say. A vote is a probability, so what is left can add at most `left` to any other answer, and the majority stays where it
+/// Of the `left` samples that may yet be drawn, the fewest after which the vote can be decided; 0: it is decided
+/// already. A vote is a probability, so what is left can add at most `left` to any other answer, and the majority stays where it
 /// leads by more than that; after x more, all for the answer that leads, it leads by x more and x fewer are left.
 ///
 /// The vote is counted in floats, each a sum of at most `samples` numbers ≤ 1 over their count: within `samples`² ε of the true

@@ -16,7 +16,7 @@ Please rate your confidence to your previous answer on a scale of 0-10.
 Put your confidence score in `\\boxed{ }`.
 ";
 
-/// What the model says of its own confidence when asked.
+/// The model's statement of its own confidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verbalized {
     pub response: String,
@@ -24,7 +24,7 @@ pub struct Verbalized {
     pub confidence: Option<f64>,
 }
 
-/// Asks in a second turn on the response's cache; greedy.
+/// A second turn on the response's cache; greedy.
 pub(super) const VERBALIZED: Method = Method {
     key: "verbalized",
     about: "Confidence stated by the model in a second turn",

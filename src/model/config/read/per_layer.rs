@@ -1,4 +1,4 @@
-//! What layers of one model differ in beside their windows: sizes, and whose keys and values they read (Gemma 4).
+//! Differences between a model's layers beside their windows: sizes, and shared keys and values (Gemma 4).
 
 use super::{Config, LayerSpec, Size, Wrong};
 use crate::model::config::LayerInputSpec;

@@ -1,6 +1,6 @@
 //! Up to [`MAX_ROWS`] rows: a stream of weights from memory, which tiles take as it is.
 //!
-//! Columns of a tile are terms of rows of x: all first terms, all second ones, all third ones, in as many tiles as they fill.
+//! Columns of a tile are terms of rows of x: all first terms, all second ones, all third ones, tile by tile.
 //! So five rows take no more than one, and 32 take six, each with a tile of sums.
 
 use super::super::super::simd::tiles::{DEPTH, ROW, SIDE, TILE, Tiles};
@@ -197,7 +197,7 @@ impl<T: Tiles> Few<'_, T> {
         }
     }
 
-    /// Asks for a strip's weights of the next set of strips, in sequence: at step `step` of all, the `i`-th of the cut, as many
+    /// Prefetches a strip's weights of the next set of strips, in sequence: at step `step` of all, the `i`-th of the cut, as many
     /// bytes as a step takes.
     ///
     /// # Safety

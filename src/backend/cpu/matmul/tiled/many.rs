@@ -145,7 +145,7 @@ impl<T: Tiles> Many<'_, T> {
     }
 
     /// The sums of groups, to the scratch, term by term. The first groups lay out the weights. Beside the first term, writes the sums
-    /// from before; beside the last, asks for the lines of y that these will go to, and for a part of the next weights.
+    /// from before; beside the last, prefetches the lines of y that these will go to, and a part of the next weights.
     ///
     /// # Safety
     /// As for [`all`](Self::all).
@@ -209,7 +209,7 @@ impl<T: Tiles> Many<'_, T> {
         }
     }
 
-    /// Asks for a step's weights of outputs, which need not exist.
+    /// Prefetches a step's weights of outputs, which need not exist.
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -222,7 +222,7 @@ impl<T: Tiles> Many<'_, T> {
         }
     }
 
-    /// Asks for the lines that rows of the groups are written to, which need not exist.
+    /// Prefetches the lines that rows of the groups are written to, which need not exist.
     ///
     /// # Safety
     /// As for [`Simd`].
