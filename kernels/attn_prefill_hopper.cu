@@ -24,7 +24,7 @@ struct Wgmma {
   static constexpr int K_PLANE = PARTS * PART;
   static constexpr int CHAIN = 32;
   static constexpr int BYTES = OPERAND_ALIGNMENT + (TERMS * QUERY_PLANE + K_PLANES * K_PLANE + PARTS * PART) * 2;
-  static_assert(LINES == TILE, "queries and keys have tiles of one size");
+  static_assert(LINES<D> == TILE, "queries and keys have tiles of one size");
 
   __half* queries;  // [TERMS, PARTS, LINES, LINE]
   __half* keys;     // [K_PLANES, PARTS, TILE, LINE]
