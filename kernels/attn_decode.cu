@@ -4,7 +4,7 @@
 // attn_decode_k<K>_v<V>_d<D>[_plain]: the part of one (row, key/value head, split)
 //   K, V: f32 (of keys Halves, of values float), f16, bf16 cache types; D: head_dim. _plain: without the entropy.
 //   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16); D of 16, 32 (small test models), 64, 96,
-//   128, 256; _plain for all but (f32, f32) and D >= 64.
+//   128, 256, 512; _plain for all but (f32, f32) and D >= 64.
 //   queries         [rows, heads, D] f32, rotated and scaled
 //   rows            [rows]; a negative position marks a row that is not in use: it is skipped, its output is 0
 //   sequences       [slots]; the cache holds every position up to each row's own
@@ -280,7 +280,9 @@ ATTN_DECODE_TYPES(64)
 ATTN_DECODE_TYPES(96)
 ATTN_DECODE_TYPES(128)
 ATTN_DECODE_TYPES(256)
+ATTN_DECODE_TYPES(512)
 ATTN_DECODE_PLAIN(64)
 ATTN_DECODE_PLAIN(96)
 ATTN_DECODE_PLAIN(128)
 ATTN_DECODE_PLAIN(256)
+ATTN_DECODE_PLAIN(512)

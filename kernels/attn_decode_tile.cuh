@@ -45,14 +45,14 @@ constexpr int power_of_two_within(int limit, int least, int most) {
   return size;
 }
 
-/// How a block walks its share: TILE positions of K and V in each of two stages of shared memory.
+/// A block's walk over its share: TILE positions of K and V in each of two stages of shared memory.
 template <class K_, class V_, int D_>
 struct Tiling {
   using K = K_;
   using V = V_;
   static constexpr int D = D_;
   static constexpr bool WIDE = sizeof(K) == 4 || sizeof(V) == 4;
-  static constexpr int TILE = WIDE ? power_of_two_within(4096 / D, 16, 64) : power_of_two_within(4096 / D, 32, 64);
+  static constexpr int TILE = power_of_two_within(4096 / D, WIDE ? 8 : D > 256 ? 16 : 32, 64);
   static constexpr bool TENSOR_K = D % 32 == 0;
   static constexpr bool TENSOR_V = sizeof(V) == 2 && D % 32 == 0 && TILE % 32 == 0;
   // 16 bytes more than a position: the lines of an 8x8 matrix lie in different banks
@@ -113,25 +113,32 @@ __device__ __forceinline__ void stage_queries(const Shared<T>& shared, const flo
   constexpr int D = T::D;
   if constexpr (T::TENSOR_K) {
     using K = typename Terms<typename T::K>::Type;
-    constexpr int COUNT = Terms<K>::COUNT, LINES = 2 * Terms<K>::PRODUCTS;
+    constexpr int COUNT = Terms<K>::COUNT, LINES = 2 * Terms<K>::PRODUCTS, PARTS = ceil_div(D, 256);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int g = threadIdx.x / 32; g < G; g += WARPS) {
-      float x[8] = {}, max_abs = 0.f;
-      if (lane < D / 8 && g < count) load8<float>(queries + g * D + lane * 8, x);
+      float x[PARTS][8] = {}, max_abs = 0.f;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) max_abs = fmaxf(max_abs, fabsf(x[i]));
+      for (int i = 0; i < 8 * PARTS; ++i) {
+        const int dim = i / 8 * 256 + lane * 8;
+        if (i % 8 == 0 && dim < D && g < count) load8<float>(queries + g * D + dim, x[i / 8]);
+        max_abs = fmaxf(max_abs, fabsf(x[i / 8][i % 8]));
+      }
       const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(max_abs));
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] *= factor.scale;
-      uint4 terms[COUNT];
-      split8<K>(x, terms);
-      K* to = reinterpret_cast<K*>(shared.queries) + g * T::Q_STRIDE + lane * 8;
+      for (int part = 0; part < PARTS; ++part) {
+        const int dim = part * 256 + lane * 8;
 #pragma unroll
-      for (int i = 0; i < LINES; ++i)
-        if (lane < D / 8)
-          *reinterpret_cast<uint4*>(to + i * 8 * T::Q_STRIDE) =
-              i < COUNT ? terms[i < COUNT ? i : 0] : make_uint4(0, 0, 0, 0);
+        for (int i = 0; i < 8; ++i) x[part][i] *= factor.scale;
+        uint4 terms[COUNT];
+        split8<K>(x[part], terms);
+        K* to = reinterpret_cast<K*>(shared.queries) + g * T::Q_STRIDE + dim;
+#pragma unroll
+        for (int i = 0; i < LINES; ++i)
+          if (dim < D)
+            *reinterpret_cast<uint4*>(to + i * 8 * T::Q_STRIDE) =
+                i < COUNT ? terms[i < COUNT ? i : 0] : make_uint4(0, 0, 0, 0);
+      }
       if (lane == 0) shared.inverses[g] = factor.inverse;
     }
   } else {

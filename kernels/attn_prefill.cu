@@ -4,7 +4,7 @@
 // attn_prefill_k<K>_v<V>_d<D>_t<TERMS>
 //   K, V: f32 (of keys Halves, of values float), f16, bf16 cache types; D: head_dim
 //   TERMS: f16 terms that an operand is split into, hi + lo. 2: float32-like; 1: fast, each operand rounded to f16
-//   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16), D of 16, 32, 64, 96, 128, 256, with 2 terms;
+//   Instances: (K, V) of (f32, f32), (f32, f16), (f16, f16), (bf16, bf16), D of 16, 32, 64, 96, 128, 256, 512, with 2 terms;
 //   with 1 term the 16-bit pairs and D >= 64.
 //   queries    [n, heads, D] f32, rotated and scaled
 //   rows       [n]; in runs: neighbours that are consecutive positions of the sequence in one slot, whose cache holds the
@@ -18,7 +18,8 @@
 //   rounded    where the rows [n, heads * D] go instead of out, rounded, if not null; D a multiple of 32
 //   states     [n, heads]; the entropy states of rows before the sequence's first_traced_row stay empty
 // PRECOND: grid (parts, kv_heads); block 128; pointers aligned to 16 bytes; dynamic shared memory NAME_shared_bytes, at
-//   most 99 KB. The parts of a run of r rows: lines 0, 64, ... below r * heads / kv_heads.
+//   most 99 KB, but with D of 512 and f32 keys 130 KB. The parts of a run of r rows: lines 0, 64, ... (D of 512: 0, 32, ...) below
+//   r * heads / kv_heads.
 //   Keys and values beyond +-65504 give results that are not finite.
 //
 // The rows of all query heads of a key/value head are stacked: line i of a run is row i / group, head i % group. A line
@@ -102,7 +103,7 @@ __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], con
 #pragma unroll
     for (int i = 0; i < CHAIN / 16 * TERMS; ++i) {
       const int step = i / TERMS, term = i % TERMS;
-      ldmatrix_x4(q[step][term], matrix_row<true, T::STRIDE>(queries + term * LINES * T::STRIDE + first + step * 16));
+      ldmatrix_x4(q[step][term], matrix_row<true, T::STRIDE>(queries + term * T::QUERY_PLANE + first + step * 16));
     }
 #pragma unroll
     for (int i = 0; i < T::TILE / 8; i += 2) {
@@ -125,15 +126,15 @@ __device__ __forceinline__ void multiply_queries(float (&s)[T::TILE / 8][4], con
   }
 }
 
-/// Adds one tile's values to a warp's lines.
+/// Adds one tile's values to a warp's lines, of the warp's dimensions.
 template <class T>
-__device__ __forceinline__ void multiply_values(float (&out)[T::D / 8][4], const float (&factors)[2],
+__device__ __forceinline__ void multiply_values(float (&out)[T::OWN / 8][4], const float (&factors)[2],
                                                 const float (&p)[T::TILE / 8][4], const __half* values) {
-  constexpr int D = T::D, TERMS = T::TERMS;
+  constexpr int TERMS = T::TERMS;
   unsigned weights[T::TILE / 16][TERMS][4];
   split_weights<TERMS, T::TILE>(p, weights);
 #pragma unroll
-  for (int dim = 0; dim < D; dim += 16) {
+  for (int dim = 0; dim < T::OWN; dim += 16) {
     float c[2][4] = {};
 #pragma unroll
     for (int i = 0; i < T::TILE / 16; ++i) {
@@ -162,15 +163,15 @@ template <class K, class V, int HEAD_DIM, int TERMS_>
 struct Mma {
   using Key = K;
   using Value = V;
-  static constexpr int D = HEAD_DIM, TERMS = TERMS_;
+  static constexpr int D = HEAD_DIM, OWN = D / SHARERS<D>, TERMS = TERMS_;
   static constexpr int K_PLANES = sizeof(K) == 4 ? TERMS : 1, V_PLANES = sizeof(V) == 4 ? TERMS : 1;
   static constexpr int TILE = D > 128 ? 16 : 32, WEIGHED = TILE;
   static constexpr int STRIDE = D + 8;  // 16 bytes more than a line: eight lines' parts lie in different banks
-  static constexpr int QUERY_PLANE = LINES * STRIDE;
-  static constexpr int BYTES = (TERMS * LINES + TILE * (K_PLANES + V_PLANES)) * STRIDE * 2;
+  static constexpr int QUERY_PLANE = LINES<D> * STRIDE;
+  static constexpr int BYTES = (TERMS * LINES<D> + TILE * (K_PLANES + V_PLANES)) * STRIDE * 2;
 
   __half* queries = reinterpret_cast<__half*>(dyn_smem);  // [TERMS, LINES, STRIDE]
-  __half* keys = queries + TERMS * LINES * STRIDE;        // [K_PLANES, TILE, STRIDE]
+  __half* keys = queries + TERMS * QUERY_PLANE;           // [K_PLANES, TILE, STRIDE]
   __half* values = keys + K_PLANES * TILE * STRIDE;       // [V_PLANES, TILE, STRIDE]
 
   __device__ __forceinline__ __half* query(int line, int dim) const { return queries + line * STRIDE + dim; }
@@ -182,11 +183,11 @@ struct Mma {
   }
   __device__ __forceinline__ void arrived() const {}
   __device__ __forceinline__ void multiply_queries(Scores<TILE> (&scores)[1]) const {
-    attn_prefill::multiply_queries<Mma>(scores[0].s, query(threadIdx.x / 32 * WARP_LINES, 0), keys);
+    attn_prefill::multiply_queries<Mma>(scores[0].s, query(first_own_line<D>(), 0), keys);
   }
-  __device__ __forceinline__ void multiply_values(float (&out)[D / 8][4], const float (&factors)[1][2],
+  __device__ __forceinline__ void multiply_values(float (&out)[OWN / 8][4], const float (&factors)[1][2],
                                                   const Scores<TILE> (&p)[1]) const {
-    attn_prefill::multiply_values<Mma>(out, factors[0], p[0].s, values);
+    attn_prefill::multiply_values<Mma>(out, factors[0], p[0].s, values + first_own_dim<D>());
   }
 };
 
@@ -209,6 +210,7 @@ ATTN_PREFILL_EXACT(64)
 ATTN_PREFILL_EXACT(96)
 ATTN_PREFILL_EXACT(128)
 ATTN_PREFILL_EXACT(256)
+ATTN_PREFILL_EXACT(512)
 ATTN_PREFILL_FAST(64)
 ATTN_PREFILL_FAST(96)
 ATTN_PREFILL_FAST(128)

@@ -1,4 +1,4 @@
-// What the kernels for attention of many rows share (attn_prefill.cu, attn_prefill_hopper.cu): all but the products and the shared memory
+// Parts shared by the kernels for attention of many rows (attn_prefill.cu, attn_prefill_hopper.cu): all but the products and the shared memory
 // that these read.
 #pragma once
 #include "attn_terms.cuh"
@@ -7,7 +7,23 @@
 
 namespace attn_prefill {
 
-constexpr int THREADS = 128, LINES = 64, WARP_LINES = 16;
+constexpr int THREADS = 128, WARP_LINES = 16;
+
+/// Warps that have the same lines, for want of registers: each computes their scores, and adds up its own part of the values' dimensions.
+template <int D>
+constexpr int SHARERS = D > 256 ? 2 : 1;
+template <int D>
+constexpr int LINES = THREADS / 32 / SHARERS<D> * WARP_LINES;  // of a block
+
+/// The warp's first line in the block, and its first dimension.
+template <int D>
+__device__ __forceinline__ int first_own_line() {
+  return threadIdx.x / 32 / SHARERS<D> * WARP_LINES;
+}
+template <int D>
+__device__ __forceinline__ int first_own_dim() {
+  return threadIdx.x / 32 % SHARERS<D> * (D / SHARERS<D>);
+}
 
 struct Arguments {
   const float* queries;
@@ -34,26 +50,34 @@ __device__ __forceinline__ void store_split(const float (&x)[8], __half* to, int
 template <class Core>
 __device__ __forceinline__ void stage_queries(const Core& core, const Arguments& a, const PrefillPart& part, int group, int own_line,
                                               float (&inverse)[2]) {
-  constexpr int D = Core::D;
+  constexpr int D = Core::D, PARTS = ceil_div(D, 256);
   const int lane = threadIdx.x % 32, first_line = part.line + own_line;
 #pragma unroll 4
   for (int line = 0; line < WARP_LINES; ++line) {
     const int row = (first_line + line) / group;
     const size_t head = (size_t)(part.first + row) * a.heads + blockIdx.y * group + (first_line + line) % group;
-    float x[8] = {}, max_abs = 0.f;
-    if (lane < D / 8 && row < part.rows) load8<float>(a.queries + head * D + lane * 8, x);
+    float x[PARTS][8] = {}, max_abs = 0.f;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) max_abs = fmaxf(max_abs, fabsf(x[i]));
+    for (int i = 0; i < 8 * PARTS; ++i) {
+      const int dim = i / 8 * 256 + lane * 8;
+      if (i % 8 == 0 && dim < D && row < part.rows) load8<float>(a.queries + head * D + dim, x[i / 8]);
+      max_abs = fmaxf(max_abs, fabsf(x[i / 8][i % 8]));
+    }
     const PowerOfTwo factor = scale_to_f16(warp_reduce<Max>(max_abs));
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] *= factor.scale;
-    if (lane < D / 8) store_split<Core::TERMS>(x, core.query(own_line + line, lane * 8), Core::QUERY_PLANE);
+    for (int p = 0; p < PARTS; ++p) {
+      const int dim = p * 256 + lane * 8;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[p][i] *= factor.scale;
+      if (dim < D && first_own_dim<D>() == 0)
+        store_split<Core::TERMS>(x[p], core.query(own_line + line, dim), Core::QUERY_PLANE);
+    }
     if (lane / 4 == line) inverse[0] = factor.inverse;
     if (lane / 4 + 8 == line) inverse[1] = factor.inverse;
   }
 }
 
-/// What a lane has of one line and one tile: the line's state, scores of TILE / 4 positions, which become e^{s-m} (0 where
+/// A lane's part of one line and one tile: the line's state, scores of TILE / 4 positions, which become e^{s-m} (0 where
 /// the line does not attend to), and then the factor for what was summed up before.
 template <int TILE>
 struct Line {
@@ -116,7 +140,7 @@ __device__ OUT_OF_LINE Scores<TILE> capped(Scores<TILE> scores, float softcap) {
   return scores;
 }
 
-/// What a lane holds of a warp's lines: those numbered lane / 4 (index 0) and lane / 4 + 8 (index 1).
+/// A lane's lines of a warp: those numbered lane / 4 (index 0) and lane / 4 + 8 (index 1).
 template <int D>
 struct Lines {
   Span spans[2];
@@ -155,9 +179,9 @@ __device__ __forceinline__ void weigh_tile(Lines<D>& lines, Scores<TILE>& scores
   }
 }
 
-/// Adds up the four lanes' sums of a line; writes its output and its state.
-template <int D, int HALF>
-__device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a, const PrefillPart& part, int group,
+/// Adds up the four lanes' sums of a line; writes the warp's OWN dimensions of its output, and its state.
+template <int D, int HALF, int OWN>
+__device__ __forceinline__ void finish_line(Lines<OWN>& lines, const Arguments& a, const PrefillPart& part, int group,
                                             int line) {
   HeadState state = lines.states[HALF];
   state.z = warp_reduce<Sum, 4>(state.z);
@@ -166,10 +190,10 @@ __device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a,
   const bool there = line / group < part.rows;
   const size_t row = part.first + line / group;
   const int head = blockIdx.y * group + line % group, lane = threadIdx.x % 4;
-  if (there && lane == 0) a.states[row * a.heads + head] = state;
+  if (there && lane == 0 && first_own_dim<D>() == 0) a.states[row * a.heads + head] = state;
   constexpr int TOGETHER = D < SHARING ? D / 8 : SHARING / 8;
 #pragma unroll
-  for (int first = 0; first < D / 8; first += TOGETHER) {
+  for (int first = 0; first < OWN / 8; first += TOGETHER) {
     float2 pairs[TOGETHER];
     float max = 0.f;
 #pragma unroll
@@ -178,7 +202,7 @@ __device__ __forceinline__ void finish_line(Lines<D>& lines, const Arguments& a,
       pairs[i] = make_float2(sums[2 * HALF] / (state.z * WEIGHT_SCALE), sums[2 * HALF + 1] / (state.z * WEIGHT_SCALE));
       max = fmaxf(max, max_abs(pairs[i]));
     }
-    const int at = head * D + first * 8 + lane * 2;
+    const int at = head * D + first_own_dim<D>() + first * 8 + lane * 2;
     if (D % SHARING == 0 && a.rounded.values) {
       max = warp_reduce<Max, 4>(max);
       if (there) store_rounded(a.rounded, row, a.heads * D, at, pairs, max);
@@ -210,12 +234,12 @@ __device__ __forceinline__ void split_weights(const float (&p)[TILE / 8][4], uns
 ///   arrived()                      what has come is made visible to those that multiply, before a barrier
 ///   multiply_queries(scores)       a warp's scores of one tile
 ///   multiply_values(out, factors, p)  out = out factors + p v WEIGHT_SCALE for each part of a tile: out[i] are dimensions 8i ..= 8i + 7, in
-///                                  the layout of mma_m16n8k16's c; a factor for each of the lane's two lines
+///                                  the layout of mma_m16n8k16's c, from the warp's first one on; a factor for each of the lane's two lines
 template <class Core>
 __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& part) {
   PRECOND_GRID(ANY_GRID, a.kv_heads);
   start_early();
-  constexpr int D = Core::D, TILE = Core::TILE, WEIGHED = Core::WEIGHED, PARTS = TILE / WEIGHED;
+  constexpr int D = Core::D, OWN = D / SHARERS<D>, TILE = Core::TILE, WEIGHED = Core::WEIGHED, PARTS = TILE / WEIGHED;
   const Core core;
 
   const int group = a.heads / a.kv_heads, first_line = part.line;
@@ -223,15 +247,15 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
   const int first_row = first.position;
   const SequenceView sequence = a.sequences[first.slot];
   const int lowest = first_row + first_line / group;
-  const int highest = first_row + min((first_line + LINES - 1) / group, part.rows - 1);
+  const int highest = first_row + min((first_line + LINES<D> - 1) / group, part.rows - 1);
   const int end = highest + 1;
   const bool traced = highest >= sequence.first_traced_row;
   const size_t head_cache = ((size_t)a.layer * a.kv_heads + blockIdx.y) * sequence.capacity * D;
   const typename Core::Key* k = static_cast<const typename Core::Key*>(sequence.k) + head_cache;
   const typename Core::Value* v = static_cast<const typename Core::Value*>(sequence.v) + head_cache;
 
-  const int own_line = threadIdx.x / 32 * WARP_LINES, line = first_line + own_line + threadIdx.x % 32 / 4;
-  Lines<D> lines;
+  const int own_line = first_own_line<D>(), line = first_line + own_line + threadIdx.x % 32 / 4;
+  Lines<OWN> lines;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = (line + half * 8) / group;
@@ -239,7 +263,7 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
     lines.states[half] = empty_state();
   }
 #pragma unroll
-  for (int i = 0; i < D / 8; ++i) lines.out[i][0] = lines.out[i][1] = lines.out[i][2] = lines.out[i][3] = 0.f;
+  for (int i = 0; i < OWN / 8; ++i) lines.out[i][0] = lines.out[i][1] = lines.out[i][2] = lines.out[i][3] = 0.f;
 
   int start = attended(lowest, a.window).begin / TILE * TILE;
   core.stage_keys(k, start, end);
@@ -253,13 +277,13 @@ __device__ __forceinline__ void prefill(const Arguments& a, const PrefillPart& p
     float factors[PARTS][2];
     cp_wait<1>();
     core.arrived();
-    __syncthreads();  // this tile's keys are there (and the warp's queries)
+    __syncthreads();  // this tile's keys are there (and the lines' queries)
     core.multiply_queries(scores);
     __syncthreads();  // the keys are no longer read
     if (start + TILE < end) core.stage_keys(k, start + TILE, end);
     cp_commit();
 #pragma unroll
-    for (int i = 0; i < PARTS; ++i) weigh_tile<WEIGHED, D>(lines, scores[i], factors[i], start + i * WEIGHED, a.softcap, traced);
+    for (int i = 0; i < PARTS; ++i) weigh_tile<WEIGHED, OWN>(lines, scores[i], factors[i], start + i * WEIGHED, a.softcap, traced);
     cp_wait<1>();
     core.arrived();
     __syncthreads();  // this tile's values are there

@@ -3,7 +3,7 @@
 //
 // attn_prefill_hopper_kf32_vf16_d{64,128}_t2: parameters, grid and block of attn_prefill.cu
 //
-// Tiles are 64 positions, of 128-byte lines of 64 dimensions, with their chunks permuted as wgmma wants them; a cache grows where it is,
+// Tiles are 64 positions, of 128-byte lines of 64 dimensions, with their chunks permuted for wgmma; a cache grows where it is,
 // so that copies are cp.async, not TMA. Chains and the order of sums are those of attn_prefill.cu: the same bits, where the tensor cores add
 // alike in both kinds of instruction. Two chains are in flight, and two blocks share a multiprocessor, so that one multiplies while the
 // other weighs.
@@ -24,7 +24,7 @@ struct Wgmma {
   static constexpr int K_PLANE = PARTS * PART;
   static constexpr int CHAIN = 32;
   static constexpr int BYTES = OPERAND_ALIGNMENT + (TERMS * QUERY_PLANE + K_PLANES * K_PLANE + PARTS * PART) * 2;
-  static_assert(LINES == TILE, "queries and keys have tiles of one size");
+  static_assert(LINES<D> == TILE, "queries and keys have tiles of one size");
 
   __half* queries;  // [TERMS, PARTS, LINES, LINE]
   __half* keys;     // [K_PLANES, PARTS, TILE, LINE]

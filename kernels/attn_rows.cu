@@ -2,10 +2,10 @@
 // backtracking asks for.
 //
 // attn_rows_k<K>_d<D>: alpha*_t = max over the K heads kept at row T of alpha'_t = w_t e^{s_t - m'} / Z', t = 0 ..= T.
-//   K: f32, f16, bf16 (type of the K cache); D: 16, 32, 64, 96, 128, 256
-//   sequences, slot     the sequence, its trace holding every asked row from first_traced_row on
+//   K: f32, f16, bf16 (type of the K cache); D: the largest head_dim of the layers, 16, 32, 64, 96, 128, 256, 512
+//   sequences, slot     the sequence, its trace holding every row of `asked` from first_traced_row on
 //   asked               [n] rows T, absolute; one before first_traced_row gives zeros
-//   windows             [layers]: positions a row of that layer attends to, itself included; 0: all
+//   shapes              [layers with attention]
 //   softcap             s <- softcap tanh(s / softcap); 0: none
 //   keep                K of the trace, 1..=MAX_KEEP
 //   out                 [n, stride] f32; positions after T become 0
@@ -27,7 +27,7 @@ constexpr int TILE = 32, THREADS = 512, WARPS = THREADS / 32, KEY_LANES = 8;
 
 /// alpha'_t of one head over a tile of positions, 0 outside `span`; one warp. Eight lanes share a position.
 template <class K, int D>
-__device__ __forceinline__ void head_weights(const K* keys, const float* query, float m, float z, float softcap,
+__device__ __forceinline__ void head_weights(const K* keys, int head_dim, const float* query, float m, float z, float softcap,
                                              int start, const Span& span, int row, float* out) {
   constexpr int N = VEC<K>, PARTS = (D / N + KEY_LANES - 1) / KEY_LANES;
   const int lane = threadIdx.x % 32, j = lane % KEY_LANES;
@@ -37,7 +37,7 @@ __device__ __forceinline__ void head_weights(const K* keys, const float* query, 
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       const int v = j + part * KEY_LANES;
-      q[part][n] = v < D / N ? query[v * N + n] : 0.f;
+      q[part][n] = v < head_dim / N ? query[v * N + n] : 0.f;
     }
 #pragma unroll 4
   for (int step = 0; step < TILE; step += 4) {
@@ -47,9 +47,9 @@ __device__ __forceinline__ void head_weights(const K* keys, const float* query, 
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
       const int v = j + part * KEY_LANES;
-      if (!on || v >= D / N) continue;
+      if (!on || v >= head_dim / N) continue;
       float k[N];
-      load_key<K>(keys + (size_t)t * D, D, v * N, k);
+      load_key<K>(keys + (size_t)t * head_dim, head_dim, v * N, k);
 #pragma unroll
       for (int n = 0; n < N; ++n) s = fmaf(q[part][n], k[n], s);
     }
@@ -62,8 +62,8 @@ __device__ __forceinline__ void head_weights(const K* keys, const float* query, 
 }
 
 template <class K, int D>
-__device__ __forceinline__ void aggregate(const SequenceView& sequence, int row, const int* windows, float softcap,
-                                          int heads, int kv_heads, int keep, int stride, float* out) {
+__device__ __forceinline__ void aggregate(const SequenceView& sequence, int row, const LayerShape* shapes, float softcap,
+                                          int heads, int keep, int stride, float* out) {
   float* weights = reinterpret_cast<float*>(dyn_smem);  // [keep, TILE]
   const int start = blockIdx.x * TILE, lane = threadIdx.x % 32;
   const bool traced = row >= sequence.first_traced_row;
@@ -74,10 +74,12 @@ __device__ __forceinline__ void aggregate(const SequenceView& sequence, int row,
       weights[i * TILE + lane] = 0.f;
       continue;
     }
-    const int layer = head / heads, kv_head = head % heads / (heads / kv_heads);
-    const K* keys = static_cast<const K*>(sequence.k) + ((size_t)layer * kv_heads + kv_head) * sequence.capacity * D;
-    head_weights<K, D>(keys, sequence.trace.queries + entry * D, sequence.trace.maxima[entry],
-                       sequence.trace.sums[entry], softcap, start, attended(row, windows[layer]), row,
+    const LayerShape shape = shapes[head / heads];
+    const int kv_head = head % heads / (heads / shape.kv_heads);
+    const size_t plane = (size_t)shape.layer * shape.kv_heads + kv_head;
+    const K* keys = static_cast<const K*>(sequence.k) + plane * sequence.capacity * shape.head_dim;
+    head_weights<K, D>(keys, shape.head_dim, sequence.trace.queries + entry * D, sequence.trace.maxima[entry],
+                       sequence.trace.sums[entry], softcap, start, attended(row, shape.window), row,
                        weights + i * TILE);
   }
   __syncthreads();  // all heads' weights are there
@@ -159,10 +161,10 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
   SHARED_BYTES(name, 4 * MAX_KEEP * rows::TILE)                                                                \
   extern "C" __global__ void __launch_bounds__(512, 1)                                                         \
       name(const SequenceView* __restrict__ sequences, int slot, const int* __restrict__ asked,                \
-           const int* __restrict__ windows, float softcap, int heads, int kv_heads, int keep, int stride,      \
+           const LayerShape* __restrict__ shapes, float softcap, int heads, int keep, int stride,              \
            float* __restrict__ out) {                                                                          \
     PRECOND_GRID(ceil_div(stride, 32), ANY_GRID);                                                              \
-    rows::aggregate<K, D>(sequences[slot], asked[blockIdx.y], windows, softcap, heads, kv_heads, keep, stride, \
+    rows::aggregate<K, D>(sequences[slot], asked[blockIdx.y], shapes, softcap, heads, keep, stride,            \
                           out + (size_t)blockIdx.y * stride);                                                  \
   }
 #define ATTN_ROWS_DIMS(types, K)              \
@@ -171,7 +173,8 @@ __device__ __forceinline__ void top(const Candidates& candidates, int wanted, in
   ATTN_ROWS(attn_rows_##types##_d64, K, 64)   \
   ATTN_ROWS(attn_rows_##types##_d96, K, 96)   \
   ATTN_ROWS(attn_rows_##types##_d128, K, 128) \
-  ATTN_ROWS(attn_rows_##types##_d256, K, 256)
+  ATTN_ROWS(attn_rows_##types##_d256, K, 256) \
+  ATTN_ROWS(attn_rows_##types##_d512, K, 512)
 
 ATTN_ROWS_DIMS(kf32, Halves)
 ATTN_ROWS_DIMS(kf16, __half)

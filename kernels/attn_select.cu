@@ -5,11 +5,13 @@
 //   row's trace; after a decode step all at once (begin = finish = 1), in a prefill chunk layer by layer, so that the
 //   queries of one layer exist at a time (begin at the first, finish at the last). Layers come in ascending order.
 //   states      [layers, rows, heads] of these layers
-//   queries     [layers, rows, heads, head_dim] f32, rotated and scaled, of these layers
+//   queries     [layers] parts of rows * heads * head_dim f32, rotated and scaled, of these layers: of each [rows, heads, its head_dim]
 //   hidden      [rows, hidden_size] f32 after the final norm, times hidden_scale to the trace; 0 (null): not
 //   rows        [rows]; rows with a negative position, or before their sequence's first_traced_row, or of a sequence
 //               without a trace (heads null), leave nothing
 //   sequences   [slots]
+//   shapes      [layers with attention]
+//   head_dim    the largest
 //   keep        K, 1..=MAX_KEEP: entries of a trace row
 //   regularized 1: the entropy rule of the authors' code (softmax_state.cuh)
 //   begin       1: the trace row is empty so far
@@ -83,6 +85,7 @@ struct Arguments {
   const HeadState* states;
   const float* queries;
   const float* hidden;
+  const LayerShape* shapes;
   int first_layer, layers, heads, head_dim, hidden_size, keep;
   bool regularized, begin, finish;
 };
@@ -110,13 +113,13 @@ __device__ __forceinline__ void record(const Arguments& a, const Row& to, const 
   }
 }
 
-/// The query of candidate `winner`, or null.
-__device__ __forceinline__ const float* query_of(const Arguments& a, const Row& earlier, int kept, int winner) {
-  if (winner < 0) return nullptr;
-  if (winner < kept) return earlier.queries + winner * a.head_dim;
-  const int candidate = winner - kept;
-  return a.queries +
-         (((size_t)(candidate / a.heads) * gridDim.x + blockIdx.x) * a.heads + candidate % a.heads) * a.head_dim;
+/// Element i of the query of candidate `winner`; 0 after its end, and where there is none.
+__device__ __forceinline__ float query_of(const Arguments& a, const Row& earlier, int kept, int winner, int i) {
+  if (winner < 0) return 0.f;
+  if (winner < kept) return earlier.queries[winner * a.head_dim + i];
+  const int candidate = winner - kept, layer = candidate / a.heads, head = blockIdx.x * a.heads + candidate % a.heads;
+  const int head_dim = a.shapes[a.first_layer + layer].head_dim;
+  return i < head_dim ? a.queries[(size_t)layer * gridDim.x * a.heads * a.head_dim + (size_t)head * head_dim + i] : 0.f;
 }
 
 __device__ __forceinline__ void select(const Arguments& a, const Row& to, float& gap) {
@@ -151,10 +154,8 @@ __device__ __forceinline__ void select(const Arguments& a, const Row& to, float&
   pick(keys, kept + offered, a.keep + 1, winners, &refused, scratch);
   // the winners and the earlier entries are there: the round after the K-th winner has a barrier
   if ((int)threadIdx.x < a.keep) record(a, to, earlier, kept, threadIdx.x, winners[threadIdx.x]);
-  for (int i = threadIdx.x; i < a.keep * a.head_dim; i += THREADS) {
-    const float* query = query_of(a, earlier, kept, winners[i / a.head_dim]);
-    to.queries[i] = query ? query[i % a.head_dim] : 0.f;
-  }
+  for (int i = threadIdx.x; i < a.keep * a.head_dim; i += THREADS)
+    to.queries[i] = query_of(a, earlier, kept, winners[i / a.head_dim], i % a.head_dim);
   __syncthreads();  // the last entropy is there
   if (threadIdx.x == 0) {
     if (!a.begin) refused = fminf(refused, gap);
@@ -171,8 +172,8 @@ SHARED_BYTES(attn_select_per_dim, 4 * MAX_KEEP)
 extern "C" __global__ void __launch_bounds__(256, 1)
     attn_select(const HeadState* __restrict__ states, const float* __restrict__ queries,
                 const float* __restrict__ hidden, const RowState* __restrict__ rows,
-                const SequenceView* __restrict__ sequences, int first_layer, int layers, int heads, int head_dim,
-                int hidden_size, float hidden_scale, int keep, int regularized, int begin, int finish) {
+                const SequenceView* __restrict__ sequences, const LayerShape* __restrict__ shapes, int first_layer,
+                int layers, int heads, int head_dim, int hidden_size, float hidden_scale, int keep, int regularized, int begin, int finish) {
   const RowState row = rows[blockIdx.x];
   if (row.position < 0) return;
   const SequenceView& sequence = sequences[row.slot];
@@ -181,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const size_t r = row.position - sequence.first_traced_row;
   const head_selection::Row to = {trace.heads + r * keep, trace.entropies + r * keep, trace.maxima + r * keep,
                                   trace.sums + r * keep, trace.queries + r * keep * head_dim};
-  head_selection::select({states, queries, hidden, first_layer, layers, heads, head_dim, hidden_size, keep,
+  head_selection::select({states, queries, hidden, shapes, first_layer, layers, heads, head_dim, hidden_size, keep,
                           regularized != 0, begin != 0, finish != 0},
                          to, trace.gaps[r]);
   if (!hidden) return;

@@ -1,4 +1,4 @@
-// What all kernels share: the structs in device memory, 16-byte loads and stores of f32, f16 and bf16, reductions, and
+// Parts shared by all kernels: the structs in device memory, 16-byte loads and stores of f32, f16 and bf16, reductions, and
 // one function per PTX instruction. Builds with nvcc, NVRTC and, for tests, as C++17 for the host (CUDA_HOST_SHIM).
 //
 // For the host: compile with -fno-strict-aliasing (16-byte loads read floats as words, as everywhere in CUDA).
@@ -33,14 +33,15 @@ struct TraceView {
   float* entropies;  // [rows, K] nats
   float* maxima;     // [rows, K] m'
   float* sums;       // [rows, K] Z' (over f under the regularized rule)
-  float* queries;    // [rows, K, head_dim] rotated and scaled
+  float* queries;    // [rows, K, head_dim] rotated and scaled, of the largest head_dim
   __half* hidden;    // [rows, hidden_size] after the final norm, times a power of two
   float* gaps;       // [rows] from the last kept entropy to the best one that was not
   HeadPlaces* places;  // [rows, layers, heads], of every head; null: not recorded
   LayersView layers;
 };
 
-/// A sequence's cache, [layers][kv_heads][capacity][head_dim] each, and its trace.
+/// A sequence's cache, [layers][kv_heads][capacity][head_dim] each, and its trace. Where layers differ in size, a kernel's
+/// `layer` is how many of that layer's size have room before it.
 struct SequenceView {
   void* k;
   void* v;
@@ -49,7 +50,13 @@ struct SequenceView {
   TraceView trace;
 };
 
-/// What a block of attn_prefill.cu computes: lines `line` .. `line` + 64 of the run of `rows` rows that begins with row
+/// A layer's attention, by its place among those that have it: which one of its size in the cache, and its sizes.
+struct LayerShape {
+  int layer, kv_heads, head_dim;
+  int window;  // positions that a row attends to, itself included; 0: all
+};
+
+/// The part of a block of attn_prefill.cu: lines `line` .. `line` + 64 (with a head_dim above 256, 32) of the run of `rows` rows that begins with row
 /// `first`. Line i of a run is row i / group, head i % group of a group of query heads.
 struct PrefillPart {
   int first, rows, line, padding;

@@ -1,4 +1,4 @@
-// What the dense kernels share: activations, and the splitting of float32 into 16-bit terms for the tensor cores.
+// Parts shared by the dense kernels: activations, and the splitting of float32 into 16-bit terms for the tensor cores.
 #pragma once
 #include "rounded.cuh"
 
@@ -48,7 +48,7 @@ __device__ __forceinline__ float activate(float x, int activation) {
   return __fmul_rn(__fmul_rn(0.5f, x), 1.0f + tanhf(__fmul_rn(0.7978845608f, x + cubic)));
 }
 
-/// What makes results of the sums of two neighbouring outputs. The powers of two are exact; -0 adds nothing.
+/// Results from the sums of two neighbouring outputs. The powers of two are exact; -0 adds nothing.
 struct Finish {
   float2 scale = make_float2(1.0f, 1.0f), bias = make_float2(-0.0f, -0.0f);
 
@@ -66,7 +66,7 @@ struct Finish {
 /// Writes TILES tiles of 16 rows x 8 outputs of a wide product, beside each other, as far as there are such rows and outputs. A lane
 /// has two neighbouring outputs of two rows, `row` and row + 8, in each tile, from `out` on: `sums(tile, i)` are output i % 2 of
 /// row i / 2; with GATED they are of the gate, and `up_sums` of up. `mode`: accumulate, or the activation. What some tiles
-/// need from memory is asked for together: a load for each number, one after the other, would take longer than the product.
+/// need from memory is loaded together: a load for each number, one after the other, would take longer than the product.
 /// `of_all(max)`: the largest of both rows' outputs, where other warps have some of those that share a power of two.
 template <bool GATED, int TILES, class Sums, class UpSums, class OfAll>
 __device__ __forceinline__ void store_products(const MatrixJob& job, const MatrixJob& up, int row, int out, int n, int mode,

@@ -1,15 +1,16 @@
 // The feed-forward network of a layer with experts: which of them each row goes through, and their products.
 //
-//   choose_experts      (logits, experts, top_k, normalize, ids, shares)
+//   choose_experts      (logits, experts, top_k, normalize, scales, ids, shares)
 //   expert_gated_{w}    (x, ids, experts, k, inner, top_k, activation, h)    h = act(gate x) * up x, of each chosen expert
-//   expert_down_{w}     (h, ids, shares, experts, inner, outs, top_k, y)     y += sum over the chosen of share * down h
+//   expert_down_{w}     (h, ids, shares, experts, inner, outs, top_k, accumulate, y)   y = sum over the chosen of share * down h
 //
 //   logits    [rows, experts] f32, of the router
 //   ids       [rows, top_k] int: the experts of the highest logits, of equals the lower ids; ascending
-//   shares    [rows, top_k] f32: their probabilities; normalize: divided by their sum
+//   shares    [rows, top_k] f32: their probabilities; normalize: divided by their sum; scales: times that of the
+//             expert, [experts] f32 or null
 //   experts   [experts] ExpertView; {w} = f16, f32: the type of all their weights
 //   x         [rows, k] f32, normed          h  [rows, top_k, inner] f32          y  [rows, outs] f32
-//   activation as in dense.cuh
+//   activation as in dense.cuh; accumulate: y is added to
 //
 // A warp computes one output of one row, in float32: lane l multiplies 16 bytes of weights of every 32 * 16, and the lanes'
 // sums are added in a fixed order. So a row has the same bits in every pass. An expert that several rows of a pass have
@@ -89,7 +90,7 @@ __device__ __forceinline__ void gated(const float* x, const int* ids, const Expe
 
 template <class W>
 __device__ __forceinline__ void down(const float* h, const int* ids, const float* shares, const ExpertView* experts, int inner,
-                                     int outs, int top_k, float* y) {
+                                     int outs, int top_k, int accumulate, float* y) {
   PRECOND_GRID(ceil_div(outs, WARPS), ANY_GRID);
   const int out = blockIdx.x * WARPS + threadIdx.x / 32, row = blockIdx.y;
   if (out >= outs) return;
@@ -99,14 +100,15 @@ __device__ __forceinline__ void down(const float* h, const int* ids, const float
     const float product = dot<W>(expert.down, out, h + (size_t)slot * inner, inner) * scale_of(expert.down_scales, out);
     sum = __fmaf_rn(shares[slot], product, sum);
   }
-  if (threadIdx.x % 32 == 0) y[(size_t)row * outs + out] += sum;
+  float& to = y[(size_t)row * outs + out];
+  if (threadIdx.x % 32 == 0) to = accumulate ? to + sum : sum;
 }
 
 }  // namespace experts
 
 SHARED_BYTES(choose_experts, 0)
 extern "C" __global__ void __launch_bounds__(32)
-    choose_experts(const float* logits, int experts, int top_k, int normalize, int* ids, float* shares) {
+    choose_experts(const float* logits, int experts, int top_k, int normalize, const float* scales, int* ids, float* shares) {
   const int lane = threadIdx.x;
   const float* row = logits + (size_t)blockIdx.x * experts;
   float max = 0.0f, value = -infinity();
@@ -137,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(32)
   const bool chosen = id < experts;
   const size_t at = (size_t)blockIdx.x * top_k + (chosen ? before : lane);
   ids[at] = chosen ? id : 0;
-  shares[at] = expf(value - max) / sum;
+  shares[at] = expf(value - max) / sum * (scales && chosen ? scales[id] : 1.0f);
 }
 
 #define EXPERT_KERNELS(name, W)                                                                                         \
@@ -150,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(32)
   SHARED_BYTES(expert_down_##name, 0)                                                                                   \
   extern "C" __global__ void __launch_bounds__(256)                                                                     \
       expert_down_##name(const float* h, const int* ids, const float* shares, const ExpertView* experts, int inner,     \
-                         int outs, int top_k, float* y) {                                                               \
-    experts::down<W>(h, ids, shares, experts, inner, outs, top_k, y);                                                   \
+                         int outs, int top_k, int accumulate, float* y) {                                               \
+    experts::down<W>(h, ids, shares, experts, inner, outs, top_k, accumulate, y);                                       \
   }
 EXPERT_KERNELS(f16, __half)
 EXPERT_KERNELS(f32, float)

@@ -47,7 +47,7 @@ struct Tile {
   static constexpr int SHARED = BYTES + (PART / 2 < SHARING ? M * 8 : 0);  // maxima, where gates that share a power are two warps'
 };
 
-/// What a thread copies of each slice: one chunk of some rows. A row's chunks are permuted by its number, so that
+/// A thread's part of the copy of each slice: one chunk of some rows. A row's chunks are permuted by its number, so that
 /// ldmatrix meets no bank twice. Rows beyond the last are zeros.
 template <int M, bool GATED>
 struct Copies {

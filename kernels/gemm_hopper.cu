@@ -97,7 +97,7 @@ __device__ __forceinline__ void copy_slices(const Ring& ring, const TensorMap& x
   }
 }
 
-/// The powers of two of a lane's two rows, 8 apart, for the two chains of a slice: asked for while the slice before it is multiplied,
+/// The powers of two of a lane's two rows, 8 apart, for the two chains of a slice: prefetched while the slice before it is multiplied,
 /// as they come from the second cache. A row that is not there has those of the last one.
 class RowScales {
   static constexpr int OF_SLICE = BK / SHARING;
@@ -133,7 +133,7 @@ struct Group {
   const Operand x, w;          // of the first stage
   const RemoteBarriers empty;  // of the block that this thread tells of an empty stage; the first SHARED_BY threads do
 
-  // a shuffle, so that the compiler knows the number to be the same for a warp, and computes with it once
+  // a shuffle, so that the compiler takes the number for uniform in a warp, and computes with it once
   __device__ __forceinline__ explicit Group(const Ring& ring)
       : x(Operand::at(ring.stages + X + __shfl_sync(0xffffffffu, threadIdx.x / GROUP, 0) * TILE)),
         w(Operand::at(ring.stages + W)),

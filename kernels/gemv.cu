@@ -1,7 +1,7 @@
 // Products of a few activation rows with a weight matrix: y[r, o] (+)= scales[o] * sum over k of x[r, k] w[o, k]
 // (+ bias[o]), for 1..=64 rows. Bound by memory: every weight byte is read once, by asynchronous copies that are one to
 // two lines (128 bytes of an output's weights) ahead of the arithmetic: 32 to 128 KB in flight a block. The first two
-// lines are asked for before the kernels before this one have ended.
+// lines are prefetched before the kernels before this one have ended.
 //
 // The arithmetic runs on the tensor cores, because from 8 rows on the scalar units of a big GPU are slower than its
 // memory. It is still that of float32: activations are split into two f16 terms (to 2^-22), products are exact, at
@@ -66,7 +66,7 @@ struct Ring {
   // A lane copies chunks (16 bytes) t and t + 4 of outputs g and g + 8 of each tile.
   const W* w[TILES][2];          // chunk t of these outputs, of the next line
   // Of the place of the line in use, in bytes from the beginning of shared memory, for the first tile: where its chunk t of
-  // output g goes, and what it reads of the first two chunks. Its other chunks are as far away as `chunk_away` says.
+  // output g goes, and what it reads of the first two chunks. Its other chunks are `chunk_away` apart.
   int to, from;
   int turn;  // from that place to the other one
 
@@ -105,7 +105,7 @@ struct Ring {
     turn = -turn;
   }
 
-  /// What the lane reads of the i-th two chunks of the line in use, `eights` times eight outputs on.
+  /// The lane's part of the i-th two chunks of the line in use, `eights` times eight outputs on.
   __device__ __forceinline__ const unsigned char* at(int i, int eights) const {
     return dyn_smem + chunk_away(from, 2 * i) + eights * EIGHT;
   }
@@ -169,7 +169,7 @@ struct Part {
     for (int tile = 0; tile < TILES; ++tile) multiply_step<W>(sums.y[tile][b], w[tile], terms);
   }
 
-  /// Adds a line. `left`: elements of k from it on. Activations are asked for AHEAD batches before they are multiplied, the
+  /// Adds a line. `left`: elements of k from it on. Activations are prefetched AHEAD batches before they are multiplied, the
   /// first ones before the weights are waited for.
   template <bool WHOLE>
   __device__ __forceinline__ void add_line(int left) {

@@ -1,4 +1,4 @@
-// What gemv.cu and gemv_wide.cu share: products of two 16-bit terms of the activations, in the same bits, and where they go.
+// Parts shared by gemv.cu and gemv_wide.cu: products of two 16-bit terms of the activations, in the same bits, and where they go.
 //
 // The order of a sum: k is cut into lines of 128 bytes of weights. Of those, each of eight warps takes every eighth, and adds
 // up its steps of 32 elements one after the other; the warps' sums are added in order.
@@ -13,7 +13,7 @@ constexpr int TILE = 16;         // outputs of one mma
 constexpr int LINE_BYTES = 128;  // of a row of weights that a warp takes at once
 constexpr int STEP = 32;         // elements of k that it multiplies at once: 8 a lane
 
-/// How weights of type W come to the tensor cores: their terms, those of the activations, and the element type.
+/// Weights of type W on the tensor cores: their terms, those of the activations, and the element type.
 template <class W>
 struct Operand {
   static constexpr int TERMS = 1, X_TERMS = 2;
@@ -74,7 +74,7 @@ struct TileOuts {
   }
 };
 
-/// What a product's sum becomes: powers of two are taken back, which is exact; then the row's factor of a norm, or 1, and the bias.
+/// The output of a product's sum: powers of two are taken back, which is exact; then the row's factor of a norm, or 1, and the bias.
 template <class W>
 __device__ __forceinline__ float finish(const MatrixJob& job, int out, float sum, float factor) {
   sum *= Split<typename Operand<W>::Type>::RESTORE;
@@ -84,7 +84,7 @@ __device__ __forceinline__ float finish(const MatrixJob& job, int out, float sum
 }
 
 /// Puts the pair of queries, keys or values that begins with output `out` where it goes. `pair()` is it; what is needed from
-/// memory is asked for before.
+/// memory is prefetched before.
 template <class Pair>
 __device__ __forceinline__ void put_pair(const RopeTarget& to, const MatrixJob& job, int number, int row, int out,
                                          const Pair& pair) {

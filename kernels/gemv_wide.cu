@@ -78,7 +78,7 @@ __device__ __forceinline__ float split_steps(const float* x, const float* norm_w
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
-/// What a thread copies of each line: one chunk of 16 bytes of some outputs, and of some rows' terms; zeros beyond k, the
+/// A thread's part of the copy of each line: one chunk of 16 bytes of some outputs, and of some rows' terms; zeros beyond k, the
 /// last output and the last row.
 template <int M, bool GATED>
 struct Copies {
@@ -211,7 +211,7 @@ __device__ __forceinline__ const float* multiply(const __half* terms, const Matr
 template <int M>
 __device__ __forceinline__ void plain(const __half* terms, const float* factors, const MatrixJobs& jobs, int k,
                                       int rows, int accumulate) {
-  constexpr int PARTS = Block<M>::THREADS / OUTS, TOGETHER = 16;  // TOGETHER: rows whose y is asked for at once
+  constexpr int PARTS = Block<M>::THREADS / OUTS, TOGETHER = 16;  // TOGETHER: rows whose y is loaded at once
   PRECOND_GRID(jobs.blocks(OUTS), ceil_div(rows, M));
   let_next_grid_start();
   int block = blockIdx.x;

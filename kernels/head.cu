@@ -35,7 +35,7 @@ struct WidePartial {
   float deviation, half, quarter;
 };
 
-/// What a wide trace keeps of a prediction p over the vocabulary; as `Distribution` in src/backend/distribution.rs.
+/// A wide trace's record of a prediction p over the vocabulary; as `Distribution` in src/backend/distribution.rs.
 struct WideResult {
   float top_logprob;       // mean ln p of the best 20
   float uniform_kl;        // of the uniform distribution to p

@@ -1,4 +1,4 @@
-// What compute capability 9.0 has and others have not: blocks in clusters, barriers in shared memory that count bytes, copies
+// Features of compute capability 9.0 alone: blocks in clusters, barriers in shared memory that count bytes, copies
 // of whole tiles to several blocks at once (TMA), and products that read both operands from shared memory (wgmma). A
 // function here is one instruction, but for mbarrier_wait.
 #pragma once
@@ -145,7 +145,7 @@ __device__ __forceinline__ void mbarrier_wait(Mbarrier* barrier, unsigned parity
 }
 
 /// Starts the copy of a tile, from `column` and `row` of its matrix on, to the same place `to` of every block of the cluster
-/// that is in `blocks`, a bit each, whose barriers at the place of `barrier` count its bytes. What lies outside the matrix is zeros.
+/// that is in `blocks`, a bit each, whose barriers at the place of `barrier` count its bytes. Elements outside the matrix are zeros.
 __device__ __forceinline__ void copy_tile(unsigned char* to, const TensorMap& map, int column, int row, Mbarrier* barrier,
                                           unsigned blocks) {
 #ifdef CUDA_HOST_SHIM
@@ -171,7 +171,7 @@ struct Operand {
   }
   /// The operand `sixteens` times 16 bytes further on: a multiple of 1024 bytes, and less than 128 within a row.
   __device__ __forceinline__ Operand plus(unsigned sixteens) const { return {low + sixteens}; }
-  /// What wgmma takes.
+  /// Operand of wgmma.
   __device__ __forceinline__ unsigned long long descriptor() const {
     constexpr unsigned long long EIGHT_ROWS = 1024 >> 4, PERMUTED_128 = 1;
     return EIGHT_ROWS << 32 | PERMUTED_128 << 62 | low;

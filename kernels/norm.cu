@@ -2,7 +2,7 @@
 //
 //   rms_norm        (x, weight, offset, eps, width, y, not_finite)       y = norm(x)
 //   rms_norm_f16    (x, weight, offset, eps, width, to)                  to = norm(x), one power of two a row
-//   add_rms_norm    (x, h, weight, offset, eps, width)                   x += norm(h), the post norms of Gemma
+//   add_rms_norm    (x, h, weight, offset, eps, width, factor)           x = factor (x + norm(h)), the post norms of Gemma
 //
 // norm(x) = x / sqrt(mean square of x + eps) * (offset + weight)
 //
@@ -57,15 +57,15 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-    add_rms_norm(float* x, const float* h, const float* weight, float offset, float eps, int width) {
+    add_rms_norm(float* x, const float* h, const float* weight, float offset, float eps, int width, float factor) {
   start_early();
   const float4* from = reinterpret_cast<const float4*>(h + (size_t)blockIdx.x * width);
   const float4* w = reinterpret_cast<const float4*>(weight);
   float4* to = reinterpret_cast<float4*>(x + (size_t)blockIdx.x * width);
-  const float factor = rms::row_factor(from, width, eps, nullptr);
+  const float own = rms::row_factor(from, width, eps, nullptr);
   for (int i = threadIdx.x; i < width / 4; i += rms::THREADS) {
-    const float4 add = rms::normed(from[i], factor, w[i], offset), old = to[i];
-    to[i] = make_float4(old.x + add.x, old.y + add.y, old.z + add.z, old.w + add.w);
+    const float4 add = rms::normed(from[i], own, w[i], offset), old = to[i];
+    to[i] = make_float4(factor * (old.x + add.x), factor * (old.y + add.y), factor * (old.z + add.z), factor * (old.w + add.w));
   }
 }
 

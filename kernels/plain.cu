@@ -15,7 +15,7 @@
 //                       k_type, v_type, head_dim)                                                   attn_prefill.cu
 //
 // plain_attn_decode has no splits.
-// PRECOND: block a multiple of 32; head_dim <= 256; plain_attn_decode: grid z the rows; plain_attn_prefill: grid (parts,
+// PRECOND: block a multiple of 32; head_dim <= 512; plain_attn_decode: grid z the rows; plain_attn_prefill: grid (parts,
 //   kv_heads).
 #include "dense.cuh"
 #include "rope.cuh"
@@ -150,7 +150,7 @@ __device__ __forceinline__ void gate(const In& product, const MatrixJobs& jobs, 
   }
 }
 
-/// What the attention kernels are about.
+/// A row and head of the attention kernels.
 struct Attention {
   const float* queries;  // [rows, heads, head_dim]
   const SequenceView* sequences;
@@ -158,16 +158,18 @@ struct Attention {
   float softcap;
   int k_type, v_type, head_dim;
 
+  static constexpr int PER = 16;  // dimensions of a lane: head_dim / 32
+
   /// One head of one row over its cache: a lane has dimensions lane, lane + 32, ... of the sum of e^{s-m} v.
   /// PRECOND: the whole warp.
-  __device__ __forceinline__ HeadState attend(const RowState& row, size_t head, float (&out)[8]) const {
+  __device__ __forceinline__ HeadState attend(const RowState& row, size_t head, float (&out)[PER]) const {
     const SequenceView& sequence = sequences[row.slot];
     const float* query = queries + head * head_dim;
     const size_t plane = (size_t)layer * kv_heads + head % heads / (heads / kv_heads);
     const bool traced = row.position >= sequence.first_traced_row;
     const Span span = attended(row.position, window);
     HeadState state = empty_state();
-    for (int i = 0; i < 8; ++i) out[i] = 0.0f;
+    for (int i = 0; i < PER; ++i) out[i] = 0.0f;
     for (int t = span.begin; t < span.end; ++t) {
       const size_t position = plane * sequence.capacity + t, at = position * head_dim;
       float s = 0.0f;
@@ -179,7 +181,7 @@ struct Attention {
       const float factor = raise<true>(state, fmaxf(state.m, s), weighs ? fmaxf(state.mw, s) : state.mw);
       const float e = traced ? add_position<true>(state, s, row.position, t)
                              : add_position<false>(state, s, row.position, t);
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < PER; ++i) {
         const int d = lane() + 32 * i;
         if (d < head_dim) out[i] = fmaf(e, element(sequence.v, at + d, v_type), out[i] * factor);
       }
@@ -188,10 +190,10 @@ struct Attention {
   }
 
   /// Writes what `attend` has left; zeros of a row that is not in use.
-  __device__ __forceinline__ void store(size_t head, const HeadState& state, const float (&out)[8], float* to,
+  __device__ __forceinline__ void store(size_t head, const HeadState& state, const float (&out)[PER], float* to,
                                         HeadState* states, const RoundedRows& rounded) const {
     if (lane() == 0) states[head] = state;
-    for (int i = 0; i < 8 && 32 * i < head_dim; ++i) {
+    for (int i = 0; i < PER && 32 * i < head_dim; ++i) {
       const int d = lane() + 32 * i;
       const float x = state.z > 0.0f ? out[i] / state.z : 0.0f;
       if (rounded.values)
@@ -249,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(128)
                                       window,  softcap,   k_type, v_type, head_dim};
   for (size_t head = plain::first_warp(); head < (size_t)gridDim.z * heads; head += plain::warps()) {
     const RowState row = rows[head / heads];
-    float out[8] = {};
+    float out[plain::Attention::PER] = {};
     const HeadState state = row.position < 0 ? empty_state() : attention.attend(row, head, out);
     attention.store(head, state, out, to, states, RoundedRows{});
   }
@@ -263,11 +265,11 @@ extern "C" __global__ void __launch_bounds__(128)
   const plain::Attention attention = {queries, sequences, layer,  heads,  kv_heads,
                                       window,  softcap,   k_type, v_type, head_dim};
   const PrefillPart part = parts[blockIdx.x];
-  const int group = heads / kv_heads, end = min(part.line + 64, part.rows * group);
+  const int group = heads / kv_heads, end = min(part.line + (head_dim > 256 ? 32 : 64), part.rows * group);
   for (int line = part.line + threadIdx.x / 32; line < end; line += blockDim.x / 32) {
     const int row = part.first + line / group;
     const size_t head = (size_t)row * heads + blockIdx.y * group + line % group;
-    float out[8];
+    float out[plain::Attention::PER];
     const HeadState state = attention.attend(rows[row], head, out);
     attention.store(head, state, out, to, states, rounded);
   }

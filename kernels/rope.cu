@@ -1,11 +1,11 @@
 // Between the q, k, v products and attention: norm per head (Qwen3, Gemma-3), rotation, query scale, and k and v into
 // the cache in its types. Where there is no norm per head, narrow products do this themselves (gemv.cu, gemv_qkv).
 //
-//   rope_cache  (q, k, v, q_norm, k_norm, norm_offset, eps, to, heads)
+//   rope_cache  (q, k, v, v_norm, q_norm, k_norm, norm_offset, eps, to, heads)
 //
 //   q            [rows, heads, head_dim] f32: normed, rotated and scaled in place
-//   k, v         [rows, kv_heads, head_dim] f32, read only
-//   q_norm, k_norm  [head_dim] f32 or null
+//   k, v         [rows, kv_heads, head_dim] f32, read only; v may be k
+//   v_norm, q_norm, k_norm  [head_dim] f32 or null
 //   to           where k and v go, and the angles (rope.cuh)
 //
 // Nothing happens to a row whose position is beyond the cache's capacity.
@@ -17,7 +17,7 @@
 namespace rope {
 
 constexpr int HEADS = 4;  // a block: one each warp
-constexpr int PAIRS = 4;  // a lane: head_dim / 2 / 32
+constexpr int PAIRS = 8;  // a lane: head_dim / 2 / 32
 
 /// One head in a warp's registers: lane l has the pairs (i, i + head_dim / 2), i = l, l + 32, ...; 0 beyond.
 struct Head {
@@ -71,12 +71,12 @@ __device__ __forceinline__ void put_head(const Head& head, const RopeTarget& to,
 SHARED_BYTES(rope_cache, 0)
 STARTS_EARLY(rope_cache)
 extern "C" __global__ void __launch_bounds__(128)
-    rope_cache(float* q, const float* k, const float* v, const float* q_norm, const float* k_norm, float norm_offset,
-               float eps, RopeTarget to, int heads) {
+    rope_cache(float* q, const float* k, const float* v, const float* v_norm, const float* q_norm, const float* k_norm,
+               float norm_offset, float eps, RopeTarget to, int heads) {
   PRECOND_GRID(ceil_div(heads + 2 * to.kv_heads, rope::HEADS), ANY_GRID);
   start_early();
   const int index = blockIdx.x * rope::HEADS + threadIdx.x / 32, row = blockIdx.y;  // of q's heads, then k's, then v's
-  const int head_dim = to.head_dim, kv_head = (index - heads) % to.kv_heads;
+  const int head_dim = to.head_dim, kv_head = index - heads - (index < heads + to.kv_heads ? 0 : to.kv_heads);
   if (index >= heads + 2 * to.kv_heads) return;
   const CachePlace place(to, row);
   if (!place.exists()) return;
@@ -92,7 +92,8 @@ extern "C" __global__ void __launch_bounds__(128)
     if (k_norm) rope::norm_head(head, k_norm, norm_offset, eps, head_dim);
     rope::put_head(head, to, place, &scale, [&](int i, float x) { place.store_key(to, kv_head, i, x); });
   } else {
-    const rope::Head head = rope::load_head(v + cached, head_dim);
+    rope::Head head = rope::load_head(v + cached, head_dim);
+    if (v_norm) rope::norm_head(head, v_norm, norm_offset, eps, head_dim);
     rope::put_head(head, to, place, nullptr, [&](int i, float x) { place.store_value(to, kv_head, i, x); });
   }
 }

@@ -11,7 +11,7 @@ struct RopeTarget {
   const float* sin;
   const RowState* rows;           // [rows]
   const SequenceView* sequences;  // [slots]
-  int layer, kv_heads, head_dim;  // head_dim even, <= 256
+  int layer, kv_heads, head_dim;  // head_dim even, <= 512; no kv_heads: there are queries alone
   float query_scale;
   int k_type, v_type;  // CacheType
 };

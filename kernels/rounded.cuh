@@ -37,8 +37,8 @@ __device__ __forceinline__ void store_rounded(const RoundedRows& to, size_t row,
 }
 
 /// Rounds row blockIdx.x, of which `four(i)` gives elements 4i .. 4i + 3, with one power for all of it: also for those that multiply
-/// whole rows. Up to 32 elements a thread are asked for once, and kept; the rest twice.
-/// PRECOND: all THREADS threads of the block; `scratch` holds a float a warp, as block_reduce wants it; width a multiple of 4.
+/// whole rows. Up to 32 elements a thread are loaded once, and kept; the rest twice.
+/// PRECOND: all THREADS threads of the block; `scratch` holds a float a warp, for block_reduce; width a multiple of 4.
 template <int THREADS, class Four>
 __device__ __forceinline__ void round_row(const Four& four, int width, const RoundedRows& to, float* scratch) {
   constexpr int KEPT = 8;

@@ -7,7 +7,7 @@
 #pragma once
 #include "top_list.cuh"
 
-/// How a row's next token is chosen.
+/// Sampling options of a row's next token.
 struct Sampler {
   unsigned long long seed;
   float temperature;   // 0: greedy

@@ -90,7 +90,7 @@ class Result:
 
     @property
     def calibration(self) -> dict[str, Any] | None:
-        """What `confidence` rests on: `tasks`, `n` graded answers, `ece` on held-out ones."""
+        """Basis of `confidence`: `tasks`, `n` graded answers, `ece` on held-out ones."""
         return self.record.get("calibration")
 
     @property
@@ -137,7 +137,7 @@ class Result:
 
     @property
     def n_instr(self) -> int | None:
-        """Where the response starts: the prompt's length in tokens."""
+        """Start of the response: the prompt's length in tokens."""
         n_instr: int | None = self.record["n_instr"]
         return n_instr
 
@@ -174,7 +174,7 @@ class Result:
 
 
 class _Pickled:
-    """What a pickle keeps of the native response."""
+    """The native response in a pickle."""
 
     json: str
     text: str
@@ -241,7 +241,7 @@ class Trace:
 
     @property
     def n_instr(self) -> int:
-        """Where the response starts."""
+        """Start of the response."""
         return len(self.input_ids) - len(self.logprobs)
 
     @property

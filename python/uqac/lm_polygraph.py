@@ -91,7 +91,7 @@ class UqacScore(Estimator):
 
 
 def load_stat_calculator(config: Mapping[str, Any], environment: Any) -> Uqac:
-    """What LM-Polygraph calls: `config` has `model`, what `uqac.load` takes under `load`, and what `Model.ask` takes under `ask`;
+    """Called by LM-Polygraph: `config` has `model`, options of `uqac.load` under `load` and of `Model.ask` under `ask`;
     a model that is loaded already may be in the environment, as `uqac`."""
     loaded = getattr(environment, "uqac", None)
     model = loaded if loaded is not None else load(config.get("model", "abacus"), **config.get("load", {}))
@@ -99,5 +99,5 @@ def load_stat_calculator(config: Mapping[str, Any], environment: Any) -> Uqac:
 
 
 def load_estimator(config: Mapping[str, Any]) -> UqacScore:
-    """What LM-Polygraph calls: `config` may have `score`, a key of our scores."""
+    """Called by LM-Polygraph: `config` may have `score`, a key of our scores."""
     return UqacScore(**config)

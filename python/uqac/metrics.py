@@ -1,4 +1,4 @@
-"""What confidences are worth: the metrics of `uqac report`.
+"""Metrics of confidences, as in `uqac report`.
 
 Scores: higher is more confident; an item whose score is NaN has none and is left out. Labels: whether the answer is right. Ties
 never matter: where a definition needs an order, the value is its expectation over all orders of the tied items. A metric

@@ -18,10 +18,12 @@ EXPORT_TYPES(d64)
 EXPORT_TYPES(d96)
 EXPORT_TYPES(d128)
 EXPORT_TYPES(d256)
+EXPORT_TYPES(d512)
 EXPORT_PLAIN(d64)
 EXPORT_PLAIN(d96)
 EXPORT_PLAIN(d128)
 EXPORT_PLAIN(d256)
+EXPORT_PLAIN(d512)
 
 struct Case {
   Type k, v;
@@ -240,7 +242,7 @@ int main(int argc, char** argv) {
   const Type pairs[][2] = {{F32, F32}, {F32, F16}, {F16, F16}, {BF16, BF16}};
   for (const auto& pair : pairs) {
     const Type k = pair[0], v = pair[1];
-    for (int d : {16, 32, 64, 96, 128, 256}) {
+    for (int d : {16, 32, 64, 96, 128, 256, 512}) {
       for (int group : {1, 3, 4, 7, 8}) {
         if (quick && group != 3 && group != 8) continue;
         test({k, v, d, 1 + group % 2, group, {33, 1, 127, 2}}, quick);

@@ -99,7 +99,7 @@ static void test(const Case& c, int adversaries) {
     places.poison();
     launch(std::string("attn_places_k") + type_name(c.k), dim3(shape.heads, n + 2), dim3(128),
            16, (const HeadState*)states.get(), (const float*)queries.get(), (const RowState*)rows.get(),
-           (const SequenceView*)sequences.get(), 1, shape.layers, shape.heads, c.kv_heads, c.head_dim, c.window,
+           (const SequenceView*)sequences.get(), 1, 2, shape.layers, shape.heads, c.kv_heads, c.head_dim, c.window,
            c.softcap, 0);
     summed.poison();
     launch(std::string("attn_sum_k") + type_name(c.k), dim3((count + 15) / 16), dim3(128), 0,
@@ -115,7 +115,7 @@ static void test(const Case& c, int adversaries) {
   size_t written = 0;
   for (int r = 0; r < n; ++r)
     for (int h = 0; h < shape.heads && c.positions[r] >= c.first_traced; ++h, ++written) {
-      const HeadPlaces& p = fair[((size_t)(c.positions[r] - c.first_traced) * shape.layers + 1) * shape.heads + h];
+      const HeadPlaces& p = fair[((size_t)(c.positions[r] - c.first_traced) * shape.layers + 2) * shape.heads + h];
       const size_t i = (size_t)r * shape.heads + h;
       check(p.entropy == (float)h, "entropy: " + describe(c));
       const float got[] = {p.own, p.previous, p.first, p.prompt};
@@ -133,7 +133,7 @@ static void test(const Case& c, int adversaries) {
 
 int main() {
   for (Type k : {F32, F16, BF16}) {
-    for (int d : {16, 32, 64, 80, 96, 128, 256}) test({k, d, 2, 3, 20, {40, 20, 19, 70, 33}}, 1);
+    for (int d : {16, 32, 64, 80, 96, 128, 256, 512}) test({k, d, 2, 3, 20, {40, 20, 19, 70, 33}}, 1);
     test({k, 64, 2, 1, 0, {0, 1, 2, 17}}, 2);
     test({k, 64, 1, 7, 300, {300, 301, 320}}, 4);
     test({k, 32, 1, 8, 100, {130, 110, 165, 163}, 64, 10}, 2);

@@ -24,6 +24,7 @@ EXPORT_EXACT(64)
 EXPORT_EXACT(96)
 EXPORT_EXACT(128)
 EXPORT_EXACT(256)
+EXPORT_EXACT(512)
 EXPORT_FAST(64)
 EXPORT_FAST(96)
 EXPORT_FAST(128)
@@ -52,11 +53,14 @@ static std::string kernel_name(const Case& c) {
          std::to_string(c.head_dim) + "_t" + std::to_string(c.terms);
 }
 
+/// Lines of a block.
+static int block_lines(int head_dim) { return head_dim > 256 ? 32 : 64; }
+
 static unsigned shared_bytes(const Case& c) {
   if (c.hopper) return 1024 + (2 + 2 + 1) * 64 * c.head_dim * 2;
   const int tile = c.head_dim > 128 ? 16 : 32;
   const int planes = (c.k == F32 ? c.terms : 1) + (c.v == F32 ? c.terms : 1);
-  return (c.terms * 64 + tile * planes) * (c.head_dim + 8) * 2;
+  return (c.terms * block_lines(c.head_dim) + tile * planes) * (c.head_dim + 8) * 2;
 }
 
 struct Results {
@@ -69,9 +73,9 @@ static bool equal(const Results& a, const Results& b) {
          !memcmp(a.states.data(), b.states.data(), a.states.size() * sizeof(HeadState));
 }
 
-/// A run of `rows` rows from row `first` on, 64 lines a part.
-static void add_parts(std::vector<PrefillPart>& parts, int first, int rows, int group) {
-  for (int line = 0; line < rows * group; line += 64) parts.push_back({first, rows, line, 0});
+/// A run of `rows` rows of a case from row `first` on.
+static void add_parts(std::vector<PrefillPart>& parts, int first, int rows, const Case& c) {
+  for (int line = 0; line < rows * c.group; line += block_lines(c.head_dim)) parts.push_back({first, rows, line, 0});
 }
 
 struct Run {
@@ -103,7 +107,7 @@ struct Run {
     for (int i = from; i < to; ++i) list.push_back({1, c.first + i, 0, 0});
     const Device<RowState> rows(list);
     std::vector<PrefillPart> runs;
-    add_parts(runs, 0, n, c.group);
+    add_parts(runs, 0, n, c);
     const Device<PrefillPart> parts(runs);
     const Device<SequenceView> sequences(std::vector<SequenceView>{SequenceView(), cache.view(c.first_traced)});
     launch(kernel_name(c), dim3(runs.size(), c.kv_heads), dim3(128), shared_bytes(c), (const float*)q.get(),
@@ -253,7 +257,7 @@ static void test_runs(const Case& first, const Case& second) {
   std::vector<RowState> rows;
   std::vector<PrefillPart> parts;
   for (const auto& [which, from, to] : list) {
-    add_parts(parts, (int)rows.size(), to - from, first.group);
+    add_parts(parts, (int)rows.size(), to - from, first);
     for (int i = from; i < to; ++i) rows.push_back({which, runs[which].c.first + i, 0, 0});
     q.insert(q.end(), &runs[which].queries[0] + from * width, &runs[which].queries[0] + to * width);
   }
@@ -348,9 +352,9 @@ int main(int argc, char** argv) {
   const Type pairs[][2] = {{F32, F32}, {F32, F16}, {F16, F16}, {BF16, BF16}};
   for (const auto& pair : pairs) {
     const Type k = pair[0], v = pair[1];
-    for (int d : {16, 32, 64, 96, 128, 256}) {
+    for (int d : {16, 32, 64, 96, 128, 256, 512}) {
       test({k, v, d, 2, 3, 40, 31});
-      if (k != F32 && d >= 64) test({k, v, d, 1, 4, 40, 31, 50, 0, 0, 0, 1});
+      if (k != F32 && d >= 64 && d <= 256) test({k, v, d, 1, 4, 40, 31, 50, 0, 0, 0, 1});
       if (d >= 32) test_rounded({k, v, d, 1, 3, 40, 31});
     }
     if (quick) continue;
@@ -365,7 +369,7 @@ int main(int argc, char** argv) {
     for (float sink : {30.f, 100.f, -100.f}) test({k, v, 64, 1, 2, 60, 40, 0, 0, 0, sink, 2, 1, 1, 5});
     test({k, v, 64, 1, 4, 300, 40, 0, 0, 0, 0, 2, 20, 1, 5});       // sharp attention
     test({k, v, 64, 1, 4, 300, 40, 0, 0, 0, 0, 2, 300, .003f, 5});  // large keys, small queries
-    test_chunks({k, v, 64, 1, 3, 50, 70, 80}, 33);
+    for (int d : {64, 512}) test_chunks({k, v, d, 1, 3, 50, 70, 80}, 33);
     test_chunks({k, v, 64, 1, 4, 0, 40, 21, 9}, 1);
     test_runs({k, v, 64, 1, 3, 50, 30, 60}, {k, v, 64, 1, 3, 5, 40, 0});
     test_long(k, v, 16384);

@@ -12,6 +12,7 @@ struct Case {
   bool regularized = false;
   int levels = 0;  // the number of different entropies; 0: all different
   int hidden = 20;
+  bool narrow = false;  // odd layers have half the head_dim
 };
 
 /// Trace buffers of one sequence with `length` rows.
@@ -70,6 +71,9 @@ struct Run {
     }
     const Device<SequenceView> sequences(views);
     const Device<RowState> row_states(rows);
+    std::vector<LayerShape> all;
+    for (int layer = 0; layer < c.layers; ++layer) all.push_back({0, 0, dim(layer), 0});
+    const Device<LayerShape> shapes(all);
     for (int layer = 0; layer < c.layers; layer += step) {
       const int layers = std::min(step, c.layers - layer);
       const bool begin = layer == 0, finish = layer + layers == c.layers;
@@ -81,7 +85,8 @@ struct Run {
       launch("attn_select", dim3(n), dim3(256),
              128 + 4 * (layers * c.heads + 6 * c.keep + 1 + (begin ? 0 : c.keep * c.head_dim)),
              (const HeadState*)s.get(), (const float*)q.get(), (const float*)(finish ? hidden.get() : nullptr),
-             (const RowState*)row_states.get(), (const SequenceView*)sequences.get(), layer, layers, c.heads,
+             (const RowState*)row_states.get(), (const SequenceView*)sequences.get(),
+             (const LayerShape*)shapes.get(), layer, layers, c.heads,
              c.head_dim, c.hidden, 0.5f, c.keep, (int)c.regularized, (int)begin, (int)finish);
     }
     return traces;
@@ -113,7 +118,7 @@ struct Run {
           ok = ok && t.entropies[at] == INFINITY && t.maxima[at] == 0 && t.sums[at] == 0;
         }
         for (int d = 0; d < c.head_dim; ++d)
-          ok = ok && t.queries[at * c.head_dim + d] == (id < 0 ? 0 : queries[index(row, id) * c.head_dim + d]);
+          ok = ok && t.queries[at * c.head_dim + d] == query(row, id, d);
         check(ok, "row " + std::to_string(row) + " entry " + std::to_string(i) + ": " + what);
       }
       const float refused = offered > c.keep ? order[c.keep].first : INFINITY;
@@ -128,6 +133,12 @@ struct Run {
     }
   }
 
+  int dim(int layer) const { return c.narrow && layer % 2 ? c.head_dim / 2 : c.head_dim; }
+  float query(size_t row, int id, int d) const {
+    const int layer = id / c.heads;
+    if (id < 0 || d >= dim(layer)) return 0;
+    return queries[layer * n * c.heads * c.head_dim + (row * c.heads + id % c.heads) * dim(layer) + d];
+  }
   size_t index(size_t row, int id) const { return ((size_t)(id / c.heads) * n + row) * c.heads + id % c.heads; }
   const HeadState& state(size_t row, int id) const { return states[index(row, id)]; }
 
@@ -149,6 +160,7 @@ int main() {
       {26, 8, 8, 16, {12, 13}, 0, false, 3},   // many equals
       {6, 9, 8, 16, {12, 13, 0}, 0, true, 1},  // all equal
       {80, 64, 4, 16, {4}, 0, false, 50},
+      {6, 5, 16, 12, {30, 3, 9}, 0, false, 0, 20, true},
   };
   for (const Case& c : cases) {
     const Run run(c);

@@ -32,17 +32,20 @@ static void test_choice(int rows, int experts, int top_k, bool normalize, bool t
   if (ties)
     for (float& x : in) x = std::round(x);
   Device<float> logits(in);
+  const auto factors = normal(experts, 7);
   schedules(2, [&](int) {
     Device<int> ids((size_t)rows * top_k);
-    Device<float> shares((size_t)rows * top_k);
-    launch("choose_experts", rows, 32, 0, (const float*)logits.get(), experts, top_k, (int)normalize, ids.get(), shares.get());
+    Device<float> shares((size_t)rows * top_k), scales(factors);
+    launch("choose_experts", rows, 32, 0, (const float*)logits.get(), experts, top_k, (int)normalize,
+           ties ? nullptr : (const float*)scales.get(), ids.get(), shares.get());
     for (int r = 0; r < rows; ++r) {
       const auto want = choice(&in[(size_t)r * experts], experts, top_k, normalize);
       for (int i = 0; i < top_k; ++i) {
         const int at = r * top_k + i;
         check(ids[at] == want[i].first, "choose_experts: another expert");
         // two exponentials, sums of experts / 32 + 5 and a division; an exponent of up to 32 has an error of 32 u
-        check_error(std::abs(shares[at] - want[i].second), (experts / 32 + 5 + 8 + 64) * U * want[i].second + 1e-30,
+        const double share = want[i].second * (ties ? 1 : std::abs(factors[ids[at]]));
+        check_error(std::abs(std::abs(shares[at]) - share), (experts / 32 + 5 + 9 + 64) * U * share + 1e-30,
                     "choose_experts: shares");
       }
     }
@@ -54,7 +57,7 @@ static void test_not_finite() {
   for (int i = 0; i < 40; ++i) in[i] = NAN;
   Device<float> logits(in), shares(2 * 4);
   Device<int> ids(2 * 4);
-  launch("choose_experts", 2, 32, 0, (const float*)logits.get(), 40, 4, 1, ids.get(), shares.get());
+  launch("choose_experts", 2, 32, 0, (const float*)logits.get(), 40, 4, 1, (const float*)nullptr, ids.get(), shares.get());
   for (int i = 0; i < 8; ++i) check(ids[i] >= 0 && ids[i] < 40, "choose_experts: an expert that does not exist");
   check(std::isfinite(shares[4]) && !std::isfinite(shares[0]), "choose_experts: a row that is not finite");
 }
@@ -116,12 +119,12 @@ static void test_products(const char* type, int rows, int count, int top_k, int 
   Device<int> ids(chosen);
   Device<ExpertView> views(experts.views);
   schedules(2, [&](int seed) {
-    const int activation = seed % 2;
+    const int activation = seed % 2, accumulate = seed < 2;
     Device<float> h((size_t)rows * top_k * inner), y(before);
     launch(std::string("expert_gated_") + type, dim3(ceil_div(inner, 8), rows * top_k), 256, 0, (const float*)x.get(),
            (const int*)ids.get(), (const ExpertView*)views.get(), k, inner, top_k, activation, h.get());
     launch(std::string("expert_down_") + type, dim3(ceil_div(outs, 8), rows), 256, 0, (const float*)h.get(), (const int*)ids.get(),
-           (const float*)share.get(), (const ExpertView*)views.get(), inner, outs, top_k, y.get());
+           (const float*)share.get(), (const ExpertView*)views.get(), inner, outs, top_k, accumulate, y.get());
     // lanes' chains, and five sums of lanes
     const double chain = (k / 32 + 16 + 5) * U, down_chain = (inner / 32 + 16 + 5 + top_k + 2) * U;
     for (int slot = 0; slot < rows * top_k; ++slot) {
@@ -138,7 +141,7 @@ static void test_products(const char* type, int rows, int count, int top_k, int 
     }
     for (int r = 0; r < rows; ++r) {
       for (int out = 0; out < outs; ++out) {
-        double want = before[(size_t)r * outs + out], size = std::abs(want);
+        double want = accumulate ? before[(size_t)r * outs + out] : 0, size = std::abs(want);
         for (int slot = r * top_k; slot < (r + 1) * top_k; ++slot) {
           const auto [sum, terms] = experts.dot(chosen[slot], 2, out, h.get() + (size_t)slot * inner, inner);
           want += (double)shares[slot] * sum, size += shares[slot] * terms;
@@ -153,7 +156,7 @@ static void test_products(const char* type, int rows, int count, int top_k, int 
            (const int*)ids.get() + last * top_k, (const ExpertView*)views.get(), k, inner, top_k, activation, alone.get());
     launch(std::string("expert_down_") + type, dim3(ceil_div(outs, 8), 1), 256, 0, (const float*)alone.get(),
            (const int*)ids.get() + last * top_k, (const float*)share.get() + last * top_k, (const ExpertView*)views.get(), inner, outs,
-           top_k, y_alone.get());
+           top_k, accumulate, y_alone.get());
     check(!memcmp(y_alone.get(), y.get() + (size_t)last * outs, outs * 4), "experts: a row alone has other bits");
   });
 }

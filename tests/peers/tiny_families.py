@@ -26,7 +26,7 @@ BASE = {"vocab_size": 128, "hidden_size": 48, "intermediate_size": 80, "num_hidd
         "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "head_dim": 16, "tie_word_embeddings": True}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "rope_theta": 1e4}
 SLIDING, FULL = "sliding_attention", "full_attention"
-GEMMA4 = {"hidden_activation": "gelu_pytorch_tanh", "global_head_dim": 24, "sliding_window": 10, "vocab_size_per_layer_input": 128}
+GEMMA4 = {"hidden_activation": "gelu_pytorch_tanh", "global_head_dim": 32, "sliding_window": 10, "vocab_size_per_layer_input": 128}
 FACTORS = [1.0, 1.1, 1.3, 1.7, 2.0, 2.6]
 MODELS = {
     "gemma": ("gemma", "GemmaForCausalLM", {"hidden_act": "gelu"}),
@@ -58,7 +58,7 @@ MODELS = {
     "smollm3_sliding": ("smollm3", "SmolLM3ForCausalLM", {
         "use_sliding_window": True, "sliding_window": 9, "no_rope_layer_interval": 2, "attention_bias": True}),
     "gemma4": ("gemma4_text", "Gemma4ForCausalLM", {
-        **GEMMA4, "num_hidden_layers": 7, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 12,
+        **GEMMA4, "num_hidden_layers": 7, "num_kv_shared_layers": 3, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 16,
         "final_logit_softcapping": 20.0, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, FULL, SLIDING, FULL]}),
     "gemma4_keys_are_values": ("gemma4_text", "Gemma4ForCausalLM", {
         **GEMMA4, "num_hidden_layers": 6, "attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True,

@@ -307,12 +307,16 @@ fn batches_and_captured_steps_agree_bit_for_bit() {
     if !cuda_host::load() {
         return;
     }
-    let folder = bf16_model(|_| ());
+    batches_and_captured_steps_agree(bf16_model(|_| ()).path());
+    batches_and_captured_steps_agree(tiny::gemma4_model().path());
+}
+
+fn batches_and_captured_steps_agree(folder: &Path) {
     let prompts: Vec<(usize, Vec<u32>)> = prompts(if long_tests() { 67 } else { 19 }).into_iter().enumerate().collect();
     let hot = Sampling { temperature: 0.9, top_p: 0.95, seed: 3, ..Sampling::GREEDY };
     let apart = if long_tests() { 5 } else { 2 };
     let tokens = |i: usize| 3 + apart * (i % 4);
-    let mut backend = cuda(folder.path(), (F32, F16));
+    let mut backend = cuda(folder, (F32, F16));
     let batches: &[(usize, bool)] = match long_tests() {
         true => &[(1, true), (3, false), (8, false), (9, true), (16, false), (19, false), (67, false)],
         false => &[(1, true), (19, false)],

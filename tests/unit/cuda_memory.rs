@@ -122,8 +122,11 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     if !cuda_host::load() {
         return;
     }
-    let folder = tiny::windowed_model();
-    let mut backend = backend(folder.path());
+    [tiny::windowed_model(), tiny::gemma4_model()].iter().for_each(|folder| what_is_decoded_is_kept(folder.path()));
+}
+
+fn what_is_decoded_is_kept(folder: &Path) {
+    let mut backend = backend(folder);
     let trace = TraceOptions::new(2, 3, EntropyRule::Exact);
     let mut decoded = |hint: usize| {
         let id = backend.open(Some(trace)).unwrap();

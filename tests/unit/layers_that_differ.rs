@@ -4,7 +4,6 @@ use super::families::trace;
 use super::random_models::{RandomModel, open};
 use serde_json::{Value, json};
 use uqac::backend::cpu::{CpuBackend, CpuOptions};
-use uqac::backend::cuda::{CudaBackend, CudaOptions};
 use uqac::backend::forward::{enter, forward};
 use uqac::backend::{Backend, BackendError, DType, Pass, Row, WeightFormat};
 use uqac::model::ModelSpec;
@@ -83,15 +82,6 @@ fn tokens_without_an_input_of_the_layers_are_refused() {
     forward(&mut backend, &Pass::all(&rows[..1], true)).unwrap();
     let refused = forward(&mut backend, &Pass::all(&rows[1..], true));
     assert!(matches!(refused, Err(BackendError::TokenRange { token: 80, vocab_size: 80 })), "{refused:?}");
-}
-
-#[test]
-fn cuda_refuses_by_name() {
-    let folder = model(2).write();
-    let (spec, weights) = open(folder.path());
-    let options = CudaOptions { ordinal: 0, k_cache: None, v_cache: None };
-    let refused = CudaBackend::new(spec, weights, &options, &mut |_, _| ()).err().unwrap().to_string();
-    assert!(refused.contains("shared keys and values") && refused.contains("--device cpu"), "{refused}");
 }
 
 /// As transformers writes it of ten layers and more.

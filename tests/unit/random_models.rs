@@ -34,7 +34,7 @@ pub const RANDOM_FAMILIES: [&str; 18] = [
 
 /// The families that there are CUDA kernels for.
 pub fn cuda_families() -> impl Iterator<Item = &'static str> {
-    RANDOM_FAMILIES.into_iter().filter(|family| !family.starts_with("qwen3_5") && *family != "gemma4")
+    RANDOM_FAMILIES.into_iter().filter(|family| !family.starts_with("qwen3_5"))
 }
 
 /// A model's description; its weights follow from it.
@@ -174,14 +174,18 @@ impl RandomModel {
                 // of every type one layer that is not shared
                 let types: Vec<&str> =
                     (1..=layers + 2).map(|i| ["full_attention", "sliding_attention"][i % 2]).collect();
+                let (global_dim, input, moe_inner) = match shapes {
+                    Shapes::Any => (2 * pick(1, 20), pick(3, 20), pick(5, 40)),
+                    Shapes::Cuda => (16 << pick(0, 2), 8 * pick(1, 2), 8 * pick(1, 5)),
+                };
                 let own = json!({
                     "num_hidden_layers": layers + 2, "layer_types": types, "num_kv_shared_layers": pick(0, layers - 1),
-                    "global_head_dim": 2 * pick(1, 20), "num_global_key_value_heads": global_kv,
+                    "global_head_dim": global_dim, "num_global_key_value_heads": global_kv,
                     "attention_k_eq_v": flag, "use_double_wide_mlp": pick(0, 1) == 1, "attention_bias": pick(0, 1) == 1,
                     "vocab_size_per_layer_input": config["vocab_size"],
-                    "hidden_size_per_layer_input": if pick(0, 2) > 0 { pick(3, 20) } else { 0 },
+                    "hidden_size_per_layer_input": if pick(0, 2) > 0 { input } else { 0 },
                     "final_logit_softcapping": 6.0, "enable_moe_block": pick(0, 1) == 1, "num_experts": 5,
-                    "top_k_experts": pick(1, 5), "moe_intermediate_size": pick(5, 40)
+                    "top_k_experts": pick(1, 5), "moe_intermediate_size": moe_inner
                 });
                 ("Gemma4", own, gemma)
             }

@@ -55,7 +55,7 @@ pub struct TraceView {
     pub entropies: DevicePtr<f32>,
     pub maxima: DevicePtr<f32>,
     pub sums: DevicePtr<f32>,
-    /// `[rows, K, head_dim]`
+    /// `[rows, K, largest head_dim]`
     pub queries: DevicePtr<f32>,
     /// f16 `[rows, hidden_size]`, times `DeviceWeights::hidden_scale`
     pub hidden: DevicePtr<u16>,
@@ -70,13 +70,25 @@ pub struct TraceView {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
 pub struct SequenceView {
-    /// `[layers][kv_heads][capacity][head_dim]`, both
+    /// `[layers][kv_heads][capacity][head_dim]`, both, the largest layers first
     pub k: DevicePtr<Stored>,
     pub v: DevicePtr<Stored>,
     /// Positions, a multiple of 64.
     pub capacity: u32,
     pub first_traced_row: i32,
     pub trace: TraceView,
+}
+
+/// A layer's attention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct LayerShape {
+    /// Layers of its size before it in the cache.
+    pub layer: i32,
+    pub kv_heads: i32,
+    pub head_dim: i32,
+    /// 0: none
+    pub window: i32,
 }
 
 /// The state of one head of one row: softmax maximum and sum, and m', Z', S' of the reweighted attention.
@@ -272,7 +284,8 @@ kernels! {
     }
     /// `experts.cu`: `choose_experts`
     ChooseExperts(32) {
-        logits: DevicePtr<f32>, experts: Int, top_k: Int, normalize: Int, ids: DevicePtr<i32>, shares: DevicePtr<f32>,
+        logits: DevicePtr<f32>, experts: Int, top_k: Int, normalize: Int, scales: DevicePtr<f32>, ids: DevicePtr<i32>,
+        shares: DevicePtr<f32>,
     }
     /// `experts.cu`: `expert_gated_{w}`
     ExpertGated(256) {
@@ -282,7 +295,12 @@ kernels! {
     /// `experts.cu`: `expert_down_{w}`
     ExpertDown(256) {
         h: DevicePtr<f32>, ids: DevicePtr<i32>, shares: DevicePtr<f32>, experts: DevicePtr<ExpertView>, inner: Int,
-        outs: Int, top_k: Int, y: DevicePtr<f32>,
+        outs: Int, top_k: Int, accumulate: Int, y: DevicePtr<f32>,
+    }
+    /// `gate.cu`: `gate_rows`
+    GateRows(256) {
+        gate: DevicePtr<f32>, gate_stride: Int, gate_step: Int, x: DevicePtr<f32>, x_stride: Int, width: Int,
+        activation: Int, y: DevicePtr<f32>,
     }
     /// `gemv_wide.cu`: `split_rows`
     SplitRows(256) {
@@ -311,10 +329,11 @@ kernels! {
     /// `norm.cu`: `rms_norm_f16`
     RmsNormF16(256) { x: DevicePtr<f32>, norm: Norm, width: Int, to: RoundedRows }
     /// `norm.cu`: `add_rms_norm`
-    AddRmsNorm(256) { x: DevicePtr<f32>, h: DevicePtr<f32>, norm: Norm, width: Int }
+    AddRmsNorm(256) { x: DevicePtr<f32>, h: DevicePtr<f32>, norm: Norm, width: Int, factor: f32 }
     /// `rope.cu`: `rope_cache`
     RopeCache(128) {
-        q: DevicePtr<f32>, k: DevicePtr<f32>, v: DevicePtr<f32>, q_norm: DevicePtr<f32>, k_norm: Norm, to: RopeTarget, heads: Int,
+        q: DevicePtr<f32>, k: DevicePtr<f32>, v: DevicePtr<f32>, v_norm: DevicePtr<f32>, q_norm: DevicePtr<f32>,
+        k_norm: Norm, to: RopeTarget, heads: Int,
     }
     /// `layer_sums.cu`: `layer_sums`
     LayerSum(256) {
@@ -336,14 +355,14 @@ kernels! {
     /// `attn_select.cu`: `attn_select`
     AttnSelect(256) {
         states: DevicePtr<HeadState>, queries: DevicePtr<f32>, hidden: DevicePtr<f32>, rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>, first_layer: Int, layers: Int, heads: Int, head_dim: Int, hidden_size: Int,
-        hidden_scale: f32, keep: Int, regularized: Int, begin: Int, finish: Int,
+        sequences: DevicePtr<SequenceView>, shapes: DevicePtr<LayerShape>, first_layer: Int, layers: Int, heads: Int,
+        head_dim: Int, hidden_size: Int, hidden_scale: f32, keep: Int, regularized: Int, begin: Int, finish: Int,
     }
     /// `attn_places.cu`: `attn_places_k{k}`
     AttnPlaces(128) {
         states: DevicePtr<HeadState>, queries: DevicePtr<f32>, rows: DevicePtr<RowState>,
-        sequences: DevicePtr<SequenceView>, layer: Int, layers: Int, heads: Int, kv_heads: Int, head_dim: Int,
-        window: Int, softcap: f32, regularized: Int,
+        sequences: DevicePtr<SequenceView>, layer: Int, place: Int, layers: Int, heads: Int, kv_heads: Int,
+        head_dim: Int, window: Int, softcap: f32, regularized: Int,
     }
     /// `attn_places.cu`: `attn_sum_k{k}`
     AttnSum(128) {
@@ -353,8 +372,8 @@ kernels! {
     }
     /// `attn_rows.cu`: `attn_rows_k{k}_d{head_dim}`
     AttnRows(512) {
-        sequences: DevicePtr<SequenceView>, slot: Int, asked: DevicePtr<i32>, windows: DevicePtr<i32>, softcap: f32,
-        heads: Int, kv_heads: Int, keep: Int, stride: Int, out: DevicePtr<f32>,
+        sequences: DevicePtr<SequenceView>, slot: Int, asked: DevicePtr<i32>, shapes: DevicePtr<LayerShape>,
+        softcap: f32, heads: Int, keep: Int, stride: Int, out: DevicePtr<f32>,
     }
     /// `head.cu`: `head_partial`
     HeadPartial(512) {

@@ -2,7 +2,7 @@
 //! in place (`memory.rs`); their contents are spread over the new room. Kernels find them through an array of
 //! `SequenceView`s, so that a captured decode step stays valid.
 
-use super::abi::{HeadPlaces, SequenceView, TraceView};
+use super::abi::{HeadPlaces, LayerShape, SequenceView, TraceView};
 use super::context::Device;
 use super::error::CudaError;
 use super::kernel_set::OVERRUN;
@@ -10,6 +10,7 @@ use super::layers::LayerSums;
 use super::memory::{Buffer, DevicePtr};
 use crate::backend::{DType, ExpectedMemory, SequenceId, TraceOptions};
 use crate::model::ModelSpec;
+use crate::model::config::LayerSpec;
 
 /// Capacities are multiples of this, as the kernels require.
 const CAPACITY_STEP: usize = 64;
@@ -21,29 +22,60 @@ const MAX_AHEAD: usize = 4096;
 /// Initial number of slots.
 const FIRST_SLOTS: usize = 16;
 
-/// What the sizes of caches and traces depend on.
-#[derive(Clone)]
+/// Inputs of the sizes of caches and traces.
 struct Shape {
     spec: ModelSpec,
     k: DType,
     v: DType,
+    planes: Vec<Planes>,
+    /// Keys, or values, of a position: numbers, of all layers.
+    numbers: usize,
+    /// Layers of its size in the cache before a layer, or before the one that it shares keys and values with.
+    places: Vec<usize>,
+}
+
+/// Keys, or values, of the layers of one size: `count` planes `[capacity, head_dim]`.
+struct Planes {
+    /// Numbers of a position before them.
+    first: usize,
+    count: usize,
+    head_dim: usize,
 }
 
 impl Shape {
-    /// One element type's part of a position is `[planes, head_dim]`.
-    fn planes(&self) -> usize {
-        self.spec.layers.len() * self.spec.num_key_value_heads
+    fn new(spec: &ModelSpec, (k, v): (DType, DType)) -> Shape {
+        let size = |layer: &LayerSpec| (layer.num_key_value_heads * layer.head_dim, layer.head_dim);
+        let mut sizes: Vec<_> = spec.cached_layers().map(|(_, layer)| size(layer)).collect();
+        // the largest first, which the others mostly divide: there is next to no room between them
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        sizes.dedup();
+        let (mut planes, mut numbers, mut places) = (Vec::new(), 0_usize, vec![0; spec.layers.len()]);
+        for (width, head_dim) in sizes {
+            let first = numbers.next_multiple_of(width);
+            numbers = first;
+            for (index, _) in spec.cached_layers().filter(|(_, layer)| size(layer) == (width, head_dim)) {
+                places[index] = numbers / width;
+                numbers += width;
+            }
+            planes.push(Planes { first, count: (numbers - first) / head_dim, head_dim });
+        }
+        let places = spec.layers.iter().map(|layer| places[layer.kv_layer]).collect();
+        Shape { spec: spec.clone(), k, v, planes, numbers, places }
     }
 
     /// Bytes of keys or values of `capacity` positions.
     fn bytes(&self, capacity: usize, t: DType) -> usize {
-        self.planes() * capacity * self.spec.head_dim * t.size()
+        self.numbers * capacity * t.size()
     }
 
     /// Moves (from, to, bytes) of a cache's planes when its capacity grows.
     fn spread(&self, t: DType, from: usize, to: usize) -> Vec<(usize, usize, usize)> {
-        let row = self.spec.head_dim * t.size();
-        (0..self.planes()).map(|plane| (plane * from * row, plane * to * row, from * row)).collect()
+        let of_layers = |planes: &Planes| {
+            let (first, head_dim) = (planes.first, planes.head_dim);
+            (0..planes.count).map(move |plane| (first + plane * head_dim, head_dim))
+        };
+        let moved = |(at, head_dim)| (at * from * t.size(), at * to * t.size(), from * head_dim * t.size());
+        self.planes.iter().flat_map(of_layers).map(moved).collect()
     }
 }
 
@@ -60,7 +92,7 @@ struct Sequence {
 
 /// The memory of one sequence.
 struct Room {
-    /// `[layers][kv_heads][capacity][head_dim]`, both
+    /// [`Planes`] one after the other, both
     keys: Buffer<u8>,
     values: Buffer<u8>,
     /// All arrays of the trace; empty if there is none.
@@ -89,7 +121,7 @@ impl Room {
 /// Arrays of [`TraceView`].
 const ARRAYS: usize = 8;
 
-/// Where the arrays of [`TraceView`] start, in bytes, in the order of its fields.
+/// Starts of the arrays of [`TraceView`] in bytes, in the order of its fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sections {
     starts: [usize; ARRAYS],
@@ -104,7 +136,7 @@ impl Sections {
     fn new(capacity: usize, options: TraceOptions, shape: &Shape) -> Sections {
         let (rows, k) = (capacity.saturating_sub(options.first_row), 4 * options.heads);
         let places = if options.head_attention { shape.spec.total_heads() * size_of::<HeadPlaces>() } else { 0 };
-        let widths = [k, k, k, k, k * shape.spec.head_dim, 2 * shape.spec.hidden_size, 4, places];
+        let widths = [k, k, k, k, k * shape.spec.widest(|layer| layer.head_dim), 2 * shape.spec.hidden_size, 4, places];
         let (mut starts, mut bytes) = ([0; ARRAYS], 0);
         for (start, width) in starts.iter_mut().zip(widths) {
             *start = bytes;
@@ -142,8 +174,8 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    pub fn new(device: &Device, spec: &ModelSpec, (k, v): (DType, DType)) -> Result<Sequences, CudaError> {
-        let shape = Shape { spec: spec.clone(), k, v };
+    pub fn new(device: &Device, spec: &ModelSpec, types: (DType, DType)) -> Result<Sequences, CudaError> {
+        let shape = Shape::new(spec, types);
         let views = device.upload("sequences", &[SequenceView::default(); FIRST_SLOTS])?;
         let max_positions = (spec.max_position_embeddings + OVERRUN).next_multiple_of(CAPACITY_STEP);
         Ok(Sequences { device: device.clone(), shape, sequences: Vec::new(), views, slots: FIRST_SLOTS, max_positions })
@@ -254,15 +286,30 @@ impl Sequences {
         device.write(&self.views, id.0, &[view])
     }
 
+    /// The attention of a layer of the model.
+    pub fn layer_shape(&self, layer: usize) -> LayerShape {
+        let LayerSpec { num_key_value_heads, head_dim, window, .. } = self.shape.spec.layers[layer];
+        LayerShape {
+            layer: self.shape.places[layer] as i32,
+            kv_heads: num_key_value_heads as i32,
+            head_dim: head_dim as i32,
+            window: window.unwrap_or(0) as i32,
+        }
+    }
+
     /// Copies the first `positions` keys and values of `from` to `to`, which has room for them.
     pub fn copy_prefix(&self, from: SequenceId, to: SequenceId, positions: usize) -> Result<(), CudaError> {
         let (Some(source), Some(target)) = (self.get(from), self.get(to)) else { return Ok(()) };
         let (Some(from), Some(to)) = (&source.room, &target.room) else { return Ok(()) };
         let (shape, positions) = (&self.shape, positions.min(source.capacity));
         for (to, from, t) in [(&to.keys, &from.keys, shape.k), (&to.values, &from.values, shape.v)] {
-            let row = shape.spec.head_dim * t.size();
-            let (to, from) = ((to, target.capacity * row), (from, source.capacity * row));
-            self.device.copy_rows(to, from, positions * row, shape.planes())?;
+            for Planes { first, count, head_dim } in &shape.planes {
+                let (before, row) = (first * t.size(), head_dim * t.size());
+                let place = |capacity: usize| (before * capacity, row * capacity);
+                let ((to_start, to_pitch), (from_start, from_pitch)) = (place(target.capacity), place(source.capacity));
+                let (to, from) = ((to, to_start, to_pitch), (from, from_start, from_pitch));
+                self.device.copy_rows(to, from, positions * row, *count)?;
+            }
         }
         Ok(())
     }

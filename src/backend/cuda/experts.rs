@@ -3,58 +3,96 @@
 use super::CudaBackend;
 use super::abi::{ChooseExperts, ExpertDown, ExpertGated, Norm, RmsNorm};
 use super::error::CudaError;
-use super::gemm::{Job, Product};
-use super::kernel_set::EXPERT_OUTS;
+use super::gemm::{Job, Product, ptr_or_null};
+use super::kernel_set::{EXPERT_OUTS, ExpertKernels, MAX_ROWS};
 use super::launch::Int;
-use super::memory::DevicePtr;
+use super::memory::{Buffer, DevicePtr};
 use super::scratch::ExpertScratch;
 use super::weights::Matrix;
-use crate::model::config::Activation;
+use crate::model::config::ExpertSpec;
+use crate::model::weights::DenseBeside;
 
 impl CudaBackend {
-    /// x += Σ_e g_e expert_e(norm(x)), every row; the router is multiplied in f32 arithmetic in passes of any width.
+    /// x += Σ_e g_e expert_e(norm(x)), every row.
     pub(super) fn mix_experts(&self, layer: usize, router: &Matrix) -> Result<(), CudaError> {
-        let (w, s, scratch, n) = (&self.weights.layers[layer], &self.spec, &self.scratch, self.pass.rows.len());
-        let (Some(spec), Some(kernels)) = (&s.experts, &self.kernels.experts) else {
-            return Err(CudaError::NoKernel { name: "choose_experts".to_owned() });
-        };
-        let (x, h) = (scratch.x.ptr(), scratch.h.ptr());
-        let (width, norm) = (Int::from(s.hidden_size), self.input_norm(w.feed_forward_norm.as_ref()));
-        let parameters = RmsNorm { x, norm, width, y: h, not_finite: DevicePtr::NULL };
-        self.device.launch(&self.kernels.rms_norm, [n, 1, 1], &parameters)?;
+        let (x, h) = (self.scratch.x.ptr(), self.scratch.h.ptr());
+        self.norm_rows(x, self.input_norm(self.weights.layers[layer].feed_forward_norm.as_ref()), h)?;
+        self.choose_experts(router, h, None)?;
+        self.mix(layer, h, x, true)
+    }
 
-        let ExpertScratch { logits, ids, shares, inner } = &scratch.experts;
-        let (logits, ids, shares, inner) = (logits.ptr(), ids.ptr(), shares.ptr(), inner.ptr());
-        let job = Job { w: router, bias: None, y: logits };
+    /// x ← factor · (x + norm(norm(dense(norm(x))) + norm(Σ_e g_e s_e expert_e(norm(x))))), every row, each norm with weights of its own.
+    pub(super) fn mix_beside(
+        &self,
+        layer: usize,
+        router: &Matrix,
+        beside: &DenseBeside<Matrix, Buffer<f32>>,
+        factor: f32,
+    ) -> Result<(), CudaError> {
+        let (w, scratch, n) = (&self.weights.layers[layer], &self.scratch, self.pass.rows.len());
+        let (x, sum) = (scratch.x.ptr(), scratch.h.ptr());
+        let gated = self.gated_network(layer, &beside.network)?;
+        self.matmul(gated, Job { w: &beside.network.down, bias: w.down_bias.as_ref(), y: sum }, n, false)?;
+        self.norm_rows(sum, self.norm(&beside.post_norm), sum)?;
+        // in place of the gates, which have been multiplied
+        let (normed, mixed) = (scratch.gate(), scratch.gate().add(MAX_ROWS * self.spec.hidden_size));
+        self.norm_rows(x, self.norm(&beside.router_norm), normed)?;
+        self.choose_experts(router, normed, Some(&beside.expert_scales))?;
+        self.norm_rows(x, self.norm(&beside.expert_norm), normed)?;
+        self.mix(layer, normed, mixed, false)?;
+        self.add_normed(sum, mixed, &beside.post_expert_norm, 1.0)?;
+        match &w.post_feed_forward_norm {
+            Some(norm) => self.add_normed(x, sum, norm, factor),
+            None => Err(CudaError::Unsupported("a dense network beside experts without a norm after them".to_owned())),
+        }
+    }
+
+    fn norm_rows(&self, x: DevicePtr<f32>, norm: Norm, y: DevicePtr<f32>) -> Result<(), CudaError> {
+        let parameters = RmsNorm { x, norm, width: self.spec.hidden_size.into(), y, not_finite: DevicePtr::NULL };
+        self.device.launch(&self.kernels.rms_norm, [self.pass.rows.len(), 1, 1], &parameters)
+    }
+
+    fn experts(&self) -> Result<(&ExpertSpec, &ExpertKernels), CudaError> {
+        let missing = || CudaError::NoKernel { name: "choose_experts".to_owned() };
+        self.spec.experts.as_ref().zip(self.kernels.experts.as_ref()).ok_or_else(missing)
+    }
+
+    /// Each row's experts of its normed input h, and their shares, times `scales` where there are some. The router is multiplied in
+    /// f32 arithmetic in passes of any width.
+    fn choose_experts(
+        &self,
+        router: &Matrix,
+        h: DevicePtr<f32>,
+        scales: Option<&Buffer<f32>>,
+    ) -> Result<(), CudaError> {
+        let ((spec, kernels), n) = (self.experts()?, self.pass.rows.len());
+        let ExpertScratch { logits, ids, shares, .. } = &self.scratch.experts;
+        let job = Job { w: router, bias: None, y: logits.ptr() };
         self.gemv(h, Norm::default(), &[job], n, Product::Linear { accumulate: false })?;
-        let (count, top_k) = (spec.num_experts.into(), spec.num_experts_per_tok);
-        let normalize = spec.norm_topk_prob.into();
-        let parameters = ChooseExperts { logits, experts: count, top_k: top_k.into(), normalize, ids, shares };
-        self.device.launch(&kernels.choose, [n, 1, 1], &parameters)?;
+        let parameters = ChooseExperts {
+            logits: logits.ptr(),
+            experts: spec.num_experts.into(),
+            top_k: spec.num_experts_per_tok.into(),
+            normalize: spec.norm_topk_prob.into(),
+            scales: ptr_or_null(scales),
+            ids: ids.ptr(),
+            shares: shares.ptr(),
+        };
+        self.device.launch(&kernels.choose, [n, 1, 1], &parameters)
+    }
 
+    /// y = Σ_e g_e expert_e(h), or the sum of both with `accumulate`.
+    fn mix(&self, layer: usize, h: DevicePtr<f32>, y: DevicePtr<f32>, accumulate: bool) -> Result<(), CudaError> {
+        let ((spec, kernels), n, hidden) = (self.experts()?, self.pass.rows.len(), self.spec.hidden_size);
+        let ExpertScratch { ids, shares, inner, .. } = &self.scratch.experts;
+        let (ids, shares, inner) = (ids.ptr(), shares.ptr(), inner.ptr());
         let (experts, moe_inner) = (self.weights.experts[layer].ptr(), spec.moe_intermediate_size);
-        let activation = (s.activation == Activation::GeluTanh).into();
-        let parameters = ExpertGated {
-            x: h,
-            ids,
-            experts,
-            k: width,
-            inner: moe_inner.into(),
-            top_k: top_k.into(),
-            activation,
-            h: inner,
-        };
+        let (top_k, width, activation) = (spec.num_experts_per_tok, Int::from(hidden), self.activation());
+        let (k, wide, chosen) = (width, moe_inner.into(), top_k.into());
+        let parameters = ExpertGated { x: h, ids, experts, k, inner: wide, top_k: chosen, activation, h: inner };
         self.device.launch(&kernels.gated, [moe_inner.div_ceil(EXPERT_OUTS), n * top_k, 1], &parameters)?;
-        let parameters = ExpertDown {
-            h: inner,
-            ids,
-            shares,
-            experts,
-            inner: moe_inner.into(),
-            outs: width,
-            top_k: top_k.into(),
-            y: x,
-        };
-        self.device.launch(&kernels.down, [s.hidden_size.div_ceil(EXPERT_OUTS), n, 1], &parameters)
+        let (outs, accumulate) = (width, accumulate.into());
+        let parameters = ExpertDown { h: inner, ids, shares, experts, inner: wide, outs, top_k: chosen, accumulate, y };
+        self.device.launch(&kernels.down, [hidden.div_ceil(EXPERT_OUTS), n, 1], &parameters)
     }
 }

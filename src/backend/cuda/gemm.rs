@@ -119,18 +119,19 @@ impl CudaBackend {
     }
 
     /// Whether [`Self::qkv`] also rotates and caches: one launch of `gemv.cu` computes all three.
-    pub(super) fn rotates(&self, [q, k, v]: &[Job; 3], rows: usize) -> Result<bool, CudaError> {
+    pub(super) fn rotates(&self, jobs: &[Job], rows: usize) -> Result<bool, CudaError> {
+        let [q, k, v] = jobs else { return Ok(false) };
         let one_type = q.w.dtype == k.w.dtype && k.w.dtype == v.w.dtype;
         Ok(one_type && self.wide(q.w)?.is_none() && self.matmul_kernels(q.w)?.many(rows).is_none())
     }
 
-    /// Queries, keys and values of norm(x), x `[rows, in_features]`. Destination: `to`, or with its default
+    /// Queries, keys and values, or some of them, of norm(x), x `[rows, in_features]`. Destination: `to`, or with its default
     /// the jobs' y.
     pub(super) fn qkv(
         &self,
         x: DevicePtr<f32>,
         norm: Norm,
-        jobs: &[Job; 3],
+        jobs: &[Job],
         rows: usize,
         to: RopeTarget,
     ) -> Result<(), CudaError> {

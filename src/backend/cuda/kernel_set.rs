@@ -2,8 +2,8 @@
 
 use super::abi::{
     AddRmsNorm, AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSelect, AttnSum, ChooseExperts, Embed, ExpertDown,
-    ExpertGated, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial, LayerSum,
-    NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
+    ExpertGated, GateRows, Gemm, GemmHopper, Gemv, GemvGated, GemvQkv, GemvWide, HeadFinish, HeadMass, HeadPartial,
+    LayerSum, NarrowWeights, RmsNorm, RmsNormF16, RopeCache, RoundRows, SplitRows,
 };
 use super::context::DeviceInfo;
 use super::error::CudaError;
@@ -11,9 +11,10 @@ use super::launch::Kernel;
 use super::loader::KernelFiles;
 use super::tensor_map::TensorMap;
 use crate::model::ModelSpec;
+use crate::model::config::LayerSpec;
 use crate::model::weights::DType;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Rows of a pass: enough blocks for every multiprocessor in the narrowest product (4096 outputs: 128 large blocks), few enough to limit
 /// scratch memory (about 90 MB for the shape of Llama-3.1-8B).
@@ -50,8 +51,34 @@ pub fn decode_splits(spec: &ModelSpec, multiprocessors: usize) -> usize {
 /// Positions per block of `attn_sum`.
 pub const SUMMED: usize = 16;
 
-/// Lines (a row's query heads of one group, row after row) per block of `attn_prefill`.
-pub const PREFILL_LINES: usize = 64;
+/// Division of the rows of a layer's attention between blocks of `attn_prefill`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lines {
+    /// A row's lines for one key/value head: the query heads that share it.
+    pub of_row: usize,
+    /// Lines, row after row, per block.
+    pub of_block: usize,
+}
+
+impl Lines {
+    pub fn new(heads: usize, layer: &LayerSpec) -> Lines {
+        Lines { of_row: heads / layer.num_key_value_heads, of_block: prefill_lines(layer.head_dim) }
+    }
+
+    /// Those of all layers with attention, each once.
+    pub fn of_layers(spec: &ModelSpec) -> Vec<Lines> {
+        let of_layer = |layer: usize| Lines::new(spec.num_attention_heads, &spec.layers[layer]);
+        let mut all: Vec<Lines> = spec.attention_layers().map(of_layer).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// Lines per block of `attn_prefill`.
+pub fn prefill_lines(head_dim: usize) -> usize {
+    if head_dim > 256 { 32 } else { 64 }
+}
 
 /// f16 terms of queries and f32 keys in `attn_prefill.cu`: two hold nearly all of f32.
 pub const ATTENTION_TERMS: usize = 2;
@@ -103,10 +130,11 @@ impl DeviceInfo {
     }
 }
 
-/// What a model's kernels depend on.
+/// Inputs of the choice of a model's kernels.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Variants {
-    pub head_dim: usize,
+    /// Of the layers with attention, ascending.
+    pub head_dims: Vec<usize>,
     pub layers: usize,
     /// Query heads per layer.
     pub heads: usize,
@@ -132,12 +160,9 @@ pub struct KernelSet {
     pub rms_norm: Kernel<RmsNorm>,
     pub add_rms_norm: Kernel<AddRmsNorm>,
     pub rope_cache: Kernel<RopeCache>,
-    pub decode: Kernel<AttnDecode>,
-    /// Without the entropy, if it is built.
-    pub decode_plain: Option<Kernel<AttnDecode>>,
-    pub prefill: Kernel<AttnPrefill>,
-    /// The same by `attn_prefill_hopper.cu`, if the device supports it and the variant is built.
-    pub prefill_hopper: Option<Kernel<AttnPrefill>>,
+    pub gate: Kernel<GateRows>,
+    /// By head_dim.
+    pub attention: BTreeMap<usize, AttentionKernels>,
     pub select: Kernel<AttnSelect>,
     pub places: Kernel<AttnPlaces>,
     pub sum: Kernel<AttnSum>,
@@ -145,6 +170,16 @@ pub struct KernelSet {
     pub rows: Kernel<AttnRows>,
     pub head: HeadKernels,
     pub experts: Option<ExpertKernels>,
+}
+
+/// Attention with one head_dim.
+pub struct AttentionKernels {
+    pub decode: Kernel<AttnDecode>,
+    /// Without the entropy, if it is built.
+    pub decode_plain: Option<Kernel<AttnDecode>>,
+    pub prefill: Kernel<AttnPrefill>,
+    /// The same by `attn_prefill_hopper.cu`, if the device supports it and the variant is built.
+    pub prefill_hopper: Option<Kernel<AttnPrefill>>,
 }
 
 /// `head.cu`, in the order of their launches.
@@ -221,10 +256,9 @@ impl KernelSet {
     /// # Errors
     /// [`CudaError::NoKernel`] names a variant that is not built: a head_dim or a pair of cache types.
     pub fn load(files: &KernelFiles, variants: &Variants) -> Result<KernelSet, CudaError> {
-        let Variants { head_dim, types, embedding, cache, experts, .. } = variants;
-        let (k, v) = (cache.0.name(), cache.1.name());
-        let decode_name = format!("attn_decode_k{k}_v{v}_d{head_dim}");
-        let prefill_name = format!("k{k}_v{v}_d{head_dim}_t{ATTENTION_TERMS}");
+        let Variants { head_dims, types, embedding, cache, experts, .. } = variants;
+        let attention = head_dims.iter().map(|dim| Ok((*dim, AttentionKernels::load(files, *dim, *cache)?)));
+        let (attention, k) = (attention.collect::<Result<_, CudaError>>()?, cache.0.name());
         let matmul = types.iter().map(|t| Ok((*t, MatmulKernels::load(files, *t)?)));
         Ok(KernelSet {
             narrow_weights: files.get("weights", "narrow_weights")?,
@@ -233,15 +267,13 @@ impl KernelSet {
             rms_norm: files.get("norm", "rms_norm")?,
             add_rms_norm: files.get("norm", "add_rms_norm")?,
             rope_cache: files.get("rope", "rope_cache")?,
-            decode: files.get("attn_decode", &decode_name)?,
-            decode_plain: files.bound("attn_decode", &format!("{decode_name}_plain"), &[])?,
-            prefill: files.get("attn_prefill", &format!("attn_prefill_{prefill_name}"))?,
-            prefill_hopper: load_prefill_hopper(files, &format!("attn_prefill_hopper_{prefill_name}"))?,
+            gate: files.get("gate", "gate_rows")?,
+            attention,
             select: load_select(files, variants)?,
             places: files.get("attn_places", &format!("attn_places_k{k}"))?,
             sum: files.get("attn_places", &format!("attn_sum_k{k}"))?,
             layer_sums: files.get("layer_sums", "layer_sums")?,
-            rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{head_dim}"))?,
+            rows: files.get("attn_rows", &format!("attn_rows_k{k}_d{}", widest(head_dims)))?,
             head: HeadKernels {
                 partial: files.get("head", "head_partial")?,
                 mass: files.get("head", "head_mass")?,
@@ -250,6 +282,23 @@ impl KernelSet {
             experts: experts.map(|w| ExpertKernels::load(files, w)).transpose()?,
         })
     }
+}
+
+impl AttentionKernels {
+    fn load(files: &KernelFiles, head_dim: usize, (k, v): (DType, DType)) -> Result<AttentionKernels, CudaError> {
+        let variant = format!("k{}_v{}_d{head_dim}", k.name(), v.name());
+        let (decode, prefill) = (format!("attn_decode_{variant}"), format!("{variant}_t{ATTENTION_TERMS}"));
+        Ok(AttentionKernels {
+            decode: files.get("attn_decode", &decode)?,
+            decode_plain: files.bound("attn_decode", &format!("{decode}_plain"), &[])?,
+            prefill: files.get("attn_prefill", &format!("attn_prefill_{prefill}"))?,
+            prefill_hopper: load_prefill_hopper(files, &format!("attn_prefill_hopper_{prefill}"))?,
+        })
+    }
+}
+
+fn widest(head_dims: &[usize]) -> usize {
+    head_dims.iter().copied().max().unwrap_or(0)
 }
 
 fn load_prefill_hopper(files: &KernelFiles, name: &str) -> Result<Option<Kernel<AttnPrefill>>, CudaError> {
@@ -263,7 +312,7 @@ fn load_select(files: &KernelFiles, shape: &Variants) -> Result<Kernel<AttnSelec
     let mut select: Kernel<AttnSelect> = files.get("attn_select", "attn_select")?;
     let (head, dim) = (select.shared_part("per_head")?, select.shared_part("per_dim")?);
     let narrow = head * (shape.layers * shape.heads).max(TESTED_LAYERS * TESTED_HEADS);
-    let wide = head * shape.heads.max(TESTED_HEADS) + dim * shape.head_dim;
+    let wide = head * shape.heads.max(TESTED_HEADS) + dim * widest(&shape.head_dims);
     select.reserve_shared(narrow.max(wide))?;
     Ok(select)
 }

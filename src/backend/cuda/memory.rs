@@ -217,8 +217,8 @@ impl Device {
     /// Copies `rows` rows of `bytes` bytes between buffers, in stream order; each with the distance of its rows.
     pub fn copy_rows(
         &self,
-        (to, to_pitch): (&Buffer<u8>, usize),
-        (from, from_pitch): (&Buffer<u8>, usize),
+        (to, to_start, to_pitch): (&Buffer<u8>, usize, usize),
+        (from, from_start, from_pitch): (&Buffer<u8>, usize, usize),
         bytes: usize,
         rows: usize,
     ) -> Result<(), CudaError> {
@@ -231,14 +231,14 @@ impl Device {
             srcY: 0,
             srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
             srcHost: std::ptr::null(),
-            srcDevice: from.range(0, span(from_pitch))?,
+            srcDevice: from.range(from_start, span(from_pitch))?,
             srcArray: std::ptr::null_mut(),
             srcPitch: from_pitch,
             dstXInBytes: 0,
             dstY: 0,
             dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
             dstHost: std::ptr::null_mut(),
-            dstDevice: to.range(0, span(to_pitch))?,
+            dstDevice: to.range(to_start, span(to_pitch))?,
             dstArray: std::ptr::null_mut(),
             dstPitch: to_pitch,
             WidthInBytes: bytes,

@@ -13,6 +13,7 @@ mod experts;
 mod gemm;
 mod kernel_set;
 mod launch;
+mod layer_input;
 mod layers;
 mod lm_head;
 mod loader;
@@ -27,15 +28,17 @@ use super::{
     Backend, BackendError, DType, DecodeRow, ExpectedMemory, HeadAttention, HeadRecord, Pass, Prediction, Row,
     SequenceId, Step, TraceOptions, ValueType,
 };
+use crate::model::config::Rotation;
 use crate::model::{ModelSpec, Weights};
-use abi::{AttnRows, AttnSum, HeadPlaces};
+use abi::{AttnRows, AttnSum, HeadPlaces, LayerShape};
 use cache::{Sequences, TraceArray};
 use context::Device;
 pub use context::DeviceInfo;
 use decode::Decoder;
 pub use error::CudaError;
 use half::f16;
-use kernel_set::{DECODE_ROWS, KernelSet, MAX_HEADS, MAX_ROWS, NARROW_ROWS, SUMMED, Variants, decode_splits};
+use kernel_set::{DECODE_ROWS, KernelSet, Lines, MAX_HEADS, MAX_ROWS, NARROW_ROWS, SUMMED, Variants, decode_splits};
+use launch::Int;
 use lm_head::{LmHead, row_state};
 use loader::KernelFiles;
 use memory::Buffer;
@@ -86,8 +89,8 @@ pub struct CudaBackend {
     angles: Vec<[Buffer<f32>; 2]>,
     /// Positions of the angles.
     angle_positions: usize,
-    /// Window of every layer, 0: none.
-    windows: Buffer<i32>,
+    /// Of every layer with attention.
+    shapes: Buffer<LayerShape>,
     /// Splits of a row's positions in a decode step; constant, so that a row's bits are.
     splits: usize,
     pass: PassState,
@@ -127,9 +130,12 @@ impl CudaBackend {
         let mut types: Vec<_> = weights.matrices().iter().map(|w| dtype_on_device(w.dtype)).collect();
         types.sort_unstable_by_key(|t| t.name());
         types.dedup();
+        let mut head_dims: Vec<usize> = spec.attention_layers().map(|layer| spec.layers[layer].head_dim).collect();
+        head_dims.sort_unstable();
+        head_dims.dedup();
         let variants = Variants {
-            head_dim: spec.head_dim,
-            layers: spec.layers.len(),
+            head_dims,
+            layers: spec.attention_layers().count(),
             heads: spec.num_attention_heads,
             types,
             embedding: dtype_on_device(weights.embedding.dtype),
@@ -141,7 +147,7 @@ impl CudaBackend {
         let device_weights = DeviceWeights::upload(&device, &weights, &spec, &kernels.narrow_weights, progress)?;
         let splits = decode_splits(&spec, info.multiprocessors);
         let sequences = Sequences::new(&device, &spec, cache)?;
-        let windows: Vec<i32> = spec.layers.iter().map(|layer| layer.window.unwrap_or(0) as i32).collect();
+        let shapes: Vec<_> = spec.attention_layers().map(|layer| sequences.layer_shape(layer)).collect();
         let mut backend = CudaBackend {
             scratch: Scratch::new(&device, &spec, splits)?,
             warnings,
@@ -150,7 +156,7 @@ impl CudaBackend {
             queries: Queries::new(&device)?,
             angles: Vec::new(),
             angle_positions: 0,
-            windows: device.upload("windows", &windows)?,
+            shapes: device.upload("shapes of layers", &shapes)?,
             origin: files.origin(),
             host_weights: weights,
             weights: device_weights,
@@ -164,8 +170,9 @@ impl CudaBackend {
             splits,
         };
         let max = backend.sequences.max_positions;
-        let table = || backend.device.growing("rotary tables", max * backend.spec.head_dim / 2);
-        let angles = backend.spec.rope.iter().map(|_| Ok([table()?, table()?]));
+        let table = |pairs: usize| backend.device.growing("rotary tables", max * pairs);
+        let rotations = backend.spec.rotations();
+        let angles = rotations.iter().map(|r| Ok([table(r.frequencies.len())?, table(r.frequencies.len())?]));
         backend.angles = angles.collect::<Result<_, CudaError>>()?;
         backend.reserve_angles(1)?;
         Ok(backend)
@@ -182,9 +189,8 @@ impl CudaBackend {
         if len <= first {
             return Ok(());
         }
-        let row = self.spec.head_dim / 2;
-        for (rope, table) in self.spec.rope.iter().zip(&mut self.angles) {
-            let rotation = rope.rotation(self.spec.head_dim);
+        for (rotation, table) in self.spec.rotations().iter().zip(&mut self.angles) {
+            let row = rotation.frequencies.len();
             let turns = (first..positions).flat_map(|position| rotation.at(position));
             let (cos, sin): (Vec<f32>, Vec<f32>) = turns.map(|(cos, sin)| (cos as f32, sin as f32)).unzip();
             for (buffer, values) in table.iter_mut().zip([cos, sin]) {
@@ -211,7 +217,7 @@ impl CudaBackend {
     }
 
     fn check_tokens(&self, rows: &[Row]) -> Result<(), BackendError> {
-        let vocab_size = self.spec.vocab_size;
+        let vocab_size = self.spec.readable_tokens();
         match rows.iter().find(|row| row.token as usize >= vocab_size) {
             Some(bad) => Err(BackendError::TokenRange { token: bad.token, vocab_size }),
             None => Ok(()),
@@ -230,9 +236,13 @@ impl CudaBackend {
         self.device.write(&self.scratch.rows, 0, &states)?;
         self.pass = PassState { rows: rows.to_vec(), trace, ..PassState::default() };
         if !self.pass.narrow() {
-            let parts = prefill_parts(rows, self.spec.group_size());
+            let mut parts = Vec::new();
+            for lines in Lines::of_layers(&self.spec) {
+                let first = parts.len();
+                parts.extend(prefill_parts(rows, lines));
+                self.pass.parts.push((lines, first..parts.len()));
+            }
             self.device.write(&self.scratch.parts, 0, &parts)?;
-            self.pass.parts = parts.len();
         }
         Ok(())
     }
@@ -386,10 +396,9 @@ impl Backend for CudaBackend {
                 sequences: self.sequences.views.ptr(),
                 slot: id.0.into(),
                 asked: on_device.ptr(),
-                windows: self.windows.ptr(),
+                shapes: self.shapes.ptr(),
                 softcap: self.softcap(),
                 heads: self.spec.num_attention_heads.into(),
-                kv_heads: self.spec.num_key_value_heads.into(),
                 keep: options.heads.into(),
                 stride: stride.into(),
                 out: out.ptr(),
@@ -408,17 +417,17 @@ impl Backend for CudaBackend {
     fn layer_attention(&mut self, layer: usize) -> Result<Vec<f32>, BackendError> {
         let count = self.pass.rows.first().map_or(0, |row| row.position + 1);
         self.queries.reserve(&self.device, count)?;
-        let (s, scratch, out) = (&self.spec, &self.scratch, &self.queries.out);
+        let (scratch, out, shape) = (&self.scratch, &self.queries.out, self.sequences.layer_shape(layer));
         let parameters = AttnSum {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
-            layer: layer.into(),
-            heads: s.num_attention_heads.into(),
-            kv_heads: s.num_key_value_heads.into(),
-            head_dim: s.head_dim.into(),
-            window: self.window(layer),
+            layer: Int(shape.layer),
+            heads: self.spec.num_attention_heads.into(),
+            kv_heads: Int(shape.kv_heads),
+            head_dim: Int(shape.head_dim),
+            window: Int(shape.window),
             softcap: self.softcap(),
             count: count.into(),
             out: out.ptr(),
@@ -441,9 +450,11 @@ impl Backend for CudaBackend {
     }
 
     fn expected_memory(&self, positions: usize, trace: TraceOptions) -> ExpectedMemory {
-        let table = (2 * self.angles_for(self.sequences.capacity_for(positions)) * self.spec.head_dim)
-            .next_multiple_of(self.device.granularity.unwrap_or(1));
-        let working = self.scratch.bytes() + self.head.bytes() + self.decoder.bytes() + 2 * self.angles.len() * table;
+        let (reached, step) =
+            (self.angles_for(self.sequences.capacity_for(positions)), self.device.granularity.unwrap_or(1));
+        let table = |r: &Rotation| 2 * (4 * reached * r.frequencies.len()).next_multiple_of(step);
+        let tables: usize = self.spec.rotations().iter().map(table).sum();
+        let working = self.scratch.bytes() + self.head.bytes() + self.decoder.bytes() + tables;
         ExpectedMemory { working, ..self.sequences.expected_bytes(positions, trace) }
     }
 

@@ -11,25 +11,26 @@ use super::cache::Sequences;
 use super::context::Device;
 use super::error::CudaError;
 use super::gemm::{Input, Job, ptr_or_null};
-use super::kernel_set::{DECODE_GROUP, NARROW_ROWS, PREFILL_LINES};
+use super::kernel_set::{AttentionKernels, DECODE_GROUP, Lines, NARROW_ROWS};
 use super::launch::Int;
 use super::layers;
 use super::memory::{Buffer, DevicePtr};
-use super::weights::{LAYERS_DIFFER, Matrix};
+use super::weights::Matrix;
 use crate::backend::entropy::EntropyRule;
 use crate::backend::{BackendError, Operations, Row, TraceOptions};
 use crate::model::ModelSpec;
 use crate::model::config::{Activation, QkNorm};
 use crate::model::weights::Expert;
+use std::ops::Range;
 
 /// The pass in flight, or the last one.
 #[derive(Clone, Debug, Default)]
 pub struct PassState {
     pub rows: Vec<Row>,
-    /// What the traced rows record; `None` if no row is traced.
+    /// Trace options of the traced rows; `None` if no row is traced.
     pub trace: Option<TraceOptions>,
-    /// Entries of `Scratch::parts`; 0 in a narrow pass.
-    pub parts: usize,
+    /// Entries of `Scratch::parts` for the layers with these lines; none in a narrow pass.
+    pub parts: Vec<(Lines, Range<usize>)>,
     /// A decode step: narrow, whatever its rows. Its heads are selected later, in parallel with the logits.
     pub captured: bool,
 }
@@ -46,13 +47,12 @@ impl PassState {
     }
 }
 
-/// Work of the blocks of `attn_prefill`: runs of consecutive positions of one sequence, [`PREFILL_LINES`] lines at a
-/// time. `group`: query heads that share keys and values.
-pub fn prefill_parts(rows: &[Row], group: usize) -> Vec<PrefillPart> {
+/// Work of the blocks of `attn_prefill`: runs of consecutive positions of one sequence, a block's lines at a time.
+pub fn prefill_parts(rows: &[Row], Lines { of_row, of_block }: Lines) -> Vec<PrefillPart> {
     let (mut parts, mut first) = (Vec::new(), 0);
     let follows = |a: &Row, b: &Row| b.sequence == a.sequence && b.position == a.position + 1;
     for run in rows.chunk_by(follows) {
-        let lines = (0..run.len() * group).step_by(PREFILL_LINES);
+        let lines = (0..run.len() * of_row).step_by(of_block);
         let part = |line| PrefillPart { first: first as i32, rows: run.len() as i32, line: line as i32, padding: 0 };
         parts.extend(lines.map(part));
         first += run.len();
@@ -83,35 +83,22 @@ impl Operations for CudaBackend {
     }
 
     fn embed(&mut self) -> Result<(), BackendError> {
-        let s = &self.spec;
-        let parameters = Embed {
-            embedding: self.weights.embedding.ptr(),
-            scales: self.weights.embedding.scales(),
-            rows: self.scratch.rows.ptr(),
-            x: self.scratch.x.ptr(),
-            width: s.hidden_size.into(),
-            vocab: s.vocab_size.into(),
-            scale: s.embedding_scale.unwrap_or(1.0),
-        };
-        let grid = [s.hidden_size.div_ceil(2048), self.pass.rows.len(), 1];
-        Ok(self.device.launch(&self.kernels.embed, grid, &parameters)?)
+        let scale = self.spec.embedding_scale.unwrap_or(1.0);
+        self.look_up(&self.weights.embedding, scale, self.scratch.x.ptr())?;
+        Ok(self.make_layer_inputs()?)
     }
 
     fn project_qkv(&mut self, layer: usize) -> Result<(), BackendError> {
         let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
         self.note_layer(layer, scratch.x.ptr())?;
         let q = self.layer_queries(layer);
-        let (Some(k), Some(v)) = (&w.k, &w.v) else {
-            return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()).into());
-        };
-        let jobs = [
-            Job { w: &w.q, bias: w.q_bias.as_ref(), y: q },
-            Job { w: k, bias: w.k_bias.as_ref(), y: scratch.k() },
-            Job { w: v, bias: w.v_bias.as_ref(), y: scratch.v() },
-        ];
+        let k = w.k.as_ref().map(|k| Job { w: k, bias: w.k_bias.as_ref(), y: scratch.k() });
+        let v = w.v.as_ref().map(|v| Job { w: v, bias: w.v_bias.as_ref(), y: scratch.v() });
+        let jobs: Vec<Job> = [Job { w: &w.q, bias: w.q_bias.as_ref(), y: q }].into_iter().chain(k).chain(v).collect();
         let (x, norm, rows, to) =
             (scratch.x.ptr(), self.input_norm(w.input_norm.as_ref()), self.pass.rows.len(), self.rope_target(layer));
-        if self.spec.qk_norm == QkNorm::None && self.rotates(&jobs, rows)? {
+        let normed = self.spec.qk_norm != QkNorm::None || self.spec.value_norm;
+        if !normed && self.rotates(&jobs, rows)? {
             return Ok(self.qkv(x, norm, &jobs, rows, to)?);
         }
         self.qkv(x, norm, &jobs, rows, RopeTarget::default())?;
@@ -137,8 +124,9 @@ impl Operations for CudaBackend {
         if self.pass.trace.is_some_and(|trace| trace.head_attention) {
             self.note_places(layer)?;
         }
-        if !self.pass.narrow() && layer + 1 < self.spec.layers.len() {
-            self.select_heads(&self.device, layer, 1, DevicePtr::NULL)?;
+        let place = self.spec.place(layer);
+        if !self.pass.narrow() && place + 1 < self.spec.attention_layers().count() {
+            self.select_heads(&self.device, place, 1, DevicePtr::NULL)?;
         }
         Ok(())
     }
@@ -146,23 +134,21 @@ impl Operations for CudaBackend {
     fn project_output(&mut self, layer: usize) -> Result<(), BackendError> {
         let w = &self.weights.layers[layer];
         let norm = w.post_attention_norm.as_ref();
-        Ok(self.add_residual(self.attended(layer)?, &w.o, w.o_bias.as_ref(), norm)?)
+        Ok(self.add_residual(self.attended(layer)?, &w.o, w.o_bias.as_ref(), norm, 1.0)?)
     }
 
     fn feed_forward(&mut self, layer: usize) -> Result<(), BackendError> {
-        let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
-        if let Some(router) = &w.router {
-            return Ok(self.mix_experts(layer, router)?);
+        let w = &self.weights.layers[layer];
+        let (norm, factor) = (w.post_feed_forward_norm.as_ref(), if w.input.is_some() { 1.0 } else { w.scalar });
+        match (&w.router, &w.dense_beside) {
+            (None, _) => {
+                let gated = self.gated_network(layer, &w.experts[0])?;
+                self.add_residual(gated, &w.experts[0].down, w.down_bias.as_ref(), norm, factor)?;
+            }
+            (Some(router), None) => self.mix_experts(layer, router)?,
+            (Some(router), Some(beside)) => self.mix_beside(layer, router, beside, factor)?,
         }
-        let Expert { gate, up, down } = &w.experts[0];
-        let gate = Job { w: gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
-        let up = Job { w: up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
-        let activation = (self.spec.activation == Activation::GeluTanh).into();
-        let norm = self.input_norm(w.feed_forward_norm.as_ref());
-        let rounded = self.wide(down)?;
-        let gated = self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), activation, rounded)?;
-        let norm = w.post_feed_forward_norm.as_ref();
-        Ok(self.add_residual(gated, down, w.down_bias.as_ref(), norm)?)
+        Ok(self.add_layer_input(layer)?)
     }
 
     fn final_norm(&mut self) -> Result<(), BackendError> {
@@ -186,34 +172,71 @@ impl Operations for CudaBackend {
 impl CudaBackend {
     /// Offset, in heads, of a layer's queries and states.
     pub(super) fn heads_before(&self, layer: usize) -> usize {
-        if self.pass.narrow() { layer * self.pass.rows.len() * self.spec.num_attention_heads } else { 0 }
+        let before = if self.pass.narrow() { self.spec.place(layer) * self.pass.rows.len() } else { 0 };
+        before * self.spec.num_attention_heads
     }
 
     /// A layer's queries.
     pub(super) fn layer_queries(&self, layer: usize) -> DevicePtr<f32> {
-        self.scratch.heads.q.ptr().add(self.heads_before(layer) * self.spec.head_dim)
+        self.scratch.heads.q.ptr().add(self.heads_before(layer) * self.widest_head())
+    }
+
+    /// The largest head_dim.
+    fn widest_head(&self) -> usize {
+        self.spec.widest(|layer| layer.head_dim)
+    }
+
+    /// The gate's activation, as kernels have it.
+    pub(super) fn activation(&self) -> Int {
+        (self.spec.activation == Activation::GeluTanh).into()
     }
 
     pub(super) fn softcap(&self) -> f32 {
         self.spec.attn_logit_softcapping.unwrap_or(0.0)
     }
 
-    pub(super) fn window(&self, layer: usize) -> Int {
-        self.spec.layers[layer].window.unwrap_or(0).into()
+    fn attention_kernels(&self, layer: usize) -> Result<&AttentionKernels, CudaError> {
+        let head_dim = self.spec.layers[layer].head_dim;
+        let missing = || CudaError::NoKernel { name: format!("attn_decode with a head_dim of {head_dim}") };
+        self.kernels.attention.get(&head_dim).ok_or_else(missing)
     }
 
-    /// A layer's place in the cache, and its rotation.
+    /// x = E\[token\] · scale, every row.
+    pub(super) fn look_up(&self, embedding: &Matrix, scale: f32, x: DevicePtr<f32>) -> Result<(), CudaError> {
+        let parameters = Embed {
+            embedding: embedding.ptr(),
+            scales: embedding.scales(),
+            rows: self.scratch.rows.ptr(),
+            x,
+            width: embedding.in_features.into(),
+            vocab: embedding.out_features.into(),
+            scale,
+        };
+        let grid = [embedding.in_features.div_ceil(2048), self.pass.rows.len(), 1];
+        self.device.launch(&self.kernels.embed, grid, &parameters)
+    }
+
+    /// act(gate x) ⊙ up x of norm(x), the input of the network's `down`.
+    pub(super) fn gated_network(&self, layer: usize, network: &'_ Expert<Matrix>) -> Result<Input<'_>, CudaError> {
+        let (w, scratch) = (&self.weights.layers[layer], &self.scratch);
+        let gate = Job { w: &network.gate, bias: w.gate_bias.as_ref(), y: scratch.gate() };
+        let up = Job { w: &network.up, bias: w.up_bias.as_ref(), y: DevicePtr::NULL };
+        let (norm, rounded) = (self.input_norm(w.feed_forward_norm.as_ref()), self.wide(&network.down)?);
+        self.gated(scratch.x.ptr(), norm, [gate, up], self.pass.rows.len(), self.activation(), rounded)
+    }
+
+    /// A layer's place in the cache, and its rotation; without keys and values of its own, that of its queries alone.
     fn rope_target(&self, layer: usize) -> RopeTarget {
-        let (s, scratch) = (&self.spec, &self.scratch);
+        let (s, scratch, shape) = (&self.spec, &self.scratch, self.sequences.layer_shape(layer));
         let [cos, sin] = &self.angles[s.layers[layer].rope];
         RopeTarget {
             cos: cos.ptr(),
             sin: sin.ptr(),
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
-            layer: layer as i32,
-            kv_heads: s.num_key_value_heads as i32,
-            head_dim: s.head_dim as i32,
+            layer: shape.layer,
+            kv_heads: if self.weights.layers[layer].k.is_some() { shape.kv_heads } else { 0 },
+            head_dim: shape.head_dim,
             query_scale: s.attention_scale,
             k_type: type_number(self.cache.0),
             v_type: type_number(self.cache.1),
@@ -227,20 +250,21 @@ impl CudaBackend {
         let parameters = RopeCache {
             q,
             k: scratch.k(),
-            v: scratch.v(),
+            v: if w.v.is_some() { scratch.v() } else { scratch.k() },
+            v_norm: ptr_or_null(w.v_norm.as_ref()),
             q_norm: of_heads(&w.q_norm),
             k_norm: Norm { weight: of_heads(&w.k_norm), offset: s.norm_weight_offset, eps: s.rms_norm_eps },
             to,
             heads: s.num_attention_heads.into(),
         };
-        let heads = s.num_attention_heads + 2 * s.num_key_value_heads;
+        let heads = s.num_attention_heads + 2 * to.kv_heads as usize;
         self.device.launch(&self.kernels.rope_cache, [heads.div_ceil(4), self.pass.rows.len(), 1], &parameters)
     }
 
     /// Attention's output, the input of `o`: rounded in a wide pass if kernel and product support that.
     fn attended(&self, layer: usize) -> Result<Input<'_>, CudaError> {
         let (s, w) = (&self.spec, &self.weights.layers[layer]);
-        let rounds = !self.pass.narrow() && s.head_dim.is_multiple_of(SHARING);
+        let rounds = !self.pass.narrow() && s.layers[layer].head_dim.is_multiple_of(SHARING);
         Ok(match self.wide(&w.o)? {
             Some(wide) if rounds => Input::Rounded(wide, self.scratch.inner_rounded(w.o.in_features)),
             _ => Input::F32(self.scratch.attended()),
@@ -248,7 +272,9 @@ impl CudaBackend {
     }
 
     fn attend_prefill(&self, layer: usize) -> Result<(), CudaError> {
-        let (s, scratch) = (&self.spec, &self.scratch);
+        let (s, scratch, shape) = (&self.spec, &self.scratch, self.sequences.layer_shape(layer));
+        let lines = Lines::new(s.num_attention_heads, &s.layers[layer]);
+        let parts = self.pass.parts.iter().find(|(of, _)| *of == lines).map_or(0..0, |(_, parts)| parts.clone());
         let (out, rounded) = match self.attended(layer)? {
             Input::F32(out) => (out, RoundedRows::default()),
             Input::Rounded(_, rounded) => (DevicePtr::NULL, rounded),
@@ -256,36 +282,38 @@ impl CudaBackend {
         let parameters = AttnPrefill {
             queries: scratch.heads.q.ptr(),
             rows: scratch.rows.ptr(),
-            parts: scratch.parts.ptr(),
+            parts: scratch.parts.ptr().add(parts.start),
             sequences: self.sequences.views.ptr(),
-            layer: layer.into(),
+            layer: Int(shape.layer),
             heads: s.num_attention_heads.into(),
-            kv_heads: s.num_key_value_heads.into(),
-            window: self.window(layer),
+            kv_heads: Int(shape.kv_heads),
+            window: Int(shape.window),
             softcap: self.softcap(),
             out,
             states: scratch.heads.states.ptr(),
             rounded,
         };
-        let kernel = self.kernels.prefill_hopper.as_ref().unwrap_or(&self.kernels.prefill);
-        self.device.launch(kernel, [self.pass.parts, s.num_key_value_heads, 1], &parameters)
+        let kernels = self.attention_kernels(layer)?;
+        let kernel = kernels.prefill_hopper.as_ref().unwrap_or(&kernels.prefill);
+        self.device.launch(kernel, [parts.len(), s.layers[layer].num_key_value_heads, 1], &parameters)
     }
 
     /// Attention of a narrow pass: each row by itself.
     fn attend_decode(&self, layer: usize) -> Result<(), CudaError> {
-        let (s, scratch) = (&self.spec, &self.scratch);
-        let kernel = match (&self.kernels.decode_plain, self.pass.trace) {
+        let (s, scratch, shape) = (&self.spec, &self.scratch, self.sequences.layer_shape(layer));
+        let kernels = self.attention_kernels(layer)?;
+        let kernel = match (&kernels.decode_plain, self.pass.trace) {
             (Some(plain), None) => plain,
-            _ => &self.kernels.decode,
+            _ => &kernels.decode,
         };
         let parameters = AttnDecode {
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
-            layer: layer.into(),
+            layer: Int(shape.layer),
             heads: s.num_attention_heads.into(),
-            kv_heads: s.num_key_value_heads.into(),
-            window: self.window(layer),
+            kv_heads: Int(shape.kv_heads),
+            window: Int(shape.window),
             softcap: self.softcap(),
             partial_out: scratch.heads.partial_out.ptr(),
             partial_states: scratch.heads.partial_states.ptr(),
@@ -293,7 +321,8 @@ impl CudaBackend {
             out: scratch.attended(),
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
         };
-        let groups = s.num_key_value_heads * s.group_size().div_ceil(DECODE_GROUP);
+        let kv_heads = s.layers[layer].num_key_value_heads;
+        let groups = kv_heads * (s.num_attention_heads / kv_heads).div_ceil(DECODE_GROUP);
         self.device.launch(kernel, [self.splits, groups, self.pass.rows.len()], &parameters)
     }
 
@@ -317,33 +346,34 @@ impl CudaBackend {
 
     /// Records the attention targets of the layer's heads in the traced rows.
     fn note_places(&self, layer: usize) -> Result<(), CudaError> {
-        let (s, scratch, heads) = (&self.spec, &self.scratch, self.spec.num_attention_heads);
+        let (scratch, heads, shape) = (&self.scratch, self.spec.num_attention_heads, self.sequences.layer_shape(layer));
         let parameters = AttnPlaces {
             states: scratch.heads.states.ptr().add(self.heads_before(layer)),
             queries: self.layer_queries(layer),
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
-            layer: layer.into(),
-            layers: s.layers.len().into(),
+            layer: Int(shape.layer),
+            place: self.spec.place(layer).into(),
+            layers: self.spec.attention_layers().count().into(),
             heads: heads.into(),
-            kv_heads: s.num_key_value_heads.into(),
-            head_dim: s.head_dim.into(),
-            window: self.window(layer),
+            kv_heads: Int(shape.kv_heads),
+            head_dim: Int(shape.head_dim),
+            window: Int(shape.window),
             softcap: self.softcap(),
             regularized: self.pass.trace.is_some_and(|trace| trace.rule == EntropyRule::Regularized).into(),
         };
         self.device.launch(&self.kernels.places, [heads, self.pass.rows.len(), 1], &parameters)
     }
 
-    /// Ends the selections of the traced rows, on the stream of `device`: all layers after a narrow pass, the last after a
-    /// wide one, and the hidden states.
+    /// Ends the selections of the traced rows, on the stream of `device`: all layers with attention after a narrow pass, the last
+    /// after a wide one, and the hidden states.
     pub(super) fn finish_selection(&self, device: &Device) -> Result<(), CudaError> {
-        let layers = self.spec.layers.len();
+        let layers = self.spec.attention_layers().count();
         let (first, count) = if self.pass.narrow() { (0, layers) } else { (layers - 1, 1) };
         self.select_heads(device, first, count, self.scratch.h.ptr())
     }
 
-    /// Adds `layers` layers from `first` on to the selections of the traced rows. Hidden states, if not null,
+    /// Adds `layers` layers with attention, from place `first` on, to the selections of the traced rows. Hidden states, if not null,
     /// are recorded, too.
     fn select_heads(
         &self,
@@ -360,36 +390,48 @@ impl CudaBackend {
             hidden,
             rows: scratch.rows.ptr(),
             sequences: self.sequences.views.ptr(),
+            shapes: self.shapes.ptr(),
             first_layer: first.into(),
             layers: layers.into(),
             heads: s.num_attention_heads.into(),
-            head_dim: s.head_dim.into(),
+            head_dim: self.widest_head().into(),
             hidden_size: s.hidden_size.into(),
             hidden_scale: self.weights.hidden_scale,
             keep: trace.heads.into(),
             regularized: (trace.rule == EntropyRule::Regularized).into(),
             begin: (first == 0).into(),
-            finish: (first + layers == s.layers.len()).into(),
+            finish: (first + layers == s.attention_layers().count()).into(),
         };
         device.launch(&self.kernels.select, [self.pass.rows.len(), 1, 1], &parameters)
     }
 
-    /// x += W · input (+ bias), after a norm, if there is one.
-    fn add_residual(
+    /// x += W · input (+ bias); or, where there is a norm, x ← factor · (x + norm(W · input)).
+    pub(super) fn add_residual(
         &self,
         input: Input,
         w: &Matrix,
         bias: Option<&Buffer<f32>>,
         norm: Option<&Buffer<f32>>,
+        factor: f32,
     ) -> Result<(), CudaError> {
-        let (s, scratch, n) = (&self.spec, &self.scratch, self.pass.rows.len());
+        let (scratch, n) = (&self.scratch, self.pass.rows.len());
         let Some(norm) = norm else {
             return self.matmul(input, Job { w, bias, y: scratch.x.ptr() }, n, true);
         };
         self.matmul(input, Job { w, bias, y: scratch.h.ptr() }, n, false)?;
-        let parameters =
-            AddRmsNorm { x: scratch.x.ptr(), h: scratch.h.ptr(), norm: self.norm(norm), width: s.hidden_size.into() };
-        self.device.launch(&self.kernels.add_rms_norm, [n, 1, 1], &parameters)
+        self.add_normed(scratch.x.ptr(), scratch.h.ptr(), norm, factor)
+    }
+
+    /// x ← factor · (x + norm(h)), every row.
+    pub(super) fn add_normed(
+        &self,
+        x: DevicePtr<f32>,
+        h: DevicePtr<f32>,
+        norm: &Buffer<f32>,
+        factor: f32,
+    ) -> Result<(), CudaError> {
+        let parameters = AddRmsNorm { x, h, norm: self.norm(norm), width: self.spec.hidden_size.into(), factor };
+        self.device.launch(&self.kernels.add_rms_norm, [self.pass.rows.len(), 1, 1], &parameters)
     }
 }
 
@@ -405,12 +447,14 @@ mod tests {
         let row = |sequence, position| Row { sequence: SequenceId(sequence), position, token: 0 };
         let mut rows: Vec<Row> = (7..40).map(|position| row(0, position)).collect();
         rows.extend([row(2, 40), row(2, 42), row(2, 43)]);
-        let parts: Vec<[i32; 3]> = prefill_parts(&rows, 3).iter().map(|p| [p.first, p.rows, p.line]).collect();
+        let lines = |of_row, of_block| Lines { of_row, of_block };
+        let parts: Vec<[i32; 3]> =
+            prefill_parts(&rows, lines(3, 64)).iter().map(|p| [p.first, p.rows, p.line]).collect();
         assert_eq!(parts, [[0, 33, 0], [0, 33, 64], [33, 1, 0], [34, 2, 0]]);
         // the maximum: every row is a run of its own
         let apart: Vec<Row> = (0..MAX_ROWS).map(|i| row(i, 0)).collect();
         for group in [1, 64, 65, 200] {
-            assert_eq!(prefill_parts(&apart, group).len(), MAX_ROWS * group.div_ceil(PREFILL_LINES));
+            assert_eq!(prefill_parts(&apart, lines(group, 32)).len(), MAX_ROWS * group.div_ceil(32));
         }
     }
 }

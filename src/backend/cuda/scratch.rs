@@ -4,7 +4,7 @@
 use super::abi::{HeadState, PrefillPart, RoundedRows, RowState, row_scales};
 use super::context::Device;
 use super::error::CudaError;
-use super::kernel_set::{MAX_ROWS, NARROW_ROWS, PREFILL_LINES};
+use super::kernel_set::{Lines, MAX_ROWS, NARROW_ROWS};
 use super::memory::{Buffer, DevicePtr};
 use crate::model::ModelSpec;
 use crate::model::config::ExpertSpec;
@@ -28,6 +28,8 @@ pub struct Scratch {
     /// and norm factors
     pub rounded: Buffer<u16>,
     pub rounded_scales: Buffer<f32>,
+    /// Of the layers, where they have inputs: `[N, layers, hidden_size_per_layer_input]`
+    pub inputs: Buffer<f32>,
     pub experts: ExpertScratch,
     /// Not 0: a value was not finite.
     pub not_finite: Buffer<i32>,
@@ -35,28 +37,34 @@ pub struct Scratch {
 
 impl Scratch {
     pub fn new(device: &Device, spec: &ModelSpec, splits: usize) -> Result<Scratch, CudaError> {
-        let (q_width, kv_width) = (spec.num_attention_heads * spec.head_dim, spec.num_key_value_heads * spec.head_dim);
-        let widest = spec.hidden_size.max(q_width).max(spec.intermediate_size);
+        let q_width = spec.num_attention_heads * spec.widest(|layer| layer.head_dim);
+        let kv_width = spec.widest(|layer| layer.num_key_value_heads * layer.head_dim);
+        let gates = spec.widest(|layer| layer.intermediate_size);
+        let widest = spec.hidden_size.max(q_width).max(gates);
+        let inputs = spec.layer_input.map_or(0, |input| spec.layers.len() * input.hidden_size);
+        let inner = gates.max(q_width + 2 * kv_width).max(inputs).max(2 * spec.hidden_size);
+        let parts: usize = Lines::of_layers(spec).iter().map(|lines| lines.of_row.div_ceil(lines.of_block)).sum();
         let floats = |what: &str, rows: usize, width: usize| device.scratch::<f32>(what, rows * width);
         let not_finite = device.scratch("flag", 1)?;
         device.fill(&not_finite, 0)?;
         Ok(Scratch {
             rows: device.scratch("rows", MAX_ROWS)?,
-            parts: device.scratch("parts of rows", MAX_ROWS * spec.group_size().div_ceil(PREFILL_LINES))?,
+            parts: device.scratch("parts of rows", MAX_ROWS * parts)?,
             x: floats("residual stream", MAX_ROWS, spec.hidden_size)?,
             h: floats("hidden states", MAX_ROWS, spec.hidden_size)?,
             heads: HeadScratch::new(device, spec, splits, NARROW_ROWS)?,
-            inner: floats("attention and gate", MAX_ROWS, spec.intermediate_size.max(q_width + 2 * kv_width))?,
+            inner: floats("attention and gate", MAX_ROWS, inner)?,
             q_width,
             kv_width,
             rounded: device.scratch("rounded inputs", MAX_ROWS * widest)?,
             rounded_scales: device.scratch("rounded inputs", MAX_ROWS * row_scales(widest))?,
+            inputs: floats("inputs of the layers", MAX_ROWS, inputs)?,
             experts: ExpertScratch::new(device, spec)?,
             not_finite,
         })
     }
 
-    /// `[N, intermediate_size]`: in place of the three below, which feed-forward no longer needs.
+    /// `[N, intermediate_size]`: in place of the three below, which feed-forward no longer needs; and room for 2 `[N, hidden_size]`.
     pub fn gate(&self) -> DevicePtr<f32> {
         self.inner.ptr()
     }
@@ -87,7 +95,7 @@ impl Scratch {
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        let floats = [&self.x, &self.h, &self.inner, &self.rounded_scales].map(Buffer::bytes);
+        let floats = [&self.x, &self.h, &self.inner, &self.rounded_scales, &self.inputs].map(Buffer::bytes);
         let pass = self.rows.bytes() + self.parts.bytes() + self.rounded.bytes();
         let others = pass + self.heads.bytes() + self.experts.bytes();
         floats.iter().sum::<usize>() + others
@@ -126,7 +134,8 @@ impl ExpertScratch {
 pub struct HeadScratch {
     /// Rows of a narrow pass: [`NARROW_ROWS`], or those of a decode step.
     pub rows: usize,
-    /// Queries: narrow `[layers, rows, heads, head_dim]` (the trace takes them at the end), wide `[rows, heads, head_dim]`
+    /// Queries `[rows, heads, head_dim]` of a layer; in a narrow pass of all, each in the room of the widest: the trace takes them at
+    /// the end.
     pub q: Buffer<f32>,
     /// As `q`, without the last axis.
     pub states: Buffer<HeadState>,
@@ -139,8 +148,8 @@ pub struct HeadScratch {
 
 impl HeadScratch {
     pub fn new(device: &Device, spec: &ModelSpec, splits: usize, rows: usize) -> Result<HeadScratch, CudaError> {
-        let (heads, q_width) = (spec.num_attention_heads, spec.num_attention_heads * spec.head_dim);
-        let traced_rows = MAX_ROWS.max(spec.layers.len() * rows);
+        let (heads, layers) = (spec.num_attention_heads, spec.attention_layers().count());
+        let (q_width, traced_rows) = (heads * spec.widest(|layer| layer.head_dim), MAX_ROWS.max(layers * rows));
         let arrivals = device.scratch("splits that are done", rows * heads)?;
         device.fill(&arrivals, 0)?;
         Ok(HeadScratch {

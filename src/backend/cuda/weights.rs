@@ -9,10 +9,11 @@ use super::kernel_set::MAX_CHOSEN;
 use super::launch::Kernel;
 use super::memory::{Buffer, DevicePtr, Pinned};
 use crate::model::config::LayerSpec;
-use crate::model::weights::{DType, Expert, LayerWeights, Weight};
+use crate::model::weights::{DType, DenseBeside, Expert, LayerInput, LayerInputs, LayerWeights, Weight};
 use crate::model::{ModelSpec, Weights};
 use cudarc::driver::CudaEvent;
 use half::f16;
+use std::f32::consts::FRAC_1_SQRT_2;
 use std::sync::Arc;
 
 /// Bytes of one of the two pinned buffers.
@@ -63,6 +64,8 @@ pub type DeviceLayer = LayerWeights<Matrix, Buffer<f32>>;
 /// All weights of a model on the device.
 pub struct DeviceWeights {
     pub embedding: Matrix,
+    /// The projection over √hidden_size, its norm over √2 and with what is added to norms.
+    pub layer_inputs: Option<LayerInputs<Matrix, Buffer<f32>>>,
     pub layers: Vec<DeviceLayer>,
     /// The experts of each layer, as kernels have them.
     pub experts: Vec<Buffer<ExpertView>>,
@@ -92,6 +95,8 @@ impl DeviceWeights {
         }
         let mut uploader = Uploader::new(device, narrow, total, progress)?;
         let embedding = uploader.matrix(&weights.embedding)?;
+        let layer_inputs =
+            weights.layer_inputs.as_ref().map(|inputs| uploader.layer_inputs(inputs, spec)).transpose()?;
         let residual = spec.residual_multiplier;
         let layers: Vec<DeviceLayer> =
             weights.layers.iter().map(|layer| uploader.layer(layer, residual)).collect::<Result<_, _>>()?;
@@ -105,7 +110,7 @@ impl DeviceWeights {
         device.synchronize()?;
         let hidden_scale = hidden_scale(&weights.final_norm, spec.norm_weight_offset);
         let ones = device.upload("a norm", &vec![1.0; spec.hidden_size])?;
-        Ok(DeviceWeights { embedding, layers, experts, final_norm, hidden_scale, head, ones })
+        Ok(DeviceWeights { embedding, layer_inputs, layers, experts, final_norm, hidden_scale, head, ones })
     }
 
     pub fn head(&self) -> &Matrix {
@@ -140,20 +145,20 @@ pub fn expert_type(weights: &Weights) -> Option<DType> {
     mixed.experts.first().map(|expert| dtype_on_device(expert.gate.dtype))
 }
 
-/// Of a model that is refused because its layers are not all alike.
-pub const LAYERS_DIFFER: &str =
-    "layers of different head sizes or with inputs, factors or shared keys and values: use --device cpu";
-
 /// The kernels' requirements on a model's shape.
 pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError> {
-    let q_width = spec.num_attention_heads * spec.head_dim;
     let moe_inner = spec.experts.map_or(0, |experts| experts.moe_intermediate_size);
-    for (name, width) in [
+    let input = spec.layer_input.map_or(0, |input| input.hidden_size);
+    let of_layer = |layer: &LayerSpec| {
+        let q_width = spec.num_attention_heads * layer.head_dim;
+        [("intermediate_size", layer.intermediate_size), ("heads x head_dim", q_width)]
+    };
+    let of_model = [
         ("hidden_size", spec.hidden_size),
-        ("intermediate_size", spec.intermediate_size),
         ("moe_intermediate_size", moe_inner),
-        ("heads x head_dim", q_width),
-    ] {
+        ("hidden_size_per_layer_input", input),
+    ];
+    for (name, width) in of_model.into_iter().chain(spec.layers.iter().flat_map(of_layer)) {
         if width % 8 != 0 {
             return Err(CudaError::Unsupported(format!("{name} is {width}: expected a multiple of 8")));
         }
@@ -164,14 +169,16 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
     if spec.delta_net.is_some() || spec.output_gate {
         return Err(CudaError::Unsupported("gated delta nets and gated attention: use --device cpu".to_owned()));
     }
-    let widths = |layer: &LayerSpec| (layer.head_dim, layer.num_key_value_heads, layer.intermediate_size);
-    let same = (spec.head_dim, spec.num_key_value_heads, spec.intermediate_size);
-    let plain = |(index, layer): (usize, &LayerSpec)| {
-        widths(layer) == same && layer.kv_layer == index && !layer.keys_are_values
-    };
-    let common = !spec.value_norm && spec.layer_input.is_none() && !spec.layer_scalar;
-    if !common || !spec.layers.iter().enumerate().all(plain) {
-        return Err(CudaError::Unsupported(LAYERS_DIFFER.to_owned()));
+    if let Some(inputs) = weights
+        .layer_inputs
+        .as_ref()
+        .filter(|inputs| dtype_on_device(inputs.embedding.dtype) != dtype_on_device(weights.embedding.dtype))
+    {
+        let types = (inputs.embedding.dtype.name(), weights.embedding.dtype.name());
+        return Err(CudaError::Unsupported(format!(
+            "{} in {}, tokens' in {}",
+            inputs.embedding.name, types.0, types.1
+        )));
     }
     if let Some(top_k) = spec.experts.map(|experts| experts.num_experts_per_tok).filter(|top_k| *top_k > MAX_CHOSEN) {
         return Err(CudaError::Unsupported(format!("{top_k} experts per token: expected at most {MAX_CHOSEN}")));
@@ -187,7 +194,9 @@ pub fn check_shape(spec: &ModelSpec, weights: &Weights) -> Result<(), CudaError>
             )));
         }
     }
-    for Expert { gate, up, .. } in weights.layers.iter().flat_map(|layer| &layer.experts) {
+    let beside = weights.layers.iter().filter_map(|layer| layer.dense_beside.as_ref().map(|beside| &beside.network));
+    let networks = weights.layers.iter().flat_map(|layer| &layer.experts).chain(beside);
+    for Expert { gate, up, .. } in networks {
         if dtype_on_device(gate.dtype) != dtype_on_device(up.dtype) {
             let message = format!("{} is {}, {} is {}", gate.name, gate.dtype.name(), up.name, up.dtype.name());
             return Err(CudaError::Unsupported(message));
@@ -224,6 +233,8 @@ impl<'a> Uploader<'a> {
         let device = self.device;
         let vector = |values: &Vec<f32>| device.upload("a norm or bias", values);
         let optional = |values: &Option<Vec<f32>>| values.as_ref().map(vector).transpose();
+        let beside = layer.dense_beside.as_ref().map(|beside| self.dense_beside(beside)).transpose()?;
+        let input = layer.input.as_ref().map(|input| self.layer_input(input)).transpose()?;
         let times = |values: &Option<Vec<f32>>| values.as_ref().map(|bias| bias.iter().map(|x| x * residual).collect());
         let mut uploaded = DeviceLayer {
             input_norm: optional(&layer.input_norm)?,
@@ -235,7 +246,7 @@ impl<'a> Uploader<'a> {
             v_bias: optional(&layer.v_bias)?,
             q_norm: optional(&layer.q_norm)?,
             k_norm: optional(&layer.k_norm)?,
-            v_norm: None,
+            v_norm: optional(&layer.v_norm)?,
             o: self.matrix(&layer.o)?,
             o_bias: optional(&times(&layer.o_bias))?,
             output_gate: None,
@@ -246,13 +257,13 @@ impl<'a> Uploader<'a> {
             router: layer.router.as_ref().map(|router| self.matrix(router)).transpose()?,
             experts: layer.experts.iter().map(|expert| self.expert(expert, residual)).collect::<Result<_, _>>()?,
             shared_expert: None,
-            dense_beside: None,
+            dense_beside: beside,
             gate_bias: optional(&layer.gate_bias)?,
             up_bias: optional(&layer.up_bias)?,
             down_bias: optional(&times(&layer.down_bias))?,
             post_feed_forward_norm: optional(&layer.post_feed_forward_norm)?,
-            input: None,
-            scalar: 1.0,
+            input,
+            scalar: layer.scalar,
         };
         if residual != 1.0 {
             uploaded.o = uploaded.o.times(residual, device)?;
@@ -266,6 +277,41 @@ impl<'a> Uploader<'a> {
             uploaded.down = uploaded.down.times(residual, self.device)?;
         }
         Ok(uploaded)
+    }
+
+    fn vector(&self, values: &[f32]) -> Result<Buffer<f32>, CudaError> {
+        self.device.upload("a norm or bias", values)
+    }
+
+    fn layer_inputs(
+        &mut self,
+        inputs: &LayerInputs,
+        spec: &ModelSpec,
+    ) -> Result<LayerInputs<Matrix, Buffer<f32>>, CudaError> {
+        let norm: Vec<f32> = inputs.norm.iter().map(|w| (spec.norm_weight_offset + w) * FRAC_1_SQRT_2).collect();
+        Ok(LayerInputs {
+            embedding: self.matrix(&inputs.embedding)?,
+            projection: self
+                .matrix(&inputs.projection)?
+                .times((spec.hidden_size as f32).sqrt().recip(), self.device)?,
+            norm: self.vector(&norm)?,
+        })
+    }
+
+    fn layer_input(&mut self, input: &LayerInput) -> Result<LayerInput<Matrix, Buffer<f32>>, CudaError> {
+        let (gate, projection) = (self.matrix(&input.gate)?, self.matrix(&input.projection)?);
+        Ok(LayerInput { gate, projection, norm: self.vector(&input.norm)? })
+    }
+
+    fn dense_beside(&mut self, beside: &DenseBeside) -> Result<DenseBeside<Matrix, Buffer<f32>>, CudaError> {
+        Ok(DenseBeside {
+            network: self.expert(&beside.network, 1.0)?,
+            post_norm: self.vector(&beside.post_norm)?,
+            router_norm: self.vector(&beside.router_norm)?,
+            expert_norm: self.vector(&beside.expert_norm)?,
+            post_expert_norm: self.vector(&beside.post_expert_norm)?,
+            expert_scales: self.vector(&beside.expert_scales)?,
+        })
     }
 
     fn matrix(&mut self, weight: &Weight) -> Result<Matrix, CudaError> {

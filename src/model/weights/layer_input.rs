@@ -6,13 +6,13 @@ use crate::model::{ModelError, ModelSpec};
 
 /// Weights of the layers' inputs (per-layer embeddings). Rows of layer l begin at l · `hidden_size_per_layer_input`, here d.
 #[derive(Clone, Debug)]
-pub struct LayerInputs {
+pub struct LayerInputs<M = Weight, V = Vec<f32>> {
     /// `[vocab_size_per_layer_input, layers · d]`
-    pub embedding: Weight,
+    pub embedding: M,
     /// `[layers · d, hidden_size]`, of the token's embedding.
-    pub projection: Weight,
+    pub projection: M,
     /// `[d]`, of each layer's part of the projection.
-    pub norm: Vec<f32>,
+    pub norm: V,
 }
 
 /// A layer's weights that add its input e to the residual stream x: norm (projection (act(gate x) ⊙ e)).

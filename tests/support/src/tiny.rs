@@ -310,6 +310,32 @@ pub fn delta_model() -> tempfile::TempDir {
     model_with(&settings, Dtype::BF16)
 }
 
+/// A model of Gemma 4, whose layers have heads of two sizes, shared keys and values, values that are keys, inputs of their own, and
+/// experts beside a dense network.
+pub fn gemma4_model() -> tempfile::TempDir {
+    let [sliding, full] = ["sliding_attention", "full_attention"];
+    let settings = [
+        ("architectures", json!(["Gemma4ForCausalLM"])),
+        ("hidden_act", json!("gelu_pytorch_tanh")),
+        ("head_dim", json!(16)),
+        ("global_head_dim", json!(32)),
+        ("num_global_key_value_heads", json!(1)),
+        ("attention_k_eq_v", json!(true)),
+        ("num_hidden_layers", json!(5)),
+        ("num_kv_shared_layers", json!(2)),
+        ("layer_types", json!([sliding, sliding, full, sliding, full])),
+        ("sliding_window", json!(20)),
+        ("hidden_size_per_layer_input", json!(16)),
+        ("vocab_size_per_layer_input", json!(VOCAB)),
+        ("use_double_wide_mlp", json!(true)),
+        ("enable_moe_block", json!(true)),
+        ("num_experts", json!(6)),
+        ("top_k_experts", json!(2)),
+        ("moe_intermediate_size", json!(24)),
+    ];
+    model_with(&settings, Dtype::BF16)
+}
+
 /// A model with room for long sequences whose attention sees a short window: time grows with length, not with its square.
 pub fn windowed_model() -> tempfile::TempDir {
     let settings = [

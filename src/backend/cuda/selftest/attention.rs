@@ -2,11 +2,13 @@
 //! attention: layer 1 of 2 of one sequence, in slot 1 of 2.
 
 use super::super::abi::{
-    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, RopeCache, RopeTarget, RoundedRows,
-    RowState, SHARING, SequenceView, TraceView, type_number,
+    AttnDecode, AttnPlaces, AttnPrefill, AttnRows, AttnSum, HeadPlaces, HeadState, LayerShape, RopeCache, RopeTarget,
+    RoundedRows, RowState, SHARING, SequenceView, TraceView, type_number,
 };
 use super::super::error::CudaError;
-use super::super::kernel_set::{DECODE_GROUP, SUMMED, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
+use super::super::kernel_set::{
+    DECODE_GROUP, Lines, SUMMED, TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS, prefill_lines,
+};
 use super::super::launch::{Int, Kernel};
 use super::super::memory::DevicePtr;
 use super::super::pass::prefill_parts;
@@ -298,7 +300,8 @@ impl Attention {
         let (n, width) = (positions.len(), HEADS * self.head_dim);
         let fixture = self.fixture(bench, n)?;
         let row = |position: &usize| Row { sequence: SequenceId(SLOT as usize), position: *position, token: 0 };
-        let parts = prefill_parts(&positions.iter().map(row).collect::<Vec<_>>(), GROUP);
+        let lines = Lines { of_row: GROUP, of_block: prefill_lines(self.head_dim) };
+        let parts = prefill_parts(&positions.iter().map(row).collect::<Vec<_>>(), lines);
         let grid = [parts.len(), KV_HEADS, 1];
         for mask in [PLAIN, Mask { window: MASKED.window / 3, ..MASKED }] {
             let (out, states) = (bench.room(n * width)?, bench.room(n * HEADS)?);
@@ -339,6 +342,7 @@ impl Attention {
             q,
             k: bench.put(&keys)?,
             v: bench.put(&values)?,
+            v_norm: DevicePtr::NULL,
             q_norm: bench.put(&q_norm)?,
             k_norm: norm_of(bench.put(&k_norm)?),
             to,
@@ -363,6 +367,7 @@ impl Attention {
             rows: fixture.rows(&[ROW])?,
             sequences: fixture.sequences(TraceView { places: to, ..TraceView::default() })?,
             layer: LAYER.into(),
+            place: LAYER.into(),
             layers: LAYERS.into(),
             heads: HEADS.into(),
             kv_heads: KV_HEADS.into(),
@@ -427,14 +432,19 @@ impl Attention {
         };
         let stride = ROW + 1;
         let out = bench.room::<f32>(2 * stride)?;
+        let shape = |layer: usize, window| LayerShape {
+            layer: layer as i32,
+            kv_heads: KV_HEADS as i32,
+            head_dim: d as i32,
+            window,
+        };
         let parameters = AttnRows {
             sequences: fixture.sequences(trace)?,
             slot: Int(SLOT),
             asked: bench.put(&[ROW as i32, FIRST_TRACED as i32 - 1])?,
-            windows: bench.put(&[0, MASKED.window as i32])?,
+            shapes: bench.put(&[shape(0, 0), shape(LAYER, MASKED.window as i32)])?,
             softcap: MASKED.softcap,
             heads: HEADS.into(),
-            kv_heads: KV_HEADS.into(),
             keep: kept.len().into(),
             stride: stride.into(),
             out,

@@ -159,7 +159,8 @@ impl<'a> SelfTest<'a> {
         for head_dim in [16, 32, 64, 96, 128, 256] {
             for cache in [(F32, F32), (F32, F16), (F16, F16), (Bf16, Bf16)] {
                 let (layers, heads, types) = (TESTED_LAYERS, TESTED_HEADS, WEIGHTS.to_vec());
-                let variants = Variants { head_dim, layers, heads, types, cache, embedding: F32, experts: Some(F16) };
+                let head_dims = vec![head_dim];
+                let variants = Variants { head_dims, layers, heads, types, cache, embedding: F32, experts: Some(F16) };
                 let mut kernels = KernelSet::load(self.files, &variants)?;
                 self.kernels(&mut kernels, &variants)?;
                 self.early_starts(&kernels)?;
@@ -179,21 +180,26 @@ impl<'a> SelfTest<'a> {
         self.required(&set.embed, |k, bench| rows::embed(k, bench, variants.embedding))?;
         self.required(&set.rms_norm, rows::rms_norm)?;
         self.required(&set.add_rms_norm, rows::add_rms_norm)?;
-        let attention = Attention { head_dim: variants.head_dim, cache: variants.cache };
-        let ints = [type_number(variants.cache.0), type_number(variants.cache.1), variants.head_dim as i32].map(Int);
-        self.required(&set.rope_cache, |k, bench| attention.rope_cache(k, bench))?;
-        self.replaceable(&mut set.decode, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, true))?;
-        if let Some(kernel) = &mut set.decode_plain {
-            self.replaceable(kernel, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, false))?;
-        }
-        self.replaceable(&mut set.prefill, "plain_attn_prefill", &ints, |k, b| attention.prefill(k, b))?;
-        if let Some(kernel) = &set.prefill_hopper {
-            let test = |bench: &Bench| attention.prefill(kernel, bench);
-            if !self.group(&[(kernel.full_name(), test)], "that of attn_prefill.cu, which is slower")? {
-                set.prefill_hopper = None;
+        let attention = |head_dim| Attention { head_dim, cache: variants.cache };
+        for (head_dim, set) in &mut set.attention {
+            let attention = attention(*head_dim);
+            let ints = [type_number(variants.cache.0), type_number(variants.cache.1), *head_dim as i32].map(Int);
+            self.replaceable(&mut set.decode, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, true))?;
+            if let Some(kernel) = &mut set.decode_plain {
+                self.replaceable(kernel, "plain_attn_decode", &ints, |k, b| attention.decode(k, b, false))?;
+            }
+            self.replaceable(&mut set.prefill, "plain_attn_prefill", &ints, |k, b| attention.prefill(k, b))?;
+            if let Some(kernel) = &set.prefill_hopper {
+                let test = |bench: &Bench| attention.prefill(kernel, bench);
+                if !self.group(&[(kernel.full_name(), test)], "that of attn_prefill.cu, which is slower")? {
+                    set.prefill_hopper = None;
+                }
             }
         }
-        self.required(&set.select, |k, bench| rows::select(k, bench, variants.head_dim))?;
+        let widest = variants.head_dims.iter().copied().max().unwrap_or(0);
+        let attention = attention(widest);
+        self.required(&set.rope_cache, |k, bench| attention.rope_cache(k, bench))?;
+        self.required(&set.select, |k, bench| rows::select(k, bench, widest))?;
         self.required(&set.places, |k, bench| attention.places(k, bench))?;
         self.required(&set.sum, |k, bench| attention.sum(k, bench))?;
         self.required(&set.rows, |k, bench| attention.rows_of_attention(k, bench))?;

@@ -277,7 +277,8 @@ pub fn choose_experts(kernel: &Kernel<ChooseExperts>, bench: &Bench) -> Tested {
     let logits: Vec<f32> = Noise(61).floats(2 * spec.num_experts, 3.0).iter().map(|x| x.round()).collect();
     let (ids, shares) = (bench.room::<i32>(6)?, bench.room::<f32>(6)?);
     let (experts, top_k) = (spec.num_experts.into(), spec.num_experts_per_tok.into());
-    let parameters = ChooseExperts { logits: bench.put(&logits)?, experts, top_k, normalize: Int(1), ids, shares };
+    let (logits_on_device, scales) = (bench.put(&logits)?, DevicePtr::NULL);
+    let parameters = ChooseExperts { logits: logits_on_device, experts, top_k, normalize: Int(1), scales, ids, shares };
     bench.device.launch(kernel, [2, 1, 1], &parameters)?;
     let chosen: Vec<(usize, f32)> = logits.chunks(spec.num_experts).flat_map(|row| pick(row, &spec)).collect();
     bench.compare("ids", ids, chosen.iter().map(|(expert, _)| exact(*expert as i32)))?;
@@ -308,7 +309,9 @@ pub fn expert_down(kernel: &Kernel<ExpertDown>, bench: &Bench, dtype: DType) -> 
     };
     let (h, ids, experts) = (product.x, bench.put(&[0i32, 1])?, bench.put(&[view(0), view(1)])?);
     let (inner, top_k) = (K.into(), Int(2));
-    let parameters = ExpertDown { h, ids, shares: bench.put(&shares)?, experts, inner, outs: outs.into(), top_k, y };
+    let (accumulate, outs_int, shares_on_device) = (Int(1), outs.into(), bench.put(&shares)?);
+    let parameters =
+        ExpertDown { h, ids, shares: shares_on_device, experts, inner, outs: outs_int, top_k, accumulate, y };
     bench.device.launch(kernel, [outs.div_ceil(EXPERT_OUTS), 1, 1], &parameters)?;
     let [first, second] = [product.dots(0), product.dots(1)];
     let want = (0..outs).map(|out| {

@@ -2,8 +2,8 @@
 //! the rounding of `gemm.cu`.
 
 use super::super::abi::{
-    AddRmsNorm, AttnSelect, Embed, HeadState, LayerSum, NarrowWeights, Norm, RmsNorm, RmsNormF16, RoundRows, RowState,
-    SequenceView, TraceView,
+    AddRmsNorm, AttnSelect, Embed, HeadState, LayerShape, LayerSum, NarrowWeights, Norm, RmsNorm, RmsNormF16,
+    RoundRows, RowState, SequenceView, TraceView,
 };
 use super::super::kernel_set::{TESTED_HEADS as HEADS, TESTED_LAYERS as LAYERS};
 use super::super::launch::{Int, Kernel};
@@ -91,7 +91,7 @@ pub fn rms_norm_f16(kernel: &Kernel<RmsNormF16>, bench: &Bench) -> Tested {
 pub fn add_rms_norm(kernel: &Kernel<AddRmsNorm>, bench: &Bench) -> Tested {
     let ((x, before), (h, values)) = (bench.noise(24, ROWS * WIDTH, 2.0)?, bench.noise(27, ROWS * WIDTH, 3.0)?);
     let (weight, weights) = bench.noise(20, WIDTH, 1.0)?;
-    let parameters = AddRmsNorm { x, h, norm: norm_of(weight), width: WIDTH.into() };
+    let parameters = AddRmsNorm { x, h, norm: norm_of(weight), width: WIDTH.into(), factor: 1.0 };
     bench.device.launch(kernel, [ROWS, 1, 1], &parameters)?;
     let added = wide(&before).into_iter().zip(norm(&values, &weights));
     bench.compare("x", x, added.map(|(x, y)| near(x + y, x.abs() + y.abs(), NORM)))
@@ -139,6 +139,7 @@ pub fn select(kernel: &Kernel<AttnSelect>, bench: &Bench, head_dim: usize) -> Te
     let (queries, hidden) = (noise.floats(states.len() * d, 1.0), noise.floats(HIDDEN, 1.0));
     let (s, q, h) = (bench.put(&states)?, bench.put(&queries)?, bench.put(&hidden)?);
     let rows = bench.put(&[RowState { position: FIRST + 1, ..RowState::default() }])?;
+    let shapes = bench.put(&[LayerShape { head_dim: d as i32, ..LayerShape::default() }; LAYERS])?;
     for layers in [LAYERS, 1] {
         let trace = TraceView {
             heads: bench.room(2 * KEEP)?,
@@ -159,6 +160,7 @@ pub fn select(kernel: &Kernel<AttnSelect>, bench: &Bench, head_dim: usize) -> Te
                 hidden: if finish { h } else { DevicePtr::NULL },
                 rows,
                 sequences,
+                shapes,
                 first_layer: first.into(),
                 layers: layers.into(),
                 heads: HEADS.into(),

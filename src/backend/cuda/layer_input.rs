@@ -1,0 +1,44 @@
+//! Per-layer embeddings: every layer's input of a token, and how a layer adds its own to the residual stream.
+
+use super::CudaBackend;
+use super::abi::{AddRmsNorm, GateRows, Norm};
+use super::error::CudaError;
+use super::gemm::{Input, Job};
+use super::launch::Int;
+use crate::model::weights::LayerInput;
+use std::f32::consts::FRAC_1_SQRT_2;
+
+impl CudaBackend {
+    /// inputs ← (√d E\[token\] + norm(W x / √hidden_size)) / √2 of every layer and row, of d numbers each; x is the token's embedding.
+    pub(super) fn make_layer_inputs(&self) -> Result<(), CudaError> {
+        let (Some(w), Some(input)) = (&self.weights.layer_inputs, self.spec.layer_input) else { return Ok(()) };
+        let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), input.hidden_size);
+        let (inputs, projected) = (scratch.inputs.ptr(), scratch.gate());
+        self.look_up(&w.embedding, (d as f32).sqrt() * FRAC_1_SQRT_2, inputs)?;
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: &w.projection, bias: None, y: projected }, n, false)?;
+        let norm = Norm { weight: w.norm.ptr(), offset: 0.0, eps: self.spec.rms_norm_eps };
+        let parameters = AddRmsNorm { x: inputs, h: projected, norm, width: d.into(), factor: 1.0 };
+        self.device.launch(&self.kernels.add_rms_norm, [n * self.spec.layers.len(), 1, 1], &parameters)
+    }
+
+    /// x ← s (x + norm(W_p (act(W_g x) ⊙ e))), every row, of the layer's input e and factor s.
+    pub(super) fn add_layer_input(&self, layer: usize) -> Result<(), CudaError> {
+        let w = &self.weights.layers[layer];
+        let Some(LayerInput { gate, projection, norm }) = &w.input else { return Ok(()) };
+        let (scratch, n, d) = (&self.scratch, self.pass.rows.len(), gate.out_features);
+        let y = scratch.gate();
+        self.matmul(Input::F32(scratch.x.ptr()), Job { w: gate, bias: None, y }, n, false)?;
+        let parameters = GateRows {
+            gate: y,
+            gate_stride: d.into(),
+            gate_step: Int(1),
+            x: scratch.inputs.ptr().add(layer * d),
+            x_stride: (self.spec.layers.len() * d).into(),
+            width: d.into(),
+            activation: self.activation(),
+            y,
+        };
+        self.device.launch(&self.kernels.gate, [d.div_ceil(256), n, 1], &parameters)?;
+        self.add_residual(Input::F32(y), projection, None, Some(norm), w.scalar)
+    }
+}
