@@ -122,7 +122,9 @@ fn what_is_decoded_while_a_cache_grows_is_kept() {
     if !cuda_host::load() {
         return;
     }
-    [tiny::windowed_model(), tiny::gemma4_model()].iter().for_each(|folder| what_is_decoded_is_kept(folder.path()));
+    [tiny::windowed_model(), tiny::gemma4_model(), tiny::delta_model()]
+        .iter()
+        .for_each(|folder| what_is_decoded_is_kept(folder.path()));
 }
 
 fn what_is_decoded_is_kept(folder: &Path) {

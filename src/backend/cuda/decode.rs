@@ -116,7 +116,12 @@ impl CudaBackend {
                 self.finish_steps(&mut group, finished, on_step)?;
                 finished += 1;
             } else {
-                return Ok(group.rows.into_iter().flatten().collect());
+                // steps went on beyond the end of those that have ended
+                let active: Vec<(usize, DecodeRow)> = group.rows.into_iter().flatten().collect();
+                for Row { sequence, position, .. } in active.iter().map(|(_, row)| row.row) {
+                    self.sequences.states(sequence).into_iter().for_each(|states| states.rest(position));
+                }
+                return Ok(active);
             }
         }
     }
@@ -125,6 +130,8 @@ impl CudaBackend {
     fn begin_group(&mut self, group: &Group, vocabulary: usize) -> Result<Shape, BackendError> {
         let rows: Vec<Row> = group.rows.iter().flatten().map(|(_, r)| r.row).collect();
         self.check_tokens(&rows)?;
+        self.sequences.check_states(&rows)?;
+        self.sequences.begin_states(&rows, false)?;
         let samplers: Vec<Sampler> = group
             .rows
             .iter()
@@ -176,6 +183,7 @@ impl CudaBackend {
                 let Some((index, row)) = entry else { continue };
                 let position = state.position as usize + step;
                 self.sequences.note_traced(row.row.sequence, position);
+                self.sequences.states(row.row.sequence).into_iter().for_each(|states| states.enter(position + 1));
                 let wide = self.sequences.options(row.row.sequence).is_some_and(|options| options.wide);
                 let at = state.slot as usize * RING + position % RING;
                 let found = log.entry(arrival.bytes(), at, row.detail, wide);
@@ -197,6 +205,9 @@ impl CudaBackend {
     fn make_room(&mut self, rows: &[Row], steps: usize) -> Result<(), CudaError> {
         for row in rows {
             self.reserve_positions(row.sequence, row.position + steps)?;
+            if let Some(states) = self.sequences.states(row.sequence) {
+                states.prepare(row.position + 1, row.position + steps)?;
+            }
         }
         if self.decoder.slots < self.sequences.slots {
             self.decoder = Decoder::new(&self.device, self.sequences.slots)?;

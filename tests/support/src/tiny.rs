@@ -298,6 +298,7 @@ pub fn model_with(settings: &[(&str, Value)], dtype: Dtype) -> tempfile::TempDir
 pub fn delta_model() -> tempfile::TempDir {
     let settings = [
         ("architectures", json!(["Qwen3_5ForCausalLM"])),
+        ("head_dim", json!(16)),
         ("num_hidden_layers", json!(4)),
         ("layer_types", json!(["linear_attention", "full_attention", "linear_attention", "full_attention"])),
         ("partial_rotary_factor", json!(0.5)),
