@@ -206,6 +206,26 @@ fn every_cache_type_equals_the_cpu_backend() {
     }
 }
 
+/// Heads of 512, whose prefill has two warps for each line.
+#[test]
+fn large_heads_equal_the_cpu_backend() {
+    if !cuda_host::load() {
+        return;
+    }
+    let (folder, tokens, cache) = (tiny::gemma4_model(512, Dtype::F32), text(40, 2), (F32, F16));
+    let (mut device, mut host) = (cuda(folder.path(), cache), cpu(folder.path(), cache));
+    let exact = score(&mut cpu(folder.path(), (F32, F32)), &tokens, 40, EntropyRule::Exact);
+    let expected = score(&mut host, &tokens, 40, EntropyRule::Exact);
+    let rounding = differences(&expected, &exact); // as in `every_cache_type_equals_the_cpu_backend`
+    for width in [7, 33] {
+        let found = score(&mut device, &tokens, width, EntropyRule::Exact);
+        for (found, rounding) in differences(&found, &expected).iter().zip(rounding) {
+            assert!(*found <= 2e-4_f64.max(rounding), "{width} rows a pass: {found}, rounding makes {rounding}");
+        }
+        same_heads(&format!("{width} rows a pass"), &found, &expected, 2e-4_f32.max(rounding[1] as f32));
+    }
+}
+
 /// 16-bit weights have products of their own in wide passes, in blocks of 64 and 128 rows; 300 rows are two passes.
 #[test]
 fn wide_products_and_long_prompts_equal_the_cpu_backend() {
@@ -310,7 +330,7 @@ fn batches_and_captured_steps_agree_bit_for_bit() {
         return;
     }
     batches_and_captured_steps_agree(bf16_model(|_| ()).path(), 19);
-    batches_and_captured_steps_agree(tiny::gemma4_model().path(), 5);
+    batches_and_captured_steps_agree(tiny::gemma4_model(32, Dtype::BF16).path(), 5);
     batches_and_captured_steps_agree(tiny::delta_model().path(), 5);
 }
 

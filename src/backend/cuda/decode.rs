@@ -96,6 +96,11 @@ impl CudaBackend {
         Ok(())
     }
 
+    /// Steps of a batch. With delta nets one, which is waited for: a state cannot be taken back, and none may be beyond its row.
+    fn steps(&self) -> usize {
+        if self.spec.delta_net.is_some() { 1 } else { DECODE_STEPS }
+    }
+
     /// Runs rows until one of them ends; returns the others.
     pub(super) fn decode_group(
         &mut self,
@@ -106,22 +111,17 @@ impl CudaBackend {
         let states: Vec<RowState> = rows.iter().map(|(_, r)| row_state(&r.row, r.stream)).collect();
         let mut group = Group { rows: rows.into_iter().map(Some).collect(), states };
         let shape = self.begin_group(&group, vocabulary)?;
-        let (mut started, mut finished) = (0, 0);
+        let (mut started, mut finished, ahead) = (0, 0, if self.spec.delta_net.is_some() { 1 } else { 2 });
         loop {
             let ended = group.rows.iter().any(Option::is_none);
-            if !ended && started < finished + 2 {
+            if !ended && started < finished + ahead {
                 self.start_steps(&group, shape, started)?;
                 started += 1;
             } else if finished < started {
                 self.finish_steps(&mut group, finished, on_step)?;
                 finished += 1;
             } else {
-                // steps went on beyond the end of those that have ended
-                let active: Vec<(usize, DecodeRow)> = group.rows.into_iter().flatten().collect();
-                for Row { sequence, position, .. } in active.iter().map(|(_, row)| row.row) {
-                    self.sequences.states(sequence).into_iter().for_each(|states| states.rest(position));
-                }
-                return Ok(active);
+                return Ok(group.rows.into_iter().flatten().collect());
             }
         }
     }
@@ -157,14 +157,14 @@ impl CudaBackend {
             .states
             .iter()
             .zip(&self.pass.rows)
-            .map(|(state, row)| Row { position: state.position as usize + batch * DECODE_STEPS, ..*row })
+            .map(|(state, row)| Row { position: state.position as usize + batch * self.steps(), ..*row })
             .collect();
-        self.make_room(&reached, DECODE_STEPS)?;
+        self.make_room(&reached, self.steps())?;
         if !self.decoder.graphs.contains_key(&shape) {
             let graph = self.capture(shape)?;
             self.decoder.graphs.insert(shape, graph);
         }
-        for _ in 0..DECODE_STEPS {
+        for _ in 0..self.steps() {
             self.decoder.graphs[&shape].launch().during("replaying a graph")?;
         }
         let Decoder { arrivals, log, .. } = &mut self.decoder;
@@ -175,10 +175,10 @@ impl CudaBackend {
 
     /// Waits for batch `batch` and passes its results on.
     fn finish_steps(&mut self, group: &mut Group, batch: usize, on_step: &mut OnStep) -> Result<(), BackendError> {
-        let Decoder { arrivals, log, .. } = &self.decoder;
+        let (Decoder { arrivals, log, .. }, steps) = (&self.decoder, self.steps());
         let (arrival, event) = &arrivals[batch % 2];
         event.synchronize().during("waiting for the device")?;
-        for step in batch * DECODE_STEPS..(batch + 1) * DECODE_STEPS {
+        for step in batch * steps..(batch + 1) * steps {
             for (entry, state) in group.rows.iter_mut().zip(&group.states) {
                 let Some((index, row)) = entry else { continue };
                 let position = state.position as usize + step;

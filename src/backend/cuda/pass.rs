@@ -175,10 +175,7 @@ impl Operations for CudaBackend {
         if !self.pass.captured {
             self.finish_selection(&self.device)?;
             for Row { sequence, position, .. } in &self.pass.rows {
-                if let Some(states) = self.sequences.states(*sequence) {
-                    states.enter(position + 1);
-                    states.rest(position + 1);
-                }
+                self.sequences.states(*sequence).into_iter().for_each(|states| states.enter(position + 1));
             }
         }
         Ok(())

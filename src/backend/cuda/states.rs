@@ -30,7 +30,7 @@ pub struct States {
     numbers: usize,
     /// After the last token that has entered.
     current: Buffer<f32>,
-    /// Tokens that this has seen; `None`: steps may have run beyond the sequence's end.
+    /// Tokens that this has seen; `None` from the beginning of a pass until its end.
     len: Option<usize>,
     /// Copies by the number of tokens.
     kept: BTreeMap<usize, Rc<Buffer<f32>>>,
@@ -113,10 +113,6 @@ impl States {
     /// A row of the sequence has entered, its `tokens`-th.
     pub fn enter(&mut self, tokens: usize) {
         self.kept.extend(self.coming.remove_entry(&tokens));
-    }
-
-    /// No row after the `tokens`-th is in flight.
-    pub fn rest(&mut self, tokens: usize) {
         self.len = Some(tokens);
     }
 
